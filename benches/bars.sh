@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The figures that this version promises, measured: anonymous memory of the server, RssAnon (1-4, 8), CPU time against memcached (7), and
-# in process (5, 6). Needs a release build, python3 and, for 7, memcached. Everything runs on loopback on ports of the
-# system's choice and is stopped at the end. Usage: benches/bars.sh [TODANA]
+# Measures the figures that this version promises: the server's anonymous memory, RssAnon (1-4, 8);
+# its CPU time over memcached's (7); CPU time in process (5, 6). Needs a release build, python3 and,
+# for 7, memcached. All servers run on loopback on ports that the system chooses, and are stopped at
+# the end.
+# Usage: benches/bars.sh [TODANA]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TODANA=${1:-${CARGO_TARGET_DIR:-target}/release/todana}

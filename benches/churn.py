@@ -1,7 +1,8 @@
 """Does the server's memory follow its live bytes?
 
-5 M records of 16-byte keys and 20-200 byte values, all overwritten twice with other sizes, then a random 80 % deleted;
-RssAnon ten seconds later against 1.10 x live bytes + 16 MB. Usage: churn.py PORT PID [RECORDS]
+Stores 5 M records with keys of 16 bytes and values of 20 to 200 bytes, overwrites all of them twice
+with other sizes, and deletes a random 80 %. Ten seconds later, compares RssAnon with
+1.10 x live bytes + 16 MB. Usage: churn.py PORT PID [RECORDS]
 """
 
 import random
@@ -24,7 +25,7 @@ connection = socket.create_connection(("127.0.0.1", PORT))
 
 
 def send(pieces):
-    """Sends requests without replies, and waits for the server to have done them."""
+    """Sends requests without replies, and waits until the server has executed them."""
     connection.sendall(b"".join(pieces) + b"mn\r\n")
     answer = connection.recv(100)
     assert answer == b"MN\r\n", answer

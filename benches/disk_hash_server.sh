@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# What does a get cost a server whose records lie on disk, all of them in the page cache, against one that has them in memory? CPU
-# time of both server processes, side by side in turns, 50 connections: without a pipeline, which is the bar, and 16 deep. Small records and
-# larger ones. Needs a release build. Runs on loopback on ports of the system's choice and stops at the end. The hash goes to a new
-# folder in TMPDIR (else /var/tmp).
+# What does a get cost on a server with its records on disk, all of them in the page cache, compared
+# with a server that has them in memory? Measures the CPU time of both server processes, which run
+# in turns, with 50 connections: without a pipeline, which is the bar, and with 16 requests at a
+# time; with small and larger records. Needs a release build. The servers run on loopback on ports
+# that the system chooses, and are stopped at the end. The hash is written to a new folder in TMPDIR
+# (default /var/tmp).
 # Usage: benches/disk_hash_server.sh [TODANA]        ROUNDS=7 REQUESTS=400000
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,14 +14,14 @@ PIDS=()
 stop() { for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null || true; done; PIDS=(); }
 trap 'stop; rm -rf "$SCRATCH"' EXIT
 
-# start NAME DATABASE: a server; its address is in $ADDRESS, its process the last of $PIDS.
+# start NAME DATABASE: starts a server; $ADDRESS is its address, the last of $PIDS its process.
 start() {
     "$TODANA" serve -p -1 -m 0 -t 4 --admin-port 0 "$2" >"$SCRATCH/$1" & PIDS+=($!)
     for _ in $(seq 100); do grep -q '^try' "$SCRATCH/$1" && break; sleep 0.1; done
     ADDRESS=$(sed -n 's/^listening on //p' "$SCRATCH/$1")
 }
 
-# compare WHAT KEYS VALUE_SIZE: both servers with the same records.
+# compare WHAT KEYS VALUE_SIZE: measures both servers with the same records.
 compare() {
     local what=$1 keys=$2 size=$3 on_disk in_memory
     start disk "$SCRATCH/$what.hash"; on_disk=$ADDRESS

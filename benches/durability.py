@@ -21,13 +21,13 @@ BARS = sys.argv[2:] or ["4", "5", "6", "7", "9"]
 RECORDS = int(os.environ.get("RECORDS", "10000000"))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 TAIL = RECORDS // 10
-# A process that says nothing for so long has failed.
+# A process without output for this time has failed.
 PATIENCE_S = 120
 MB = 1e6
 
 
 def rival():
-    """The rival's server and benchmark, or None."""
+    """Returns the rival's server and benchmark, or None."""
     named = os.environ.get("RIVAL")
     for name in [named] if named else ["valkey-server", "redis-server"]:
         server = shutil.which(name)
@@ -77,7 +77,7 @@ def connect(port, child, end):
 
 
 class Todana:
-    """A server, started and asked until it answers."""
+    """A Todana server. The constructor returns once the server replies."""
 
     def __init__(self, *options):
         self.port = free_port()
@@ -85,19 +85,19 @@ class Todana:
         self.child = spawn(TODANA, "serve", "-p", self.port, "-m", 0, "--admin-port", 0, *options)
         self.connection = connect(self.port, self.child, began + PATIENCE_S)
         self.connection.sendall(b"get 00000001\r\n")
-        # Connections are taken before the data is there, and answered when it is.
+        # The server accepts connections before its data is loaded, and replies afterwards.
         if not self.connection.recv(4096).endswith(b"END\r\n"):
             sys.exit("this is no answer to a get")
         self.took = time.perf_counter() - began
 
     def stream(self, pieces):
-        """Sends sets without replies, and waits for the server to have done them."""
+        """Sends sets without replies, and waits until the server has executed them."""
         self.connection.sendall(b"".join(pieces) + b"mn\r\n")
         if self.connection.recv(100) != b"MN\r\n":
             sys.exit("a set was refused")
 
     def bench(self, *words):
-        """Runs the load generator; returns its report."""
+        """Runs the load generator and returns its report."""
         words = [TODANA, "bench", f"127.0.0.1:{self.port}", "--force", "--json", "-", "--pid", self.child.pid, *words]
         out = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, timeout=PATIENCE_S * 5, check=True)
         return json.loads(out.stdout)
@@ -108,7 +108,7 @@ class Todana:
 
 
 class Rival:
-    """A rival, started and asked until it answers."""
+    """A rival server. The constructor returns once the server replies."""
 
     def __init__(self, directory, *options):
         self.port = free_port()
@@ -134,7 +134,9 @@ def resident(pid):
 
 
 def records(count, salt):
-    """(key, value) of `count` of the RECORDS: 8 digits each, keys in no order that a store could use, any digits as value."""
+    """(key, value) of `count` of the RECORDS: 8 digits each, keys in no order that a store could
+    use, any digits as value.
+    """
     for n in range(count):
         mixed = (n + salt * 0x9E3779B9) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
         mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
@@ -156,7 +158,7 @@ SET = b"set %08d 0 0 8 noreply\r\n%08d\r\n"
 
 
 class Directory:
-    """A data directory, as its files tell (docs/format/)."""
+    """A data directory, read from its files (docs/format/)."""
 
     def __init__(self, path):
         self.path = path
@@ -172,14 +174,14 @@ class Directory:
         return int(os.path.basename(last)[:20]) + os.path.getsize(last) - 64
 
     def stable_log_end(self):
-        """Behind what has been written, once it has."""
+        """Returns the end of the log once it no longer grows."""
         end = None
         while end != (end := self.log_end()):
             time.sleep(1.5)
         return end
 
     def next_checkpoint(self, server, salt):
-        """Writes until a checkpoint is begun, and waits for it; returns where its log begins."""
+        """Writes until a checkpoint begins, and waits for its end. Returns where its log begins."""
         before = self.checkpoints()[-1:]
         deadline = time.monotonic() + PATIENCE_S
         for piece in itertools.chain.from_iterable(pieces(SET, RECORDS, salt) for _ in itertools.repeat(None)):
@@ -194,7 +196,7 @@ class Directory:
 
 
 def prepare(directory):
-    """RECORDS in a checkpoint, and TAIL in the log behind it."""
+    """Writes RECORDS into a checkpoint, and TAIL into the log after it."""
     server = Todana("--data-dir", directory.path)
     for piece in pieces(SET, RECORDS, 0):
         server.stream(piece)
@@ -277,11 +279,11 @@ def bar_4(directory):
     watcher.start()
     words = ["--cold", "--ratio", "0:1", "--keys", RECORDS, "--key-size", 8, "--value-size", "key", "--duration", "0.5s"]
     end = time.monotonic() + PATIENCE_S
-    # The records' bytes change as they are first overwritten.
+    # The first overwrite changes the size of the records.
     server.bench(*words)
     while time.monotonic() < end and (len(growth) < 2 or len(during) < 6 or len(apart) < 6):
         if len(apart) >= 6 and not directory.is_making_one():
-            # So that the next checkpoint comes soon; the pipeline is part of the full load.
+            # A pipeline, so that the next checkpoint begins soon and the load is full.
             server.bench(*words, "--pipeline", 64, "--seed", watch["seen"] + 7)
             continue
         before = directory.is_making_one()
@@ -336,7 +338,8 @@ def bar_7():
     theirs = RIVAL and Rival(
         f"{SCRATCH}/append", "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", 0
     )
-    # The rival's benchmark with two threads looks only four times a second whether it is done; with one it may be what is too slow.
+    # The rival's benchmark with two threads looks only four times a second whether it is done; with
+    # one it may be what is too slow.
     count, rates = 200_000, {"ours": [], "theirs, 1 thread": [], "theirs, 2 threads": []}
     for seed in range(ROUNDS):
         words = ["--cold", "--ratio", "0:1", "--keys", 1_000_000, "--value-size", 8, "--requests", count, "--seed", seed]
@@ -379,7 +382,7 @@ def main():
         print(f"| {bar} | {what} | {figure} | {limit}{'' if holds is not False else ', **missed**'} |")
 
 
-# So that what was started is stopped when the time is over, too.
+# The servers are also stopped when the time is over.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is over"))
 try:
     main()

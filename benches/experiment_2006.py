@@ -1,23 +1,29 @@
 #!/usr/bin/env python3
-"""The experiment that memcached's patch of 2006 was written for: does a store that may not evict keep up with expiry?
+"""Does a store that may not evict keep up with expiry?
 
-Values of 1 B to 1 MB (log-uniform), each alive for 300 to 900 seconds after its last access; every 0.45 s of its time one
-set, and two reads of the last 200 keys. The server may hold 1.15 times the mean of the live bytes (-m, rounded up to whole
-MiB) and may not evict (-M). Printed: how many sets it refuses for want of memory, and memcached's refusals at the same
+This is the experiment for which memcached's patch of 2006 was written.
+Values have 1 B to 1 MB (log-uniform) and expire 300 to 900 seconds after their last access. There is
+one set in 0.45 s of the experiment's time, and two reads of the last 200 keys. The server may use
+1.15 times the mean of the live bytes (-m, rounded up to whole MiB) and may not evict (-M). Prints
+how many sets the server refuses because memory is full, and how many memcached refuses with the same
 limit.
 
-Time is the server's test clock (`debugtime`), so 161 hours take minutes. Debian's memcached has no such clock and no sliding
-expiry: there each value is deleted in the very second in which it would be over, which is kinder than any expiry of its
-own. Reads are `mg KEY`, which counts as a read and leaves the value where it is. -m is memcached's memory for items and
-Todana's for the whole process.
+Time is the server's test clock (`debugtime`), so 161 hours take minutes. Debian's memcached has
+neither such a clock nor sliding expiry. There, each value is deleted in the second in which it would
+expire, which is more favourable than any expiry of its own. Reads are `mg KEY`, which counts as a
+read and transfers no value. -m limits memcached's memory for items, and the complete process of
+Todana.
 
-    --draw independent  each size and span by itself, as the words say. The live bytes then swing by 6 % (one standard
-                        deviation): in 1.29 M sets they exceed 1.2 times their mean, and no store can hold them. Refusals
-                        while the live bytes and the new value exceed the limit are counted apart.
-    --draw even         golden-ratio and the like sequences: the same distributions, but any stretch of some hundred sets
-                        has nearly all of them in it, so that the live bytes stay within some 6 % of their mean.
+    --draw independent  Each size and time to live is drawn separately. The live bytes then vary by
+                        6 % (one standard deviation): in 1.29 M sets they exceed 1.2 times their
+                        mean, and no store can hold them. Refusals while the live bytes and the new
+                        value exceed the limit are counted separately.
+    --draw even         Golden-ratio and similar sequences: the same distributions, but any few
+                        hundred consecutive sets cover nearly all of them, so that the live bytes
+                        stay within about 6 % of their mean.
 
-Usage: experiment_2006.py TODANA [--sets N] [--draw even|independent] [--factor 1.15] [--memcached PATH] [--limit MIB]
+Usage: experiment_2006.py TODANA [--sets N] [--draw even|independent] [--factor 1.15]
+                          [--memcached PATH] [--limit MIB]
 """
 
 import argparse
@@ -40,7 +46,7 @@ AT_ONCE = 16
 
 
 class Plan:
-    """What is set and read when, and what is alive: the same for every server."""
+    """The schedule of sets and reads, and the live values; the same for every server."""
 
     def __init__(self, sets, draw):
         chance = random.Random(2006)
@@ -53,7 +59,9 @@ class Plan:
         self.reads = [(back(n, 0.5698402909980532), back(n, 0.4142135623730951)) for n in range(sets)]
 
     def steps(self):
-        """For each set: its number, the second, the keys that are over since the last one, the live bytes with it."""
+        """For each set: its number, the second, the keys that are over since the last one, the live
+        bytes with it.
+        """
         over_at, ends, live = {}, [], 0
         for n in range(self.sets):
             now = int(n * STEP_S)
@@ -74,7 +82,7 @@ class Plan:
             yield n, now, over, live
 
     def mean_and_peak(self):
-        """Of the live bytes, once the first values have had time to expire."""
+        """Returns the mean of the live bytes after the first values have expired."""
         total = count = peak = 0
         for n, _, _, live in self.steps():
             if n * STEP_S >= 1000 or self.sets * STEP_S < 2000:
@@ -97,7 +105,9 @@ class Server:
         self.unread = b""
 
     def send(self, pieces):
-        """Sends, and keeps what comes back meanwhile: a server that may not write need not read."""
+        """Sends bytes and buffers the replies, because a server whose replies are not read stops
+        reading.
+        """
         self.socket.setblocking(False)
         for piece in pieces:
             view = memoryview(piece)

@@ -1,9 +1,9 @@
-"""Does a mass expiry go unnoticed?
+"""Does a mass expiry disturb other clients?
 
-1 M records that expire in the same second among 1 M that do not, on a live server, while a client reads the others at a
-steady rate. Printed: how soon after that second the records are gone and RssAnon has come down to its level, the p99 of the
-gets before and during, and what share of a core the server takes when there is nothing left to expire, and with 1 M
-records that still have an expiry. Usage: expiry.py PORT PID [RECORDS]
+A running server holds 1 M records that expire in the same second and 1 M that do not, while a client
+reads the latter at a steady rate. Prints how long after that second the records are gone and RssAnon
+is back at its level; the p99 of the gets before and during the expiry; and the server's share of a
+core when no record has an expiry, and when 1 M records have one. Usage: expiry.py PORT PID [RECORDS]
 """
 
 import os
@@ -37,7 +37,7 @@ def connect():
 
 
 def load(prefix, exptime):
-    """Sets RECORDS records without replies, and waits for the server to have done them."""
+    """Sets RECORDS records without replies, and waits until the server has executed them."""
     connection = connect()
     for start in range(0, RECORDS, 10_000):
         sets = [
@@ -58,7 +58,7 @@ def statistics(connection):
 
 
 class Reader(threading.Thread):
-    """Gets random records that stay, one at a time; keeps when each began and how long it took."""
+    """Gets random lasting records, one at a time. Records the start and duration of each get."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -95,7 +95,7 @@ def main():
     load(b"s", 0)
     time.sleep(2)
     staying_mb = resident_mb()
-    # Loading takes seconds, so all of it gets one absolute time, far enough away.
+    # Loading takes seconds, so all records get the same absolute expiry after its end.
     load_s = RECORDS / 100_000 + 8
     at = int(time.time() + load_s)
     load(b"e", at)

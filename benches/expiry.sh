@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A mass expiry on a live server: see expiry.py. Needs python3 and a build. Usage: benches/expiry.sh [TODANA [RECORDS]]
+# Measures a mass expiry on a running server (see expiry.py). Needs python3 and a build.
+# Usage: benches/expiry.sh [TODANA [RECORDS]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TODANA=${1:-${CARGO_TARGET_DIR:-target}/release/todana}

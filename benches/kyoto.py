@@ -1,16 +1,19 @@
-"""What does Kyoto Tycoon's place cost, beside the original?
+"""What does Todana cost in Kyoto Tycoon's place, compared with the original?
 
-speed   Processor time of the server for each operation, ours against ktserver's, in alternating runs: sets and gets by RPC, and
-        binary bulk requests of 1,000 records, new and known ones; two clients, two threads each. Bar: 0.6.
-memory  RssAnon of ours with ten million records of 8 + 8 digits, loaded in the order of their keys by binary bulk requests; for the
-        default database, and for the ordered one without expiry, plain and compressed. Bars: 135, 180, 71 MB with values
-        that are their keys; any values besides, for comparison.
-waits   A thousand connections wait for a signal at once: latency of another's gets before and meanwhile, RssAnon, and whether one
-        signal reaches all of them. Bar: 10 MB.
+speed   Processor time of the server per operation, Todana's over ktserver's, in alternating runs:
+        sets and gets by RPC, and binary bulk requests of 1,000 new or known records; two clients,
+        two threads each. Bar: 0.6.
+memory  Todana's RssAnon with ten million records of 8 + 8 digits, loaded in the order of their keys
+        by binary bulk requests; for the default database, and for the ordered one without expiry,
+        plain and compressed. Bars: 135, 180, 71 MB with values equal to their keys; for comparison
+        also with other values.
+waits   A thousand connections wait for a signal at once: the latency of another client's gets before
+        and during the wait, RssAnon, and whether one signal reaches all of them. Bar: 10 MB.
 
-Usage: kyoto.py TODANA KTSERVER [speed] [memory] [waits] [--records N] [--rounds N] [--memory-records N] [--waits N] [--rival-memory]
-KTSERVER of - : without it. Its libraries are found by LD_LIBRARY_PATH as ever. Both servers are started on
-free ports of 127.0.0.1 and stopped at the end.
+Usage: kyoto.py TODANA KTSERVER [speed] [memory] [waits] [--records N] [--rounds N]
+                [--memory-records N] [--waits N] [--rival-memory]
+KTSERVER of - runs without the original. Its libraries are found by LD_LIBRARY_PATH. Both servers run
+on free ports of 127.0.0.1 and are stopped at the end.
 """
 
 import argparse
@@ -37,7 +40,10 @@ BARS_MB = {":": 135, "%#ktopts=p": 180, "%#ktopts=p#opts=c": 71}
 
 
 def free_port():
-    """The original takes none above 32767, and the system would choose one there."""
+    """Returns a free port.
+
+    Not chosen by the system, because the original accepts none above 32767.
+    """
     while True:
         with socket.socket() as probe:
             try:
@@ -48,7 +54,7 @@ def free_port():
 
 
 class Server:
-    """One of the two under the original's options, with two threads."""
+    """One of the two servers, with the original's options and two threads."""
 
     def __init__(self, command, database, threads=CLIENTS):
         self.port = free_port()
@@ -71,7 +77,7 @@ class Server:
         return connection
 
     def processor_us(self):
-        """Of all its threads, as the scheduler counts it."""
+        """Returns the processor time of all threads, from the scheduler's statistics."""
         total = 0
         for path in glob.glob(f"/proc/{self.process.pid}/task/*/schedstat"):
             with open(path) as schedstat:
@@ -92,7 +98,7 @@ def ours(todana):
 
 
 def call(procedure, *pairs):
-    """As ktremotetest makes it."""
+    """Returns an HTTP request in the form that ktremotetest sends."""
     body = b"".join(b"%b\t%b\n" % pair for pair in pairs)
     head = b"POST /rpc/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\nContent-Type: text/tab-separated-values\r\n\r\n"
     return head % (procedure, len(body)) + body
@@ -113,7 +119,7 @@ def get_bulk(numbers):
 
 
 def read_whole(connection, len_):
-    """So many bytes; the first nine of them are returned."""
+    """Reads `count` bytes and returns the first nine of them."""
     begin = connection.recv(65536)
     missing = len_ - len(begin)
     while missing > 0:
@@ -127,7 +133,10 @@ def read_whole(connection, len_):
 
 
 def converse(server, requests, answer_len, is_right):
-    """One client: each request once the answer to the one before is there. Without a length: an answer of HTTP."""
+    """One client: each request once the answer to the one before is there.
+
+    Without a length: an answer of HTTP.
+    """
     connection = server.connect()
     for request in requests:
         connection.sendall(request)
@@ -138,7 +147,7 @@ def converse(server, requests, answer_len, is_right):
 
 
 def run(server, requests, answer_len, is_right):
-    """All clients at once; returns what the server took for it, in microseconds."""
+    """Runs all clients at once. Returns the server's processor time in microseconds."""
     clients = [
         multiprocessing.Process(target=converse, args=(server, requests[n::CLIENTS], answer_len, is_right))
         for n in range(CLIENTS)
@@ -156,7 +165,7 @@ def is_ok(answer):
 
 
 def is_full(answer):
-    """All records of a bulk request were stored or found."""
+    """Checks that all records of a bulk request were stored or found."""
     return answer[1:5] == struct.pack(">I", BULK)
 
 
@@ -183,11 +192,11 @@ def speed(options):
     }
     took = {name: ([], []) for name in kinds}
     for turn in range(options.rounds):
-        # New ones each time, so that new records are new to the server's memory, too.
+        # New servers each time, so that new records meet no memory of earlier ones.
         servers = [Server(ours(options.todana), ":"), Server([options.ktserver], ":")]
         try:
             for name, (requests, answer_len, is_right, count) in kinds.items():
-                # Who comes first changes.
+                # The servers take turns in being first.
                 for which in (0, 1) if turn % 2 == 0 else (1, 0):
                     took[name][which].append(run(servers[which], requests, answer_len, is_right) / count)
         finally:
@@ -227,7 +236,7 @@ def memory(options):
 
 
 def any_value(number):
-    """No two alike, and in no order."""
+    """Returns a value for a record's number. Values are unique and in no order."""
     return number * 61_803_399 % 100_000_000
 
 
@@ -243,7 +252,7 @@ def resident_with(command, database, records, value_of):
 
 
 def count(server):
-    """How many records there are."""
+    """Returns the number of records."""
     with server.connect() as connection:
         connection.sendall(call(b"status"))
         answer = connection.recv(65536)
@@ -251,7 +260,7 @@ def count(server):
 
 
 def latencies(server, seconds, keys):
-    """Of gets by RPC, one at a time; microseconds, in order."""
+    """Returns the latencies of single gets by RPC in microseconds, sorted."""
     connection, times, end = server.connect(), [], time.monotonic() + seconds
     requests = [call(b"get", (b"key", b"%08d" % n)) for n in keys]
     while time.monotonic() < end:

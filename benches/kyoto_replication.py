@@ -1,19 +1,21 @@
-"""Do servers that follow each other come to hold the same, though each is killed amid the work?
+"""Do servers that replicate each other converge, even if each is killed during the load?
 
 Usage: kyoto_replication.py TODANA KTSERVER [SHAPE...]
 
-Each shape is a few servers, TODANA's and KTSERVER's (a binary of Kyoto Tycoon 0.9.56; nothing here builds one), to which WRITES
-(20000) mixed writes go: set, add, replace, append, increment, swaps, removals, records that expire, bulk calls, binary keys
-and values, one clear. Each server is killed (SIGKILL) once while writes go on, and started again. Then all records of all of them
-are compared, with the times when they expire. It ends by itself, prints a table, and fails if a row does.
+Each shape is a few servers, of TODANA and KTSERVER (a binary of Kyoto Tycoon 0.9.56; nothing here
+builds one). They get WRITES (20000) mixed writes: set, add, replace, append, increment, swaps,
+removals, records that expire, bulk calls, binary keys and values, one clear. Each server is killed
+(SIGKILL) once during the writes, and started again. Then all records of all servers are compared,
+with their expiries. The program ends by itself, prints a table, and fails if a row does.
 
-What the original cannot do, it is spared, and this is all:
-- it keeps its data in .kch: what is in memory is gone with the process, while its update log stays;
-- a killed master of its kind may have changes in its database that its update log has lost, the last 100 ms: those keys are
-  written once more after the restart, as an operator would have to;
-- in a pair each side writes keys of its own: of two writes at once to one key, nobody says which is the later one. The clear waits
-  until the pair is at rest, for the same reason, and until the original has it behind its position, which it keeps only when a
-  connection ends.
+The only concessions to the original are these:
+- It keeps its data in .kch, because data in memory would be lost with the process while its update
+  log stays.
+- A killed original that is a master may have changes in its database that its update log lost, those
+  of the last 100 ms. Their keys are written again after the restart, as an operator would have to.
+- In a pair, each side writes its own keys, because the order of two concurrent writes to one key is
+  undefined. For the same reason the clear waits until the pair is idle, and until the original's
+  stored position is after the clear. The original stores its position only when a connection ends.
 """
 
 import os
@@ -33,9 +35,9 @@ if len(sys.argv) < 3:
 TODANA, KTSERVER = sys.argv[1:3]
 WRITES = int(os.environ.get("WRITES", "20000"))
 SEED = int(os.environ.get("SEED", str(random.randrange(1 << 32))))
-# What takes longer has failed.
+# A step that takes longer has failed.
 PATIENCE_S = 120
-# Records that are to die do so within it.
+# Records with an expiry expire within this time.
 SHORT_S = 4
 NEVER = (1 << 40) - 1
 # The update log of the original is flushed every 100 ms.
@@ -46,11 +48,11 @@ CHILDREN = []
 
 
 class Closed(Exception):
-    """A server has gone amid a call."""
+    """A server ended during a call."""
 
 
 class Client:
-    """One connection with the calls that are needed."""
+    """A connection with the needed calls."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
@@ -85,7 +87,7 @@ class Client:
         return head.decode()
 
     def call(self, name, **pairs):
-        """A remote procedure; returns its status and what came back."""
+        """Calls a remote procedure. Returns its status and its output."""
         body = b"".join(b64encode(key.encode()) + b"\t" + b64encode(as_bytes(value)) + b"\n" for key, value in pairs.items())
         return self.call_raw(name, body)
 
@@ -104,7 +106,7 @@ class Client:
         return int(head.split(" ", 2)[1]), pairs
 
     def set_bulk(self, records):
-        """(key, value, xt) each, by the binary protocol."""
+        """Stores (key, value, xt) records by the binary protocol."""
         out = [struct.pack(">BII", 0xB8, 0, len(records))]
         for key, value, xt in records:
             out.append(struct.pack(">HIIq", 0, len(key), len(value), xt) + key + value)
@@ -123,7 +125,7 @@ class Client:
         return struct.unpack(">I", self.take(4))[0]
 
     def get_bulk(self, keys):
-        """What is there of them: value and the time when it dies by key."""
+        """Returns value and expiry of the existing records among these keys."""
         out = [struct.pack(">BII", 0xBA, 0, len(keys))]
         out += [struct.pack(">HI", 0, len(key)) + key for key in keys]
         self.send(b"".join(out))
@@ -159,7 +161,7 @@ def decoded(column, coding):
 
 
 def free_port():
-    """Low enough for the original's own tools."""
+    """Returns a free port that is low enough for the original's tools."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as some:
@@ -171,7 +173,7 @@ def free_port():
 
 
 class Server:
-    """One of the servers, which may be killed and started again."""
+    """A server that can be killed and started again."""
 
     def __init__(self, kind, folder, number):
         self.kind, self.number, self.port = kind, number, free_port()
@@ -179,7 +181,7 @@ class Server:
         os.makedirs(self.folder)
         self.master = None
         self.child, self.killed_at = None, float("inf")
-        # Keys that its update log may have lost, with the time of their last write.
+        # Keys that the update log may have lost, with the time of their last write.
         self.unsure = {}
 
     def path(self, name):
@@ -203,7 +205,8 @@ class Server:
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
-                # Connections may be taken before the data is there, and are answered when it is.
+                # The server may accept connections before its data is loaded, and replies
+                # afterwards.
                 if Client(self.port).call("void")[0] == 200:
                     return
             except (OSError, Closed):
@@ -223,7 +226,7 @@ class Server:
 
 
 class Writer:
-    """Writes to one server what a seed says."""
+    """Writes random records from a seed to one server."""
 
     def __init__(self, server, prefix, seed):
         self.server, self.prefix = server, prefix
@@ -231,7 +234,7 @@ class Writer:
         self.client = Client(server.port)
 
     def reconnect(self):
-        """After a restart. What the original's log may have lost is written again."""
+        """Repeats, after a restart, the writes that the original's log may have lost."""
         self.client = Client(self.server.port)
         if self.server.kind == "todana":
             return
@@ -247,7 +250,7 @@ class Writer:
     def key(self):
         number = self.random.randrange(2500)
         if number % 5 == 0:
-            # Any bytes at all.
+            # Arbitrary bytes.
             return self.prefix + random.Random(number).randbytes(1 + number % 40)
         return self.prefix + b"key:%d" % number
 
@@ -260,7 +263,7 @@ class Writer:
         return self.random.randbytes(self.random.randrange(400))
 
     def xt(self):
-        """Of three records one dies: soon, or later."""
+        """Returns an expiry for one of three records: soon or later."""
         kind = self.random.randrange(12)
         if kind == 0:
             return {"xt": 1 + self.random.randrange(SHORT_S)}
@@ -269,7 +272,7 @@ class Writer:
         return {}
 
     def write(self):
-        """One call; returns for how many writes it counts."""
+        """Sends one call and returns its number of writes."""
         kinds = "set set set set add replace append append increment increment increment_double remove remove cas seize bulk".split()
         kind = self.random.choice(kinds)
         key, xt = self.key(), self.xt()
@@ -309,7 +312,7 @@ class Writer:
 
 
 def comparison(servers):
-    """All records of each, and how many differ from the first one's."""
+    """Returns all records of each server, and how many differ from the first server's."""
     contents = [Client(server.port).all_records() for server in servers]
     differing = sum(
         1 for other in contents[1:] for key in contents[0].keys() | other.keys() if contents[0].get(key) != other.get(key)
@@ -318,7 +321,7 @@ def comparison(servers):
 
 
 def converge(servers, patience_s=PATIENCE_S):
-    """Waits until all hold the same; returns records, differences and how long it took."""
+    """Waits until all servers hold the same. Returns records, differences and the time it took."""
     began = time.monotonic()
     while True:
         contents, differing = comparison(servers)
@@ -329,7 +332,8 @@ def converge(servers, patience_s=PATIENCE_S):
 
 
 def shape(name, kinds, links, writers_at):
-    """`links`: (who follows, whom) by index; `writers_at`: who is written to."""
+    """`links`: indexes of (replica, master); `writers_at`: indexes of the servers that get writes.
+    """
     folder = os.path.join(SCRATCH, name.replace(" ", "-"))
     servers = [Server(kind, folder, number + 1) for number, kind in enumerate(kinds)]
     for follower, master in links:
@@ -340,7 +344,7 @@ def shape(name, kinds, links, writers_at):
     share = WRITES / (len(servers) + 2)
     total, cleared, killed = 0, False, 0
     back_at = {}
-    # The one that is killed is away for a moment, while the others go on.
+    # The killed server is down for a moment, while the others continue.
     began = time.monotonic()
     while total < WRITES:
         if not cleared and total > share / 2:
@@ -351,14 +355,14 @@ def shape(name, kinds, links, writers_at):
             time.sleep(UNSURE_S + 0.2)
             cleared = True
             if len(writers) > 1:
-                # It does not end before its clients have.
+                # The original ends only after its clients.
                 for writer in writers:
                     writer.client.socket.close()
                 settle(servers)
                 for writer in writers:
                     writer.reconnect()
         if killed < len(servers) and total > share * (killed + 1):
-            # A killed one before is back: they are killed one by one.
+            # The server that was killed before is up again, because they are killed one by one.
             if not back_at:
                 servers[killed].kill()
                 servers[killed].killed_at = time.monotonic()
@@ -382,7 +386,7 @@ def shape(name, kinds, links, writers_at):
                 writer.reconnect()
     wrote_s = time.monotonic() - began
     contents, differing, took = converge(servers)
-    # What is to die has died, everywhere.
+    # All records with an expiry have expired on all servers.
     time.sleep(SHORT_S + 2)
     contents, differing, _ = converge(servers, 10)
     mortal = sum(1 for _, xt in contents[0].values() if xt != NEVER)
@@ -403,7 +407,7 @@ def shape(name, kinds, links, writers_at):
 
 
 def settle(servers):
-    """Has each original that is a replica keep its position: it does so when the connection to its master ends."""
+    """Ends the masters' connections, so that each original that is a replica stores its position."""
     for server in servers:
         if server.kind == "ktserver" and server.master:
             server.stop()

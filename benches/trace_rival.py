@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Of the same requests, in the same memory: how many miss, here and in memcached?
+"""How many of the same requests miss in Todana and in memcached with the same memory?
 
-For each trace: memcached gets as many MiB (-m) as hold about a tenth of the trace's keys, at 40-byte keys and 100-byte
-values; the trace is replayed on it (`todana bench replay`: a get for each request, and on a miss a set), and its anonymous
-memory (RssAnon) is read. Then Todana gets as much, rounded down to MiB, as -m, and the same requests. If its RssAnon at the
-end is more than memcached's, it is tried again with less. Bar: 0.80 of memcached's misses.
+For each trace, memcached gets as many MiB (-m) as hold about a tenth of the trace's keys, with keys
+of 40 bytes and values of 100 bytes. The trace is replayed on it (`todana bench replay`: a get for
+each request, and a set after a miss), and its anonymous memory (RssAnon) is measured. Then Todana
+gets the same amount as -m, rounded down to MiB, and the same requests. If its RssAnon at the end is
+above memcached's, it runs again with less. Bar: 0.80 of memcached's misses.
 
-A trace of few keys measures the programs, not what they store: a tenth of 13,756 keys is 0.2 MB in a process of 5 MB, and
-memcached has at least a page of 1 MiB for a class of items. So each trace is also replayed in copies, each with keys of
-its own, and requests are drawn from a large number of keys by Zipf's law.
+A trace of few keys measures the programs instead of their data: a tenth of 13,756 keys is 0.2 MB in
+a process of 5 MB, and memcached has at least a page of 1 MiB per slab class. So each trace is also
+replayed in several copies, each with its own keys. Requests are also drawn from a large number of
+keys by Zipf's law.
 
-Usage: trace_rival.py [--todana TODANA [--server TODANA]] [--memcached PATH] [--option WORD]... [--threads N] [--window N] TRACE...
-A TRACE is FILE, FILE*COPIES, or zipf:S*KEYS*REQUESTS. --option is another word for memcached, e.g. --option=-C. Needs
-python3, memcached and a build. Exit code 1 if the bar is missed.
+Usage: trace_rival.py [--todana TODANA [--server TODANA]] [--memcached PATH] [--option WORD]...
+                      [--threads N] [--window N] TRACE...
+A TRACE is FILE, FILE*COPIES, or zipf:S*KEYS*REQUESTS. --option passes a word to memcached, such as
+--option=-C. Needs python3, memcached and a build. The exit code is 1 if the bar is missed.
 """
 
 import argparse
@@ -26,7 +29,8 @@ import time
 
 BAR = 0.80
 SHARE = 0.10
-# Header, CAS, key and value make 199 bytes; memcached's class for them is 240, 192 without CAS (-C).
+# Header, CAS, key and value take 199 bytes; memcached's slab class for them has 240, or 192 without
+# CAS (-C).
 ITEM_BYTES = {True: 240, False: 192}
 PAGE = 1 << 20
 
@@ -76,7 +80,7 @@ def replay(options, trace, more):
 
 
 def measure(options, trace, command):
-    """The replay's figures on a server of its own, and its memory at the end."""
+    """Replays the trace on a new server. Returns the figures and the server's memory at the end."""
     server = Server(command)
     try:
         figures = replay(options, trace, [f"127.0.0.1:{server.port}"])
@@ -96,7 +100,7 @@ def contest(options, trace):
     plan = replay(options, trace, ["--dry-run"])
     capacity = plan["keys"] * SHARE
     item = ITEM_BYTES["-C" not in options.option]
-    # It takes no less than twice its longest item.
+    # memcached requires at least twice the size of its longest item.
     limit = max(2, round(capacity / (PAGE // item)))
     print(f"{os.path.basename(trace)}: {plan['requests']} requests, {plan['keys']} keys, a tenth of them {capacity:.0f}")
     common = ["-t", str(options.threads)]

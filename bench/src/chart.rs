@@ -1,8 +1,8 @@
-//! Charts as SVG: curves between two axes, and bars. Each chart is a fragment that goes into an SVG
-//! file or into an HTML page.
+//! Draws charts as SVG: curves between two axes, and bars. Each chart is a fragment that goes into
+//! an SVG file or into an HTML page.
 //!
-//! Text takes its colour from the reader's light or dark theme, so it always contrasts with the
-//! background.
+//! The colour of text follows the reader's light or dark theme, so the text always contrasts with
+//! the background.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,24 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 50.0;
-/// Pixels above the frame, for the title and the legend.
+/// The height in pixels of the space above the frame, for the title and the legend.
 const TOP: f64 = 64.0;
 const RIGHT: f64 = 40.0;
-/// Pixels of the heading above all charts: the height of the title, and of each further line.
+/// The height in pixels of the title above all charts, and of each line below the title.
 const HEADING: f64 = 30.0;
 const HEADING_LINE: f64 = 18.0;
-/// Colours that contrast with light and dark backgrounds and that colour-blind readers can
+/// Colours that contrast with light and dark backgrounds, and that colour-blind readers can
 /// distinguish.
 const COLOURS: [&str; 4] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7"];
-/// Colour of a length that several bars share.
+/// The colour of the length that several bars have in common.
 const BASE_COLOUR: &str = "#888888";
-/// Colours of background and text, with a contrast of at least 12:1.
+/// The colours of background and text, with a contrast of at least 12:1.
 const STYLE: &str = ".ground{fill:#fff}text{fill:#222}.line{stroke:#888}\
     @media(prefers-color-scheme:dark){.ground{fill:#121212}text{fill:#e4e4e4}}";
-/// Curves of at most this many points mark each point.
+/// The maximum number of points of a curve whose points are marked.
 const MARKED_POINTS_MAX: usize = 20;
-/// Approximate width of a letter in the legend, which sets the distance between its entries.
+/// The approximate width of a letter in the legend, which determines the distance between the
+/// entries.
 const LETTER: f64 = 7.2;
 
 /// The file of a plot: an HTML page or an SVG picture, depending on its extension.
@@ -53,9 +54,14 @@ impl FromStr for PlotFile {
 }
 
 impl PlotFile {
-    /// Writes the charts under `heading`. An HTML page also shows `texts` below them. Fails with
-    /// the file's name and the reason.
-    pub(crate) fn write(&self, heading: &Heading, charts: &[String], texts: &[&str]) -> Result<(), String> {
+    /// Writes the charts under `heading`. An HTML page also shows `texts` below the charts. If the
+    /// file cannot be written, the error names the file and the reason.
+    pub(crate) fn write(
+        &self,
+        heading: &PlotHeading,
+        charts: &[String],
+        texts: &[&str],
+    ) -> Result<(), String> {
         let svg = stack(heading, charts);
         let text = if self.is_page { page(&heading.title, &svg, texts) } else { svg };
         std::fs::write(&self.path, text).map_err(|error| format!("{}: {error}", self.path().display()))
@@ -69,28 +75,28 @@ impl PlotFile {
 
 /// The heading above all charts of a plot.
 #[derive(Clone, Debug)]
-pub(crate) struct Heading {
+pub(crate) struct PlotHeading {
     pub(crate) title: String,
     /// The conditions of the measurement, one line each.
     pub(crate) lines: Vec<String>,
 }
 
-impl Heading {
+impl PlotHeading {
     fn height(&self) -> f64 {
         HEADING + HEADING_LINE * self.lines.len() as f64
     }
 }
 
 /// A named curve of one or more pieces, with a gap between two pieces.
-pub(crate) struct Curve {
+pub(crate) struct ChartCurve {
     pub(crate) name: String,
     pub(crate) pieces: Vec<Vec<(f64, f64)>>,
 }
 
-impl Curve {
+impl ChartCurve {
     /// Returns a curve of one piece.
-    pub(crate) fn whole(name: &str, points: Vec<(f64, f64)>) -> Curve {
-        Curve { name: name.into(), pieces: vec![points] }
+    pub(crate) fn whole(name: &str, points: Vec<(f64, f64)>) -> ChartCurve {
+        ChartCurve { name: name.into(), pieces: vec![points] }
     }
 
     pub(crate) fn points(&self) -> impl Iterator<Item = &(f64, f64)> {
@@ -99,14 +105,14 @@ impl Curve {
 }
 
 /// An axis, from its first tick to its last.
-pub(crate) struct Axis {
+pub(crate) struct ChartAxis {
     pub(crate) title: &'static str,
     pub(crate) logarithmic: bool,
-    /// Value and label of each tick.
+    /// The value and the label of each tick.
     pub(crate) ticks: Vec<(f64, String)>,
 }
 
-impl Axis {
+impl ChartAxis {
     /// Returns the position of `value` between the pixels `from` and `to`.
     fn place(&self, value: f64, from: f64, to: f64) -> f64 {
         let scale = |value: f64| if self.logarithmic { value.log10() } else { value };
@@ -115,16 +121,16 @@ impl Axis {
     }
 }
 
-/// A bar of two parts on one scale, such as the bytes of a record and the server's overhead.
-pub(crate) struct Bar {
+/// A bar of two parts on one scale, such as the bytes of a record and the overhead of the server.
+pub(crate) struct ChartBar {
     pub(crate) name: String,
     pub(crate) parts: [f64; 2],
-    /// Text at the end of the bar.
+    /// The text at the end of the bar.
     pub(crate) label: String,
 }
 
 /// Returns an SVG file with the charts one below the other.
-fn stack(heading: &Heading, charts: &[String]) -> String {
+fn stack(heading: &PlotHeading, charts: &[String]) -> String {
     let top = heading.height();
     let height = top + charts.len() as f64 * HEIGHT;
     let mut svg = format!(
@@ -154,8 +160,8 @@ fn page(title: &str, svg: &str, texts: &[&str]) -> String {
     )
 }
 
-/// Returns the numbers 1, 2 and 5 times a power of ten from below `low` to above `high`; if that is
-/// too many, only the powers of ten.
+/// Returns the numbers 1, 2 and 5 times a power of ten, from below `low` to above `high`. If there
+/// are too many of them, returns only the powers of ten.
 pub(crate) fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let factors: &[f64] = if powers.clone().count() > 4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -166,7 +172,7 @@ pub(crate) fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     ticks[first..=last].to_vec()
 }
 
-/// Labels each tick with its number.
+/// Returns each tick with its number as its label.
 pub(crate) fn numbered(ticks: Vec<f64>) -> Vec<(f64, String)> {
     ticks.into_iter().map(|tick| (tick, format!("{}", (tick * 1000.0).round() / 1000.0))).collect()
 }
@@ -208,7 +214,7 @@ fn swatch(x: f64, y: f64, colour: &str, opacity: f64) -> String {
     )
 }
 
-/// Writes a legend in one line below the title. An entry is a colour, an opacity and a name.
+/// Writes a legend in one line below the title. An entry has a colour, an opacity and a name.
 fn legend(svg: &mut String, entries: &[(&str, f64, &str)]) {
     let mut x = LEFT;
     for (colour, opacity, name) in entries {
@@ -219,7 +225,7 @@ fn legend(svg: &mut String, entries: &[(&str, f64, &str)]) {
 }
 
 /// Returns a chart of curves.
-pub(crate) fn curves(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> String {
+pub(crate) fn curves(title: &str, curves: &[ChartCurve], x: &ChartAxis, y: &ChartAxis) -> String {
     let px = |value| x.place(value, LEFT, WIDTH - RIGHT);
     let py = |value| y.place(value, HEIGHT - BOTTOM, TOP);
     let mut svg = String::new();
@@ -254,7 +260,7 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> Strin
 }
 
 /// Writes the lines at the ticks, their labels and the titles of both axes.
-fn frame(svg: &mut String, x: &Axis, y: &Axis) {
+fn frame(svg: &mut String, x: &ChartAxis, y: &ChartAxis) {
     let bottom = HEIGHT - BOTTOM;
     for (value, label) in &x.ticks {
         let at = x.place(*value, LEFT, WIDTH - RIGHT);
@@ -282,8 +288,9 @@ fn line(x1: f64, x2: f64, y1: f64, y2: f64) -> String {
     )
 }
 
-/// Returns a chart of horizontal bars on one scale from 0, each of two parts that `parts` names.
-pub(crate) fn bars(title: &str, bars: &[Bar], parts: [&str; 2], x: &Axis) -> String {
+/// Returns a chart of horizontal bars on a common scale from 0. Each bar has two parts, which
+/// `parts` names.
+pub(crate) fn bars(title: &str, bars: &[ChartBar], parts: [&str; 2], x: &ChartAxis) -> String {
     const NAME: f64 = 20.0;
     const HEIGHT_MAX: f64 = 44.0;
     let mut svg = String::new();
@@ -324,19 +331,19 @@ pub(crate) fn bars(title: &str, bars: &[Bar], parts: [&str; 2], x: &Axis) -> Str
 /// Bars that belong together, one of each series.
 pub(crate) struct BarGroup {
     pub(crate) name: String,
-    /// The length that all bars have in common; a dark line marks it on each.
+    /// The length that all bars have in common. A dark line marks it on each bar.
     pub(crate) base: f64,
     pub(crate) bars: Vec<f64>,
 }
 
-/// Returns a chart of groups of horizontal bars on one scale from 0, a colour for each series.
-/// `base` names the mark.
+/// Returns a chart of groups of horizontal bars on a common scale from 0, with a colour for each
+/// series. `base` names the marked length.
 pub(crate) fn grouped_bars(
     title: &str,
     series: &[&str],
     base: &str,
     groups: &[BarGroup],
-    x: &Axis,
+    x: &ChartAxis,
 ) -> String {
     const NAME: f64 = 18.0;
     const GAP: f64 = 6.0;
@@ -347,7 +354,7 @@ pub(crate) fn grouped_bars(
         series.iter().enumerate().map(|(index, name)| (COLOURS[index % COLOURS.len()], 1.0, *name)).collect();
     entries.push((BASE_COLOUR, 1.0, base));
     legend(&mut svg, &entries);
-    // The value at the end of the longest bar needs space.
+    // The value at the end of the longest bar needs space on the right.
     let (left, right) = (LEFT, WIDTH - RIGHT - 40.0);
     let bottom = HEIGHT - BOTTOM;
     for (value, label) in &x.ticks {
@@ -427,8 +434,9 @@ pub(crate) mod tests {
 
     #[test]
     fn gap_separates_the_pieces_of_a_curve() {
-        let curve = Curve { name: "c".into(), pieces: vec![vec![(0.0, 1.0), (1.0, 1.0)], vec![(3.0, 0.0)]] };
-        let axis = |most| Axis { title: "t", logarithmic: false, ticks: even_ticks(most) };
+        let curve =
+            ChartCurve { name: "c".into(), pieces: vec![vec![(0.0, 1.0), (1.0, 1.0)], vec![(3.0, 0.0)]] };
+        let axis = |most| ChartAxis { title: "t", logarithmic: false, ticks: even_ticks(most) };
         let chart = curves("title", &[curve], &axis(4.0), &axis(1.0));
         let pieces: Vec<&str> = chart
             .split("points=\"")

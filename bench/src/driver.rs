@@ -1,9 +1,9 @@
-//! Drives a server with threads that each run a readiness loop over several connections.
+//! Sends load to a server. Each thread runs a readiness loop over several connections.
 //!
-//! A connection writes a batch of requests at once and waits for all of their replies. The latency
-//! of a request is the time from the write of its batch to the end of its reply. The loop is
-//! closed: a server that stalls receives fewer requests meanwhile, so the percentiles describe the
-//! requests that were sent, not a constant stream of users.
+//! A connection writes a batch of requests at once and waits for all replies. The latency of a
+//! request is the time from the write of its batch to the end of its reply. The loop is closed: a
+//! server that stalls receives fewer requests meanwhile. The percentiles therefore describe the
+//! requests that were sent, and not a constant stream of users.
 
 use super::process;
 use super::progress::progress;
@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_client::{Address, Login, Timeouts, Tls, TlsStream, cannot_connect};
+use todana_client::{Address, Login, SocketTimeouts, Tls, TlsStream, cannot_connect};
 use todana_protocol::memcached::client::{self, ClientResponse};
 
 /// A server to send load to.
@@ -26,21 +26,25 @@ use todana_protocol::memcached::client::{self, ClientResponse};
 pub struct LoadTarget {
     /// The server's name in tables and charts.
     pub name: String,
-    /// The address that it listens on.
+    /// The address at which the server listens.
     pub address: Address,
-    /// TLS settings, required if the address is a TLS address.
+    /// The TLS configuration, which is required for a TLS address.
     pub tls: Option<Tls>,
-    /// The user to log in as.
+    /// The user and the password for the login.
     pub login: Option<Login>,
-    /// Its process ID, for CPU time and memory.
+    /// The process ID of the server, for CPU time and memory.
     pub pid: Option<u32>,
 }
 
 impl LoadTarget {
-    /// Returns the number of records that the server holds, or `None` if its statistics lack it.
+    /// Returns the number of records on the server, or `None` if the statistics of the server do
+    /// not contain it.
     pub(crate) fn records(&self) -> Result<Option<u64>, todana_client::Error> {
-        let mut connection =
-            todana_client::Connection::open_with(&self.address, Timeouts::default(), self.tls.as_ref())?;
+        let mut connection = todana_client::Connection::open_with(
+            &self.address,
+            SocketTimeouts::default(),
+            self.tls.as_ref(),
+        )?;
         if let Some(login) = &self.login {
             connection.log_in(login)?;
         }
@@ -54,22 +58,22 @@ pub(crate) struct LoadPlan {
     pub(crate) connections: usize,
     pub(crate) threads: usize,
     pub(crate) pipeline: usize,
-    /// Requests of all connections together.
+    /// The number of requests of all connections together.
     pub(crate) requests: u64,
     pub(crate) duration: Option<Duration>,
 }
 
-/// The run fails if a server sends nothing for this long.
+/// The longest time that a server may send nothing. After this time the run fails.
 const SILENCE: Duration = Duration::from_secs(20);
 const SAMPLE: Duration = Duration::from_millis(100);
 const READ: usize = 64 << 10;
-/// Maximum bytes of a batch that stores keys in order. It applies in addition to the pipeline,
-/// because values may be large.
+/// The maximum number of bytes of a batch that stores keys in order. This limit is needed in
+/// addition to the length of the pipeline, because values may be large.
 const LOAD_BATCH: usize = 1 << 20;
-/// Time limit for opening a connection.
+/// The time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// Upper bound of recorded latencies; longer ones are recorded as this.
+/// The greatest latency that is recorded. A longer latency is recorded as this one.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 enum LoadSocket {
@@ -79,8 +83,8 @@ enum LoadSocket {
 }
 
 impl LoadSocket {
-    /// Connects and waits for the connection: a run with half of its connections would measure
-    /// something else.
+    /// Connects, and waits until the connection is open. A run in which only some connections are
+    /// open would measure something else.
     fn open(target: &LoadTarget) -> Result<LoadSocket, todana_client::Error> {
         let LoadTarget { address, tls, login, .. } = target;
         let failed = |error| cannot_connect(address, &error);
@@ -88,14 +92,14 @@ impl LoadSocket {
             Address::Unix(path) => {
                 let mut stream = std::os::unix::net::UnixStream::connect(path).map_err(failed)?;
                 stream.set_read_timeout(Some(CONNECT))?;
-                say(login.as_ref(), &mut stream)?;
+                log_in(login.as_ref(), &mut stream)?;
                 stream.set_nonblocking(true)?;
                 LoadSocket::Unix(UnixStream::from_std(stream))
             }
             Address::Tcp(host, port) => {
                 let mut stream = connect(host, *port).map_err(failed)?;
                 stream.set_read_timeout(Some(CONNECT))?;
-                say(login.as_ref(), &mut stream)?;
+                log_in(login.as_ref(), &mut stream)?;
                 stream.set_nonblocking(true)?;
                 LoadSocket::Tcp(TcpStream::from_std(stream))
             }
@@ -106,7 +110,7 @@ impl LoadSocket {
                 let stream = connect(host, *port).map_err(failed)?;
                 stream.set_read_timeout(Some(CONNECT))?;
                 let mut stream = tls.connect(host, stream).map_err(failed)?;
-                say(login.as_ref(), &mut stream)?;
+                log_in(login.as_ref(), &mut stream)?;
                 stream.socket().set_nonblocking(true)?;
                 LoadSocket::Tls(Box::new(stream.map(TcpStream::from_std)))
             }
@@ -129,7 +133,7 @@ impl LoadSocket {
         }
     }
 
-    /// Sends the bytes that TLS has buffered, as far as the socket accepts them.
+    /// Sends as many of the bytes that TLS has buffered as the socket accepts.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             LoadSocket::Tls(stream) if stream.has_unsent() => match stream.flush() {
@@ -140,8 +144,8 @@ impl LoadSocket {
         }
     }
 
-    /// Returns true if a read shorter than the buffer means that the socket is empty. TLS reads a
-    /// record at a time.
+    /// Returns true if a read shorter than the buffer means that the socket is empty. This does not
+    /// hold for TLS, which reads one TLS record at a time.
     fn is_drained_by_short_reads(&self) -> bool {
         !matches!(self, LoadSocket::Tls(_))
     }
@@ -156,8 +160,8 @@ impl LoadSocket {
     }
 }
 
-fn say(login: Option<&Login>, stream: &mut (impl Read + Write)) -> Result<(), todana_client::Error> {
-    login.map_or(Ok(()), |login| login.say(stream))
+fn log_in(login: Option<&Login>, stream: &mut (impl Read + Write)) -> Result<(), todana_client::Error> {
+    login.map_or(Ok(()), |login| login.log_in(stream))
 }
 
 fn connect(host: &str, port: u16) -> io::Result<std::net::TcpStream> {
@@ -174,7 +178,7 @@ fn connect(host: &str, port: u16) -> io::Result<std::net::TcpStream> {
     Err(last)
 }
 
-/// The origin of a connection's operations.
+/// The source of a connection's operations.
 enum OperationSource {
     /// A random mix of gets and sets.
     Mix(fastrand::Rng),
@@ -187,12 +191,12 @@ struct LoadConnection {
     source: OperationSource,
     output: Vec<u8>,
     output_at: usize,
-    /// The first `held` bytes are received and not parsed yet. The vector keeps its length, because
-    /// clearing it before each read would cost more than the read.
+    /// The received bytes, of which the first `held` are not parsed yet. The vector keeps its
+    /// length, because clearing it before each read would cost more than the read.
     input: Vec<u8>,
     held: usize,
     waiting: VecDeque<WorkloadOperation>,
-    /// True once the value for the current get has arrived.
+    /// True if the value for the current get has arrived.
     hit: bool,
     sent_at: Instant,
 }
@@ -205,7 +209,7 @@ struct ThreadResult {
     sets: u64,
     errors: u64,
     first_error: Option<String>,
-    /// Time of the last reply.
+    /// The time of the last reply.
     end: Instant,
 }
 
@@ -216,17 +220,17 @@ impl ThreadResult {
     }
 }
 
-/// State that all threads share.
-struct SharedState<'a> {
+/// The state that all threads share.
+struct RoundState<'a> {
     workload: &'a Workload,
     plan: &'a LoadPlan,
-    /// Requests that no thread has taken yet.
+    /// The number of requests that no thread has taken yet.
     left: AtomicU64,
     done: AtomicU64,
     stop: AtomicBool,
 }
 
-impl SharedState<'_> {
+impl RoundState<'_> {
     /// Takes up to `wanted` of the remaining requests and returns their number.
     fn take(&self, wanted: usize) -> usize {
         if self.stop.load(Ordering::Relaxed) {
@@ -242,7 +246,7 @@ impl SharedState<'_> {
     }
 }
 
-/// Runs one round. `load` stores every key once, in order, instead of the random mix.
+/// Runs one round. If `load` is true, stores every key once, in order, instead of the random mix.
 pub(crate) fn run(
     target: &LoadTarget,
     workload: &Workload,
@@ -251,7 +255,7 @@ pub(crate) fn run(
     title: &str,
 ) -> Result<LoadRound, Box<dyn Error>> {
     let (server, pid) = (&target.address, target.pid);
-    let common = SharedState {
+    let common = RoundState {
         workload,
         plan,
         left: AtomicU64::new(plan.requests),
@@ -293,7 +297,8 @@ pub(crate) fn run(
             .map(|group| {
                 scope.spawn(|| {
                     let found = drive(&common, group);
-                    // The other threads' results would be discarded, so they stop.
+                    // After an error the results of the other threads are not needed, so these
+                    // threads stop.
                     common.stop.fetch_or(found.is_err(), Ordering::Relaxed);
                     found.map_err(|error| format!("{server}: {error}"))
                 })
@@ -347,7 +352,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
 }
 
 fn drive(
-    common: &SharedState<'_>,
+    common: &RoundState<'_>,
     mut connections: Vec<LoadConnection>,
 ) -> Result<ThreadResult, Box<dyn Error>> {
     let mut poll = Poll::new()?;
@@ -399,10 +404,10 @@ fn drive(
 }
 
 impl LoadConnection {
-    /// Sends the next batch. Returns false if there is none.
+    /// Sends the next batch. Returns false if no request is left.
     fn begin(
         &mut self,
-        common: &SharedState<'_>,
+        common: &RoundState<'_>,
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
     ) -> Result<bool, Box<dyn Error>> {
@@ -446,10 +451,10 @@ impl LoadConnection {
         self.socket.flush()
     }
 
-    /// Reads replies. Returns true once the complete batch is answered.
+    /// Reads replies. Returns true if the complete batch has been answered.
     fn receive(
         &mut self,
-        common: &SharedState<'_>,
+        common: &RoundState<'_>,
         found: &mut ThreadResult,
         value: &mut Vec<u8>,
         is_closed: bool,
@@ -473,13 +478,13 @@ impl LoadConnection {
                 let Some(&operation) = self.waiting.front() else {
                     return Err("the server sent a reply that nobody asked for".into());
                 };
-                if judge(common.workload, operation, &response, &mut self.hit, found, value) {
+                if check_reply(common.workload, operation, &response, &mut self.hit, found, value) {
                     self.waiting.pop_front();
                     answered += 1;
                 }
                 at += used;
             }
-            // All replies of one read arrived together, so they share one time stamp.
+            // All replies of one read arrived together, so they have the same time stamp.
             let latency = (now - self.sent_at).as_nanos().clamp(1, u128::from(LATENCY_MAX_NS)) as u64;
             found.latencies.saturating_record_n(latency, answered);
             common.done.fetch_add(answered, Ordering::Relaxed);
@@ -490,8 +495,9 @@ impl LoadConnection {
             if self.waiting.is_empty() {
                 return Ok(true);
             }
-            // A short read has emptied the socket, and more data causes another wake-up. If the end
-            // of the stream came with it, there is no further wake-up, so the loop reads on.
+            // After a short read the socket is empty, and more data causes another wake-up. The end
+            // of the stream does not cause one if it arrived with the data, so the loop reads again
+            // after it.
             if len < room && !is_closed && self.socket.is_drained_by_short_reads() {
                 return Ok(false);
             }
@@ -499,8 +505,8 @@ impl LoadConnection {
     }
 }
 
-/// Compares a reply with its request. Returns true once the request is answered completely.
-fn judge(
+/// Compares a reply with its request. Returns true if the request has been answered completely.
+fn check_reply(
     workload: &Workload,
     operation: WorkloadOperation,
     response: &ClientResponse<'_>,
@@ -615,20 +621,20 @@ mod tests {
         assert_eq!((round.sets, round.gets, round.errors), (KEYS, 0, 0));
     }
 
-    fn measure(manner: ServerFault, protocol: CommandSet, plan: &LoadPlan) -> Result<LoadRound, String> {
-        let (server, workload) = (toy_server::start(manner), workload(protocol));
+    fn measure(fault: ServerFault, protocol: CommandSet, plan: &LoadPlan) -> Result<LoadRound, String> {
+        let (server, workload) = (toy_server::start(fault), workload(protocol));
         store(&server, &workload);
         run(&target(&server), &workload, plan, false, "").map_err(|error| error.to_string())
     }
 
     #[test]
     fn requests_are_counted_and_timed_once() {
-        for manner in [ServerFault::Good, ServerFault::Hesitant] {
+        for fault in [ServerFault::Good, ServerFault::Hesitant] {
             for protocol in [CommandSet::Text, CommandSet::Meta] {
-                let round = measure(manner, protocol, &PLAN).unwrap();
-                assert_eq!((round.requests(), round.errors), (1000, 0), "{manner:?} {protocol:?}");
+                let round = measure(fault, protocol, &PLAN).unwrap();
+                assert_eq!((round.requests(), round.errors), (1000, 0), "{fault:?} {protocol:?}");
                 assert_eq!((round.hits, round.latencies.len()), (round.gets, 1000));
-                // About 3 of 4 requests are gets.
+                // About three of four requests are gets.
                 assert!((680..=820).contains(&round.gets), "{}", round.gets);
                 assert_eq!(round.samples.last().map(|sample| sample.1), Some(1000));
             }
@@ -646,8 +652,8 @@ mod tests {
     #[test]
     fn same_seed_generates_the_same_load() {
         let counts = || {
-            // One thread and one connection, because the distribution of requests over several
-            // depends on timing.
+            // The test uses one thread and one connection, because the distribution of requests
+            // over several connections depends on timing.
             let plan = LoadPlan { connections: 1, threads: 1, ..PLAN };
             let round = measure(ServerFault::Good, CommandSet::Text, &plan).unwrap();
             (round.gets, round.sets)
@@ -665,17 +671,17 @@ mod tests {
 
     #[test]
     fn wrong_replies_are_counted_and_the_first_reported() {
-        for (manner, protocol, first) in [
+        for (fault, protocol, first) in [
             (ServerFault::Lying, CommandSet::Text, "has another value than was stored"),
             (ServerFault::Lying, CommandSet::Meta, "has another value than was stored"),
             (ServerFault::Confused, CommandSet::Text, "was answered with \"another\""),
             (ServerFault::Refusing, CommandSet::Text, "SERVER_ERROR not today"),
             (ServerFault::Refusing, CommandSet::Meta, "SERVER_ERROR not today"),
         ] {
-            let round = measure(manner, protocol, &PLAN).unwrap();
-            // One key in 300 has an empty value, which cannot be mistaken for another; there are
+            let round = measure(fault, protocol, &PLAN).unwrap();
+            // One key in 300 has an empty value, which cannot be taken for another value. There are
             // about 50 keys.
-            assert!(round.errors >= 500, "{manner:?} {protocol:?}: {}", round.errors);
+            assert!(round.errors >= 500, "{fault:?} {protocol:?}: {}", round.errors);
             assert_eq!(round.latencies.len(), 1000);
             assert!(round.first_error.as_ref().unwrap().contains(first), "{:?}", round.first_error);
         }
@@ -693,7 +699,7 @@ mod tests {
         }
         let failure = measure(ServerFault::Chatty, CommandSet::Meta, &plan);
         match failure {
-            // The second reply may arrive while the next get or set waits for its own.
+            // The second reply may arrive while the next get or set waits for its reply.
             Ok(round) => assert!(round.errors > 0),
             Err(failure) => assert!(failure.ends_with("a reply that nobody asked for"), "{failure}"),
         }

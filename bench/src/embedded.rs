@@ -1,4 +1,4 @@
-//! Runs the same load on a database on disk without a server: threads call the library.
+//! Runs the load on a database on disk without a server. The threads call the library.
 
 use super::process;
 use super::workload::{Workload, WorkloadOperation};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use todana::{Db, Records};
 
-/// The amount of work and the number of threads that do it.
+/// The amount of work, and the number of threads that share it.
 pub(super) struct EmbeddedPlan {
     pub(super) threads: usize,
     pub(super) requests: u64,
     pub(super) duration: Option<Duration>,
-    /// Stores every key once, in order, instead of the random mix.
+    /// True to store every key once, in order, instead of the random mix.
     pub(super) stores_all: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct EmbeddedCost {
     cpu: Duration,
 }
 
-/// Stores all keys and then runs the mix, as the plans say.
+/// Stores all keys and then runs the mix, as the plans state.
 pub(super) fn run(db: &Db, workload: &Workload, plans: &[EmbeddedPlan]) -> Result<(), BenchError> {
     for plan in plans {
         let cost = measure(db, workload, plan)?;
@@ -53,7 +53,7 @@ fn measure(db: &Db, workload: &Workload, plan: &EmbeddedPlan) -> Result<Embedded
     let (next, misses, stops) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (cpu_before, began) = (cpu()?, Instant::now());
     let is_over = || plan.duration.is_some_and(|duration| began.elapsed() >= duration);
-    /// Requests that a thread takes at a time.
+    /// The number of requests that a thread takes at a time.
     const SHARE: u64 = 256;
     let work = &|number: u64| -> Result<(), todana::Error> {
         let mut random = fastrand::Rng::with_seed(workload.seed.wrapping_add(number));

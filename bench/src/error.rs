@@ -1,4 +1,4 @@
-//! Errors of a benchmark.
+//! Defines the errors of a benchmark.
 
 use std::{fmt, io};
 
@@ -7,13 +7,13 @@ use std::{fmt, io};
 pub enum BenchError {
     /// The options contradict each other.
     Usage(String),
-    /// A file, a process or a server has an unexpected content or state.
+    /// A file, a process or a server has unexpected contents or an unexpected state.
     Failed(String),
     /// The results cannot be printed.
     Io(io::Error),
     /// A server is unreachable, refuses requests or sends an unexpected reply.
     Client(todana_client::Error),
-    /// A database without a server fails.
+    /// A database without a server failed.
     Database(todana::Error),
 }
 

@@ -1,8 +1,8 @@
 //! The load generator and the trace replay of `todana bench`. The command line resolves server
-//! names and logins; this crate generates the load, measures it and prints the results.
+//! names and logins. This crate generates the load, measures it and prints the results.
 //!
 //! ```text
-//! load       its options, and its rounds for one server or two
+//! load       the options, and the rounds for one server or two
 //! workload   keys, values and operations, generated from a seed
 //! embedded   the same load on a database on disk, without a server
 //! driver     threads with a readiness loop each, connections with a pipeline each
@@ -10,9 +10,9 @@
 //! report     results as a table and as JSON
 //! chart      curves and bars as SVG
 //! plot       the picture of a run
-//! trace      recorded requests through the engine itself, beside reference caches
-//! replay     the same requests on a live server
-//! memory     servers that it starts itself, and their memory per record
+//! trace      recorded requests to the engine itself, compared with reference caches
+//! replay     the same requests to a live server
+//! memory     memory per record of servers that the benchmark starts
 //! ```
 //!
 //! Not here: the meaning of command-line words, and exit codes.

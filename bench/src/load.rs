@@ -1,4 +1,4 @@
-//! Load on one server, or the same load on two servers in turn: options and rounds.
+//! Runs load on one server, or the same load on two servers in turn.
 
 use crate::chart::PlotFile;
 use crate::report::{LoadReport, MeasuredServer};
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use todana::Db;
-use todana_client::Destination;
+use todana_client::LoginDestination;
 use todana_protocol::memcached::client;
 
 /// Options of `todana bench`, except the server and how to connect to it.
@@ -72,7 +72,7 @@ pub struct LoadOptions {
     seed: u64,
     /// A second server, which gets the same load in turn with the first
     #[arg(long, value_name = "SERVER")]
-    pub vs: Option<Destination>,
+    pub vs: Option<LoginDestination>,
     /// Rounds for each server; figures are medians over them [default: 1, with --vs 5]
     #[arg(long)]
     rounds: Option<usize>,
@@ -113,8 +113,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl LoadOptions {
-    /// Sends the load to the servers and prints the results. Fails if a server is unreachable or if
-    /// any reply was wrong.
+    /// Sends the load to the servers and prints the results. Fails if a server is unreachable or a
+    /// reply is wrong.
     pub fn run(&self, workload: &Workload, servers: &[driver::LoadTarget]) -> Result<(), BenchError> {
         measure(self, workload, servers).map_err(|error| BenchError::Failed(error.to_string()))
     }
@@ -124,12 +124,12 @@ impl LoadOptions {
         embedded::run(db, workload, &self.embedded_plans())
     }
 
-    /// Returns true if an option was given that has a meaning only for servers.
+    /// Returns true if the options contain one that has a meaning only for servers.
     pub fn need_server(&self) -> bool {
         self.vs.is_some() || self.pid.is_some() || self.json.is_some() || self.plot.is_some()
     }
 
-    /// Returns the steps for a database without a server.
+    /// Returns the parts of the work on a database without a server.
     fn embedded_plans(&self) -> Vec<embedded::EmbeddedPlan> {
         let load = embedded::EmbeddedPlan {
             threads: self.threads,
@@ -144,7 +144,7 @@ impl LoadOptions {
         (self.load_only || !self.cold).then_some(load).into_iter().chain(mixes).collect()
     }
 
-    /// Returns the workload that the options describe. Fails if they contradict each other.
+    /// Returns the workload that the options describe. Fails if the options contradict each other.
     pub fn workload(&self) -> Result<Workload, BenchError> {
         self.checked_workload().map_err(BenchError::Usage)
     }
@@ -182,7 +182,7 @@ impl LoadOptions {
         })
     }
 
-    /// Returns the parameters that the figures depend on besides the servers.
+    /// Returns the parameters on which the results depend, except the servers.
     fn work(&self) -> serde_json::Value {
         serde_json::json!({
             "protocol": format!("{:?}", self.protocol).to_lowercase(),

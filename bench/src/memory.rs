@@ -1,13 +1,13 @@
-//! `todana bench memory`: starts servers, fills each with one shape of records at a time, and
-//! compares how much memory the idle processes hold per record.
+//! Implements `todana bench memory`: starts servers, fills each with records of one shape at a
+//! time, and compares how much memory the idle processes use per record.
 //!
-//! Each pair of a server and a shape has a process of its own, so that no shape inherits freed
-//! memory from another. The records come from a fixed seed and look like what caches hold: numbers,
-//! counters, sessions, JSON, pieces of pages. Any server that speaks memcached's text protocol can
-//! take part.
+//! Each pair of a server and a shape has a process of its own, so that no shape uses memory that
+//! another shape has freed. The records are generated from a fixed seed and resemble the contents
+//! of caches: numbers, counters, sessions, JSON, pieces of pages. Any server that speaks
+//! memcached's text protocol can take part.
 
 use crate::BenchError;
-use crate::chart::{self, Axis, BarGroup, Heading, PlotFile};
+use crate::chart::{self, BarGroup, ChartAxis, PlotFile, PlotHeading};
 use crate::process;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
@@ -18,9 +18,10 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use todana_client::{Address, Connection};
 
-/// A server may take this long from its start to its first connection.
+/// The longest time from the start of a server to its first connection.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Memory counts once it has stayed within a thousandth for this many checks, or at the last check.
+/// The number of successive checks within which the memory must stay within a thousandth before it
+/// counts. The last check counts in any case.
 const STEADY_CHECKS: usize = 4;
 const CHECKS_MAX: usize = 40;
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -43,7 +44,7 @@ Exit codes: 0 done, 2 wrong usage, 3 a server does not start, or loses records."
 pub struct MemoryOptions {
     /// The servers: NAME=COMMAND, with {port} in the command
     #[arg(required = true, value_name = "NAME=COMMAND")]
-    servers: Vec<Candidate>,
+    servers: Vec<CandidateServer>,
     /// Records of each shape
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=99_999_999))]
     records: u64,
@@ -57,18 +58,18 @@ pub struct MemoryOptions {
 
 /// A server that takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Candidate {
+struct CandidateServer {
     name: String,
     command: String,
 }
 
-impl FromStr for Candidate {
+impl FromStr for CandidateServer {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Candidate, String> {
+    fn from_str(text: &str) -> Result<CandidateServer, String> {
         match text.split_once('=') {
             Some((name, command)) if !name.is_empty() && command.contains("{port}") => {
-                Ok(Candidate { name: name.into(), command: command.into() })
+                Ok(CandidateServer { name: name.into(), command: command.into() })
             }
             _ => Err("must be NAME=COMMAND, with {port} in the command".into()),
         }
@@ -77,7 +78,7 @@ impl FromStr for Candidate {
 
 /// The shape of a server's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum RecordShape {
     Number,
     Counter,
     Session,
@@ -85,46 +86,52 @@ enum Shape {
     PagePiece,
 }
 
-const SHAPES: [Shape; 5] = [Shape::Number, Shape::Counter, Shape::Session, Shape::Profile, Shape::PagePiece];
+const SHAPES: [RecordShape; 5] = [
+    RecordShape::Number,
+    RecordShape::Counter,
+    RecordShape::Session,
+    RecordShape::Profile,
+    RecordShape::PagePiece,
+];
 
-impl Shape {
-    /// Returns false for records so long that their bars would leave the others too short to
-    /// compare.
+impl RecordShape {
+    /// Returns false for shapes with very long records. Their bars would make the other bars too
+    /// short to compare.
     fn is_drawn(self) -> bool {
-        self != Shape::PagePiece
+        self != RecordShape::PagePiece
     }
 
     fn label(self) -> &'static str {
         match self {
-            Shape::Number => "8-digit number -> the same number",
-            Shape::Counter => "rate:198.51.100.7 -> a counter",
-            Shape::Session => "session:(32 hex digits) -> 64 bytes",
-            Shape::Profile => "user:123:profile -> JSON of about 150 bytes",
-            Shape::PagePiece => "page:/articles/123 -> 1000 bytes of text",
+            RecordShape::Number => "8-digit number -> the same number",
+            RecordShape::Counter => "rate:198.51.100.7 -> a counter",
+            RecordShape::Session => "session:(32 hex digits) -> 64 bytes",
+            RecordShape::Profile => "user:123:profile -> JSON of about 150 bytes",
+            RecordShape::PagePiece => "page:/articles/123 -> 1000 bytes of text",
         }
     }
 
-    /// Writes the record of this number, always the same.
+    /// Writes the record with this number, which always has the same bytes.
     fn put(self, number: u64, key: &mut Vec<u8>, value: &mut Vec<u8>) {
         let mut random = fastrand::Rng::with_seed(number);
         key.clear();
         value.clear();
-        // A Vec takes whatever is written.
+        // Writing to a `Vec` cannot fail.
         let _ = match self {
-            Shape::Number => write!(key, "{number:08}").and_then(|()| write!(value, "{number:08}")),
-            Shape::Counter => {
+            RecordShape::Number => write!(key, "{number:08}").and_then(|()| write!(value, "{number:08}")),
+            RecordShape::Counter => {
                 let [a, b, c] = [number >> 16 & 255, number >> 8 & 255, number & 255];
                 write!(key, "rate:{}.{a}.{b}.{c}", 1 + (number >> 24 & 255))
                     .and_then(|()| write!(value, "{}", random.u32(1..1000)))
             }
-            Shape::Session => {
+            RecordShape::Session => {
                 value.extend((0..64).map(|_| random.alphanumeric() as u8));
                 write!(key, "session:{:032x}", random.u128(..))
             }
-            Shape::Profile => {
+            RecordShape::Profile => {
                 write!(key, "user:{number}:profile").and_then(|()| put_profile(value, number, &mut random))
             }
-            Shape::PagePiece => {
+            RecordShape::PagePiece => {
                 value.extend(
                     (0..1000).map(|_| if random.u8(0..6) == 0 { b' ' } else { random.lowercase() as u8 }),
                 );
@@ -153,21 +160,21 @@ fn put_profile(value: &mut Vec<u8>, number: u64, random: &mut fastrand::Rng) -> 
 }
 
 /// The bytes per record of one shape.
-struct Measurement {
-    shape: Shape,
-    /// Mean length of key and value together.
+struct ShapeMeasurement {
+    shape: RecordShape,
+    /// The mean length of key and value together.
     payload: f64,
-    /// Of each server.
+    /// The bytes of memory per record, of each server.
     memory: Vec<f64>,
 }
 
 impl MemoryOptions {
-    /// Measures all servers, and prints and draws the results. Fails if a server does not start or
+    /// Measures all servers, prints the results and draws them. Fails if a server does not start or
     /// loses records.
     pub fn run(&self) -> Result<(), BenchError> {
         let mut measurements = Vec::new();
         for shape in SHAPES {
-            let mut measurement = Measurement { shape, payload: 0.0, memory: Vec::new() };
+            let mut measurement = ShapeMeasurement { shape, payload: 0.0, memory: Vec::new() };
             for candidate in &self.servers {
                 let failed = |why: String| BenchError::Failed(format!("{}: {why}", candidate.name));
                 let (payload, bytes) = measure(candidate, shape, self.records).map_err(failed)?;
@@ -179,7 +186,7 @@ impl MemoryOptions {
         self.report(&measurements)
     }
 
-    fn report(&self, measurements: &[Measurement]) -> Result<(), BenchError> {
+    fn report(&self, measurements: &[ShapeMeasurement]) -> Result<(), BenchError> {
         let table = self.table(measurements);
         let json = self.json(measurements);
         match self.json.as_deref() {
@@ -192,7 +199,7 @@ impl MemoryOptions {
             None => write!(std::io::stdout(), "{table}")?,
         }
         if let Some(plot) = &self.plot {
-            let heading = Heading { title: "Memory per record".into(), lines: vec![self.description()] };
+            let heading = PlotHeading { title: "Memory per record".into(), lines: vec![self.description()] };
             plot.write(&heading, &[self.chart(measurements)], &[&table]).map_err(BenchError::Failed)?;
         }
         Ok(())
@@ -202,12 +209,12 @@ impl MemoryOptions {
         format!("Anonymous memory of the idle server process / {} records; less is better", self.records)
     }
 
-    fn table(&self, measurements: &[Measurement]) -> String {
+    fn table(&self, measurements: &[ShapeMeasurement]) -> String {
         let mut table = format!("{}\n{:45}{:>12}", self.description(), "bytes per record", "key + value");
         for candidate in &self.servers {
             table.push_str(&format!("{:>20}", candidate.name));
         }
-        for Measurement { shape, payload, memory } in measurements {
+        for ShapeMeasurement { shape, payload, memory } in measurements {
             table.push_str(&format!("\n{:45}{payload:>12.1}", shape.label()));
             for bytes in memory {
                 table.push_str(&format!("{bytes:>20.1}"));
@@ -216,11 +223,11 @@ impl MemoryOptions {
         table + "\n"
     }
 
-    fn json(&self, measurements: &[Measurement]) -> String {
+    fn json(&self, measurements: &[ShapeMeasurement]) -> String {
         let names: Vec<&str> = self.servers.iter().map(|candidate| candidate.name.as_str()).collect();
         let shapes: Vec<serde_json::Value> = measurements
             .iter()
-            .map(|Measurement { shape, payload, memory }| {
+            .map(|ShapeMeasurement { shape, payload, memory }| {
                 let servers: serde_json::Map<String, serde_json::Value> = names
                     .iter()
                     .map(|name| name.to_string())
@@ -232,7 +239,7 @@ impl MemoryOptions {
         format!("{:#}\n", json!({ "records": self.records, "shapes": shapes }))
     }
 
-    fn chart(&self, measurements: &[Measurement]) -> String {
+    fn chart(&self, measurements: &[ShapeMeasurement]) -> String {
         let names: Vec<&str> = self.servers.iter().map(|candidate| candidate.name.as_str()).collect();
         let groups: Vec<BarGroup> = measurements
             .iter()
@@ -244,14 +251,17 @@ impl MemoryOptions {
             })
             .collect();
         let most = groups.iter().flat_map(|group| &group.bars).fold(1.0f64, |most, bar| most.max(*bar));
-        let x =
-            Axis { title: "bytes of memory per record", logarithmic: false, ticks: chart::even_ticks(most) };
+        let x = ChartAxis {
+            title: "bytes of memory per record",
+            logarithmic: false,
+            ticks: chart::even_ticks(most),
+        };
         chart::grouped_bars("By kind of record", &names, "key and value alone", &groups, &x)
     }
 }
 
-/// Returns the bytes of keys and values, and the memory of the server that holds them.
-fn measure(candidate: &Candidate, shape: Shape, records: u64) -> Result<(u64, u64), String> {
+/// Returns the bytes of keys and values, and the memory of the server that stores them.
+fn measure(candidate: &CandidateServer, shape: RecordShape, records: u64) -> Result<(u64, u64), String> {
     let mut server = RunningServer::start(candidate)?;
     let payload = server.fill(shape, records).map_err(|error| format!("{}: {error}", shape.label()))?;
     let address: Address =
@@ -265,14 +275,14 @@ fn measure(candidate: &Candidate, shape: Shape, records: u64) -> Result<(u64, u6
     }
 }
 
-/// A server that this process has started; it is killed when this is dropped.
+/// A server that this process has started. Dropping it kills the server.
 struct RunningServer {
     child: Child,
     port: u16,
 }
 
 impl RunningServer {
-    fn start(candidate: &Candidate) -> Result<RunningServer, String> {
+    fn start(candidate: &CandidateServer) -> Result<RunningServer, String> {
         let port = free_port()?;
         let command = candidate.command.replace("{port}", &port.to_string());
         let child = Command::new("sh")
@@ -296,7 +306,7 @@ impl RunningServer {
     }
 
     /// Stores all records of a shape, and returns the bytes of their keys and values.
-    fn fill(&mut self, shape: Shape, records: u64) -> std::io::Result<u64> {
+    fn fill(&mut self, shape: RecordShape, records: u64) -> std::io::Result<u64> {
         const BATCH: usize = 64 << 10;
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         let (mut key, mut value, mut out) = (Vec::new(), Vec::new(), Vec::new());
@@ -314,7 +324,7 @@ impl RunningServer {
                 out.clear();
             }
         }
-        // The reply comes after all records are stored.
+        // The server replies to this request after it has stored all records.
         stream.write_all(b"version\r\n")?;
         let mut reply = String::new();
         BufReader::new(stream).read_line(&mut reply)?;
@@ -324,7 +334,7 @@ impl RunningServer {
         }
     }
 
-    /// Returns the memory of the process once it no longer changes.
+    /// Returns the memory of the process after it has stopped changing.
     fn steady_memory(&self) -> Result<u64, String> {
         let read = || process::anonymous(self.child.id());
         let (mut last, mut steady) = (read()?, 0);
@@ -341,8 +351,8 @@ impl RunningServer {
     }
 }
 
-/// Returns a port on which nothing listens. ktserver takes none above 32767, where the system
-/// chooses from.
+/// Returns a port on which nothing listens. The system chooses ports above 32767, which ktserver
+/// does not accept, so this function searches below.
 fn free_port() -> Result<u16, String> {
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let mut candidates = std::iter::repeat_with(|| fastrand::u16(20_000..32_768)).take(1000);
@@ -351,7 +361,8 @@ fn free_port() -> Result<u16, String> {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        // It holds only the benchmark's records. Both fail only if it has already ended.
+        // The server holds only records of the benchmark, so it may be killed. Both calls fail only
+        // if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -369,7 +380,7 @@ mod tests {
     #[test]
     fn server_needs_name_and_port() {
         let parse =
-            |text: &str| text.parse::<Candidate>().map(|candidate| (candidate.name, candidate.command));
+            |text: &str| text.parse::<CandidateServer>().map(|candidate| (candidate.name, candidate.command));
         assert_eq!(parse("a b=x -p {port} y=z"), Ok(("a b".into(), "x -p {port} y=z".into())));
         for text in ["x -p {port}", "=x {port}", "a=x -p 11211", ""] {
             assert!(parse(text).is_err(), "{text}");
@@ -394,13 +405,13 @@ mod tests {
             let mean = total as f64 / 2000.0;
             assert!((mean - expected).abs() < expected * 0.1, "{shape:?}: {mean}");
         }
-        Shape::Profile.put(7, &mut key, &mut value);
+        RecordShape::Profile.put(7, &mut key, &mut value);
         assert!(serde_json::from_slice::<serde_json::Value>(&value).is_ok(), "{value:?}");
     }
 
     #[test]
     fn server_that_ends_is_an_error() {
-        let refusal = measure(&"a=false {port}".parse().unwrap(), Shape::Number, 1).unwrap_err();
+        let refusal = measure(&"a=false {port}".parse().unwrap(), RecordShape::Number, 1).unwrap_err();
         assert!(refusal.contains("ended with exit status: 1"), "{refusal}");
     }
 
@@ -408,8 +419,8 @@ mod tests {
     fn table_json_and_chart_show_every_figure() {
         let options = options(&["A=a {port}", "B=b {port}"]);
         let measurements = [
-            Measurement { shape: Shape::PagePiece, payload: 1020.0, memory: vec![1100.0, 1200.0] },
-            Measurement { shape: Shape::Number, payload: 16.0, memory: vec![12.5, 100.0] },
+            ShapeMeasurement { shape: RecordShape::PagePiece, payload: 1020.0, memory: vec![1100.0, 1200.0] },
+            ShapeMeasurement { shape: RecordShape::Number, payload: 16.0, memory: vec![12.5, 100.0] },
         ];
         let table = options.table(&measurements);
         assert!(table.ends_with("16.0                12.5               100.0\n"), "{table}");

@@ -1,15 +1,16 @@
-//! The plot of a run: latency by percentile, throughput over time, and memory per record if known.
+//! Draws the plot of a run: latency by percentile, throughput over time, and memory per record if
+//! it is known.
 
-use super::chart::{self, Axis, Bar, Curve, Heading};
+use super::chart::{self, ChartAxis, ChartBar, ChartCurve, PlotHeading};
 use super::driver;
 use super::report::{LoadReport, LoadRound, MeasuredServer};
 
 /// Returns the heading, which describes the load of all servers.
-pub(crate) fn heading(report: &LoadReport) -> Heading {
-    Heading { title: "todana bench".into(), lines: report.description.clone() }
+pub(crate) fn heading(report: &LoadReport) -> PlotHeading {
+    PlotHeading { title: "todana bench".into(), lines: report.description.clone() }
 }
 
-/// Returns the charts. The chart of memory comes first if there is one.
+/// Returns the charts. If there is a chart of memory, it comes first.
 pub(crate) fn charts(report: &LoadReport) -> Vec<String> {
     let memory = memory_chart(report);
     let has_requests =
@@ -18,18 +19,18 @@ pub(crate) fn charts(report: &LoadReport) -> Vec<String> {
     memory.into_iter().chain(speed.into_iter().flatten()).collect()
 }
 
-/// Returns bars with the bytes of memory per record of each server whose process is known, divided
-/// into the bytes of key and value and the overhead.
+/// Returns a bar with the bytes of memory per record for each server whose process is known. The
+/// bar is divided into the bytes of key and value, and the overhead.
 fn memory_chart(report: &LoadReport) -> Option<String> {
     let bar = |server: &MeasuredServer| {
         let total = server.bytes_per_record()?;
         let payload = report.record_bytes.min(total);
         let label = format!("{total:.1} bytes per record, {payload:.1} of them key and value");
-        Some(Bar { name: server.name.clone(), parts: [payload, total - payload], label })
+        Some(ChartBar { name: server.name.clone(), parts: [payload, total - payload], label })
     };
-    let bars: Vec<Bar> = report.servers.iter().filter_map(bar).collect();
+    let bars: Vec<ChartBar> = report.servers.iter().filter_map(bar).collect();
     let most = bars.iter().map(|bar| bar.parts.iter().sum()).fold(0.0f64, f64::max);
-    let x = Axis {
+    let x = ChartAxis {
         title: "bytes of memory per record (anonymous memory of the process / records)",
         logarithmic: false,
         ticks: chart::even_ticks(most.max(1.0)),
@@ -38,8 +39,8 @@ fn memory_chart(report: &LoadReport) -> Option<String> {
         .then(|| chart::bars("Memory per record", &bars, ["key and value", "everything else"], &x))
 }
 
-/// Returns latency against 1 / (1 - percentile), both logarithmic, so that the tail is as wide as
-/// the rest. It combines all rounds.
+/// Returns a chart of latency against 1 / (1 - percentile) over all rounds. Both axes are
+/// logarithmic, so that the tail is as wide as the rest.
 fn latency_chart(report: &LoadReport) -> String {
     let curve = |server: &MeasuredServer| {
         let mut latencies = driver::histogram();
@@ -52,10 +53,10 @@ fn latency_chart(report: &LoadReport) -> String {
         let latency_us =
             |rarity: f64| latencies.value_at_percentile(100.0 * (1.0 - 1.0 / rarity)) as f64 / 1000.0;
         let points = steps.map(|rarity| (rarity, latency_us(rarity).max(0.1))).collect();
-        Curve::whole(&server.name, points)
+        ChartCurve::whole(&server.name, points)
     };
-    let curves: Vec<Curve> = report.servers.iter().map(curve).collect();
-    let x = Axis {
+    let curves: Vec<ChartCurve> = report.servers.iter().map(curve).collect();
+    let x = ChartAxis {
         title: "percentile of the requests",
         logarithmic: true,
         ticks: [
@@ -70,11 +71,11 @@ fn latency_chart(report: &LoadReport) -> String {
         .map(|(value, label)| (value, label.to_string()))
         .into(),
     };
-    let latencies = || curves.iter().flat_map(Curve::points).map(|point| point.1);
+    let latencies = || curves.iter().flat_map(ChartCurve::points).map(|point| point.1);
     let high = latencies().fold(1.0, f64::max);
     let low = latencies().fold(high, f64::min);
     let ticks = chart::round_ticks(low, high).into_iter().map(|tick| (tick, latency_label(tick))).collect();
-    let y = Axis { title: "latency", logarithmic: true, ticks };
+    let y = ChartAxis { title: "latency", logarithmic: true, ticks };
     chart::curves("Latency of a request by percentile", &curves, &x, &y)
 }
 
@@ -88,19 +89,19 @@ fn latency_label(us: f64) -> String {
     format!("{} {unit}", (value * 1000.0).round() / 1000.0)
 }
 
-/// Returns requests per second over time. Servers and rounds run one after the other, with gaps
-/// between them.
+/// Returns a chart of requests per second over time. The time is that since the first round, so the
+/// curves of servers and rounds lie side by side, with gaps between them.
 fn throughput_chart(report: &LoadReport) -> String {
-    let curve = |server: &MeasuredServer| Curve {
+    let curve = |server: &MeasuredServer| ChartCurve {
         name: server.name.clone(),
         pieces: server.rounds.iter().map(throughput).collect(),
     };
-    let curves: Vec<Curve> = report.servers.iter().map(curve).collect();
+    let curves: Vec<ChartCurve> = report.servers.iter().map(curve).collect();
     let most = |of: fn(&(f64, f64)) -> f64| {
-        curves.iter().flat_map(Curve::points).map(of).fold(0.0f64, f64::max).max(1e-3)
+        curves.iter().flat_map(ChartCurve::points).map(of).fold(0.0f64, f64::max).max(1e-3)
     };
     let (right, high) = (most(|point| point.0), most(|point| point.1));
-    let axis = |title, most| Axis { title, logarithmic: false, ticks: chart::even_ticks(most) };
+    let axis = |title, most| ChartAxis { title, logarithmic: false, ticks: chart::even_ticks(most) };
     let (x, y) = (axis("seconds since the first round began", right), axis("thousand requests / s", high));
     chart::curves("Throughput over time, one server at a time", &curves, &x, &y)
 }
@@ -109,8 +110,8 @@ fn throughput_chart(report: &LoadReport) -> String {
 fn throughput(round: &LoadRound) -> Vec<(f64, f64)> {
     let before = std::iter::once(&(0.0, 0)).chain(&round.samples);
     let pairs = before.zip(&round.samples);
-    // Skips intervals of 10 ms or less, except the first, because they are too short for a rate.
-    // They occur at the end of a round.
+    // Intervals of 10 ms or less are skipped, because they are too short for a rate. Such intervals
+    // occur at the end of a round. The first interval counts in any case.
     let counted = pairs.filter(|((from, _), (to, _))| to - from > 0.01 || *from == 0.0);
     let rate = |((from, less), (to, more)): (&(f64, u64), &(f64, u64))| {
         (round.began.as_secs_f64() + to, (more - less) as f64 / (to - from).max(1e-6) / 1000.0)

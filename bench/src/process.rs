@@ -1,4 +1,4 @@
-//! CPU time and memory of a server process, read from /proc.
+//! Reads the CPU time and the memory of a server process from /proc.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use std::time::Duration;
 /// frequency.
 const TICK: Duration = Duration::from_millis(10);
 
-/// CPU time of all threads of a process.
+/// The CPU time of all threads of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CpuTime {
-    /// Total, in nanoseconds.
+    /// The total, with a resolution of nanoseconds.
     pub(crate) total: Duration,
-    /// User time, in ticks. The kernel splits the total by sampling, so the parts are estimates.
+    /// The user time, in ticks. The kernel divides the total by sampling, so user and system time
+    /// are estimates.
     pub(crate) user: Duration,
-    /// System time, in ticks.
+    /// The system time, in ticks.
     pub(crate) system: Duration,
 }
 
@@ -42,8 +43,8 @@ pub(crate) fn one(text: &str) -> Result<u32, String> {
 pub(crate) fn cpu_time(pid: u32) -> Result<CpuTime, String> {
     let (user, system) =
         ticks(&read(pid, "stat")?).ok_or_else(|| format!("/proc/{pid}/stat cannot be understood"))?;
-    // schedstat has a finer resolution, but it lacks ended threads and some kernels are built
-    // without it.
+    // schedstat has a finer resolution, but does not count ended threads, and some kernels are
+    // built without it.
     let total = scheduled(pid).unwrap_or_default().max(user + system);
     Ok(CpuTime { total, user, system })
 }
@@ -53,7 +54,7 @@ pub(crate) fn resident(pid: u32) -> Result<u64, String> {
     status(pid, "VmRSS")
 }
 
-/// Returns the anonymous part of its resident memory (RssAnon) in bytes.
+/// Returns the anonymous part of a process's resident memory (RssAnon) in bytes.
 pub(crate) fn anonymous(pid: u32) -> Result<u64, String> {
     status(pid, "RssAnon")
 }
@@ -73,8 +74,8 @@ fn read(pid: u32, name: &str) -> Result<String, String> {
 
 /// Returns user and system time from a line of /proc/PID/stat.
 fn ticks(stat: &str) -> Option<(Duration, Duration)> {
-    // The program's name stands in parentheses and may itself contain blanks and parentheses. The
-    // state, field 3, follows the last parenthesis.
+    // The name of the program is in parentheses and may itself contain blanks and parentheses.
+    // Field 3, the state, follows the last parenthesis.
     let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(14 - 3);
     let mut next = || Some(TICK * words.next()?.parse::<u32>().ok()?);
     Some((next()?, next()?))
@@ -115,7 +116,7 @@ mod tests {
         assert!((0..10_000).any(has_cost));
         assert!(resident(pid).unwrap() > 100_000);
         assert!((50_000..=resident(pid).unwrap()).contains(&anonymous(pid).unwrap()));
-        // The largest number exceeds the kernel's limit of process IDs.
+        // The largest number is greater than the kernel's limit of process IDs.
         let failure = cpu_time(u32::MAX).unwrap_err();
         assert!(failure.starts_with("process 4294967295: /proc/4294967295/stat: "), "{failure}");
     }

@@ -1,11 +1,11 @@
-//! `todana bench replay`: sends recorded or random requests to a live server. Each request is a
-//! get, followed by a set if it misses, like a cache beside a database, and the result is the miss
-//! ratio.
+//! Implements `todana bench replay`: sends recorded or random requests to a live server. Each
+//! request is a get, followed by a set if it misses, as with a cache of a database. The result is
+//! the miss ratio.
 //!
-//! Requests are sent one window at a time: one get for all keys of the window, then the sets
-//! of those that missed. A key that occurs twice in a window waits for the next round, so each key
-//! is read and set in the order of the trace. Requests for different keys can change places by
-//! less than a window.
+//! Requests are sent one window at a time: one get for all keys of the window, then the sets of the
+//! keys that missed. A key that occurs twice in a window waits for the next round, so each key is
+//! read and set in the order of the trace. Requests for different keys can change places by less
+//! than a window.
 
 use super::process;
 use super::trace::TraceRequests;
@@ -19,9 +19,10 @@ use std::path::Path;
 use std::time::Instant;
 use todana_client::{Connection, Error, StoreVerb, TextStore, WriteOutcome};
 
-/// A key consists of its number, a colon and letters; this length fits every number.
+/// The minimum length of a key. A key consists of its number, a colon and letters, and every number
+/// fits in this length.
 const KEY_LEN_MIN: u16 = 21;
-/// Requests between two updates of the progress bar.
+/// The number of requests between two updates of the progress bar.
 const STEP: u64 = 1 << 14;
 
 /// Options of `todana bench replay`, except the trace, the server and how to connect to it.
@@ -68,7 +69,8 @@ pub struct ReplayOptions {
 struct ReplayCounts {
     hits: u64,
     misses: u64,
-    /// Sets that the server refused, because of its memory limit or for another reason.
+    /// The number of sets that the server refused, because of its memory limit or for another
+    /// reason.
     refused: u64,
 }
 
@@ -80,15 +82,16 @@ impl ReplayOptions {
                 .map_err(|error| BenchError::Failed(format!("{trace}: {error}")));
         };
         let Some(count) = self.requests else {
-            return Err(BenchError::Usage(format!("{trace}: say how many requests (--requests)")));
+            return Err(BenchError::Usage(format!("{trace}: state the number of requests by --requests")));
         };
         let picker = KeyPicker::new(distribution, self.keys);
         let mut random = fastrand::Rng::with_seed(self.seed);
         Ok(TraceRequests::numbered((0..count).map(|_| picker.pick(&mut random) as u32)))
     }
 
-    /// Replays the requests of a trace and prints the results; without a connection it prints only
-    /// their number. Fails if the server is unreachable or returns a value that was not set.
+    /// Replays the requests of a trace and prints the results. Without a connection, prints only
+    /// the number of requests. Fails if the server is unreachable or returns a value that was not
+    /// set.
     pub fn run(
         &self,
         trace: &str,
@@ -189,7 +192,7 @@ impl TraceReplay {
         }
     }
 
-    /// Sends the first request for each key and returns the repeated ones.
+    /// Sends the first request for each key in `ids`, and returns the repeated keys.
     fn round(&mut self, ids: &[u64], counts: &mut ReplayCounts) -> Result<Vec<u64>, Error> {
         let (mut firsts, mut again) = (Vec::with_capacity(ids.len()), Vec::new());
         for &id in ids {
@@ -232,8 +235,8 @@ impl TraceReplay {
     }
 }
 
-/// Returns the requests of all copies, one of each copy in turn. Each copy starts at another place,
-/// so that they do not request the same object at the same time, and wraps around at the end.
+/// Returns the requests of all copies, one of each copy in turn. Each copy starts at another place
+/// and wraps around at the end, so that the copies do not request the same object at the same time.
 fn interleaved(requests: &TraceRequests, copies: u32) -> impl Iterator<Item = u64> {
     let (ids, copies) = (&requests.ids, u64::from(copies));
     (0..ids.len()).flat_map(move |at| {
@@ -268,12 +271,12 @@ mod tests {
     use super::*;
 
     fn replay(
-        manner: ServerFault,
+        fault: ServerFault,
         requests: &TraceRequests,
         copies: u32,
         window: usize,
     ) -> Result<ReplayCounts, Error> {
-        let connection = Connection::open(&start(manner)).unwrap();
+        let connection = Connection::open(&start(fault)).unwrap();
         TraceReplay::new(connection, 40, 100).run(requests, copies, window)
     }
 

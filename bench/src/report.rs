@@ -1,4 +1,4 @@
-//! Results as a table and as JSON.
+//! Prints results as a table and as JSON.
 
 use super::driver;
 use super::process::CpuTime;
@@ -11,30 +11,31 @@ use std::time::Duration;
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99)];
 
-/// Rounds with less CPU time than this report no CPU time per request: the clock has ticks of 10
-/// ms, and the server's background work would dominate.
+/// The least CPU time of a round for which the CPU time per request is reported. Below this time,
+/// the clock ticks of 10 ms and the server's background work would dominate.
 const CPU_MIN: Duration = Duration::from_millis(100);
 
-/// One round of load on one server.
+/// A round of load on one server.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadRound {
-    /// Start of the round, counted from the start of the first round.
+    /// The start of the round, counted from the start of the first round.
     pub(crate) began: Duration,
     pub(crate) elapsed: Duration,
-    /// Latencies in nanoseconds.
+    /// The latencies in nanoseconds.
     pub(crate) latencies: Histogram<u64>,
     pub(crate) gets: u64,
     pub(crate) hits: u64,
     pub(crate) sets: u64,
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
-    /// CPU time of the server process.
+    /// The CPU time of the server process.
     pub(crate) cpu: Option<CpuTime>,
-    /// Resident memory of the server process at the end, in bytes.
+    /// The resident memory of the server process at the end, in bytes.
     pub(crate) resident: Option<u64>,
     /// The anonymous part of the resident memory, which excludes program text and mapped files.
     pub(crate) anonymous: Option<u64>,
-    /// Pairs of seconds since the start and requests done by then. The last pair is the end.
+    /// Pairs of a time in seconds since the start and the number of requests completed by then. The
+    /// last pair is the end.
     pub(crate) samples: Vec<(f64, u64)>,
 }
 
@@ -102,14 +103,14 @@ impl LoadRound {
 #[derive(Debug)]
 pub(crate) struct MeasuredServer {
     pub(crate) name: String,
-    /// Records that the server held at the end, if its process is measured.
+    /// The number of records on the server at the end, if the server's process is measured.
     pub(crate) records: Option<u64>,
     pub(crate) rounds: Vec<LoadRound>,
 }
 
 impl MeasuredServer {
-    /// Returns the anonymous memory of its process after the last round, divided by the number of
-    /// records.
+    /// Returns the anonymous memory of the server process after the last round, divided by the
+    /// number of records.
     pub(crate) fn bytes_per_record(&self) -> Option<f64> {
         let records = self.records.filter(|records| *records > 0)?;
         Some(self.rounds.last()?.anonymous? as f64 / records as f64)
@@ -123,7 +124,7 @@ pub(crate) struct LoadReport {
     pub(crate) work: Value,
     /// The parameters of the load in words, one line each.
     pub(crate) description: Vec<String>,
-    /// Mean bytes of key and value of a record.
+    /// The mean number of bytes of key and value.
     pub(crate) record_bytes: f64,
     pub(crate) servers: Vec<MeasuredServer>,
 }
@@ -139,7 +140,7 @@ struct TableRow {
 }
 
 impl TableRow {
-    /// Returns `None` if a round lacks the value.
+    /// Creates a row from the values of the rounds. Returns `None` if a round has no value.
     fn new(name: &str, unit: &'static str, of: impl Iterator<Item = Option<f64>>) -> Option<TableRow> {
         let values: Vec<f64> = of.collect::<Option<_>>()?;
         let value = median(&values)?;
@@ -161,7 +162,7 @@ fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// Returns the figures of a server.
+/// Returns the results of a server.
 fn figures(server: &MeasuredServer) -> Vec<TableRow> {
     let rounds = &server.rounds;
     let over = |name: &str, unit, of: &dyn Fn(&LoadRound) -> Option<f64>| {
@@ -205,7 +206,7 @@ impl LoadReport {
         self.servers.iter().flat_map(|server| &server.rounds).map(|round| round.errors).sum()
     }
 
-    /// Returns the ratio of the first server's figure to the second's, by name.
+    /// Returns the ratio of the first server's result to the second server's result, by name.
     fn ratios(&self) -> Vec<(String, f64)> {
         let [first, second] = &self.servers[..] else { return Vec::new() };
         let second = figures(second);
@@ -217,14 +218,15 @@ impl LoadReport {
         figures(first).iter().filter_map(ratio).collect()
     }
 
-    /// Returns a table with the medians, the spread of the rounds and, for two servers, the ratios.
+    /// Returns a table with the medians, the spread of the rounds and, if there are two servers,
+    /// the ratios.
     pub(crate) fn table(&self) -> String {
         const NAME: usize = 27;
         const VALUE: usize = 14;
         const SPREAD: usize = 8;
         let figures: Vec<Vec<TableRow>> = self.servers.iter().map(figures).collect();
         let ratios = self.ratios();
-        // The server with more figures has every name, in order.
+        // The server with more results has every name, in order.
         let empty = Vec::new();
         let names = figures.iter().max_by_key(|figures| figures.len()).unwrap_or(&empty);
         let mut out = String::new();
@@ -267,7 +269,7 @@ impl LoadReport {
             if let Some(least) = least.filter(|least| *least < CPU_MIN) {
                 let _ = writeln!(
                     out,
-                    "{name}: {} ms of server CPU in a round are too little to tell; {} ms will do (--requests)",
+                    "{name}: {} ms of server CPU time in a round are too little to measure; use at least {} ms (--requests)",
                     least.as_millis(),
                     CPU_MIN.as_millis()
                 );
@@ -279,7 +281,7 @@ impl LoadReport {
         out
     }
 
-    /// Returns the load, all rounds, their medians and, for two servers, the ratios.
+    /// Returns the load, all rounds, their medians and, if there are two servers, the ratios.
     pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
         let server = |server: &MeasuredServer| {
             let figure = |figure: TableRow| {
@@ -379,13 +381,12 @@ b:2: 1000 requests in 1 round, 0 errors
         let report = report([("a:1", rounds)]);
         let table = report.table();
         assert!(!table.contains("us/req"), "{table}");
-        let told =
-            "a:1: 20 ms of server CPU in a round are too little to tell; 100 ms will do (--requests)\n";
-        assert!(table.contains(told), "{table}");
+        let text = "a:1: 20 ms of server CPU time in a round are too little to measure; use at least 100 ms (--requests)\n";
+        assert!(table.contains(text), "{table}");
         let json: Value = serde_json::from_str(&report.json().unwrap()).unwrap();
         let figures = json["servers"][0]["rounds"].as_array().unwrap();
-        let told: Vec<&Value> = figures.iter().map(|round| &round["server_cpu_us_per_request"]).collect();
-        assert_eq!(told, [&json!(700.0), &Value::Null]);
+        let text: Vec<&Value> = figures.iter().map(|round| &round["server_cpu_us_per_request"]).collect();
+        assert_eq!(text, [&json!(700.0), &Value::Null]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A server for the driver's tests: a map behind a socket that knows get, set, mg and ms and can be
-//! asked to misbehave.
+//! Implements a server for the driver's tests: a map with a socket. It knows get, set, mg and ms,
+//! and can make errors on request.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use todana_client::Address;
 /// The faults that the server can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerFault {
-    /// No fault.
+    /// The server has no fault.
     Good,
     /// Sends each byte of a reply separately.
     Hesitant,
@@ -20,7 +20,7 @@ pub(crate) enum ServerFault {
     Confused,
     /// Answers gets with an error.
     Refusing,
-    /// Answers half of the first get and closes the connection.
+    /// Sends half of the reply to the first get and closes the connection.
     Leaving,
     /// Answers each get twice.
     Chatty,
@@ -28,22 +28,22 @@ pub(crate) enum ServerFault {
 
 type SharedRecords = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 
-/// Listens on a port chosen by the system until the process ends.
-pub(crate) fn start(manner: ServerFault) -> Address {
+/// Starts a server on a port that the system chooses. The server runs until the process ends.
+pub(crate) fn start(fault: ServerFault) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let records = SharedRecords::default();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let (stream, records) = (stream.unwrap(), Arc::clone(&records));
-            // A client that closes its connection is not a failure.
-            std::thread::spawn(move || serve(stream, &records, manner));
+            // If a client closes its connection, that is not a failure.
+            std::thread::spawn(move || serve(stream, &records, fault));
         }
     });
     address
 }
 
-fn serve(stream: TcpStream, records: &SharedRecords, manner: ServerFault) -> std::io::Result<()> {
+fn serve(stream: TcpStream, records: &SharedRecords, fault: ServerFault) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut input = BufReader::new(stream.try_clone()?);
     let mut output = stream;
@@ -65,10 +65,10 @@ fn serve(stream: TcpStream, records: &SharedRecords, manner: ServerFault) -> std
                 let keys = if verb == "get" { &words[1..] } else { &words[1..2] };
                 let records = records.lock().unwrap();
                 let found = keys.iter().map(|key| (*key, records.get(*key).cloned())).collect();
-                answer(verb, found, manner)
+                answer(verb, found, fault)
             }
         };
-        match manner {
+        match fault {
             ServerFault::Hesitant => reply.iter().try_for_each(|byte| output.write_all(&[*byte]))?,
             ServerFault::Leaving if !verb.ends_with("s") && verb != "set" => {
                 return output.write_all(&reply[..reply.len() / 2]);
@@ -83,15 +83,15 @@ fn serve(stream: TcpStream, records: &SharedRecords, manner: ServerFault) -> std
     Ok(())
 }
 
-fn answer(verb: &str, found: Vec<(&str, Option<Vec<u8>>)>, manner: ServerFault) -> Vec<u8> {
-    if manner == ServerFault::Refusing {
+fn answer(verb: &str, found: Vec<(&str, Option<Vec<u8>>)>, fault: ServerFault) -> Vec<u8> {
+    if fault == ServerFault::Refusing {
         return b"SERVER_ERROR not today\r\n".to_vec();
     }
     let mut reply = Vec::new();
     for (key, value) in found {
         let value =
-            value.map(|value| if manner == ServerFault::Lying { vec![b'?'; value.len()] } else { value });
-        let key = if manner == ServerFault::Confused { "another" } else { key };
+            value.map(|value| if fault == ServerFault::Lying { vec![b'?'; value.len()] } else { value });
+        let key = if fault == ServerFault::Confused { "another" } else { key };
         let Some(value) = value else {
             reply.extend_from_slice(if verb == "get" { b"" } else { b"EN\r\n" });
             continue;

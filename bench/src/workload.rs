@@ -1,25 +1,26 @@
-//! Keys, values and operations, generated from a seed so that a run can be repeated.
+//! Generates keys, values and operations from a seed, so that a run can be repeated.
 
 use std::fmt;
 use std::str::FromStr;
 use todana_protocol::memcached::client::{self, InvalidRequest, MetaField, MetaRequest, TextStore};
 
-/// Maximum length of a value: the highest limit that a server can be configured to accept.
+/// The maximum length of a value. It is the highest limit to which a server can be set.
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// Maximum length of a value from an unbounded distribution: roughly the default limit of a server.
+/// The maximum length of a value from an unbounded distribution. It is close to the default limit
+/// of a server.
 const LOGNORMAL_LEN_MAX: f64 = 1_000_000.0;
 
 /// The distribution of value lengths in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueSize {
     Fixed(usize),
-    /// Uniform from the first to the second length.
+    /// Uniform, from the first length to the second length.
     Uniform(usize, usize),
-    /// From the first length on; short values are more frequent.
+    /// Zipf's law, from the first length on. Short values are more frequent.
     Zipf(usize, ZipfLaw),
-    /// Lognormal: the median, and the standard deviation of the natural logarithm.
+    /// Lognormal, with this median and this standard deviation of the natural logarithm.
     Lognormal(f64, f64),
-    /// The value is the key.
+    /// The value is a copy of the key.
     Key,
 }
 
@@ -174,11 +175,11 @@ impl fmt::Display for GetSetRatio {
     }
 }
 
-/// Selects key numbers from 1 to `keys`.
+/// A generator of key numbers from 1 to `keys`.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyPicker {
     keys: u64,
-    /// `None` means a uniform distribution.
+    /// The law of the distribution, or `None` for a uniform distribution.
     zipf: Option<ZipfLaw>,
     stride: u64,
 }
@@ -200,14 +201,15 @@ impl KeyPicker {
         }
     }
 
-    /// Maps ranks to keys one to one, so that the most frequent keys are not neighbours.
+    /// Returns the key of a rank. Each rank has another key, and the most frequent keys are not
+    /// neighbours.
     fn scatter(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.stride) % u128::from(self.keys)) as u64 + 1
     }
 }
 
-/// Returns a step that visits all keys before it repeats, because it has no common divisor with
-/// their number. A step near the golden ratio keeps successive keys far apart.
+/// Returns a step that visits all keys before it repeats a key, because it has no common divisor
+/// with their number. A step near the golden ratio keeps successive keys far apart.
 fn stride(keys: u64) -> u64 {
     const GOLDEN: f64 = 0.618_033_988_749_894_9;
     let divisor = |mut a: u64, mut b: u64| {
@@ -221,8 +223,8 @@ fn stride(keys: u64) -> u64 {
     (first..).find(|&stride| divisor(stride, keys) == 1).unwrap_or(1)
 }
 
-/// Zipf's law by rejection inversion (Hoermann and Derflinger, 1996), in constant time and memory
-/// for any number of keys.
+/// Zipf's law by rejection inversion (Hoermann and Derflinger, 1996). Time and memory do not depend
+/// on the number of keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ZipfLaw {
     keys: f64,
@@ -269,14 +271,14 @@ impl ZipfLaw {
 #[derive(Clone, Debug)]
 pub(crate) struct KeyShape {
     pub(crate) prefix: String,
-    /// Number of digits, with leading zeros; 0 means as many as the number needs.
+    /// The number of digits, with leading zeros. 0 means as many digits as the number needs.
     pub(crate) width: usize,
 }
 
 impl KeyShape {
     pub(crate) fn put(&self, out: &mut Vec<u8>, number: u64) {
-        // Formatted by hand, because the generator shares processors with the server that it
-        // measures and must be cheap.
+        // The number is formatted by hand, because the generator must be cheap: it shares
+        // processors with the server that it measures.
         let mut digits = [0; 20];
         let (mut at, mut rest) = (digits.len(), number);
         while rest > 0 || at == digits.len() {
@@ -323,7 +325,7 @@ impl Workload {
         }
     }
 
-    /// Appends the value of a key, which is always the same.
+    /// Appends the value of a key. A key always has the same value.
     pub(crate) fn put_value(&self, out: &mut Vec<u8>, key: u64) {
         let mut random = fastrand::Rng::with_seed(self.seed ^ key.wrapping_mul(0xD134_2543_DE82_EF95));
         if self.value_size == ValueSize::Key {
@@ -333,12 +335,12 @@ impl Workload {
         out.resize(from + self.value_size.pick(&mut random), 0);
         random.fill(&mut out[from..]);
         if self.value_kind == ValueKind::Text {
-            // Letters are almost uniformly distributed, which is enough here.
+            // The letters are almost uniformly distributed, which is enough here.
             out[from..].iter_mut().for_each(|byte| *byte = b'a' + (u32::from(*byte) * 26 / 256) as u8);
         }
     }
 
-    /// Returns the mean length of key and value together, over up to a thousand of the keys.
+    /// Returns the mean length of key and value together, over up to a thousand keys.
     pub(crate) fn record_bytes(&self) -> f64 {
         let count = self.keys.min(1000);
         let mut out = Vec::new();
@@ -350,8 +352,8 @@ impl Workload {
         out.len() as f64 / count as f64
     }
 
-    /// Writes the request. `key` and `value` are scratch buffers. Fails if the key's format yields
-    /// an invalid key.
+    /// Writes the request. `key` and `value` are scratch buffers. Fails if the format of keys
+    /// produces an invalid key.
     pub(crate) fn put_request(
         &self,
         out: &mut Vec<u8>,
@@ -399,7 +401,7 @@ mod tests {
             for rank in [1usize, 2, 3, 10, 100] {
                 let expected = (rank as f64).powf(-exponent) / norm * f64::from(draws);
                 let found = f64::from(counts[rank]);
-                // Tolerance: five standard deviations. The seed is fixed.
+                // The tolerance is five standard deviations. The seed is fixed.
                 assert!(
                     (found - expected).abs() < 5.0 * expected.sqrt() + 1.0,
                     "{exponent} {rank}: {found} {expected}"
@@ -410,7 +412,8 @@ mod tests {
 
     #[test]
     fn ranks_map_to_distinct_keys() {
-        // 100,000 is the default and a multiple of 5 and 2; 2^n and n! share more divisors.
+        // 100,000 is the default and a multiple of 2 and 5. 2^n and n! have more divisors in common
+        // with other numbers.
         for keys in [1, 2, 3, 10, 4096, 40_320, 99_999, 100_000] {
             let picker = KeyPicker::new(KeyDistribution::Zipf(0.99), keys);
             let mut found: Vec<u64> = (1..=keys).map(|rank| picker.scatter(rank)).collect();

@@ -1,5 +1,5 @@
-//! Names the shared library to the dynamic linker as it is installed: programs ask for the version
-//! whose functions they know.
+//! Sets the name by which the dynamic linker finds the installed shared library. The name contains
+//! the version whose functions a program knows.
 #![forbid(unsafe_code)]
 
 fn main() {

@@ -1,8 +1,9 @@
-//! `todana backup`: writes a consistent copy of a database with its position in the update log.
+//! `todana backup`: writes a consistent copy of a database to a directory, and prints the position
+//! in the update log up to which the copy goes.
 
 use crate::CommandFailure;
 use crate::amount::amount;
-use crate::command_failure::kept_nothing;
+use crate::command_failure::no_stored_data;
 use crate::command_target::{DirectoryOrServer, database, expect_source};
 use crate::interruption_flag::InterruptionFlag;
 use crate::progress::progress;
@@ -14,12 +15,12 @@ use std::io::Write;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::backup::{BackedUp, Backup, Receiver};
+use todana::backup::{BackedUp, BackupReceiver, BackupSender};
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::LogTail;
-use todana::{DataDirectory, Db, Name, refuse_overlap};
-use todana_client::{Destination, ExportFrame};
+use todana::{DataDirectory, DatabaseName, Db, refuse_overlap};
+use todana_client::{ExportFrame, LoginDestination};
 use todana_core::ErrorKind;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -84,12 +85,13 @@ pub(crate) fn run(arguments: &BackupArguments) -> Result<(), CommandFailure> {
     }
 }
 
-fn of_server(server: &Destination, arguments: &BackupArguments) -> Result<(), CommandFailure> {
+fn of_server(server: &LoginDestination, arguments: &BackupArguments) -> Result<(), CommandFailure> {
     let mut connection = arguments.server.connect(server)?;
     let mut is_begun = false;
     take(&arguments.target, &mut |bytes, interruption| {
         if !is_begun {
-            // Requests the backup only after the target directory could be created.
+            // The backup is requested only after the target directory was created, so that a wrong
+            // target fails at once.
             connection.give_up_when(interruption.flag());
             let database = arguments.server.database_number(&mut connection)?;
             connection.begin_backup(database, arguments.rate)?;
@@ -104,11 +106,11 @@ fn of_server(server: &Destination, arguments: &BackupArguments) -> Result<(), Co
             ExportFrame::End => false,
         });
         interruption.check()?;
-        goes_on.map_err(kept_nothing)
+        goes_on.map_err(no_stored_data)
     })
 }
 
-fn of_database(name: &Name, target: &Path) -> Result<(), CommandFailure> {
+fn of_database(name: &DatabaseName, target: &Path) -> Result<(), CommandFailure> {
     let db = Db::open(&name.to_string()).map_err(|error| match error.kind() {
         ErrorKind::Busy => CommandFailure::trouble(format!(
             "{name}: in use by a server; give the server's address, and the running server sends the backup"
@@ -131,7 +133,7 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
         _ => error.into(),
     })?;
     let checking = bar("checking");
-    let mut backup = Backup::of_rest(&opened, &mut |done| checking.set_position(done))?;
+    let mut backup = BackupSender::of_rest(&opened, &mut |done| checking.set_position(done))?;
     checking.finish_and_clear();
     for why in backup.refused() {
         eprintln!("todana: a checkpoint is damaged; using the previous checkpoint and a longer log: {why}");
@@ -147,11 +149,11 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
 
 type NextPiece<'n> = dyn FnMut(&mut Vec<u8>, &InterruptionFlag) -> Result<bool, CommandFailure> + 'n;
 
-/// Writes a backup from a stream: `next` appends the next bytes and returns false at the end. An
-/// interrupted backup leaves no files.
+/// Writes a backup from a stream, and removes it if the command is interrupted. `next` appends the
+/// next bytes of the stream and returns false at the end.
 fn take(target: &Path, next: &mut NextPiece<'_>) -> Result<(), CommandFailure> {
     let interruption = InterruptionFlag::watch()?;
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
+    let mut receiver = BackupReceiver::create(Arc::new(SystemDisk), target)?;
     let bar = bar("writing");
     let mut bytes = Vec::new();
     loop {

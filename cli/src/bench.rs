@@ -1,6 +1,6 @@
-//! `todana bench`: selects the server or database to measure and connects to it.
+//! `todana bench`: selects the server or database to measure, and connects to it.
 //!
-//! Not here: the workload and the measurement (`todana_bench`).
+//! Not here: the workloads and the measurements (crate `todana_bench`).
 
 use crate::CommandFailure;
 use crate::amount::amount;
@@ -10,7 +10,7 @@ use todana_bench::{
     BenchError, LoadOptions, LoadTarget, MEMORY_AFTER_HELP, MemoryOptions, ReplayOptions, TRACE_AFTER_HELP,
     TraceOptions,
 };
-use todana_client::{Address, Connection, Destination};
+use todana_client::{Address, Connection, LoginDestination};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -63,7 +63,8 @@ enum BenchCommand {
     /// S3-FIFO and SIEVE
     #[command(after_help = TRACE_AFTER_HELP)]
     Trace(TraceOptions),
-    /// Replay recorded requests on a running server: a get for each, and a set after a miss
+    /// Replay recorded requests on a running server: a get for each request, and a set after each
+    /// miss
     #[command(after_help = REPLAY_AFTER_HELP)]
     Replay(Box<ReplayArguments>),
     /// Start servers, fill them with records of several shapes, and compare their memory per record
@@ -80,12 +81,14 @@ Examples:
                                                          random requests, few hot keys
   todana bench replay oltp.u32.zst --dry-run             count requests and keys only
 
-A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of that name). The server
-should be empty. Keys and values are letters, so that number packing saves nothing. To compare servers, give both
-processes the same memory (RssAnon): -m means different things in different servers.
+TRACE is a file as for `todana bench trace`, or uniform or zipf:S (./zipf is a
+file of that name). The server should be empty. Keys and values consist of
+letters, because Todana stores numbers in fewer bytes. To compare servers, give
+their processes the same memory (RssAnon): -m has another meaning in each server.
 
-Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or sends a wrong
-reply. A set that is refused because memory is full is counted.";
+Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot
+be reached or sends a wrong reply. Sets that are refused because memory is full
+are counted.";
 
 /// Options of `todana bench replay`.
 #[derive(Debug, clap::Args)]
@@ -95,7 +98,7 @@ struct ReplayArguments {
     trace: String,
     /// The server; overrides -S
     #[arg(value_name = "SERVER")]
-    named: Option<Destination>,
+    named: Option<LoginDestination>,
     #[command(flatten)]
     server: ServerOptions,
     #[command(flatten)]
@@ -135,7 +138,7 @@ impl BenchArguments {
         Ok(self.load.run_embedded(&workload, &crate::database::open(name, true)?)?)
     }
 
-    fn on_servers(&self, first: &Destination) -> Result<(), CommandFailure> {
+    fn on_servers(&self, first: &LoginDestination) -> Result<(), CommandFailure> {
         let load = &self.load;
         expect_one_pid(self.named.as_ref().map(|_| first), load.pid)?;
         let workload = load.workload()?;
@@ -183,7 +186,8 @@ fn records(connection: &mut Connection) -> Result<Option<u64>, CommandFailure> {
     Ok(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()))
 }
 
-/// Fails for a server or database that holds records: the benchmark would mix its own with them.
+/// Fails if the server or database holds records, because the benchmark would mix its own records
+/// with them.
 fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), CommandFailure> {
     match records {
         None | Some(0) => Ok(()),
@@ -194,8 +198,9 @@ fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(
     }
 }
 
-/// Fails if the server argument is the second of several process ids, as in `--pid $(pidof NAME)`.
-fn expect_one_pid(named: Option<&Destination>, pid: Option<u32>) -> Result<(), CommandFailure> {
+/// Fails if the positional argument is a number after `--pid`. The shell expands `--pid $(pidof
+/// NAME)` to several process IDs if several processes have that name.
+fn expect_one_pid(named: Option<&LoginDestination>, pid: Option<u32>) -> Result<(), CommandFailure> {
     match (named.map(|named| &named.address), pid) {
         (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
             Err(CommandFailure::usage(format!("{host}: is not a server; --pid takes a single process id")))

@@ -1,8 +1,8 @@
-//! `todana checkpoint`: lets a server write a checkpoint now.
+//! `todana checkpoint`: requests a server to write a checkpoint now.
 
 use crate::CommandFailure;
 use crate::amount::amount;
-use crate::command_failure::kept_nothing;
+use crate::command_failure::no_stored_data;
 use crate::command_target::CommandTarget;
 use crate::interruption_flag::InterruptionFlag;
 use crate::progress::progress;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &CheckpointArguments) -> Result<(), CommandFailure>
     let made = connection.checkpoint(database);
     bar.finish_and_clear();
     interruption.check()?;
-    let CompletedCheckpoint { position, records, len, took_ms } = made.map_err(kept_nothing)?;
+    let CompletedCheckpoint { position, records, len, took_ms } = made.map_err(no_stored_data)?;
     let took_s = took_ms as f64 / 1000.0;
     writeln!(
         std::io::stdout(),

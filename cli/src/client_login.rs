@@ -1,8 +1,8 @@
-//! Login options of the client commands.
+//! The options by which client commands log in.
 
 use crate::CommandFailure;
 use std::path::{Path, PathBuf};
-use todana_client::{Destination, Login};
+use todana_client::{Login, LoginDestination};
 
 const HEADING: &str = "Login";
 
@@ -12,8 +12,8 @@ const PASSWORD: &str = "TODANA_PASSWORD";
 /// The longest password file, in bytes.
 const FILE_LEN_MAX: u64 = 64 << 10;
 
-/// The login of a client command. Precedence for both name and password: option, server URL,
-/// environment.
+/// The login of a client command. Name and password each come from the option, else from the
+/// server's URL, else from the environment.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClientLogin {
     /// Log in as this user [default: the user in todana://USER:PASSWORD@HOST:PORT, or TODANA_USER]
@@ -27,13 +27,13 @@ pub(crate) struct ClientLogin {
 
 impl ClientLogin {
     /// Returns the login for this server, or `None` if no user is given.
-    pub(crate) fn at(&self, destination: &Destination) -> Result<Option<Login>, CommandFailure> {
+    pub(crate) fn at(&self, destination: &LoginDestination) -> Result<Option<Login>, CommandFailure> {
         self.found(destination, |name| std::env::var(name).ok())
     }
 
     fn found(
         &self,
-        destination: &Destination,
+        destination: &LoginDestination,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Login>, CommandFailure> {
         let variable = |name| variable(name).filter(|value| !value.is_empty());

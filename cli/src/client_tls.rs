@@ -1,4 +1,4 @@
-//! TLS options of the client commands.
+//! The TLS options of client commands.
 
 use crate::CommandFailure;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use todana_client::{Address, Tls, TlsFiles};
 
 const HEADING: &str = "TLS, for todanas://";
 
-/// The files for the client side of TLS.
+/// The files that a client command needs for TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClientTls {
     /// PEM file of the trusted authorities, or of the server's own certificate [default: the
@@ -16,7 +16,7 @@ pub(crate) struct ClientTls {
     /// PEM file of the client certificate, for a server that requires one
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     tls_cert: Option<PathBuf>,
-    /// PEM file of its private key, if the certificate file does not contain it
+    /// PEM file of the private key for --tls-cert, if that file does not contain the key
     #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 }
@@ -28,7 +28,8 @@ impl ClientTls {
         if !is_needed {
             let given = [("--tls-ca", &self.tls_ca), ("--tls-cert", &self.tls_cert)];
             return match given.iter().find(|(_, file)| file.is_some()) {
-                // The user expects TLS: never continue in the clear.
+                // A user who gives TLS options expects TLS, so the connection must not be made
+                // without it.
                 Some((name, _)) => {
                     Err(CommandFailure::usage(format!("{name}: needs a TLS server; use todanas://HOST:PORT")))
                 }

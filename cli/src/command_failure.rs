@@ -12,27 +12,29 @@ pub(crate) struct CommandFailure {
 }
 
 impl CommandFailure {
-    /// A record is missing, or was not stored.
+    /// Returns the failure for a record that is missing or was not stored.
     pub(crate) fn miss() -> CommandFailure {
         CommandFailure { code: 1, message: None }
     }
 
-    /// The user declined the action.
+    /// Returns the failure for an action that the user did not confirm.
     pub(crate) fn declined(message: impl Into<String>) -> CommandFailure {
         CommandFailure { code: 1, message: Some(message.into()) }
     }
 
-    /// The command line is wrong.
+    /// Returns the failure for a wrong command line.
     pub(crate) fn usage(message: impl Into<String>) -> CommandFailure {
         CommandFailure { code: 2, message: Some(message.into()) }
     }
 
-    /// The server cannot be reached or refuses, or the system reports an error.
+    /// Returns the failure for a server that cannot be reached or refuses the command, or for an
+    /// error of the system.
     pub(crate) fn trouble(message: impl Into<String>) -> CommandFailure {
         CommandFailure { code: 3, message: Some(message.into()) }
     }
 
-    /// Reports that a file cannot be read or written. A closed output pipe is no failure.
+    /// Returns the failure for a file that cannot be read or written. If a pipe was closed by its
+    /// reader, the exit code is 0.
     pub(crate) fn of_file(path: &Path, error: io::Error) -> CommandFailure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CommandFailure::from(error),
@@ -40,7 +42,7 @@ impl CommandFailure {
         }
     }
 
-    /// A signal ended the command.
+    /// Returns the failure of a command that a signal has ended.
     pub(crate) fn interrupted() -> CommandFailure {
         CommandFailure { code: crate::interruption_flag::EXIT_CODE, message: Some("interrupted".into()) }
     }
@@ -58,7 +60,8 @@ impl CommandFailure {
     /// Prints the message on standard error.
     pub(crate) fn print(&self) {
         if let Some(message) = &self.message {
-            // The message may quote the server: control characters must not reach the terminal.
+            // The message may contain text from the server, so control characters are replaced
+            // before they reach the terminal.
             let is_safe = |letter: &char| !letter.is_control() || *letter == '\n';
             let message: String =
                 message.chars().map(|letter| if is_safe(&letter) { letter } else { '\u{FFFD}' }).collect();
@@ -69,7 +72,8 @@ impl CommandFailure {
 
 impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
-        // The reader closed the pipe, as in `todana stats | head`. That is no failure.
+        // The reader of the output closed the pipe, as `head` does in `todana stats | head`. That
+        // is not a failure.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return CommandFailure { code: 0, message: None };
         }
@@ -81,7 +85,8 @@ impl From<todana_client::Error> for CommandFailure {
     fn from(error: todana_client::Error) -> Self {
         match error {
             todana_client::Error::Invalid(_) => CommandFailure::usage(error.to_string()),
-            // A server that expects a login over the text protocol answers a store with the second.
+            // If a login is required over the text protocol, a store is refused with the second
+            // text.
             todana_client::Error::Refused(refusal)
                 if refusal.line == "CLIENT_ERROR unauthenticated"
                     || refusal.line == "CLIENT_ERROR bad authentication token format" =>
@@ -129,8 +134,9 @@ impl From<Box<dyn std::error::Error>> for CommandFailure {
     }
 }
 
-/// Explains why a server sends no checkpoint, backup or log.
-pub(crate) fn kept_nothing(error: todana_client::Error) -> CommandFailure {
+/// Returns the failure of a request for a checkpoint, a backup or a log. If the server keeps no
+/// data on disk, the message says so.
+pub(crate) fn no_stored_data(error: todana_client::Error) -> CommandFailure {
     match error {
         todana_client::Error::Refused(refusal) if refusal.line == "ERROR" => CommandFailure::trouble(
             "the server says: ERROR: unknown command; memcached has no checkpoints, backups or update log",

@@ -1,19 +1,20 @@
-//! The server, database on disk or data directory that a word of the command line names. The first
-//! matching line decides:
+//! The meaning of a word on the command line: a server, a database on disk, or a data directory.
+//! The first line of this table that fits decides:
 //!
 //! ```text
 //! todana://host  unix:path                    a server
-//! mem:hash  %  ...                            refused: only its server can reach it
+//! mem:hash  %  ...                            refused: only its own server can reach it
 //! a directory that exists                     a database or a data directory, never a host
 //! PATH.hash  PATH.tree  PATH.kch ...          a database
 //! ./PATH  /PATH                               a data directory: any other word with a slash
 //! host:port  [v6]:port  host                  a server
 //! ```
 //!
-//! For a backup or a log ([`DirectoryOrServer`]) a bare word is a directory, even if that does not
-//! exist.
-//! A directory whose name reads as host:port is refused as ambiguous: `todana://NAME` is the
-//! server, `./NAME` the directory.
+//! As a backup or a log ([`DirectoryOrServer`]), a word without a colon is a directory, even if the
+//! directory does not exist.
+//!
+//! If a directory has a name of the form host:port, the word is refused as ambiguous:
+//! `todana://NAME` is the server, and `./NAME` the directory.
 
 use crate::CommandFailure;
 use std::ffi::OsStr;
@@ -21,25 +22,25 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use todana::{Name, Storage};
-use todana_client::Destination;
+use todana::{DatabaseName, DatabaseStorage};
+use todana_client::LoginDestination;
 
-/// The place of the records that a command works on.
+/// The place where a command finds its records.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CommandTarget {
     /// The records of a server.
-    Server(Destination),
+    Server(LoginDestination),
     /// The records of a database on disk.
     Database(LocalDatabase),
 }
 
-/// A database that the command opens itself.
+/// A database that the command opens in its own process.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LocalDatabase {
     /// A database on disk.
-    Named(Name),
-    /// The data directory in which a server keeps a database in memory (`--data-dir`).
-    Kept(PathBuf),
+    Named(DatabaseName),
+    /// The data directory (`--data-dir`) of a server whose database is in memory.
+    DataDirectory(PathBuf),
 }
 
 impl LocalDatabase {
@@ -47,16 +48,16 @@ impl LocalDatabase {
     pub(crate) fn path(&self) -> &Path {
         match self {
             LocalDatabase::Named(name) => name.path.as_deref().unwrap_or(Path::new("")),
-            LocalDatabase::Kept(path) => path,
+            LocalDatabase::DataDirectory(path) => path,
         }
     }
 
-    /// Returns the name of a database on disk. Fails for a data directory; `what` says what is
-    /// expected.
-    pub(crate) fn named(&self, what: &str) -> Result<&Name, CommandFailure> {
+    /// Returns the name of a database on disk. Fails for a data directory; `what` is the text that
+    /// says what is expected instead.
+    pub(crate) fn named(&self, what: &str) -> Result<&DatabaseName, CommandFailure> {
         match self {
             LocalDatabase::Named(name) => Ok(name),
-            LocalDatabase::Kept(path) => Err(CommandFailure::usage(format!(
+            LocalDatabase::DataDirectory(path) => Err(CommandFailure::usage(format!(
                 "{}: is not a database on disk; {what}, such as ./x.hash or ./x.tree",
                 path.display()
             ))),
@@ -68,7 +69,7 @@ impl fmt::Display for LocalDatabase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LocalDatabase::Named(name) => name.fmt(f),
-            LocalDatabase::Kept(path) => path.display().fmt(f),
+            LocalDatabase::DataDirectory(path) => path.display().fmt(f),
         }
     }
 }
@@ -93,7 +94,7 @@ impl CommandTarget {
                 "{text} is ambiguous: a directory of that name exists; use todana://{text} for the server, ./{text} for the directory"
             ));
         }
-        match Name::parse(text) {
+        match DatabaseName::parse(text) {
             Ok(name) => match name.kind.is_in_memory() {
                 false => Ok(CommandTarget::Database(LocalDatabase::Named(name))),
                 true => Err(format!(
@@ -101,14 +102,14 @@ impl CommandTarget {
                 )),
             },
             Err(_) if is_directory || text.contains('/') => {
-                Ok(CommandTarget::Database(LocalDatabase::Kept(text.into())))
+                Ok(CommandTarget::Database(LocalDatabase::DataDirectory(text.into())))
             }
             Err(_) => address,
         }
     }
 
     /// Returns the server. Fails for a database on disk.
-    pub(crate) fn server(self) -> Result<Destination, CommandFailure> {
+    pub(crate) fn server(self) -> Result<LoginDestination, CommandFailure> {
         match self {
             CommandTarget::Server(destination) => Ok(destination),
             CommandTarget::Database(local) => Err(CommandFailure::usage(format!(
@@ -118,7 +119,7 @@ impl CommandTarget {
     }
 }
 
-/// Returns true if a word can only be a server address, valid or not.
+/// Returns true if the word can only be the address of a server, even an invalid one.
 pub(crate) fn is_address(text: &str) -> bool {
     text.contains("://") || text.starts_with("unix:")
 }
@@ -132,7 +133,8 @@ impl fmt::Display for CommandTarget {
     }
 }
 
-/// Returns true if a word names a database or a server. A file is neither, nor is a bare word.
+/// Returns true if the word names a database or a server. The name of a file, and any other word
+/// without a slash or colon, names neither.
 pub(crate) fn names_database(word: &OsStr) -> bool {
     let Some(text) = word.to_str().filter(|_| !Path::new(word).is_file()) else { return false };
     match text.parse() {
@@ -147,12 +149,12 @@ pub(crate) enum DirectoryOrServer {
     /// A directory.
     Directory(PathBuf),
     /// A running server.
-    Server(Destination),
+    Server(LoginDestination),
 }
 
 impl DirectoryOrServer {
-    /// Returns the source that the word names, or otherwise the options or the environment. Errors
-    /// call the word `what`.
+    /// Returns the source that the word names. Without a word, returns the server of the options or
+    /// of the environment. Errors call the word `what`.
     pub(crate) fn of(
         word: Option<&OsStr>,
         named: Option<CommandTarget>,
@@ -171,8 +173,8 @@ impl DirectoryOrServer {
         DirectoryOrServer::read(word)
     }
 
-    /// Reads a word. Without a colon it is a directory, even if that does not exist: a mistyped
-    /// path should not become a host name.
+    /// Interprets a word. A word without a colon is a directory, even if the directory does not
+    /// exist, so that a mistyped path is not used as a host name.
     fn read(word: &OsStr) -> Result<DirectoryOrServer, CommandFailure> {
         let directory = DirectoryOrServer::Directory(PathBuf::from(word));
         let Some(text) = word.to_str().filter(|text| text.contains(':')) else { return Ok(directory) };
@@ -180,7 +182,7 @@ impl DirectoryOrServer {
         match text.parse() {
             Ok(CommandTarget::Server(server)) => Ok(DirectoryOrServer::Server(server)),
             Ok(CommandTarget::Database(_)) => Ok(directory),
-            // A name with a colon that cannot be an address.
+            // The word contains a colon, but cannot be an address.
             Err(_)
                 if !is_address(text)
                     && text.rsplit_once(':').is_some_and(|(_, behind)| !is_number(behind)) =>
@@ -192,12 +194,13 @@ impl DirectoryOrServer {
     }
 }
 
-/// Returns the server if a word is its host and port. A path with a slash is not.
-fn address(text: &str) -> Option<Destination> {
+/// Returns the server if the word is host and port. A path that contains a slash is not.
+fn address(text: &str) -> Option<LoginDestination> {
     text.parse().ok().filter(|_| text.contains(':') && !text.contains('/'))
 }
 
-/// Fails unless `path` is an existing directory, which the command or option `what` needs.
+/// Fails unless `path` is an existing directory. `what` is the command or option that needs the
+/// directory.
 pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), CommandFailure> {
     let name = path.display();
     let trouble = |what: String| Err(CommandFailure::trouble(what));
@@ -221,17 +224,17 @@ pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), CommandFai
 
 /// Returns the name of the database on disk at a path, or `None` if the directory holds something
 /// else.
-pub(crate) fn database(path: &Path) -> Option<Name> {
+pub(crate) fn database(path: &Path) -> Option<DatabaseName> {
     let Ok(CommandTarget::Database(LocalDatabase::Named(name))) = path.to_str()?.parse() else { return None };
     let is_one = match name.kind.storage() {
-        Storage::FilesAndLog => path.join("tree").is_dir(),
+        DatabaseStorage::FilesAndLog => name.kind.folder().is_some_and(|folder| path.join(folder).is_dir()),
         _ => path.is_dir() && !path.join("identity").exists() && !path.join("log").exists(),
     };
     is_one.then_some(name)
 }
 
-/// Fails as [`expect_directory`] does, and suggests the port if the word may be the name of a
-/// server.
+/// Fails as [`expect_directory`] does. If the word could be the name of a server, the error
+/// suggests to add the port.
 pub(crate) fn expect_source(path: &Path, what: &str) -> Result<(), CommandFailure> {
     match path.to_str() {
         Some(text) if !text.contains(['/', ':']) && !path.exists() => {
@@ -251,7 +254,7 @@ mod tests {
         for text in ["empty", "localhost", "data", "2026-11:monday"] {
             assert_eq!(
                 CommandTarget::read(text, true),
-                Ok(CommandTarget::Database(LocalDatabase::Kept(text.into()))),
+                Ok(CommandTarget::Database(LocalDatabase::DataDirectory(text.into()))),
                 "{text}"
             );
         }
@@ -260,7 +263,7 @@ mod tests {
         }
         assert_eq!(
             CommandTarget::read("./host:11211", true),
-            Ok(CommandTarget::Database(LocalDatabase::Kept("./host:11211".into())))
+            Ok(CommandTarget::Database(LocalDatabase::DataDirectory("./host:11211".into())))
         );
         assert!(matches!(CommandTarget::read("todana://host:11211", true), Ok(CommandTarget::Server(_))));
     }
@@ -276,7 +279,7 @@ mod tests {
             assert!(matches!(text.parse(), Ok(CommandTarget::Server(_))), "{text}");
         }
         for text in ["./data", "/var/lib/todana", "data/", "../x:1"] {
-            assert_eq!(text.parse(), Ok(CommandTarget::Database(LocalDatabase::Kept(text.into()))));
+            assert_eq!(text.parse(), Ok(CommandTarget::Database(LocalDatabase::DataDirectory(text.into()))));
         }
         for text in ["mem:hash", "%", "*#capcnt=5"] {
             assert!(text.parse::<CommandTarget>().unwrap_err().contains("memory of its server"), "{text}");

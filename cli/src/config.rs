@@ -1,4 +1,4 @@
-//! `todana config`: shows the effective options, or checks a configuration file.
+//! `todana config`: prints the effective options of `todana serve`, or checks a configuration file.
 
 use crate::{CommandFailure, serve};
 use clap::Subcommand;
@@ -30,7 +30,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), CommandFailure> {
             for (name, value, origin) in &effective.origins {
                 let plain = value.parse::<i64>().is_ok() || value == "true" || value == "false";
                 let written = if plain { value.clone() } else { format!("{value:?}") };
-                // `config` cannot stand in a file.
+                // The option `config` names the file itself, so it cannot stand in a file.
                 let comment = if value.is_empty() || name == "config" { "# " } else { "" };
                 writeln!(out, "{:<40} # {origin}", format!("{comment}{name} = {written}"))?;
             }

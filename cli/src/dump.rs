@@ -1,7 +1,7 @@
 //! `todana dump`: writes all records of a server to a file.
 //!
-//! A dump is not an access: it reads by meta commands, which do not extend sliding expiry. Only a
-//! server without them, such as memcached before 1.6, is read by `get`.
+//! A dump does not count as an access: it reads records by meta commands, which do not extend a
+//! sliding expiry. Only if the server has no meta commands, as memcached before 1.6, it uses `get`.
 
 use crate::amount::amount;
 
@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use todana_client::{Connection, Error, FoundRecord};
 
-/// Number of keys per request.
+/// The number of keys in one request.
 const KEYS_AT_ONCE: usize = 64;
 
 /// A key and the expiry of its record.
@@ -36,26 +36,26 @@ pub(crate) fn dump(
     left_out.fail_if_any()
 }
 
-/// The keys to read, and whether their values are needed.
+/// Selects the records to read, and whether their values are needed.
 pub(crate) struct RecordSelection<'w> {
     pub(crate) keys: &'w dyn Fn(&[u8]) -> bool,
     pub(crate) values: bool,
 }
 
-/// Receives each record of a server: key, value, flags, expiry.
+/// Receives each record of a server: its key, value, flags and expiry.
 pub(crate) type RecordSink<'s> =
     dyn FnMut(&[u8], &[u8], u32, tsv::TsvExpiry) -> Result<ControlFlow<()>, CommandFailure> + 's;
 
-/// Records that could not be read.
+/// Counts the records that could not be read.
 #[derive(Default)]
 pub(crate) struct OmittedRecords {
     records: u64,
-    /// The first such key, with the reason.
+    /// The first key that could not be read, with the reason.
     example: Option<String>,
 }
 
 impl OmittedRecords {
-    /// Fails if a record was omitted.
+    /// Fails if a record could not be read.
     pub(crate) fn fail_if_any(self) -> Result<(), CommandFailure> {
         match self.example {
             None => Ok(()),
@@ -67,7 +67,7 @@ impl OmittedRecords {
     }
 }
 
-/// Passes the records of a server to `see`, in no order, until it breaks.
+/// Passes the records of a server to `see` until `see` breaks. The order is undefined.
 pub(crate) fn walk_server(
     server: &ServerTarget<'_>,
     wanted: &RecordSelection<'_>,
@@ -102,7 +102,7 @@ pub(crate) fn walk_server(
         } else if !walk.is_over {
             return Ok(());
         }
-        // The error only ends the listing.
+        // This error only ends the listing; the caller does not report it.
         Err(io::Error::from(io::ErrorKind::Interrupted).into())
     });
     if let Some(failure) = failure {
@@ -116,9 +116,9 @@ pub(crate) fn walk_server(
     Ok(walk.left_out)
 }
 
-/// The command that reads values.
+/// The command by which values are read.
 enum ReadMethod {
-    /// `mg` without touching: not an access.
+    /// `mg` with flags that do not count as an access.
     Peeks,
     Gets,
 }
@@ -128,13 +128,13 @@ struct ServerWalk<'a, 's> {
     values: bool,
     reads: ReadMethod,
     left_out: OmittedRecords,
-    /// True once the receiver needs no more records.
+    /// True when the receiver needs no more records.
     is_over: bool,
 }
 
 impl ServerWalk<'_, '_> {
-    /// Reads the records of these keys. A record that was removed since the listing is not an
-    /// error.
+    /// Reads the records of these keys. Records that were removed after they were listed are
+    /// skipped.
     fn take(&mut self, values: &mut Connection, batch: &mut Vec<ListedKey>) -> Result<(), CommandFailure> {
         let mut outcome = Ok(());
         let (see, is_over) = (&mut self.see, &mut self.is_over);
@@ -176,7 +176,7 @@ impl ServerWalk<'_, '_> {
     }
 }
 
-/// Returns a key as messages show it: its first bytes, and its length if that is not all.
+/// Returns a key for a message. A long key is cut off, and its length is added.
 fn shown(key: &[u8]) -> String {
     const SHOWN_MAX: usize = 250;
     match key.get(..SHOWN_MAX) {
@@ -187,7 +187,7 @@ fn shown(key: &[u8]) -> String {
     }
 }
 
-/// Reads a line of a metadump.
+/// Parses a line of the reply to `lru_crawler metadump`.
 fn read_listed(line: &str) -> Option<ListedKey> {
     let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
     let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, generated from the description of the command line.
+//! Shell completions and manual pages, generated from clap's description of the command line.
 
 use crate::{CommandFailure, ProgramArguments};
 use clap::CommandFactory;

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, for commands that must remove unfinished files first.
+//! Handles Ctrl-C and SIGTERM in commands that must remove unfinished files before they end.
 
 use crate::CommandFailure;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,14 +7,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The exit code that a shell reports for a program ended by SIGINT.
+/// The exit code that shells report for a program that SIGINT has ended.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-/// A flag that the first signal sets. The second signal ends the process at once.
+/// A flag that the first signal sets. A second signal ends the process at once.
 pub(crate) struct InterruptionFlag(Arc<AtomicBool>);
 
 impl InterruptionFlag {
-    /// Starts to catch the signals.
+    /// Starts to handle the signals.
     pub(crate) fn watch() -> io::Result<InterruptionFlag> {
         let has_come = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -29,7 +29,7 @@ impl InterruptionFlag {
         Arc::clone(&self.0)
     }
 
-    /// Fails after the first signal.
+    /// Fails if a signal has arrived.
     pub(crate) fn check(&self) -> Result<(), CommandFailure> {
         if self.0.load(Ordering::Relaxed) { Err(CommandFailure::interrupted()) } else { Ok(()) }
     }

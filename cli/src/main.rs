@@ -1,4 +1,4 @@
-//! `todana`: the server and its tools in one executable.
+//! The program `todana`: the server and its tools in one executable.
 #![forbid(unsafe_code)]
 
 mod amount;
@@ -32,6 +32,8 @@ mod serving;
 mod statistics;
 mod suggestions;
 mod time_to_live;
+mod tyrant;
+mod tyrant_tools;
 mod verify;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -73,7 +75,7 @@ Examples:
 Exit codes: 0 done, 1 no such record, 2 wrong usage, 3 unreachable or refused.
 ";
 
-/// Further text of the manual page.
+/// Additional text of the manual page.
 const AFTER_HELP: &str = "\
 If a server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
 the environment, or todana://USER:PASSWORD@HOST:PORT.
@@ -103,16 +105,16 @@ enum ProgramCommand {
     Data(Box<record_commands::RecordCommand>),
     #[command(flatten)]
     Database(Box<database::DatabaseCommand>),
-    /// Let a server write a checkpoint of its data now
+    /// Request a server to write a checkpoint of its data now
     #[command(after_help = checkpoint::AFTER_HELP)]
     Checkpoint(checkpoint::CheckpointArguments),
     /// Back up a running server, a data directory or a database on disk
     #[command(after_help = backup::AFTER_HELP)]
     Backup(backup::BackupArguments),
-    /// Restore a backup to its end or to a point in time
+    /// Create a database from a backup, optionally as of a point in time
     #[command(after_help = restore::AFTER_HELP)]
     Restore(restore::RestoreArguments),
-    /// Print an update log as text, or follow it
+    /// Print an update log as text, and optionally follow it
     #[command(after_help = log::AFTER_HELP)]
     Log(log::LogArguments),
     /// Check every checksum of a database, data directory or backup
@@ -136,14 +138,14 @@ enum ProgramCommand {
     /// Measure the throughput, latency and memory of a server, or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
-    /// Run as a replacement of memcached or of Kyoto Tycoon's server, with its options
+    /// Run as a replacement of memcached, Kyoto Tycoon's or Tokyo Tyrant's server, with its options
     #[command(
-        after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n  todana as ktserver --help\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
+        after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n  todana as ktserver --help\n  todana as ttserver -port 1978 casket.tch\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
     )]
     As {
         /// The program to replace
         program: PersonalityName,
-        /// Its options
+        /// The options of that program
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
@@ -170,12 +172,43 @@ enum PersonalityName {
     Memcached,
     /// Kyoto Tycoon's server
     Ktserver,
+    /// Tokyo Tyrant's server
+    Ttserver,
+    /// Tokyo Tyrant's client
+    Tcrmgr,
+    /// Tokyo Tyrant's tool for update logs
+    Ttulmgr,
+    /// Tokyo Tyrant's start script
+    Ttservctl,
+    /// Tokyo Cabinet's tool for hashes
+    Tchmgr,
+    /// Tokyo Cabinet's tool for trees
+    Tcbmgr,
+    /// Tokyo Cabinet's tool for records of numbers
+    Tcfmgr,
+    /// Tokyo Cabinet's tool for tables
+    Tctmgr,
+    /// Tokyo Cabinet's tool for any database
+    Tcamgr,
 }
 
-/// The personalities of the program.
-const PERSONALITIES: [serving::ServerPersonality; 2] = [memcached::PERSONALITY, kyoto::PERSONALITY];
+/// The other programs as which this program can run.
+const PERSONALITIES: [serving::ServerPersonality; 11] = [
+    memcached::PERSONALITY,
+    kyoto::PERSONALITY,
+    tyrant::PERSONALITY,
+    tyrant_tools::TCRMGR,
+    tyrant_tools::TTULMGR,
+    tyrant_tools::TTSERVCTL,
+    tyrant_tools::TCHMGR,
+    tyrant_tools::TCBMGR,
+    tyrant_tools::TCFMGR,
+    tyrant_tools::TCTMGR,
+    tyrant_tools::TCAMGR,
+];
 
-/// Adds a hint to an error: options of the server that precede `serve`, and several process ids.
+/// Adds a hint to an error about two common mistakes: options of the server before `serve`, and
+/// several process IDs after `--pid`.
 fn with_hint(mut error: clap::Error) -> clap::Error {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -183,7 +216,7 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         let hint = format!("options of the server follow `serve`: todana serve {}", words.join(" "));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
-    // A message never repeats the password of a URL.
+    // The value may be a URL with a password, which a message must not contain.
     if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
         && let Some((scheme, rest)) = value.split_once("://")
         && let Some((_, place)) = rest.rsplit_once('@')
@@ -191,7 +224,8 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         let shown = format!("{scheme}://...@{place}");
         error.insert(ContextKind::InvalidValue, ContextValue::String(shown));
     }
-    // `--pid $(pidof NAME)` becomes this if several processes have that name.
+    // The shell expands `--pid $(pidof NAME)` to several numbers if several processes have that
+    // name.
     let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
     let mut behind_pid = words.iter().skip_while(|word| *word != "--pid").skip(1);
     if behind_pid.by_ref().take(2).filter(|word| is_number(word)).count() == 2 {
@@ -202,7 +236,7 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
 }
 
 fn run() -> Result<(), CommandFailure> {
-    // `serve` parses its words itself: clap's messages do not say that a value comes from the
+    // `serve` parses its own words, because clap's messages do not say that a value comes from the
     // environment.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return serve::run(std::env::args_os());
@@ -235,7 +269,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Repair { of, yes: false }) => verify::run(&of),
         Some(ProgramCommand::Password(arguments)) => password::run(&arguments),
         Some(ProgramCommand::Bench(arguments)) => bench::run(&arguments),
-        // `main` has already dispatched the known names.
+        // The known names were handled at the start of `main`.
         Some(ProgramCommand::As { .. }) => {
             Err(CommandFailure::usage("as: the program's name must follow immediately"))
         }

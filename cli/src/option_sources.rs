@@ -1,14 +1,15 @@
-//! The values that the environment and the configuration file give to the options of `serve`.
+//! Reads the values of the options of `serve` from the environment and the configuration file.
 //!
 //! ```text
-//! command line     flags, read by clap
-//! TODANA_NAME      the variable of an option; an empty one counts as unset
+//! command line     options, read by clap
+//! TODANA_NAME      the variable of an option; an empty variable counts as not set
 //! name = value     the file of --config
 //! built-in         the defaults in the table of options
 //! ```
 //!
-//! Each value is checked by the rules of its option, so that an error names the variable, or file
-//! and line. A valid value becomes the default of the option, which a flag overrides.
+//! A source takes precedence over those below it. Each value is checked by the rules of its option,
+//! so that an error names the variable, or the file and the line. A valid value becomes the default
+//! of the option, which the command line overrides.
 //!
 //! Not here: the options themselves (`serve`).
 
@@ -20,21 +21,22 @@ use std::path::{Path, PathBuf};
 
 /// A value from the environment or the file.
 pub(crate) struct ConfiguredValue {
-    /// The long name of its option.
+    /// The long name of the option.
     pub(crate) name: String,
     pub(crate) origin: &'static str,
     /// The source, for messages: `TODANA_PORT`, or `todana.toml, line 3`.
     pub(crate) place: String,
-    /// The same value as command line words.
+    /// The value as words of a command line.
     pub(crate) flags: Vec<OsString>,
 }
 
-/// Returns the command without its variables: clap's messages would not name the variable.
+/// Returns the command without its variables, which are read here instead. clap's messages would
+/// not name the variable.
 pub(crate) fn flags_only(command: Command) -> Command {
     command.mut_args(|argument| argument.env(None::<&str>))
 }
 
-/// Returns the configuration file that the flag or its variable names.
+/// Returns the configuration file that the option `--config` or its variable names.
 pub(crate) fn file(command: &Command, flag: Option<&PathBuf>) -> Option<PathBuf> {
     let variable = || {
         let argument = command.get_arguments().find(|argument| argument.get_long() == Some("config"))?;
@@ -43,16 +45,16 @@ pub(crate) fn file(command: &Command, flag: Option<&PathBuf>) -> Option<PathBuf>
     flag.cloned().or_else(variable)
 }
 
-/// Returns the variable of an option unless it is empty: compose files write `TODANA_PORT=` for
-/// "not set".
+/// Returns the variable of an option, unless it is empty: compose files write `TODANA_PORT=` for a
+/// variable that is not set.
 fn variable(argument: &Arg) -> Option<(String, OsString)> {
     let name = argument.get_env()?;
     let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
     Some((name.to_string_lossy().into_owned(), value))
 }
 
-/// Returns the command with environment and file as its defaults, and the value that wins for each
-/// option.
+/// Returns the command with the values of environment and file as its defaults, and the effective
+/// value of each option that one of them sets.
 pub(crate) fn with_configuration(
     command: Command,
     file: Option<&Path>,
@@ -66,7 +68,7 @@ pub(crate) fn with_configuration(
         let in_environment = variable(argument).map(|(place, value)| {
             (ConfigEntry { name: name.to_string(), place, values: vec![value] }, "environment")
         });
-        // The file's value is checked even if the environment overrides it.
+        // A value in the file is checked even if the environment overrides it.
         for (entry, origin) in in_file.into_iter().chain(in_environment) {
             let (defaults, flags) = checked(&layered, argument, &entry)?;
             layered = layered
@@ -78,7 +80,7 @@ pub(crate) fn with_configuration(
     Ok((layered, all))
 }
 
-/// Returns the values as defaults and as flags. Fails if the option does not accept them.
+/// Checks the values of an option, and returns them as defaults and as words of a command line.
 fn checked(
     command: &Command,
     argument: &Arg,
@@ -122,7 +124,7 @@ fn checked_values(
 ) -> Result<(Vec<OsString>, Vec<OsString>), CommandFailure> {
     let mut values = Vec::new();
     for value in &entry.values {
-        // clap splits flags at the delimiter, but not defaults.
+        // clap divides the words of the command line at the delimiter, but not default values.
         match (argument.get_value_delimiter(), value.to_str()) {
             (Some(delimiter), Some(text)) => values.extend(text.split(delimiter).map(OsString::from)),
             _ => values.push(value.clone()),
@@ -141,7 +143,7 @@ fn checked_values(
     Ok((values, flags))
 }
 
-/// Returns clap's message without prefix and advice.
+/// Returns clap's message without its prefix and its advice.
 fn first_paragraph(error: &clap::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -157,7 +159,7 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// An option in the file or the environment.
+/// An option that the file or the environment sets.
 #[derive(Clone)]
 struct ConfigEntry {
     name: String,
@@ -165,7 +167,7 @@ struct ConfigEntry {
     values: Vec<OsString>,
 }
 
-/// Reads the file. Fails if it is unreadable or names an unknown option.
+/// Reads the configuration file. Fails if it is unreadable or names an unknown option.
 fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
@@ -210,7 +212,7 @@ fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailu
     Ok(entries)
 }
 
-/// Returns the flag values that correspond to a TOML value.
+/// Converts a TOML value to the values of an option.
 fn texts(value: &toml::Value) -> Option<Vec<String>> {
     Some(match value {
         toml::Value::String(text) => vec![text.clone()],

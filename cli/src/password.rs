@@ -22,7 +22,7 @@ Examples:
 /// The longest password, in bytes.
 const PASSWORD_LEN_MAX: u64 = 4096;
 
-/// The longest dump, in bytes. A longer one is cut off and refused as incomplete.
+/// The longest dump, in bytes. A longer dump is read up to here and then refused as incomplete.
 const DUMP_LEN_MAX: u64 = 16 << 20;
 
 /// The arguments of `todana password`.
@@ -39,7 +39,7 @@ pub(crate) struct PasswordArguments {
     file: Option<PathBuf>,
 }
 
-/// Hashes one password, or those of a dump.
+/// Hashes one password, or all passwords of a dump.
 pub(crate) fn run(arguments: &PasswordArguments) -> Result<(), CommandFailure> {
     let line_of = |user: &str, password: &[u8]| {
         todana_server::password_line(user, password).map_err(|error| CommandFailure::usage(error.to_string()))
@@ -56,7 +56,8 @@ pub(crate) fn run(arguments: &PasswordArguments) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Prints a line for each user of the dump on standard input, or none if one is wrong.
+/// Prints a line for each user of the dump on standard input. If one of them is invalid, prints no
+/// lines.
 fn print_users_of_sasldb(
     line_of: impl Fn(&str, &[u8]) -> Result<String, CommandFailure>,
 ) -> Result<(), CommandFailure> {
@@ -94,22 +95,22 @@ fn read_password(user: &str) -> Result<Vec<u8>, CommandFailure> {
     if password.len() as u64 > PASSWORD_LEN_MAX {
         return Err(CommandFailure::usage(format!("the password is longer than {PASSWORD_LEN_MAX} bytes")));
     }
-    // A NUL ends the password in SASL PLAIN. A line end was pasted by mistake.
+    // SASL PLAIN ends a password at a NUL. A line end is probably a mistake of pasting.
     if password.iter().any(|byte| b"\0\r\n".contains(byte)) {
         return Err(CommandFailure::usage("the password must be one line of text"));
     }
     Ok(password)
 }
 
-/// Puts a user's line into a file atomically. Only the owner can read a new file.
+/// Writes a user's line into a file atomically. If the file is new, only its owner can read it.
 fn put(path: &Path, user: &str, line: &str) -> io::Result<()> {
     let old = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         outcome => outcome?,
     };
     let mode = fs::metadata(path).ok().map(|metadata| metadata.permissions());
-    // The temporary file is in the same directory, because a rename cannot cross file systems. A
-    // link keeps pointing to the changed file.
+    // A rename cannot cross file systems, so the temporary file is created in the same directory.
+    // If the path is a symbolic link, its target is replaced.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let mut unfinished = path.clone().into_os_string();
     unfinished.push(".new");
@@ -123,7 +124,8 @@ fn put(path: &Path, user: &str, line: &str) -> io::Result<()> {
     fs::rename(&unfinished, &path)
 }
 
-/// Returns the lines of a file with the user's line replaced, or added at the end.
+/// Returns the lines of a file in which the user's line is replaced, or appended if the user is
+/// new.
 fn with_line(old: &[u8], user: &str, line: &str) -> Vec<u8> {
     let start = format!("{user}:");
     let mut new = Vec::new();

@@ -1,4 +1,5 @@
-//! Commands on the records of a running server, and their options.
+//! The commands on records, such as `get` and `set`, with their options; and these commands on a
+//! running server.
 //!
 //! Not here: the same commands on a database on disk (`database`).
 
@@ -18,15 +19,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use todana_client::{FetchedRecord, StoreVerb, TextStore, WriteOutcome};
 
-/// The tsv format, for users who have only the executable.
+/// The description of the format tsv, for users who have only the executable.
 const TSV_HELP: &str = "\
-tsv has one record per line: KEY, tab, VALUE; optionally tab, FLAGS; optionally tab, EXPIRY as a Unix time, 0 for never.
-Key and value escape backslash, tab, LF and CR as \\\\ \\t \\n \\r, and any byte as \\xHH.";
+tsv has one record per line: KEY, tab, VALUE; optionally tab, FLAGS; optionally
+tab, EXPIRY as a Unix time, 0 for never. In key and value, backslash, tab, LF and
+CR are escaped as \\\\ \\t \\n \\r, and any byte can be written as \\xHH.";
 
-/// Suppresses messages about missing records.
+/// The option that suppresses messages about missing records.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct QuietOption {
-    /// Do not report missing records on standard error; the exit code does
+    /// Print no message about a missing record; the exit code is still 1
     #[arg(short, long)]
     quiet: bool,
 }
@@ -40,7 +42,7 @@ impl QuietOption {
         }
     }
 
-    /// Fails, after a message, if the record does not exist.
+    /// Prints a message and fails if the record does not exist.
     pub(crate) fn found(self, key: &OsStr, is_there: bool) -> Result<(), CommandFailure> {
         if is_there {
             return Ok(());
@@ -50,13 +52,14 @@ impl QuietOption {
     }
 }
 
-/// The output format of `get`.
+/// The options for the output of `get`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct GetFormat {
-    /// Print each record as a JSON object with flags; value_base64 if the value is not UTF-8
+    /// Print each record as a JSON object, with its flags; if the value is not UTF-8, as
+    /// value_base64
     #[arg(long)]
     json: bool,
-    /// Include the version for `set --cas`; a record without a version gets one and grows by 8
+    /// Include the version, for `set --cas`; a record that has no version gets one and grows by 8
     /// bytes
     #[arg(long, requires = "json")]
     pub(crate) versions: bool,
@@ -70,7 +73,7 @@ pub(crate) struct GetFormat {
 pub(crate) enum RecordCommand {
     /// Print the values of records
     #[command(
-        after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n  todana get a b c --keys\n\nInto a file or a pipe, the value of a single key is written without a newline after it.\nExit code 1 if a record is missing; standard error names it."
+        after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n  todana get a b c --keys\n\nInto a file or a pipe, the value of a single key is written without a newline after it.\nThe exit code is 1 if a record is missing; standard error names the record."
     )]
     Get {
         /// The keys
@@ -85,12 +88,12 @@ pub(crate) enum RecordCommand {
     },
     /// Store a record
     #[command(
-        after_help = "Examples:\n  todana set hello world\n  todana set page - <page.html --ttl 1h\n  todana set counter 0 --add\n\nExit code 1 if a condition (--add, --replace ...) is not met."
+        after_help = "Examples:\n  todana set hello world\n  todana set page - <page.html --ttl 1h\n  todana set counter 0 --add\n\nThe exit code is 1 if a condition (--add, --replace ...) is not met."
     )]
     Set {
         /// The key
         key: OsString,
-        /// The value; - reads it from standard input
+        /// The value; - reads the value from standard input
         #[arg(allow_hyphen_values = true)]
         value: OsString,
         /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 for never
@@ -99,10 +102,10 @@ pub(crate) enum RecordCommand {
         /// Client flags to store with the value
         #[arg(long, default_value_t = 0)]
         flags: u32,
-        /// Only if the record does not exist
+        /// Store only if the record does not exist
         #[arg(long, group = "how")]
         add: bool,
-        /// Only if the record exists
+        /// Store only if the record exists
         #[arg(long, group = "how")]
         replace: bool,
         /// Append to the existing value
@@ -111,7 +114,7 @@ pub(crate) enum RecordCommand {
         /// Prepend to the existing value
         #[arg(long, group = "how")]
         prepend: bool,
-        /// Only if the record has this version (see `get --json --versions`)
+        /// Store only if the record has this version (see `get --json --versions`)
         #[arg(long, group = "how", value_name = "VERSION")]
         cas: Option<u64>,
         #[command(flatten)]
@@ -120,7 +123,7 @@ pub(crate) enum RecordCommand {
         server: ServerOptions,
     },
     /// Remove records
-    #[command(visible_alias = "del", after_help = "Exit code 1 if a record was missing.")]
+    #[command(visible_alias = "del", after_help = "The exit code is 1 if a record was missing.")]
     Delete {
         /// The keys
         #[arg(required = true)]
@@ -157,7 +160,7 @@ pub(crate) enum RecordCommand {
         /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 for never
         #[arg(allow_negative_numbers = true, value_parser = exptime, required_unless_present = "ttl")]
         time: Option<i64>,
-        /// The time to live as an option
+        /// The time to live, as an option
         #[arg(long, allow_negative_numbers = true, value_parser = exptime, conflicts_with = "time", value_name = "TIME")]
         ttl: Option<i64>,
         #[command(flatten)]
@@ -165,24 +168,24 @@ pub(crate) enum RecordCommand {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Print statistics of a server, or kind, records and bytes of a database on disk
+    /// Print statistics of a server; of a database on disk: kind, records and bytes
     #[command(
         after_help = "Examples:\n  todana stats\n  todana stats databases\n  todana stats --db ./carts.hash"
     )]
     Stats {
-        /// The group: items, slabs, sizes, settings, conns, databases, detail on|off|dump,
-        /// cachedump CLASS LIMIT, reset
+        /// The group of statistics: items, slabs, sizes, settings, conns, databases, detail
+        /// on|off|dump, cachedump CLASS LIMIT, reset
         group: Vec<String>,
-        /// Print one JSON object
+        /// Print the statistics as one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Remove all records, after a confirmation at a terminal
+    /// Remove all records; at a terminal, asks for confirmation first
     #[command(after_help = "Example:\n  todana flush --yes -S 127.0.0.1:11311")]
     Flush {
-        /// Delay in seconds, or as 5m, 1h ...
+        /// Remove the records after this delay: seconds, or 5m, 1h ...
         #[arg(long, default_value = "0", value_parser = seconds)]
         delay: i64,
         /// Do not ask for confirmation
@@ -198,10 +201,10 @@ pub(crate) enum RecordCommand {
     },
     /// Store the records of a file: tab-separated text, or a file of Kyoto Tycoon or Kyoto Cabinet
     #[command(
-        after_help = format!("Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11311\n  todana load records.tsv --db ./carts.hash\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record was refused.")
+        after_help = format!("Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11311\n  todana load records.tsv --db ./carts.hash\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\n{TSV_HELP}\n\nThe exit code is also 3 if a record was refused.")
     )]
     Load {
-        /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon
+        /// The file, or - for standard input, or the directory of an update log of Kyoto Tycoon
         file: PathBuf,
         #[command(flatten)]
         options: LoadOptions,
@@ -210,10 +213,10 @@ pub(crate) enum RecordCommand {
     },
     /// Write all records to a file
     #[command(
-        after_help = format!("Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record could not be dumped. An existing FILE is replaced only by a complete dump.")
+        after_help = format!("Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\n{TSV_HELP}\n\nThe exit code is also 3 if a record could not be read. An existing FILE is replaced\nonly when the dump is complete.")
     )]
     Dump {
-        /// The file; - is standard output
+        /// The file; - for standard output
         file: PathBuf,
         #[command(flatten)]
         options: DumpOptions,
@@ -227,15 +230,15 @@ pub(crate) enum RecordCommand {
 pub(crate) struct CounterArguments {
     /// The key
     pub(crate) key: OsString,
-    /// The amount
+    /// The number to add or subtract
     #[arg(default_value_t = 1)]
     pub(crate) by: u64,
-    /// Create a missing record with this value instead of failing
+    /// If the record is missing, create it with this value instead of failing
     #[arg(long, value_name = "NUMBER")]
     pub(crate) initial: Option<u64>,
 }
 
-/// Fails, after a message, if a record was not stored.
+/// Prints a message and fails if a record was not stored.
 pub(crate) fn stored(
     key: &OsStr,
     verb: StoreVerb,
@@ -269,7 +272,7 @@ impl RecordCommand {
         }
     }
 
-    /// Returns the value of a `set`, which may have to be read from standard input.
+    /// Returns the value for a `set`, which may have to be read from standard input.
     pub(crate) fn value(&self) -> Result<Vec<u8>, CommandFailure> {
         match self {
             RecordCommand::Set { value, .. } if value == "-" => {
@@ -282,7 +285,7 @@ impl RecordCommand {
         }
     }
 
-    /// Returns the store request of a `set`, or `None` for other commands.
+    /// Returns the request of a `set`, or `None` for other commands.
     pub(crate) fn store<'a>(&'a self, value: &'a [u8]) -> Option<TextStore<'a>> {
         let RecordCommand::Set { key, ttl, flags, add, replace, append, prepend, cas, .. } = self else {
             return None;
@@ -388,7 +391,7 @@ pub(crate) fn delete(
 /// Reads the record of a key.
 type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<FetchedRecord>, CommandFailure> + 'r;
 
-/// Prints records, each read by `read`.
+/// Prints the records of these keys, in their order. `read` reads one record.
 pub(crate) fn get(
     keys: &[OsString],
     shown: GetFormat,
@@ -422,7 +425,7 @@ pub(crate) fn get(
     outcome
 }
 
-/// Asks for confirmation to remove all records.
+/// Asks the user at a terminal to confirm that all records will be removed.
 pub(crate) fn confirm_flush(
     records: Option<u64>,
     place: &dyn std::fmt::Display,
@@ -431,7 +434,7 @@ pub(crate) fn confirm_flush(
     confirm(&format!("{place}: remove {what}?"), "flush: not confirmed, nothing was removed")
 }
 
-/// Asks for confirmation at a terminal; scripts need none. Fails if it is refused.
+/// Asks a question at a terminal. Scripts are not asked. Fails if the user does not confirm.
 fn confirm(question: &str, otherwise: &str) -> Result<(), CommandFailure> {
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Ok(());
@@ -445,8 +448,8 @@ fn confirm(question: &str, otherwise: &str) -> Result<(), CommandFailure> {
     }
 }
 
-/// Returns a record as a JSON object. Bytes that are not UTF-8 become base64, because a lossy text
-/// would be another value.
+/// Returns a record as a JSON object. A value that is not UTF-8 is encoded in base64, because text
+/// would change it.
 fn object(item: &FetchedRecord) -> serde_json::Value {
     let mut object = serde_json::Map::new();
     for (name, bytes) in [("key", &item.key), ("value", &item.value)] {
@@ -463,7 +466,7 @@ fn object(item: &FetchedRecord) -> serde_json::Value {
     object.into()
 }
 
-/// Reads a duration that is not negative.
+/// Parses a duration that is not negative.
 fn seconds(text: &str) -> Result<i64, String> {
     let seconds = crate::time_to_live::seconds(text)?;
     if seconds < 0 { Err("must be 0 or more".into()) } else { Ok(seconds) }

@@ -1,4 +1,5 @@
-//! `todana restore`: creates a database from a backup, to its end or to a point in time.
+//! `todana restore`: creates a database from a backup, with the state at its end or at an earlier
+//! time.
 
 use crate::amount::amount;
 use crate::command_target::expect_directory;
@@ -10,13 +11,13 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
-use todana::backup::Receiver;
+use todana::backup::BackupReceiver;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::LogTail;
 use todana::{
-    Clock, Database, EngineOptions, Name, Progress, RestoreInto, RestoreOptions, Restored, SystemClock,
-    refuse_overlap, seed_of,
+    Clock, Database, DatabaseName, EngineOptions, LoadProgress, RestorationReport, RestoreInto,
+    RestoreOptions, SystemClock, refuse_overlap, seed_of,
 };
 use todana_core::{Error, ErrorKind};
 
@@ -53,13 +54,13 @@ pub(crate) struct RestoreRequest {
     #[arg(value_name = "SOURCE")]
     from: PathBuf,
     /// The data directory or database on disk (NAME.hash, NAME.tree) to create, with its parents;
-    /// an existing one is never replaced
+    /// nothing existing is replaced
     target: PathBuf,
-    /// Restore to this time instead of to the end
+    /// Restore the state at this time instead of the state at the end: RFC 3339 or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     until: Option<u64>,
-    /// Continue with this log of the same database: a data directory, or a directory of log
-    /// segments
+    /// Also apply the changes in this log of the same database: a data directory, or a directory of
+    /// log segments
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
 }
@@ -78,8 +79,8 @@ pub(crate) fn run(arguments: RestoreArguments) -> Result<(), CommandFailure> {
     if arguments.damaged {
         return salvage::run(arguments.wanted);
     }
-    // The unpacked directory of a single-file backup is already removed when a user reads the
-    // error.
+    // Errors must name the file. The directory in which it was unpacked no longer exists when a
+    // user reads the error.
     let source = arguments.wanted.from.clone();
     create(arguments.wanted, "restore", &mut |options, into, clock, progress| {
         let restored = todana::restore(Arc::new(SystemDisk), options, into, clock, progress);
@@ -87,26 +88,27 @@ pub(crate) fn run(arguments: RestoreArguments) -> Result<(), CommandFailure> {
     })
 }
 
-/// Creates the new database from its source.
+/// A function that creates the new database from its source.
 type MakeDatabase<'m> = dyn FnMut(
         &RestoreOptions,
         RestoreInto<'_>,
         Arc<dyn Clock>,
-        &mut dyn FnMut(Progress),
-    ) -> Result<Restored, CommandFailure>
+        &mut dyn FnMut(LoadProgress),
+    ) -> Result<RestorationReport, CommandFailure>
     + 'm;
 
-/// Creates the requested database; `command` is named in errors.
+/// Creates the requested database. Errors name the command `command`.
 pub(crate) fn create(
     wanted: RestoreRequest,
     command: &str,
     make: &mut MakeDatabase<'_>,
 ) -> Result<(), CommandFailure> {
     let RestoreRequest { from, target, until, log } = wanted;
-    let name = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
+    let name =
+        target.to_str().and_then(|text| DatabaseName::parse(text).ok()).filter(|name| name.path.is_some());
     let place = name.as_ref().and_then(|name| name.path.as_deref()).unwrap_or(&target);
     refuse_overlap([&*from].into_iter().chain(log.as_deref()), place)?;
-    // Kept until the end: dropping it removes the directory.
+    // The temporary directory is removed when this value is dropped.
     let unpacked = if from.is_file() { Some(unpack(&from, &target)?) } else { None };
     let from = unpacked.as_ref().map_or(from, |unpacked| unpacked.path().join(UNPACKED));
     expect_directory(&from, command)?;
@@ -115,18 +117,18 @@ pub(crate) fn create(
     }
     let options = RestoreOptions { from, log, until_ms: until, target };
     let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-    let mut progress = |step: Progress| {
+    let mut progress = |step: LoadProgress| {
         bar.set_length(step.done + step.remaining);
         bar.set_position(step.done);
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let restored = match &name {
-        // The records do not pass through memory.
+        // The records are written to disk directly, without a database in memory.
         Some(name) => make(&options, name.into(), clock, &mut progress)?,
         None => {
             let seed = seed_of(Arc::new(SystemDisk), &options.from);
             let engine = EngineOptions { seed, ..EngineOptions::default() };
-            let engine = Name::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), engine)?;
+            let engine = DatabaseName::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), engine)?;
             let database = Database::new(engine, Arc::clone(&clock));
             make(&options, (&database).into(), clock, &mut progress)?
         }
@@ -135,13 +137,13 @@ pub(crate) fn create(
     report(&options, &restored)
 }
 
-/// Name of the unpacked backup in its temporary directory.
+/// The name of the unpacked backup within the temporary directory.
 const UNPACKED: &str = "backup";
-/// Number of bytes to read at once.
+/// The number of bytes that are read at once.
 const PIECE: usize = 256 << 10;
 
-/// Unpacks a single-file backup, as a server's `synchronize` passes it to a command, into a
-/// directory beside the target.
+/// Unpacks a backup in a single file into a temporary directory beside the target. A server's
+/// `synchronize` passes such a file to its command.
 fn unpack(file: &Path, target: &Path) -> Result<TempDir, CommandFailure> {
     let unreadable = |error| CommandFailure::trouble(format!("{}: cannot read it: {error}", file.display()));
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -155,7 +157,7 @@ fn unpack(file: &Path, target: &Path) -> Result<TempDir, CommandFailure> {
     let unwritable =
         |error| CommandFailure::trouble(format!("{}: cannot write to it: {error}", parent.display()));
     let folder = tempfile::Builder::new().prefix(".todana-restore").tempdir_in(parent).map_err(unwritable)?;
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), &folder.path().join(UNPACKED))?;
+    let mut receiver = BackupReceiver::create(Arc::new(SystemDisk), &folder.path().join(UNPACKED))?;
     let (mut from, mut piece) = (File::open(file).map_err(unreadable)?, vec![0; PIECE]);
     loop {
         let len = from.read(&mut piece).map_err(unreadable)?;
@@ -178,7 +180,7 @@ fn refused(error: Error, from: &Path) -> CommandFailure {
     }
 }
 
-fn report(options: &RestoreOptions, restored: &Restored) -> Result<(), CommandFailure> {
+fn report(options: &RestoreOptions, restored: &RestorationReport) -> Result<(), CommandFailure> {
     for why in &restored.refused {
         eprintln!("todana: a checkpoint is damaged; using the previous checkpoint and a longer log: {why}");
     }
@@ -191,7 +193,7 @@ fn report(options: &RestoreOptions, restored: &Restored) -> Result<(), CommandFa
     if restored.lost > 0 {
         eprintln!("todana: {} bytes of the log are marked as lost", restored.lost);
     }
-    if let Some(at) = restored.called_off {
+    if let Some(at) = restored.cancelled_clear {
         let at = moment::text(at.0.saturating_mul(1000));
         eprintln!("todana: a flush planned for {at} was still pending; it is cancelled");
     }

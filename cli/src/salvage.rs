@@ -1,4 +1,4 @@
-//! `todana salvage`: recovers the intact records of a damaged database into a new one.
+//! `todana salvage`: copies the intact records of a damaged database to a new database.
 
 use crate::CommandFailure;
 use crate::restore::{RestoreRequest, create};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::LogDamage;
-use todana::{ErrorKind, Salvaged, salvage, verify};
+use todana::{ErrorKind, SalvageReport, salvage, verify};
 
 pub(crate) const AFTER_HELP: &str = "\
 SOURCE may also be a database on disk (./x.hash, ./x.tree). It is never changed.
@@ -26,7 +26,7 @@ Examples:
 
 pub(crate) fn run(wanted: RestoreRequest) -> Result<(), CommandFailure> {
     create(wanted, "salvage", &mut |options, into, clock, progress| {
-        // The file list of a backup may report damage that its files alone do not show.
+        // The manifest of a backup may show damage that its files alone do not show.
         let damages = verify(Arc::new(SystemDisk), &options.from, &mut |_| ());
         let salvaged = salvage(Arc::new(SystemDisk), options, into, clock, progress);
         let salvaged = salvaged.map_err(|error| match error.kind() {
@@ -38,7 +38,7 @@ pub(crate) fn run(wanted: RestoreRequest) -> Result<(), CommandFailure> {
     })
 }
 
-fn report(salvaged: &Salvaged, damages: &[String]) {
+fn report(salvaged: &SalvageReport, damages: &[String]) {
     for damage in &salvaged.damages {
         eprintln!("todana: {}: {}", finding(&damage.finding), damage.outcome);
     }
@@ -51,17 +51,17 @@ fn report(salvaged: &Salvaged, damages: &[String]) {
     }
 }
 
-/// Returns the damage with its place.
+/// Returns a damage as a line that starts with the place.
 fn finding(finding: &LogDamage) -> String {
     let place = finding.path.display().to_string();
-    // Some findings name the path themselves, with a more precise offset.
+    // Some descriptions start with the path themselves, and have a more exact offset.
     match finding.what.starts_with(&place) {
         true => finding.what.clone(),
         false => format!("{place} at offset {}: {}", finding.offset, finding.what),
     }
 }
 
-/// Returns the advice for a damaged database.
+/// Returns the advice to salvage a damaged database.
 pub(crate) fn advice(path: &Path) -> String {
     format!("`todana salvage {} TARGET` recovers the intact records into a new database", path.display())
 }

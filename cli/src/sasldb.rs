@@ -1,20 +1,21 @@
-//! Reader of Cyrus SASL's user database (`/etc/sasldb2`), in the output of Berkeley DB's `db_dump
-//! -p`.
+//! Reads the user database of Cyrus SASL (`/etc/sasldb2`), as the command `db_dump -p` of Berkeley
+//! DB prints it.
 //!
 //! ```text
 //! HEADER=END
 //!  alice\00example.org\00userPassword      a key: user, realm, property
-//!  secret                                  its value
+//!  secret                                  the value of this key
 //! DATA=END
 //! ```
 
 use std::collections::BTreeMap;
 
-/// User names as clients send them, each with its password.
+/// The names of users as clients send them, each with the password.
 type SaslUsers = Vec<(String, Vec<u8>)>;
 
-/// Returns the users of a dump, each as `user@realm`. A bare `user` is the one in the realm of this
-/// host, as in Cyrus SASL, or otherwise the only one of that name.
+/// Returns the users of a dump, each with the name `user@realm`. As in Cyrus SASL, clients may also
+/// send only `user` for a user in the realm of this host. If no user of this name is in that realm,
+/// and only one is in another, `user` means the other one.
 pub(crate) fn users(dump: &[u8], host: &str) -> Result<SaslUsers, String> {
     let lines: Vec<&[u8]> = dump.split(|&byte| byte == b'\n').collect();
     let begin = lines.iter().position(|line| line == b"HEADER=END").ok_or(NO_DUMP)? + 1;
@@ -41,7 +42,7 @@ pub(crate) fn users(dump: &[u8], host: &str) -> Result<SaslUsers, String> {
 
 const NO_DUMP: &str = "standard input: not a complete dump; pipe `db_dump -p /etc/sasldb2` into it";
 
-/// Decodes a line of the dump: `\\` is a backslash, `\xx` a byte in hexadecimal.
+/// Decodes a line of the dump: `\\` is a backslash, and `\xx` a byte in hexadecimal.
 fn bytes(line: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let mut rest = line.strip_prefix(b" ").ok_or(NO_DUMP)?;

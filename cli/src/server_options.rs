@@ -1,18 +1,19 @@
-//! The options that select a server, one of its databases, and a login: the same for every command.
+//! The options that select a server, one of its databases, and a login. They are the same for every
+//! client command.
 
 use crate::CommandFailure;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::command_target::CommandTarget;
 use crate::suggestions::did_you_mean;
-use todana_client::{Connection, Destination, Error, Timeouts};
+use todana_client::{Connection, Error, LoginDestination, SocketTimeouts};
 
-/// The variable that names a server.
+/// The variable that names the server.
 const VARIABLE: &str = "TODANA_SERVER";
 
 const DEFAULT: &str = "127.0.0.1:11211";
 
-/// The server or database of a command, and how to reach it.
+/// The server or database of a command, with the options for logging in and TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ServerOptions {
     /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path, with
@@ -31,11 +32,11 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Returns the place that `-S` or the environment names. Fails if both `-S` and another word
-    /// name one.
+    /// Returns the place that `-S` or the environment names. `has_word` is true if another word of
+    /// the command line names a place; then `-S` is an error.
     pub(crate) fn named(&self, has_word: bool) -> Result<Option<CommandTarget>, CommandFailure> {
         match &self.server {
-            // The message does not quote the word, which may contain a password.
+            // The word may contain a password, so the message does not quote it.
             Some(_) if has_word => {
                 Err(CommandFailure::usage("-S: the first word names a server too; give only one"))
             }
@@ -56,7 +57,8 @@ impl ServerOptions {
         self.server.is_some()
     }
 
-    /// Returns the place that a word names, or otherwise `-S`, the environment, or the default.
+    /// Returns the place that the word names. Without a word, returns the place of `-S`, of the
+    /// environment, or the default.
     pub(crate) fn place(&self, word: Option<&CommandTarget>) -> Result<CommandTarget, CommandFailure> {
         match (word, self.named(word.is_some())?) {
             (Some(word), _) => Ok(word.clone()),
@@ -65,8 +67,8 @@ impl ServerOptions {
         }
     }
 
-    /// Returns the server at a destination, with the options to reach it.
-    pub(crate) fn at(&self, destination: Destination) -> ServerTarget<'_> {
+    /// Returns the server at a destination, together with the options for reaching it.
+    pub(crate) fn at(&self, destination: LoginDestination) -> ServerTarget<'_> {
         ServerTarget { destination, options: self }
     }
 
@@ -75,7 +77,7 @@ impl ServerOptions {
         self.database.is_some()
     }
 
-    /// Fails if `--database` is given for a place that is not a server.
+    /// Fails if `--database` is given although the place is not a server.
     pub(crate) fn expect_no_database(&self) -> Result<(), CommandFailure> {
         match &self.database {
             Some(_) => Err(CommandFailure::usage("--database: needs a server with several databases")),
@@ -83,7 +85,7 @@ impl ServerOptions {
         }
     }
 
-    /// Returns the number of the selected database, by default that of the first.
+    /// Returns the number of the selected database, or that of the first if none is selected.
     pub(crate) fn database_number(&self, connection: &mut Connection) -> Result<u32, CommandFailure> {
         let Some(wanted) = &self.database else { return Ok(0) };
         if let Ok(number) = wanted.parse() {
@@ -106,10 +108,11 @@ impl ServerOptions {
     }
 
     /// Connects, and logs in if the options name a user.
-    pub(crate) fn connect(&self, destination: &Destination) -> Result<Connection, CommandFailure> {
+    pub(crate) fn connect(&self, destination: &LoginDestination) -> Result<Connection, CommandFailure> {
         let tls = self.tls.load(&[&destination.address])?;
         let login = self.login.at(destination)?;
-        let mut connection = Connection::open_with(&destination.address, Timeouts::default(), tls.as_ref())?;
+        let mut connection =
+            Connection::open_with(&destination.address, SocketTimeouts::default(), tls.as_ref())?;
         if let Some(login) = login {
             connection.log_in(&login)?;
         }
@@ -117,9 +120,9 @@ impl ServerOptions {
     }
 }
 
-/// A server, and how to reach it.
+/// A server, together with the options for reaching it.
 pub(crate) struct ServerTarget<'o> {
-    pub(crate) destination: Destination,
+    pub(crate) destination: LoginDestination,
     pub(crate) options: &'o ServerOptions,
 }
 
@@ -135,7 +138,8 @@ impl ServerTarget<'_> {
     }
 }
 
-/// Explains the refusal by a server that has only one database.
+/// Returns the failure for a server that has only one database and does not know the command that
+/// selects another.
 pub(crate) fn without_databases(error: Error) -> CommandFailure {
     match error {
         Error::Refused(refusal) if refusal.line == "ERROR" => {

@@ -1,5 +1,5 @@
-//! Statistics of a server: typed as JSON, grouped by theme at a terminal, and a summary of its
-//! contents.
+//! Prints the statistics of a server: as JSON with types, grouped by theme at a terminal, or as a
+//! summary of a database.
 
 use crate::CommandFailure;
 use crate::server_options::ServerTarget;
@@ -8,14 +8,15 @@ use serde_json::{Map, Value};
 use std::io::{self, IsTerminal, Write};
 use todana_client::{Connection, Error};
 
-/// The groups of statistics.
+/// The names of the groups of statistics.
 pub(crate) const GROUPS: &str =
     "items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset";
 
 /// The name and the value of a statistic.
 type StatisticPair = (String, String);
 
-/// Themes of the general statistics, with the prefixes of their names. The first match counts.
+/// The themes of the general statistics, with prefixes of the names that belong to them. The first
+/// theme with a matching prefix counts.
 const THEMES: [(&str, &[&str]); 6] = [
     ("Todana", &["todana_"]),
     (
@@ -63,7 +64,7 @@ const THEMES: [(&str, &[&str]); 6] = [
 ];
 
 fn theme(name: &str) -> &'static str {
-    // These are complete names: "bytes" must not match bytes_read.
+    // These are complete names instead of prefixes, because "bytes" must not match bytes_read.
     let fits = |beginning: &&str| match *beginning {
         "time" | "bytes" | "pid" | "threads" => name == *beginning,
         beginning => name.starts_with(beginning),
@@ -124,8 +125,8 @@ fn put_by_theme(out: &mut impl Write, statistics: &[StatisticPair]) -> io::Resul
     Ok(())
 }
 
-/// Returns the statistics as one JSON object, with numbers as numbers and `1:name` as `name` within
-/// `1`.
+/// Returns the statistics as one JSON object. Numbers become JSON numbers, and `1:name` becomes the
+/// member `name` of the object `1`.
 fn nested(statistics: &[StatisticPair]) -> Value {
     let mut all = Map::new();
     for (name, value) in statistics {
@@ -144,7 +145,8 @@ fn put_nested(object: &mut Map<String, Value>, name: &str, value: Value) {
     object.insert(name.to_string(), value);
 }
 
-/// Returns the value as a number if its text is the canonical form of one. `1.6.45` stays a text.
+/// Returns the value as a number if the text is exactly how that number is written. So `1.6.45`
+/// stays a text.
 fn typed(text: &str) -> Value {
     let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -179,14 +181,14 @@ fn of_database(
     }
 }
 
-/// Prints a summary of a server's contents, with the same names as for databases on disk.
+/// Prints a summary of a server's database, with the same names as for a database on disk.
 pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let place = ("server".to_string(), server.destination.to_string());
     let known = match of_database(server, &mut connection) {
         Ok(known) => known,
         Err(failure) if server.options.has_database() => return Err(failure),
-        // memcached has no statistics of databases.
+        // memcached has no statistics of single databases.
         Err(_) => connection.stats("")?,
     };
     let name = |(name, value): StatisticPair| {
@@ -210,7 +212,8 @@ pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), Comman
     Ok(())
 }
 
-/// Returns how many records a server holds, in the database that is named or the first.
+/// Returns the number of records in the selected database of a server, or in the first if none is
+/// selected.
 pub(crate) fn count(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let count = if server.options.has_database() {

@@ -1,11 +1,11 @@
-//! Suggestions for unknown words: commands, options, variables, database names.
+//! Suggestions for unknown words: commands, options, variables and names of databases.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
 
-/// Commands of other tools, and the commands that do the same here.
+/// Commands of other tools, each with the command that has the same effect here.
 const FOREIGN_COMMANDS: [(&str, &str); 15] = [
     ("add", "set --add"),
     ("bgsave", "checkpoint"),
@@ -25,7 +25,7 @@ const FOREIGN_COMMANDS: [(&str, &str); 15] = [
 ];
 const SHELLS: [&str; 5] = ["cli", "console", "interactive", "repl", "shell"];
 
-/// Options that only memcached has, not `serve`.
+/// Options of memcached that `serve` does not have.
 const MEMCACHED_OPTIONS: [&str; 22] = [
     "-C",
     "-L",
@@ -51,12 +51,12 @@ const MEMCACHED_OPTIONS: [&str; 22] = [
     "--user",
 ];
 
-/// Variables that only the client commands read, not `serve`.
+/// Variables that the client commands read, but not `serve`.
 const CLIENT_VARIABLES: [&str; 3] = ["TODANA_SERVER", "TODANA_USER", "TODANA_PASSWORD"];
 
 const MORE: &str = "For more information, try '--help'.\n";
 
-/// Returns the error with a suggestion, and without the words of Rust's parsers.
+/// Returns the error with a suggestion, and without the wording of Rust's parsers.
 pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -65,7 +65,8 @@ pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let typed = text(ContextKind::InvalidSubcommand);
-            // Only for the first word, not for a subcommand of a command.
+            // The suggestion applies only to the first word, not to the subcommand of another
+            // command.
             if std::env::args().nth(1).as_ref() != Some(&typed) {
                 return error;
             }
@@ -103,7 +104,7 @@ fn suggestion(typed: &str, command: &Command) -> Option<String> {
     nearest.map(|name| format!("did you mean `todana {name}`?"))
 }
 
-/// Adds a suggestion to the error for an option that only memcached has.
+/// If the unknown option is one of memcached's, adds a suggestion to its error.
 pub(crate) fn with_memcached(mut error: clap::Error, words: &[String]) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
@@ -116,7 +117,7 @@ pub(crate) fn with_memcached(mut error: clap::Error, words: &[String]) -> clap::
     error
 }
 
-/// Warns of `TODANA_` variables that no option reads.
+/// Prints a warning for each variable `TODANA_...` that no option reads.
 pub(crate) fn warn_of_unknown_variables(serve: &Command) {
     let own = serve.get_arguments().filter_map(Arg::get_env).filter_map(|name| name.to_str());
     let known: Vec<&str> = own.chain(CLIENT_VARIABLES).collect();
@@ -130,19 +131,20 @@ pub(crate) fn warn_of_unknown_variables(serve: &Command) {
     }
 }
 
-/// Returns `; did you mean WORD?` for the nearest word, or an empty text if none is near.
+/// Returns `; did you mean WORD?` for the most similar word, or an empty text if no word is
+/// similar.
 pub(crate) fn did_you_mean(typed: &str, words: &[&str]) -> String {
     nearest(typed, words).map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
-/// Returns a suggestion for a misspelt database name, or an empty text if none is near.
+/// Returns a suggestion for the misspelt name of a database, or an empty text if none is similar.
 pub(crate) fn did_you_mean_database(name: &str) -> String {
     const KINDS: [&str; 2] = ["hash", "tree"];
     let name = name.split('#').next().unwrap_or_default();
     let name = name.rsplit_once('=').map_or(name, |(_, name)| name);
     let near = |typed: &str| KINDS.into_iter().find(|kind| distance(typed, kind) <= 2 && !typed.is_empty());
     let meant = if let Some(kind) = name.strip_prefix("disk:") {
-        // The name of the kind in statistics.
+        // The word may be a kind as statistics name it.
         near(kind).map(|kind| format!("PATH.{kind}"))
     } else if let Some((memory, kind)) = name.split_once(':').filter(|(memory, _)| !memory.contains('/')) {
         near(kind).filter(|_| distance(memory, "mem") <= 1).map(|kind| format!("mem:{kind}"))
@@ -153,15 +155,15 @@ pub(crate) fn did_you_mean_database(name: &str) -> String {
     meant.filter(|meant| meant != name).map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }
 
-/// Returns the word within an edit distance of 2, or of 1 for short words.
+/// Returns the most similar word, if its edit distance is at most 2, or 1 for a short word.
 fn nearest<'w>(typed: &str, words: &[&'w str]) -> Option<&'w str> {
     let limit = if typed.len() < 6 { 1 } else { 2 };
     let distances = words.iter().map(|word| (distance(typed, word), *word));
     distances.filter(|(distance, _)| *distance <= limit).min().map(|(_, word)| word)
 }
 
-/// Returns the edit distance: the number of letters to change, insert, delete, or swap with the
-/// next.
+/// Returns the edit distance of two words: the number of letters to change, insert, delete, or swap
+/// with the next one.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

@@ -1,8 +1,9 @@
-//! Durations as users write them: `90`, `5m`, `1h`, `2d`.
+//! Parses durations as users write them: `90`, `5m`, `1h`, `2d`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// memcached reads numbers up to this as seconds from now, larger ones as a Unix time.
+/// The largest number that memcached interprets as seconds from now. A larger number is a Unix
+/// time.
 const RELATIVE_MAX_S: i64 = 30 * 86_400;
 
 const UNITS: [(char, i64); 5] = [('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400), ('w', 604_800)];
@@ -12,7 +13,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Reads a number of seconds, with an optional unit.
+/// Parses a number of seconds with an optional unit.
 pub(crate) fn seconds(text: &str) -> Result<i64, String> {
     let text = text.trim();
     let unit = UNITS.iter().find_map(|(letter, seconds)| Some((text.strip_suffix(*letter)?, *seconds)));
@@ -25,8 +26,9 @@ pub(crate) fn seconds(text: &str) -> Result<i64, String> {
     number.checked_mul(unit).ok_or_else(|| "out of range".into())
 }
 
-/// Reads a time to live and returns it as memcached's protocol writes it: up to 30 days from now,
-/// or a Unix time. A duration with a unit counts from now, however long it is.
+/// Parses a time to live, and returns it in the form of memcached's protocol: seconds from now up
+/// to 30 days, or a Unix time. A duration with a unit always counts from now, even if it is longer
+/// than 30 days.
 pub(crate) fn exptime(text: &str) -> Result<i64, String> {
     let seconds = seconds(text)?;
     let has_unit = text.trim().ends_with(|last: char| last.is_alphabetic());
@@ -36,7 +38,7 @@ pub(crate) fn exptime(text: &str) -> Result<i64, String> {
     Ok(seconds)
 }
 
-/// Warns if a record with this time to live expires at once.
+/// Prints a warning if a record with this time to live expires at once.
 pub(crate) fn warn_if_past(exptime: i64) {
     if exptime < 0 {
         eprintln!(

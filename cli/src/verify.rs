@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::LogTail;
-use todana::{Newest, Verified, holds_hash, moment, verify};
+use todana::{NewestCheckpoint, VerificationReport, holds_hash, moment, verify};
 use todana_core::{Error, ErrorKind};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -31,7 +31,7 @@ Examples:
   todana verify /backup/monday
   todana verify ./carts.hash";
 
-/// Maximum number of passes. However busy the server is, one of them falls between two checkpoints.
+/// The most passes. Even on a busy server, one of them takes place without a checkpoint in between.
 const PASSES_MAX: u32 = 10;
 
 /// The arguments of `todana verify`.
@@ -54,7 +54,7 @@ impl VerifyArguments {
 
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
     expect_directory(&arguments.directory, "verify")?;
-    // `.` may be a database.
+    // A relative path such as `.` may be a database too.
     let whole_path = arguments.directory.canonicalize().unwrap_or_else(|_| arguments.directory.clone());
     if let Some(name) = database(&arguments.directory).or_else(|| database(&whole_path)) {
         return check(&name);
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
     }
     let verified = match verify_until_stable(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            // If nobody reads the line, the exit code still reports the damage.
+            // If the line cannot be written, the exit code still reports the damage.
             let _ = writeln!(std::io::stdout(), "damaged: {error}");
             return Err(CommandFailure::miss());
         }
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
     Ok(reported?)
 }
 
-fn report(verified: &Verified, directory: &Path) -> io::Result<()> {
+fn report(verified: &VerificationReport, directory: &Path) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(backup) = &verified.backup {
         writeln!(out, "a backup as of {}", moment::text(backup.created_ms))?;
@@ -107,10 +107,10 @@ fn report(verified: &Verified, directory: &Path) -> io::Result<()> {
         }
         return Ok(());
     }
-    let Verified { checkpoint_bytes, log_bytes, .. } = verified;
+    let VerificationReport { checkpoint_bytes, log_bytes, .. } = verified;
     let torn = if let LogTail::Torn { len, .. } = verified.tail { len } else { 0 };
     write!(out, "checkpoints: {} intact, {checkpoint_bytes} bytes", verified.checkpoints)?;
-    if let Some(Newest { records, created_ms, .. }) = &verified.newest {
+    if let Some(NewestCheckpoint { records, created_ms, .. }) = &verified.newest {
         let (which, made) =
             (if verified.checkpoints > 1 { "the newest" } else { "it" }, moment::text(*created_ms));
         write!(out, "; {which} has {}, as of {made}", amount(*records, "record"))?;
@@ -150,15 +150,17 @@ fn report(verified: &Verified, directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the checkpoint that a server uses instead of a damaged one, if it can start at all.
-fn substitute(damage: &str, verified: &Verified, directory: &Path) -> Option<String> {
+/// Returns a sentence about the checkpoint that a server would use instead of a damaged one.
+/// Returns `None` if the server could not start.
+fn substitute(damage: &str, verified: &VerificationReport, directory: &Path) -> Option<String> {
     let checkpoints = format!("{}/", directory.join("checkpoints").display());
     let starts =
         verified.backup.is_none() && verified.damages.iter().all(|damage| damage.starts_with(&checkpoints));
     let newest = &verified.newest.as_ref().filter(|_| starts)?.path;
     let (name, newest) =
         (damage.strip_prefix(&checkpoints)?.split(' ').next()?, newest.file_name()?.to_str()?);
-    // Names of checkpoints are positions of equal length, so they sort as text.
+    // The names of checkpoints are positions with the same number of digits, so they can be
+    // compared as text.
     Some(match name.cmp(newest) {
         Ordering::Less => {
             format!("an older checkpoint: the server starts with {newest} and does not need it")
@@ -167,10 +169,10 @@ fn substitute(damage: &str, verified: &Verified, directory: &Path) -> Option<Str
     })
 }
 
-/// Verifies until two passes agree: a server may remove or finish a file during a pass, but damage
-/// is there again the next time.
-fn verify_until_stable(arguments: &VerifyArguments) -> Result<Verified, Error> {
-    let what_is_wrong = |outcome: &Result<Verified, Error>| match outcome {
+/// Verifies repeatedly until two passes agree. A server may remove or complete a file during a
+/// pass, but real damage is found again.
+fn verify_until_stable(arguments: &VerifyArguments) -> Result<VerificationReport, Error> {
+    let what_is_wrong = |outcome: &Result<VerificationReport, Error>| match outcome {
         Ok(verified) => verified.damages.clone(),
         Err(error) => vec![error.to_string()],
     };
@@ -188,7 +190,7 @@ fn verify_until_stable(arguments: &VerifyArguments) -> Result<Verified, Error> {
     outcome
 }
 
-fn verify_once(arguments: &VerifyArguments) -> Result<Verified, Error> {
+fn verify_once(arguments: &VerifyArguments) -> Result<VerificationReport, Error> {
     let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
     let verified = verify(Arc::new(SystemDisk), &arguments.directory, &mut |done| bar.set_position(done));
     bar.finish_and_clear();

@@ -1,13 +1,13 @@
-//! The monitoring pages, as the executable serves them.
+//! The monitoring pages of the program.
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{RunningServer, text, todana};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-/// Returns the reply to a page of `place`, `http://host:port/path`.
+/// Returns the reply to a request for the page `place`, which has the form `http://host:port/path`.
 fn get(place: &str) -> String {
     let (host, path) = place.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -19,7 +19,7 @@ fn get(place: &str) -> String {
 
 #[test]
 fn banner_shows_the_metrics_page() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let (_, place) = server.banner[0].trim_end().split_once(", metrics: ").expect("a place");
     assert!(get(place).contains("\nmemcached_up 1\n"));
     server.expect(&["set", "a", "1"], 0);
@@ -28,17 +28,17 @@ fn banner_shows_the_metrics_page() {
 
 #[test]
 fn pages_are_off_for_private_sockets() {
-    let off = Server::start(&["--admin-port", "0"]);
+    let off = RunningServer::start(&["--admin-port", "0"]);
     assert!(!off.banner[0].contains("metrics"), "{:?}", off.banner);
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket").display().to_string();
-    let private = Server::start(&["-s", &socket]);
+    let private = RunningServer::start(&["-s", &socket]);
     assert!(!private.banner[0].contains("metrics"), "{:?}", private.banner);
 }
 
 #[test]
 fn occupied_admin_port_is_refused_by_name() {
-    let first = Server::start(&[]);
+    let first = RunningServer::start(&[]);
     let (_, place) = first.banner[0].split_once(", metrics: http://127.0.0.1:").unwrap();
     let port = place.split('/').next().unwrap();
     let second = todana().args(["serve", "-p", "-1", "--admin-port", port]).output().unwrap();
@@ -52,7 +52,7 @@ fn config_file_can_enable_pages() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("todana.toml");
     std::fs::write(&file, "admin-port = -1\nadmin-listen = [\"127.0.0.2\"]\n").unwrap();
-    let server = Server::start(&["--config", &file.display().to_string()]);
+    let server = RunningServer::start(&["--config", &file.display().to_string()]);
     let (_, place) = server.banner[0].trim_end().split_once(", metrics: ").expect("a place");
     assert!(place.starts_with("http://127.0.0.2:"), "{place}");
     assert!(get(&place.replace("metrics", "healthz")).ends_with("\r\n\r\nok\n"));
@@ -85,7 +85,7 @@ fn memcached_has_pages_only_by_environment() {
     let refused = start(Some(&port)).wait_with_output().unwrap();
     assert_eq!(refused.status.code(), Some(71));
     let said = text(&refused.stderr);
-    assert!(said.contains("no admin pages") && !said.contains("failed to listen"), "{said}");
+    assert!(said.contains("admin pages: cannot be served") && !said.contains("failed to listen"), "{said}");
 
     let wrong = start(Some("http")).wait_with_output().unwrap();
     assert_eq!(wrong.status.code(), Some(64));

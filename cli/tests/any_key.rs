@@ -1,12 +1,12 @@
-//! Records with keys of any bytes and lengths pass through backups, dumps and logs, whatever
-//! protocol stored them.
+//! Records whose keys have any bytes and lengths pass through backups, dumps and logs, by whatever
+//! protocol they were stored.
 
 #[path = "../../tests/any_key/mod.rs"]
 mod keys;
 mod running;
 
 use keys::{Records as Stored, records};
-use running::{Folder, Server, expect, run, stop, text};
+use running::{RunningServer, TestFolder, expect, run, stop, text};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use todana::{Db, Records};
@@ -18,10 +18,10 @@ use todana_protocol::kyoto::{BulkOperation, BulkRecord, client::put_record};
 fn any_key_survives_backup_dump_and_log() {
     let stored = records();
     for (name, target) in [("data", "again.tree"), ("x.hash", "again.hash"), ("x.tree", "again.tree")] {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         let source = folder.path(name);
         let place = if name == "data" { vec!["--data-dir", &source] } else { vec![source.as_str()] };
-        let server = Server::start(&[&place[..], &["--admin-port", "0"]].concat());
+        let server = RunningServer::start(&[&place[..], &["--admin-port", "0"]].concat());
         store(&server, &stored);
         dump_of_server(&folder, &server, &stored);
         let (backup, again) = (folder.path("backup"), folder.path(target));
@@ -42,33 +42,34 @@ fn any_key_survives_backup_dump_and_log() {
     }
 }
 
-/// Returns the last column of each line of a log, in which these tests stored the key.
+/// Returns the last column of each line of a log. The tests have stored the key there, as the
+/// value.
 fn log_values(log: &[u8]) -> BTreeSet<Vec<u8>> {
     log.split(|&byte| byte == b'\n')
         .filter_map(|line| Some(line.rsplit(|&byte| byte == b'\t').next()?.to_vec()))
         .collect()
 }
 
-/// A dump over memcached's protocol has the records whose keys the protocol can carry, and counts
-/// the others.
-fn dump_of_server(folder: &Folder, server: &Server, stored: &Stored) {
+/// Checks that a dump over memcached's protocol has the records whose keys the protocol can carry,
+/// and counts the others.
+fn dump_of_server(folder: &TestFolder, server: &RunningServer, stored: &Stored) {
     let file = folder.path("dump.tsv");
     let dumped = run(&["dump", &file, "-S", &server.address]);
     let carried: Stored =
         stored.iter().filter(|(key, _)| carries(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    let told = text(&dumped.stderr);
-    assert!(told.contains(&format!("{} records left out", stored.len() - carried.len())), "{told}");
+    let printed = text(&dumped.stderr);
+    assert!(printed.contains(&format!("{} records left out", stored.len() - carried.len())), "{printed}");
     let loaded = folder.path("dumped.tree");
     expect(&["import", &loaded, &file], 0);
     assert!(read(&loaded) == carried);
 }
 
-/// Returns true if a word of a request, or its base64, can be this key.
+/// Returns true if this key, or its base64, can be a word of a request.
 fn carries(key: &[u8]) -> bool {
     (1..=if needs_base64(key) { 186 } else { 250 }).contains(&key.len())
 }
 
-fn store(server: &Server, stored: &Stored) {
+fn store(server: &RunningServer, stored: &Stored) {
     let mut request = Vec::new();
     put_bulk(BulkOperation::Set, stored.len() as u32, false, &mut request);
     for (key, value) in stored {

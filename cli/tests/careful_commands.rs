@@ -1,5 +1,6 @@
-//! The commands for data directories do no harm: not to each other, not to the target of a link,
-//! not before they are sure, and not to the terminal of the user.
+//! The commands for data directories do no harm: they do not disturb each other, do not write
+//! through symbolic links, remove nothing before they have checked everything, and send no control
+//! characters to a terminal.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
@@ -46,8 +47,8 @@ fn one_of_concurrent_restores_wins_the_others_fail() {
             let why = text(&output.stderr);
             match output.status.code() {
                 Some(0) => made += 1,
-                Some(2) => assert!(why.contains("is there already"), "{why}"),
-                code => assert!(code == Some(3) && why.contains("another process is making"), "{why}"),
+                Some(2) => assert!(why.contains("exists already"), "{why}"),
+                code => assert!(code == Some(3) && why.contains("another process is creating it"), "{why}"),
             }
         }
         assert_eq!(made, 1);
@@ -67,7 +68,7 @@ fn links_are_not_followed_for_writing() {
     let before = contents(elsewhere.as_ref());
     for command in ["backup", "restore"] {
         let why = refused(&[command, &data, &path("target")], 2);
-        assert!(why.contains("target.partial is a symbolic link"), "{why}");
+        assert!(why.contains("target.partial: is a symbolic link"), "{why}");
         assert!(contents(elsewhere.as_ref()) == before, "{command}");
     }
 }

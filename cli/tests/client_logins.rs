@@ -1,9 +1,10 @@
-//! The client commands at servers with logins or TLS: the ways to log in, and the errors without.
+//! The client commands at servers with logins or TLS: the ways to log in, and the errors without a
+//! login.
 
-mod named;
+mod memcached_running;
 mod running;
 
-use running::{Server, text, todana};
+use running::{RunningServer, text, todana};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 const ALICE: [(&str, &str); 2] = [("TODANA_USER", "alice"), ("TODANA_PASSWORD", "two words")];
 
-/// Creates folders with users for `-Y` and for `-S`.
+/// Creates a folder with users for `-Y` and for `-S`.
 fn users() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("tokens"), "alice:two words\n").unwrap();
@@ -29,9 +30,12 @@ fn users() -> TempDir {
     folder
 }
 
-fn servers(folder: &Path) -> [Server; 2] {
+fn servers(folder: &Path) -> [RunningServer; 2] {
     let path = |name: &str| folder.join(name).display().to_string();
-    [Server::start(&["-Y", &path("tokens")]), Server::start(&["-S", "--password-file", &path("hashed")])]
+    [
+        RunningServer::start(&["-Y", &path("tokens")]),
+        RunningServer::start(&["-S", "--password-file", &path("hashed")]),
+    ]
 }
 
 fn run(address: &str, words: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -88,7 +92,7 @@ fn name_and_password_have_three_sources() {
         done(&run(&server.address, &["set", "k", "v"], &ALICE));
         assert_eq!(done(&run(&server.address, &flags, &[])), "v");
         assert_eq!(done(&run(&url, &["get", "k"], &[])), "v");
-        // The URL precedes the environment, the options precede both.
+        // The URL takes precedence over the environment, and the options over both.
         let wrong = [("TODANA_USER", "alice"), ("TODANA_PASSWORD", "wrong")];
         assert_eq!(done(&run(&url, &["get", "k"], &wrong)), "v");
         let other = format!("todana://mallory:two%20words@{}", server.address);
@@ -111,7 +115,7 @@ fn backup_and_checkpoint_need_the_login_too() {
     let folder = users();
     let data = folder.path().join("data").display().to_string();
     let tokens = folder.path().join("tokens").display().to_string();
-    let server = Server::start(&["--data-dir", &data, "-Y", &tokens]);
+    let server = RunningServer::start(&["--data-dir", &data, "-Y", &tokens]);
     let backup = folder.path().join("backup").display().to_string();
     done(&run(&server.address, &["set", "k", "v"], &ALICE));
     for words in [&["checkpoint"][..], &["backup", &server.address, &backup], &["log", &server.address]] {
@@ -125,10 +129,10 @@ fn backup_and_checkpoint_need_the_login_too() {
     assert!(!done(&run(&server.address, &["log", &url], &[])).is_empty());
 }
 
-/// Nothing is stored there, least of all the password.
+/// Without a login nothing is stored, least of all the password.
 #[test]
 fn server_without_logins_never_receives_the_password() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     done(&run(&server.address, &["set", "k", "v"], &ALICE));
     let records = done(&run(&server.address, &["dump", "-"], &ALICE));
     let records: Vec<&str> = records.lines().filter(|line| !line.starts_with('#')).collect();
@@ -153,11 +157,11 @@ fn half_a_login_is_wrong_usage() {
     }
 }
 
-/// memcached's own SASL uses only the binary protocol, which these commands do not speak.
+/// memcached's SASL works only in the binary protocol, which these commands do not use.
 #[test]
 fn binary_only_server_is_named_as_such() {
     let folder = users();
-    let place = named::Place::new();
+    let place = memcached_running::MemcachedFolder::new();
     let mut command: Command = place.command(&["-S"]);
     command.env("MEMCACHED_SASL_PWDB", folder.path().join("hashed"));
     let server = place.start(command);
@@ -173,7 +177,8 @@ fn error_of(answer: &'static [u8], scheme: &str, words: &[&str]) -> String {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(answer);
-        // Unread bytes must not cause a reset before the client has read the reply.
+        // If unread bytes were left, closing the socket could reset the connection before the
+        // client has read the reply.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     });
@@ -214,7 +219,7 @@ fn certificate() -> TempDir {
 fn live_tls_server_causes_the_same_hints() {
     let (folder, other) = (certificate(), certificate());
     let path = |folder: &TempDir| folder.path().join("server.pem").display().to_string();
-    let server = Server::start(&["--tls-cert", &path(&folder)]);
+    let server = RunningServer::start(&["--tls-cert", &path(&folder)]);
     let error = trouble(&run(&server.address, &["get", "k", "--tls-ca", &path(&other)], &[]));
     assert!(error.ends_with("; --tls-ca FILE names its authority, or its own certificate\n"), "{error}");
     let bench = ["bench", "--requests", "10", "--tls-ca", &path(&other)];

@@ -1,13 +1,13 @@
-//! The executable as users run it: commands, exit codes, configuration, generated pages.
+//! The program as users run it: commands, exit codes, configuration, generated pages.
 
 mod running;
 
-use running::{Server, banner, text, todana};
+use running::{RunningServer, banner, text, todana};
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Commands that completions and manual pages must contain.
+/// The commands that completions and manual pages must contain.
 const COMMANDS: [&str; 22] = [
     "serve",
     "config",
@@ -36,7 +36,7 @@ const COMMANDS: [&str; 22] = [
 #[test]
 fn banner_has_three_lines_and_signals_stop_cleanly() {
     for signal in ["TERM", "INT"] {
-        let mut server = Server::start(&["-m", "32", "-t", "2"]);
+        let mut server = RunningServer::start(&["-m", "32", "-t", "2"]);
         assert!(server.banner[0].starts_with("todana "), "{:?}", server.banner);
         assert!(server.banner[0].contains("32 MiB") && server.banner[0].contains("2 threads"));
         assert!(server.banner[2].starts_with("try: "), "{:?}", server.banner);
@@ -54,7 +54,7 @@ fn banner_has_three_lines_and_signals_stop_cleanly() {
 
 #[test]
 fn hangup_keeps_all_records() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     server.expect(&["set", "hello", "world"], 0);
     for _ in 0..3 {
         server.signal("HUP");
@@ -64,7 +64,7 @@ fn hangup_keeps_all_records() {
 
 #[test]
 fn records_are_stored_read_counted_and_removed() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     assert_eq!(server.expect(&["set", "hello", "world"], 0), "");
     assert_eq!(server.expect(&["get", "hello"], 0), "world");
     assert_eq!(server.expect(&["get", "missing"], 1), "");
@@ -92,7 +92,7 @@ fn records_are_stored_read_counted_and_removed() {
 
 #[test]
 fn version_from_json_works_for_cas() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     server.expect(&["set", "k", "one", "--flags", "9"], 0);
     let line = server.expect(&["get", "k", "--json", "--versions"], 0);
     let object: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -106,7 +106,7 @@ fn version_from_json_works_for_cas() {
 /// A version takes space in the record for its lifetime, so a plain read must not create one.
 #[test]
 fn json_shows_versions_only_on_request() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     server.expect(&["set", "k", "v"], 0);
     let line = server.expect(&["get", "k", "--json"], 0);
     let object: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -117,7 +117,7 @@ fn json_shows_versions_only_on_request() {
 #[test]
 fn any_bytes_work_and_json_marks_binary_ones() {
     use std::os::unix::ffi::OsStrExt;
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let run = |words: &[&[u8]], code| {
         let words = words.iter().map(|word| std::ffi::OsStr::from_bytes(word));
         let output = todana().args(words).env("TODANA_SERVER", &server.address).output().unwrap();
@@ -138,7 +138,7 @@ fn any_bytes_work_and_json_marks_binary_ones() {
 
 #[test]
 fn value_may_begin_with_a_dash() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     for value in ["-1", "--", "-x", "--no-such-option"] {
         let words = if value == "--" { vec!["set", "k", "--", "--"] } else { vec!["set", "k", value] };
         server.expect(&words, 0);
@@ -163,7 +163,7 @@ fn server_options_before_serve_are_explained() {
 
 #[test]
 fn value_may_come_from_standard_input() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let value: Vec<u8> = (0..100_000u32).map(|n| (n % 256) as u8).collect();
     let mut child =
         todana().args(["set", "binary", "-", "-S", &server.address]).stdin(Stdio::piped()).spawn().unwrap();
@@ -175,7 +175,7 @@ fn value_may_come_from_standard_input() {
 
 #[test]
 fn stats_and_ping_print_the_servers_reply() {
-    let server = Server::start(&["-m", "48"]);
+    let server = RunningServer::start(&["-m", "48"]);
     let object: serde_json::Value = serde_json::from_str(&server.expect(&["stats", "--json"], 0)).unwrap();
     assert_eq!(object["limit_maxbytes"], 48u64 << 20);
     assert_eq!(object["pid"], server.child.id());
@@ -193,7 +193,7 @@ fn usage_errors_and_unreachable_servers_have_exit_codes() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
-    // A port that was free a moment ago, on which nobody listens.
+    // This port was free a moment ago, and no server listens on it.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for words in [&["ping"][..], &["get", "k"], &["set", "k", "v"], &["stats"]] {
         let output = todana().args(words).args(["-S", &port]).output().unwrap();
@@ -202,7 +202,7 @@ fn usage_errors_and_unreachable_servers_have_exit_codes() {
     }
     let output = todana().args(["get", &"k".repeat(251)]).output().unwrap();
     assert!(matches!(output.status.code(), Some(2 | 3)));
-    let server = Server::start(&["-F"]);
+    let server = RunningServer::start(&["-F"]);
     server.expect(&["get", &"k".repeat(251)], 2);
     server.expect(&["flush"], 3);
 }
@@ -223,7 +223,7 @@ fn banner_shows_relative_unix_sockets_as_unix() {
         .unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let banner = banner(&mut stdout);
-    let server = Server { child, stdout, address: String::new(), banner };
+    let server = RunningServer { child, stdout, address: String::new(), banner };
     assert_eq!(server.banner[1], "listening on s.sock\n");
     let tried = server.banner[2].strip_prefix("try: ").unwrap().trim_end();
     let mut printed = Vec::new();
@@ -238,7 +238,7 @@ fn banner_shows_relative_unix_sockets_as_unix() {
 
 #[test]
 fn occupied_port_is_named() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let output = todana().args(["serve", "-l", &server.address]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains(&server.address), "{}", text(&output.stderr));
@@ -255,7 +255,7 @@ fn unwritable_pid_file_is_named_before_listening() {
 
 #[test]
 fn record_file_survives_load_and_dump() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let directory = tempfile::tempdir().unwrap();
     let (input, output) = (directory.path().join("in.tsv"), directory.path().join("out.tsv"));
     let mut lines: Vec<String> = (0..2_000).map(|n| format!("key-{n}\tvalue {n}")).collect();
@@ -279,7 +279,7 @@ fn record_file_survives_load_and_dump() {
 
 #[test]
 fn faulty_line_of_a_file_is_named() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("faulty.tsv");
     std::fs::write(&path, "a\t1\nb\t2\nno tab here\n").unwrap();
@@ -401,36 +401,36 @@ fn config_show_of_a_file_is_a_file() {
 
 #[test]
 fn sync_without_persistence_is_wrong_usage() {
-    let told = |command: &mut Command| {
+    let error_of = |command: &mut Command| {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         text(&output.stderr)
     };
     let what = "needs --data-dir DIR or a database on disk";
-    assert_eq!(told(todana().args(["serve", "--sync", "1000"])), format!("todana: --sync: {what}\n"));
-    let by_environment = told(todana().arg("serve").env("TODANA_SYNC", "always"));
+    assert_eq!(error_of(todana().args(["serve", "--sync", "1000"])), format!("todana: --sync: {what}\n"));
+    let by_environment = error_of(todana().arg("serve").env("TODANA_SYNC", "always"));
     assert_eq!(by_environment, format!("todana: TODANA_SYNC: {what}\n"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("todana.toml");
     std::fs::write(&file, "sync = \"never\"\n").unwrap();
-    let by_file = told(todana().args(["config", "check", file.to_str().unwrap()]));
+    let by_file = error_of(todana().args(["config", "check", file.to_str().unwrap()]));
     assert_eq!(by_file, format!("todana: {}, line 1: {what}\n", file.display()));
 }
 
 #[test]
 fn several_process_ids_are_not_a_server() {
-    let told = |words: &[&str]| {
+    let error_of = |words: &[&str]| {
         let output = todana().args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         text(&output.stderr)
     };
-    let second = told(&["bench", "--pid", "12", "345"]);
+    let second = error_of(&["bench", "--pid", "12", "345"]);
     assert_eq!(second, "todana: 345: is not a server; --pid takes a single process id\n");
-    assert_eq!(told(&["bench", "replay", "zipf", "345", "--pid", "12"]), second);
-    let third = told(&["bench", "--pid", "12", "345", "678"]);
+    assert_eq!(error_of(&["bench", "replay", "zipf", "345", "--pid", "12"]), second);
+    let third = error_of(&["bench", "--pid", "12", "345", "678"]);
     assert!(third.contains("--pid takes one process id"), "{third}");
     for list in ["12 345", "12,345"] {
-        let error = told(&["bench", "--pid", list]);
+        let error = error_of(&["bench", "--pid", list]);
         assert!(error.contains("there are several; one is measured"), "{error}");
     }
 }
@@ -524,7 +524,7 @@ fn impossible_config_files_are_refused() {
         let file = directory.path().join("todana.toml");
         assert!(error.starts_with(&format!("todana: {}, {place}", file.display())), "{content:?}: {error}");
     }
-    // Wrong only in combination: neither line is at fault.
+    // Each line is right on its own; only their combination is wrong.
     let output = check(directory.path(), "memory-limit = 8\nmax-item-size = \"5m\"\n");
     assert!(text(&output.stderr).starts_with("todana: the item size may"), "{}", text(&output.stderr));
     let missing = todana().args(["config", "check", "/nowhere/todana.toml"]).output().unwrap();
@@ -569,7 +569,7 @@ fn every_command_has_a_manual_page() {
 
 #[test]
 fn bench_writes_results_as_json() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     for protocol in ["text", "meta"] {
         let words = ["bench", "--requests", "2000", "--keys", "500", "--verify", "--force", "--json", "-"];
         let out = server.expect(&[&words[..], &["--protocol", protocol]].concat(), 0);

@@ -1,18 +1,18 @@
-//! The log of connections and requests (`-vv`) under memcached's name. The expected lines are those
-//! of memcached 1.6.18, except for replies of meta commands, which it does not log, and unprintable
-//! bytes, which it passes on.
+//! The log of connections and requests (`-vv`) under the name `memcached`. The expected lines are
+//! those of memcached 1.6.18, with two exceptions: memcached does not log replies to meta commands,
+//! and it passes on unprintable bytes.
 
-mod named;
+mod memcached_running;
 
-use named::{Named, Place, eventually};
+use memcached_running::{MemcachedFolder, MemcachedServer, eventually};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Stdio;
 
-/// Returns the log lines after the slab classes. `C` replaces the descriptor of the first client,
-/// `L` that of the listener.
+/// Returns the log lines after the slab classes. The descriptor of the first client is replaced by
+/// `C`, and that of the listener by `L`.
 fn logged(said: &str) -> Vec<String> {
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("slab class")).collect();
     let descriptor = |part: &str| {
@@ -34,10 +34,9 @@ fn logged(said: &str) -> Vec<String> {
     lines.iter().map(named).collect()
 }
 
-/// Returns the log of a server with these options for a connection that sends this, and the
-/// replies.
+/// Starts a server with these options and sends the requests. Returns the log and the replies.
 fn conversation(options: &[&str], requests: &[u8]) -> (Vec<String>, Vec<u8>) {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let server = place.start(place.command(options));
     let reply = exchange(&server, requests);
     let (status, said) = server.end_by(Signal::SIGTERM);
@@ -45,9 +44,9 @@ fn conversation(options: &[&str], requests: &[u8]) -> (Vec<String>, Vec<u8>) {
     (logged(&said), reply)
 }
 
-/// Sends everything, and reads until the server closes the connection, which it logs before
-/// closing.
-fn exchange(server: &Named, requests: &[u8]) -> Vec<u8> {
+/// Sends the requests and reads until the server closes the connection. The server logs the end
+/// before it closes.
+fn exchange(server: &MemcachedServer, requests: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
     stream.write_all(requests).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -65,7 +64,7 @@ fn requests_and_replies_are_logged_without_values() {
     let requests = b"set foo 1 0 3\r\nbar\r\nget foo nope\r\ngets foo\r\ngat 0 foo\r\ntouch foo 0\r\nmg foo v\r\n\
         mn\r\nincr foo 1\r\ndelete foo\r\nbogus\r\nset x\r\nset b 0 0 6 noreply\r\nsecret\r\nget b\r\n\
         set k\x01\xff\\ 0 0 1\r\nxyz\r\nstats\r\nstats foo\r\nverbosity 1\r\nget b\r\nverbosity 2\r\nquit\r\n";
-    let (told, _) = conversation(&["-vv"], requests);
+    let (printed, _) = conversation(&["-vv"], requests);
     let expected = "<L server listening (auto-negotiate)
         <C new auto-negotiating client connection
         C: Client using the ascii protocol
@@ -111,12 +110,12 @@ fn requests_and_replies_are_logged_without_values() {
         <C quit
         <C connection closed.
         Exiting normally";
-    assert_eq!(told, lines(expected));
+    assert_eq!(printed, lines(expected));
 }
 
 #[test]
 fn long_value_and_split_line_are_logged_once() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let server = place.start(place.command(&["-vvv", "-B", "ascii"]));
     let mut stream = server.connect();
     let mut expect = |request: &[u8], reply: &[u8]| {
@@ -131,7 +130,7 @@ fn long_value_and_split_line_are_logged_once() {
     expect(&[b"set big 0 0 300000\r\n", &value[..], b"\r\n"].concat(), b"STORED\r\n");
     expect(b"get big\r\n", &[b"VALUE big 0 300000\r\n", &value[..], b"\r\nEND\r\n"].concat());
     expect(b"set large 0 0 1100000\r\n", b"SERVER_ERROR object too large for cache\r\n");
-    // The value is discarded, and the next line is logged as it is.
+    // The value is discarded, and the line after it is logged unchanged.
     let block = vec![b'v'; 1_100_000];
     expect(&[&block[..], b"\r\nversion\r\n"].concat(), b"VERSION 1.6.45\r\n");
     drop(stream);
@@ -170,7 +169,7 @@ fn packets_are_logged_by_their_headers() {
         packet(0x10, b"", b"sizes", b""),
         packet(0x17, b"", b"", b""),
     ];
-    let (told, _) = conversation(&["-vv"], &requests.concat());
+    let (printed, _) = conversation(&["-vv"], &requests.concat());
     let expected = "<L server listening (auto-negotiate)
         <C new auto-negotiating client connection
         C: Client using the binary protocol
@@ -223,19 +222,19 @@ fn packets_are_logged_by_their_headers() {
         <C connection closed.
         Exiting normally";
     let mut expected = lines(expected);
-    for (line, told) in expected.iter_mut().zip(&told) {
+    for (line, printed) in expected.iter_mut().zip(&printed) {
         // Versions may start at any number.
         if line == ">C   VERSION" {
-            assert_eq!(told.len(), ">C   0x00 0x00 0x00 0x00".len(), "{told}");
-            line.clone_from(told);
+            assert_eq!(printed.len(), ">C   0x00 0x00 0x00 0x00".len(), "{printed}");
+            line.clone_from(printed);
         }
     }
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
 }
 
 #[test]
 fn logins_are_logged_without_the_password() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     fs::write(place.path("users"), "user:s3cret\n").unwrap();
     let server = place.start(place.command(&["-vv", "-Y", "users"]));
     let reply = exchange(&server, b"set x 0 0 11\r\nuser s3cret\r\nget k\r\nquit\r\n");
@@ -255,12 +254,12 @@ fn logins_are_logged_without_the_password() {
 
 #[test]
 fn datagrams_are_logged_too() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let server = place.start(place.command(&["-vv", "-U", "-1"]));
     let ports = fs::read_to_string(place.path("ports")).unwrap();
     let port = ports.lines().find_map(|line| line.strip_prefix("UDP INET: ")).unwrap().parse().unwrap();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.set_read_timeout(Some(named::PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(memcached_running::WAIT_MAX)).unwrap();
     socket.send_to(b"\0\x01\0\0\0\x01\0\0get a b\r\n", (Ipv4Addr::LOCALHOST, port)).unwrap();
     let mut reply = [0; 100];
     let len = socket.recv(&mut reply).unwrap();
@@ -271,23 +270,25 @@ fn datagrams_are_logged_too() {
     assert!(said.contains(&format!("<{descriptor} get a b\n>{descriptor} END\n")), "{said}");
 }
 
-/// The first level logs no requests, and the second can be switched on while the server runs.
+/// With one `-v`, requests are not logged. A client can switch on the second level while the server
+/// runs.
 #[test]
 fn client_may_switch_the_log_on() {
-    let (told, _) = conversation(&["-v"], b"get a\r\n");
-    assert_eq!(told, ["Exiting normally"]);
-    let (told, _) = conversation(&[], b"get a\r\nverbosity 2\r\nget b\r\n");
+    let (printed, _) = conversation(&["-v"], b"get a\r\n");
+    assert_eq!(printed, ["Exiting normally"]);
+    let (printed, _) = conversation(&[], b"get a\r\nverbosity 2\r\nget b\r\n");
     let expected = ["get b", "END", "connection closed."];
-    assert_eq!(told.len(), 3, "{told:?}");
-    for (line, end) in told.iter().zip(expected) {
-        assert!(line.ends_with(end), "{told:?}");
+    assert_eq!(printed.len(), 3, "{printed:?}");
+    for (line, end) in printed.iter().zip(expected) {
+        assert!(line.ends_with(end), "{printed:?}");
     }
 }
 
-/// A pipe that nobody reads fills up, and the server keeps serving.
+/// If nobody reads the pipe to which the server logs, the pipe fills up, and the server keeps
+/// serving.
 #[test]
 fn unread_standard_error_does_not_block_clients() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let ports = place.path("ports");
     let mut command = place.command(&["-vv", "-t", "1"]);
     command.env("MEMCACHED_PORT_FILENAME", &ports).stderr(Stdio::piped());
@@ -296,9 +297,9 @@ fn unread_standard_error_does_not_block_clients() {
     let text = fs::read_to_string(&ports).unwrap();
     let port: u16 = text.trim().strip_prefix("TCP INET: ").unwrap().parse().unwrap();
     let mut stream = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    stream.set_read_timeout(Some(named::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(memcached_running::WAIT_MAX)).unwrap();
     let requests = format!("get {}\r\n", "k".repeat(240)).repeat(1000);
-    // Four times the capacity of the pipe and of the queue.
+    // This is four times the capacity of the pipe and of the queue.
     for _ in 0..20 {
         stream.write_all(requests.as_bytes()).unwrap();
         let mut replies = vec![0; 5 * 1000];
@@ -314,7 +315,7 @@ fn unread_standard_error_does_not_block_clients() {
 
 #[test]
 fn statistics_and_exports_are_logged_briefly() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let mut command = place.command(&["-vv"]);
     command.env("TODANA_DATA_DIR", "data");
     let server = place.start(command);

@@ -1,14 +1,14 @@
-//! Logins for Kyoto Tycoon's protocols, by a client that is installed everywhere.
+//! Logins in Kyoto Tycoon's protocols, by curl, which is installed on most machines.
 
 mod running;
 
 use rcgen::{CertificateParams, KeyPair};
-use running::{Folder, Server, eventually, text};
+use running::{RunningServer, TestFolder, eventually, text};
 use std::fs;
 use std::process::Command;
 
 /// Returns the status and the body that curl receives, or `None` if curl is not installed.
-fn curl(folder: &Folder, words: &[&str]) -> Option<(String, String)> {
+fn curl(folder: &TestFolder, words: &[&str]) -> Option<(String, String)> {
     let mut command = Command::new("curl");
     command.args(["-sS", "--noproxy", "*", "--max-time", "60", "-w", "\n%{http_code}"]).args(words);
     let output = match command.current_dir(folder.0.path()).output() {
@@ -26,7 +26,7 @@ fn curl(folder: &Folder, words: &[&str]) -> Option<(String, String)> {
 
 #[test]
 fn curl_logs_in_for_all_requests_and_tls() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let users = folder.path("users");
     fs::write(&users, todana_server::password_line("alice", b"se:cret").unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -44,7 +44,7 @@ fn curl_logs_in_for_all_requests_and_tls() {
             [&logins[..], &["--tls-cert", &folder.path("both.pem")]].concat(),
         ),
     ] {
-        let server = Server::start(&server_words);
+        let server = RunningServer::start(&server_words);
         let host = server.address.trim_start_matches("todanas://").to_string();
         let ask = |words: &[&str]| curl(&folder, &[tls, words].concat());
         let url = |path: &str| format!("{scheme}{host}/{path}");
@@ -52,13 +52,13 @@ fn curl_logs_in_for_all_requests_and_tls() {
         assert_eq!((status.as_str(), body.starts_with("401 ")), ("401", true), "{body}");
         let put = ask(&["-u", "alice:se:cret", "-T", "body", &url("k")]).unwrap();
         assert_eq!(put.0, "201");
-        // Wrong and right passwords on one connection.
+        // Two requests on one connection have a wrong and a right password.
         let (first, second) =
             (["-u", "alice:wrong", &url("k"), "--next", "-sS"], ["-u", "alice:se:cret", &url("k")]);
         let found = ask(&[&first[..], tls, &second].concat());
-        // curl prints only the status of the first.
+        // curl prints only the status of the first request.
         assert_eq!(found.unwrap().0, format!("401{}", "v".repeat(100_000)));
-        // The login as part of the address, with a procedure call.
+        // The login is a part of the URL of a procedure call.
         let of_alice = format!("{scheme}alice:se%3Acret@{host}/rpc/set?key=x&value=y");
         assert_eq!(ask(&[&of_alice]).unwrap().0, "200");
         let got = ask(&["-u", "alice:se:cret", &url("rpc/get?key=x")]).unwrap();

@@ -1,16 +1,16 @@
-//! A server with several databases, one of which is damaged: the others lose nothing.
+//! If one of a server's databases is damaged, the others lose nothing.
 
 mod running;
 
-use running::{Folder, Server, text, todana};
+use running::{RunningServer, TestFolder, text, todana};
 use std::path::{Path, PathBuf};
 
 const GOOD: &str = "good.hash";
 const BAD: &str = "bad.hash";
 
 /// Creates two databases with some records each.
-fn two() -> Folder {
-    let folder = Folder::new();
+fn two() -> TestFolder {
+    let folder = TestFolder::new();
     let lines: String = (0..50).map(|n| format!("key{n}\tvalue number {n} of fifty\n")).collect();
     for name in [GOOD, BAD] {
         assert!(folder.import(name, &lines).status.success());
@@ -26,8 +26,8 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Flips a bit of these bytes in the segments of a database.
-fn spoil(folder: &Path, bytes: &[u8]) -> PathBuf {
+/// Flips a bit of these bytes in the segments of a database. Returns the changed file.
+fn damage(folder: &Path, bytes: &[u8]) -> PathBuf {
     for path in segments(folder) {
         let mut content = std::fs::read(&path).unwrap();
         if let Some(at) = content.windows(bytes.len()).position(|window| window == bytes) {
@@ -39,29 +39,29 @@ fn spoil(folder: &Path, bytes: &[u8]) -> PathBuf {
     panic!("no segment holds {bytes:?}");
 }
 
-fn names(folder: &Folder) -> [String; 2] {
+fn names(folder: &TestFolder) -> [String; 2] {
     [GOOD, BAD].map(|name| folder.path(name))
 }
 
 #[test]
 fn damaged_database_prevents_start_and_spares_the_others() {
     let folder = two();
-    // Its log must be read, as after a crash.
+    // The log must be read at the opening, as after a crash.
     let [good, bad] = names(&folder);
     std::fs::remove_file(Path::new(&bad).join("index")).unwrap();
-    // Marks follow it, which prove that it was on disk.
+    // The marks after these bytes prove that the bytes were on disk.
     folder.expect(&["set", "later", "1", "-S", BAD], 0);
     std::fs::remove_file(Path::new(&bad).join("index")).unwrap();
-    let spoiled = spoil(bad.as_ref(), b"value number 7 of");
+    let spoiled = damage(bad.as_ref(), b"value number 7 of");
     for order in [[&good, &bad], [&bad, &good]] {
         let output = todana().args(["serve", "-p", "-1"]).args(order).output().unwrap();
         assert!(!output.status.success());
-        let told = text(&output.stderr);
-        assert!(told.contains(spoiled.to_str().unwrap()) && told.contains("offset"), "{told}");
+        let printed = text(&output.stderr);
+        assert!(printed.contains(spoiled.to_str().unwrap()) && printed.contains("offset"), "{printed}");
         assert_eq!(text(&output.stdout), "", "it listens");
         assert_eq!(folder.expect(&["get", "key7", "-S", GOOD], 0), "value number 7 of fifty");
     }
-    let server = Server::start(&[&good]);
+    let server = RunningServer::start(&[&good]);
     assert_eq!(server.expect(&["get", "key7"], 0), "value number 7 of fifty");
     running::stop(server);
     assert_eq!(folder.expect(&["count", GOOD], 0), "50\n");
@@ -71,8 +71,8 @@ fn damaged_database_prevents_start_and_spares_the_others() {
 fn damaged_record_of_one_database_spares_another() {
     let folder = two();
     let [good, bad] = names(&folder);
-    spoil(bad.as_ref(), b"value number 7 of");
-    let start = || Server::start(&["--sync", "always", &good, &bad]);
+    damage(bad.as_ref(), b"value number 7 of");
+    let start = || RunningServer::start(&["--sync", "always", &good, &bad]);
     let mut server = start();
     for n in 0..20 {
         server.expect(&["set", &format!("new{n}"), "acknowledged"], 0);
@@ -86,9 +86,9 @@ fn damaged_record_of_one_database_spares_another() {
     assert_eq!(server.expect(&["get", "key7"], 0), "value number 7 of fifty");
     running::stop(server);
     assert_eq!(folder.expect(&["get", "key8", "-S", BAD], 0), "value number 8 of fifty");
-    let told = folder.complaint(&["get", "key7", "-S", BAD], 3);
-    assert!(told.contains("damaged") || told.contains("checksum"), "{told}");
-    // The damage can be overwritten.
+    let printed = folder.complaint(&["get", "key7", "-S", BAD], 3);
+    assert!(printed.contains("damaged") || printed.contains("checksum"), "{printed}");
+    // A damaged record can be overwritten.
     folder.expect(&["set", "key7", "new", "-S", BAD], 0);
     assert_eq!(folder.expect(&["get", "key7", "-S", BAD], 0), "new");
     assert_eq!(folder.expect(&["count", BAD], 0), "50\n");

@@ -1,8 +1,8 @@
-//! Acknowledged writes survive a kill or a stop, within the limits of `--sync`.
+//! Acknowledged writes survive a kill or a stop, as far as `--sync` promises.
 
 mod running;
 
-use running::{PATIENCE, Server, todana};
+use running::{RunningServer, WAIT_MAX, todana};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -11,14 +11,14 @@ use std::sync::{Mutex, mpsc};
 
 const CONNECTIONS: usize = 50;
 
-struct Client(BufReader<TcpStream>);
+struct LineClient(BufReader<TcpStream>);
 
-impl Client {
-    fn connect(server: &Server) -> Client {
-        Client(server.talk())
+impl LineClient {
+    fn connect(server: &RunningServer) -> LineClient {
+        LineClient(server.talk())
     }
 
-    /// Returns the reply line, or `None` after the server has gone.
+    /// Sends a request. Returns the reply line, or `None` if the server has ended.
     fn ask(&mut self, request: &str) -> Option<String> {
         self.0.get_mut().write_all(request.as_bytes()).ok()?;
         let mut line = String::new();
@@ -38,31 +38,31 @@ impl Client {
     }
 }
 
-fn start(folder: &Path, sync: &str) -> Server {
+fn start(folder: &Path, sync: &str) -> RunningServer {
     start_database(folder, "mem:hash", sync)
 }
 
-/// Starts a server with a database in memory in a data directory, or on disk.
-fn start_database(folder: &Path, name: &str, sync: &str) -> Server {
+/// Starts a server with a database in memory and a data directory, or with a database on disk.
+fn start_database(folder: &Path, name: &str, sync: &str) -> RunningServer {
     let path = folder.join(name).into_os_string().into_string().unwrap();
     let place = if name.starts_with("mem:") { vec![name, "--data-dir", &path] } else { vec![path.as_str()] };
-    Server::start(&[&place[..], &["--sync", sync, "-t", "2", "-m", "64"]].concat())
+    RunningServer::start(&[&place[..], &["--sync", sync, "-t", "2", "-m", "64"]].concat())
 }
 
-/// The progress of a connection that writes until the server is killed. The connection counts up a
-/// record of its own, and keeps a second record only while the count is odd. Its writes, numbered
-/// from 1, alternate between the count and its pair.
+/// The progress of a connection that writes until the server is killed. The connection counts up
+/// one record, and has a second record only while the count is odd. Its writes, numbered from 1,
+/// change the count and the second record in turn.
 #[derive(Clone, Default)]
-struct Writes {
-    /// Number of writes found at the start.
+struct ConnectionWrites {
+    /// The number of writes that were found at the start.
     begun: usize,
-    /// Number of writes acknowledged since.
+    /// The number of writes that were acknowledged since the start.
     acknowledged: usize,
-    /// Number of writes requested since.
+    /// The number of writes that were requested since the start.
     asked: usize,
 }
 
-/// Returns the pair for this count.
+/// Returns the value of the second record for this count.
 fn pair_of(count: usize) -> Option<usize> {
     Some(count).filter(|count| count % 2 == 1)
 }
@@ -79,7 +79,12 @@ fn request(connection: usize, write: usize) -> String {
     }
 }
 
-fn write_on(mut client: Client, connection: usize, writes: &Mutex<Writes>, has_written: &dyn Fn()) {
+fn write_on(
+    mut client: LineClient,
+    connection: usize,
+    writes: &Mutex<ConnectionWrites>,
+    has_written: &dyn Fn(),
+) {
     loop {
         let write = {
             let mut writes = writes.lock().unwrap();
@@ -96,8 +101,8 @@ fn write_on(mut client: Client, connection: usize, writes: &Mutex<Writes>, has_w
     }
 }
 
-/// Returns the number of a connection's writes in the database, which must be the first ones.
-fn writes_found(client: &mut Client, connection: usize) -> usize {
+/// Returns how many of a connection's writes are in the database. They must be the first ones.
+fn writes_found(client: &mut LineClient, connection: usize) -> usize {
     let count = client.value(&format!("count:{connection}")).unwrap_or(0);
     let pair = client.value(&format!("pair:{connection}"));
     if pair == pair_of(count) {
@@ -107,12 +112,12 @@ fn writes_found(client: &mut Client, connection: usize) -> usize {
     2 * count - 1
 }
 
-/// Kills a server under load repeatedly. No write may appear that nobody requested, and no
+/// Kills a server under load repeatedly. No write may appear that was not requested, and no
 /// acknowledged write may be missing.
 fn kill_again_and_again(name: &str, sync: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let all: Vec<Mutex<Writes>> = (0..CONNECTIONS).map(|_| Mutex::default()).collect();
-    // Number of rounds. For a longer run on a free machine: TODANA_KILLS=200.
+    let all: Vec<Mutex<ConnectionWrites>> = (0..CONNECTIONS).map(|_| Mutex::default()).collect();
+    // The number of rounds. `TODANA_KILLS=200` sets another one, for a longer run.
     let kills = std::env::var("TODANA_KILLS").map_or(6, |kills| kills.parse().unwrap());
     let seed = std::env::var("TODANA_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     println!("TODANA_SEED={seed}");
@@ -120,7 +125,7 @@ fn kill_again_and_again(name: &str, sync: &str) {
     let mut acknowledged = 0;
     for kill in 0..=kills {
         let mut server = start_database(folder.path(), name, sync);
-        let mut client = Client::connect(&server);
+        let mut client = LineClient::connect(&server);
         for (connection, writes) in all.iter().enumerate() {
             let mut writes = writes.lock().unwrap();
             let found = writes_found(&mut client, connection);
@@ -129,7 +134,7 @@ fn kill_again_and_again(name: &str, sync: &str) {
             acknowledged += writes.acknowledged;
             let missing = writes.acknowledged.saturating_sub(found - writes.begun);
             assert_eq!(missing, 0, "kill {kill}: writes that were acknowledged are missing");
-            *writes = Writes { begun: found, ..Writes::default() };
+            *writes = ConnectionWrites { begun: found, ..ConnectionWrites::default() };
         }
         if kill % 50 == 0 || kill == kills {
             println!(
@@ -139,8 +144,8 @@ fn kill_again_and_again(name: &str, sync: &str) {
         if kill == kills {
             break;
         }
-        let clients: Vec<Client> = (0..CONNECTIONS).map(|_| Client::connect(&server)).collect();
-        // Kills it during writes, at another point each time.
+        let clients: Vec<LineClient> = (0..CONNECTIONS).map(|_| LineClient::connect(&server)).collect();
+        // The server is killed during writes, at another point in each round.
         let (wanted, written) = (random.u64(200..4_000), AtomicU64::new(0));
         let (sender, enough) = mpsc::channel();
         let has_written = move || {
@@ -153,7 +158,7 @@ fn kill_again_and_again(name: &str, sync: &str) {
                 let has_written = &has_written;
                 scope.spawn(move || write_on(client, connection, writes, has_written));
             }
-            enough.recv_timeout(PATIENCE).unwrap();
+            enough.recv_timeout(WAIT_MAX).unwrap();
             server.child.kill().unwrap();
         });
     }
@@ -165,8 +170,8 @@ fn killed_server_keeps_all_acknowledged_writes() {
     kill_again_and_again("mem:hash", "always");
 }
 
-// With any other `--sync`, a killed server lost the acknowledged writes of that time, because they
-// were only in its memory.
+// With any other `--sync`, a killed server once lost the acknowledged writes of that time, because
+// they were only in its memory.
 
 #[test]
 fn unsynced_writes_survive_a_kill_in_memory() {
@@ -192,7 +197,7 @@ fn unsynced_writes_survive_in_a_disk_tree() {
 fn stopped_server_keeps_everything() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = start(folder.path(), "3600000");
-    let mut client = Client::connect(&server);
+    let mut client = LineClient::connect(&server);
     for number in 0..1_000 {
         assert_eq!(client.ask(&format!("set key:{number} 7 0 1\r\nv\r\n")).as_deref(), Some("STORED\r\n"));
     }
@@ -202,7 +207,7 @@ fn stopped_server_keeps_everything() {
     assert!(server.child.wait().unwrap().success());
     drop(server);
     let server = start(folder.path(), "never");
-    let mut client = Client::connect(&server);
+    let mut client = LineClient::connect(&server);
     assert_eq!(client.ask("get key:3\r\n").as_deref(), Some("END\r\n"));
     assert_eq!(client.ask("get key:999\r\n").as_deref(), Some("VALUE key:999 7 1\r\n"));
     // A second server on the same directory does not start, and reports why.

@@ -1,4 +1,4 @@
-//! Commands never damage a database on disk, however it is named.
+//! Commands never damage a database on disk, by whatever name it is given.
 
 mod running;
 
@@ -92,7 +92,7 @@ fn check_reports_a_new_tree_as_intact() {
     }
 }
 
-/// A changed byte of a value was reported as intact, because trees had no checksums.
+/// A changed byte of a value was once reported as intact, because trees had no checksums.
 #[test]
 fn check_finds_a_changed_byte_in_a_tree() {
     let folder = folder_with("./x.tree");

@@ -1,8 +1,8 @@
-//! Databases on disk, used by the command line alone and by a server.
+//! Databases on disk, used by commands directly and by a server.
 
 mod running;
 
-use running::{Folder, Server, text, todana};
+use running::{RunningServer, TestFolder, text, todana};
 use std::path::{Path, PathBuf};
 
 const BOTH: [&str; 2] = ["x.hash", "./x.tree"];
@@ -10,7 +10,7 @@ const BOTH: [&str; 2] = ["x.hash", "./x.tree"];
 #[test]
 fn data_commands_work_on_databases_as_on_servers() {
     for name in BOTH {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         let at = |words: &[&str], code| folder.expect(&[words, &["-S", name]].concat(), code);
         at(&["set", "hello", "world", "--flags", "7", "--ttl", "1000"], 0);
         assert_eq!(at(&["get", "hello"], 0), "world");
@@ -40,12 +40,12 @@ fn data_commands_work_on_databases_as_on_servers() {
     }
 }
 
-/// A hash on disk numbered its versions from 1 at each opening, so a version of one opening was
-/// valid in the next.
+/// A hash on disk once numbered its versions from 1 at each opening, so a version of one opening
+/// was valid in the next.
 #[test]
 fn versions_never_repeat_after_a_new_opening() {
     for name in BOTH {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         let mut seen = Vec::new();
         for value in ["1", "2", "3"] {
             folder.expect(&["set", "a", value, "-S", name], 0);
@@ -61,7 +61,7 @@ fn versions_never_repeat_after_a_new_opening() {
 
 #[test]
 fn db_option_and_environment_name_a_database() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     folder.expect(&["set", "a", "1", "--db", "x.hash"], 0);
     let output = todana().args(["get", "a"]).env("TODANA_SERVER", folder.path("x.hash")).output().unwrap();
     assert_eq!(text(&output.stdout), "1");
@@ -69,7 +69,7 @@ fn db_option_and_environment_name_a_database() {
 
 #[test]
 fn reading_commands_create_nothing() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for words in [
         &["get", "a", "-S", "x.hash"][..],
         &["delete", "a", "-S", "x.tree"],
@@ -90,7 +90,7 @@ fn reading_commands_create_nothing() {
 
 #[test]
 fn wrong_database_names_are_explained() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     assert!(folder.complaint(&["get", "a", "-S", "mem:hash"], 2).contains("memory of its server"));
     assert!(folder.complaint(&["copy", "localhost:1", "x.hash"], 2).contains("not a database on disk"));
     std::fs::write(folder.path("f.hash"), "").unwrap();
@@ -100,7 +100,7 @@ fn wrong_database_names_are_explained() {
 
 #[test]
 fn list_has_prefix_range_limit_and_direction() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let keys = ["a", "ab", "abc", "b", "ba", "c\t"];
     let lines: String = keys.iter().map(|key| format!("{}\t1\n", key.replace('\t', "\\t"))).collect();
     for name in BOTH {
@@ -123,7 +123,7 @@ fn list_has_prefix_range_limit_and_direction() {
     assert!(folder.complaint(&["list", "x.hash", "--reverse"], 2).contains("tree"));
 }
 
-/// Returns more records than one batch of the engine, and records longer than a batch.
+/// Returns more records than one batch of the engine, and some that are longer than a batch.
 fn many() -> String {
     let mut lines: Vec<String> = (0..3000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
     lines.push(format!("long\t{}\n", "x".repeat(3_000_000)));
@@ -143,7 +143,7 @@ fn sorted(text: &str) -> String {
 
 #[test]
 fn import_export_and_copy_keep_every_attribute() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let lines = many();
     for name in BOTH {
         assert!(folder.import(name, &lines).status.success());
@@ -167,16 +167,16 @@ fn import_export_and_copy_keep_every_attribute() {
 
 #[test]
 fn faulty_line_is_named_after_loading_the_others() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let output = folder.import("x.hash", "a\t1\nb\n");
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("line 2: there is no tab"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("line 2: no tab"), "{}", text(&output.stderr));
     assert_eq!(folder.expect(&["list", "x.hash"], 0), "a\n");
 }
 
 #[test]
 fn merge_overwrites_or_keeps_existing_records() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     folder.import("one.hash", "a\t1\nb\t1\n");
     folder.import("two.tree", "b\t2\nc\t2\n");
     folder.expect(&["merge", "all.tree", "one.hash", "two.tree"], 0);
@@ -188,20 +188,23 @@ fn merge_overwrites_or_keeps_existing_records() {
 
 #[test]
 fn inform_shows_kind_path_records_and_bytes() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for (name, kind) in [("x.hash", "disk:hash"), ("x.tree", "disk:tree"), ("x.kct", "disk:tree")] {
         folder.import(name, "a\t1\nb\t2\n");
-        let told: serde_json::Value =
+        let printed: serde_json::Value =
             serde_json::from_str(&folder.expect(&["inform", name, "--json"], 0)).unwrap();
-        assert_eq!((&told["kind"], &told["path"], &told["records"]), (&kind.into(), &name.into(), &2.into()));
-        assert!(told["disk_bytes"].as_u64().unwrap() > 0);
+        assert_eq!(
+            (&printed["kind"], &printed["path"], &printed["records"]),
+            (&kind.into(), &name.into(), &2.into())
+        );
+        assert!(printed["disk_bytes"].as_u64().unwrap() > 0);
         assert!(folder.expect(&["inform", name], 0).contains(kind));
     }
 }
 
 #[test]
 fn compaction_returns_the_space_of_old_records() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let lines = |round: u32| -> String {
         (0..4000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
     };
@@ -209,9 +212,9 @@ fn compaction_returns_the_space_of_old_records() {
         assert!(folder.import("x.hash", &lines(round)).status.success());
     }
     folder.expect(&["compact", "x.hash"], 0);
-    let told: serde_json::Value =
+    let printed: serde_json::Value =
         serde_json::from_str(&folder.expect(&["inform", "x.hash", "--json"], 0)).unwrap();
-    let bytes = told["record_bytes"].as_u64().unwrap();
+    let bytes = printed["record_bytes"].as_u64().unwrap();
     assert!(bytes < 2 * 4000 * 1010, "{bytes}");
     assert!(folder.expect(&["check", "x.hash"], 0).starts_with("intact: 4000 records"));
     assert!(folder.complaint(&["compact", "x.tree"], 3).contains("does not exist"));
@@ -225,25 +228,25 @@ fn largest_file(directory: &Path) -> PathBuf {
 
 #[test]
 fn check_finds_a_changed_byte() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     folder.import("x.hash", &many());
     let file = largest_file(folder.path("x.hash").as_ref());
     let mut bytes = std::fs::read(&file).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&file, bytes).unwrap();
-    let told = folder.expect(&["check", "x.hash"], 1);
-    assert!(told.starts_with("damaged: "), "{told}");
+    let printed = folder.expect(&["check", "x.hash"], 1);
+    assert!(printed.starts_with("damaged: "), "{printed}");
 }
 
 #[test]
 fn bench_runs_on_a_database_without_a_server() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for name in BOTH {
         let words = ["bench", name, "--keys", "500", "--requests", "1000", "--threads", "2"];
-        let told = folder.expect(&words, 0);
-        assert!(told.starts_with("store all keys: 500 requests"), "{told}");
-        assert!(told.contains("mix: 1000 requests") && told.contains(" 0 misses"), "{told}");
+        let printed = folder.expect(&words, 0);
+        assert!(printed.starts_with("store all keys: 500 requests"), "{printed}");
+        assert!(printed.contains("mix: 1000 requests") && printed.contains(" 0 misses"), "{printed}");
         assert_eq!(folder.expect(&["count", name], 0), "500\n");
         folder.complaint(&["bench", name, "--vs", "127.0.0.1:1"], 2);
     }
@@ -251,10 +254,10 @@ fn bench_runs_on_a_database_without_a_server() {
 
 #[test]
 fn command_line_opens_the_database_of_a_server() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for name in ["x.hash", "x.tree", "x.tcb"] {
         let path = folder.path(name);
-        let mut server = Server::start(&[&path, "--sync", "always"]);
+        let mut server = RunningServer::start(&[&path, "--sync", "always"]);
         server.expect(&["set", "a", "1"], 0);
         assert_eq!(server.expect(&["count", &server.address], 0), "1\n");
         assert!(server.expect(&["inform", &server.address], 0).contains("records     "));
@@ -265,19 +268,19 @@ fn command_line_opens_the_database_of_a_server() {
         server.child.wait().unwrap();
         assert_eq!(folder.expect(&["get", "a", "-S", name], 0), "1");
         folder.expect(&["set", "b", "2", "-S", name], 0);
-        let server = Server::start(&[&path]);
+        let server = RunningServer::start(&[&path]);
         assert_eq!(server.expect(&["get", "a", "b"], 0), "1\n2\n");
     }
 }
 
 #[test]
 fn banner_lists_databases_of_a_config_file() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.path("x.tree");
     let config = folder.path("todana.toml");
     std::fs::write(&config, format!("database = [\"mem:hash\", \"carts={path}\"]\nsync = \"always\"\n"))
         .unwrap();
-    let mut server = Server::start(&["--config", &config]);
+    let mut server = RunningServer::start(&["--config", &config]);
     let mut lines = Vec::new();
     use std::io::BufRead;
     for _ in 0..2 {
@@ -296,7 +299,7 @@ fn banner_lists_databases_of_a_config_file() {
 
 #[test]
 fn databases_on_disk_are_verified_and_salvaged() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for name in ["x.hash", "x.tree"] {
         folder.import(name, "a\t1\n");
         let made = format!("made-{name}");
@@ -309,11 +312,11 @@ fn databases_on_disk_are_verified_and_salvaged() {
 
 #[test]
 fn options_unfit_for_a_database_are_refused() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for (words, what) in [
         (&["serve", "x.txt"][..], "PATH.hash"),
         (&["serve", "x.hash", "--data-dir", "d"], "its own path"),
-        (&["serve", "x.hash", "x.hash"], "told apart"),
+        (&["serve", "x.hash", "x.hash"], "has the same name as"),
         (&["serve", "x.tree#capcnt=5", "-M"], "(-M, when_full)"),
         (&["serve", "mem:hash", "%", "--data-dir", "d"], "NAME=%"),
         (&["serve", "mem:hash", "log=%", "--data-dir", "d"], "reserved"),

@@ -3,26 +3,26 @@
 
 mod running;
 
-use running::{Folder, Server, text, todana};
+use running::{RunningServer, TestFolder, text, todana};
 use std::fs;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Returns all records of a database or a server as text, in order.
-fn records(folder: &Folder, place: &str) -> Vec<String> {
+/// Returns all records of a database or a server as text, in the order of their keys.
+fn records(folder: &TestFolder, place: &str) -> Vec<String> {
     let exported = folder.expect(&["export", place], 0);
     let mut lines: Vec<String> = exported.lines().map(String::from).collect();
     lines.sort();
     lines
 }
 
-fn fill(folder: &Folder, place: &str, lines: &str) {
+fn fill(folder: &TestFolder, place: &str, lines: &str) {
     assert!(folder.import(place, lines).status.success());
 }
 
-/// Returns records with all possible attributes, and one longer than a piece of a backup.
+/// Returns records with all possible attributes, and one that is longer than a piece of a backup.
 fn many() -> String {
     let mut lines: Vec<String> = (0..5000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
     lines.push(format!("long\t{}\n", "x".repeat(3_000_000)));
@@ -41,7 +41,7 @@ fn largest_file(directory: &Path) -> std::path::PathBuf {
 #[test]
 fn backup_without_a_server_restores_every_record() {
     for (name, to) in [("x.hash", &["again.hash"][..]), ("x.tree", &["again.tree", "again.hash"])] {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         fill(&folder, name, &many());
         let all = records(&folder, name);
         assert_eq!(all.len(), 5005);
@@ -54,28 +54,77 @@ fn backup_without_a_server_restores_every_record() {
             assert!(said.starts_with(&format!("{to}: 5005 records")), "{said}");
             assert_eq!(records(&folder, to), all);
             assert!(folder.expect(&["check", to], 0).starts_with("intact: 5005 records"));
-            // The result is an ordinary database: it can be written and reopened.
+            // The result is an ordinary database, which can be written and opened again.
             folder.expect(&["set", "new", "1", "-S", to], 0);
             assert_eq!(folder.expect(&["get", "new", "-S", to], 0), "1");
-            assert!(folder.complaint(&["restore", "saved", to], 2).contains("there already"));
+            assert!(folder.complaint(&["restore", "saved", to], 2).contains("exists already"));
         }
         // The source has continued unchanged.
         assert_eq!(records(&folder, name), all);
-        assert!(folder.complaint(&["backup", name, "saved"], 2).contains("there already"));
+        assert!(folder.complaint(&["backup", name, "saved"], 2).contains("exists already"));
+    }
+}
+
+#[test]
+fn numbered_records_survive_copies_backups_and_salvage() {
+    let folder = TestFolder::new();
+    let mut lines: Vec<String> = (1..=5000).map(|number| format!("{number}\tvalue {number}\n")).collect();
+    lines.push("6001\t1\t77\n6002\t1\t0\t4000000000\n6003\t1\t5\t4000000000~300\n".into());
+    lines.push("6004\t\n".into());
+    // The database keeps the width with which it is created.
+    fill(&folder, "x.fixed#width=20", &lines.concat());
+    let all = records(&folder, "x.fixed");
+    assert_eq!(all.len(), 5004);
+    assert!(!folder.import("x.fixed", "7000\tmore than twenty bytes\n").status.success());
+    assert!(!folder.import("x.fixed", "word\t1\n").status.success());
+    assert_eq!(folder.expect(&["list", "x.fixed", "--limit", "3"], 0), "1\n2\n3\n");
+    assert!(folder.expect(&["verify", "x.fixed"], 0).starts_with("intact: 5004 records"));
+
+    folder.expect(&["copy", "x.fixed", "copy.hash"], 0);
+    folder.expect(&["copy", "copy.hash", "copy.fixed"], 0);
+    folder.expect(&["backup", "x.fixed", "saved"], 0);
+    assert!(folder.expect(&["verify", "saved"], 0).starts_with("a backup as of 2"));
+    for to in ["again.fixed", "again.tree"] {
+        folder.expect(&["restore", "saved", to], 0);
+    }
+    fs::remove_dir_all(folder.path("copy.fixed") + "/log").unwrap();
+    folder.complaint(&["count", "copy.fixed"], 3);
+    folder.expect(&["salvage", "copy.fixed", "salvaged.fixed"], 0);
+    for name in ["copy.hash", "again.fixed", "again.tree", "salvaged.fixed"] {
+        assert!(records(&folder, name) == all, "{name}");
+    }
+    // The directory cannot be opened as another kind.
+    fs::rename(folder.path("again.fixed"), folder.path("other.tree")).unwrap();
+    assert!(folder.complaint(&["count", "other.tree"], 2).contains("a numbered database on disk"));
+
+    // The records move to a database in memory with a data directory, and back.
+    let data = folder.path("data");
+    folder.expect(&["restore", "saved", "data"], 0);
+    for restart in [false, true] {
+        let server = RunningServer::start(&["mem:fixed#width=20", "--data-dir", &data]);
+        assert_eq!(server.expect(&["get", "0017"], 0), "value 17");
+        assert_eq!(server.expect(&["get", "max"], 0), if restart { "new" } else { "" });
+        assert_eq!(server.expect(&["count", &server.address], 0), if restart { "5005\n" } else { "5004\n" });
+        server.expect(&["set", "next", "new"], 0);
+        server.expect(&["delete", "1"], 0);
+        if !restart {
+            server.expect(&["set", "1", "value 1"], 0);
+        }
     }
 }
 
 #[test]
 fn tree_restores_to_memory_hash_names_its_target() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     fill(&folder, "x.tree", &many());
     folder.expect(&["backup", "x.tree", "saved"], 0);
     folder.expect(&["restore", "saved", "data"], 0);
-    let server = Server::start(&["-m", "0", "--data-dir", &folder.path("data")]);
+    let server = RunningServer::start(&["-m", "0", "--data-dir", &folder.path("data")]);
     assert_eq!(server.expect(&["get", "k00017"], 0), "value 17");
     assert_eq!(server.expect(&["count", &server.address], 0), "5005\n");
     drop(server);
-    // A data directory becomes a database on disk too; its records need not pass through memory.
+    // A data directory can also be restored to a database on disk, without reading all records into
+    // memory.
     folder.expect(&["restore", "data", "from-data.tree"], 0);
     assert_eq!(records(&folder, "from-data.tree"), records(&folder, "x.tree"));
 
@@ -84,15 +133,15 @@ fn tree_restores_to_memory_hash_names_its_target() {
     for target in ["data2", "x2.tree"] {
         assert!(folder.complaint(&["restore", "files", target], 2).contains("NAME.hash"));
     }
-    assert!(folder.complaint(&["restore", "files", "y.hash", "--until", "1"], 2).contains("no log"));
+    assert!(folder.complaint(&["restore", "files", "y.hash", "--until", "1"], 2).contains("without a log"));
     assert!(folder.complaint(&["serve", "--data-dir", "files"], 3).contains("is a backup"));
     assert!(!Path::new(&folder.path("y.hash")).exists() && !Path::new(&folder.path("x2.tree")).exists());
 }
 
 #[test]
 fn damaged_hash_is_backed_up_and_reported_everywhere() {
-    let folder = Folder::new();
-    // A remaining record keeps the segment, and the old records in it.
+    let folder = TestFolder::new();
+    // Because of one remaining record, the segment stays, with the old records in it.
     fill(&folder, "x.hash", "stays\t1\nold\ta value that is replaced\n");
     fill(&folder, "x.hash", "old\tnew\nother\t1\n");
     let segments = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
@@ -115,8 +164,8 @@ fn damaged_hash_is_backed_up_and_reported_everywhere() {
     assert_eq!(folder.expect(&["get", "old", "-S", "x.hash"], 0), "new");
 }
 
-/// A single writer counts up. At whatever time a backup was taken, it has all numbers up to one,
-/// and none after it.
+/// A single writer counts up. A backup has all numbers up to the one of its time, and none after
+/// it.
 fn assert_consistent(records: &[String], at_least: u64) {
     let numbers: Vec<u64> =
         records.iter().filter_map(|line| line.strip_prefix('n')?.split('\t').next()?.parse().ok()).collect();
@@ -127,7 +176,8 @@ fn assert_consistent(records: &[String], at_least: u64) {
         let line = records.iter().find(|line| line.starts_with(&format!("{name}\t"))).unwrap();
         line.split('\t').nth(1).unwrap().parse().unwrap()
     };
-    // Each number writes two more records in order: `first`, the number, `second`.
+    // For each number, the writer stores two more records in this order: `first`, the number,
+    // `second`.
     let (first, second) = (last("first"), last("second"));
     let all = [(count - 1, count - 1), (count - 1, count.wrapping_sub(2)), (count, count - 1)];
     assert!(all.contains(&(first, second)), "{count}: {first}, {second}");
@@ -136,9 +186,9 @@ fn assert_consistent(records: &[String], at_least: u64) {
 #[test]
 fn backup_of_a_running_server_is_consistent() {
     for name in ["x.hash", "x.tree"] {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         fill(&folder, name, &many());
-        let server = Server::start(&[&folder.path(name), "-t", "2", "--admin-port", "0"]);
+        let server = RunningServer::start(&[&folder.path(name), "-t", "2", "--admin-port", "0"]);
         let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -161,7 +211,7 @@ fn backup_of_a_running_server_is_consistent() {
                 }
             });
             for round in 0..4 {
-                // A new record has been written since the last backup.
+                // A record was written since the last backup.
                 let before = written.load(Ordering::SeqCst);
                 while written.load(Ordering::SeqCst) < before + 100 {
                     std::thread::yield_now();
@@ -182,15 +232,15 @@ fn backup_of_a_running_server_is_consistent() {
     }
 }
 
-/// Compaction removes files while they are sent. They are sent completely all the same.
+/// If compaction removes files while they are sent, they are sent completely nevertheless.
 #[test]
 fn hash_backup_is_complete_during_compaction() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let lines = |round: u32| -> String {
         (0..8000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
     };
     fill(&folder, "x.hash", &lines(0));
-    let server = Server::start(&[&folder.path("x.hash"), "-t", "2", "--admin-port", "0"]);
+    let server = RunningServer::start(&[&folder.path("x.hash"), "-t", "2", "--admin-port", "0"]);
     let before = records(&folder, &server.address);
     let files = |path: &str| fs::read_dir(path).unwrap().count();
     let first = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
@@ -202,7 +252,7 @@ fn hash_backup_is_complete_during_compaction() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // The backup has begun when its directory exists and contains data.
+    // The backup has started when its directory exists and contains data.
     while !Path::new(&folder.path("saved.partial/hash")).exists()
         || files(&folder.path("saved.partial/hash")) == 0
     {
@@ -211,7 +261,8 @@ fn hash_backup_is_complete_during_compaction() {
     for round in 1..4 {
         fill(&folder, &server.address, &lines(round));
     }
-    // A file of the start has been removed, or the backup ended before that could happen.
+    // The loop ends when a file from the start has been removed, or when the backup has ended
+    // before that.
     while first.iter().all(|path| path.exists()) && slow.try_wait().unwrap().is_none() {
         std::thread::yield_now();
     }
@@ -223,11 +274,11 @@ fn hash_backup_is_complete_during_compaction() {
 
 #[test]
 fn databases_are_backed_up_by_number_or_name() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     fill(&folder, "x.tree", "in\tthe tree\n");
     fill(&folder, "x.hash", "in\tthe hash\n");
     let (tree, hash) = (format!("users={}", folder.path("x.tree")), folder.path("x.hash"));
-    let server = Server::start(&["mem:hash", &tree, &hash, "--admin-port", "0"]);
+    let server = RunningServer::start(&["mem:hash", &tree, &hash, "--admin-port", "0"]);
     let backup = |name: &str, to: &str, code| {
         let output = folder.run(&["backup", &server.address, to, "--database", name]);
         assert_eq!(output.status.code(), Some(code), "{name}: {}", text(&output.stderr));
@@ -261,9 +312,9 @@ fn databases_are_backed_up_by_number_or_name() {
 
 #[test]
 fn damaged_backup_of_a_hash_is_not_restored() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     fill(&folder, "x.hash", &many());
-    // The list has a correct checksum of what was damaged before.
+    // The manifest has the right checksums of files that were damaged before the backup.
     for damages_first in [false, true] {
         let file = if damages_first { "x.hash" } else { "saved0/hash" };
         let damage = || {
@@ -277,16 +328,16 @@ fn damaged_backup_of_a_hash_is_not_restored() {
             damage();
             let complaint = folder.complaint(&["backup", "x.hash", "saved1"], 1);
             assert!(complaint.contains("checksum"), "{complaint}");
-            let told = folder.expect(&["verify", "saved1"], 1);
-            assert!(told.contains("damaged: saved1/hash/"), "{told}");
+            let printed = folder.expect(&["verify", "saved1"], 1);
+            assert!(printed.contains("damaged: saved1/hash/"), "{printed}");
             let complaint = folder.complaint(&["restore", "saved1", "again.hash"], 3);
-            assert!(complaint.contains("damaged before it was backed up"), "{complaint}");
+            assert!(complaint.contains("damaged before the backup"), "{complaint}");
             assert!(!Path::new(&folder.path("again.hash")).exists());
         } else {
             folder.expect(&["backup", "x.hash", "saved0"], 0);
             damage();
-            let told = folder.expect(&["verify", "saved0"], 1);
-            assert!(told.contains("damaged: saved0/hash/"), "{told}");
+            let printed = folder.expect(&["verify", "saved0"], 1);
+            assert!(printed.contains("damaged: saved0/hash/"), "{printed}");
             let complaint = folder.complaint(&["restore", "saved0", "again.hash"], 3);
             assert!(complaint.contains("checksum"), "{complaint}");
             assert!(!Path::new(&folder.path("again.hash")).exists());

@@ -1,9 +1,9 @@
-//! A server on a hash whose file has changed on disk: the damage is reported in `stats databases`,
-//! `/metrics` and the log, until the record is overwritten.
+//! A server with a hash whose file was changed on disk. The damage is reported in `stats
+//! databases`, in `/metrics` and in the log, until the record is overwritten.
 
 mod running;
 
-use running::{Folder, todana};
+use running::{TestFolder, todana};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// A server with a readable log.
+/// A server whose log the test reads.
 struct LoggedServer {
     child: Child,
     address: String,
@@ -27,7 +27,7 @@ impl LoggedServer {
         let banner = running::banner(&mut BufReader::new(child.stdout.take().unwrap()));
         let (sender, log) = channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        // The reader ends with the server.
+        // This thread ends when the server has ended.
         std::thread::spawn(move || {
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
@@ -54,7 +54,7 @@ impl LoggedServer {
 
     fn ask(&self, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(running::WAIT_MAX)).unwrap();
         stream.write_all(&[request, b"quit\r\n"].concat()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -63,7 +63,7 @@ impl LoggedServer {
 
     /// Waits for a line of the log with these words.
     fn wait_for_log(&self, words: &str) -> String {
-        let until = Instant::now() + running::PATIENCE;
+        let until = Instant::now() + running::WAIT_MAX;
         loop {
             let line = self.log.recv_timeout(until.saturating_duration_since(Instant::now()));
             let line = line.unwrap_or_else(|error| panic!("{words}: {error}"));
@@ -82,7 +82,7 @@ impl Drop for LoggedServer {
 }
 
 /// Flips a bit of a value on disk.
-fn spoil(folder: &Path, bytes: &[u8]) {
+fn damage(folder: &Path, bytes: &[u8]) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let mut content = std::fs::read(&path).unwrap();
@@ -102,7 +102,7 @@ fn set(server: &LoggedServer, key: &str, value: &[u8]) {
 
 #[test]
 fn damaged_record_is_reported_until_it_is_overwritten() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let name = folder.path("x.hash");
     let server = LoggedServer::start(&name);
     set(&server, "crane", b"one whose bytes will change on disk");
@@ -110,7 +110,7 @@ fn damaged_record_is_reported_until_it_is_overwritten() {
         set(&server, &format!("filler{n}"), &[b'x'; 100_000]);
     }
     server.stop();
-    spoil(Path::new(&name), b"one whose bytes will change");
+    damage(Path::new(&name), b"one whose bytes will change");
 
     let server = LoggedServer::start(&name);
     let stat = |name: &str| {
@@ -122,19 +122,20 @@ fn damaged_record_is_reported_until_it_is_overwritten() {
     let label = name.replace('\\', "\\\\");
     assert_eq!((stat("damaged_records").as_deref(), stat("trouble")), (Some("0"), None));
     has_line(&format!("todana_database_in_trouble{{db=\"{label}\"}} 0"));
-    // Old records, until compaction reaches the segment.
-    let until = Instant::now() + running::PATIENCE;
+    // Old records are written until compaction reaches the segment.
+    let until = Instant::now() + running::WAIT_MAX;
     let mut round = 0;
     while stat("trouble").is_none() {
         assert!(Instant::now() < until, "compaction has not come across it");
         set(&server, &format!("filler{}", round % 15), &[b'y'; 100_000]);
-        // More remaining records than in the damaged segment, so that this one is compacted first.
+        // More records remain in this segment than in the damaged one, so the damaged one is
+        // compacted first.
         set(&server, &format!("stays{round}"), &[b'z'; 1000]);
         round += 1;
     }
     let place = |text: &str| assert!(text.contains("0000000001.segment, offset "), "{text}");
     place(&stat("trouble").unwrap());
-    place(&server.wait_for_log("housekeeping cannot go on"));
+    place(&server.wait_for_log("maintenance: cannot continue"));
     has_line(&format!("todana_database_in_trouble{{db=\"{label}\"}} 1"));
     assert!(server.ask(b"get crane\r\n").starts_with("SERVER_ERROR"));
     assert_eq!(stat("damaged_records").as_deref(), Some("0"));
@@ -142,18 +143,18 @@ fn damaged_record_is_reported_until_it_is_overwritten() {
     set(&server, "crane", b"whole again");
     assert_eq!(stat("damaged_records").as_deref(), Some("1"));
     place(&stat("last_damage").unwrap());
-    place(&server.wait_for_log("damaged records were overwritten or removed"));
+    place(&server.wait_for_log("damaged records: overwritten or removed"));
     has_line(&format!("todana_database_damaged_records_total{{db=\"{label}\"}} 1"));
-    let until = Instant::now() + running::PATIENCE;
+    let until = Instant::now() + running::WAIT_MAX;
     while stat("trouble").is_some() {
-        assert!(Instant::now() < until, "housekeeping does not go on");
+        assert!(Instant::now() < until, "maintenance does not continue");
     }
     has_line(&format!("todana_database_in_trouble{{db=\"{label}\"}} 0"));
     assert_eq!(server.ask(b"get crane\r\n"), "VALUE crane 0 11\r\nwhole again\r\nEND\r\n");
-    // Nothing is reported twice.
-    let told: Vec<String> = server.log.try_iter().collect();
+    // No damage is reported twice.
+    let printed: Vec<String> = server.log.try_iter().collect();
     assert!(
-        told.iter().all(|line| !line.contains("housekeeping cannot") && !line.contains("damaged")),
-        "{told:?}"
+        printed.iter().all(|line| !line.contains("maintenance: cannot") && !line.contains("damaged")),
+        "{printed:?}"
     );
 }

@@ -1,9 +1,10 @@
-//! A server whose disk is full, or whose directory is not writable: writes are refused and counted,
-//! reads continue, and nothing acknowledged is lost. Afterwards the server works as before.
+//! A server whose disk is full, or whose directory is not writable. Writes are refused and counted,
+//! reads are served, and nothing acknowledged is lost. When the cause is removed, the server works
+//! as before.
 
 mod running;
 
-use running::{Client, Server, SmallDisk, eventually, has_run as run, text, todana};
+use running::{RunningServer, SmallDisk, TextClient, eventually, has_run as run, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +17,7 @@ const REFUSED: &str = "SERVER_ERROR cannot write the update log\r\n";
 /// The ID of a user without rights.
 const NOBODY: u32 = 65534;
 
-impl Client {
+impl TextClient {
     fn value(&mut self, key: &str) -> Option<Vec<u8>> {
         let head = self.ask(&format!("get {key}\r\n"));
         if head == "END\r\n" {
@@ -34,14 +35,14 @@ fn options<'a>(directory: &'a Path, sync: &'a str) -> [&'a str; 8] {
     ["--data-dir", directory.to_str().unwrap(), "--sync", sync, "-t", "2", "-m", "64"]
 }
 
-/// Writes until a write is refused, and checks the server then and after `relieve` has ended the
-/// trouble. `is_full`: removals still succeed.
-fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve: impl FnMut()) {
-    let mut client = Client::connect(server);
+/// Writes until a write is refused. Checks the server then, and again after `relieve` has removed
+/// the cause. If `is_full` is true, removals must succeed in the meantime.
+fn trouble_and_relief(server: &RunningServer, value: &[u8], is_full: bool, mut relieve: impl FnMut()) {
+    let mut client = TextClient::connect(server);
     let mut last = 0;
     assert_eq!(client.set("doomed", b"v"), "STORED\r\n");
     let said = loop {
-        // Overwrites a few records, so that the log grows but the data does not.
+        // Only a few records are overwritten, so that the log grows but the data does not.
         match client.set(&format!("k{}", last % 8), &[last.to_string().as_bytes(), b" ", value].concat()) {
             said if said == "STORED\r\n" => last += 1,
             said => break said,
@@ -50,8 +51,8 @@ fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve:
     };
     assert_eq!(said, REFUSED);
     assert!(last > 0);
-    let mut client = Client::connect(server);
-    // A smaller write may have succeeded in between.
+    let mut client = TextClient::connect(server);
+    // A smaller write may have succeeded in the meantime.
     eventually("it is known", || client.stat("todana_log_health") == "stuck");
     let refused_before: u64 = client.stat("todana_log_refusals").parse().unwrap();
     let changes = ["set k 0 0 1\r\nv\r\n", "incr k0 1\r\n", "touch k0 10\r\n"];
@@ -65,7 +66,7 @@ fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve:
         assert_eq!(client.ask("delete doomed\r\n"), "DELETED\r\n");
         assert_eq!(client.value("doomed"), None);
     }
-    // Reads continue, with any versions.
+    // Reads are served, even if they request versions.
     let number = |value: Vec<u8>| text(&value).split(' ').next().unwrap().parse::<u32>().unwrap();
     let key = format!("k{}", (last - 1) % 8);
     assert_eq!(client.value(&key).map(number), Some(last - 1));
@@ -76,10 +77,10 @@ fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve:
     assert_eq!(client.value(&key).map(number), Some(last - 1));
 }
 
-/// The records of `trouble_and_relief` survive a kill.
-fn survives_a_kill(mut server: Server, start: impl Fn() -> Server) {
-    let mut client = Client::connect(&server);
-    let all = |client: &mut Client| ["k0", "k1", "k2", "k3", "after"].map(|key| client.value(key));
+/// Checks that the records of `trouble_and_relief` survive a kill.
+fn survives_a_kill(mut server: RunningServer, start: impl Fn() -> RunningServer) {
+    let mut client = TextClient::connect(&server);
+    let all = |client: &mut TextClient| ["k0", "k1", "k2", "k3", "after"].map(|key| client.value(key));
     let before = all(&mut client);
     assert_eq!(before[4].as_deref(), Some(&b"v"[..]));
     // With `--sync always`, an acknowledged write proves that all earlier ones are on disk.
@@ -88,7 +89,7 @@ fn survives_a_kill(mut server: Server, start: impl Fn() -> Server) {
     server.child.wait().unwrap();
     drop(server);
     let server = start();
-    assert_eq!(all(&mut Client::connect(&server)), before);
+    assert_eq!(all(&mut TextClient::connect(&server)), before);
 }
 
 fn is_root() -> bool {
@@ -102,11 +103,11 @@ fn full_disk_refuses_writes_until_it_has_room() {
         eprintln!("skipped: no file system can be mounted here");
         return;
     };
-    // A foreign file, which is removed later.
+    // This foreign file fills the disk, and is removed later.
     let ballast = small.path("ballast");
     fs::write(&ballast, vec![0; 2 << 20]).unwrap();
     let directory = small.path("data");
-    let start = || Server::start(&options(&directory, "always"));
+    let start = || RunningServer::start(&options(&directory, "always"));
     let server = start();
     trouble_and_relief(&server, &[b'v'; 10_000], true, || fs::remove_file(&ballast).unwrap());
     survives_a_kill(server, start);
@@ -116,7 +117,7 @@ fn full_disk_refuses_writes_until_it_has_room() {
 fn file_size_limit_acts_like_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("data");
-    let start = || Server::start(&options(&directory, "always"));
+    let start = || RunningServer::start(&options(&directory, "always"));
     let server = start();
     let limit =
         |limit: &str| run("prlimit", &["--pid", &server.child.id().to_string(), &format!("--fsize={limit}")]);
@@ -128,7 +129,8 @@ fn file_size_limit_acts_like_a_full_disk() {
     survives_a_kill(server, start);
 }
 
-/// Creates a folder of the user nobody, with the executable. `None` if that is impossible.
+/// Creates a folder that belongs to the user nobody and contains the executable. Returns `None` if
+/// that is impossible.
 fn nobodys() -> Option<(tempfile::TempDir, PathBuf)> {
     if !is_root() || !run("setpriv", &["--version"]) {
         eprintln!("skipped: only root can run a server as somebody else, with setpriv");
@@ -139,10 +141,10 @@ fn nobodys() -> Option<(tempfile::TempDir, PathBuf)> {
     let directory = folder.path().join("data");
     fs::create_dir(&directory).unwrap();
     chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
-    // A copy, because nobody may not be able to reach the executable.
+    // The executable is copied, because nobody may not be able to reach the original.
     let copy = folder.path().join("todana");
-    // Copied by another process: a file that this process had open for writing could not be
-    // executed while another thread forks.
+    // Another process copies it. If this process had the file open for writing while another thread
+    // forks, the file could not be executed.
     assert!(run("cp", &[env!("CARGO_BIN_EXE_todana"), copy.to_str().unwrap()]));
     Some((folder, directory))
 }
@@ -155,12 +157,12 @@ fn as_nobody(folder: &Path) -> Command {
     command
 }
 
-/// A log that could not start its next segment refused all changes, although the current one had
-/// room.
+/// If the log could not start its next segment, it once refused all changes, although the current
+/// segment had room.
 #[test]
 fn log_continues_in_its_segment_without_directory_rights() {
     let Some((folder, directory)) = nobodys() else { return };
-    let start = || Server::start_as(as_nobody(folder.path()), &options(&directory, "always"));
+    let start = || RunningServer::start_as(as_nobody(folder.path()), &options(&directory, "always"));
     let server = start();
     let log = directory.join("log");
     let segments = || {
@@ -169,7 +171,7 @@ fn log_continues_in_its_segment_without_directory_rights() {
     };
     chown(&log, Some(0), Some(0)).unwrap();
     fs::set_permissions(&log, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut client = Client::connect(&server);
+    let mut client = TextClient::connect(&server);
     let value = vec![b'v'; 1_000_000];
     // A segment has 64 MiB.
     for number in 0..70 {
@@ -196,10 +198,10 @@ fn unusable_directory_is_named_at_the_start() {
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
     let said = refused(todana(), &file);
-    assert!(said.contains(&format!("{} is a file; the data wants a directory", file.display())), "{said}");
+    assert!(said.contains(&format!("{}: is a file; a data directory is needed", file.display())), "{said}");
     if let Some(small) = SmallDisk::mount("ro") {
         let said = refused(todana(), &small.path("data"));
-        assert!(said.contains("/data: Read-only file system"), "{said}");
+        assert!(said.contains("/data: cannot create it: Read-only file system"), "{said}");
     } else {
         eprintln!("skipped: no file system can be mounted here");
     }
@@ -218,9 +220,9 @@ fn unusable_directory_is_named_at_the_start() {
 fn second_server_on_a_directory_harms_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("data");
-    let start = || Server::start(&options(&directory, "always"));
+    let start = || RunningServer::start(&options(&directory, "always"));
     let server = start();
-    let mut client = Client::connect(&server);
+    let mut client = TextClient::connect(&server);
     assert_eq!(client.set("before", b"v"), "STORED\r\n");
     let files = || {
         let mut names: Vec<_> =
@@ -234,22 +236,22 @@ fn second_server_on_a_directory_harms_nothing() {
     let second = second.unwrap();
     assert_eq!(second.status.code(), Some(3));
     let said = text(&second.stderr);
-    assert!(said.contains(&format!("{} is open in another process", directory.display())), "{said}");
+    assert!(said.contains(&format!("{}: is open in another process", directory.display())), "{said}");
     assert_eq!(files(), before);
     assert_eq!(client.set("after", b"v"), "STORED\r\n");
     survives_a_kill(server, start);
 }
 
-/// The reading thread does not notice a signal while the file blocks it. The first signal waits,
-/// the second ends the process.
+/// While the file blocks the reading thread, this thread does not notice a signal. The first signal
+/// waits, and the second ends the process.
 #[test]
 fn second_signal_ends_a_loading_server() {
     let folder = tempfile::tempdir().unwrap();
-    let mut server = Server::start(&options(folder.path(), "always"));
-    assert_eq!(Client::connect(&server).set("k", b"v"), "STORED\r\n");
+    let mut server = RunningServer::start(&options(folder.path(), "always"));
+    assert_eq!(TextClient::connect(&server).set("k", b"v"), "STORED\r\n");
     server.signal("TERM");
     assert!(server.child.wait().unwrap().success());
-    // A hole that takes hours to read.
+    // The file gets a hole that takes hours to read.
     let segment = fs::read_dir(folder.path().join("log")).unwrap().next().unwrap().unwrap().path();
     fs::File::options().write(true).open(&segment).unwrap().set_len(1 << 43).unwrap();
     let mut command = todana();

@@ -1,8 +1,8 @@
-//! `dump` and `load` lose nothing, neither between them nor on the way.
+//! `dump` and `load` lose no records, and `dump` changes none.
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{RunningServer, text, todana};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -10,21 +10,21 @@ use std::process::{Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longer than any machine needs; it only ends a hanging test.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// This time is longer than any machine needs. It only ends a test that hangs.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A connection with requests and their expected replies.
-struct Wire(TcpStream);
+/// A connection on which a test plays the server or a client: it sends bytes and expects others.
+struct ScriptedConnection(TcpStream);
 
-impl Wire {
-    fn open(server: &Server) -> Wire {
-        Wire::over(TcpStream::connect(&server.address).unwrap())
+impl ScriptedConnection {
+    fn open(server: &RunningServer) -> ScriptedConnection {
+        ScriptedConnection::over(TcpStream::connect(&server.address).unwrap())
     }
 
-    fn over(stream: TcpStream) -> Wire {
+    fn over(stream: TcpStream) -> ScriptedConnection {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Wire(stream)
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        ScriptedConnection(stream)
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -43,17 +43,22 @@ impl Wire {
     }
 }
 
-/// A server that `play` acts out on the connections that a command opens, in order.
-fn pretend<const N: usize>(play: impl FnOnce([Wire; N]) + Send + 'static) -> (String, JoinHandle<()>) {
+/// Starts a server whose behaviour `play` determines. `play` receives the connections that a
+/// command opens, in order.
+fn scripted_server<const N: usize>(
+    play: impl FnOnce([ScriptedConnection; N]) + Send + 'static,
+) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let server = std::thread::spawn(move || play([(); N].map(|()| Wire::over(listener.accept().unwrap().0))));
+    let server = std::thread::spawn(move || {
+        play([(); N].map(|()| ScriptedConnection::over(listener.accept().unwrap().0)))
+    });
     (address, server)
 }
 
-/// Answers the requests of a dump before the first value: the number of records, the support for
-/// meta commands, and the keys.
-fn list(keys: &mut Wire, values: &mut Wire, meta: &[u8], listed: &[u8]) {
+/// Answers the requests of a dump before the first value: for the number of records, for the
+/// support of meta commands, and for the keys.
+fn list(keys: &mut ScriptedConnection, values: &mut ScriptedConnection, meta: &[u8], listed: &[u8]) {
     values.expect(b"stats\r\n");
     values.send(b"STAT curr_items 2\r\nEND\r\n");
     values.expect(b"mg IA== b u\r\n");
@@ -79,19 +84,19 @@ fn files(directory: &Path) -> Vec<String> {
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Dumps left out keys with control bytes and keys that need base64, with exit code 0.
+/// Dumps once left out keys with control bytes and keys that need base64, and exited with code 0.
 #[test]
 fn keys_of_any_bytes_survive_dump_and_load() {
-    let (from, to) = (Server::start(&[]), Server::start(&[]));
-    let (mut old, mut new) = (Wire::open(&from), Wire::open(&to));
+    let (from, to) = (RunningServer::start(&[]), RunningServer::start(&[]));
+    let (mut old, mut new) = (ScriptedConnection::open(&from), ScriptedConnection::open(&to));
     old.ask(b"set plain 1 2000000001 1\r\n1\r\n", b"STORED\r\n");
-    // Keys that fit into text, at the minimum length, and at lengths whose base64 would be too
-    // long.
+    // These keys can be written as text. Some have the minimum length, others a length whose base64
+    // would be too long.
     let long = [&b"\x01\r\t\x7f\xff"[..], &[b'k'; 245]].concat();
     for key in [&b"a\tb"[..], b"\x01", b"\x7f", b"k\rk", b"k\r", b"\xff\x80", &long] {
         old.ask(&[b"set ", key, b" 7 2000000000 2\r\n\r\n\r\n"].concat(), b"STORED\r\n");
     }
-    // `a b`, `a LF b`, a blank, `a NUL b`, and 186 blanks, with flags and expiry.
+    // The keys are `a b`, `a LF b`, a blank, `a NUL b`, and 186 blanks. They have flags and expiry.
     let blanks = "ICAg".repeat(62);
     for key in ["YSBi", "YQpi", "IA==", "YQBi", &blanks] {
         old.ask(format!("ms {key} 2 b F4294967295 T2000000000\r\n\t\n\r\n").as_bytes(), b"HD\r\n");
@@ -112,8 +117,8 @@ fn keys_of_any_bytes_survive_dump_and_load() {
     }
 
     let loaded = to.run(&["load", first.to_str().unwrap()]);
-    let told = "13 records loaded, 0 expired skipped, 0 refused\n";
-    assert_eq!((loaded.status.code(), text(&loaded.stderr)), (Some(0), told.into()));
+    let printed = "13 records loaded, 0 expired skipped, 0 refused\n";
+    assert_eq!((loaded.status.code(), text(&loaded.stderr)), (Some(0), printed.into()));
     new.ask(
         &[b"get ", &long[..], b"\r\n"].concat(),
         &[b"VALUE ", &long[..], b" 7 2\r\n\r\n\r\nEND\r\n"].concat(),
@@ -127,10 +132,10 @@ fn keys_of_any_bytes_survive_dump_and_load() {
 
 #[test]
 fn dump_with_omitted_record_names_it_and_fails() {
-    let server = Server::start(&[]);
-    // For memcached 1.6.18 a NUL ends the line, and this key is too long for base64.
+    let server = RunningServer::start(&[]);
+    // For memcached 1.6.18, a NUL ends the line. The key is too long for base64.
     let key = [&[b'k'; 249][..], b"\0"].concat();
-    let mut wire = Wire::open(&server);
+    let mut wire = ScriptedConnection::open(&server);
     wire.ask(&[b"set ", &key[..], b" 0 0 1\r\nx\r\n"].concat(), b"STORED\r\n");
     wire.ask(b"set other 0 0 1\r\ny\r\n", b"STORED\r\n");
     let output = server.run(&["dump", "-"]);
@@ -144,7 +149,7 @@ fn dump_with_omitted_record_names_it_and_fails() {
 
 #[test]
 fn server_without_base64_is_dumped_except_binary_keys() {
-    let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
+    let (address, server) = scripted_server(|[mut keys, mut values]: [ScriptedConnection; 2]| {
         list(
             &mut keys,
             &mut values,
@@ -163,10 +168,10 @@ fn server_without_base64_is_dumped_except_binary_keys() {
     server.join().unwrap();
 }
 
-/// A server that does not understand such a write would execute its value as commands.
+/// If a server does not understand such a write, it executes the value as commands.
 #[test]
 fn base64_keys_are_not_sent_without_support() {
-    let (address, server) = pretend(|[mut wire]: [Wire; 1]| {
+    let (address, server) = scripted_server(|[mut wire]: [ScriptedConnection; 1]| {
         wire.expect(b"set a 0 0 1\r\n1\r\n");
         wire.send(b"STORED\r\n");
         wire.expect(b"mg IA== b u\r\n");
@@ -185,12 +190,12 @@ fn base64_keys_are_not_sent_without_support() {
     server.join().unwrap();
 }
 
-/// 64 values were collected before the first was written: gigabytes of large values.
+/// 64 values were once collected before the first was written: gigabytes, if the values are large.
 #[test]
 fn value_is_written_before_the_next_arrives() {
     const LARGE: usize = 1 << 20;
     let (written, first_is_written) = std::sync::mpsc::channel::<()>();
-    let (address, server) = pretend(move |[mut keys, mut values]: [Wire; 2]| {
+    let (address, server) = scripted_server(move |[mut keys, mut values]: [ScriptedConnection; 2]| {
         list(&mut keys, &mut values, b"EN\r\n", b"key=a exp=-1 size=1048576 \nkey=b exp=-1 size=1 \nEND\r\n");
         values.expect(b"mg a f v u\r\nmg b f v u\r\n");
         values.send(format!("VA {LARGE} f0\r\n{}\r\n", "x".repeat(LARGE)).as_bytes());
@@ -214,7 +219,7 @@ fn value_is_written_before_the_next_arrives() {
     server.join().unwrap();
 }
 
-/// The file was truncated before the server was contacted.
+/// The existing file was once truncated before the server was contacted.
 #[test]
 fn failed_dump_leaves_only_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -227,17 +232,17 @@ fn failed_dump_leaves_only_the_old_file() {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious\t1\n");
         assert_eq!(files(directory.path()), ["keep.tsv"]);
     };
-    // A port that was free a moment ago, on which nobody listens.
+    // This port was free a moment ago, and no server listens on it.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     check(dump(&nobody, &path), "cannot connect");
 
-    let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
+    let (address, server) = scripted_server(|[mut keys, mut values]: [ScriptedConnection; 2]| {
         list(&mut keys, &mut values, b"EN\r\n", b"ERROR metadump not allowed\r\n");
     });
     check(dump(&address, &path), "metadump not allowed");
     server.join().unwrap();
 
-    let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
+    let (address, server) = scripted_server(|[mut keys, mut values]: [ScriptedConnection; 2]| {
         list(&mut keys, &mut values, b"EN\r\n", b"key=a exp=-1 \nkey=b exp=-1 \nEND\r\n");
         values.expect(b"mg a f v u\r\nmg b f v u\r\n");
         values.send(b"VA 1 f0\r\nx\r\n");
@@ -249,7 +254,7 @@ fn failed_dump_leaves_only_the_old_file() {
 #[test]
 fn dump_replaces_link_targets_and_keeps_permissions() {
     use std::os::unix::fs::{PermissionsExt, symlink};
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     server.expect(&["set", "k", "v"], 0);
     let directory = tempfile::tempdir().unwrap();
     let (link, target) = (directory.path().join("link.tsv"), directory.path().join("target.tsv"));
@@ -260,14 +265,14 @@ fn dump_replaces_link_targets_and_keeps_permissions() {
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "k\tv\n");
     assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o604);
-    // A device has no contents to lose and no name to replace.
+    // A device cannot be replaced by a rename, so it is written directly.
     assert_eq!(server.expect(&["dump", "/dev/stdout"], 0), "k\tv\n");
 }
 
 #[test]
 fn sliding_record_stays_sliding() {
-    let server = Server::start(&["-o", "negative_exptime=sliding,debug_commands"]);
-    let mut wire = Wire::open(&server);
+    let server = RunningServer::start(&["-o", "negative_exptime=sliding,debug_commands"]);
+    let mut wire = ScriptedConnection::open(&server);
     wire.ask(b"debugtime p\r\nset s 7 -300 1\r\na\r\nset n 0 0 1\r\nb\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("dump.tsv");
@@ -281,15 +286,15 @@ fn sliding_record_stays_sliding() {
     wire.ask(b"debugtime +300\r\nmg s v\r\nmg n t\r\n", b"OK\r\nEN\r\nHD t-1\r\n");
 }
 
-/// The dump read as clients do: it extended sliding records and changed the hit ratio.
+/// A dump once read as clients do, so it extended sliding expiries and changed the hit ratio.
 #[test]
 fn dump_disturbs_nothing_it_reads() {
-    let server = Server::start(&["-o", "negative_exptime=sliding,debug_commands"]);
-    let mut wire = Wire::open(&server);
+    let server = RunningServer::start(&["-o", "negative_exptime=sliding,debug_commands"]);
+    let mut wire = ScriptedConnection::open(&server);
     wire.ask(b"debugtime p\r\nset s 7 -300 1\r\na\r\nset n 0 0 1\r\nb\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
-    // A stale record, which the next reader should recompute.
+    // This record is stale, so the next reader should recompute it.
     wire.ask(b"set stale 0 0 1\r\nc\r\nmd stale I T1000\r\n", b"STORED\r\nHD\r\n");
-    // Requesting it starts the tracking of accesses.
+    // The first request for an access time starts the tracking of accesses.
     wire.ask(b"mg n h u\r\nset f 0 0 1\r\nd\r\n", b"HD h0\r\nSTORED\r\n");
     wire.ask(b"debugtime +100\r\n", b"OK\r\n");
     let counts = || {

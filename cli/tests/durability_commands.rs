@@ -1,9 +1,9 @@
-//! The commands for data directories keep the promises of their help, with and without a running
+//! The commands for data directories do what their help promises, with and without a running
 //! server.
 
 mod running;
 
-use running::{Folder, Server, expect, refused, run, stop, text, todana};
+use running::{RunningServer, TestFolder, expect, refused, run, stop, text, todana};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-fn start(directory: &str, options: &[&str]) -> Server {
+fn start(directory: &str, options: &[&str]) -> RunningServer {
     let words =
         [&["--data-dir", directory, "--sync", "always", "-t", "2", "--admin-port", "0"], options].concat();
-    Server::start(&words)
+    RunningServer::start(&words)
 }
 
 fn files(directory: &Path) -> Vec<PathBuf> {
@@ -29,8 +29,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Creates the directory of a stopped server with records a, b and c, of which b was changed and c
-/// removed.
+/// Creates the directory of a server that was stopped, with records a, b and c. Then b was changed
+/// and c removed.
 fn stopped(directory: &str) {
     let server = start(directory, &[]);
     for (key, value) in [("a", "1"), ("b", "1"), ("c", "1"), ("b", "2")] {
@@ -42,7 +42,7 @@ fn stopped(directory: &str) {
 
 #[test]
 fn stopped_directory_is_backed_up_restored_and_served() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, backup, again) = (folder.path("data"), folder.path("backup"), folder.path("again"));
     stopped(&data);
     let said = expect(&["backup", &data, &backup], 0);
@@ -57,12 +57,12 @@ fn stopped_directory_is_backed_up_restored_and_served() {
     assert_eq!(server.expect(&["get", "b"], 0), "2");
     server.expect(&["get", "c"], 1);
     stop(server);
-    // The same again, now with a checkpoint.
+    // The same is done again after a checkpoint.
     let said = expect(&["backup", &again, &folder.path("second")], 0);
     assert!(said.contains("a checkpoint of 2 records"), "{said}");
-    // Neither command replaces anything, and a backup cannot be served.
-    assert!(refused(&["backup", &data, &backup], 2).contains("is there already"));
-    assert!(refused(&["restore", &backup, &again], 2).contains("is there already"));
+    // Neither command replaces anything that exists, and a backup cannot be served.
+    assert!(refused(&["backup", &data, &backup], 2).contains("exists already"));
+    assert!(refused(&["restore", &backup, &again], 2).contains("exists already"));
     let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &backup], 3);
     assert!(why.contains("todana restore"), "{why}");
     assert!(refused(&["backup", &folder.path("nothing"), &folder.path("x")], 3).contains("does not exist"));
@@ -71,12 +71,12 @@ fn stopped_directory_is_backed_up_restored_and_served() {
 
 #[test]
 fn directory_in_use_is_only_read() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = start(&data, &[]);
     server.expect(&["set", "a", "1"], 0);
     assert!(refused(&["backup", &data, &folder.path("b")], 3).contains("give the server's address, and"));
-    assert!(refused(&["restore", &data, &folder.path("r")], 3).contains("make a backup of it first"));
+    assert!(refused(&["restore", &data, &folder.path("r")], 3).contains("back it up first"));
     assert!(refused(&["salvage", &data, &folder.path("s")], 3).contains("stop it first"));
     assert!(expect(&["verify", &data], 0).contains("; 1 change in 2 entries ("));
     let line = expect(&["log", &data], 0);
@@ -87,13 +87,13 @@ fn directory_in_use_is_only_read() {
 
 #[test]
 fn point_in_time_restores_from_backup_and_log() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, backup) = (folder.path("data"), folder.path("backup"));
     stopped(&data);
     expect(&["backup", &data, &backup], 0);
     let server = start(&data, &[]);
     server.expect(&["set", "b", "3"], 0);
-    // Write new values until the server's clock has reached the next second.
+    // New values are written until the server's clock has reached the next second.
     let column = |line: &str, n| line.split('\t').nth(n).unwrap().to_string();
     let first = column(expect(&["log", &data], 0).lines().last().unwrap(), 1);
     let mut number = 3;
@@ -118,14 +118,14 @@ fn point_in_time_restores_from_backup_and_log() {
     }
     let why = refused(&["restore", &backup, &folder.path("x"), "--until", "yesterday"], 2);
     assert!(why.contains("neither a Unix time"), "{why}");
-    // A time before the first change.
+    // This time is before the first change.
     let said = expect(&["restore", &backup, &folder.path("before"), "--until", "1000000000"], 0);
     assert!(said.contains(": 0 records restored (position 0 of the log)"), "{said}");
 }
 
 #[test]
 fn every_byte_of_a_backup_is_checked() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, backup) = (folder.path("data"), folder.path("backup"));
     stopped(&data);
     expect(&["backup", &data, &backup], 0);
@@ -133,7 +133,8 @@ fn every_byte_of_a_backup_is_checked() {
     assert_eq!(paths.len(), 3, "{paths:?}");
     for path in &paths {
         let bytes = fs::read(path).unwrap();
-        // The library's tests flip every byte; one process for each would take too long.
+        // The tests of the library flip every byte. Here each byte needs a process, so only some
+        // are flipped.
         for at in (0..bytes.len()).step_by(41) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
@@ -151,12 +152,12 @@ fn every_byte_of_a_backup_is_checked() {
 
 #[test]
 fn damaged_directory_is_refused_and_salvaged() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     stopped(&data);
     let path = files(Path::new(&folder.path("data/log"))).remove(0);
     let mut bytes = fs::read(&path).unwrap();
-    // In the first change, after the segment's header and a mark.
+    // These bytes are in the first change, after the segment's header and a mark.
     bytes[64 + 25 + 8..64 + 25 + 12].fill(0xff);
     fs::write(&path, &bytes).unwrap();
     let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data], 3);
@@ -172,7 +173,7 @@ fn damaged_directory_is_refused_and_salvaged() {
     assert!(text(&output.stdout).starts_with(&format!("{target}: ")));
     assert_eq!(fs::read(&path).unwrap(), bytes);
     expect(&["verify", &target], 0);
-    // The old command names, supported for one version.
+    // The old names of commands are supported for one version.
     assert!(expect(&["repair", &data], 1).contains("damaged: "));
     assert!(refused(&["repair", &data, "--yes"], 2).contains(&format!("`todana salvage {data} TARGET`")));
     let server = start(&target, &[]);
@@ -182,7 +183,7 @@ fn damaged_directory_is_refused_and_salvaged() {
 
 #[test]
 fn stored_bytes_cannot_break_the_log_columns() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = start(&data, &["-o", "negative_exptime=sliding", "--log-segment-size", "4k"]);
     let long = "x".repeat(3_000);
@@ -191,7 +192,7 @@ fn stored_bytes_cannot_break_the_log_columns() {
     server.expect(&["set", "long", &long], 0);
     server.expect(&["set", "long", &long], 0);
     server.expect(&["delete", "mortal"], 0);
-    let told = |options: &[&str]| {
+    let printed = |options: &[&str]| {
         let lines = expect(&[&["log", &data], options].concat(), 0);
         let line = |line: &str| line.splitn(4, '\t').nth(3).unwrap().to_string();
         lines.lines().map(line).collect::<Vec<String>>()
@@ -204,27 +205,30 @@ fn stored_bytes_cannot_break_the_log_columns() {
         short,
         "remove\tmortal\t-\t".to_string(),
     ];
-    assert_eq!(told(&[]), lines);
-    assert_eq!(told(&["--values", "none"])[2], "put\tlong\tsize=3000\t");
-    assert_eq!(told(&["--values", "whole"])[2], format!("put\tlong\tsize=3000\t{long}"));
+    assert_eq!(printed(&[]), lines);
+    assert_eq!(printed(&["--values", "none"])[2], "put\tlong\tsize=3000\t");
+    assert_eq!(printed(&["--values", "whole"])[2], format!("put\tlong\tsize=3000\t{long}"));
     // From the position of a line.
     let all = expect(&["log", &data], 0);
     let position = all.lines().nth(3).unwrap().split('\t').next().unwrap();
     assert_eq!(expect(&["log", &data, "--from", position], 0).lines().count(), 2);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    assert_eq!(told(&["--since", &(now + 1_000).to_string()]), Vec::<String>::new());
-    assert_eq!(told(&["--until", &(now - 1_000).to_string()]), Vec::<String>::new());
-    assert_eq!(told(&["--since", &(now - 1_000).to_string(), "--until", &(now + 1_000).to_string()]), lines);
+    assert_eq!(printed(&["--since", &(now + 1_000).to_string()]), Vec::<String>::new());
+    assert_eq!(printed(&["--until", &(now - 1_000).to_string()]), Vec::<String>::new());
+    assert_eq!(
+        printed(&["--since", &(now - 1_000).to_string(), "--until", &(now + 1_000).to_string()]),
+        lines
+    );
     let segments = expect(&["log", &data, "--segments"], 0);
     assert_eq!(segments.lines().count(), 2, "{segments}");
     assert!(segments.starts_with("00000000000000000000.log\t0\t"), "{segments}");
     assert!(refused(&["log", &folder.path("nothing")], 3).contains("does not exist"));
 }
 
-/// Ends the process, also after a panic.
-struct Follows(Child);
+/// Ends the process when dropped, even after a panic.
+struct FollowingProcess(Child);
 
-impl Drop for Follows {
+impl Drop for FollowingProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -233,13 +237,13 @@ impl Drop for Follows {
 
 #[test]
 fn log_follows_across_new_segments() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = start(&data, &["--log-segment-size", "4k"]);
     server.expect(&["set", "first", "1"], 0);
     let mut command = todana();
     command.args(["log", &data, "--follow", "--values", "none"]).stdout(Stdio::piped());
-    let mut follows = Follows(command.spawn().unwrap());
+    let mut follows = FollowingProcess(command.spawn().unwrap());
     let mut lines = BufReader::new(follows.0.stdout.take().unwrap()).lines();
     let mut next = || {
         let line = lines.next().unwrap().unwrap();
@@ -256,7 +260,7 @@ fn log_follows_across_new_segments() {
 
 #[test]
 fn directory_is_verified_while_its_server_writes() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let options = ["--log-segment-size", "4k", "--checkpoint-log-size", "4k"];
     let server = start(&data, &options);
@@ -275,7 +279,7 @@ fn directory_is_verified_while_its_server_writes() {
             }
         });
         let mut begins = Vec::new();
-        // Until part of the log has been removed meanwhile.
+        // The loop ends when a part of the log has been removed in the meantime.
         while begins.iter().collect::<BTreeSet<_>>().len() < 3 {
             let output = run(&["verify", &data]);
             let said = text(&output.stdout);
@@ -294,7 +298,7 @@ fn directory_is_verified_while_its_server_writes() {
 
 #[test]
 fn options_control_the_data_directory() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let options =
         ["--log-segment-size", "4k", "--checkpoint-log-size", "8k", "--checkpoint-compression", "none"];
@@ -314,7 +318,7 @@ fn options_control_the_data_directory() {
     let server = start(&data, &[&options[..], &["--log-keep-size", "1g"]].concat());
     let long = "x".repeat(4_000);
     for round in 1..=3 {
-        // The log grows by more than the length of the previous checkpoints.
+        // The log grows by more than the length of the previous checkpoint.
         for n in 0..10 * round {
             server.expect(&["set", &format!("key{}", n % 3), &long], 0);
         }

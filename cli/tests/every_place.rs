@@ -1,23 +1,24 @@
-//! The commands on complete databases, for each place of records: a hash and a tree on disk, a data
-//! directory, a server. Each command works alike there, or names the command to use.
+//! The commands on whole databases, for each place of records: a hash and a tree on disk, a data
+//! directory, and a server. Each command works in the same way there, or names the command to use
+//! instead.
 
 mod running;
 
-use running::{Folder, Server, expect, refused, stop, text};
+use running::{RunningServer, TestFolder, expect, refused, stop, text};
 
 const LINES: &str = "a\t1\nab\t2\nb\t3\t7\nc\t4\t0\t2000000000\n";
 
 /// Creates a folder with the same records in every place, and a server with them.
-fn everywhere() -> (Folder, Server, [String; 4]) {
-    let folder = Folder::new();
+fn everywhere() -> (TestFolder, RunningServer, [String; 4]) {
+    let folder = TestFolder::new();
     let [hash, tree, data] = ["x.hash", "x.tree", "data"].map(|name| folder.path(name));
     for name in [&hash, &tree] {
         assert!(folder.import(name, LINES).status.success());
     }
-    let server = Server::start(&["--data-dir", &data, "--admin-port", "0"]);
+    let server = RunningServer::start(&["--data-dir", &data, "--admin-port", "0"]);
     assert!(folder.import(&server.address, LINES).status.success());
     stop(server);
-    let server = Server::start(&["--admin-port", "0"]);
+    let server = RunningServer::start(&["--admin-port", "0"]);
     assert!(folder.import(&server.address, LINES).status.success());
     let address = server.address.clone();
     (folder, server, [hash, tree, data, address])
@@ -47,11 +48,12 @@ fn reading_commands_agree_on_every_place() {
         assert_eq!(sorted(&expect(&["list", place, "--from", "ab", "--to", "c"], 0)), ["ab", "b"], "{place}");
         assert_eq!(expect(&["list", place, "--limit", "2"], 0).lines().count(), 2, "{place}");
         assert_eq!(expect(&["list", place, "--limit", "0"], 0), "", "{place}");
-        let told: serde_json::Value = serde_json::from_str(&expect(&["inform", place, "--json"], 0)).unwrap();
-        let records = if told["records"].is_null() { &told["curr_items"] } else { &told["records"] };
-        assert!(*records == serde_json::json!(4) || *records == serde_json::json!("4"), "{place}: {told}");
+        let printed: serde_json::Value =
+            serde_json::from_str(&expect(&["inform", place, "--json"], 0)).unwrap();
+        let records = if printed["records"].is_null() { &printed["curr_items"] } else { &printed["records"] };
+        assert!(*records == serde_json::json!(4) || *records == serde_json::json!("4"), "{place}: {printed}");
     }
-    // Ordered databases list in both directions; the others report that they cannot.
+    // Ordered databases can be listed in both directions. The others report that they cannot.
     for place in &places[1..3] {
         assert_eq!(expect(&["list", place, "--reverse", "--limit", "2"], 0), "c\nb\n", "{place}");
     }
@@ -71,8 +73,8 @@ fn writing_commands_agree_on_every_place() {
         assert!(folder.import(place, "d\t5\n").status.success());
         assert_eq!(sorted(&expect(&["list", place], 0)), ["ab", "b", "c", "d", "n"], "{place}");
     }
-    // A server finds the changes to the data directory.
-    let server = Server::start(&["--data-dir", &places[2], "--admin-port", "0"]);
+    // A server finds the changes that were made to the data directory.
+    let server = RunningServer::start(&["--data-dir", &places[2], "--admin-port", "0"]);
     assert_eq!(server.expect(&["get", "n", "d"], 0), "42\n5\n");
     let complaint = refused(&["count", &places[2]], 3);
     assert!(complaint.contains("in use"), "{complaint}");
@@ -129,21 +131,21 @@ fn verify_and_compact_know_each_kind() {
 
 #[test]
 fn wrong_directories_and_memory_databases_are_explained() {
-    let folder = Folder::new();
-    let gone = folder.path("gone");
+    let folder = TestFolder::new();
+    let missing = folder.path("gone");
     std::fs::create_dir(folder.path("empty")).unwrap();
     for words in [&["count"][..], &["list"], &["inform"], &["export"], &["get", "a", "-S"]] {
         let at = |place: &str, code| refused(&[words, &[place]].concat(), code);
-        assert!(at(&gone, 3).contains("does not exist"), "{words:?}");
+        assert!(at(&missing, 3).contains("does not exist"), "{words:?}");
         assert!(at(&folder.path("empty"), 3).contains("not a data directory"), "{words:?}");
         for name in ["*", "%", "mem:tree"] {
             assert!(at(name, 2).contains("memory of its server"), "{words:?}");
         }
     }
-    // And none is created.
-    assert!(refused(&["set", "a", "1", "-S", &gone], 3).contains("does not exist"));
-    assert!(folder.import(&gone, "a\t1\n").status.code() == Some(3));
-    assert!(!std::path::Path::new(&gone).exists());
+    // The command creates no database either.
+    assert!(refused(&["set", "a", "1", "-S", &missing], 3).contains("does not exist"));
+    assert!(folder.import(&missing, "a\t1\n").status.code() == Some(3));
+    assert!(!std::path::Path::new(&missing).exists());
     assert_eq!(std::fs::read_dir(folder.path("empty")).unwrap().count(), 0);
     folder.import("x.tree", LINES);
     folder.expect(&["backup", "x.tree", "saved"], 0);

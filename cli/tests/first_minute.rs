@@ -1,15 +1,15 @@
 //! The first minute of a user whose machine already runs a memcached. The README's tour once ended
-//! in `todana flush` on memcached's own port: `todana serve` could not start on that port, so the
-//! tour emptied the memcached. A server open to the network printed no warning, and suggested
-//! 0.0.0.0 as an address to connect to.
+//! with `todana flush` on memcached's port: `todana serve` could not start on that port, so the
+//! tour emptied the memcached. A server that was open to the network printed no warning, and
+//! suggested 0.0.0.0 as an address to connect to.
 
 mod running;
 
-use running::{Folder, Server, run, stop, text};
+use running::{RunningServer, TestFolder, run, stop, text};
 use std::io::{BufRead, Write};
 use std::process::{Output, Stdio};
 
-/// Runs a command at a terminal with this input.
+/// Runs a command at a terminal, with this text typed.
 fn at_a_terminal(words: &[&str], typed: &str) -> Output {
     let line = [&[env!("CARGO_BIN_EXE_todana")], words].concat().join(" ");
     let mut command = std::process::Command::new("script");
@@ -39,8 +39,8 @@ fn bare_command_prints_help_at_a_terminal() {
 
 #[test]
 fn flush_asks_at_a_terminal_and_obeys_scripts() {
-    let folder = Folder::new();
-    let server = Server::start(&["--admin-port", "0"]);
+    let folder = TestFolder::new();
+    let server = RunningServer::start(&["--admin-port", "0"]);
     let database = folder.path("x.hash");
     for place in [server.address.as_str(), &database] {
         let flush = ["flush", "-S", place];
@@ -69,8 +69,9 @@ fn flush_asks_at_a_terminal_and_obeys_scripts() {
 
 #[test]
 fn bench_refuses_a_place_that_holds_records() {
-    let folder = Folder::new();
-    let (server, empty) = (Server::start(&["--admin-port", "0"]), Server::start(&["--admin-port", "0"]));
+    let folder = TestFolder::new();
+    let (server, empty) =
+        (RunningServer::start(&["--admin-port", "0"]), RunningServer::start(&["--admin-port", "0"]));
     let database = folder.path("x.hash");
     let small = ["--requests", "10", "--keys", "10"];
     for place in [server.address.as_str(), &database] {
@@ -95,7 +96,7 @@ fn bench_refuses_a_place_that_holds_records() {
 
 /// Returns the complete standard output of a server that is stopped.
 fn complete_banner(options: &[&str]) -> String {
-    let mut server = Server::start(&[&["--admin-port", "0"], options].concat());
+    let mut server = RunningServer::start(&[&["--admin-port", "0"], options].concat());
     let mut lines = server.banner.concat();
     server.signal("TERM");
     let mut line = String::new();
@@ -108,7 +109,7 @@ fn complete_banner(options: &[&str]) -> String {
 
 #[test]
 fn banner_warns_of_an_open_server() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let tokens = folder.path("tokens");
     std::fs::write(&tokens, "alice:s3cret\n").unwrap();
     let open = complete_banner(&["-l", "0.0.0.0"]);
@@ -128,7 +129,7 @@ fn banner_warns_of_an_open_server() {
 
 #[test]
 fn banner_shows_the_limit_of_each_database() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (hash, tree) = (folder.path("a.hash"), folder.path("b.tree"));
     let shown = complete_banner(&[&hash]);
     assert!(!shown.contains("MiB") && !shown.contains("evicting"), "{shown}");

@@ -1,15 +1,17 @@
-//! Files of Kyoto Tycoon and Kyoto Cabinet: read, written, truncated and damaged.
+//! Files of Kyoto Tycoon and Kyoto Cabinet are read, written, truncated and damaged.
 //!
 //! `cabinet-*` are databases of kcpolymgr 1.2.76. `lzo.ktss` and `lzma.ktss` were written with the
-//! original's compressors, and its server has read them. Everything else in `fixtures/kyoto` was
-//! created by ktserver 0.9.56 and kcpolymgr 1.2.76: japan=tokyo, mortal until the second
-//! 4000000000, and the empty key. The log also has a record that was removed again, one that had
-//! expired on arrival, and pk=pv in database 1, which has no times. If TODANA_KTSERVER names a real
-//! ktserver, it reads the files written here, and the other way round.
+//! compressors of ktserver, and ktserver has read them. All other files in `fixtures/kyoto` were
+//! created by ktserver 0.9.56 and kcpolymgr 1.2.76. They contain japan=tokyo, a record `mortal`
+//! that expires after the second 4000000000, and a record with the empty key. The log also contains
+//! a record that was removed again, a record that had expired on arrival, and pk=pv in database 1,
+//! whose values have no expiry.
+//!
+//! If TODANA_KTSERVER names a ktserver, it reads the files written here, and the other way round.
 
 mod running;
 
-use running::{Client, Folder, Server, expect, refused, run, text};
+use running::{RunningServer, TestFolder, TextClient, expect, refused, run, text};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,8 +23,8 @@ fn fixture(name: &str) -> String {
     folder.join(name).to_str().unwrap().to_string()
 }
 
-/// Returns the messages of a load and the records of the new database.
-fn loaded(folder: &Folder, words: &[&str], code: i32) -> (String, String) {
+/// Returns the messages of a `load`, and the records of the new database.
+fn loaded(folder: &TestFolder, words: &[&str], code: i32) -> (String, String) {
     let database = folder.path(&format!("{}.tree", fastrand::u64(..)));
     let said = refused(&[&["load", "--db", &database], words].concat(), code);
     let dumped = if Path::new(&database).exists() {
@@ -35,7 +37,7 @@ fn loaded(folder: &Folder, words: &[&str], code: i32) -> (String, String) {
 
 #[test]
 fn original_files_are_read_with_their_times() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for (name, stamp) in
         [("plain.ktss", "01795319893316000000"), ("zlib.ktss", "01795319894656000000"), ("timed.kcss", "")]
     {
@@ -52,11 +54,11 @@ fn original_files_are_read_with_their_times() {
     }
 }
 
-/// A database file of Kyoto Cabinet could be loaded only through its own tools, which a machine may
-/// no longer have.
+/// A database file of Kyoto Cabinet could once be loaded only through Kyoto Cabinet's own tools,
+/// which a machine may no longer have.
 #[test]
 fn kyoto_cabinet_files_load_with_every_compression() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let names = ["plain.kch", "lzo.kch", "gz.kch", "lzma.kct", "def.kct"];
     let all: Vec<String> = names
         .iter()
@@ -81,10 +83,10 @@ fn kyoto_cabinet_files_load_with_every_compression() {
 
 #[test]
 fn damaged_database_file_names_the_place() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let file = folder.path("casket.kch");
     let whole = std::fs::read(fixture("cabinet-plain.kch")).unwrap();
-    // Fewer bytes do not reveal the format.
+    // With fewer bytes, the format cannot be detected.
     for len in (6..whole.len()).step_by(37) {
         std::fs::write(&file, &whole[..len]).unwrap();
         let said = refused(&["load", "--bare", &file, "--db", &folder.path("cut.tree")], 3);
@@ -105,7 +107,7 @@ fn damaged_database_file_names_the_place() {
 
 #[test]
 fn snapshots_of_every_compressor_are_read() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let dumps = ["lzo.ktss", "lzma.ktss"].map(|name| loaded(&folder, &[&fixture(name)], 0).1);
     assert!(
         dumps[0].starts_with("key0\tvalue value value value value 0\t0\t2000000001\nkey1\t"),
@@ -117,7 +119,7 @@ fn snapshots_of_every_compressor_are_read() {
 
 #[test]
 fn values_without_times_are_not_truncated() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let file = folder.path("text.kcss");
     std::fs::write(&file, b"KCSS\n\0\0\x01\x0bksome value!\xff").unwrap();
     let (said, dumped) = loaded(&folder, &[&file], 3);
@@ -125,9 +127,9 @@ fn values_without_times_are_not_truncated() {
     assert!(!said.contains("loaded"), "{said}");
     assert_eq!(dumped, "");
     assert_eq!(loaded(&folder, &["--bare", &file], 0).1, "k\tsome value!\n");
-    // The letters `some ` as a time.
+    // The letters `some ` are read as a time.
     assert_eq!(loaded(&folder, &["--timed", &file], 0).1, "k\tvalue!\t0\t495790679329\n");
-    // A number, as `increment` stores it: read as a time, it would have expired long ago.
+    // The value is a number, as `increment` stores it. As a time it would have passed long ago.
     std::fs::write(&file, b"KCSS\n\0\0\x01\x08n\0\0\0\0\0\0\0\x05\xff").unwrap();
     let (said, _) = loaded(&folder, &[&file], 3);
     assert!(said.contains("no likely time before a value"), "{said}");
@@ -135,7 +137,7 @@ fn values_without_times_are_not_truncated() {
 
 #[test]
 fn written_files_equal_those_of_the_originals() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let database = folder.path("from.tree");
     expect(&["load", &fixture("plain.ktss"), "--db", &database], 0);
     let dump = |words: &[&str]| {
@@ -144,7 +146,7 @@ fn written_files_equal_those_of_the_originals() {
         let bytes = std::fs::read(&file).unwrap();
         (loaded(&folder, &[&[&*file], &words[2..]].concat(), 0).1, bytes)
     };
-    // The same records in key order.
+    // These are the same records, in the order of their keys.
     let (japan, mortal, empty) = (
         &b"\x05\x0ajapan\xff\xff\xff\xff\xfftokyo"[..],
         &b"\x06\x0bmortal\0\xee\x6b\x28\0x\ny\\z\x01"[..],
@@ -168,7 +170,7 @@ fn written_files_equal_those_of_the_originals() {
 
 #[test]
 fn unsupported_attributes_are_reported() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     folder.import("./x.tree", "a\t1\t7\t4000000000\nb\t2\t7\t4000000000~300\n");
     let said = |words: &[&str]| folder.complaint(&[&["dump", "out", "--db", "./x.tree"], words].concat(), 0);
     assert_eq!(
@@ -186,10 +188,10 @@ fn unsupported_attributes_are_reported() {
 
 #[test]
 fn truncated_file_names_place_and_loaded_records() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let file = folder.path("cut");
     let database = folder.path("cut.tree");
-    // The offsets of the records in both.
+    // These are the offsets of the records in both files.
     for (name, starts) in [("plain.ktss", [34, 52, 72]), ("timed.kcss", [6, 24, 44])] {
         let whole = std::fs::read(fixture(name)).unwrap();
         for len in 6..whole.len() {
@@ -204,48 +206,48 @@ fn truncated_file_names_place_and_loaded_records() {
             assert!(is_counted, "{name} {len}: {said}");
             let is_between = name == "plain.ktss" && starts.contains(&len);
             let at = starts.iter().rev().find(|start| **start <= len).copied().unwrap_or(0);
-            let told = if is_between {
+            let printed = if is_between {
                 said.contains("its head announces 3")
             } else if name == "plain.ktss" {
-                said.contains(&format!("offset {at}: it is cut"))
+                said.contains(&format!("offset {at}: the file is truncated"))
             } else if count == 3 {
                 said.contains("it is cut")
             } else {
                 said.contains(&format!("byte {at}: the file ends")) && said.contains("it is cut")
             };
-            assert!(told, "{name} {len}: {said}");
+            assert!(printed, "{name} {len}: {said}");
         }
     }
 }
 
 #[test]
 fn file_with_huge_lengths_ends_at_its_end() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let file = folder.path("claims");
     let head = [&b"KTSS\n\0\0\0\0\0"[..], &[0xFF; 24]].concat();
     for (claim, said) in [
-        (&b"\xcc\x84\x80\x80\x80\x00\x00"[..], "offset 34: it is cut"),
+        (&b"\xcc\x84\x80\x80\x80\x00\x00"[..], "offset 34: the file is truncated"),
         (b"\xcc\xff\xff\xff\xff\x7f\x00", "offset 34: a record is too long"),
         (b"\xcd\x01\x01", "offset 34: no record begins here"),
     ] {
         std::fs::write(&file, [&head, claim].concat()).unwrap();
-        let told = loaded(&folder, &[&file], 3).0;
-        assert!(told.contains(said), "{told}");
+        let printed = loaded(&folder, &[&file], 3).0;
+        assert!(printed.contains(said), "{printed}");
     }
     let mut packed = std::fs::read(fixture("zlib.ktss")).unwrap();
     packed[34..38].copy_from_slice(&0x7FFF_FFFFu32.to_be_bytes());
     std::fs::write(&file, &packed).unwrap();
-    let told = loaded(&folder, &[&file], 3).0;
-    assert!(told.contains("offset 34: it is cut"), "{told}");
+    let printed = loaded(&folder, &[&file], 3).0;
+    assert!(printed.contains("offset 34: the file is truncated"), "{printed}");
     packed[6..10].copy_from_slice(b"\x89\xf4\xe5\xc4");
     std::fs::write(&file, &packed).unwrap();
-    let told = loaded(&folder, &[&file], 3).0;
-    assert!(told.contains("compressed in a way that is not known"), "{told}");
+    let printed = loaded(&folder, &[&file], 3).0;
+    assert!(printed.contains("unsupported compression"), "{printed}");
 }
 
 #[test]
 fn listings_of_kyoto_tools_are_read() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let file = folder.path("list");
     std::fs::write(&file, "japan\ttokyo\nback\\slash\t\\n\n").unwrap();
     let (said, dumped) = loaded(&folder, &["--format", "tsv-raw", &file], 0);
@@ -269,12 +271,13 @@ fn listings_of_kyoto_tools_are_read() {
 
 #[test]
 fn update_log_is_replayed_from_a_time() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let log = fixture("ulog");
     let (said, dumped) = loaded(&folder, &[&log], 0);
     assert_eq!(dumped, RECORDS);
-    let told = "4 records loaded, 1 expired skipped, 1 removed\nas of the time stamp 01795319892384000000\n";
-    assert_eq!(said, told);
+    let printed =
+        "4 records loaded, 1 expired skipped, 1 removed\nas of the time stamp 01795319892384000000\n";
+    assert_eq!(said, printed);
     let listed = expect(&["log", &log, "--values", "whole"], 0);
     assert_eq!(
         listed.lines().next().unwrap(),
@@ -288,7 +291,7 @@ fn update_log_is_replayed_from_a_time() {
     ] {
         assert!(listed.lines().any(|listed| listed.ends_with(line)), "{line}: {listed}");
     }
-    // From the third change on, by the stamp of its line.
+    // Reading starts at the third change, by the time stamp of its line.
     let third = listed.lines().nth(2).unwrap().split('\t').next().unwrap().to_string();
     assert_eq!(expect(&["log", &log, "--from", &third], 0).lines().count(), 5);
     assert_eq!(loaded(&folder, &[&log, "--since", &third], 0).1, "\tempty\n");
@@ -301,7 +304,7 @@ fn update_log_is_replayed_from_a_time() {
 
 #[test]
 fn torn_tail_is_skipped_and_cut_file_fails() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let whole = std::fs::read(fixture("ulog/0000000001.ulog")).unwrap();
     let log = folder.path("log");
     std::fs::create_dir(&log).unwrap();
@@ -323,9 +326,9 @@ fn torn_tail_is_skipped_and_cut_file_fails() {
 
 #[test]
 fn server_loads_and_dumps_foreign_files() {
-    let (server, folder) = (Server::start(&["mem:tree"]), Folder::new());
+    let (server, folder) = (RunningServer::start(&["mem:tree"]), TestFolder::new());
     let output = server.run(&["load", &fixture("plain.ktss")]);
-    // memcached's protocol has no empty key.
+    // memcached's protocol cannot carry an empty key.
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.starts_with("2 records loaded, 0 expired skipped, 1 refused\n"), "{said}");
@@ -340,12 +343,12 @@ fn server_loads_and_dumps_foreign_files() {
 }
 
 /// A real ktserver, if the environment names one.
-struct Real {
+struct RealKtserver {
     child: Child,
     port: u16,
 }
 
-impl Real {
+impl RealKtserver {
     fn binary() -> Option<PathBuf> {
         let binary = std::env::var_os("TODANA_KTSERVER").map(PathBuf::from);
         if binary.is_none() {
@@ -354,8 +357,8 @@ impl Real {
         binary
     }
 
-    fn start(binary: &Path, folder: &Folder, words: &[&str]) -> Real {
-        // It cannot choose a port itself, and reads ports above 32767 as negative.
+    fn start(binary: &Path, folder: &TestFolder, words: &[&str]) -> RealKtserver {
+        // ktserver cannot choose a port itself, and reads ports above 32767 as negative.
         let mut free = std::iter::repeat_with(|| fastrand::u16(20_000..32_000))
             .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
         let port = free.next().unwrap();
@@ -367,7 +370,7 @@ impl Real {
             .spawn()
             .unwrap();
         running::eventually("the real server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Real { child, port }
+        RealKtserver { child, port }
     }
 
     fn get(&self, path: &str) -> String {
@@ -386,7 +389,7 @@ impl Real {
     }
 }
 
-impl Drop for Real {
+impl Drop for RealKtserver {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -395,8 +398,8 @@ impl Drop for Real {
 
 #[test]
 fn real_ktserver_and_todana_read_each_other() {
-    let Some(binary) = Real::binary() else { return };
-    let folder = Folder::new();
+    let Some(binary) = RealKtserver::binary() else { return };
+    let folder = TestFolder::new();
     let lines: String = (0..20_000)
         .map(|n| format!("key{n:05}\t{}{n}\t0\t{}\n", "v".repeat(n % 200), 4_000_000_000u64 + n as u64))
         .collect();
@@ -410,20 +413,20 @@ fn real_ktserver_and_todana_read_each_other() {
         let file = folder.path("bgs/00000000.ktss");
         expect(&["dump", &file, "--format", format, "--db", &folder.path("from.tree")], 0);
         let words = [&["-bgs", "bgs"], packing, &["real.kct"]].concat();
-        let server = Real::start(&binary, &folder, &words);
+        let server = RealKtserver::start(&binary, &folder, &words);
         assert!(server.get("/rpc/status").contains("count\t20000\n"));
         assert!(server.get("/rpc/get?key=key00007").contains("value\tvvvvvvv7\nxt\t4000000006\n"));
-        // It writes a snapshot when it ends.
+        // ktserver writes a snapshot when it ends.
         std::fs::remove_file(&file).unwrap();
         server.stop();
         assert_eq!(loaded(&folder, &[&file], 0).1, lines, "{format}");
     }
 }
 
-/// A replica that continues from the dump misses no change of the second of the dump.
+/// A replica that continues from a dump misses no change of the second in which the dump was made.
 #[test]
 fn snapshot_stamp_precedes_its_second() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (database, file) = (folder.path("from.tree"), folder.path("out.ktss"));
     expect(&["load", &fixture("plain.ktss"), "--db", &database], 0);
     let seconds = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
@@ -436,10 +439,10 @@ fn snapshot_stamp_precedes_its_second() {
     assert!((before - 2..=after - 2).contains(&(stamp / 1_000_000_000)), "{before} {stamp} {after}");
 }
 
-/// The removal in the missing file was lost, so the record came back.
+/// The missing file contained a removal, so the removed record once came back.
 #[test]
 fn log_with_a_missing_file_is_refused() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let log = folder.path("ulog");
     std::fs::create_dir(&log).unwrap();
     for number in [2, 3, 5] {
@@ -458,24 +461,24 @@ fn log_with_a_missing_file_is_refused() {
     assert!(!said.contains("missing") && !said.contains("begins here"), "{said}");
 }
 
-/// Records came back without the flags by which clients distinguish packed values from text, and
-/// without a warning.
+/// Records were once loaded without their flags, by which clients distinguish packed values from
+/// text, and there was no warning.
 #[test]
 fn lost_flags_of_snapshots_are_reported_once() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (said, snapshots) = (folder.path("said"), folder.path("b"));
     for (flags, times) in [(0, 0), (7, 1)] {
         let mut command = Command::new("sh");
         command
             .args(["-c", "exec \"$0\" \"$@\" 2> \"$SAID\"", env!("CARGO_BIN_EXE_todana")])
             .env("SAID", &said);
-        let server = Server::start_as(command, &["--admin-port", "0", "--snapshots", &snapshots]);
-        let mut client = Client::connect(&server);
+        let server = RunningServer::start_as(command, &["--admin-port", "0", "--snapshots", &snapshots]);
+        let mut client = TextClient::connect(&server);
         for key in ["a", "b"] {
             assert_eq!(client.ask(&format!("set {key} {flags} 0 1\r\nx\r\n")), "STORED\r\n");
         }
         running::stop(server);
         let said = std::fs::read_to_string(&said).unwrap();
-        assert_eq!(said.matches("snapshots have no place for client flags").count(), times, "{said}");
+        assert_eq!(said.matches("snapshots: client flags").count(), times, "{said}");
     }
 }

@@ -1,9 +1,8 @@
-//! The executable under the name of Kyoto Tycoon's server, as start scripts, agents and clients use
-//! it.
+//! The program under the name `ktserver`, as start scripts, agents and clients use it.
 
 mod ktserver_running;
 
-use ktserver_running::{PATIENCE, Place, eventually, ports, read};
+use ktserver_running::{KtserverFolder, WAIT_MAX, eventually, ports, read};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -14,7 +13,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn help_and_version_are_printed_under_both_spellings() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     for word in ["--help", "-h"] {
         let output = place.run(&[word]);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -36,41 +35,38 @@ fn help_and_version_are_printed_under_both_spellings() {
 
 #[test]
 fn impossible_settings_are_refused_without_leftovers() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     fs::write(place.path("casket.kch"), "KC\n").unwrap();
     for name in ["casket.kcd", "casket.kcf"] {
         fs::create_dir(place.path(name)).unwrap();
         fs::write(place.path(&format!("{name}/__KCDIR__")), "64\n").unwrap();
     }
-    for (words, told) in [
+    for (words, printed) in [
         (&["casket.kch"][..], "casket.kch: is a file"),
-        (&["casket.kcd"], "casket.kcd is one of Kyoto Cabinet's"),
-        (&["%", "casket.kcf#pccap=1m"], "casket.kcf is one of Kyoto Cabinet's"),
+        (&["casket.kcd"], "casket.kcd is a database of Kyoto Cabinet"),
+        (&["%", "casket.kcf#pccap=1m"], "casket.kcf is a database of Kyoto Cabinet"),
         (&["-mhost", "m", "-sid", "1"], "-mhost m: "),
         (&["-bgs", "b", "-bgsc", "lzo"], "-bgsc lzo: "),
         (&["-scr", "nix.lua"], "nix.lua cannot be read: "),
         (&["-pldb", "p.so"], "-pldb p.so: "),
         (&["-plsv", "ktplugservvoid.so"], "-plsv ktplugservvoid.so: "),
-        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q"], "queues need an ordered database"),
-        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=qr", "%"], "queues cannot be for reading only"),
-        (
-            &["-plsv", "ktplugservmemc.so", "-plex", "opts=q", "-ord", "%"],
-            "queues cannot be for reading only",
-        ),
+        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q"], "queues need an ordered first database"),
+        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=qr", "%"], "queues cannot be read-only"),
+        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q", "-ord", "%"], "queues cannot be read-only"),
         (&["-cmd", "nowhere"], "-cmd nowhere: "),
         (&["-log", "nowhere/log"], "-log nowhere/log: "),
         (&["-port", "0"], "-port 0: "),
         (&["-x"], "-x: unknown option"),
         (&["-dmn", "-pid", "p"], "-pid p: "),
         (&["x.txt"], "database \"x.txt\": "),
-        (&["e.kch#opts=c#zcomp=arc#zkey=hush"], "zcomp=arc asks for encryption"),
-        (&["e.kch#zkey=hush"], "zkey=...\": zkey asks for encryption"),
-        (&["-ord", "x.kch"], "x.kch does not exist"),
+        (&["e.kch#opts=c#zcomp=arc#zkey=hush"], "zcomp=arc: encryption is not supported"),
+        (&["e.kch#zkey=hush"], "zkey=...\": zkey: encryption is not supported"),
+        (&["-ord", "x.kch"], "x.kch: does not exist"),
     ] {
         let output = place.run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(stderr.contains("ktserver: ") && stderr.contains(told), "{words:?}: {stderr}");
+        assert!(stderr.contains("ktserver: ") && stderr.contains(printed), "{words:?}: {stderr}");
     }
     let mut names: Vec<_> =
         fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -83,7 +79,7 @@ fn impossible_settings_are_refused_without_leftovers() {
 
 #[test]
 fn occupied_port_is_reported_before_the_background() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&[]);
     let port = server.ports[0].to_string();
     let output = place.run(&["-host", "127.0.0.1", "-port", &port, "-dmn"]);
@@ -95,20 +91,21 @@ fn occupied_port_is_reported_before_the_background() {
 
 #[test]
 fn its_port_speaks_only_kyoto_tycoon() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&[]);
     assert_eq!(server.ask("PUT", "/japan", "tokyo").0, 201);
     assert_eq!(server.ask("GET", "/japan", ""), (200, "tokyo".into()));
     assert_eq!(server.call("get?key=japan"), "value\ttokyo\n");
     assert_eq!(server.field("status", "path"), ":");
-    // For HTTP a command of memcached is an unknown method, and its binary packet has a wrong magic
-    // byte.
+    // In HTTP, a command of memcached is an unknown method, and a packet of memcached's binary
+    // protocol has a wrong magic byte.
     assert_eq!(server.last_words(0, b"get japan\r\n"), "");
     assert_eq!(server.last_words(0, b"version\r\n"), "");
     assert_eq!(server.last_words(0, b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), "");
-    // A method in lower case, and a path without a slash, as clients send them.
+    // Clients send methods in lower case and paths without a slash.
     assert!(server.last_words(0, b"GET japan HTTP/1.1\r\nConnection: close\r\n\r\n").ends_with("tokyo"));
-    // Binary: a bulk get of one key, on a connection that has used HTTP before.
+    // The connection has used HTTP before. Now it sends a bulk get of one key in the binary
+    // protocol.
     let mut stream = server.connect(0);
     stream.write_all(b"GET /nix HTTP/1.1\r\n\r\n\xba\0\0\0\0\0\0\0\x01\0\0\0\0\0\x05japan").unwrap();
     let mut got = Vec::new();
@@ -125,7 +122,7 @@ fn its_port_speaks_only_kyoto_tycoon() {
 
 #[test]
 fn databases_have_names_and_tuning() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let disk = place.path("casket.kct");
     let server = place.start(&["-oas", "%#ktopts=p", "*#ktcapcnt=10", ":#ktcapsiz=64m", &disk]);
     assert_eq!(server.field("status?DB=0", "ktopts"), "2");
@@ -136,7 +133,7 @@ fn databases_have_names_and_tuning() {
         server.call(&format!("set?DB=1&key=k{number}&value=v"));
     }
     assert_eq!(server.field("status?DB=1", "count"), "10");
-    // A database with ktopts=p stores no times.
+    // A database with ktopts=p stores no expiry.
     server.call("set?DB=0&key=k&value=v&xt=100");
     assert_eq!(server.call("get?DB=0&key=k"), "value\tv\n");
     server.call("set?DB=casket.kct&key=k&value=v");
@@ -161,13 +158,13 @@ fn databases_have_names_and_tuning() {
 
 #[test]
 fn partial_request_times_out_idle_connection_stays() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-tout", "1", "-th", "1"]);
     let mut patient = server.connect(0);
     assert_eq!(server.last_words(0, b"GET /k HT"), "");
     let upload = b"PUT /k HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf";
     assert!(!server.last_words(0, upload).contains("201"));
-    // This connection came first, and was idle for all that time.
+    // This connection was opened first, and was idle for all that time.
     patient.write_all(b"GET /k HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     patient.read_to_string(&mut answer).unwrap();
@@ -177,7 +174,7 @@ fn partial_request_times_out_idle_connection_stays() {
 
 #[test]
 fn log_has_the_requested_kinds() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     for (level, kinds) in [("-li", &["SYSTEM", "INFO"][..]), ("-ls", &["SYSTEM"])] {
         let server = place.start(&[level, "-onr"]);
         server.call("void");
@@ -193,34 +190,35 @@ fn log_has_the_requested_kinds() {
             assert!(kinds.contains(&rest.split(']').next().unwrap()), "{line}");
         }
         assert_eq!(text.contains("[INFO]"), kinds.contains(&"INFO"));
-        // The client's address.
+        // The lines contain the client's address.
         let of_connections: Vec<_> = text.lines().filter(|line| line.contains("]: connection ")).collect();
         assert_eq!(of_connections.is_empty(), level == "-ls");
         assert!(of_connections.iter().all(|line| line.contains(" peer=tcp:127.0.0.1:")), "{text}");
-        for told in ["[START]: pid=", "opening a database: path=:", "-onr has no effect", "[FINISH]: pid="] {
-            assert!(text.contains(told), "{told}: {text}");
+        for printed in ["[START]: pid=", "opening a database: path=:", "-onr has no effect", "[FINISH]: pid="]
+        {
+            assert!(text.contains(printed), "{printed}: {text}");
         }
         fs::remove_file(log).unwrap();
     }
-    // The silent levels: the port has to be known. The end of another server proves as much as
-    // their start.
+    // At the silent levels the log does not contain the port, so it must be fixed. A second server
+    // on the port ends, which proves that the first one has started.
     for level in ["-le", "-lz"] {
         let pid = place.path("pid");
         let mut child =
             place.command(&["-port", "-1", level, "-pid", &pid]).stdout(Stdio::piped()).spawn().unwrap();
         eventually("the pid file", || !read(&pid).is_empty());
         kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
-        let mut told = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        let mut printed = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
         assert!(child.wait().unwrap().success());
-        assert_eq!(told, "");
+        assert_eq!(printed, "");
         assert!(!fs::exists(&pid).unwrap());
     }
 }
 
 #[test]
 fn signals_stop_it_or_reopen_its_log() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let pid = place.path("pid");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let mut server = place.start(&["-pid", &pid]);
@@ -241,7 +239,7 @@ fn signals_stop_it_or_reopen_its_log() {
 
 #[test]
 fn daemon_runs_in_the_background() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let (log, pid, disk) = (place.path("log"), place.path("pid"), place.path("x.kch"));
     let words = ["-host", "127.0.0.1", "-port", "-1", "-dmn", "-log", &log, "-pid", &pid, &disk];
     assert!(place.run(&words).status.success());
@@ -250,12 +248,12 @@ fn daemon_runs_in_the_background() {
     let is_there = || kill(Pid::from_raw(number), None).is_ok();
     assert!(is_there() && fs::read_link(format!("/proc/{number}/cwd")).unwrap().as_os_str() == "/");
     let mut stream = TcpStream::connect(("127.0.0.1", ports(&read(&log))[0])).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.write_all(b"PUT /k HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n\r\nv").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer:?}");
-    // Its log is rotated, and it keeps running.
+    // The log is rotated, and the server keeps running.
     fs::rename(&log, place.path("log.1")).unwrap();
     kill(Pid::from_raw(number), Signal::SIGHUP).unwrap();
     eventually("the new log", || read(&log).contains("reopened"));
@@ -266,11 +264,11 @@ fn daemon_runs_in_the_background() {
     assert_eq!(server.ask("GET", "/k", ""), (200, "v".into()));
 }
 
-/// Names that the original accepts ended the start, and an unknown word was ignored without a
-/// message.
+/// Names that the original accepts once made the start fail, and an unknown word was ignored
+/// without a message.
 #[test]
 fn names_are_accepted_as_by_the_original() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     fs::write(place.path("empty.kch"), "").unwrap();
     let log = place.path("log");
     let names = ["x#type=kct", "abc#type=:", "t.kct#zcomp=def", "u.kct#opts=c", "empty.kch", "*#capcn=9"];
@@ -283,12 +281,12 @@ fn names_are_accepted_as_by_the_original() {
         );
     }
     assert!(fs::metadata(place.path("x")).unwrap().is_dir());
-    assert!(read(&log).contains("capcn is not known; did you mean capcnt?"));
+    assert!(read(&log).contains("capcn: unknown word; did you mean capcnt?"));
 }
 
 #[test]
 fn synchronize_runs_commands_of_its_directory() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let commands = place.path("commands");
     fs::create_dir(&commands).unwrap();
     let command = format!("{commands}/keep");
@@ -305,7 +303,7 @@ const ECHO: &str =
 
 #[test]
 fn script_is_callable_over_both_protocols_and_reloads() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let script = place.path("s.lua");
     fs::write(&script, ECHO).unwrap();
     let server = place.start(&["-scr", "s.lua"]);
@@ -328,11 +326,13 @@ fn script_is_callable_over_both_protocols_and_reloads() {
     // A script with errors changes nothing; a correct one replaces the old one.
     fs::write(&script, "function (\n").unwrap();
     server.signal(Signal::SIGUSR1);
-    eventually("the complaint", || read(&server.log).contains("the old one stays in use: "));
+    eventually("the complaint", || {
+        read(&server.log).contains("script: not reloaded, the old one stays in use: ")
+    });
     assert_eq!(server.call("play_script?name=echo&_a=1"), "_a\t1\n");
     fs::write(&script, "function hello(input, output) output.said = 'hello' return 0 end").unwrap();
     server.signal(Signal::SIGUSR1);
-    eventually("the new script", || read(&server.log).contains("script: read again"));
+    eventually("the new script", || read(&server.log).contains("script: reloaded"));
     assert_eq!(server.call("play_script?name=hello"), "_said\thello\n");
     let gone = (501, "ERROR\tno such scripting procedure\n".to_owned());
     assert_eq!(server.ask("POST", "/rpc/play_script?name=echo", ""), gone);
@@ -341,7 +341,7 @@ fn script_is_callable_over_both_protocols_and_reloads() {
 
 #[test]
 fn script_error_is_reported_with_its_line() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let script = place.path("s.lua");
     fs::write(&script, format!("{ECHO}x = = 1\n")).unwrap();
     for daemon in [&[][..], &["-dmn"]] {
@@ -356,11 +356,11 @@ const PLUGIN: [&str; 2] = ["-plsv", "/usr/libexec/ktplugservmemc.so"];
 
 #[test]
 fn plug_in_serves_memcached_clients() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server =
         place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1#opts=f#tout=5#th=2", "%"]].concat());
     let said = |words: &str| server.last_words(1, format!("{words}quit\r\n").as_bytes());
-    // The replies of the original, byte by byte.
+    // The replies are those of the original, byte by byte.
     for (words, answer) in [
         ("set k 5 0 3\r\nabc\r\nget k\r\n", "STORED\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
         ("gets k nix k\r\n", "VALUE k 5 3\r\nabc\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
@@ -388,12 +388,12 @@ fn plug_in_serves_memcached_clients() {
     ] {
         assert_eq!(said(words), answer, "{words:?}");
     }
-    // Other protocols see the flags after the value. A value that is too short has none.
+    // Other protocols see the flags after the value. A value that is too short has no flags.
     said("set k 258 0 1\r\nv\r\n");
     assert_eq!(server.ask("GET", "/k", ""), (200, "v\0\0\u{1}\u{2}".into()));
     server.ask("PUT", "/k", "abc");
     assert_eq!(said("get k\r\n"), "VALUE k 0 3\r\nabc\r\nEND\r\n");
-    // 30 days and a second is still a relative time here; incr keeps it.
+    // 30 days and a second still count as a relative time here. `incr` keeps the expiry.
     said("set t 0 2592001 1\r\n1\r\nincr t 1\r\n");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let xt: u64 = server.field("check?key=t", "xt").parse().unwrap();
@@ -427,7 +427,7 @@ fn plug_in_serves_memcached_clients() {
 
 #[test]
 fn plug_in_drops_flags_and_writes_by_option() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1"]].concat());
     let stored = server.last_words(1, b"set k 5 0 3\r\nabc\r\nget k\r\nquit\r\n");
     assert_eq!(stored, "STORED\r\nVALUE k 0 3\r\nabc\r\nEND\r\n");
@@ -442,7 +442,7 @@ fn plug_in_drops_flags_and_writes_by_option() {
 
 #[test]
 fn plug_in_has_queues_if_enabled() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let words = ["-plex", "host=127.0.0.1#port=-1#opts=fq#qtout=0.05", "%"];
     let server = place.start(&[&PLUGIN[..], &words].concat());
     let said = |words: &str| server.last_words(1, format!("{words}quit\r\n").as_bytes());
@@ -454,7 +454,7 @@ fn plug_in_has_queues_if_enabled() {
     // The first message was acknowledged, the second was not.
     eventually("it is back", || server.field("status", "count") == "1");
     assert_eq!(said("get q\r\nget q\r\ndelete q\r\n"), "VALUE q 0 2\r\nbc\r\nEND\r\nEND\r\nDELETED\r\n");
-    // Other commands work as without queues.
+    // Other commands work as they do without queues.
     assert_eq!(said("add n 0 0 1\r\n1\r\nincr n 1\r\ndelete n\r\n"), "STORED\r\n2\r\nNOT_FOUND\r\n");
     assert_eq!(server.field("status", "count"), "1");
     server.stop();
@@ -462,7 +462,7 @@ fn plug_in_has_queues_if_enabled() {
 
 #[test]
 fn long_get_of_a_slow_reader_is_complete() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1"]].concat());
     let value = "v".repeat(100_000);
     assert_eq!(server.ask("PUT", "/k", &value).0, 201);

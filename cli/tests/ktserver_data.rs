@@ -1,36 +1,36 @@
-//! The data of a server under the name of Kyoto Tycoon's: snapshots, update logs, replication.
+//! The data of a server under the name `ktserver`: snapshots, update logs, replication.
 
 mod ktserver_running;
 mod running;
 
-use ktserver_running::{Place, Server, eventually, read};
+use ktserver_running::{KtserverFolder, KtserverProcess, eventually, read};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::process::{Command, Stdio};
 
 /// Returns the value of a key in the first database.
-fn value(server: &Server, key: &str) -> Option<String> {
+fn value(server: &KtserverProcess, key: &str) -> Option<String> {
     let (status, body) = server.ask("GET", &format!("/{key}"), "");
     (status == 200).then_some(body)
 }
 
-fn put(server: &Server, key: &str, value: &str) {
+fn put(server: &KtserverProcess, key: &str, value: &str) {
     assert_eq!(server.ask("PUT", &format!("/{key}"), value).0, 201);
 }
 
 /// Returns the number of records in the first database.
-fn count(server: &Server) -> u64 {
+fn count(server: &KtserverProcess) -> u64 {
     server.field("status", "count").parse().unwrap()
 }
 
-fn crash(mut server: Server) {
+fn crash(mut server: KtserverProcess) {
     server.signal(Signal::SIGKILL);
     server.end();
 }
 
 #[test]
 fn clean_exit_writes_a_snapshot() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let directory = format!("snapshots{}", packing.len());
         let words = [&["-bgs", &directory][..], packing, &["%", ":#ktopts=p", "x.kct"]].concat();
@@ -51,7 +51,7 @@ fn clean_exit_writes_a_snapshot() {
         let bytes = fs::read(place.path(&format!("{directory}/00000000.ktss"))).unwrap();
         assert!(bytes.starts_with(b"KTSS\n\0"));
         assert_eq!(bytes[6..10] == [0; 4], packing.is_empty());
-        // The compression of the next snapshot does not matter for reading this one.
+        // A snapshot can be read whatever compression the next one has.
         let server = place.start(&["-bgs", &directory, "%", ":#ktopts=p", "x.kct"]);
         assert_eq!(count(&server), 5001);
         assert_eq!(value(&server, "k4999").as_deref(), Some("v4999"));
@@ -64,16 +64,16 @@ fn clean_exit_writes_a_snapshot() {
 
 #[test]
 fn failed_snapshot_keeps_the_last_one() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let (file, partial) = (place.path("b/00000000.ktss"), place.path("b/00000000.ktss.tmp"));
     let words = ["-bgs", "b", "-bgsi", "0.1", "-th", "1"];
     let server = place.start(&words);
-    let made = |server: &Server| server.field("report", "snap_made").parse::<u64>().unwrap();
+    let made = |server: &KtserverProcess| server.field("report", "snap_made").parse::<u64>().unwrap();
     put(&server, "k", "v");
     let before = made(&server);
     eventually("two snapshots", || made(&server) >= before + 2);
     assert_eq!(server.field("report", "snap_failed"), "0");
-    // An obstacle that cannot be removed.
+    // This directory is an obstacle that the server cannot remove.
     eventually("an obstacle", || fs::create_dir(&partial).is_ok());
     fs::write(format!("{partial}/x"), "").unwrap();
     eventually("a failure", || server.field("report", "snap_failed") != "0");
@@ -82,7 +82,7 @@ fn failed_snapshot_keeps_the_last_one() {
     assert!(read(&server.log).contains("[ERROR]: "));
     let log = server.log.clone();
     crash(server);
-    assert_eq!(read(&log).matches("no snapshot could be made").count(), 1, "{}", read(&log));
+    assert_eq!(read(&log).matches("snapshot: cannot be written").count(), 1, "{}", read(&log));
     assert!(fs::exists(&file).unwrap());
     let server = place.start(&words);
     assert_eq!((value(&server, "k").as_deref(), value(&server, "late")), (Some("v"), None));
@@ -93,7 +93,7 @@ fn failed_snapshot_keeps_the_last_one() {
 
 #[test]
 fn unwritable_update_log_is_reported_once_with_recovery() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-ulog", "u", "-sid", "1", "-uasi", "0.01", "%"]);
     let limit = |limit: &str| {
         let (pid, size) = (server.child.id().to_string(), format!("--fsize={limit}"));
@@ -106,14 +106,14 @@ fn unwritable_update_log_is_reported_once_with_recovery() {
     let value = "v".repeat(10_000);
     let is_taken = || server.ask("PUT", "/key", &value).0 == 201;
     assert!(is_taken());
-    // The server closes the connection of an unwritable change without a reply, because the outcome
-    // is unknown.
+    // If a change cannot be written, its outcome is unknown, so the server closes the connection
+    // without a reply.
     let sent = format!("PUT /key HTTP/1.1\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n{value}");
     eventually("changes are refused", || !server.last_words(0, sent.as_bytes()).contains(" 201 "));
-    eventually("the log says so", || read(&server.log).contains("cannot write the update log: "));
+    eventually("the log says so", || read(&server.log).contains("update log: cannot write to it: "));
     assert!(!is_taken());
     assert!(limit("unlimited:unlimited"));
-    eventually("it is over", || read(&server.log).contains("changes are taken again"));
+    eventually("it is over", || read(&server.log).contains("writes: accepted again"));
     assert!(is_taken());
     assert_eq!(read(&server.log).matches("[ERROR]: ").count(), 1, "{}", read(&server.log));
     server.stop();
@@ -121,20 +121,21 @@ fn unwritable_update_log_is_reported_once_with_recovery() {
 
 #[test]
 fn unreadable_snapshot_prevents_the_start_and_stays() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "key", "value");
     server.stop();
     let path = place.path("b/00000000.ktss");
     let whole = fs::read(&path).unwrap();
     let foreign = [&whole[..6], &[1, 2, 3, 4], &whole[10..]].concat();
-    for (bytes, told) in [(&whole[..whole.len() - 1], "it is cut"), (&foreign[..], "a way that is not known")]
+    for (bytes, printed) in
+        [(&whole[..whole.len() - 1], "the file is truncated"), (&foreign[..], "unsupported compression")]
     {
         fs::write(&path, bytes).unwrap();
         let output = place.run(&["-port", "-1", "-bgs", "b"]);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1));
-        assert!(stderr.contains("00000000.ktss") && stderr.contains(told), "{stderr}");
+        assert!(stderr.contains("00000000.ktss") && stderr.contains(printed), "{stderr}");
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
     for name in ["lzo", "lzma", "zstd"] {
@@ -146,7 +147,7 @@ fn unreadable_snapshot_prevents_the_start_and_stays() {
 
 #[test]
 fn snapshot_never_overrides_a_newer_update_log() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "old", "1");
     put(&server, "gone", "1");
@@ -174,9 +175,9 @@ fn snapshot_never_overrides_a_newer_update_log() {
 
 #[test]
 fn update_log_restores_databases_in_memory() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     assert_eq!(place.run(&["-port", "-1", "-ulog", "u"]).status.code(), Some(1));
-    // The original's log there is not read, which is reported.
+    // A log of the original in this directory is not read, and the server reports that.
     fs::create_dir(place.path("u")).unwrap();
     fs::write(place.path("u/0000000001.ulog"), "").unwrap();
     let words = ["-ulog", "u", "-ulim", "64k", "-uasi", "0.5", "-sid", "1", ":", "%"];
@@ -186,7 +187,7 @@ fn update_log_restores_databases_in_memory() {
     }
     server.call("set?DB=1&key=k&value=v");
     assert!(read(&server.log).contains("[ERROR]: -ulog u: the update logs of Kyoto Tycoon there"));
-    let listed = |server: &Server| {
+    let listed = |server: &KtserverProcess| {
         let list = server.call("ulog_list");
         for line in list.lines() {
             let (path, rest) = line.split_once('\t').unwrap();
@@ -213,9 +214,9 @@ fn update_log_restores_databases_in_memory() {
     }
 }
 
-/// Starts a replica in a folder other than the master's.
-fn follower(master: &Server, words: &[&str]) -> (Place, Server) {
-    let place = Place::new();
+/// Starts a replica in another folder than the master's.
+fn follower(master: &KtserverProcess, words: &[&str]) -> (KtserverFolder, KtserverProcess) {
+    let place = KtserverFolder::new();
     let port = master.ports[0].to_string();
     let base = ["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-riv", "10", "-sid", "2"];
     let server = place.start(&[&base[..], words].concat());
@@ -224,7 +225,7 @@ fn follower(master: &Server, words: &[&str]) -> (Place, Server) {
 
 #[test]
 fn replica_follows_through_restarts_of_both() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let words = ["-ulog", "u", "-sid", "1", "%"];
     let master = place.start(&words);
     put(&master, "a", "1");
@@ -238,14 +239,14 @@ fn replica_follows_through_restarts_of_both() {
     replica.stop();
     let position: u64 = read(&folder.path("rts")).trim().parse().unwrap();
     assert!(position > 1_700_000_000_000_000_000, "{position}");
-    // While the replica is down, a record is removed, and the master restarts.
+    // While the replica is stopped, a record is removed, and the master restarts.
     master.call("remove?key=a");
     put(&master, "c", "1");
     master.stop();
     let master = place.start(&words);
     assert_eq!((value(&master, "a"), value(&master, "b").as_deref()), (None, Some("1")));
     put(&master, "d", "1");
-    // The master may be named later if there is a file for the position.
+    // If there is a file for the position, a client can name the master later.
     let replica = folder.start(&["-rts", "rts", "-riv", "10", "-sid", "2", "-ulog", "u", "%"]);
     assert_eq!(value(&replica, "a").as_deref(), Some("1"));
     replica.call(&format!("tune_replication?host=127.0.0.1&port={}&iv=20", master.ports[0]));
@@ -253,20 +254,20 @@ fn replica_follows_through_restarts_of_both() {
     let found = ["a", "b", "c"].map(|key| value(&replica, key));
     assert_eq!(found, [None, Some("1".into()), Some("1".into())]);
     assert_eq!(replica.field("report", "repl_interval"), "0.020000");
-    let alone = Place::new();
+    let alone = KtserverFolder::new();
     let alone = alone.start(&[]);
     assert_eq!(alone.ask("POST", "/rpc/tune_replication?host=127.0.0.1", "").0, 501);
 }
 
 #[test]
 fn scripts_and_snapshots_work_under_the_own_name() {
-    let folder = running::Folder::new();
+    let folder = running::TestFolder::new();
     let (script, snapshots) = (folder.path("s.lua"), folder.path("b"));
     fs::write(&script, "function hello(input, output) output.said = 'hello' return 0 end").unwrap();
     let words = ["--script", &script, "--snapshots", &snapshots, "--snapshot-packing", "zlib", "mem:tree"];
-    let server = running::Server::start(&words);
-    let ask = |server: &running::Server, target: &str, origin: &str| {
-        let mut client = running::Client::connect(server);
+    let server = running::RunningServer::start(&words);
+    let ask = |server: &running::RunningServer, target: &str, origin: &str| {
+        let mut client = running::TextClient::connect(server);
         client.send(format!("GET /rpc/{target} HTTP/1.1\r\n{origin}Connection: close\r\n\r\n").as_bytes());
         let mut lines = vec![client.line()];
         while !lines.last().unwrap().is_empty() {
@@ -279,17 +280,17 @@ fn scripts_and_snapshots_work_under_the_own_name() {
     running::stop(server);
     assert!(fs::exists(folder.path("b/00000000.ktss")).unwrap());
     let page = "Origin: http://elsewhere.example\r\nSec-Fetch-Site: cross-site\r\n";
-    let server = running::Server::start(&["--snapshots", &snapshots, "mem:hash"]);
+    let server = running::RunningServer::start(&["--snapshots", &snapshots, "mem:hash"]);
     assert!(ask(&server, "get?key=k", "").ends_with("value\tv\n"));
     let refused = ask(&server, "get?key=k", page);
     assert!(!refused.contains("value"), "{refused}");
     running::stop(server);
-    let server = running::Server::start(&["--snapshots", &snapshots, "--allow-pages"]);
+    let server = running::RunningServer::start(&["--snapshots", &snapshots, "--allow-pages"]);
     assert!(ask(&server, "get?key=k", page).ends_with("value\tv\n"));
     running::stop(server);
 }
 
-/// The executable of Kyoto Tycoon's server, if TODANA_KTSERVER names it.
+/// Returns the executable of Kyoto Tycoon's server, if TODANA_KTSERVER names it.
 fn original() -> Option<std::path::PathBuf> {
     let path = std::env::var_os("TODANA_KTSERVER").map(Into::into);
     if path.is_none() {
@@ -298,7 +299,8 @@ fn original() -> Option<std::path::PathBuf> {
     path
 }
 
-/// A port that was free a moment ago, below 32768 for the original.
+/// Returns a port that was free a moment ago. It is below 32768, because the original supports no
+/// others.
 fn low_port() -> u16 {
     loop {
         let port = fastrand::u16(20_000..32_768);
@@ -309,7 +311,7 @@ fn low_port() -> u16 {
 }
 
 /// Starts the original, which cannot let the system choose a port.
-fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> Server {
+fn start_original(program: &std::path::Path, place: &KtserverFolder, words: &[&str]) -> KtserverProcess {
     for _ in 0..20 {
         let free = low_port();
         let log = place.path(&format!("original-{free}"));
@@ -324,7 +326,7 @@ fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> S
             has_ended || read(&log).contains("listening server socket started")
         });
         if !has_ended {
-            return Server { child, ports: vec![free], log };
+            return KtserverProcess { child, ports: vec![free], log };
         }
     }
     panic!("the original cannot be started: {words:?}")
@@ -334,7 +336,7 @@ fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> S
 fn original_and_todana_read_each_others_snapshots() {
     let Some(program) = original() else { return };
     for packing in [&[][..], &["-bgsc", "zlib"]] {
-        let place = Place::new();
+        let place = KtserverFolder::new();
         for directory in ["b", "c"] {
             fs::create_dir(place.path(directory)).unwrap();
         }
@@ -352,8 +354,8 @@ fn original_and_todana_read_each_others_snapshots() {
         assert_eq!(theirs.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
         assert_eq!(theirs.call("get?DB=1&key=p"), "value\tq\n");
         crash(theirs);
-        // With today's C library the original hangs when it writes snapshots of databases in
-        // memory; those of databases on disk have the same format.
+        // With today's C library, the original hangs when it writes snapshots of databases in
+        // memory. Snapshots of databases on disk have the same format.
         let words = [&["-bgs", "c", "-bgsi", "0.5"][..], packing, &["x.kct", "y.kch#ktopts=p"]].concat();
         let theirs = start_original(&program, &place, &words);
         for number in 0..3000 {
@@ -364,7 +366,7 @@ fn original_and_todana_read_each_others_snapshots() {
         let modified = |name: &str| fs::metadata(place.path(name)).and_then(|found| found.modified()).ok();
         let now = std::time::SystemTime::now();
         let is_newer = |name: &str| modified(name).is_some_and(|at| at > now);
-        // Started and finished since.
+        // Both snapshots were started and finished since then.
         eventually("its snapshots", || is_newer("c/00000000.ktss") && is_newer("c/00000001.ktss"));
         let last = modified("c/00000001.ktss");
         eventually("its snapshots again", || modified("c/00000001.ktss") > last);
@@ -383,14 +385,14 @@ fn original_and_todana_read_each_others_snapshots() {
 #[test]
 fn original_and_todana_replicate_each_other() {
     let Some(program) = original() else { return };
-    let place = Place::new();
-    // The last of repeated options counts.
+    let place = KtserverFolder::new();
+    // If an option is repeated, its last value counts.
     let port = low_port().to_string();
     let ours = place.start(&["-port", &port, "-ulog", "u", "-sid", "1", "%", ":"]);
     for number in 0..500 {
         put(&ours, &format!("k{number}"), "v");
     }
-    let other = Place::new();
+    let other = KtserverFolder::new();
     fs::create_dir(other.path("u")).unwrap();
     let theirs = start_original(
         &program,
@@ -400,12 +402,12 @@ fn original_and_todana_replicate_each_other() {
     ours.call("remove?key=k7");
     ours.call("set?DB=1&key=second&value=s&xt=-2000000000");
     // Changes of two databases have no common order.
-    let has_all = |server: &Server| {
+    let has_all = |server: &KtserverProcess| {
         let has_second = server.ask("POST", "/rpc/get?DB=1&key=second", "").0 == 200;
         has_second && count(server) == 499 && value(server, "k7").is_none()
     };
     eventually("the original", || has_all(&theirs));
-    let third = Place::new();
+    let third = KtserverFolder::new();
     let port = theirs.ports[0].to_string();
     let last = third.start(&["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-sid", "3", "%", ":"]);
     eventually("the end of the chain", || has_all(&last));

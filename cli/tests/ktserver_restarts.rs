@@ -1,37 +1,37 @@
-//! The data of a server under the name of Kyoto Tycoon's after any kind of end, with snapshots,
-//! update logs and masters.
+//! The data of a server under the name `ktserver` after any kind of end, with snapshots, update
+//! logs and masters.
 
 mod ktserver_running;
 
-use ktserver_running::{Place, Server, eventually, read};
+use ktserver_running::{KtserverFolder, KtserverProcess, eventually, read};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the value of a key in the first database.
-fn value(server: &Server, key: &str) -> Option<String> {
+fn value(server: &KtserverProcess, key: &str) -> Option<String> {
     let (status, body) = server.ask("GET", &format!("/{key}"), "");
     (status == 200).then_some(body)
 }
 
-fn put(server: &Server, key: &str, value: &str) {
+fn put(server: &KtserverProcess, key: &str, value: &str) {
     assert_eq!(server.ask("PUT", &format!("/{key}"), value).0, 201);
 }
 
-fn crash(mut server: Server) {
+fn crash(mut server: KtserverProcess) {
     server.signal(Signal::SIGKILL);
     server.end();
 }
 
-/// The stored position was that of the lost records, so the master did not send them again.
+/// The stored position once was that of the lost records, so the master did not send them again.
 #[test]
 fn replica_without_a_log_refetches_lost_records() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let master = place.start(&["-ulog", "u", "-sid", "1", "%"]);
     let port = master.ports[0].to_string();
     let base = ["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-riv", "10", "-sid", "2"];
     for snapshots in [&[][..], &["-bgs", "b", "-bgsi", "0.1"], &["-bgs", "b", "-bgsi", "1000"]] {
-        let folder = Place::new();
+        let folder = KtserverFolder::new();
         let words = [&base[..], snapshots, &["%"]].concat();
         put(&master, "a", "1");
         put(&master, "b", "1");
@@ -61,15 +61,16 @@ fn replica_without_a_log_refetches_lost_records() {
     }
 }
 
-/// Only the count in the head reveals the cut, and the next snapshot would replace the file.
+/// Only the count in the head shows that the file is cut off, and the next snapshot would replace
+/// it.
 #[test]
 fn snapshot_cut_between_records_is_refused() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let directory = format!("b{}", packing.len());
         let words = [&["-bgs", &directory][..], packing].concat();
         let server = place.start(&words);
-        // More than one compressed chunk.
+        // The value needs more than one compressed chunk.
         let value_ = "v".repeat(200_000);
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
             put(&server, key, &value_);
@@ -81,7 +82,7 @@ fn snapshot_cut_between_records_is_refused() {
         let whole = fs::read(&path).unwrap();
         let len = match packing.is_empty() {
             true => whole.len() - (1 + 1 + 3 + 1 + 5 + 200_000),
-            // The head and the first chunk.
+            // The file keeps the head and the first chunk.
             false => 38 + u32::from_be_bytes(whole[34..38].try_into().unwrap()) as usize,
         };
         assert!(len < whole.len());
@@ -90,7 +91,7 @@ fn snapshot_cut_between_records_is_refused() {
             let output = place.run(&["-port", "-1", "-bgs", &directory]);
             let stderr = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(1), "{packing:?}");
-            assert!(stderr.contains("00000000.ktss: it ends after "), "{stderr}");
+            assert!(stderr.contains("00000000.ktss: ends after "), "{stderr}");
             assert_eq!(fs::read(&path).unwrap(), bytes);
         }
         fs::write(&path, &whole).unwrap();
@@ -99,10 +100,11 @@ fn snapshot_cut_between_records_is_refused() {
     }
 }
 
-/// The server served part of the snapshot; a later start read it again and overwrote newer changes.
+/// The server once served a part of the snapshot. A later start read the snapshot again and
+/// overwrote newer changes.
 #[test]
 fn interrupted_snapshot_loads_completely_before_serving() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "old", "1");
     server.stop();
@@ -123,7 +125,7 @@ fn interrupted_snapshot_loads_completely_before_serving() {
     refused(&log);
     fs::rename(&snapshot, place.path("away")).unwrap();
     refused(&with_snapshots);
-    // An option gives up the rest.
+    // With this option, the server starts without the rest of the snapshot.
     fs::remove_file(&mark).unwrap();
     let server = place.start(&log);
     put(&server, "old", "2");
@@ -133,15 +135,15 @@ fn interrupted_snapshot_loads_completely_before_serving() {
     assert_eq!(value(&server, "old").as_deref(), Some("2"));
 }
 
-/// The log restored older data, and the snapshot with the newer data was replaced.
+/// The log once restored older data, and the snapshot with the newer data was replaced.
 #[test]
 fn newer_snapshot_than_the_log_is_not_ignored() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let with_log = ["-bgs", "b", "-ulog", "u", "-sid", "1"];
     let server = place.start(&with_log);
     put(&server, "key", "1");
     server.stop();
-    // With the log, the snapshot may have any age.
+    // If there is a log, the snapshot may have any age.
     let server = place.start(&with_log);
     let opened = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     server.stop();
@@ -168,10 +170,11 @@ fn newer_snapshot_than_the_log_is_not_ignored() {
     assert_eq!(value(&server, "key").as_deref(), Some("2"));
 }
 
-/// The success for the other database cleared the failure, so it was reported again each time.
+/// The success for the other database once cleared the failure, so the failure was reported again
+/// each time.
 #[test]
 fn failed_snapshot_is_reported_once_per_database() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     for name in ["b/00000000.ktss.tmp", "b/00000000.ktss.tmp/in the way"] {
         fs::create_dir_all(place.path(name)).unwrap();
     }
@@ -179,16 +182,17 @@ fn failed_snapshot_is_reported_once_per_database() {
     let count = |name| server.field("report", name).parse::<u64>().unwrap();
     eventually("some rounds", || count("snap_failed") >= 3 && count("snap_made") >= 3);
     assert!(server.field("report", "snap_trouble").contains("00000000.ktss.tmp"));
-    assert_eq!(read(&server.log).matches("no snapshot could be made").count(), 1);
+    assert_eq!(read(&server.log).matches("snapshot: cannot be written").count(), 1);
     fs::remove_dir_all(place.path("b/00000000.ktss.tmp")).unwrap();
     eventually("the end of the trouble", || !server.call("report").contains("snap_trouble"));
     assert!(fs::exists(place.path("b/00000000.ktss")).unwrap());
 }
 
-/// The first five bytes of each value were read as its time, and the next snapshot lacked them.
+/// The first five bytes of each value were once read as its time, and the next snapshot lacked
+/// them.
 #[test]
 fn snapshot_without_times_is_not_read_as_timed() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-bgs", "b", ":#ktopts=p"]);
     put(&server, "key", "some text");
     server.stop();
@@ -197,14 +201,18 @@ fn snapshot_without_times_is_not_read_as_timed() {
     let output = place.run(&["-port", "-1", "-bgs", "b", ":"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr.contains("00000000.ktss: ") && stderr.contains("record 1: was"), "{stderr}");
+    assert!(
+        stderr.contains("00000000.ktss: ")
+            && stderr.contains("record 1 does not begin with a plausible time"),
+        "{stderr}"
+    );
     assert_eq!(fs::read(&path).unwrap(), kept);
     let server = place.start(&["-bgs", "b", ":#ktopts=p"]);
     assert_eq!(value(&server, "key").as_deref(), Some("some text"));
     server.call("set?key=far&value=v&xt=99999999999");
     server.stop();
     let _ = fs::remove_file(&path);
-    // Times that clients invent for "never" are accepted as likely.
+    // Times that clients use for "never" are accepted.
     let server = place.start(&["-bgs", "b", ":"]);
     server.call("set?key=far&value=v&xt=99999999999");
     server.stop();
@@ -212,18 +220,19 @@ fn snapshot_without_times_is_not_read_as_timed() {
     assert_eq!(value(&server, "far").as_deref(), Some("v"));
 }
 
-/// Each server removed the other's temporary file, and replaced complete files by incomplete ones.
+/// Two servers once removed each other's temporary files, and replaced complete files by incomplete
+/// ones.
 #[test]
 fn snapshot_directory_belongs_to_one_server() {
-    let place = Place::new();
+    let place = KtserverFolder::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "key", "1");
-    let other = Place::new();
+    let other = KtserverFolder::new();
     let directory = place.path("b");
     let output = other.run(&["-port", "-1", "-bgs", &directory]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr.contains(&format!("another server makes its snapshots in {directory}")), "{stderr}");
+    assert!(stderr.contains(&format!("{directory}: another server writes its snapshots there")), "{stderr}");
     server.stop();
     assert_eq!(value(&other.start(&["-bgs", &directory]), "key").as_deref(), Some("1"));
 }

@@ -1,16 +1,17 @@
-//! Long values stay within the memory limit of the process, measured on a process of its own.
+//! Long values stay within the memory limit of the process. The memory is measured on a separate
+//! process.
 
 mod running;
 
-use running::{Client, Server, eventually};
+use running::{RunningServer, TextClient, eventually};
 use std::io::Read;
 
-/// The maximum of anonymous memory at `-m 64`: the limit, and 8 MiB for short-lived memory between
-/// two measurements of the server, which are further apart on a busy machine.
+/// The most anonymous memory at `-m 64`: the limit, and 8 MiB for short-lived memory between two
+/// measurements of the server, whose interval is longer on a busy machine.
 const PEAK_MIB: u64 = 72;
 
-impl Client {
-    /// Returns true if the record exists; its value must be this one.
+impl TextClient {
+    /// Returns true if the record exists. Its value must then be this one.
     fn holds(&mut self, key: &str, value: &[u8]) -> bool {
         let line = self.ask(&format!("get {key}\r\n"));
         if line == "END\r\n" {
@@ -35,7 +36,7 @@ impl Client {
     }
 }
 
-fn assert_peak(server: &Server) {
+fn assert_peak(server: &RunningServer) {
     let peak_mib = server.anonymous_peak_mib();
     assert!(peak_mib <= PEAK_MIB, "{peak_mib} MiB");
 }
@@ -47,8 +48,8 @@ fn value(len: usize, salt: usize) -> Vec<u8> {
 #[test]
 fn values_of_half_the_memory_are_stored() {
     for (item_size_max, len) in [("16m", 16_000_000), ("32m", (32 << 20) - 100)] {
-        let server = Server::start(&["-m", "64", "-I", item_size_max, "-t", "2"]);
-        let mut client = Client::connect(&server);
+        let server = RunningServer::start(&["-m", "64", "-I", item_size_max, "-t", "2"]);
+        let mut client = TextClient::connect(&server);
         client.fill(100_000);
         for n in 0..6 {
             let value = value(len, n);
@@ -59,18 +60,18 @@ fn values_of_half_the_memory_are_stored() {
     }
 }
 
-/// The values together exceed the allowed total, so some are refused. Although memory is full, no
-/// more are refused than necessary, because other records are evicted.
+/// The values together exceed the memory for uploads, so some are refused. Memory is full of
+/// records, but those are evicted, so no more values are refused than necessary.
 #[test]
 fn half_of_eight_concurrent_uploads_succeed() {
-    let server = Server::start(&["-m", "64", "-I", "8m", "-t", "2"]);
-    let mut other = Client::connect(&server);
+    let server = RunningServer::start(&["-m", "64", "-I", "8m", "-t", "2"]);
+    let mut other = TextClient::connect(&server);
     for n in 0..12 {
         assert_eq!(other.set(&format!("stored:{n}"), &value(6_000_000, n)), "STORED\r\n");
     }
     assert!(other.number("evictions") > 0, "it is full");
     let value = value(6_000_000, 1);
-    let mut uploads: Vec<Client> = (0..8).map(|_| Client::connect(&server)).collect();
+    let mut uploads: Vec<TextClient> = (0..8).map(|_| TextClient::connect(&server)).collect();
     for (n, upload) in uploads.iter_mut().enumerate() {
         upload.send(format!("set large:{n} 0 0 6000000\r\n").as_bytes());
     }
@@ -88,8 +89,8 @@ fn half_of_eight_concurrent_uploads_succeed() {
         stored += u32::from(is_stored);
         assert_eq!(other.holds(&format!("large:{n}"), &value), is_stored);
     }
-    // In nearly every run four. The process measures its memory from time to time, and may briefly
-    // see one more.
+    // In nearly every run, four are stored. The process measures its memory at intervals, so it may
+    // briefly accept one more.
     assert!((3..8).contains(&stored), "{stored} stored");
     for (n, upload) in uploads.iter_mut().enumerate() {
         assert_eq!(upload.set(&format!("large:{n}"), &value), "STORED\r\n");
@@ -100,15 +101,15 @@ fn half_of_eight_concurrent_uploads_succeed() {
 
 #[test]
 fn concurrent_uploads_stay_within_memory_and_get_replies() {
-    let server = Server::start(&["-m", "64", "-I", "8m", "-t", "2"]);
-    let mut other = Client::connect(&server);
+    let server = RunningServer::start(&["-m", "64", "-I", "8m", "-t", "2"]);
+    let mut other = TextClient::connect(&server);
     other.fill(300_000);
-    let mut uploads: Vec<Client> = (0..64).map(|_| Client::connect(&server)).collect();
+    let mut uploads: Vec<TextClient> = (0..64).map(|_| TextClient::connect(&server)).collect();
     let value = value(4_000_000, 1);
     for (n, upload) in uploads.iter_mut().enumerate() {
         upload.send(format!("set large:{n} 0 0 4000000\r\n").as_bytes());
     }
-    // In turns, so that all of them are in progress together.
+    // The values are sent in turns, so that all uploads are in progress together.
     for piece in value.chunks(100_000) {
         uploads.iter_mut().for_each(|upload| upload.send(piece));
     }
@@ -132,20 +133,20 @@ fn concurrent_uploads_stay_within_memory_and_get_replies() {
     assert!(stored >= 2 && refused >= 1, "{stored} stored, {refused} refused");
     assert_peak(&server);
     assert_eq!(other.number("read_buf_bytes"), 0);
-    // Afterwards there is room again.
+    // After that there is room again.
     assert_eq!(other.set("last", &value), "STORED\r\n");
 }
 
 #[test]
 fn stalled_uploads_hold_only_what_they_sent() {
-    let server = Server::start(&["-m", "64", "-t", "2"]);
-    let mut other = Client::connect(&server);
+    let server = RunningServer::start(&["-m", "64", "-t", "2"]);
+    let mut other = TextClient::connect(&server);
     other.fill(1_000_000);
     let before = other.number("curr_items");
-    let mut stalled: Vec<Client> = (0..200).map(|_| Client::connect(&server)).collect();
+    let mut stalled: Vec<TextClient> = (0..200).map(|_| TextClient::connect(&server)).collect();
     let read = other.number("bytes_read");
-    // An announcement takes no memory. Values up to a 64th of the limit are short, and may exceed
-    // their share.
+    // The announcement of a value needs no memory. Values up to a 64th of the limit count as short,
+    // and may exceed their share.
     stalled.iter_mut().for_each(|client| client.send(b"set k 0 0 1040000\r\n0123456789"));
     eventually("bytes_read", || other.number("bytes_read") >= read + 200 * 29);
     assert!(other.number("read_buf_bytes") < 200 * 64);
@@ -162,7 +163,7 @@ fn stalled_uploads_hold_only_what_they_sent() {
         other.number("curr_items")
     );
     assert_peak(&server);
-    // The holders of a share are still in time, and all of it is returned.
+    // The uploads that hold memory are still in time, and all of the memory is returned.
     let mut stored = 0;
     for client in &mut stalled {
         client.send(&[b'v'; 139_990]);
@@ -173,12 +174,12 @@ fn stalled_uploads_hold_only_what_they_sent() {
     assert_eq!(other.number("read_buf_bytes"), 0);
 }
 
-/// Without eviction, an upload is refused at once if it cannot fit, or midway if others have taken
-/// the memory. A set then loses its old value, other commands keep theirs.
+/// Without eviction, an upload is refused at once if it cannot fit, or later if others have taken
+/// the memory. A refused `set` then loses the old value. Other commands keep it.
 #[test]
 fn refused_upload_loses_only_sets() {
-    let server = Server::start(&["-M", "-m", "64", "-I", "30m", "-t", "2"]);
-    let mut client = Client::connect(&server);
+    let server = RunningServer::start(&["-M", "-m", "64", "-I", "30m", "-t", "2"]);
+    let mut client = TextClient::connect(&server);
     // Far enough from the limit both ways: another 29 MB would be 71 MB, a third value of 12 MB is
     // 54 of the 67.
     // (It was 65, which sometimes fitted since program code is not counted.)
@@ -201,8 +202,8 @@ fn refused_upload_loses_only_sets() {
         assert_eq!(client.ask("\r\n"), "SERVER_ERROR out of memory storing object\r\n", "{line}");
         assert_eq!(client.holds(key, b"old"), keeps, "{line}");
     }
-    // Half of the value arrives, then another takes the memory, then the rest.
-    let mut other = Client::connect(&server);
+    // Half of the value is sent, then another client takes the memory, and then the rest is sent.
+    let mut other = TextClient::connect(&server);
     for (line, keeps) in [("set add 0 0 12000000", false), ("replace replace 0 0 12000000", true)] {
         let key = line.split(' ').nth(1).unwrap();
         client.send(format!("{line}\r\n").as_bytes());

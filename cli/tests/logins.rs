@@ -1,9 +1,9 @@
-//! Logins as administrators set them up: files of users, the command that writes them, and a server
-//! that reloads them.
+//! Logins as administrators set them up: files with users, the command that writes these files, and
+//! a server that reloads them.
 
 mod running;
 
-use running::{Server, eventually, text, todana};
+use running::{RunningServer, eventually, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,22 +12,22 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Longer than any machine needs; it only ends a hanging test.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// This time is longer than any machine needs. It only ends a test that hangs.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn password(words: &[&str], typed: &str) -> Output {
     let mut command = todana();
     command.arg("password").args(words);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // An invalid user is refused before anything is read.
+    // If the user is invalid, the command ends before it reads anything.
     let _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
     child.wait_with_output().unwrap()
 }
 
 fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream
 }
 
@@ -45,7 +45,7 @@ fn sasl(stream: &mut TcpStream, user: &str, password: &str) -> u8 {
     header[7]
 }
 
-/// Returns the reply to a login token.
+/// Returns the reply to a login in the text protocol.
 fn token(address: &str, token: &str) -> String {
     let mut stream = connect(address);
     write!(stream, "set x 0 0 {}\r\n{token}\r\n", token.len()).unwrap();
@@ -76,7 +76,7 @@ fn password_is_hashed_into_a_private_file() {
     let printed = text(&password(&["carol"], "secret").stdout);
     assert!(printed.starts_with("carol:$argon2id$") && printed.ends_with('\n'), "{printed}");
 
-    let server = Server::start(&["-S", "--password-file", file]);
+    let server = RunningServer::start(&["-S", "--password-file", file]);
     let mut stream = connect(&server.address);
     assert_eq!(sasl(&mut stream, "alice", "secret"), 0x20);
     assert_eq!(sasl(&mut stream, "alice", "changed"), 0);
@@ -94,7 +94,11 @@ fn invalid_passwords_are_refused() {
         ("alice", "\n", "the password is empty"),
         ("alice", "two\nlines\n", "the password must be one line of text"),
         ("alice", "nul\0", "the password must be one line of text"),
-        ("al:ice", "secret", "user \"al:ice\": must not be empty, begin with # or contain a colon"),
+        (
+            "al:ice",
+            "secret",
+            "user \"al:ice\": the name must not be empty, begin with #, or contain a colon or control characters",
+        ),
     ] {
         let output = password(&[user], typed);
         assert_eq!(output.status.code(), Some(2));
@@ -130,7 +134,7 @@ fn signal_reloads_text_users() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     fs::write(&path, "alice:secret\n").unwrap();
-    let server = Server::start(&["--auth-file", path.to_str().unwrap()]);
+    let server = RunningServer::start(&["--auth-file", path.to_str().unwrap()]);
     assert_eq!(token(&server.address, "alice secret"), "STORED\r\n");
     fs::write(&path, "alice:changed\n").unwrap();
     server.signal("HUP");
@@ -179,8 +183,8 @@ fn memcached_options_and_plain_password_file_work() {
     child.wait().unwrap();
 }
 
-/// The output of Debian's `db_dump -p` for a database that `saslpasswd2 -c` filled. memcached with
-/// SASL reads its users there.
+/// The output of Debian's `db_dump -p` for a database that `saslpasswd2 -c` has filled. memcached
+/// with SASL reads its users from such a database.
 const SASLDB: &str = "VERSION=3\nformat=print\ntype=hash\nh_nelem=4\ndb_pagesize=4096\nHEADER=END\n \
     alice\\00example.org\\00userPassword\n sec\\\\ret \\c3\\a9\n carol\\00a.example\\00userPassword\n x y \n \
     carol\\00b.example\\00userPassword\n z\nDATA=END\n";
@@ -214,7 +218,7 @@ fn bad_sasldb_dump_prints_no_user() {
     let strange = SASLDB.replace(" carol", " c:rol");
     for (dump, message) in [
         (incomplete, "standard input: not a complete dump; pipe `db_dump -p /etc/sasldb2` into it"),
-        (strange, "user \"c:rol@a.example\": must not be empty"),
+        (strange, "user \"c:rol@a.example\": the name must not be empty"),
     ] {
         let output = password(&["--from-sasldb"], &dump);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));

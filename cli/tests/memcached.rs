@@ -1,5 +1,5 @@
-//! The executable under memcached's name, as start scripts, supervisors and users call it. Messages
-//! and exit codes are those of memcached 1.6, if it has them.
+//! The program under the name `memcached`, as start scripts, supervisors and users call it.
+//! Messages and exit codes are those of memcached 1.6, if memcached has them.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
@@ -14,31 +14,31 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than any machine needs; it only ends a hanging test.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// This time is longer than any machine needs. It only ends a test that hangs.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A folder with the executable under its other name.
-struct Place {
+/// A folder that contains the executable under the name `memcached`.
+struct MemcachedFolder {
     folder: TempDir,
     memcached: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl MemcachedFolder {
+    fn new() -> MemcachedFolder {
         let folder = tempfile::tempdir().unwrap();
         let memcached = folder.path().join("memcached");
         symlink(env!("CARGO_BIN_EXE_todana"), &memcached).unwrap();
-        Place { folder, memcached }
+        MemcachedFolder { folder, memcached }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Returns a command without the caller's variables.
+    /// Returns a command without the environment variables of this process.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.memcached);
-        // Called through PATH, as users do.
+        // The program is called as if it were found through PATH.
         command.arg0("memcached").args(words).env_remove("MEMCACHED_PORT_FILENAME").stdin(Stdio::null());
         command
     }
@@ -48,13 +48,13 @@ impl Place {
     }
 
     /// Starts a server on ports that the system chooses, and waits until it listens.
-    fn start(&self, words: &[&str]) -> Server {
+    fn start(&self, words: &[&str]) -> MemcachedProcess {
         let mut command = self.command(&as_root(&["-p", "-1"]));
         command.args(words);
         self.start_command(command)
     }
 
-    fn start_command(&self, mut command: Command) -> Server {
+    fn start_command(&self, mut command: Command) -> MemcachedProcess {
         let ports = self.path("ports");
         let _ = fs::remove_file(&ports);
         command.env("MEMCACHED_PORT_FILENAME", &ports).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -68,11 +68,11 @@ impl Place {
             ports.exists()
         });
         let ports = fs::read_to_string(&ports).unwrap();
-        Server { child, ports }
+        MemcachedProcess { child, ports }
     }
 }
 
-/// Returns the words with those that root needs.
+/// Returns the words of a command line, with those that root must add.
 fn as_root<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let user: &[&str] = if geteuid().is_root() { &["-u", "root"] } else { &[] };
     [user, words].concat()
@@ -82,7 +82,7 @@ fn as_root<'a>(words: &[&'a str]) -> Vec<&'a str> {
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < WAIT_MAX, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -91,13 +91,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-struct Server {
+struct MemcachedProcess {
     child: Child,
     /// Returns the contents of the port file.
     ports: String,
 }
 
-impl Server {
+impl MemcachedProcess {
     fn port(&self, family: &str) -> Option<u16> {
         let line = self.ports.lines().find_map(|line| line.strip_prefix(&format!("TCP {family}: ")));
         line.map(|port| port.parse().unwrap())
@@ -105,7 +105,7 @@ impl Server {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port("INET").unwrap())).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream
     }
 
@@ -121,7 +121,8 @@ impl Server {
         kill(pid(self.child.id()), signal).unwrap();
     }
 
-    /// Waits for the end. Returns the exit code and standard error; nothing is written elsewhere.
+    /// Waits for the end of the server. Returns the exit code and standard error. Nothing may be
+    /// written to standard output.
     fn end(mut self) -> (Option<i32>, String) {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
@@ -136,7 +137,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for MemcachedProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -154,7 +155,7 @@ fn proc(pid: u32, file: &str, line: &str) -> String {
     rest.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Sends a line and reads lines until `last`.
+/// Sends a line, and reads lines up to `last`.
 fn ask(mut stream: impl Read + Write, line: &str, last: &str) -> Vec<String> {
     stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
     let mut lines = Vec::new();
@@ -172,7 +173,7 @@ const VERSION: &str = "memcached 1.6.45\n";
 
 #[test]
 fn version_help_and_licence_go_to_standard_output() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let expect = |words: &[&str], beginning: &str| {
         let output = place.run(words);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{words:?}");
@@ -341,7 +342,7 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
 
 #[test]
 fn impossible_options_are_refused_in_memcacheds_words() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     for (words, code, message) in REFUSED {
         let output = place.run(&as_root(words));
         assert_eq!(
@@ -353,7 +354,7 @@ fn impossible_options_are_refused_in_memcacheds_words() {
     }
 }
 
-/// Every word of `-o` without effect, in each of its forms.
+/// Every word of `-o` that has no effect, in each of its forms.
 const IGNORED_WORDS: &str = "maxconns_fast,no_maxconns_fast,hashpower=20,hashexpand,no_hashexpand,slab_reassign,\
     no_slab_reassign,slab_automove,slab_automove=1,no_slab_automove,slab_automove_ratio=0.8,\
     slab_automove_window=30,slab_automove_freeratio=0.01,slab_sizes=100-200-300,slab_chunk_max=512,track_sizes,\
@@ -370,7 +371,7 @@ const IGNORED_WORDS: &str = "maxconns_fast,no_maxconns_fast,hashpower=20,hashexp
 
 #[test]
 fn every_option_works_in_both_forms() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let pid_file = place.path("pid");
     let pid_file = pid_file.to_str().unwrap();
     let short = [
@@ -470,7 +471,7 @@ fn every_option_works_in_both_forms() {
 
 #[test]
 fn defaults_are_those_of_memcached() {
-    let server = Place::new().start(&[]);
+    let server = MemcachedFolder::new().start(&[]);
     let settings = server.settings();
     for expected in [
         "maxbytes 67108864",
@@ -485,7 +486,7 @@ fn defaults_are_those_of_memcached() {
         assert!(settings.contains(&format!("STAT {expected}")), "{expected}: {settings:?}");
     }
     ask(server.connect(), "version", "VERSION 1.6.45");
-    // All addresses: of both families, if the machine has both.
+    // The server listens on all addresses: of both families, if the machine has both.
     if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
         let port = server.port("INET6").expect("a port of IPv6");
         ask(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap(), "version", "VERSION 1.6.45");
@@ -494,7 +495,7 @@ fn defaults_are_those_of_memcached() {
 
 #[test]
 fn chart_values_and_clustered_letters_are_understood() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let server = place.start(&["-m 100", "-c 50", "-vMt2", "-I 2m", "-o modern,", "-l 127.0.0.1"]);
     let settings = server.settings();
     for expected in ["maxbytes 104857600", "maxconns 50", "evictions off", "num_threads 2", "verbosity 1"] {
@@ -507,7 +508,7 @@ fn chart_values_and_clustered_letters_are_understood() {
 
 #[test]
 fn options_without_effect_are_named_on_request() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let words =
         ["-l", "127.0.0.1", "-f", "1.08", "-L", "-o", "hashpower=20,no_lru_crawler,slab_chunk_max=16"];
     assert_eq!(place.start(&words).end_by(Signal::SIGINT), (Some(0), String::new()));
@@ -525,7 +526,7 @@ fn options_without_effect_are_named_on_request() {
 
 #[test]
 fn slab_classes_are_listed_at_the_second_level() {
-    let server = Place::new().start(&["-l", "127.0.0.1", "-vv"]);
+    let server = MemcachedFolder::new().start(&["-l", "127.0.0.1", "-vv"]);
     let (code, stderr) = server.end_by(Signal::SIGINT);
     assert_eq!(code, Some(0));
     let classes: Vec<&str> = stderr.lines().filter(|line| line.starts_with("slab class")).collect();
@@ -537,7 +538,7 @@ fn slab_classes_are_listed_at_the_second_level() {
 #[test]
 fn warnings_are_printed_at_any_verbosity() {
     let words = ["-l", "127.0.0.1", "-t", "65", "-o", "resp_obj_mem_limit=3"];
-    let (code, stderr) = Place::new().start(&words).end_by(Signal::SIGINT);
+    let (code, stderr) = MemcachedFolder::new().start(&words).end_by(Signal::SIGINT);
     assert_eq!(code, Some(0));
     assert_eq!(
         stderr,
@@ -549,7 +550,7 @@ fn warnings_are_printed_at_any_verbosity() {
 
 #[test]
 fn signals_stop_it_with_success_and_memcacheds_words() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let quiet = ["-l", "127.0.0.1"];
     let verbose = ["-l", "127.0.0.1", "-v"];
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
@@ -561,7 +562,7 @@ fn signals_stop_it_with_success_and_memcacheds_words() {
 
 #[test]
 fn hangup_and_broken_pipe_do_not_stop_it() {
-    let server = Place::new().start(&["-l", "127.0.0.1"]);
+    let server = MemcachedFolder::new().start(&["-l", "127.0.0.1"]);
     for signal in [Signal::SIGHUP, Signal::SIGPIPE, Signal::SIGHUP] {
         server.signal(signal);
         ask(server.connect(), "version", "VERSION 1.6.45");
@@ -571,14 +572,14 @@ fn hangup_and_broken_pipe_do_not_stop_it() {
 
 #[test]
 fn client_may_shut_it_down_if_allowed() {
-    let server = Place::new().start(&["-l", "127.0.0.1", "-A"]);
+    let server = MemcachedFolder::new().start(&["-l", "127.0.0.1", "-A"]);
     server.connect().write_all(b"shutdown\r\n").unwrap();
     assert_eq!(server.end(), (Some(0), String::new()));
 }
 
 #[test]
 fn unusable_address_ends_it_with_71() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let held = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = held.local_addr().unwrap().port().to_string();
     let in_folder = place.path("no-such-folder/socket");
@@ -598,7 +599,7 @@ fn unusable_address_ends_it_with_71() {
             "failed to listen on one of interface(s) 127.0.0.1: Address already in use\n".into(),
         ),
         (vec!["-p", &port], format!("failed to listen on TCP port {port}: Address already in use\n")),
-        // The caller of a daemon learns of it too.
+        // The caller of a daemon sees this failure, too.
         (vec!["-p", &port, "-d"], format!("failed to listen on TCP port {port}: Address already in use\n")),
         (
             vec!["-p", &port, "-l", "127.0.0.1"],
@@ -624,7 +625,7 @@ fn unusable_address_ends_it_with_71() {
 #[test]
 fn several_addresses_with_prefixes_are_accepted() {
     let words = ["-l", "127.0.0.1,proto[ascii]:127.0.0.2", "-l", "tag_x_:127.0.0.3,proto[binary]:127.0.0.4"];
-    let server = Place::new().start(&words);
+    let server = MemcachedFolder::new().start(&words);
     let ports: Vec<u16> = server
         .ports
         .lines()
@@ -636,7 +637,7 @@ fn several_addresses_with_prefixes_are_accepted() {
         ask(connect(last, port), "version", "VERSION 1.6.45");
     }
     let mut binary = connect(4, ports[3]);
-    binary.set_read_timeout(Some(PATIENCE)).unwrap();
+    binary.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let mut version = [0; 24];
     (version[0], version[1]) = (0x80, 0x0b);
     binary.write_all(&version).unwrap();
@@ -645,42 +646,42 @@ fn several_addresses_with_prefixes_are_accepted() {
     assert_eq!((reply[0], &reply[24..]), (0x81, &b"1.6.45"[..]));
 }
 
-/// As memcached does; then only a signal reaches it.
+/// As memcached, the server then listens on no port, and only a signal reaches it.
 #[test]
 fn server_without_ports_runs_and_listens_nowhere() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let pid_file = place.path("pid");
     let mut command = place.command(&as_root(&["-p", "0", "-v", "-P", pid_file.to_str().unwrap()]));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let server = Server { child: command.spawn().unwrap(), ports: String::new() };
+    let server = MemcachedProcess { child: command.spawn().unwrap(), ports: String::new() };
     eventually("the pid file", || pid_file.exists());
     let sockets = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
     let is_socket = |path: &Path| path.to_str().unwrap().starts_with("socket:");
     let listening = sockets.filter(|fd| is_socket(&fs::read_link(fd.as_ref().unwrap().path()).unwrap()));
-    // A pair of processes that exchange signals.
+    // The remaining sockets are a pair by which the process receives its signals.
     assert!(listening.count() <= 2);
     let said =
         "-p 0: the server is unreachable without TCP, UDP (-U) or a Unix socket (-s)\nExiting normally\n";
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), said.into()));
 }
 
-/// Scripts waited forever for the file (issue_67.t of memcached's suite).
+/// Scripts once waited forever for this file (issue_67.t of memcached's suite).
 #[test]
 fn port_file_is_empty_without_ports() {
-    let server = Place::new().start(&["-p", "0"]);
+    let server = MemcachedFolder::new().start(&["-p", "0"]);
     assert_eq!(server.ports, "");
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
 }
 
-/// Replies above 16 KiB were refused; udp.t of memcached's suite asks for 20,000 bytes.
+/// Replies above 16 KiB were once refused, but udp.t of memcached's suite requests 20,000 bytes.
 #[test]
 fn large_item_is_readable_by_udp() {
-    let server = Place::new().start(&["-p", "-1", "-U", "-1", "-l", "127.0.0.1"]);
+    let server = MemcachedFolder::new().start(&["-p", "-1", "-U", "-1", "-l", "127.0.0.1"]);
     let value: String = (0..20_000u32).map(|at| char::from(b'a' + (at % 26) as u8)).collect();
     ask(server.connect(), &format!("set k 0 0 20000\r\n{value}"), "STORED");
     let port = server.ports.lines().find_map(|line| line.strip_prefix("UDP INET: ")).unwrap();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     socket.send_to(b"\0\x01\0\0\0\x01\0\0get k\r\n", (Ipv4Addr::LOCALHOST, port.parse().unwrap())).unwrap();
     let mut reply = Vec::new();
     for number in 0..15 {
@@ -693,23 +694,23 @@ fn large_item_is_readable_by_udp() {
 }
 
 #[test]
-fn it_may_listen_for_datagrams_only() {
-    let server = Place::new().start(&["-p", "0", "-U", "-1", "-l", "127.0.0.1"]);
+fn server_may_listen_for_datagrams_only() {
+    let server = MemcachedFolder::new().start(&["-p", "0", "-U", "-1", "-l", "127.0.0.1"]);
     let port = server.ports.strip_prefix("UDP INET: ").expect(&server.ports).trim_end();
     let port: u16 = port.parse().unwrap();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     socket.send_to(b"\0\x01\0\0\0\x01\0\0version\r\n", (Ipv4Addr::LOCALHOST, port)).unwrap();
     let mut reply = [0; 100];
     let len = socket.recv(&mut reply).unwrap();
     assert_eq!(&reply[..len], b"\0\x01\0\0\0\x01\0\0VERSION 1.6.45\r\n");
 }
 
-/// Accepting pauses. Waiting clients are served as soon as descriptors are free, and everything is
-/// counted.
+/// The server stops accepting connections for a while. Waiting clients are served as soon as
+/// descriptors are free, and everything is counted.
 #[test]
 fn server_out_of_descriptors_reports_and_recovers() {
-    let server = Place::new().start(&["-l", "127.0.0.1", "-t", "1"]);
+    let server = MemcachedFolder::new().start(&["-l", "127.0.0.1", "-t", "1"]);
     let asker = server.connect();
     let stats = || {
         let lines = ask(asker.try_clone().unwrap(), "stats", "END");
@@ -745,11 +746,11 @@ fn server_out_of_descriptors_reports_and_recovers() {
 
 #[test]
 fn unix_socket_replaces_the_ports() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let (socket, ports) = (place.path("socket"), place.path("ports"));
     let mut command = place.command(&as_root(&["-s", socket.to_str().unwrap(), "-a", "0770", "-p", "0"]));
     command.env("MEMCACHED_PORT_FILENAME", &ports).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let server = Server { child: command.spawn().unwrap(), ports: String::new() };
+    let server = MemcachedProcess { child: command.spawn().unwrap(), ports: String::new() };
     eventually("the socket", || UnixStream::connect(&socket).is_ok());
     ask(UnixStream::connect(&socket).unwrap(), "version", "VERSION 1.6.45");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o770);
@@ -759,7 +760,7 @@ fn unix_socket_replaces_the_ports() {
 
 #[test]
 fn port_file_is_complete_and_errors_are_harmless() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let server = place.start(&["-l", "127.0.0.1"]);
     assert_eq!(server.ports, format!("TCP INET: {}\n", server.port("INET").unwrap()));
     ask(server.connect(), "version", "VERSION 1.6.45");
@@ -770,7 +771,7 @@ fn port_file_is_complete_and_errors_are_harmless() {
     let mut command = place.command(&as_root(&["-p", "-1", "-P", pid_file.to_str().unwrap()]));
     let file = place.path("no-such-folder/ports");
     command.env("MEMCACHED_PORT_FILENAME", &file).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let server = Server { child: command.spawn().unwrap(), ports: String::new() };
+    let server = MemcachedProcess { child: command.spawn().unwrap(), ports: String::new() };
     eventually("the pid file", || pid_file.exists());
     let message = format!("Failed to open \"{}.lck\": No such file or directory\n", file.display());
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), message));
@@ -778,10 +779,10 @@ fn port_file_is_complete_and_errors_are_harmless() {
 
 #[test]
 fn pid_file_stays_unless_written_by_a_daemon() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let pid_file = place.path("pid");
     let words = ["-l", "127.0.0.1", "-P", pid_file.to_str().unwrap()];
-    // The process of this test is running.
+    // The process ID is that of this test, which is running.
     fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
     let server = place.start(&words);
     let ours = format!("{}\n", server.child.id());
@@ -790,7 +791,7 @@ fn pid_file_stays_unless_written_by_a_daemon() {
         format!("WARNING: The pid file contained the following (running) pid: {}\n", std::process::id());
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), warning));
     assert_eq!(fs::read_to_string(&pid_file).unwrap(), ours);
-    // The process is gone: no warning.
+    // That process has ended, so there is no warning.
     assert_eq!(place.start(&words).end_by(Signal::SIGTERM), (Some(0), String::new()));
 
     let elsewhere = place.path("no-such-folder/pid");
@@ -803,14 +804,14 @@ fn pid_file_stays_unless_written_by_a_daemon() {
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), message));
 }
 
-/// memcached's daemon has closed its streams by the time it writes the file, and continues without
-/// a message.
+/// memcached's daemon has closed its streams before it writes the file, so it continues without a
+/// message.
 #[test]
 fn daemon_without_its_pid_file_reports_and_serves() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let (pid_file, ports) = (place.path("no-such-folder/pid"), place.path("ports"));
     let words = ["-d", "-p", "-1", "-l", "127.0.0.1", "-A", "-P", pid_file.to_str().unwrap()];
-    // The output ends when the last process closes it: the daemon must not keep it open.
+    // The pipe ends when the last process closes it, so the daemon must not keep it open.
     let output = place.command(&as_root(&words)).env("MEMCACHED_PORT_FILENAME", &ports).output().unwrap();
     let message = format!(
         "Could not open the pid file {}.tmp for writing: No such file or directory\n",
@@ -825,10 +826,10 @@ fn daemon_without_its_pid_file_reports_and_serves() {
     eventually("the daemon's end", || connect().is_err());
 }
 
-/// A process that is not a child of the test, and is ended with it.
-struct Daemon(u32);
+/// A process that is not a child of the test. It is ended when this value is dropped.
+struct DaemonProcess(u32);
 
-impl Drop for Daemon {
+impl Drop for DaemonProcess {
     fn drop(&mut self) {
         let _ = kill(pid(self.0), Signal::SIGKILL);
     }
@@ -836,16 +837,16 @@ impl Drop for Daemon {
 
 #[test]
 fn daemon_leaves_the_terminal_serves_and_cleans_up() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let (pid_file, ports) = (place.path("pid"), place.path("ports"));
     let words = ["-d", "-p", "-1", "-l", "127.0.0.1", "-P", pid_file.to_str().unwrap()];
     let output = place.command(&as_root(&words)).env("MEMCACHED_PORT_FILENAME", &ports).output().unwrap();
     assert_eq!((output.status.code(), output.stdout, output.stderr), (Some(0), vec![], vec![]));
     eventually("the pid file", || pid_file.exists());
-    let daemon = Daemon(fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap());
+    let daemon = DaemonProcess(fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap());
     let id = daemon.0.to_string();
     let stat = proc(daemon.0, "stat", &id);
-    // After the name: state, parent, process group, session, terminal.
+    // After the name, the file has these fields: state, parent, process group, session, terminal.
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     assert_ne!(fields[1], std::process::id().to_string());
     assert_eq!((fields[2], fields[3], fields[4]), (&*id, &*id, "0"));
@@ -867,7 +868,7 @@ fn daemon_leaves_the_terminal_serves_and_cleans_up() {
 
 #[test]
 fn root_must_name_a_user_and_becomes_it() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     if !geteuid().is_root() {
         println!("skipped: only root can become another user");
         return;
@@ -880,7 +881,7 @@ fn root_must_name_a_user_and_becomes_it() {
     expect(&["-p", "-1", "-u", ""], 64, "must add '-u root' to start as root");
     expect(&["-p", "-1", "-u", "no-such-user"], 67, "can't find the user no-such-user to switch to");
     let nobody = User::from_name("nobody").unwrap().expect("every system has nobody");
-    // The port file must belong to nobody too.
+    // The user nobody must be able to create the port file.
     fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let server = place.start_command(place.command(&["-p", "-1", "-l", "127.0.0.1", "-u", "nobody"]));
     let ids = |id: u32| format!("{id} {id} {id} {id}");
@@ -892,14 +893,14 @@ fn root_must_name_a_user_and_becomes_it() {
 
 #[test]
 fn other_users_stay_themselves() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let mut command = place.command(&["-p", "-1", "-l", "127.0.0.1", "-u", "no-such-user"]);
     if geteuid().is_root() {
-        // Another user needs an executable that it can reach.
+        // The other user must be able to reach the executable.
         fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         fs::remove_file(&place.memcached).unwrap();
-        // Copied by another process: a file that this process had open for writing could not be
-        // executed while another thread forks.
+        // Another process copies it. If this process had the file open for writing while another
+        // thread forks, the file could not be executed.
         let copied =
             Command::new("cp").arg(env!("CARGO_BIN_EXE_todana")).arg(&place.memcached).status().unwrap();
         assert!(copied.success());
@@ -912,7 +913,7 @@ fn other_users_stay_themselves() {
 
 #[test]
 fn core_files_are_allowed_up_to_the_limit() {
-    let server = Place::new().start(&["-l", "127.0.0.1", "-r"]);
+    let server = MemcachedFolder::new().start(&["-l", "127.0.0.1", "-r"]);
     let limits = server.proc("limits", "Max core file size");
     let limits: Vec<&str> = limits.split(' ').collect();
     assert_eq!(limits[0], limits[1]);
@@ -921,7 +922,7 @@ fn core_files_are_allowed_up_to_the_limit() {
 
 #[test]
 fn memory_is_locked_or_the_reason_reported() {
-    let server = Place::new().start(&["-l", "127.0.0.1", "-k", "-t", "1"]);
+    let server = MemcachedFolder::new().start(&["-l", "127.0.0.1", "-k", "-t", "1"]);
     ask(server.connect(), "set k 0 0 1\r\nv", "STORED");
     assert_eq!(ask(server.connect(), "get k", "END"), ["VALUE k 0 1", "v"]);
     let locked = server.proc("status", "VmLck:");

@@ -1,21 +1,21 @@
-//! Records that survive the process under memcached's name: by `-e` or by the environment.
+//! Records that survive a restart under the name `memcached`, by `-e` or by the environment.
 
-mod named;
+mod memcached_running;
 
-use named::{Named, Place};
+use memcached_running::{MemcachedFolder, MemcachedServer};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-fn start(place: &Place, words: &[&str]) -> Named {
+fn start(place: &MemcachedFolder, words: &[&str]) -> MemcachedServer {
     place.start(place.command(words))
 }
 
-/// memcached 1.6.18 keeps the same records, but only over a graceful stop.
+/// memcached 1.6.18 keeps the same records, but only if it is stopped gracefully.
 #[test]
 fn records_survive_any_stop_with_all_attributes() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     // A file of memcached stays unchanged.
     fs::write(place.path("memory"), "memcached's").unwrap();
     let memory = place.path("memory").display().to_string();
@@ -58,19 +58,19 @@ fn records_survive_any_stop_with_all_attributes() {
 
 #[test]
 fn flush_survives_a_restart() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let first = start(&place, &["-e", "memory"]);
     first.ask("set a 0 0 1\r\nx\r\nflush_all\r\nset b 0 0 1\r\ny\r\n");
     first.end_by(Signal::SIGUSR1);
-    // A relative path is relative to the directory of the start.
+    // A relative path is relative to the directory in which the server was started.
     assert!(place.path("memory.todana").is_dir());
     assert_eq!(start(&place, &["-e", "memory"]).ask("get a b\r\n"), "VALUE b 0 1\r\ny\r\nEND\r\n");
 }
 
-/// memcached aborts, which a shell shows as 134.
+/// memcached aborts in this case, which a shell reports as 134.
 #[test]
 fn unusable_path_ends_the_start() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let refused = |words: &[&str]| {
         let output = place.command(words).stderr(Stdio::piped()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -78,8 +78,8 @@ fn unusable_path_ends_the_start() {
     for daemon in [&[][..], &["-d"]] {
         let (code, message) = refused(&[&["-e", "/dev/null/memory"], daemon].concat());
         assert_eq!(code, Some(134));
-        let wanted = "failed to open the memory file /dev/null/memory (-e): cannot ";
-        assert!(message.starts_with(wanted) && message.contains(" /dev/null/memory.todana"), "{message}");
+        let wanted = "failed to open the memory file /dev/null/memory (-e): /dev/null/memory.todana: cannot ";
+        assert!(message.starts_with(wanted), "{message}");
     }
     let (code, message) = refused(&["-e", ""]);
     assert_eq!((code, &*message), (Some(134), "failed to open the memory file: -e has an empty path\n"));
@@ -87,7 +87,7 @@ fn unusable_path_ends_the_start() {
     let (code, message) = refused(&["-e", "memory"]);
     assert_eq!(code, Some(134));
     assert!(
-        message.ends_with("memory.todana is open in another process, or once more in this one\n"),
+        message.ends_with("memory.todana: is open in another process, or more than once in this one\n"),
         "{message}"
     );
     holder.end_by(Signal::SIGUSR1);
@@ -103,7 +103,7 @@ fn unusable_path_ends_the_start() {
 
 #[test]
 fn environment_adds_only_settings_without_an_option() {
-    let place = Place::new();
+    let place = MemcachedFolder::new();
     let with = |variables: &[(&str, &str)], words: &[&str]| {
         let mut command = place.command(words);
         command.envs(variables.iter().copied());
@@ -128,7 +128,7 @@ fn environment_adds_only_settings_without_an_option() {
          TODANA_PORT has no effect; under this name only the command line counts\n\
          Exiting normally\n"
     );
-    // The command line precedes the environment.
+    // The command line takes precedence over the environment.
     let (_, said) = with(&kept, &["-e", "memory"]).end_by(Signal::SIGTERM);
     let outdone = "TODANA_DATA_DIR has no effect beside -e; records are kept in memory.todana\n";
     assert!(said.starts_with(outdone), "{said}");

@@ -1,12 +1,12 @@
-//! The memory limit holds whatever clients ask for, and without /proc.
+//! The memory limit holds whatever clients request, and without /proc.
 //!
-//! Sixteen clients that asked for all of 300,000 small keys at `-m 64` took 206 to 344 MB. 246 MB
-//! stayed allocated, for which 72 % of the records were evicted. One client that read at full speed
-//! was disconnected after 4 of 11.6 MB.
+//! Sixteen clients that requested all of 300,000 small keys at `-m 64` once took 206 to 344 MB. 246
+//! MB stayed allocated, for which 72 % of the records were evicted. A client that read at full
+//! speed was disconnected after 4 of 11.6 MB.
 
 mod running;
 
-use running::{Client, Folder, Server, eventually, todana};
+use running::{RunningServer, TestFolder, TextClient, eventually, todana};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -16,7 +16,7 @@ const RECORDS: usize = 300_000;
 const ANSWER_LEN: usize = 11_588_901;
 
 /// Stores records of 31 bytes.
-fn fill(server: &Server) {
+fn fill(server: &RunningServer) {
     let mut talk = server.talk();
     let mut requests = Vec::new();
     for number in 0..RECORDS {
@@ -44,17 +44,17 @@ fn body(talk: &mut BufReader<TcpStream>) -> Vec<u8> {
     body
 }
 
-fn stat(server: &Server, name: &str) -> u64 {
-    Client::connect(server).stat(name).parse().unwrap()
+fn stat(server: &RunningServer, name: &str) -> u64 {
+    TextClient::connect(server).stat(name).parse().unwrap()
 }
 
 #[test]
 fn large_replies_are_complete_within_the_limit() {
-    let server = Server::start(&["-m", "64", "--admin-port", "0"]);
+    let server = RunningServer::start(&["-m", "64", "--admin-port", "0"]);
     fill(&server);
     let before = server.anonymous_mib();
     let request: &[u8] = b"GET /rpc/match_prefix?prefix=k HTTP/1.1\r\n\r\nGET /rpc/get?key=key:00000000000000000000000007 HTTP/1.1\r\n\r\n";
-    // Clients that never read.
+    // These clients never read.
     let silent: Vec<_> = (0..20)
         .map(|_| {
             let mut talk = server.talk();
@@ -66,8 +66,8 @@ fn large_replies_are_complete_within_the_limit() {
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut talk = server.talk();
-                // The silent clients are disconnected while others wait; then all memory is for the
-                // reading ones.
+                // The silent clients are disconnected while others wait. Then the reading clients
+                // get all the memory.
                 talk.get_mut().write_all(request).unwrap();
                 let answer = body(&mut talk);
                 assert_eq!(answer.len(), ANSWER_LEN);
@@ -99,7 +99,7 @@ fn memory_limit_holds_without_proc() {
     }
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", hide]).arg(todana().get_program());
-    let server = Server::start_as(command, &["-m", "64", "--admin-port", "0"]);
+    let server = RunningServer::start_as(command, &["-m", "64", "--admin-port", "0"]);
     let (mut talk, value) = (server.talk(), vec![b'v'; 900_000]);
     for number in 0..200 {
         talk.get_mut().write_all(format!("set k{number} 0 0 900000\r\n").as_bytes()).unwrap();
@@ -113,13 +113,13 @@ fn memory_limit_holds_without_proc() {
     assert!(peak < 80, "{peak} MiB");
 }
 
-/// The general allocator kept 14 to 25 MB that appends to a database with an update log had needed,
-/// and 6 MB of values of 1 MB. That memory was missing for records, or exceeded the limit.
+/// The general allocator once kept 14 to 25 MB that appends to a database with an update log had
+/// needed, and 6 MB of values of 1 MB. That memory was missing for records, or exceeded the limit.
 #[test]
 fn appends_and_large_values_leave_no_heap() {
-    let folder = Folder::new();
-    let server = Server::start(&["-m", "64", "--admin-port", "0", "--data-dir", &folder.path("data")]);
-    let mut client = Client::connect(&server);
+    let folder = TestFolder::new();
+    let server = RunningServer::start(&["-m", "64", "--admin-port", "0", "--data-dir", &folder.path("data")]);
+    let mut client = TextClient::connect(&server);
     assert_eq!(client.ask("mn\r\n"), "MN\r\n");
     let before = server.anonymous_mib();
     for verb in ["set", "append", "append"] {

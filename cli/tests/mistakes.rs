@@ -1,9 +1,9 @@
-//! The mistakes of new users, and the messages: command, exit code, standard output, standard
-//! error. Each line here once had no message, one in the words of Rust, or a wrong guess.
+//! Mistakes of new users, and the messages about them. Each message here once did not exist, used
+//! the wording of Rust, or guessed wrong.
 
 mod running;
 
-use running::{Folder, Server, expect, refused, run, text, todana};
+use running::{RunningServer, TestFolder, expect, refused, run, text, todana};
 use std::io::Write;
 use std::net::TcpListener;
 
@@ -28,8 +28,8 @@ const SAID: &[(&str, i32, &str)] = &[
 
 #[test]
 fn misses_are_named() {
-    let folder = Folder::new();
-    let server = Server::start(&["--admin-port", "0"]);
+    let folder = TestFolder::new();
+    let server = RunningServer::start(&["--admin-port", "0"]);
     for place in [server.address.clone(), folder.path("x.hash"), folder.path("x.tree")] {
         for key in ["a", "b"] {
             expect(&["set", key, key, "-S", &place], 0);
@@ -54,8 +54,8 @@ fn misses_are_named() {
 
 #[test]
 fn numbers_and_times_have_units() {
-    let folder = Folder::new();
-    let server = Server::start(&["--admin-port", "0"]);
+    let folder = TestFolder::new();
+    let server = RunningServer::start(&["--admin-port", "0"]);
     let not_a_time = "must be seconds, or a number with s, m, h, d or w (90, 5m, 1h, 2d)";
     for (line, problem) in [
         ("set a 1 --ttl abc", format!("invalid value 'abc' for '--ttl <TTL>': {not_a_time}")),
@@ -101,13 +101,13 @@ fn numbers_and_times_have_units() {
     };
     assert!(limit("1G").starts_with("memory-limit = \"1G\""));
     assert!(limit("512").starts_with("memory-limit = 512"));
-    assert!(Server::start(&["-m", "1G"]).banner[0].contains(", 1024 MiB, "));
+    assert!(RunningServer::start(&["-m", "1G"]).banner[0].contains(", 1024 MiB, "));
     assert!(refused(&["serve", "-m", "1k"], 2).contains("must be at least 1 MiB"));
 }
 
 #[test]
 fn commands_of_other_tools_are_understood_or_answered() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     folder.import("x.hash", "a\t1\n");
     assert!(folder.expect(&["info", "x.hash"], 0).starts_with("kind "));
     assert_eq!(folder.expect(&["keys", "x.hash"], 0), "a\n");
@@ -142,7 +142,7 @@ fn commands_of_other_tools_are_understood_or_answered() {
 
 #[test]
 fn wrong_servers_are_explained() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let metrics = server.banner[0].split("http://").nth(1).unwrap().split('/').next().unwrap().to_string();
     let said = refused(&["get", "a", "-S", &metrics], 3);
     assert!(said.starts_with("todana: the server speaks HTTP; "), "{said}");
@@ -155,7 +155,7 @@ fn wrong_servers_are_explained() {
         "todana: stats foo: unknown group; the groups are items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset\n"
     );
     let large = "v".repeat(100_000);
-    let small = Server::start(&["-I", "8k", "--admin-port", "0"]);
+    let small = RunningServer::start(&["-I", "8k", "--admin-port", "0"]);
     let said = refused(&["set", "a", &large, "-S", &small.address], 3);
     assert!(said.ends_with(
         "`todana stats settings` shows the limit (item_size_max), and `serve -I SIZE` raises it\n"
@@ -167,7 +167,7 @@ fn wrong_servers_are_explained() {
             "{words:?}: {said}"
         );
     }
-    // A server that accepts connections and never replies.
+    // This server accepts connections and never replies.
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = hung.local_addr().unwrap().to_string();
     let said = refused(&["ping", "-S", &address], 3);
@@ -176,14 +176,14 @@ fn wrong_servers_are_explained() {
 
 #[test]
 fn every_data_command_accepts_the_server_option() {
-    let folder = Folder::new();
-    let server = Server::start(&["--admin-port", "0"]);
+    let folder = TestFolder::new();
+    let server = RunningServer::start(&["--admin-port", "0"]);
     let lines = folder.path("lines.tsv");
     std::fs::write(&lines, "a\t1\n").unwrap();
     let by_option = |words: &[&str]| folder.expect(&[words, &["-S", &server.address]].concat(), 0);
     let by_variable = |words: &[&str]| server.expect(words, 0);
-    type Way<'w> = &'w dyn Fn(&[&str]) -> String;
-    let ways: [Way<'_>; 2] = [&by_option, &by_variable];
+    type RunCommand<'w> = &'w dyn Fn(&[&str]) -> String;
+    let ways: [RunCommand<'_>; 2] = [&by_option, &by_variable];
     for at in ways {
         at(&["import", &lines]);
         assert_eq!(
@@ -197,7 +197,7 @@ fn every_data_command_accepts_the_server_option() {
         assert!(facts.lines().count() < 12 && facts.contains("records       1\n"), "{facts}");
         at(&["flush"]);
     }
-    // A directory is never a host, and an intended server is named.
+    // A directory is never a host. The message says how to name a server.
     std::fs::create_dir(folder.path("empty")).unwrap();
     for words in [&["count", "empty"][..], &["get", "a", "-S", "empty"], &["check", "empty"]] {
         let said = folder.run(words);
@@ -208,8 +208,8 @@ fn every_data_command_accepts_the_server_option() {
 
 #[test]
 fn unusable_files_are_named() {
-    let folder = Folder::new();
-    let server = Server::start(&["--admin-port", "0"]);
+    let folder = TestFolder::new();
+    let server = RunningServer::start(&["--admin-port", "0"]);
     std::fs::write(folder.path("broken.tsv"), "no tab\n").unwrap();
     std::fs::write(folder.path("half.tsv"), "a\t1\nno tab\n").unwrap();
     folder.import("x.hash", "a\t1\n");
@@ -244,7 +244,7 @@ fn unknown_variables_draw_a_warning() {
 
 #[test]
 fn excessive_memory_limit_draws_a_warning() {
-    let mut server = Server::start(&["-m", "100000000", "--admin-port", "0"]);
+    let mut server = RunningServer::start(&["-m", "100000000", "--admin-port", "0"]);
     let mut line = String::new();
     std::io::BufRead::read_line(&mut server.stdout, &mut line).unwrap();
     assert!(
@@ -255,7 +255,7 @@ fn excessive_memory_limit_draws_a_warning() {
 
 #[test]
 fn config_show_accepts_options_like_serve() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     std::fs::File::create(folder.path("t.toml")).unwrap().write_all(b"port = 5\n").unwrap();
     for words in
         [&["config", "show", "--config", "t.toml"][..], &["config", "show", "--", "--config", "t.toml"]]
@@ -286,7 +286,7 @@ fn help_refers_only_to_installed_things() {
 
 #[test]
 fn damage_is_reported_with_advice() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for name in ["x.hash", "x.tree"] {
         folder.import(name, "a\t1\n");
     }
@@ -317,7 +317,7 @@ fn damage_is_reported_with_advice() {
 
 #[test]
 fn stop_and_hangup_are_logged() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let tokens = folder.path("tokens");
     std::fs::write(&tokens, "alice:s3cret\n").unwrap();
     for (options, said) in [
@@ -359,9 +359,9 @@ fn stop_and_hangup_are_logged() {
 
 #[test]
 fn result_lines_describe_the_result() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, backup, again) = (folder.path("data"), folder.path("backup"), folder.path("again"));
-    let server = Server::start(&["--admin-port", "0", "--data-dir", &data]);
+    let server = RunningServer::start(&["--admin-port", "0", "--data-dir", &data]);
     server.expect(&["set", "a", "1"], 0);
     server.expect(&["checkpoint"], 0);
     let said = server.expect(&["backup", &backup], 0);

@@ -1,8 +1,10 @@
-//! Runs the blocks of docs/replacing-kyoto-tycoon.md as they stand: pasted commands must work.
+//! Runs the commands in docs/replacing-kyoto-tycoon.md as they stand there, because users paste
+//! them.
 //!
 //! If TODANA_KTSERVER names a real ktserver, the tools beside it are used too. Otherwise Todana
-//! under its name replaces the old server, with databases in memory, because it writes snapshots
-//! only of those. A captured log replaces the old log, and scripts replace Kyoto's tools.
+//! under the name `ktserver` stands for the old server, with databases in memory, because only
+//! those have snapshots. A captured log stands for the old server's log, and scripts stand for
+//! Kyoto's tools.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,15 +14,15 @@ use std::process::{Command, Stdio};
 
 const PAGE: &str = include_str!("../../docs/replacing-kyoto-tycoon.md");
 
-/// Returns free ports below 32768: Kyoto Tycoon's client reads larger ones as negative.
+/// Returns free ports below 32768, because Kyoto Tycoon's client reads larger ones as negative.
 fn free_ports() -> [u16; 2] {
     let mut free = std::iter::repeat_with(|| fastrand::u16(20_000..32_000))
         .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
     [free.next().unwrap(), free.next().unwrap()]
 }
 
-/// Returns the lines of all blocks as one script. The script stops at the first line that fails, or
-/// that does not print what its comment promises.
+/// Returns the lines of all blocks as one script. It stops at the first line that fails, or that
+/// does not print what the comment after it states.
 fn script() -> String {
     // Background processes end with the script.
     let mut script = String::from("set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n");
@@ -55,7 +57,7 @@ fn program(path: &Path, text: &str) {
     fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Creates replacements for Kyoto Tycoon's programs.
+/// Creates scripts that stand for Kyoto Tycoon's programs.
 fn stand_in(bin: &Path, script: &str) -> String {
     fs::create_dir(bin.join("as")).unwrap();
     symlink(env!("CARGO_BIN_EXE_todana"), bin.join("as/ktserver")).unwrap();
@@ -64,7 +66,7 @@ fn stand_in(bin: &Path, script: &str) -> String {
         "#!/bin/bash\nwords=()\nfor word; do case $word in old/*.kct) word=% ;; esac; words+=(\"$word\"); done\n\
          exec \"${0%/*}/as/ktserver\" \"${words[@]}\"\n",
     );
-    // `dump DATABASE FILE`: the data that the old server has left.
+    // `dump DATABASE FILE`: writes the data that the old server has left.
     program(
         &bin.join("kcpolymgr"),
         "#!/bin/bash -e\ntodana load old/bgs/00000000.ktss --db ./old/left.tree\ntodana dump --format kcss \"$3\" --db ./old/left.tree\n",
@@ -81,7 +83,7 @@ fn stand_in(bin: &Path, script: &str) -> String {
     );
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kyoto/ulog");
     let log = log.to_str().unwrap();
-    // The replacement has no file of the original; its last snapshot has the same records.
+    // No file of the original exists here. The last snapshot has the same records.
     script
         .replace("todana load old/casket.kct", "todana load old/bgs/00000000.ktss")
         .replace("todana log old/ulog", &format!("todana log {log}"))

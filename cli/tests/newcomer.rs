@@ -1,24 +1,25 @@
-//! Messages that a first-time user meets: each names the rejected word and the reason.
+//! Messages that a first-time user meets. Each of them names the rejected word and the reason.
 
 mod running;
 
-use running::{Folder, Server, expect, refused, run, stop, text, todana};
+use running::{RunningServer, TestFolder, expect, refused, run, stop, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-fn start(options: &[&str]) -> Server {
-    Server::start(&[&["-t", "2", "--admin-port", "0"], options].concat())
+fn start(options: &[&str]) -> RunningServer {
+    RunningServer::start(&[&["-t", "2", "--admin-port", "0"], options].concat())
 }
 
 /// Starts a server with a data directory, which syncs every write before its reply.
-fn keep(directory: &str, options: &[&str]) -> Server {
+fn keep(directory: &str, options: &[&str]) -> RunningServer {
     start(&[&["--data-dir", directory, "--sync", "always"], options].concat())
 }
 
-/// Creates the directory of a stopped server with records a and b in a checkpoint, and c after it.
+/// Creates the directory of a server that was stopped, with records a and b in a checkpoint, and c
+/// after the checkpoint.
 fn stopped(directory: &str) {
     let server = keep(directory, &[]);
     server.expect(&["set", "a", "1"], 0);
@@ -30,7 +31,7 @@ fn stopped(directory: &str) {
 
 #[test]
 fn wrong_directories_are_explained() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (gone, file) = (folder.path("gone"), folder.path("file"));
     fs::write(&file, "x").unwrap();
     let (data, target) = (folder.path("data"), folder.path("target"));
@@ -47,7 +48,7 @@ fn wrong_directories_are_explained() {
         assert_eq!(why(&gone, 3), format!("todana: {gone}: does not exist\n"), "{what}");
         let said = why(&file, 3);
         if what == "restore" {
-            // restore also accepts a single-file backup.
+            // `restore` also accepts a backup in a single file.
             let begins = format!("todana: {file}: neither a directory nor a complete single-file backup: ");
             assert!(said.starts_with(&begins), "{said}");
         } else {
@@ -72,7 +73,7 @@ fn wrong_directories_are_explained() {
 
 #[test]
 fn every_command_names_servers_alike() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let server = keep(&folder.path("data"), &[]);
     let address = server.address.as_str();
     server.expect(&["set", "a", "1"], 0);
@@ -82,13 +83,13 @@ fn every_command_names_servers_alike() {
         let target = folder.path(&format!("backup{word}"));
         assert!(expect(&["backup", word, address, &target], 0).starts_with(&target));
     }
-    // The variable works too, if no argument names a place.
+    // If no argument names a place, the variable counts.
     server.expect(&["checkpoint"], 0);
     assert!(server.expect(&["log"], 0).contains("\tput\ta\t"));
     server.expect(&["backup", &folder.path("by variable")], 0);
     let data = folder.path("data");
     assert!(server.expect(&["log", &data], 0).contains("\tput\ta\t"));
-    // Ambiguous places are refused.
+    // An ambiguous place is refused.
     for words in [&["checkpoint"][..], &["log"], &["backup", &folder.path("x")]] {
         let both = [&words[..1], &["-S", address, address], &words[1..]].concat();
         assert!(refused(&both, 2).contains("give only one"), "{words:?}");
@@ -100,7 +101,7 @@ fn every_command_names_servers_alike() {
 
 #[test]
 fn directory_with_a_server_address_must_be_explicit() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     stopped(&folder.path("localhost:11211"));
     let at_home = |words: &[&str]| todana().args(words).current_dir(folder.0.path()).output().unwrap();
     let unsure = at_home(&["backup", "localhost:11211", "target"]);
@@ -116,7 +117,7 @@ fn directory_with_a_server_address_must_be_explicit() {
 
 #[test]
 fn log_positions_are_strict_on_directories_and_servers() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
     for key in ["a", "b", "c"] {
@@ -147,7 +148,7 @@ fn log_positions_are_strict_on_directories_and_servers() {
 
 #[test]
 fn follower_from_the_end_sees_only_new_changes() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
     server.expect(&["set", "before", "1"], 0);
@@ -157,7 +158,7 @@ fn follower_from_the_end_sees_only_new_changes() {
     let mut line = String::new();
     let is_seen = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The follower does not report when it starts, so keep writing.
+        // The follower does not report that it has started, so the test keeps writing.
         scope.spawn(|| {
             while !is_seen.load(Ordering::Relaxed) {
                 server.expect(&["set", "after", "1"], 0);
@@ -172,8 +173,8 @@ fn follower_from_the_end_sees_only_new_changes() {
     assert_eq!(line.split('\t').nth(4), Some("after"), "{line}");
 }
 
-/// Returns the commands that the banner suggests, with placeholders replaced.
-fn banner_commands(server: &Server, known: &[(&str, &str)]) -> Vec<Vec<String>> {
+/// Returns the commands that the start banner suggests, with their placeholders replaced.
+fn banner_commands(server: &RunningServer, known: &[(&str, &str)]) -> Vec<Vec<String>> {
     let example = server.banner[2].trim_end().strip_prefix("try: ").unwrap();
     let word = |word: &str| {
         let found = known.iter().find(|(name, _)| *name == word);
@@ -185,7 +186,7 @@ fn banner_commands(server: &Server, known: &[(&str, &str)]) -> Vec<Vec<String>> 
 
 #[test]
 fn example_of_the_banner_works_with_a_login() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (users, tokens, password) = (folder.path("users"), folder.path("tokens"), folder.path("password"));
     fs::write(&users, "alice:s3cret\n").unwrap();
     fs::write(&tokens, "alice:s3cret\n").unwrap();
@@ -199,14 +200,14 @@ fn example_of_the_banner_works_with_a_login() {
         }
         assert_eq!(lines.len(), 2);
     }
-    // With binary clients only, the banner does not suggest text commands.
+    // If only binary clients are accepted, the banner suggests no text commands.
     let server = start(&["-B", "binary"]);
     assert!(server.banner[2].starts_with("try: a client of the binary protocol ("), "{:?}", server.banner);
 }
 
 #[test]
 fn banner_distinguishes_new_from_loaded_data() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let begun = |options: &[&str]| {
         let mut server = keep(&data, options);
@@ -237,7 +238,7 @@ fn banner_distinguishes_new_from_loaded_data() {
 
 #[test]
 fn persistence_options_without_persistence_are_refused() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let options = [
         ("sync", "5"),
         ("log-segment-size", "1m"),
@@ -296,7 +297,7 @@ fn name(path: &str) -> &str {
 
 #[test]
 fn verify_counts_bytes_of_files_and_changes() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
     for key in ["a", "b"] {
@@ -320,7 +321,7 @@ fn verify_counts_bytes_of_files_and_changes() {
 
 #[test]
 fn unneeded_damaged_checkpoint_is_reported_as_such() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, other) = (folder.path("data"), folder.path("other"));
     for directory in [&data, &other] {
         stopped(directory);
@@ -355,11 +356,11 @@ fn unneeded_damaged_checkpoint_is_reported_as_such() {
 
 #[test]
 fn lost_identity_is_damage_for_every_command() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     stopped(&data);
     fs::remove_file(format!("{data}/identity")).unwrap();
-    let what = format!("{data}/identity at offset 0: it is missing");
+    let what = format!("{data}/identity at offset 0: the file is missing");
     let said = expect(&["verify", &data], 1);
     assert!(said.starts_with("checkpoints: 1 intact, "), "{said}");
     assert!(said.contains(&format!("\ndamaged: {what}\n")), "{said}");
@@ -373,17 +374,17 @@ fn lost_identity_is_damage_for_every_command() {
     }
     expect(&["salvage", &data, &target], 0);
     expect(&["verify", &target], 0);
-    // A directory that never was a data directory is not a damaged one.
+    // A directory that never was a data directory does not count as a damaged one.
     let other = folder.path("other");
     fs::create_dir(&other).unwrap();
     for words in [&["verify", &other][..], &["salvage", &other, &folder.path("more")]] {
-        assert_eq!(refused(words, 3), format!("todana: {other} is no data directory\n"));
+        assert_eq!(refused(words, 3), format!("todana: {other}: is not a data directory\n"));
     }
 }
 
 #[test]
 fn restore_reports_how_far_back_it_can_go() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, backup, target) = (folder.path("data"), folder.path("backup"), folder.path("target"));
     let server = keep(&data, &[]);
     server.expect(&["set", "a", "1"], 0);
@@ -391,13 +392,13 @@ fn restore_reports_how_far_back_it_can_go() {
     stop(server);
     let why = refused(&["restore", &backup, &target, "--until", "2001-01-01T00:00:00Z"], 2);
     let (before, time) = why.trim_end().split_once(" is of ").unwrap();
-    assert_eq!(before, format!("todana: {backup} does not go back to that time; its checkpoint"));
+    assert_eq!(before, format!("todana: {backup}: does not go back to that time; its checkpoint"));
     expect(&["restore", &backup, &target, "--until", time], 0);
 }
 
 #[test]
 fn checkpoint_is_salvaged_without_its_log() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
     server.expect(&["set", "a", "1"], 0);
@@ -411,15 +412,12 @@ fn checkpoint_is_salvaged_without_its_log() {
     let target = folder.path("target");
     let output = run(&["salvage", &data, &target]);
     let said = text(&output.stderr);
-    let found =
-        format!("todana: {checkpoint} at offset 0: the log from its position {start} on is missing: ");
+    let found = format!(
+        "todana: {checkpoint} at offset 0: the log is missing from the checkpoint's position {start} on: "
+    );
     assert!(output.status.success(), "{said}");
     assert!(said.starts_with(&format!("{found}saved, with 1 records as of 2")), "{said}");
-    assert!(
-        said.contains(
-            ", alone: nothing that it has is lost, what was changed after that is, if anything was\n"
-        )
-    );
+    assert!(said.contains(", alone; later changes, if there were any, are lost\n"));
     expect(&["verify", &target], 0);
     let server = keep(&target, &[]);
     assert_eq!(server.expect(&["get", "a"], 0), "1");
@@ -427,7 +425,7 @@ fn checkpoint_is_salvaged_without_its_log() {
 
 #[test]
 fn intact_part_of_a_damaged_backup_is_salvaged() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let (data, backup) = (folder.path("data"), folder.path("backup"));
     stopped(&data);
     expect(&["backup", &data, &backup], 0);
@@ -435,8 +433,8 @@ fn intact_part_of_a_damaged_backup_is_salvaged() {
         let server = keep(directory, &[]);
         ["a", "b", "c"].map(|key| text(&server.run(&["get", key]).stdout))
     };
-    // In the last change of the log, which is cut off; in a checkpoint, in the identity, in the
-    // list only.
+    // The damage is in the last change of the log, which is then cut off, in a checkpoint, in the
+    // identity, or only in the manifest.
     let last = files(&backup, "log").pop().unwrap();
     let end = fs::metadata(&last).unwrap().len();
     let checkpoint = files(&backup, "checkpoints").pop().unwrap();
@@ -468,7 +466,7 @@ fn intact_part_of_a_damaged_backup_is_salvaged() {
         fs::write(path, whole).unwrap();
         expect(&["verify", &backup], 0);
     }
-    // An intact backup is restored as usual, also by the old option.
+    // An intact backup is restored as usual, even with the old option.
     let output = run(&["restore", "--damaged", &backup, &folder.path("again")]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
@@ -486,7 +484,7 @@ fn refuse_all_commands(listener: &TcpListener) {
 
 #[test]
 fn servers_without_the_feature_are_explained() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let target = folder.path("target");
     let all = |address: &str, expected: &str| {
         for words in [&["checkpoint", address][..], &["log", address], &["backup", address, &target]] {

@@ -1,31 +1,32 @@
-//! Commands that create databases never remove their sources or foreign files. Databases were
-//! created at `TARGET.partial`, whose contents were removed first without a check: `salvage
-//! x.hash.partial/x.hash x.hash`, with the remains of a killed copy, erased all records and
-//! reported success.
+//! Commands that create databases never remove their sources or foreign files.
+//!
+//! Databases are created at `TARGET.partial`. Its contents were once removed first, without a
+//! check. So `salvage x.hash.partial/x.hash x.hash`, with the remains of a killed copy, erased all
+//! records and reported success.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
 mod running;
 
 use directory_contents::contents;
-use running::{Folder, text, todana};
+use running::{TestFolder, text, todana};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use todana::Db;
 
-/// Returns everything below a directory except locks: files with their bytes, directories without.
+/// Returns everything below a directory except locks: files with their bytes, and directories.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = contents(directory);
     found.retain(|path, bytes| bytes.is_none() || path.file_name().unwrap() != "lock");
     found
 }
 
-struct Places(Folder);
+struct DatabaseFolder(TestFolder);
 
-impl Places {
-    fn new() -> Places {
-        let places = Places(Folder::new());
+impl DatabaseFolder {
+    fn new() -> DatabaseFolder {
+        let places = DatabaseFolder(TestFolder::new());
         for name in ["a.hash", "b.tree"] {
             places.0.import(&places.at(name), "one\t1\ntwo\t2\n");
         }
@@ -43,7 +44,7 @@ impl Places {
         self.at(to)
     }
 
-    /// Copies a directory, and creates its parents.
+    /// Copies a directory. Creates the parents of the copy.
     fn put(&self, from: &str, to: &str) -> String {
         let (from, to) = (PathBuf::from(self.at(from)), PathBuf::from(self.at(to)));
         fs::create_dir_all(&to).unwrap();
@@ -60,8 +61,8 @@ impl Places {
         to.to_str().unwrap().into()
     }
 
-    /// Runs a command that must be refused with these words and must change nothing. It may have
-    /// opened its source only if it was refused for the contents of the target.
+    /// Runs a command that must be refused with these words and must change nothing. The command
+    /// may have opened its source only if it is refused because of the contents of the target.
     fn refused(&self, words: &[&str], complaint: &str) {
         let everything = PathBuf::from(self.at("."));
         let is_opened = complaint.contains("notes.txt") || complaint.contains("is open");
@@ -76,7 +77,7 @@ impl Places {
         let said = text(&outcome.stderr);
         assert!(!outcome.status.success(), "{words:?}: {said}");
         assert!(said.contains(complaint), "{words:?}: {said}");
-        // The values would fill screens.
+        // Only the names are compared, because a message with the values would fill screens.
         let after = tree_now();
         assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>(), "{words:?}");
         assert!(after == before, "{words:?}");
@@ -85,7 +86,7 @@ impl Places {
 
 #[test]
 fn sources_at_the_targets_temporary_path_are_refused() {
-    let places = Places::new();
+    let places = DatabaseFolder::new();
     for (command, from, at, target) in [
         ("salvage", "a.hash", "a1.hash.partial/a1.hash", "a1.hash"),
         ("salvage", "b.tree", "b1.tree.partial/b1.tree", "b1.tree"),
@@ -103,7 +104,7 @@ fn sources_at_the_targets_temporary_path_are_refused() {
         ("restore", "hashes", "g.hash.partial.partial", "g.hash"),
     ] {
         let source = places.put(from, at);
-        places.refused(&[command, &source, &places.at(target)], "would be made in its place");
+        places.refused(&[command, &source, &places.at(target)], "would be created in its place");
     }
     let log = places.put("data", "k.partial");
     places.refused(&["restore", &places.at("kept"), &places.at("k"), "--log", &log], "in its place");
@@ -113,11 +114,11 @@ fn sources_at_the_targets_temporary_path_are_refused() {
 
 #[test]
 fn links_to_such_paths_are_resolved() {
-    let places = Places::new();
+    let places = DatabaseFolder::new();
     let source = places.put("a.hash", "a1.hash.partial/a1.hash");
     std::os::unix::fs::symlink(&source, places.at("link.hash")).unwrap();
     places.refused(&["salvage", &places.at("link.hash"), &places.at("a1.hash")], "in its place");
-    let elsewhere = Folder::new();
+    let elsewhere = TestFolder::new();
     std::os::unix::fs::symlink(places.at("."), elsewhere.path("here")).unwrap();
     places.refused(&["salvage", &source, &elsewhere.path("here/a1.hash")], "in its place");
     places.put("kept", "elsewhere/m");
@@ -128,7 +129,7 @@ fn links_to_such_paths_are_resolved() {
 
 #[test]
 fn targets_within_the_source_are_refused() {
-    let places = Places::new();
+    let places = DatabaseFolder::new();
     for (command, from, target) in [
         ("restore", "kept", "kept/in"),
         ("restore", "hashes", "hashes/in.hash"),
@@ -145,7 +146,7 @@ fn targets_within_the_source_are_refused() {
 
 #[test]
 fn foreign_files_at_the_target_stay_untouched() {
-    let places = Places::new();
+    let places = DatabaseFolder::new();
     for (command, from, notes, target) in [
         ("copy", "a.hash", "n.hash.partial/log/notes.txt", "n.hash"),
         ("copy", "b.tree", "o.hash.partial/notes.txt", "o.hash"),
@@ -158,11 +159,17 @@ fn foreign_files_at_the_target_stay_untouched() {
         let notes = places.at(notes);
         fs::create_dir_all(Path::new(&notes).parent().unwrap()).unwrap();
         fs::write(&notes, "somebody's").unwrap();
-        places.refused(&[command, &places.at(from), &places.at(target)], &format!("{notes}: it is none"));
+        places.refused(
+            &[command, &places.at(from), &places.at(target)],
+            &format!("{notes}: not a file of an unfinished new database"),
+        );
         // The library's own copy from files to files.
         if command == "copy" {
             let error = Db::open(&places.at("a.hash")).unwrap().copy(&places.at(target)).unwrap_err();
-            assert!(error.to_string().contains("notes.txt: it is none"), "{error}");
+            assert!(
+                error.to_string().contains("notes.txt: not a file of an unfinished new database"),
+                "{error}"
+            );
             assert_eq!(fs::read(&notes).unwrap(), b"somebody's");
         }
     }
@@ -170,12 +177,12 @@ fn foreign_files_at_the_target_stay_untouched() {
 
 #[test]
 fn open_database_is_not_removed_as_a_leftover() {
-    let places = Places::new();
+    let places = DatabaseFolder::new();
     for (from, at, target, tuning) in [
         ("a.hash", "c.hash.partial", "c.hash", "type=hash"),
         ("b.tree", "c.tree.partial", "c.tree", "type=tree"),
         ("a.hash", "d.hash.partial.partial", "d.hash", "type=hash"),
-        // The remains of a killed copy have no lock file, and their readers create none.
+        // The remains of a killed copy have no lock file, and readers do not create one.
         ("a.hash", "e.hash.partial", "e.hash", "type=hash#mode=r"),
         ("a.hash", "f.hash.partial.partial", "f.hash", "type=hash#mode=r"),
     ] {
@@ -183,7 +190,7 @@ fn open_database_is_not_removed_as_a_leftover() {
         let open = Db::open(&format!("{left}#{tuning}")).unwrap();
         places.refused(&["copy", &places.at("b.tree"), &places.at(target)], "is open ");
         drop(open);
-        // A directory that nobody has open is a leftover.
+        // A directory that no process has open counts as remains.
         places.0.expect(&["copy", &places.at("b.tree"), &places.at(target)], 0);
         assert!(!Path::new(&left).exists());
         assert_eq!(Db::open(&places.at(target)).unwrap().count(), 2);

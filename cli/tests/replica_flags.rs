@@ -1,9 +1,9 @@
-//! A master warns that its replicas get records without client flags: a web framework reads values
-//! of other types there.
+//! A master warns that its replicas receive records without client flags. Without flags, a web
+//! framework reads values as other types.
 
 mod running;
 
-use running::{Client, PATIENCE, Server, todana};
+use running::{RunningServer, TextClient, WAIT_MAX, todana};
 use std::fs::{File, read_to_string};
 use std::process::Stdio;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use std::time::Instant;
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < WAIT_MAX, "waited in vain for {what}");
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
@@ -23,8 +23,8 @@ fn master_warns_once_per_replica_losing_flags() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let log = path("log");
     let words = ["--data-dir", &path("master"), "--sync", "always", "--server-id", "1", "--admin-port", "0"];
-    let master = Server::start_logging(todana(), &words, Stdio::from(File::create(&log).unwrap()));
-    let replica = Server::start(&[
+    let master = RunningServer::start_logging(todana(), &words, Stdio::from(File::create(&log).unwrap()));
+    let replica = RunningServer::start(&[
         "--data-dir",
         &path("replica"),
         "--server-id",
@@ -36,7 +36,7 @@ fn master_warns_once_per_replica_losing_flags() {
         "--replica-position",
         &path("position"),
     ]);
-    let (mut writer, mut reader) = (Client::connect(&master), Client::connect(&replica));
+    let (mut writer, mut reader) = (TextClient::connect(&master), TextClient::connect(&replica));
     let mut set = |key: &str, flags: u32| {
         assert_eq!(writer.ask(&format!("set {key} {flags} 0 1\r\n7\r\n")), "STORED\r\n");
     };
@@ -60,7 +60,7 @@ fn master_warns_once_per_replica_losing_flags() {
         comes(key);
     }
     assert_eq!(warnings(), 1);
-    assert_eq!(Client::connect(&master).stat("todana_replica_flags_lost"), "2");
+    assert_eq!(TextClient::connect(&master).stat("todana_replica_flags_lost"), "2");
     drop(reader);
     running::stop(replica);
     let gone = "replica: was sent records without their client flags before it disconnected";

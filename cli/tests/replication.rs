@@ -1,11 +1,11 @@
-//! Servers that replicate each other, each killed during writes, converge.
+//! Servers that replicate each other are killed during writes, and end with the same records.
 //!
-//! With `TODANA_KTSERVER=PATH` some of them are a real ktserver at that path.
-//! `benches/kyoto_replication.py` does the same for longer.
+//! With `TODANA_KTSERVER=PATH`, some of the servers are a real ktserver at this path.
+//! `benches/kyoto_replication.py` does the same for a longer time.
 
 mod running;
 
-use running::{PATIENCE, eventually, todana};
+use running::{WAIT_MAX, eventually, todana};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,21 +17,21 @@ const WRITES: usize = 900;
 const HEAD: &str = "HTTP/1.1\r\nContent-Type: text/tab-separated-values; colenc=U\r\nContent-Length:";
 
 /// Names and values of a response.
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+type NamedValues = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A connection for Kyoto Tycoon's procedure calls.
-struct Caller(BufReader<TcpStream>);
+struct ProcedureConnection(BufReader<TcpStream>);
 
-impl Caller {
-    fn connect(port: u16) -> Option<Caller> {
+impl ProcedureConnection {
+    fn connect(port: u16) -> Option<ProcedureConnection> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_nodelay(true).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        Some(Caller(BufReader::new(stream)))
+        stream.set_read_timeout(Some(WAIT_MAX)).ok()?;
+        Some(ProcedureConnection(BufReader::new(stream)))
     }
 
     /// Calls a procedure. Returns `None` if the server has gone.
-    fn try_call(&mut self, name: &str, pairs: &[(&str, &[u8])]) -> Option<(u16, Pairs)> {
+    fn try_call(&mut self, name: &str, pairs: &[(&str, &[u8])]) -> Option<(u16, NamedValues)> {
         let lines =
             pairs.iter().map(|(name, value)| format!("{}\t{}\n", escaped(name.as_bytes()), escaped(value)));
         let body: String = lines.collect();
@@ -60,12 +60,12 @@ impl Caller {
         Some((status?, pairs.collect()))
     }
 
-    fn call(&mut self, name: &str, pairs: &[(&str, &[u8])]) -> (u16, Pairs) {
+    fn call(&mut self, name: &str, pairs: &[(&str, &[u8])]) -> (u16, NamedValues) {
         self.try_call(name, pairs).unwrap_or_else(|| panic!("{name}: the server has gone"))
     }
 
     /// Returns all records: value and expiry by key.
-    fn records(&mut self) -> BTreeMap<Vec<u8>, Pairs> {
+    fn records(&mut self) -> BTreeMap<Vec<u8>, NamedValues> {
         let (_, keys) = self.call("match_prefix", &[("prefix", b"")]);
         let keys: Vec<_> =
             keys.into_iter().filter_map(|(key, _)| Some(key.strip_prefix(b"_")?.to_vec())).collect();
@@ -109,35 +109,35 @@ fn decoded(bytes: &[u8], coding: char) -> Vec<u8> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ServerKind {
     Ours,
-    /// The usual master with ktserver: a hash on disk with an update log.
+    /// A hash on disk with an update log, the usual master for ktserver.
     OursHash,
     Original,
 }
 
-struct Node {
-    kind: Kind,
+struct ReplicatedServer {
+    kind: ServerKind,
     number: usize,
     folder: PathBuf,
     port: u16,
     process: Option<Child>,
-    /// The writes since the last kill: the original may lose the last of them from its log,
-    /// although its database has them.
+    /// The keys written since the last kill. The original may lose the last of these writes from
+    /// its log, although its database has them.
     written: BTreeSet<Vec<u8>>,
 }
 
-impl Node {
-    fn new(kind: Kind, number: usize, folder: PathBuf) -> Node {
+impl ReplicatedServer {
+    fn new(kind: ServerKind, number: usize, folder: PathBuf) -> ReplicatedServer {
         std::fs::create_dir(&folder).unwrap();
-        Node { kind, number, folder, port: 0, process: None, written: BTreeSet::new() }
+        ReplicatedServer { kind, number, folder, port: 0, process: None, written: BTreeSet::new() }
     }
 
     fn command(&self) -> Command {
         let path = |name: &str| self.folder.join(name).to_str().unwrap().to_string();
         let (number, port, position) = (self.number.to_string(), self.port.to_string(), path("position"));
         match self.kind {
-            Kind::Ours => {
+            ServerKind::Ours => {
                 let mut command = todana();
                 command.args([
                     "serve",
@@ -156,9 +156,9 @@ impl Node {
                 command.args(["--replica-position", &position]);
                 command
             }
-            Kind::Original | Kind::OursHash => {
+            ServerKind::Original | ServerKind::OursHash => {
                 let mut command = match self.kind {
-                    Kind::Original => Command::new(original().expect("looked at before")),
+                    ServerKind::Original => Command::new(original().expect("looked at before")),
                     _ => {
                         let mut command = todana();
                         command.args(["as", "ktserver"]);
@@ -188,7 +188,7 @@ impl Node {
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             let mut has_ended = false;
             eventually("it answers", || {
-                let mut caller = Caller::connect(self.port);
+                let mut caller = ProcedureConnection::connect(self.port);
                 let answers = caller.as_mut().and_then(|caller| caller.try_call("void", &[])).is_some();
                 has_ended = child.try_wait().unwrap().is_some();
                 answers || has_ended
@@ -205,14 +205,14 @@ impl Node {
         }
     }
 
-    fn caller(&self) -> Caller {
-        Caller::connect(self.port).unwrap()
+    fn caller(&self) -> ProcedureConnection {
+        ProcedureConnection::connect(self.port).unwrap()
     }
 
-    /// Repeats the writes that the original's log may have lost.
-    fn make_up(&mut self) {
+    /// Repeats the writes that the log of the original may have lost.
+    fn repeat_unlogged_writes(&mut self) {
         let written = std::mem::take(&mut self.written);
-        if self.kind != Kind::Original {
+        if self.kind != ServerKind::Original {
             return;
         }
         let mut caller = self.caller();
@@ -231,13 +231,13 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ReplicatedServer {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// The original supports no ports above 32767.
+/// Returns a free port. The original supports no ports above 32767.
 fn low_port() -> u16 {
     loop {
         let port = fastrand::u16(20_000..32_000);
@@ -251,8 +251,13 @@ fn original() -> Option<OsString> {
     std::env::var_os("TODANA_KTSERVER")
 }
 
-/// Executes a random write; `prefix` keeps the writers of different servers apart.
-fn write(node: &mut Node, caller: &mut Caller, prefix: u8, random: &mut fastrand::Rng) {
+/// Executes a random write. Each server's clients use keys with another `prefix`.
+fn write(
+    node: &mut ReplicatedServer,
+    caller: &mut ProcedureConnection,
+    prefix: u8,
+    random: &mut fastrand::Rng,
+) {
     let number = random.u8(..120);
     let key = [&[prefix, number, 0xFF, 0, b'\t'][..], format!("key{number}").as_bytes()].concat();
     let value: Vec<u8> = (0..random.usize(..300)).map(|_| random.u8(..)).collect();
@@ -274,7 +279,7 @@ fn write(node: &mut Node, caller: &mut Caller, prefix: u8, random: &mut fastrand
     assert!(status == 200 || status == 450, "{status}");
 }
 
-fn follow(nodes: &[Node], links: &[(usize, usize)], changed: usize) {
+fn follow(nodes: &[ReplicatedServer], links: &[(usize, usize)], changed: usize) {
     for &(follower, master) in links.iter().filter(|&&(one, other)| one == changed || other == changed) {
         if nodes[follower].process.is_some() {
             let port = nodes[master].port.to_string();
@@ -286,24 +291,26 @@ fn follow(nodes: &[Node], links: &[(usize, usize)], changed: usize) {
     }
 }
 
-/// `links`: pairs of replica and master; `writers`: the servers with clients. Each server is killed
-/// while the others run.
-fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
-    if kinds.contains(&Kind::Original) && original().is_none() {
+/// Checks that servers of these kinds end with the same records. `links` are pairs of replica and
+/// master, and `writers` are the servers with clients. Each server is killed while the others run.
+fn converges(kinds: &[ServerKind], links: &[(usize, usize)], writers: &[usize]) {
+    if kinds.contains(&ServerKind::Original) && original().is_none() {
         eprintln!("skipped: TODANA_KTSERVER names no ktserver");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let node = |(at, &kind): (usize, &Kind)| Node::new(kind, at + 1, folder.path().join(at.to_string()));
-    let mut nodes: Vec<Node> = kinds.iter().enumerate().map(node).collect();
-    nodes.iter_mut().for_each(Node::start);
+    let node = |(at, &kind): (usize, &ServerKind)| {
+        ReplicatedServer::new(kind, at + 1, folder.path().join(at.to_string()))
+    };
+    let mut nodes: Vec<ReplicatedServer> = kinds.iter().enumerate().map(node).collect();
+    nodes.iter_mut().for_each(ReplicatedServer::start);
     (0..nodes.len()).for_each(|changed| follow(&nodes, links, changed));
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let rounds = nodes.len() + 1;
     for round in 0..rounds {
-        let write_some = |nodes: &mut [Node], random: &mut fastrand::Rng| {
+        let write_some = |nodes: &mut [ReplicatedServer], random: &mut fastrand::Rng| {
             for &writer in writers {
                 let Some(mut caller) = nodes[writer].process.as_ref().map(|_| nodes[writer].caller()) else {
                     continue;
@@ -314,7 +321,7 @@ fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
             }
         };
         write_some(&mut nodes, &mut random);
-        // In a pair, the changes would not arrive in the same order everywhere.
+        // Within a pair, the changes would arrive in another order at each server.
         if round == 0 && writers.len() == 1 {
             assert_eq!(nodes[writers[0]].caller().call("clear", &[]).0, 200);
             write_some(&mut nodes, &mut random);
@@ -324,7 +331,7 @@ fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
             write_some(&mut nodes, &mut random);
             nodes[round].start();
             follow(&nodes, links, round);
-            nodes[round].make_up();
+            nodes[round].repeat_unlogged_writes();
         }
     }
     eventually("all hold the same", || {
@@ -336,7 +343,7 @@ fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
     assert!(records.len() > 50, "{}", records.len());
 }
 
-use Kind::{Original, Ours, OursHash};
+use ServerKind::{Original, Ours, OursHash};
 
 #[test]
 fn replica_and_master_converge_despite_kills() {

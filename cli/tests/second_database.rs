@@ -1,20 +1,20 @@
-//! The second and later databases of a server over the network. memcached's protocol knows only one
-//! database, so neither a memcached client nor a command could reach `users` of `todana serve
-//! mem:hash users=./users.tree`.
+//! The second and later databases of a server. memcached's protocol knows only one database, so
+//! neither a memcached client nor a command could once reach `users` of `todana serve mem:hash
+//! users=./users.tree`.
 
 mod running;
 
-use running::{Client, Folder, Server, expect, refused, run, stop, text};
+use running::{RunningServer, TestFolder, TextClient, expect, refused, run, stop, text};
 
 /// Starts a server with three databases: in memory, ordered on disk, and a hash on disk.
-fn three(folder: &Folder) -> Server {
+fn three(folder: &TestFolder) -> RunningServer {
     let (users, carts) = (format!("users={}", folder.path("u.tree")), folder.path("carts.hash"));
-    Server::start(&["--admin-port", "0", "mem:hash", &users, &carts])
+    RunningServer::start(&["--admin-port", "0", "mem:hash", &users, &carts])
 }
 
 #[test]
 fn every_command_reaches_each_database() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let server = three(&folder);
     let carts = folder.path("carts.hash");
     for database in ["0", "users", "1", carts.as_str(), "2"] {
@@ -51,7 +51,7 @@ fn every_command_reaches_each_database() {
         let statistics: serde_json::Value = serde_json::from_str(&at(&["stats", "--json"], 0)).unwrap();
         assert_eq!((&statistics["kind"], &statistics["records"]), (&kind.into(), &0.into()));
     }
-    // The records of each database are its own and stay.
+    // Each database has its own records, and keeps them.
     for (database, value) in [("0", "a"), ("users", "b"), ("2", "c")] {
         expect(&["set", "k", value, "-S", &server.address, "--database", database], 0);
     }
@@ -63,7 +63,7 @@ fn every_command_reaches_each_database() {
 
 #[test]
 fn unknown_database_is_refused() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let server = three(&folder);
     let get = |database: &str| refused(&["get", "k", "-S", &server.address, "--database", database], 3);
     let hint = "`todana stats databases` lists its databases\n";
@@ -79,9 +79,9 @@ fn unknown_database_is_refused() {
 
 #[test]
 fn memcached_client_chooses_its_database() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let server = three(&folder);
-    let (mut one, mut other) = (Client::connect(&server), Client::connect(&server));
+    let (mut one, mut other) = (TextClient::connect(&server), TextClient::connect(&server));
     assert_eq!(one.ask("todana use 1\r\n"), "OK\r\n");
     assert_eq!(one.set("k", b"in users"), "STORED\r\n");
     assert_eq!(other.ask("get k\r\n"), "END\r\n");
@@ -92,20 +92,20 @@ fn memcached_client_chooses_its_database() {
     {
         assert_eq!(one.ask(wrong), "CLIENT_ERROR bad command line format\r\n");
     }
-    // None of these requests has changed the choice.
+    // None of these requests has changed the selected database.
     assert_eq!(one.ask("get k\r\n"), "VALUE k 0 8\r\n");
     assert_eq!((one.line(), one.line()), ("in users\r\n".to_string(), "END\r\n".to_string()));
 }
 
-/// Long values are received directly into the engine's memory, by the limits of the database. A
-/// request that arrives together with the choice of a database must use the new limits.
+/// Long values are received directly into the engine's memory, within the limits of the selected
+/// database. A request that arrives together with the selection must use the new limits.
 #[test]
 fn choice_applies_to_requests_sent_with_it() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let server = three(&folder);
     let long = vec![b'v'; 200_000];
     for database in [0, 1, 2, 0] {
-        let mut client = Client::connect(&server);
+        let mut client = TextClient::connect(&server);
         let mut bytes = Vec::new();
         for number in [2, 1, 0, database] {
             bytes.extend_from_slice(format!("todana use {number}\r\n").as_bytes());

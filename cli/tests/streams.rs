@@ -1,9 +1,10 @@
-//! Checkpoints, backups and the update log of a running server: docs/protocol/exports.md.
+//! Checkpoints, backups and the update log of a running server, as docs/protocol/exports.md
+//! describes them.
 
 mod running;
 
 use rcgen::{CertificateParams, KeyPair};
-use running::{PATIENCE, Server, text, todana};
+use running::{RunningServer, WAIT_MAX, text, todana};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,25 +13,25 @@ use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::update_log::{EntryDecoder, LogChange, LogPosition};
-use todana_client::{Connection, Error, ExportFrame, LogFrom, Timeouts};
+use todana_client::{Connection, Error, ExportFrame, LogFrom, SocketTimeouts};
 
-fn start(folder: &Path, options: &[&str]) -> Server {
+fn start(folder: &Path, options: &[&str]) -> RunningServer {
     let mut all = vec!["--data-dir", folder.to_str().unwrap(), "-t", "2"];
     all.extend(options);
-    Server::start(&all)
+    RunningServer::start(&all)
 }
 
-fn connect(server: &Server) -> Connection {
-    let timeouts = Timeouts { connect: PATIENCE, read: PATIENCE, write: PATIENCE };
+fn connect(server: &RunningServer) -> Connection {
+    let timeouts = SocketTimeouts { connect: WAIT_MAX, read: WAIT_MAX, write: WAIT_MAX };
     Connection::open_within(&server.address.parse().unwrap(), timeouts).unwrap()
 }
 
 /// A connection for raw requests.
-struct Raw(BufReader<TcpStream>);
+struct RawConnection(BufReader<TcpStream>);
 
-impl Raw {
-    fn connect(server: &Server) -> Raw {
-        Raw(server.talk())
+impl RawConnection {
+    fn connect(server: &RunningServer) -> RawConnection {
+        RawConnection(server.talk())
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -48,7 +49,7 @@ impl Raw {
         self.news()
     }
 
-    /// Returns the next line except `WAIT`.
+    /// Returns the next line that is not `WAIT`.
     fn news(&mut self) -> String {
         loop {
             let line = self.line();
@@ -89,8 +90,8 @@ impl Raw {
     }
 }
 
-/// Stores records that cannot be compressed; more than sockets and buffers can hold.
-fn fill(raw: &mut Raw, megabytes: usize) {
+/// Stores records that cannot be compressed, in total more than sockets and buffers can hold.
+fn fill(raw: &mut RawConnection, megabytes: usize) {
     let mut random = fastrand::Rng::with_seed(7);
     let mut value = vec![0; 32 << 10];
     for number in 0..megabytes * 32 {
@@ -100,15 +101,15 @@ fn fill(raw: &mut Raw, megabytes: usize) {
 }
 
 /// Returns the position of the oldest log entry.
-fn log_begins_at(server: &Server) -> u64 {
-    let mut raw = Raw::connect(server);
+fn log_begins_at(server: &RunningServer) -> u64 {
+    let mut raw = RawConnection::connect(server);
     let head = raw.ask("todana log first\r\n");
     head.strip_prefix("LOG position=").expect(&head).split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Lets the log grow a little, and requests a checkpoint.
-fn write_and_checkpoint(server: &Server) {
-    Raw::connect(server).set("some", b"thing");
+/// Writes a little, so that the log grows, and requests a checkpoint.
+fn write_and_checkpoint(server: &RunningServer) {
+    RawConnection::connect(server).set("some", b"thing");
     connect(server).checkpoint(0).unwrap();
 }
 
@@ -116,7 +117,7 @@ fn write_and_checkpoint(server: &Server) {
 fn checkpoint_on_request_precedes_the_next_reply() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &[]);
-    let mut raw = Raw::connect(&server);
+    let mut raw = RawConnection::connect(&server);
     raw.set("key", b"value");
     raw.send(b"todana checkpoint\r\nget key\r\n");
     let line = raw.news();
@@ -130,8 +131,8 @@ fn checkpoint_on_request_precedes_the_next_reply() {
 
 #[test]
 fn servers_without_data_or_permission_refuse_exports() {
-    let server = Server::start(&[]);
-    let mut raw = Raw::connect(&server);
+    let server = RunningServer::start(&[]);
+    let mut raw = RawConnection::connect(&server);
     for request in ["checkpoint", "backup", "backup 1000", "log first", "log 0 follow"] {
         let line = raw.ask(&format!("todana {request}\r\n"));
         assert_eq!(line, "SERVER_ERROR no data directory: the server was started without --data-dir\r\n");
@@ -140,7 +141,7 @@ fn servers_without_data_or_permission_refuse_exports() {
     assert_eq!(raw.ask("todana backup fast\r\n"), "CLIENT_ERROR bad command line format\r\n");
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &["-X"]);
-    let mut raw = Raw::connect(&server);
+    let mut raw = RawConnection::connect(&server);
     assert_eq!(raw.ask("todana backup\r\n"), "ERROR backup not allowed\r\n");
     assert_eq!(raw.ask("todana log first\r\n"), "ERROR log not allowed\r\n");
     assert!(raw.ask("todana checkpoint\r\n").starts_with("CHECKPOINT "));
@@ -153,7 +154,7 @@ fn log_refuses_positions_it_does_not_have() {
     (0..3).for_each(|_| write_and_checkpoint(&server));
     let first = log_begins_at(&server);
     assert!(first > 0);
-    let mut raw = Raw::connect(&server);
+    let mut raw = RawConnection::connect(&server);
     let line = raw.ask("todana log 0\r\n");
     assert_eq!(
         line,
@@ -161,7 +162,7 @@ fn log_refuses_positions_it_does_not_have() {
     );
     let line = raw.ask("todana log 18446744073709551615\r\n");
     assert!(line.starts_with("SERVER_ERROR the update log ends at position "), "{line}");
-    // The connection is still usable.
+    // The connection can still be used.
     assert!(raw.ask("todana log end\r\n").starts_with("LOG position="));
     assert_eq!(raw.rest(), b"");
     assert!(raw.ask("version\r\n").starts_with("VERSION "));
@@ -172,14 +173,14 @@ fn third_concurrent_backup_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &[]);
     let slow = || {
-        let mut raw = Raw::connect(&server);
-        // At this rate it would take hours.
+        let mut raw = RawConnection::connect(&server);
+        // At this rate, the backup would take hours.
         let line = raw.ask("todana backup 1\r\n");
         assert!(line.starts_with("DATA "), "{line}");
         raw
     };
     let (first, second) = (slow(), slow());
-    let mut third = Raw::connect(&server);
+    let mut third = RawConnection::connect(&server);
     assert_eq!(third.ask("todana backup\r\n"), "SERVER_ERROR busy\r\n");
     assert_eq!(third.ask("todana checkpoint\r\n"), "SERVER_ERROR busy\r\n");
     // Readers of the log are counted separately.
@@ -200,11 +201,11 @@ fn third_concurrent_backup_is_refused() {
 fn stalled_receiver_harms_nobody_and_gets_everything() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &["-m", "256"]);
-    let mut other = Raw::connect(&server);
+    let mut other = RawConnection::connect(&server);
     fill(&mut other, 64);
     connect(&server).checkpoint(0).unwrap();
     let before = server.anonymous_mib();
-    let mut stalled = Raw::connect(&server);
+    let mut stalled = RawConnection::connect(&server);
     stalled.send(b"todana backup\r\n");
     // The server keeps working, and writes other checkpoints.
     for number in 0..2_000 {
@@ -216,10 +217,11 @@ fn stalled_receiver_harms_nobody_and_gets_everything() {
         most = most.max(server.anonymous_mib());
     }
     assert!(most < before + 24, "{most} MiB, {before} MiB before");
-    // The log that the receiver needs is complete, whatever checkpoints were written.
+    // The log that the receiver needs is complete, although checkpoints were written in the
+    // meantime.
     let target = folder.path().join("backup");
     let disk = std::sync::Arc::new(todana::disk::SystemDisk);
-    let mut receiver = todana::backup::Receiver::create(disk, &target).unwrap();
+    let mut receiver = todana::backup::BackupReceiver::create(disk, &target).unwrap();
     receiver.take(&stalled.rest()).unwrap();
     let backed_up = receiver.finish(&mut |_| ()).unwrap();
     assert!(backed_up.records >= 64 * 32 && backed_up.len > 64 << 20, "{backed_up:?}");
@@ -229,15 +231,15 @@ fn stalled_receiver_harms_nobody_and_gets_everything() {
 fn receiver_releases_its_log_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &["-m", "256"]);
-    fill(&mut Raw::connect(&server), 1);
+    fill(&mut RawConnection::connect(&server), 1);
     write_and_checkpoint(&server);
     for request in ["todana backup 1\r\n", "todana log first follow\r\n"] {
-        let mut receiver = Raw::connect(&server);
+        let mut receiver = RawConnection::connect(&server);
         let line = receiver.ask(request);
         assert!(line.starts_with("DATA ") || line.starts_with("LOG "), "{line}");
         if request.contains("follow") {
-            // The receiver reads on, so it holds the log before it.
-            fill(&mut Raw::connect(&server), 16);
+            // The receiver continues to read, and so holds the log before its position.
+            fill(&mut RawConnection::connect(&server), 16);
         }
         let held_from = log_begins_at(&server);
         (0..4).for_each(|_| write_and_checkpoint(&server));
@@ -245,7 +247,7 @@ fn receiver_releases_its_log_at_the_end() {
         let end = connect(&server).checkpoint(0).unwrap().position;
         assert!(still < end, "{request}");
         if request.contains("backup") {
-            // Its checkpoint stays too.
+            // The checkpoint of the backup stays, too.
             (0..3).for_each(|_| write_and_checkpoint(&server));
             assert_eq!(log_begins_at(&server), still);
         }
@@ -266,7 +268,7 @@ fn log_follower_sees_writes_in_key_order() {
     for sync in ["always", "20", "never"] {
         let folder = tempfile::tempdir().unwrap();
         let server = start(folder.path(), &["--sync", sync]);
-        Raw::connect(&server).set("before", b"1");
+        RawConnection::connect(&server).set("before", b"1");
         let mut follower = connect(&server);
         let head = follower.begin_log(0, LogFrom::End, true).unwrap();
         let mut entries = EntryDecoder::new(head.database_id, LogPosition(head.position));
@@ -274,7 +276,7 @@ fn log_follower_sees_writes_in_key_order() {
             for writer in 0..WRITERS {
                 let server = &server;
                 scope.spawn(move || {
-                    let mut raw = Raw::connect(server);
+                    let mut raw = RawConnection::connect(server);
                     for number in 0..WRITES {
                         raw.set(&format!("own:{writer}"), number.to_string().as_bytes());
                         // All connections write this key.
@@ -322,7 +324,7 @@ fn log_follower_sees_writes_in_key_order() {
             }
             assert_eq!((next.len(), removed), (WRITERS as usize, WRITERS * WRITES / 10));
         });
-        // From any of its positions, the rest is the same.
+        // From any position of the log, the rest is the same.
         drop(follower);
         let mut again = connect(&server);
         assert_eq!(again.begin_log(0, LogFrom::At(head.position), false).unwrap(), head);
@@ -352,7 +354,7 @@ fn stopping_server_notifies_receivers_and_waits_for_none() {
     let mut server = start(folder.path(), &[]);
     let mut follower = connect(&server);
     follower.begin_log(0, LogFrom::End, true).unwrap();
-    let mut slow = Raw::connect(&server);
+    let mut slow = RawConnection::connect(&server);
     assert!(slow.ask("todana backup 1\r\n").starts_with("DATA "));
     server.signal("TERM");
     assert!(server.child.wait().unwrap().success());
@@ -376,7 +378,7 @@ fn strangers_receive_no_exports() {
     std::fs::write(&users, "user:secret\n").unwrap();
     let data = folder.path().join("data");
     let server = start(&data, &["-Y", users.to_str().unwrap()]);
-    let mut raw = Raw::connect(&server);
+    let mut raw = RawConnection::connect(&server);
     for request in ["checkpoint", "backup", "log first"] {
         let line = raw.ask(&format!("todana {request}\r\n"));
         assert_eq!(line, "CLIENT_ERROR unauthenticated\r\n");
@@ -410,10 +412,10 @@ fn done(words: &[&str]) -> String {
 const WRITERS: usize = 8;
 const KEYS: u64 = 50;
 
-/// The progress of a connection on one of its keys: the value rises by [`KEYS`] at each write, and
-/// each third write removes the record.
+/// The progress of a connection on one of its keys. The value rises by [`KEYS`] with each write,
+/// and each third write removes the record.
 #[derive(Clone, Copy, Default)]
-struct Count {
+struct KeyProgress {
     acknowledged: u64,
     asked: u64,
 }
@@ -423,12 +425,19 @@ fn stored(number: u64) -> Option<u64> {
     (number > 0 && !(number / KEYS).is_multiple_of(3)).then_some(number)
 }
 
-fn write_on(server: &Server, writer: usize, counts: &Mutex<Vec<Count>>, stops: &AtomicBool, all: &AtomicU64) {
-    let mut raw = Raw::connect(server);
+fn write_on(
+    server: &RunningServer,
+    writer: usize,
+    counts: &Mutex<Vec<KeyProgress>>,
+    stops: &AtomicBool,
+    all: &AtomicU64,
+) {
+    let mut raw = RawConnection::connect(server);
     let mut number = KEYS;
     while !stops.load(Ordering::Relaxed) {
         let key = format!("{writer}:{}", number % KEYS);
-        let count = |set: &dyn Fn(&mut Count)| set(&mut counts.lock().unwrap()[(number % KEYS) as usize]);
+        let count =
+            |set: &dyn Fn(&mut KeyProgress)| set(&mut counts.lock().unwrap()[(number % KEYS) as usize]);
         count(&|count| count.asked = number);
         match stored(number) {
             Some(number) => raw.set(&key, number.to_string().as_bytes()),
@@ -445,19 +454,19 @@ fn backup_under_load_has_exactly_acknowledged_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let server = start(&folder.path().join("data"), &["-m", "256"]);
-    fill(&mut Raw::connect(&server), 8);
-    let counts: Vec<Mutex<Vec<Count>>> =
-        (0..WRITERS).map(|_| Mutex::new(vec![Count::default(); KEYS as usize])).collect();
+    fill(&mut RawConnection::connect(&server), 8);
+    let counts: Vec<Mutex<Vec<KeyProgress>>> =
+        (0..WRITERS).map(|_| Mutex::new(vec![KeyProgress::default(); KEYS as usize])).collect();
     let (stops, all) = (AtomicBool::new(false), AtomicU64::new(0));
     let snapshot =
-        || -> Vec<Vec<Count>> { counts.iter().map(|counts| counts.lock().unwrap().clone()).collect() };
+        || -> Vec<Vec<KeyProgress>> { counts.iter().map(|counts| counts.lock().unwrap().clone()).collect() };
     let mut ranges = Vec::new();
     std::thread::scope(|scope| {
         for (writer, counts) in counts.iter().enumerate() {
             let (server, stops, all) = (&server, &stops, &all);
             scope.spawn(move || write_on(server, writer, counts, stops, all));
         }
-        let _stopping = Stopping(&stops);
+        let _stopping = StopOnDrop(&stops);
         for backup in 0..3 {
             // During the writes.
             let until = all.load(Ordering::Relaxed) + 500;
@@ -466,8 +475,8 @@ fn backup_under_load_has_exactly_acknowledged_writes() {
             }
             let before = snapshot();
             let target = path(&format!("backup-{backup}"));
-            let told = done(&["backup", &server.address, &target]);
-            assert!(told.starts_with(&format!("{target}: a checkpoint of ")), "{told}");
+            let printed = done(&["backup", &server.address, &target]);
+            assert!(printed.starts_with(&format!("{target}: a checkpoint of ")), "{printed}");
             ranges.push((before, snapshot()));
         }
     });
@@ -476,7 +485,7 @@ fn backup_under_load_has_exactly_acknowledged_writes() {
         done(&["verify", &from]);
         done(&["restore", &from, &to]);
         let restored = start(Path::new(&to), &["-m", "256"]);
-        let mut raw = Raw::connect(&restored);
+        let mut raw = RawConnection::connect(&restored);
         let mut there = 0;
         for (writer, (before, after)) in before.iter().zip(after).enumerate() {
             for (key, (before, after)) in before.iter().zip(after).enumerate() {
@@ -515,10 +524,10 @@ fn backup_under_load_has_exactly_acknowledged_writes() {
     }
 }
 
-/// Ends the writers, also after a panic.
-struct Stopping<'s>(&'s AtomicBool);
+/// Ends the writers when dropped, even after a panic.
+struct StopOnDrop<'s>(&'s AtomicBool);
 
-impl Drop for Stopping<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -529,7 +538,7 @@ fn interrupted_backup_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("target");
     let server = start(&folder.path().join("data"), &[]);
-    fill(&mut Raw::connect(&server), 1);
+    fill(&mut RawConnection::connect(&server), 1);
     for signal in ["INT", "TERM", "KILL"] {
         let mut child = todana()
             .args(["backup", &server.address, target.to_str().unwrap(), "--rate", "1k"])
@@ -537,7 +546,7 @@ fn interrupted_backup_leaves_no_files() {
             .spawn()
             .unwrap();
         let partial = folder.path().join("target.partial");
-        // After it has started a file.
+        // The backup has started to write a file.
         while !partial.join("identity").exists() {
             std::thread::yield_now();
         }
@@ -588,7 +597,7 @@ fn log_is_the_same_from_server_and_directory() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = start(&data, &["--sync", "always"]);
-    let mut raw = Raw::connect(&server);
+    let mut raw = RawConnection::connect(&server);
     raw.set("one", b"with a\ttab");
     raw.set("two", &[b'x'; 100]);
     assert_eq!(raw.ask("touch two 1000\r\n"), "TOUCHED\r\n");
@@ -610,7 +619,7 @@ fn log_is_the_same_from_server_and_directory() {
     assert_eq!(output.status.code(), Some(3));
     let why = format!("position {between} of the update log is not between two entries");
     assert!(text(&output.stderr).contains(&why), "{}", text(&output.stderr));
-    // A follower receives new entries until the server ends, and reports its position then.
+    // A follower receives new entries until the server ends. Then it reports its position.
     let mut child = todana()
         .args(["log", &server.address, "--from", "end", "--follow"])
         .stdout(Stdio::piped())
@@ -624,12 +633,12 @@ fn log_is_the_same_from_server_and_directory() {
     let number = std::thread::scope(|scope| {
         let (server, stops) = (&server, &stops);
         scope.spawn(move || {
-            let mut raw = Raw::connect(server);
+            let mut raw = RawConnection::connect(server);
             while !stops.load(Ordering::Relaxed) {
                 raw.set("three", b"new");
             }
         });
-        let _stopping = Stopping(stops);
+        let _stopping = StopOnDrop(stops);
         lines.read_line(&mut line).unwrap()
     });
     assert!(number > 0 && line.ends_with("\tput\tthree\tsize=3\tnew\n"), "{line}");
@@ -645,7 +654,7 @@ fn log_is_the_same_from_server_and_directory() {
 fn server_commands_refuse_wrong_places() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     let target = folder.path().join("target").to_str().unwrap().to_string();
     for (words, code, why) in [
         (vec!["backup", &server.address, &target], 3, "the server says: SERVER_ERROR no data directory"),

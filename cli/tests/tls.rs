@@ -1,29 +1,29 @@
-//! The executable on both ends of TLS, under its own name and under memcached's.
+//! The program on both sides of TLS connections, under its own name and under the name `memcached`.
 
 mod running;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use running::{Server, text, todana};
+use running::{RunningServer, text, todana};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
 use tempfile::TempDir;
 
-/// A folder with the certificate of an authority, and certificates of a server and a client signed
-/// by it.
-struct Certificates {
+/// A folder with the certificate of an authority, and with certificates of a server and of a client
+/// that the authority has signed.
+struct CertificateFolder {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Certificates {
-    fn new() -> Certificates {
+impl CertificateFolder {
+    fn new() -> CertificateFolder {
         let folder = TempDir::new().unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        let certificates = Certificates { folder, issuer: Issuer::new(params, key) };
+        let certificates = CertificateFolder { folder, issuer: Issuer::new(params, key) };
         certificates.sign("server", &["localhost", "127.0.0.1"]);
         certificates.sign("client", &["client"]);
         certificates
@@ -45,8 +45,8 @@ impl Certificates {
 
 #[test]
 fn example_of_the_banner_works() {
-    let certificates = Certificates::new();
-    let server = Server::start(&["--tls-cert", &certificates.path("server")]);
+    let certificates = CertificateFolder::new();
+    let server = RunningServer::start(&["--tls-cert", &certificates.path("server")]);
     assert!(server.address.starts_with("todanas://127.0.0.1:"), "{}", server.address);
     let example = server.banner[2].trim_end().strip_prefix("try: ").unwrap();
     let shown: Vec<String> =
@@ -60,8 +60,8 @@ fn example_of_the_banner_works() {
 
 #[test]
 fn client_verifies_authority_and_name_of_the_server() {
-    let certificates = Certificates::new();
-    let server = Server::start(&["--tls-cert", &certificates.path("server")]);
+    let certificates = CertificateFolder::new();
+    let server = RunningServer::start(&["--tls-cert", &certificates.path("server")]);
     let ca = certificates.path("ca");
     server.expect(&["set", "k", "v", "--tls-ca", &ca], 0);
     assert_eq!(server.expect(&["get", "k", "--tls-ca", &ca], 0).trim_end(), "v");
@@ -75,13 +75,13 @@ fn client_verifies_authority_and_name_of_the_server() {
     assert!(error.contains("certificate"), "{error}");
     certificates.sign("server", &["elsewhere"]);
     server.signal("HUP");
-    // The signal takes effect later: as long as the old certificate is in use, the record is
-    // readable.
+    // The signal takes effect after a while. As long as the old certificate is in use, the record
+    // can be read.
     let named = || todana().args(["get", "k", "--tls-ca", &ca, "-S", &server.address]).output().unwrap();
     let refusal = (0..10_000).map(|_| named()).find(|output| !output.status.success()).unwrap();
     let why = text(&refusal.stderr);
     assert!(why.ends_with(": the server's certificate is not for 127.0.0.1, but for elsewhere\n"), "{why}");
-    // A certificate that is given directly is trusted under any name.
+    // If a certificate is trusted directly, its name does not matter.
     server.expect(&["get", "k", "--tls-ca", &certificates.path("server")], 0);
     // Without TLS the server sends no reply.
     refused(&["get", "k"], server.address.strip_prefix("todanas://").unwrap());
@@ -89,12 +89,12 @@ fn client_verifies_authority_and_name_of_the_server() {
 
 #[test]
 fn client_presents_its_certificate_on_request() {
-    let certificates = Certificates::new();
+    let certificates = CertificateFolder::new();
     let (ca, client) = (certificates.path("ca"), certificates.path("client"));
-    let server = Server::start(&["--tls-cert", &certificates.path("server"), "--tls-ca", &ca]);
+    let server = RunningServer::start(&["--tls-cert", &certificates.path("server"), "--tls-ca", &ca]);
     server.expect(&["set", "k", "v", "--tls-ca", &ca, "--tls-cert", &client], 0);
     server.expect(&["get", "k", "--tls-ca", &ca], 3);
-    // So does the banner's example, after the placeholders are filled in.
+    // The example of the banner works too, after its placeholders are replaced.
     let example = server.banner[2].trim_end().strip_prefix("try: todana ").unwrap();
     let words = example.split(" && ").next().unwrap().split(' ');
     let words = words.map(|word| if ["CERTIFICATE", "KEY"].contains(&word) { client.as_str() } else { word });
@@ -126,18 +126,18 @@ fn client_presents_its_certificate_on_request() {
     );
 }
 
-/// The messages name no library, but the remedy.
+/// The messages do not name the TLS library, but say what to do.
 #[test]
 fn tls_errors_are_explained_with_the_remedy() {
-    let certificates = Certificates::new();
+    let certificates = CertificateFolder::new();
     let path = |file| certificates.path(file);
-    let (ca, client, other) = (path("ca"), path("client"), Certificates::new());
+    let (ca, client, other) = (path("ca"), path("client"), CertificateFolder::new());
     let why = |address: &str, words: &[&str]| {
         let output = todana().args(["ping", "-S", address]).args(words).output().unwrap();
         assert!(!output.status.success());
         text(&output.stderr)
     };
-    let server = Server::start(&["--tls-cert", &path("server")]);
+    let server = RunningServer::start(&["--tls-cert", &path("server")]);
     let said = why(&server.address, &["--tls-ca", &other.path("ca")]);
     let untrusted = format!(
         "todana: cannot connect to {}: the server's certificate is from no authority that is trusted here; \
@@ -145,14 +145,14 @@ fn tls_errors_are_explained_with_the_remedy() {
         server.address
     );
     assert_eq!(said, untrusted);
-    let plain = Server::start(&[]);
+    let plain = RunningServer::start(&[]);
     let address = &plain.address;
     let said = why(&format!("todanas://{address}"), &["--tls-ca", &ca]);
     let no_tls = format!(
         "todana: cannot connect to todanas://{address}: the server does not speak TLS there; without TLS it is {address}\n"
     );
     assert_eq!(said, no_tls);
-    let mutual = Server::start(&["--tls-cert", &path("server"), "--tls-ca", &ca]);
+    let mutual = RunningServer::start(&["--tls-cert", &path("server"), "--tls-ca", &ca]);
     let said = why(&mutual.address, &["--tls-ca", &ca]);
     assert_eq!(
         said,
@@ -177,7 +177,7 @@ fn tls_errors_are_explained_with_the_remedy() {
 
 #[test]
 fn tls_files_without_tls_are_wrong_usage() {
-    let server = Server::start(&[]);
+    let server = RunningServer::start(&[]);
     for words in [["get", "k", "--tls-ca", "/x"], ["ping", "--tls-cert", "/x", "--tls-ca=/y"]] {
         assert_eq!(server.expect(&words, 2), "");
     }
@@ -191,21 +191,20 @@ fn tls_files_without_tls_are_wrong_usage() {
     }
 }
 
-/// A server under memcached's name, stopped at the end of the test.
-struct Memcached {
+/// A server under the name `memcached`, which is stopped when the value is dropped.
+struct MemcachedProcess {
     child: Child,
     ports: Vec<u16>,
 }
 
-impl Memcached {
-    fn start(certificates: &Certificates, options: &[&str]) -> Memcached {
+impl MemcachedProcess {
+    fn start(certificates: &CertificateFolder, options: &[&str]) -> MemcachedProcess {
         let port_file = certificates.folder.path().join("ports");
         let mut command = todana();
         command.args(["as", "memcached", "-u", "root", "-p", "-1"]).args(options);
         let mut child =
             command.env("MEMCACHED_PORT_FILENAME", &port_file).stderr(Stdio::piped()).spawn().unwrap();
-        // The file appears when the server listens. If it never does, the end of the server ends
-        // the wait.
+        // The file appears when the server listens. If the server ends before, the wait ends, too.
         while !port_file.exists() && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
@@ -215,11 +214,11 @@ impl Memcached {
             panic!("{error}");
         });
         let ports = ports.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
-        Memcached { child, ports }
+        MemcachedProcess { child, ports }
     }
 }
 
-impl Drop for Memcached {
+impl Drop for MemcachedProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -228,11 +227,12 @@ impl Drop for Memcached {
 
 #[test]
 fn memcached_tls_options_mean_the_same() {
-    let certificates = Certificates::new();
+    let certificates = CertificateFolder::new();
     let (ca, cert) = (certificates.path("ca"), certificates.path("server"));
     let words =
         format!("ssl_chain_cert={cert},ssl_key={cert},ssl_ca_cert={ca},ssl_verify_mode=2,ssl_session_cache");
-    let server = Memcached::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1,notls:127.0.0.2"]);
+    let server =
+        MemcachedProcess::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1,notls:127.0.0.2"]);
     let address = format!("todanas://127.0.0.1:{}", server.ports[0]);
     let run = |words: &[&str]| {
         let output = todana().args(words).args(["--tls-ca", &ca, "-S", &address]).output().unwrap();
@@ -252,12 +252,14 @@ fn memcached_tls_options_mean_the_same() {
     assert!(lines.contains(&"STAT ssl_verify_mode 3".to_string()));
 }
 
-/// memcached's suite combines -U with -Z in all six of its TLS files; the server refused to start.
+/// memcached's suite combines -U with -Z in all six of its TLS files, but the server once refused
+/// to start with both.
 #[test]
 fn udp_beside_tls_is_served_with_a_warning() {
-    let certificates = Certificates::new();
+    let certificates = CertificateFolder::new();
     let words = format!("ssl_chain_cert={0},ssl_key={0}", certificates.path("server"));
-    let mut server = Memcached::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1", "-U", "-1"]);
+    let mut server =
+        MemcachedProcess::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1", "-U", "-1"]);
     let [tcp, udp] = server.ports[..] else { panic!("{:?}", server.ports) };
     let (ca, address) = (certificates.path("ca"), format!("todanas://127.0.0.1:{tcp}"));
     let set = todana().args(["set", "k", "v", "--tls-ca", &ca, "-S", &address]).output().unwrap();

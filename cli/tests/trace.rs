@@ -1,4 +1,4 @@
-//! `todana bench trace` as users run it, on a small trace created here.
+//! `todana bench trace` as users run it, with a small trace that is created here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,8 +11,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Returns requests for 200 keys: ten hot ones between all others, which occur once per round, in
-/// three rounds.
+/// Returns requests for 200 keys in three rounds. Ten hot keys are requested between all others,
+/// which occur once per round.
 fn requests() -> Vec<u32> {
     (0..3u32).flat_map(|_| 0..190u32).flat_map(|n| [n % 10, 10 + n]).collect()
 }
@@ -38,7 +38,8 @@ fn misses_of_all_algorithms_match_a_manual_count() {
         (&"hot.u32".into(), &1140.into(), &200.into())
     );
     let [half, all] = [&trace["capacities"][0], &trace["capacities"][1]];
-    // LRU keeps the latest 100 records, so the 190 cold keys always miss, and the hot ones once.
+    // LRU keeps the latest 100 records. So the 190 cold keys always miss, and each hot key misses
+    // once.
     assert_eq!(half["capacity_records"], 100);
     assert_eq!(half["references"]["LRU"], 580.0 / 1140.0);
     // A cache that is large enough misses each key once, whatever the algorithm.

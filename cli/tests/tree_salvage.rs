@@ -26,15 +26,15 @@ fn tree_without_its_log_is_salvaged() {
         complaint.contains("`todana salvage ./u.tree TARGET` recovers the intact records"),
         "{complaint}"
     );
-    let (said, told) = run(at, &["salvage", "./u.tree", "./v.tree"], 0);
+    let (said, printed) = run(at, &["salvage", "./u.tree", "./v.tree"], 0);
     for part in [
         "./u.tree/log",
         "log from position",
         "is missing",
         "saved, with 2 records",
-        "behind the last checkpoint",
+        "after the last checkpoint",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
     assert!(said.starts_with("./v.tree: 2 records restored"), "{said}");
     run(at, &["count", "./u.tree"], 3);

@@ -1,13 +1,13 @@
 //! `verify` of a hash on disk whose directory has another name, and signals while a server opens
 //! its files.
 //!
-//! `verify` mistook a renamed hash for a data directory: it panicked at a torn end, and printed
-//! nonsense without one. A server caught signals before anything could handle them: while it waited
-//! for a file at its start, only SIGKILL ended it.
+//! `verify` once mistook a renamed hash for a data directory: if the end was torn it panicked, and
+//! otherwise it printed nonsense. A server caught signals before it could handle them: while it
+//! waited for a file at its start, only SIGKILL ended it.
 
 mod running;
 
-use running::{Folder, todana};
+use running::{TestFolder, todana};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn hash_is_verified_from_within_or_by_name() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let hash = folder.path("x.hash");
     folder.expect(&["set", "-S", &hash, "key", "value"], 0);
     let mut within = todana();
@@ -36,10 +36,10 @@ fn hash_is_verified_from_within_or_by_name() {
 
 #[test]
 fn segment_named_file_makes_no_hash() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let data = folder.path("data");
-    let server = running::Server::start(&["--data-dir", &data]);
-    assert_eq!(running::Client::connect(&server).set("key", b"value"), "STORED\r\n");
+    let server = running::RunningServer::start(&["--data-dir", &data]);
+    assert_eq!(running::TextClient::connect(&server).set("key", b"value"), "STORED\r\n");
     running::stop(server);
     for (number, name) in ["foo.segment", "0000000009.segment"].iter().enumerate() {
         std::fs::write(folder.path(&format!("data/{name}")), "").unwrap();
@@ -52,7 +52,7 @@ fn segment_named_file_makes_no_hash() {
 
 #[test]
 fn signal_ends_a_server_awaiting_a_file() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let script = folder.path("script.lua");
     assert!(Command::new("mkfifo").arg(&script).status().unwrap().success());
     let mut server = todana()
@@ -61,7 +61,7 @@ fn signal_ends_a_server_awaiting_a_file() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Returns after the server has opened it for reading.
+    // This returns when the server has opened the file for reading.
     let held = OpenOptions::new().write(true).open(&script).unwrap();
     assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
     assert_eq!(server.wait().unwrap().signal(), Some(15));

@@ -1,4 +1,4 @@
-//! The address of a server.
+//! Parses the address of a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ const DEFAULT_PORT: u16 = 11211;
 pub enum Address {
     /// A host and a port.
     Tcp(String, u16),
-    /// A host and a port that expects TLS.
+    /// A host and a port at which the server expects TLS.
     Tls(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// The error for text that is not an address.
+/// The error for a text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAddress {
     text: String,
-    /// The text in place of the port, if everything before it is valid.
+    /// The invalid text in the place of the port, if the text before it is valid.
     port: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl FromStr for Address {
             (host, after.strip_prefix(':').or(after.is_empty().then_some("")).ok_or_else(invalid)?)
         } else {
             match rest.rsplit_once(':') {
-                // Several colons without brackets are an IPv6 address without a port.
+                // A text with several colons and no brackets is an IPv6 address without a port.
                 Some((host, port)) if !host.contains(':') => (host, port),
                 _ => (rest, ""),
             }

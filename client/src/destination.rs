@@ -1,4 +1,4 @@
-//! A server's address together with a user and a password.
+//! Parses a server's address together with a user and a password.
 
 use crate::{Address, InvalidAddress};
 use std::fmt;
@@ -7,39 +7,39 @@ use std::str::FromStr;
 /// A server's address, optionally with a user and a password: `todana://user:password@host:port`.
 /// User and password are percent-encoded (`%40` for `@`). `Display` and `Debug` leave them out.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Destination {
+pub struct LoginDestination {
     /// The server's address.
     pub address: Address,
-    /// The user to log in as.
+    /// The user for the login.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
 }
 
-impl fmt::Debug for Destination {
+impl fmt::Debug for LoginDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Display for Destination {
+impl fmt::Display for LoginDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
     }
 }
 
-impl FromStr for Destination {
+impl FromStr for LoginDestination {
     type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Destination, InvalidAddress> {
+    fn from_str(text: &str) -> Result<LoginDestination, InvalidAddress> {
         let parts = text.split_once("://").and_then(|(scheme, rest)| {
             let (who, place) = rest.rsplit_once('@')?;
             Some((scheme, who, place))
         });
         let Some((scheme, who, place)) = parts else {
-            return Ok(Destination { address: text.parse()?, user: None, password: None });
+            return Ok(LoginDestination { address: text.parse()?, user: None, password: None });
         };
-        // The error shows the text without user and password.
+        // The error shows the text without the user and the password.
         let shown = format!("{scheme}://...@{place}");
         let address = format!("{scheme}://{place}").parse()?;
         let (user, password) = match who.split_once(':') {
@@ -51,7 +51,7 @@ impl FromStr for Destination {
         if user.is_empty() {
             return Err(InvalidAddress::new(&shown));
         }
-        Ok(Destination { address, user: Some(user), password: password.map(decoded).transpose()? })
+        Ok(LoginDestination { address, user: Some(user), password: password.map(decoded).transpose()? })
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
             ("todana://a%40b:p%3a%25@w@[::1]:5", "[::1]:5", Some("a@b"), Some("p:%@w")),
             ("todana://alice:@h", "h:11211", Some("alice"), Some("")),
         ] {
-            let destination: Destination = text.parse().unwrap();
+            let destination: LoginDestination = text.parse().unwrap();
             assert_eq!(
                 (destination.user.as_deref(), destination.password.as_deref()),
                 (user, password),
@@ -97,10 +97,10 @@ mod tests {
     fn invalid_address_is_refused_without_showing_the_password() {
         for text in ["todana://:p@h", "todana://a:%zz@h", "todana://a:%4@h", "todana://a:%ff@h", "a:s3cret@h"]
         {
-            let error = text.parse::<Destination>().unwrap_err().to_string();
+            let error = text.parse::<LoginDestination>().unwrap_err().to_string();
             assert!(error.contains("not an address"), "{error}");
         }
-        let error = "todana://a:s3cret%@h".parse::<Destination>().unwrap_err().to_string();
+        let error = "todana://a:s3cret%@h".parse::<LoginDestination>().unwrap_err().to_string();
         assert!(!error.contains("s3cret"), "{error}");
     }
 }

@@ -1,38 +1,38 @@
-//! Errors of requests.
+//! Defines the errors of requests.
 
 use std::fmt;
 use std::io;
 use todana_protocol::memcached::client::{self, InvalidRequest, MalformedReply, RefusalKind};
 
 /// The reason why a request failed. After [`Error::Refused`] and [`Error::Invalid`] the connection
-/// remains usable. After any other error replies can no longer be matched with requests, so all
-/// further requests fail too.
+/// can still be used. After any other error replies cannot be matched with requests, so all further
+/// requests fail too.
 #[derive(Debug)]
 pub enum Error {
     /// The connection failed.
     Io(io::Error),
-    /// The request is invalid, mostly because of its key, and was not sent.
+    /// The request is invalid, usually because of its key. It was not sent.
     Invalid(InvalidRequest),
     /// The reply does not conform to the protocol.
     MalformedReply,
-    /// The reply, this line, does not fit the request.
+    /// The reply does not fit the request. The text is the line of the reply.
     Unexpected(String),
-    /// The server refused.
-    Refused(Refusal),
+    /// The server refused the request.
+    Refused(RefusedRequest),
 }
 
 /// A server's refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusedRequest {
     /// The kind of error, from the first word of the line.
     pub kind: RefusalKind,
     /// The complete line.
     pub line: String,
 }
 
-impl From<client::ServerRefusal<'_>> for Refusal {
+impl From<client::ServerRefusal<'_>> for RefusedRequest {
     fn from(refusal: client::ServerRefusal<'_>) -> Self {
-        Refusal { kind: refusal.kind, line: String::from_utf8_lossy(refusal.line).into_owned() }
+        RefusedRequest { kind: refusal.kind, line: String::from_utf8_lossy(refusal.line).into_owned() }
     }
 }
 

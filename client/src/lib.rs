@@ -3,9 +3,9 @@
 //! ```text
 //! address      host:port, todana://host:port, todanas://host:port (TLS), unix:/path
 //! destination  an address with a user and a password
-//! login        login by memcached's text token
+//! login        login by the token of memcached's text dialect
 //! socket       a blocking stream with timeouts, in plain text or over TLS
-//! connection   requests and replies in the text dialect (meta for keys that text cannot carry)
+//! connection   requests and replies in the text dialect, or the meta dialect if the key needs it
 //! ```
 //!
 //! Not here: wire formats (see `protocol`), connection pools and hash rings.
@@ -25,9 +25,9 @@ pub use connection::{
     CompletedCheckpoint, Connection, ExportFrame, FetchedRecord, FoundRecord, LogFrom, LogHeader,
     WriteOutcome, cannot_connect, needs_base64,
 };
-pub use destination::Destination;
-pub use error::{Error, Refusal};
+pub use destination::LoginDestination;
+pub use error::{Error, RefusedRequest};
 pub use login::{InvalidLogin, Login};
-pub use socket::Timeouts;
+pub use socket::SocketTimeouts;
 pub use tls::{Tls, TlsFiles, TlsStream};
 pub use todana_protocol::memcached::client::{InvalidRequest, RefusalKind, StoreVerb, TextFetch, TextStore};

@@ -1,15 +1,15 @@
-//! Login over the text dialect by memcached's text token.
+//! Performs a login over the text dialect, by memcached's token of user and password.
 
-use crate::{Error, Refusal};
+use crate::{Error, RefusedRequest};
 use std::fmt;
 use std::io::{self, Read, Write};
 
-/// The reply to any request of a client that has not logged in.
+/// The reply to any request of a client without a login.
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
-/// Maximum bytes of a reply line.
+/// The longest reply line, in bytes.
 const LINE_LEN_MAX: usize = 4096;
 
-/// A user and a password. `Debug` leaves out the password.
+/// A user and a password. `Debug` omits the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     user: String,
@@ -35,8 +35,9 @@ impl fmt::Display for InvalidLogin {
 impl std::error::Error for InvalidLogin {}
 
 impl Login {
-    /// Fails if a token cannot carry them: a user with a blank, a password that begins or ends with
-    /// a blank, or either of them empty or with a line end.
+    /// Creates a login. Fails if a token cannot carry the user and the password: the user must not
+    /// contain a blank, the password must not begin or end with a blank, and both must have bytes
+    /// and no line end.
     pub fn new(user: &str, password: &str) -> Result<Login, InvalidLogin> {
         let is_line = |text: &str| !text.is_empty() && !text.contains(['\r', '\n', '\0']);
         if !is_line(user) || user.contains(' ') {
@@ -49,8 +50,8 @@ impl Login {
     }
 
     /// Logs in on a new connection if the server requires it. The password is not sent to a server
-    /// that does not, because it would be stored as a record.
-    pub fn say(&self, stream: &mut (impl Read + Write)) -> Result<(), Error> {
+    /// without logins, because such a server would store it as a record.
+    pub fn log_in(&self, stream: &mut (impl Read + Write)) -> Result<(), Error> {
         let first = ask(stream, b"version\r\n").map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => io::Error::new(
                 error.kind(),
@@ -70,7 +71,7 @@ impl Login {
             return Ok(());
         }
         let kind = todana_protocol::memcached::client::RefusalKind::Client;
-        Err(Error::Refused(Refusal { kind, line: text(&answer) }))
+        Err(Error::Refused(RefusedRequest { kind, line: text(&answer) }))
     }
 }
 
@@ -78,7 +79,7 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// Sends a request and waits for its reply, which must be one line and nothing more.
+/// Sends a request and waits for the reply, which must be exactly one line.
 fn ask(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_all(request)?;
     stream.flush()?;
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A server that answers each request with the next of these lines.
+    /// A server that answers each request by the next of these lines.
     struct ScriptedServer {
         answers: VecDeque<&'static [u8]>,
         asked: Vec<u8>,
@@ -129,7 +130,7 @@ mod tests {
 
     fn said(answers: &[&'static [u8]]) -> (Result<(), String>, String) {
         let mut script = ScriptedServer { answers: answers.iter().copied().collect(), asked: Vec::new() };
-        let outcome = Login::new("alice", "two words").unwrap().say(&mut script);
+        let outcome = Login::new("alice", "two words").unwrap().log_in(&mut script);
         (outcome.map_err(|error| error.to_string()), String::from_utf8(script.asked).unwrap())
     }
 

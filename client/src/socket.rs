@@ -1,4 +1,4 @@
-//! A blocking stream to a server over TCP, TLS or a Unix socket.
+//! Defines a blocking stream to a server over TCP, TLS or a Unix socket.
 
 use crate::{Address, Tls, TlsFiles, TlsStream};
 use std::io::{self, Read, Write};
@@ -6,22 +6,22 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Time limits, none of which may be zero.
+/// The time limits of a connection. None of them may be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// Limit for connecting to each address of the host.
+pub struct SocketTimeouts {
+    /// The limit for connecting to each address of the host.
     pub connect: Duration,
-    /// Limit for the next part of a reply.
+    /// The limit for the arrival of the next part of a reply.
     pub read: Duration,
-    /// Limit until the server accepts the next part of a request.
+    /// The limit until the server accepts the next part of a request.
     pub write: Duration,
 }
 
-impl Default for Timeouts {
-    /// Ten seconds each.
+impl Default for SocketTimeouts {
+    /// Returns limits of ten seconds each.
     fn default() -> Self {
         let ten = Duration::from_secs(10);
-        Timeouts { connect: ten, read: ten, write: ten }
+        SocketTimeouts { connect: ten, read: ten, write: ten }
     }
 }
 
@@ -32,7 +32,11 @@ pub(crate) enum ClientSocket {
 }
 
 impl ClientSocket {
-    pub(crate) fn open(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> io::Result<ClientSocket> {
+    pub(crate) fn open(
+        address: &Address,
+        timeouts: SocketTimeouts,
+        tls: Option<&Tls>,
+    ) -> io::Result<ClientSocket> {
         match address {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
@@ -92,7 +96,7 @@ impl Write for ClientSocket {
     }
 }
 
-fn connect(host: &str, port: u16, timeouts: Timeouts) -> io::Result<TcpStream> {
+fn connect(host: &str, port: u16, timeouts: SocketTimeouts) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeouts.connect) {
@@ -108,7 +112,7 @@ fn connect(host: &str, port: u16, timeouts: Timeouts) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The system's text for a timeout ("resource temporarily unavailable") explains nothing.
+/// The system's text for a timeout ("resource temporarily unavailable") does not explain the error.
 fn clearer(error: io::Error, timeout: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

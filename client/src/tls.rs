@@ -1,4 +1,4 @@
-//! The client side of TLS.
+//! Implements the client side of TLS.
 
 use crate::tls_error::{plain, plain_file, words};
 use rustls::client::WebPkiServerVerifier;
@@ -14,8 +14,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files in which systems keep their trusted certificate authorities. `SSL_CERT_FILE` takes
-/// precedence.
+/// The files in which systems keep their trusted certificate authorities. The environment variable
+/// `SSL_CERT_FILE` takes precedence.
 const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -26,18 +26,19 @@ const SYSTEM_AUTHORITIES: [&str; 4] = [
 /// The files of a TLS client, all in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities that may sign the server's certificate, or that certificate itself. `None` means
-    /// the authorities that the system trusts.
+    /// The authorities that may sign the server's certificate, or the server's certificate itself.
+    /// `None` means the authorities that the system trusts.
     pub ca: Option<PathBuf>,
     /// The client's certificate and the intermediate certificates up to its authority, for servers
     /// that require one.
     pub cert: Option<PathBuf>,
-    /// The private key of the certificate. `None` means that it is in the same file.
+    /// The private key of the certificate. `None` means that the file of the certificate contains
+    /// the key.
     pub key: Option<PathBuf>,
 }
 
-/// A TLS configuration with loaded files. Cloning is cheap, and clones resume each other's
-/// sessions.
+/// A TLS configuration with loaded files. A clone costs little, and clones can resume each other's
+/// TLS sessions.
 #[derive(Clone)]
 pub struct Tls(Arc<ClientConfig>);
 
@@ -58,8 +59,7 @@ fn certificates(what: &str, path: &Path) -> io::Result<Vec<CertificateDer<'stati
 }
 
 impl Tls {
-    /// Reads the files. Fails with the name of the file if it cannot be read or holds something
-    /// else.
+    /// Reads the files. If a file cannot be read or has other contents, the error names the file.
     pub fn load(files: &TlsFiles) -> io::Result<Tls> {
         let provider = Arc::new(ring::default_provider());
         let path = match &files.ca {
@@ -74,7 +74,7 @@ impl Tls {
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&provider));
         let verifier = verifier.build().map_err(|error| wrong("authorities", &path, &error))?;
-        // The system's authorities are never a server's own certificate.
+        // A server's own certificate is never among the system's authorities.
         let own = if files.ca.is_some() { authorities } else { Vec::new() };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -115,9 +115,9 @@ fn system_authorities() -> io::Result<PathBuf> {
     named.or_else(usual).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, missing))
 }
 
-/// Accepts a certificate that an authority has signed, or that was itself given as `ca`. The second
-/// rule is needed for self-signed certificates: they are marked as authorities, which a server's
-/// certificate must not be.
+/// Accepts a certificate that an authority has signed, and a certificate that was itself given as
+/// `ca`. The second rule is needed for self-signed certificates: they are marked as authorities,
+/// and a server's certificate must not be an authority.
 #[derive(Debug)]
 struct CertificateVerifier {
     own: Vec<CertificateDer<'static>>,
@@ -162,8 +162,9 @@ impl ServerCertVerifier for CertificateVerifier {
     }
 }
 
-/// A TLS connection. Over a non-blocking socket a read returns `WouldBlock` once all data has been
-/// read (a short read does not mean that), and written data may still wait for [`Write::flush`].
+/// A TLS connection. Over a non-blocking socket, a read returns `WouldBlock` only after all data
+/// has been read, so a short read does not mean that no data is left. Written data may wait for
+/// [`Write::flush`].
 pub struct TlsStream<S: Read + Write>(StreamOwned<ClientConnection, S>);
 
 impl<S: Read + Write> TlsStream<S> {
@@ -172,7 +173,7 @@ impl<S: Read + Write> TlsStream<S> {
         &mut self.0.sock
     }
 
-    /// Converts the socket and keeps the session.
+    /// Replaces the socket by the result of `form`, and keeps the TLS session.
     pub fn map<T: Read + Write>(self, form: impl FnOnce(S) -> T) -> TlsStream<T> {
         TlsStream(StreamOwned::new(self.0.conn, form(self.0.sock)))
     }

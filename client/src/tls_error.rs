@@ -1,4 +1,4 @@
-//! TLS errors in words for people who do not know the TLS library.
+//! Rewrites TLS errors for people who do not know the TLS library.
 
 use rustls::pki_types::pem;
 use rustls::{AlertDescription, CertificateError, Error, OtherError};
@@ -26,7 +26,7 @@ pub(crate) fn plain_file(error: &pem::Error, holds: &str) -> String {
 pub(crate) fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => certificate(error),
-        Error::AlertReceived(alert) => told(*alert),
+        Error::AlertReceived(alert) => alert_reason(*alert),
         Error::InvalidMessage(_) => NO_TLS.into(),
         Error::PeerIncompatible(_) => NOTHING_IN_COMMON.into(),
         Error::InconsistentKeys(_) => "it is not the key of the certificate".into(),
@@ -54,7 +54,7 @@ fn certificate(error: &CertificateError) -> String {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "the server's certificate is not valid yet, by this machine's clock".into()
         }
-        // An authority with the same name but another key causes a bad signature.
+        // A signature is also bad if the authority has the right name but another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => UNTRUSTED.into(),
         CertificateError::Other(error) if is_own_authority(error) => UNTRUSTED.into(),
         CertificateError::Revoked => "the server's certificate is revoked".into(),
@@ -65,7 +65,8 @@ fn certificate(error: &CertificateError) -> String {
 /// The message for a certificate without a trusted authority.
 pub(crate) const UNTRUSTED: &str = "the server's certificate is from no authority that is trusted here";
 
-/// Returns true if a certificate is self-signed, so that it is trusted only if given as `ca`.
+/// Returns true if a certificate is self-signed. Such a certificate is trusted only if it was given
+/// as `ca`.
 fn is_own_authority(error: &OtherError) -> bool {
     error.to_string() == "CaUsedAsEndEntity"
 }
@@ -76,8 +77,8 @@ fn bare(name: &str) -> String {
     inner.trim_matches('"').to_string()
 }
 
-/// Returns the reason for which the server ended the connection.
-fn told(alert: AlertDescription) -> String {
+/// Returns the reason that the server stated for ending the connection.
+fn alert_reason(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateRequired => {
             "the server wants a certificate of its clients: --tls-cert FILE, and --tls-key FILE".into()
@@ -105,10 +106,10 @@ mod tests {
 
     #[test]
     fn certificate_names_are_reported_without_their_kinds() {
-        for (name, told) in
+        for (name, alert_reason) in
             [("DnsName(\"cache\")", "cache"), ("IpAddress(10.0.0.7)", "10.0.0.7"), ("plain", "plain")]
         {
-            assert_eq!(bare(name), told);
+            assert_eq!(bare(name), alert_reason);
         }
         let expected = ServerName::try_from("here").unwrap();
         let error = CertificateError::NotValidForNameContext { expected, presented: Vec::new() };

@@ -1,18 +1,19 @@
-//! A connection against a server that plays from a script.
+//! Tests a connection against a server that follows a script.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_client::{
-    Address, Connection, Error, ExportFrame, FetchedRecord, FoundRecord, LogFrom, LogHeader, Refusal,
-    RefusalKind, StoreVerb, TextFetch, TextStore, Timeouts, WriteOutcome, needs_base64,
+    Address, Connection, Error, ExportFrame, FetchedRecord, FoundRecord, LogFrom, LogHeader, RefusalKind,
+    RefusedRequest, SocketTimeouts, StoreVerb, TextFetch, TextStore, WriteOutcome, needs_base64,
 };
 
-/// The request that the server expects, and its reply, sent in pieces or not at all.
+/// A request that the server expects, and the reply, which is sent in pieces or not at all.
 type Turn = (&'static [u8], &'static [&'static [u8]]);
 
-/// Plays one connection and hangs up; the thread fails if a request differs.
+/// Starts a server that plays the script on one connection and closes it. The thread panics if a
+/// request differs from the script.
 fn play(script: &'static [Turn]) -> (Address, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -27,7 +28,7 @@ fn play(script: &'static [Turn]) -> (Address, JoinHandle<()>) {
                 stream.write_all(piece).unwrap();
             }
             if reply.is_empty() {
-                // Silent until the client goes.
+                // The server stays silent until the client closes the connection.
                 let _ = stream.read(&mut [0]);
             }
         }
@@ -35,7 +36,7 @@ fn play(script: &'static [Turn]) -> (Address, JoinHandle<()>) {
     (address, server)
 }
 
-/// Plays a script to the end against what the client does with its connection.
+/// Runs the client against a server that plays this script to its end.
 fn with_script(script: &'static [Turn], client: impl FnOnce(&mut Connection)) {
     let (address, server) = play(script);
     let mut connection = Connection::open(&address).unwrap();
@@ -48,12 +49,12 @@ fn item(key: &[u8], value: &[u8], flags: u32, version: Option<u64>) -> FetchedRe
     FetchedRecord { key: key.to_vec(), value: value.to_vec(), flags, version }
 }
 
-fn refused(kind: RefusalKind, line: &str) -> Refusal {
-    Refusal { kind, line: line.into() }
+fn refused(kind: RefusalKind, line: &str) -> RefusedRequest {
+    RefusedRequest { kind, line: line.into() }
 }
 
 #[test]
-fn records_are_read_in_the_order_of_their_keys() {
+fn records_are_read_in_key_order() {
     let script: &[Turn] = &[
         (b"get a b c\r\n", &[b"VALUE a 5 3\r\nx\r\n\r\nVALUE c 0 0\r\n\r", b"\nEND\r\n"]),
         (b"gets a\r\n", &[b"V", b"ALUE a 0 1 77\r\n", b"x", b"\r\nEND\r", b"\n"]),
@@ -247,7 +248,7 @@ fn binary_keys_are_read_in_base64() {
 fn peek_returns_a_won_recache() {
     let long = [b'\t'; 250];
     let keys: [&[u8]; 6] = [b"plain", b"a b", b"t\t", &long, b"stale", &[b' '; 188]];
-    // A key that is too long for base64 is sent unchanged.
+    // A key that is too long for base64 is sent as it is.
     let peeks = [
         &b"mg plain f v u\r\nmg YSBi b f v u\r\nmg dAk= b f v u\r\nmg "[..],
         &long,
@@ -311,12 +312,14 @@ fn binary_keys_are_stored_in_base64() {
     });
 }
 
-/// The reply to the second request would pass for one to the third.
+/// If the connection stayed usable, the reply to the second request would pass for the reply to the
+/// third.
 #[test]
 fn late_reply_is_not_taken_for_another() {
     let (address, server) = play(&[(b"get slow\r\n", &[])]);
     let read = Duration::from_millis(20);
-    let mut connection = Connection::open_within(&address, Timeouts { read, ..Timeouts::default() }).unwrap();
+    let mut connection =
+        Connection::open_within(&address, SocketTimeouts { read, ..SocketTimeouts::default() }).unwrap();
     let Err(Error::Io(error)) = connection.get(&[b"slow"], false) else { panic!("nobody answers") };
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.to_string().ends_with(": the server does not answer"), "{error}");
@@ -352,7 +355,7 @@ fn export_frames_are_bounded() {
     const FULL: &[u8] = &[b'x'; 65_536];
     let script: &[Turn] = &[
         (b"todana backup\r\n", &[b"WAIT\r\nDATA 65536\r\n", FULL, b"\r\nEND\r\n"]),
-        // Nobody waits for the rest of it.
+        // The client does not wait for the rest of this reply.
         (
             b"todana log first\r\n",
             &[b"LOG position=5 database=", &[b'0'; 32], b" server=7\r\nDATA 65537\r\n"],

@@ -1,21 +1,22 @@
-//! Engines whose files are a checkpoint of an update log that is kept elsewhere.
+//! Defines engines whose files are a checkpoint of an update log that is kept elsewhere.
 
 use crate::{Error, Result};
 use std::path::Path;
 
 /// An engine that collects writes in memory and writes them to disk in checkpoints. The update log,
-/// which belongs to the database and not to the engine, makes the writes durable in between.
+/// which belongs to the database and not to the engine, makes the writes durable between
+/// checkpoints.
 ///
 /// The files always hold the state as of one moment, together with the log position of that moment.
 /// After a crash the log must be replayed from that position. Log entries record outcomes, so
 /// replaying from an earlier position is harmless.
 pub trait CheckpointedEngine: Send + Sync {
-    /// Returns the log position of the last checkpoint; 0 before the first one.
+    /// Returns the log position of the last checkpoint, or 0 before the first checkpoint.
     fn log_position(&self) -> u64;
 
     /// Sets the database whose update log the positions refer to. The next checkpoint stores the ID
-    /// on disk. Fails with `Corrupt` if the files belong to another database: their position has no
-    /// meaning in this log.
+    /// on disk. Fails with `Corrupt` if the files belong to another database, because the position
+    /// in the files then has no meaning in this log.
     fn bind_to_log(&self, database_id: [u8; 16]) -> Result<()>;
 
     /// Returns the bytes of memory held by changes that no checkpoint contains yet.
@@ -46,8 +47,8 @@ pub trait CheckpointedEngine: Send + Sync {
         self.checkpoint_at(&mut || mark, &mut |_| Ok(()))
     }
 
-    /// Returns the number of damaged records found since the engine was opened, each counted once,
-    /// and the error of the last one. Never waits for the disk.
+    /// Returns the number of damaged records found since the engine was opened, and the error of
+    /// the last damaged record. Each record is counted once. Never waits for the disk.
     fn damaged_records(&self) -> Option<(u64, Error)> {
         None
     }
@@ -55,8 +56,8 @@ pub trait CheckpointedEngine: Send + Sync {
     /// Returns the size of the files in bytes.
     fn file_bytes(&self) -> u64;
 
-    /// Copies the state on disk, as of one moment, to `directory` and returns its log position. The
-    /// copy can be opened like the original. The directory must be empty or absent. Reads and
-    /// writes continue meanwhile.
+    /// Copies the state on disk, as of one moment, to `directory` and returns the log position of
+    /// the copy. The copy can be opened like the original. The directory must be empty or absent.
+    /// Reads and writes continue meanwhile.
     fn copy(&self, directory: &Path) -> Result<u64>;
 }

@@ -1,4 +1,4 @@
-//! Engines whose records survive the process.
+//! Defines engines whose records survive the process.
 
 use crate::{Action, Error, Result};
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// An engine that writes its records to its own files as they change.
 pub trait DurableEngine: Send + Sync {
-    /// Passes all earlier writes to the operating system, so that they survive the process (but not
-    /// a crash of the machine). Fails with `Full` when there is no space. The writes then stay
-    /// readable in memory, and the next write, flush or sync tries again.
+    /// Passes all earlier writes to the operating system, so that they survive the death of the
+    /// process (but not a crash of the machine). Fails with `Full` when there is no space. The
+    /// writes then stay readable in memory, and the next write, flush or sync tries again.
     fn flush(&self) -> Result<()>;
 
     /// Returns when all writes made before the call are on disk. Concurrent callers share one wait
@@ -16,9 +16,9 @@ pub trait DurableEngine: Send + Sync {
     /// because the state of the disk is unknown.
     fn sync(&self) -> Result<()>;
 
-    /// Applies all changes or none, also across a crash. A reader never sees a key half changed. If
-    /// several changes name one key, the last one counts. Fails with `Invalid` if a key, a value or
-    /// the sum of all is too long.
+    /// Applies all changes or none, also across a crash. A reader never sees a partly changed
+    /// record. If several changes name the same key, the last change counts. Fails with `Invalid`
+    /// if a key or a value is too long, or if all changes together are too long.
     fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()>;
 
     /// Copies all records, as of one moment during the call, to the directory `to`, which must not
@@ -27,8 +27,8 @@ pub trait DurableEngine: Send + Sync {
     fn copy(&self, to: &Path) -> Result<()>;
 
     /// Returns the files that hold all records as of one moment during the call, so that a caller
-    /// can copy them at its own pace. They stay readable and keep their disk space while the caller
-    /// holds them, even if their records are overwritten or compacted.
+    /// can copy them at its own pace. The files stay readable and keep their disk space while the
+    /// caller holds them, even if their records are overwritten or compacted.
     fn freeze(&self) -> Result<Vec<FrozenFile>>;
 
     /// Writes all records to disk, and the data that makes the next opening fast. Later writes fail
@@ -43,7 +43,7 @@ pub trait DurableEngine: Send + Sync {
     /// after copies and restores, and independent of the clock.
     fn contents_token(&self) -> ContentsToken;
 
-    /// Returns the token of the contents that the engine found when it was opened; `None` if the
+    /// Returns the token of the contents that the engine found when it was opened, or `None` if the
     /// files were new.
     fn contents_token_at_open(&self) -> Option<ContentsToken>;
 
@@ -54,9 +54,9 @@ pub trait DurableEngine: Send + Sync {
     }
 
     /// Removes up to `count_max` damaged records that
-    /// [`Engine::scan_skipping_damaged`](crate::Engine::scan_skipping_damaged) has skipped; returns
-    /// the number removed. Their keys are unknown, so they cannot be evicted individually. They
-    /// count against a limit until they are removed here.
+    /// [`Engine::scan_skipping_damaged`](crate::Engine::scan_skipping_damaged) has skipped, and
+    /// returns the number removed. The keys of damaged records are unknown, so an eviction cannot
+    /// choose such a record. Damaged records count against a limit until they are removed here.
     fn remove_damaged(&self, count_max: u64) -> Result<u64> {
         let _ = count_max;
         Ok(0)
@@ -65,20 +65,20 @@ pub trait DurableEngine: Send + Sync {
     /// Returns the disk space in use.
     fn disk_usage(&self) -> DiskUsage;
 
-    /// Returns the error that stops maintenance, such as damage found by compaction or a full disk;
-    /// `None` if all is well. Never waits for the disk.
+    /// Returns the error that stops maintenance, such as damage found by compaction or a full disk.
+    /// Returns `None` if maintenance works. Never waits for the disk.
     fn maintenance_error(&self) -> Option<Error> {
         None
     }
 
-    /// Returns the error of the first change that the files refused. `None` after maintenance has
-    /// found that the files accept such a change again. Never waits for the disk.
+    /// Returns the error of the first change that the files refused. Returns `None` after
+    /// maintenance has found that the files accept such a change again. Never waits for the disk.
     fn refused_write_error(&self) -> Option<Error> {
         None
     }
 
     /// Returns the number of damaged records that were overwritten or removed since the engine was
-    /// opened, and the error of the last one. Never waits for the disk.
+    /// opened, and the error of the last such record. Never waits for the disk.
     fn damaged_records(&self) -> Option<(u64, Error)> {
         None
     }
@@ -99,14 +99,15 @@ pub struct DiskUsage {
     pub files: u64,
 }
 
-/// A file of an engine, at its length as of one moment.
+/// A file of an engine, with the length that the file had at one moment.
 #[derive(Clone)]
 pub struct FrozenFile {
     /// The kind of the content. Files with records come first.
     pub kind: FrozenKind,
-    /// The number in the file's name; it ascends within a kind.
+    /// The number in the file's name. Newer files of the same kind have greater numbers.
     pub number: u64,
-    /// The length of the file that counts, in bytes.
+    /// The length of the file at that moment, in bytes. Later bytes do not belong to the frozen
+    /// state.
     pub len: u64,
     /// Reads the content.
     pub content: Arc<dyn FrozenContent>,
@@ -115,7 +116,7 @@ pub struct FrozenFile {
 /// The kind of a [`FrozenFile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrozenKind {
-    /// Records.
+    /// A file with records.
     Records,
     /// A dictionary for the compression of values.
     Dictionary,
@@ -123,8 +124,8 @@ pub enum FrozenKind {
 
 /// The content of a [`FrozenFile`].
 pub trait FrozenContent: Send + Sync {
-    /// Reads from `offset` until `into` is full or the content ends; returns the number of bytes
-    /// read. Fails with `Unavailable` if the file cannot be read.
+    /// Reads from `offset` until `into` is full or the content ends, and returns the number of
+    /// bytes read. Fails with `Unavailable` if the file cannot be read.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
 
     /// Returns the path of the file, for messages.

@@ -1,8 +1,8 @@
-//! The [`Engine`] trait: read a record, visit it, scan all records.
+//! Defines the [`Engine`] trait, through which records are read, scanned, and changed by visitors.
 
 use crate::{
-    Attributes, CheckpointedEngine, DurableEngine, Error, ErrorKind, Expiry, OrderedEngine, Record, Result,
-    SharedBytes, UnixSeconds,
+    Attributes, CheckpointedEngine, DurableEngine, Error, ErrorKind, Expiry, IndexedEngine, NumberedEngine,
+    OrderedEngine, Record, Result, SharedBytes, UnixSeconds,
 };
 use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
@@ -15,8 +15,8 @@ pub enum Action<'a> {
     Keep,
     /// Store this record in place of the old one.
     Put(Record<'a>),
-    /// Keep the value and replace the attributes, as for a touch, a first version or a mark. Does
-    /// nothing if the record is absent.
+    /// Keep the value and replace the attributes. A touch, a first version and a mark use this.
+    /// Does nothing if the record is absent.
     Retag(Attributes),
     /// Remove the record; does nothing if it is absent.
     Remove,
@@ -25,15 +25,15 @@ pub enum Action<'a> {
 /// A pure step from the old record to an action. Every write passes through a visitor.
 ///
 /// An engine runs `visit` atomically on the record. If something changed, it then runs `applied`
-/// under the same lock. An engine that retries may run `visit` again, so a visitor overwrites its
-/// outcome and never accumulates.
+/// under the same lock. An engine that retries may run `visit` again, so a visitor must overwrite
+/// its outcome and must not accumulate.
 pub trait Visitor {
     /// Decides on the action from the stored record.
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a>;
 
-    /// Returns true if the visitor stores or removes a record regardless of the old one. If the old
-    /// record is damaged, such a visitor is shown no record and its action is applied; any other
-    /// visit fails with `Corrupt`.
+    /// Returns true if the visitor stores or removes a record regardless of the old record. If the
+    /// old record is damaged, such a visitor is shown no record and its action is applied. Any
+    /// other visit to a damaged record fails with `Corrupt`.
     fn overwrites(&self) -> bool {
         false
     }
@@ -45,24 +45,31 @@ pub trait Visitor {
         false
     }
 
-    /// Called once after a `Put`, `Retag` or `Remove` of an existing record has been applied, with
-    /// the record now stored (`None` after a removal). Not called for `Keep`.
+    /// Returns true if the visitor is shown a list of values as it is stored. Other visitors are
+    /// shown the first value. Engines ignore this.
+    fn sees_value_list(&self) -> bool {
+        false
+    }
+
+    /// Called once after a `Put`, `Retag` or `Remove` of an existing record has been applied. `now`
+    /// is the record that is then stored, or `None` after a removal. Not called for `Keep`.
     fn applied(&mut self, now: Option<Record<'_>>) {
         let _ = now;
     }
 }
 
-/// A position in a scan, between two calls. Only the engine that returned it can interpret it.
+/// The position at which a scan continues after a pause. Only the engine that returned the position
+/// can interpret it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanPosition {
     /// A number in the engine's own order.
     Number(u64),
-    /// At or after this key.
+    /// The first key at or after this key.
     Key(Arc<[u8]>),
 }
 
 impl ScanPosition {
-    /// Returns the number; 0 for a position of an engine that scans by key.
+    /// Returns the number, or 0 for the position of an engine that scans by key.
     pub fn number(&self) -> u64 {
         match self {
             ScanPosition::Number(number) => *number,
@@ -81,30 +88,32 @@ pub struct ScanOrder {
     pub groups: u64,
 }
 
-/// The contents of an engine, for statistics. Reading it is cheap (no scan).
+/// The contents of an engine in numbers, for statistics. An engine returns its status without a
+/// scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatus {
     /// Stored records, including expired ones that have not been removed yet.
     pub records: u64,
     /// Bytes of the records as stored: headers, packed keys and values.
     pub live_bytes: u64,
-    /// Bytes of memory reserved from the system for the records, including the index and unused
-    /// space.
+    /// Bytes of memory reserved from the system for the records, for the index, and for space that
+    /// is not used yet.
     pub committed_bytes: u64,
     /// Records evicted since the start.
     pub evictions: u64,
-    /// The part of `evictions` that had an expiry.
+    /// The part of `evictions` whose records had an expiry.
     pub evictions_with_expiry: u64,
-    /// The part of `evictions` that made room for a write rather than for maintenance.
+    /// The part of `evictions` that made room for a write and not for maintenance.
     pub evictions_by_writes: u64,
-    /// The part of `evictions` that had never been read. Exact while all records are in the
-    /// engine's sample ([`RecordSample`]). Otherwise sampled records are counted, and each other
-    /// record adds the share found in the sample.
+    /// The part of `evictions` whose records had never been read. The number is exact while the
+    /// engine's sample ([`RecordSample`]) contains all records. Otherwise each evicted record of
+    /// the sample is counted exactly, and each other evicted record adds the share of unread
+    /// records in the sample.
     pub evicted_unfetched: u64,
-    /// Expired records that were removed first when room was needed.
+    /// Expired records that were removed first, before any eviction, when room was needed.
     pub reclaimed: u64,
-    /// Expired records, removed in any way, that had never been read. Counted like
-    /// `evicted_unfetched`.
+    /// Expired records that had never been read when they were removed, for any reason. Counted
+    /// like `evicted_unfetched`.
     pub expired_unfetched: u64,
     /// Records that existed when the engine was cleared. Engines on disk do not count them.
     pub cleared: u64,
@@ -112,16 +121,18 @@ pub struct EngineStatus {
     pub promotions: u64,
     /// Eviction candidates that were kept because they had been used again.
     pub second_chances: u64,
-    /// The number of records by plain size: one class for each bound given at construction, and one
-    /// for all larger sizes.
+    /// The number of records by plain size ([`SizeClass`]). There is one class for each bound given
+    /// at construction, and one class for all larger records.
     pub classes: Vec<SizeClass>,
     /// The index that finds the records.
     pub index: IndexStatus,
-    /// Uses that were not recorded since the start because the record's lock was taken.
+    /// Uses of records that were not noted since the start, because the lock of the record was
+    /// held.
     pub uses_dropped: u64,
-    /// Blocks moved since the start to release sparse memory.
+    /// Blocks that were moved since the start so that sparsely used memory could be released.
     pub blocks_moved: u64,
-    /// Steps of that work, each of which emptied a page or part of a larger region.
+    /// Steps of moving blocks since the start. Each step emptied a page or a part of a larger
+    /// region.
     pub pages_emptied: u64,
 }
 
@@ -136,12 +147,13 @@ pub struct IndexStatus {
     pub is_growing: bool,
 }
 
-/// The records of one size class.
+/// The records of one size class. The plain size of a record is the length of key and value, plus 4
+/// if the record has flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClass {
     /// The number of records.
     pub records: u64,
-    /// The sum of their plain sizes: key + value + 4 if they carry flags.
+    /// The sum of the plain sizes of these records.
     pub plain_bytes: u64,
 }
 
@@ -152,8 +164,8 @@ impl AddAssign for SizeClass {
     }
 }
 
-/// A sample of an engine's records, chosen by the hash of their keys. It contains at most some
-/// thousand records, and all records if there are no more than that.
+/// A sample of an engine's records, chosen by the hash of their keys. The sample contains up to a
+/// few thousand records. If the engine has fewer records, it contains all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordSample {
     /// The records, in no particular order.
@@ -163,18 +175,18 @@ pub struct RecordSample {
 /// A record of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampledRecord {
-    /// Key + value + 4 if it carries flags.
+    /// The length of key and value, plus 4 if the record has flags.
     pub plain_size: u64,
-    /// Seconds since its last use.
+    /// Seconds since the last use of the record.
     pub idle_s: u64,
-    /// True if its use protects it from the next eviction.
+    /// True if the record was used, so that the next eviction keeps it.
     pub is_kept: bool,
 }
 
-/// A store of records by key. All methods may be called from many threads at once.
+/// A store of records by key. Many threads may call all methods at the same time.
 pub trait Engine: Send + Sync {
-    /// Shows the record of `key` if it exists; returns true if it does. `see` runs under a lock: it
-    /// must be brief and must not call the engine.
+    /// Shows the record of `key` to `see` if the record exists, and returns true if it does. `see`
+    /// runs under a lock: it must be brief and must not call the engine.
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
 
     /// Does the same as `view`, but does not count as a use of the record for eviction.
@@ -183,24 +195,25 @@ pub trait Engine: Send + Sync {
     }
 
     /// Runs the visitor atomically on the record of `key`. Fails with `Full` if the memory limit
-    /// leaves no room (the old record then stays), and with `Invalid` if the key or value is longer
-    /// than any engine supports.
+    /// leaves no room; the old record then stays. Fails with `Invalid` if the key or value is
+    /// longer than any engine supports.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
 
     /// Returns when every visit that began before the call has ended.
     fn wait_for_visits(&self);
 
-    /// Shows every record from position `from` (`None`: the start), until `see` breaks or no record
-    /// is left. Returns the position at which to continue, `None` at the end. A record that exists
-    /// during the entire scan is shown at least once, whatever is written meanwhile. Locks are held
-    /// only over small groups of records.
+    /// Shows every record from position `from` (`None`: the start), until `see` breaks or the last
+    /// record was shown. Returns the position at which to continue, or `None` at the end. A record
+    /// that exists during the entire scan is shown at least once, even if others write meanwhile.
+    /// Locks are held only over small groups of records.
     fn scan(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>>;
 
-    /// Does the same as `scan`, but skips damaged records, where `scan` fails with `Corrupt`.
+    /// Does the same as `scan`, but skips damaged records. `scan` fails with `Corrupt` at a damaged
+    /// record.
     fn scan_skipping_damaged(
         &self,
         from: Option<ScanPosition>,
@@ -209,15 +222,16 @@ pub trait Engine: Send + Sync {
         self.scan(from, see)
     }
 
-    /// Removes all records and releases their memory. `cleared` is called once, when no record is
-    /// left and before any can be written again. It must be brief and must not call the engine.
+    /// Removes all records and releases their memory. `cleared` is called once, after all records
+    /// were removed and before any record can be written again. It must be brief and must not call
+    /// the engine.
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()>;
 
     /// Returns the current contents in numbers.
     fn status(&self) -> EngineStatus;
 
-    /// Returns a sample of the records. It reads some thousand records, so it suits statistics but
-    /// not a periodic task.
+    /// Returns a sample of the records. The call reads a few thousand records, so it suits
+    /// statistics but not a task that runs often.
     fn sample_records(&self) -> RecordSample {
         RecordSample::default()
     }
@@ -228,7 +242,8 @@ pub trait Engine: Send + Sync {
     }
 
     /// Prepares an empty engine for records that come in this order, until `end_ordered_load` is
-    /// called. A caller that loads records into an engine of the same seed must call it.
+    /// called. A caller that loads records in the order of an engine with the same seed must call
+    /// this method.
     fn begin_ordered_load(&self, order: ScanOrder) {
         let _ = order;
     }
@@ -236,53 +251,66 @@ pub trait Engine: Send + Sync {
     /// Ends the load that `begin_ordered_load` began.
     fn end_ordered_load(&self) {}
 
-    /// Announces that `key` will be requested within about a microsecond.
+    /// Announces a request for `key` within about a microsecond, so that the engine can prefetch
+    /// the memory that the request will read.
     fn prefetch(&self, key: &[u8]) {
         let _ = key;
     }
 
-    /// Does a bounded step of maintenance (moving blocks out of sparse pages, returning memory).
-    /// Returns true if more work is waiting. Meant for a background thread; each call moves about
-    /// 64 KiB at most.
+    /// Does a bounded step of maintenance: moves up to about 64 KiB of blocks out of sparse pages
+    /// and returns memory to the system. Returns true if more work is waiting. A background thread
+    /// should call this method.
     fn maintain(&self) -> bool {
         false
     }
 
     /// Creates a buffer for a long value of exactly `len` bytes, which is filled piece by piece and
-    /// then stored without a copy. It takes memory only as it is filled. Fails with `Full` if the
-    /// value could not be stored, or could not be stored without a forbidden eviction. Fails with
-    /// `Invalid` if the value is longer than the engine supports, or if the engine has no such
-    /// buffers.
+    /// then stored without a copy. The buffer takes memory only as it is filled. Fails with `Full`
+    /// if such a value would not fit, or would fit only after an eviction that the limit forbids.
+    /// Fails with `Invalid` if the value is longer than the engine supports, or if the engine has
+    /// no such buffers.
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         let _ = len;
         Err(Error::new(ErrorKind::Invalid, "this engine has no buffers"))
     }
 
     /// Returns the next piece of a buffer to write to: at least one byte, unless the buffer is
-    /// full, and at most `len`. Other records are evicted if there is no room.
+    /// full, and at most `len`. Evicts other records if there is no room.
     ///
-    /// Memory requested piece by piece is assumed to wait for a network. It is bounded, so that
-    /// stalled uploads do not evict stored records. A caller that already has the complete value
-    /// requests all of it at once. Fails with `Full` if eviction does not help, with `Busy` if
-    /// other incoming values hold all memory of this bound (in both cases the buffer keeps its
-    /// bytes), and with `Invalid` for the buffer of another engine.
+    /// A caller that requests memory piece by piece is assumed to wait for a network. Such memory
+    /// is bounded, so that stalled uploads do not evict stored records. A caller that already has
+    /// the complete value must request all of it at once.
+    ///
+    /// Fails with `Full` if eviction does not help, and with `Busy` if other incoming values hold
+    /// all memory of this bound. In both cases the buffer keeps its bytes. Fails with `Invalid` for
+    /// the buffer of another engine.
     fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         let _ = (buffer, len);
         Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"))
     }
 
-    /// Returns the interface for memory limits, if the engine supports them.
+    /// Returns the interface for memory limits, if the engine supports limits.
     fn bounded(&self) -> Option<&dyn BoundedEngine> {
         None
     }
 
-    /// Returns the interface for ordered scans, if the engine supports them.
+    /// Returns the interface for scans in the order of the keys, if the engine supports such scans.
     fn ordered(&self) -> Option<&dyn OrderedEngine> {
         None
     }
 
-    /// Returns the interface for checkpoints of an update log, if the engine supports them.
+    /// Returns the interface for checkpoints of an update log, if the engine has checkpoints.
     fn checkpointed(&self) -> Option<&dyn CheckpointedEngine> {
+        None
+    }
+
+    /// Returns the interface for indexes on columns, if the records are rows of columns.
+    fn indexed(&self) -> Option<&dyn IndexedEngine> {
+        None
+    }
+
+    /// Returns the interface for keys that are numbers, if all keys are.
+    fn numbered(&self) -> Option<&dyn NumberedEngine> {
         None
     }
 
@@ -291,15 +319,14 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// Returns the interface for finding records by expiry in a cheap pass, if the engine supports
-    /// it.
+    /// Returns the interface for finding expired records at little cost, if the engine supports it.
     fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         None
     }
 }
 
-/// Memory of an engine for one long value that is still incomplete. The filled part counts toward
-/// the engine's memory and is released on drop.
+/// The memory in which an engine collects one long value. The filled part counts toward the
+/// engine's memory and is released on drop.
 pub trait ValueBuffer: Any + Send {
     /// Returns the length of the complete value.
     fn len(&self) -> usize;
@@ -312,11 +339,11 @@ pub trait ValueBuffer: Any + Send {
     /// Returns the number of bytes filled.
     fn filled(&self) -> usize;
 
-    /// Marks `len` bytes of the piece last returned by [`Engine::room`] as written; the rest of
-    /// that piece is released.
+    /// Marks the first `len` bytes of the piece last returned by [`Engine::room`] as written, and
+    /// releases the other bytes of that piece.
     fn advance(&mut self, len: usize);
 
-    /// Returns the value for storing; unfilled bytes are zero.
+    /// Returns the value for storing. Bytes that were not filled are zero.
     fn into_shared(self: Box<Self>) -> SharedBytes;
 }
 
@@ -339,15 +366,16 @@ pub struct MemoryLimit {
     pub when_full: WhenFull,
 }
 
-/// An engine that can observe a memory limit.
+/// An engine that can obey a memory limit.
 pub trait BoundedEngine {
-    /// Sets the limit. If it is lowered, `maintain` shrinks the engine below it step by step.
+    /// Sets the limit. If the new limit is lower, `maintain` shrinks the engine step by step.
     fn set_limit(&self, limit: MemoryLimit);
 
     /// Returns the current limit.
     fn limit(&self) -> MemoryLimit;
 
-    /// Returns true near the limit, where memory for one record must come from another.
+    /// Returns true if memory use is near the limit, so that the memory for a new record must come
+    /// from another record.
     fn is_near_limit(&self) -> bool;
 
     /// Sets the current time, so that expired records are evicted first. Must be called about once
@@ -355,17 +383,19 @@ pub trait BoundedEngine {
     fn set_time(&self, now: UnixSeconds);
 }
 
-/// An engine that can pass over all records at about ten nanoseconds each to find expired ones.
+/// An engine that can find expired records by a pass over all records, at a cost of about ten
+/// nanoseconds per record.
 ///
 /// This is weaker than [`Engine::scan`]: a record may be visited twice or, if the engine grows or
 /// shrinks meanwhile, not at all. Repeated passes find every expired record eventually.
 pub trait SweepableEngine: Send + Sync {
-    /// Continues from `from` (`None`: the start) over about `records_max` records. Shows the expiry
-    /// of each record that has one, and removes the records for which `is_over` returns true. For
-    /// many records stored together it may first show one expiry that is no later than any of
-    /// theirs, and skip them all if `is_over` returns false. `is_over` may be called twice for one
-    /// record. Locks are held for some tens of records at a time, and `is_over` runs under them.
-    /// `aim` determines how removals are counted.
+    /// Continues a pass at `from` (`None`: the start) over about `records_max` records. Calls
+    /// `is_over` with the expiry of each record that has an expiry, and removes the record if the
+    /// result is true.
+    /// For records that are stored together, the pass may first call `is_over` once with a time
+    /// that is not later than any of their expiries. It skips all of them if the result is false.
+    /// `is_over` may be called twice for one record. It runs under locks, which are held for some
+    /// tens of records at a time. `aim` determines how removals are counted.
     fn sweep(
         &self,
         from: Option<ScanPosition>,
@@ -380,15 +410,15 @@ pub trait SweepableEngine: Send + Sync {
 pub enum SweepAim {
     /// To remove records that no client can see any more.
     Tidiness,
-    /// To make room for a write that found none: counted as [`EngineStatus::reclaimed`], like an
-    /// eviction.
+    /// To make room for a write. The removals are counted as [`EngineStatus::reclaimed`], like
+    /// those of an eviction.
     Room,
 }
 
 /// The result of one step of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepProgress {
-    /// The position at which to continue; `None` after the last record.
+    /// The position at which to continue, or `None` after the last record.
     pub next: Option<ScanPosition>,
     /// Records visited.
     pub seen: u64,

@@ -1,4 +1,4 @@
-//! Errors: a kind that says what the caller can do next, and a message for people.
+//! Defines errors: a kind that says what the caller can do next, and a message for people.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The kind of an error, which says how the caller can react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is wrong: correct it.
+    /// The request is wrong. The caller should correct it.
     Invalid,
-    /// No memory or space: free some.
+    /// Memory or disk space is exhausted. The caller should free some.
     Full,
-    /// Another user holds the resource: try again.
+    /// Another user holds the resource. The caller should try again.
     Busy,
-    /// Stored bytes are damaged: repair them.
+    /// Stored bytes are damaged. The caller should repair them.
     Corrupt,
-    /// The resource cannot be reached now: try later.
+    /// The resource cannot be reached now. The caller should try later.
     Unavailable,
-    /// The resource was closed: open it again.
+    /// The resource was closed. The caller should open it again.
     Closed,
 }
 

@@ -15,10 +15,13 @@ pub mod decimal;
 mod durable;
 mod engine;
 mod error;
+mod indexed;
+mod numbered;
 mod operation;
 mod ordered;
 mod record;
 mod reply;
+mod value_list;
 
 pub use checkpointed::CheckpointedEngine;
 pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
@@ -28,9 +31,11 @@ pub use engine::{
     WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use indexed::{ColumnIndex, IndexEntry, IndexKind, IndexRange, IndexedEngine, RowNumbers};
+pub use numbered::{NumberedEngine, key_of_number, number_of_key};
 pub use operation::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Modification, Modify, Operation,
-    RefusedStore, ReplyNeeds, Store, StoreMode, Touch, Ttl,
+    Arithmetic, ArithmeticDirection, CommandSyntax, Delete, Get, Inspect, Modify, Operation, RefusedStore,
+    ReplyNeeds, Store, StoreMode, Touch, Ttl, ValueChange,
 };
 pub use ordered::OrderedEngine;
 pub use record::{
@@ -39,3 +44,4 @@ pub use record::{
 pub use reply::{
     ArithmeticReply, HitReply, PrefixCounters, RecacheState, RecordDetails, RefusalReason, Reply, StoredReply,
 };
+pub use value_list::RecordValues;

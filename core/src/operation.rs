@@ -23,8 +23,9 @@ pub enum Ttl {
 
 impl Ttl {
     /// Converts a signed number by memcached's rule: 0 never expires, a negative number expires at
-    /// once, up to 30 days is relative, and more is a Unix time (protocol.txt, "Expiration times").
-    pub fn from_memcached(exptime: i64) -> Ttl {
+    /// once, a number of up to 30 days is relative to now, and a greater number is a Unix time
+    /// (protocol.txt, "Expiration times").
+    pub fn from_exptime(exptime: i64) -> Ttl {
         const THIRTY_DAYS_S: i64 = 60 * 60 * 24 * 30;
         match exptime {
             0 => Ttl::Never,
@@ -35,22 +36,23 @@ impl Ttl {
     }
 }
 
-/// The family of commands that a request belongs to, for the statistics.
+/// The syntax in which a command was sent. Some statistics of memcached depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CommandFamily {
+pub enum CommandSyntax {
     /// memcached's text commands and its binary packets, which are counted together.
     #[default]
-    Text,
+    Classic,
     /// memcached's meta commands.
     Meta,
 }
 
-/// The costly parts that the reply will show. Parts that are not needed are not computed.
+/// The parts of a reply that are costly to compute. A part is computed only if it is requested
+/// here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyNeeds {
-    /// The version: a record without one gets a new one.
+    /// The version. A record without a version gets a new version.
     pub version: bool,
-    /// The last access and the fetched flag: asking for them turns on access tracking.
+    /// The last access and the fetched flag. A request for this part turns on access tracking.
     pub access: bool,
 }
 
@@ -63,12 +65,12 @@ pub struct Get<'a> {
     pub touch: Option<Ttl>,
     /// On a miss, create an empty record with this time to live; the client wins (meta `N`).
     pub vivify: Option<Ttl>,
-    /// The client wins if fewer seconds than this remain (meta `R`). Records that never expire are
-    /// exempt.
+    /// The client wins if less than this number of seconds remains (meta `R`). Records that never
+    /// expire are exempt.
     pub recache_below_s: Option<i64>,
     /// Compute the remaining seconds after `touch` instead of before it (meta `T` precedes `R`).
     pub recache_after_touch: bool,
-    /// The version of a record that `vivify` creates (meta `E`).
+    /// The version that is stored if `vivify` creates a record (meta `E`).
     pub version: Option<u64>,
     /// The parts that the reply shows.
     pub needs: ReplyNeeds,
@@ -76,8 +78,8 @@ pub struct Get<'a> {
     pub silent: bool,
     /// The command is a `gat`, which is counted as a touch and not as a get.
     pub counts_as_touch: bool,
-    /// The family, for the statistics.
-    pub family: CommandFamily,
+    /// The syntax of the command, for the statistics.
+    pub syntax: CommandSyntax,
 }
 
 /// How a store treats an existing record.
@@ -90,9 +92,9 @@ pub enum StoreMode {
     Add,
     /// Store only if a record exists.
     Replace,
-    /// Append the value to the old one; flags and expiry stay.
+    /// Append the value to the old value. Flags and expiry stay.
     Append,
-    /// Prepend the value to the old one; flags and expiry stay.
+    /// Prepend the value to the old value. Flags and expiry stay.
     Prepend,
 }
 
@@ -103,8 +105,8 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// The value, or the piece to append.
     pub value: &'a [u8],
-    /// The same bytes in memory of the engine ([`ValueBuffer`](crate::ValueBuffer)), if they were
-    /// received into it.
+    /// The same bytes in memory of the engine ([`ValueBuffer`](crate::ValueBuffer)), if the value
+    /// was received into that memory.
     pub shared: SharedValue<'a>,
     /// The client's flags.
     pub flags: u32,
@@ -112,24 +114,24 @@ pub struct Store<'a> {
     pub ttl: Ttl,
     /// How to treat an existing record.
     pub mode: StoreMode,
-    /// Store only if the stored version equals this one (`cas`, meta `C`).
+    /// Store only if the stored version equals this version (`cas`, meta `C`).
     pub compare: Option<u64>,
     /// If `compare` is lower than the stored version, set and replace still store the value, but
     /// keep the time to live and mark the record stale (meta `I`). A record without a version
     /// counts as newer than any version that a client has seen.
     pub stale_if_older: bool,
-    /// The version to store (meta `E`); the reply shows it too.
+    /// The version to store (meta `E`). The reply shows the same version.
     pub version: Option<u64>,
-    /// Append or prepend without an existing record creates the record with this time to live (meta
+    /// The time to live of the record that an append or prepend creates if there is no record (meta
     /// `N`).
     pub vivify: Option<Ttl>,
     /// The parts that the reply shows.
     pub needs: ReplyNeeds,
-    /// The maximum size of the complete item (memcached's size rule, see the memcached codec). An
-    /// append beyond it is not stored.
+    /// The maximum size of the complete record in bytes, by memcached's size rule (see the
+    /// memcached codec). An append that would exceed this size is not stored.
     pub item_size_max: Option<u64>,
-    /// The family, for the statistics.
-    pub family: CommandFamily,
+    /// The syntax of the command, for the statistics.
+    pub syntax: CommandSyntax,
 }
 
 /// A write whose value was not received, because it is too long or no memory is available for it.
@@ -145,8 +147,8 @@ pub struct RefusedStore<'a> {
     pub mode: StoreMode,
     /// True if the store depended on a version.
     pub compares: bool,
-    /// Remove the old record: memcached does so if the client of a set assumes that it was
-    /// replaced.
+    /// Remove the old record. memcached does this after a failed `set`, because the client assumes
+    /// that the old record was replaced.
     pub discards: bool,
     /// The reason: `TooLarge` or `OutOfMemory`.
     pub refusal: RefusalReason,
@@ -157,12 +159,12 @@ pub struct RefusedStore<'a> {
 pub struct Delete<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Act only if the stored version equals this one.
+    /// Act only if the stored version equals this version.
     pub compare: Option<u64>,
     /// Mark the record stale, with a new version, instead of removing it (meta `I`).
     pub mark_stale: bool,
-    /// Keep the record and its version but drop its value (meta `x`). Flags become 0 and the expiry
-    /// `Never` unless given.
+    /// Keep the record and its version, but drop its value (meta `x`). The flags become 0 and the
+    /// expiry becomes `Never`, unless the request states others.
     pub drop_value: bool,
     /// The new time to live, with `mark_stale` or `drop_value`.
     pub ttl: Option<Ttl>,
@@ -170,8 +172,8 @@ pub struct Delete<'a> {
     pub flags: Option<u32>,
     /// The version to store with `mark_stale` or `drop_value` (meta `E`).
     pub version: Option<u64>,
-    /// The family, for the statistics.
-    pub family: CommandFamily,
+    /// The syntax of the command, for the statistics.
+    pub syntax: CommandSyntax,
 }
 
 /// The direction of an arithmetic operation.
@@ -199,14 +201,14 @@ pub struct Arithmetic<'a> {
     pub initial: u64,
     /// The new time to live on a hit (meta `T`).
     pub touch: Option<Ttl>,
-    /// Act only if the stored version equals this one.
+    /// Act only if the stored version equals this version.
     pub compare: Option<u64>,
     /// The version to store (meta `E`).
     pub version: Option<u64>,
     /// The parts that the reply shows.
     pub needs: ReplyNeeds,
-    /// The family, for the statistics.
-    pub family: CommandFamily,
+    /// The syntax of the command, for the statistics.
+    pub syntax: CommandSyntax,
 }
 
 impl Default for Arithmetic<'_> {
@@ -221,7 +223,7 @@ impl Default for Arithmetic<'_> {
             compare: None,
             version: None,
             needs: ReplyNeeds::default(),
-            family: CommandFamily::Text,
+            syntax: CommandSyntax::Classic,
         }
     }
 }
@@ -235,59 +237,61 @@ pub struct Touch<'a> {
     pub ttl: Ttl,
 }
 
-/// Changes a record by its value, atomically. The client flags of the record stay.
+/// Changes a record depending on its value, atomically. The client's flags in the record stay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Modify<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The time to live that comes with a new value; `None` keeps the old one.
+    /// The time to live that comes with a new value. `None` keeps the old expiry.
     pub ttl: Option<Ttl>,
     /// The change.
-    pub change: Modification<'a>,
+    pub change: ValueChange<'a>,
 }
 
-/// The change of a [`Modify`], and its reply.
+/// The change of a [`Modify`]. Each variant states the replies to the change.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Modification<'a> {
-    /// Appends a piece to the value; a missing record gets the piece as its value. `Stored`.
+pub enum ValueChange<'a> {
+    /// Appends a piece to the value. A missing record gets the piece as its value. The reply is
+    /// `Stored`.
     Append(&'a [u8]),
-    /// Replaces the value `old` by the value `new`, where `None` is a missing record. `Done`, or
-    /// `Exists` if the value is not `old`.
+    /// Replaces the value `old` by the value `new`, where `None` means that there is no record. The
+    /// reply is `Done`, or `Exists` if the value is not `old`.
     Swap {
-        /// The value that must be there.
+        /// The value that the record must have.
         old: Option<&'a [u8]>,
-        /// The value that takes its place.
+        /// The value that replaces it.
         new: Option<&'a [u8]>,
     },
-    /// Adds to an integer of 8 bytes, highest byte first. `Integer`, or `NotStored` if the record
-    /// is missing without `initial`, is no such number, or the sum would need more bytes. Adding 0
-    /// to a number only reads it.
+    /// Adds to an integer of 8 bytes, highest byte first. The reply is `Integer`. It is `NotStored`
+    /// if the record is missing and `initial` is `None`, if the value is not such an integer, or if
+    /// the sum does not fit in 8 bytes. Adding 0 to an integer only reads it.
     AddInteger {
         /// The number to add.
         delta: i64,
-        /// The number that a missing record begins with.
+        /// The number to which `delta` is added if the record is missing.
         initial: Option<i64>,
-        /// Stores `delta` in place of the number that is there.
+        /// Stores `delta` in place of the old number.
         overwrites: bool,
     },
-    /// The same for a number with a fraction, of 16 bytes. `Real` or `NotStored`.
+    /// Adds to a number with a fraction, of 16 bytes, by the rules of `AddInteger`. The reply is
+    /// `Real` or `NotStored`.
     AddReal {
         /// The number to add.
         delta: f64,
-        /// The number that a missing record begins with.
+        /// The number to which `delta` is added if the record is missing.
         initial: Option<f64>,
-        /// Stores `delta` in place of the number that is there.
+        /// Stores `delta` in place of the old number.
         overwrites: bool,
     },
-    /// Adds to a decimal number with a sign, read up to its last digit; a negative sum becomes 0.
-    /// `Integer` or `NotFound`.
+    /// Adds to a decimal number with a sign, read up to its last digit. A negative sum becomes 0.
+    /// The reply is `Integer` or `NotFound`.
     AddDecimal {
         /// The number to add.
         delta: i64,
-        /// The length of what follows the number, which stays.
+        /// The length of the bytes after the number, which stay as they are.
         suffix_len: usize,
     },
-    /// Removes the record. `Hit` with the record as it was, or `Miss`.
+    /// Removes the record. The reply is `Hit` with the record as it was, or `Miss`.
     Take,
 }
 
@@ -298,32 +302,32 @@ pub struct Inspect<'a> {
     pub key: &'a [u8],
 }
 
-/// An operation on records. Commands that exist in one protocol only belong to that protocol's
-/// module.
+/// An operation on records. Commands that exist in only one protocol belong to the module of that
+/// protocol. Each variant states the replies to the operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operation<'a> {
-    /// Read: [`Reply::Hit`](crate::Reply::Hit) or `Miss`.
+    /// Reads a record: [`Reply::Hit`](crate::Reply::Hit) or `Miss`.
     Get(Get<'a>),
-    /// Write: `Stored`, `NotStored`, `Exists`, `NotFound` or `Refused`.
+    /// Writes a record: `Stored`, `NotStored`, `Exists`, `NotFound` or `Refused`.
     Store(Store<'a>),
-    /// A write whose value was not received. The reply is always `Refused` with the same reason.
+    /// Handles a write whose value was not received: always `Refused`, with the same reason.
     RefusedStore(RefusedStore<'a>),
-    /// Remove: `Deleted`, `NotFound` or `Exists`.
+    /// Removes a record: `Deleted`, `NotFound` or `Exists`.
     Delete(Delete<'a>),
-    /// Count: `Number`, `NotFound`, `NotStored`, `Exists` or `Refused`.
+    /// Counts up or down: `Number`, `NotFound`, `NotStored`, `Exists` or `Refused`.
     Arithmetic(Arithmetic<'a>),
-    /// Change the expiry: `Touched` or `NotFound`.
+    /// Changes the expiry: `Touched` or `NotFound`.
     Touch(Touch<'a>),
-    /// Change by value: see [`Modification`], or `Refused`.
+    /// Changes a record depending on its value: see [`ValueChange`], or `Refused`.
     Modify(Modify<'a>),
-    /// Show the attributes: `Inspection` or `Miss`.
+    /// Shows the attributes: `Inspection` or `Miss`.
     Inspect(Inspect<'a>),
-    /// Remove all records, now (`Never` or `Expired`) or at the given time: `Done`.
+    /// Removes all records: `Done`.
     Flush {
-        /// The time.
+        /// The time of the removal. `Never` and `Expired` mean now.
         at: Ttl,
     },
-    /// Do nothing: `Done`.
+    /// Does nothing: `Done`.
     Noop,
 }
 

@@ -1,4 +1,4 @@
-//! A record: a value and its attributes.
+//! Defines records: a value and its attributes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,11 +58,13 @@ impl Expiry {
         }
     }
 
-    /// The maximum number of moves of a sliding expiry within one span. A span of up to 17 minutes
-    /// is exact to the second; a longer one may end early by less than a thousandth of its length.
+    /// The maximum number of moves of a sliding expiry within one span. A record with a span of up
+    /// to 17 minutes expires exactly at its second. A record with a longer span may expire early,
+    /// by less than a thousandth of the span.
     pub const STEPS_PER_SPAN: u32 = 1024;
 
-    /// Returns the seconds left: negative after the expiry, `None` if the record never expires.
+    /// Returns the seconds until the expiry: negative after the expiry, `None` if the record never
+    /// expires.
     pub fn seconds_left(self, now: UnixSeconds) -> Option<i64> {
         self.at().map(|at| at.0 as i64 - now.0 as i64)
     }
@@ -90,36 +92,39 @@ pub struct LastAccess {
 pub struct StaleMarks {
     /// The value is known to be out of date.
     pub stale: bool,
-    /// A client has been asked to recompute the value (it "won") and has not stored it yet.
+    /// A client has been asked to recompute the value (the client "won") and has not stored it yet.
     pub token_sent: bool,
 }
 
-/// The attributes of a record besides its value. Each default costs no byte in an engine.
+/// The attributes of a record. An attribute with its default value takes no byte in an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The client's flags; 0 means none.
     pub flags: u32,
     /// The time of expiry.
     pub expiry: Expiry,
-    /// The version (CAS ID). 0 means that no client has seen a version, so none is stored.
+    /// The version (CAS ID). 0 means that no client has seen a version of the record, so none is
+    /// stored.
     pub version: u64,
-    /// The stale and token-sent marks.
+    /// The marks of stale-while-revalidate.
     pub marks: StaleMarks,
     /// The last access. It is recorded only while a client asks for access times.
     pub access: Option<LastAccess>,
+    /// The value is a list of several values ([`Record::values`]). Then no access is recorded.
+    pub has_value_list: bool,
 }
 
-/// Bytes shared with readers that are still sending them. A slow reader keeps a large value alive
-/// without a copy after the record has been removed.
+/// Bytes that several owners share. A slow reader keeps a large value in memory, without a copy,
+/// even after the record has been removed.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The length at which a value counts as long: it has its own memory, which is shared instead of
-/// copied.
+/// The length from which a value counts as long. A long value has its own memory, which is shared
+/// and not copied.
 pub const LONG_VALUE_LEN: usize = (64 << 10) + 1;
 
-/// The memory of a long value on its way through a command, next to the value itself.
+/// The shared bytes of a long value, which accompany the value through a command.
 ///
-/// Debug output and equality ignore it, because the bytes are also in the value.
+/// Debug output and equality ignore them, because the value has the same bytes.
 #[derive(Clone, Copy, Default)]
 pub struct SharedValue<'a>(pub Option<&'a SharedBytes>);
 
@@ -142,10 +147,10 @@ impl Eq for SharedValue<'_> {}
 pub struct Record<'a> {
     /// The exact bytes of the value.
     pub value: &'a [u8],
-    /// The same bytes in shared form, if the engine keeps them so (large values). An engine stores
-    /// its own shared bytes without a copy.
+    /// The same bytes in shared form, if the value is long. An engine stores its own shared bytes
+    /// without a copy.
     pub shared: Option<&'a SharedBytes>,
-    /// All attributes besides the value.
+    /// The attributes of the record.
     pub attributes: Attributes,
 }
 

@@ -1,4 +1,4 @@
-//! Replies to operations, independent of any protocol.
+//! Defines replies to operations, independent of any protocol.
 
 use crate::{Expiry, LastAccess, Record, UnixSeconds};
 
@@ -7,11 +7,11 @@ use crate::{Expiry, LastAccess, Record, UnixSeconds};
 pub struct HitReply<'r> {
     /// The record after this request.
     pub record: Record<'r>,
-    /// Its expiry before this request.
+    /// The expiry of the record before this request.
     pub expiry_before: Expiry,
-    /// Its last access before this request; `None` if access times were not tracked.
+    /// The last access of the record before this request; `None` if access times were not tracked.
     pub access_before: Option<LastAccess>,
-    /// Whether this client should recompute the value.
+    /// The instruction to the client whether to recompute the value.
     pub recache: RecacheState,
     /// The current time, for replies in seconds.
     pub now: UnixSeconds,
@@ -31,18 +31,18 @@ pub struct RecacheState {
 /// A record that was stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredReply {
-    /// Its version if the request asked for it, otherwise 0.
+    /// The version of the record if the request asked for it, otherwise 0.
     pub version: u64,
-    /// The length of the complete value now stored.
+    /// The length of the complete value that is now stored.
     pub value_len: u64,
 }
 
 /// The result of an arithmetic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArithmeticReply {
-    /// The number now stored.
+    /// The number that is now stored.
     pub value: u64,
-    /// Its version if the request asked for it, otherwise 0.
+    /// The version of the record if the request asked for it, otherwise 0.
     pub version: u64,
     /// The expiry of the record before this request.
     pub expiry_before: Expiry,
@@ -59,7 +59,7 @@ pub struct ArithmeticReply {
 pub struct RecordDetails {
     /// The expiry.
     pub expiry: Expiry,
-    /// The last access, if tracked.
+    /// The last access, if access times are tracked.
     pub access: Option<LastAccess>,
     /// The version.
     pub version: u64,
@@ -73,7 +73,7 @@ pub struct RecordDetails {
     pub now: UnixSeconds,
 }
 
-/// The request counts of the keys with one prefix.
+/// The counts of requests for keys that begin with one prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixCounters<'r> {
     /// The prefix.
@@ -91,11 +91,11 @@ pub struct PrefixCounters<'r> {
 /// The reason why a well-formed request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// The item is larger than the limit.
+    /// The record would be larger than the limit.
     TooLarge,
     /// There is no memory, and nothing may be evicted.
     OutOfMemory,
-    /// Arithmetic on a value that is not a number.
+    /// The value is not a number, so arithmetic is not possible.
     NonNumeric,
     /// The command is disabled.
     NotEnabled,
@@ -113,9 +113,10 @@ pub enum RefusalReason {
     FilesUnwritable,
     /// The database was opened read-only.
     ReadOnly,
-    /// A flush cannot be scheduled, because the schedule would not survive a restart.
+    /// A flush at a later time cannot be scheduled, because the schedule would not survive a
+    /// restart.
     NoPlans,
-    /// The bytes on disk are damaged, so the record is unknown.
+    /// The bytes on disk are damaged, so the record cannot be read.
     Damaged,
     /// The disk cannot be read or written, or the database is closed.
     Unavailable,
@@ -134,11 +135,11 @@ pub enum Reply<'r> {
     Stored(StoredReply),
     /// The condition of add, replace, append or prepend does not hold.
     NotStored,
-    /// The version differs.
+    /// The version of the record differs from the version in the request.
     Exists,
     /// A write did not find the record.
     NotFound,
-    /// The record was removed (or marked stale, or its value was dropped).
+    /// The record was removed, or marked stale, or its value was dropped.
     Deleted,
     /// The expiry was changed.
     Touched,
@@ -150,26 +151,26 @@ pub enum Reply<'r> {
     Real(f64),
     /// The attributes of the record.
     Inspection(RecordDetails),
-    /// Done, with nothing to report.
+    /// The request was carried out, and there is nothing to report.
     Done,
     /// The request was refused for this reason.
     Refused(RefusalReason),
     /// One statistic.
     Statistic {
-        /// Its name.
+        /// The name of the statistic.
         name: &'r str,
-        /// Its value.
+        /// The value of the statistic.
         value: &'r str,
     },
-    /// The counts of all prefixes.
+    /// The counts of requests for all prefixes.
     Prefixes(&'r [PrefixCounters<'r>]),
     /// The counters were reset.
     Reset,
     /// One record of a list.
     Listed {
-        /// Its key.
+        /// The key of the record.
         key: &'r [u8],
-        /// Its attributes.
+        /// The attributes of the record.
         inspection: RecordDetails,
     },
     /// The end of a list.
@@ -182,8 +183,8 @@ pub enum Reply<'r> {
     Authenticated,
     /// The mechanism sends another challenge.
     Challenge(&'r [u8]),
-    /// No such command or group.
+    /// The command or the group of statistics does not exist.
     Unknown,
-    /// The request was malformed; the text is the reply.
+    /// The request was malformed. The text is the complete reply.
     Faulty(&'r str),
 }

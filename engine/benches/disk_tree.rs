@@ -1,14 +1,14 @@
 //! Questions to `disk_tree`, each answered in one run beside `mem_tree`, which does the same
 //! without a disk:
 //!
-//! - `speed`: what do a get, a miss, a scan of 100, a single update and several hundred thousand
-//!   updates cost, including checkpoints? (8 + 8 bytes, hash order)
+//! - `speed`: what do a get, a miss, a scan of 100, an update among 100,000 and among 800,000
+//!   updates cost, including checkpoints? (keys and values of 8 bytes, in pseudo-random order)
 //! - `values`: what does an update cost by the length of the value?
 //! - `mixed`: how long do gets take during writes and checkpoints: median, 99.9 %, worst?
 //! - `opening`: how long does an opening take, by the number of records?
 //!
-//! Times are CPU times of the complete process (`mixed` and `opening`: wall clock), medians of
-//! three rounds. Run: `cargo bench -p todana-engine --bench disk_tree -- QUESTION [RECORDS]`; all
+//! Times are CPU times of the main thread (`mixed` and `opening`: wall clock), medians of three
+//! rounds. Run: `cargo bench -p todana-engine --bench disk_tree -- QUESTION [RECORDS]`; all
 //! questions without arguments. Data is in the directory for temporary files.
 
 #[allow(dead_code, reason = "each uses its part")]
@@ -36,7 +36,7 @@ fn key(n: u64) -> [u8; 8] {
     arbitrary(n).to_be_bytes()
 }
 
-/// Returns the CPU microseconds of this process.
+/// Returns the CPU microseconds of the main thread.
 fn worked_us() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").expect("Linux");
     let of_main: f64 = stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("nanoseconds");

@@ -1,12 +1,13 @@
-//! Records above 64 KiB: each value lies in a mapping of its own and is shared with connections
-//! that are still sending it.
+//! Stores records above 64 KiB. Each of their values lies in a mapping of its own and is shared
+//! with the connections that are still sending it.
 //!
 //! A value counts against the budget until its last user drops it, even if its record has been
-//! removed. Slow readers therefore cannot make the process exceed its limit. A value that is being
-//! received counts as far as it has been received, and becomes the value of the record without a
-//! copy.
+//! removed. Slow readers therefore cannot make the process exceed its limit. While a value is being
+//! received, its received part counts. The received memory becomes the value of the record without
+//! a copy.
 //!
-//! Both engines in memory store long values in this way. Each makes room by its own policy.
+//! Both engines in memory store long values in this way. Each engine frees memory for them by its
+//! own policy.
 
 use crate::arena::{MemoryBudget, NoRoom};
 use crate::raw::{MemoryMapping, SYSTEM_PAGE};
@@ -15,8 +16,8 @@ use std::any::Any;
 use std::sync::Arc;
 use todana_core::{Attributes, Error, ErrorKind, Record, Result, SharedBytes, ValueBuffer};
 
-/// The number of attempts to make room. Another thread may take the freed memory, or the record may
-/// need more than the first allocation that failed.
+/// The number of attempts to free memory. Several may be needed, because another thread may take
+/// the freed memory, or the record may need more than the first allocation that failed.
 pub(crate) const TRIES: usize = 16;
 
 pub(crate) fn memory_full_error() -> Error {
@@ -64,7 +65,7 @@ pub(crate) fn room<'b>(
             Err(BufferRefusal::Share) => {
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    "other unfinished values hold their share of memory",
+                    "other unfinished values occupy all the memory available to such values",
                 ));
             }
         }
@@ -72,7 +73,7 @@ pub(crate) fn room<'b>(
     Err(memory_full_error())
 }
 
-/// A huge record.
+/// A record whose value has memory of its own.
 pub(crate) struct HugeRecord {
     pub(crate) key: Box<[u8]>,
     pub(crate) hash: u64,
@@ -95,15 +96,15 @@ impl HugeRecord {
     }
 }
 
-/// A value and its share of the budget. Fields are dropped in this order, so that memory counts
-/// until it is freed.
+/// A value and its share of the budget. Its fields are dropped in their order here, so that the
+/// memory counts until it is freed.
 struct HugeValue {
     memory: ValueMemory,
     len: usize,
     share: BudgetShare,
 }
 
-/// A number of bytes taken from the budget.
+/// A number of bytes that are taken from the budget, and are returned to it on drop.
 struct BudgetShare {
     bytes: usize,
     budget: Arc<MemoryBudget>,
@@ -117,7 +118,7 @@ impl Drop for BudgetShare {
 
 enum ValueMemory {
     Mapped(MemoryMapping),
-    /// Used when the system allows no more mappings: the allocator may still have memory.
+    /// Memory of the allocator, which is used when the system allows no more mappings.
     Allocated(Vec<u8>),
 }
 
@@ -136,13 +137,13 @@ pub(crate) struct HugeBuffer {
     filled: usize,
     /// The end of the part that may be written, which begins at `filled`.
     reserved: usize,
-    /// It was requested completely, to be filled at once, so it takes no share of what unfinished
-    /// values may use.
+    /// True if the complete value was requested at once. Such a buffer does not count as
+    /// unfinished.
     at_once: bool,
     unfinished: UnfinishedShare,
 }
 
-/// The part of a buffer that counts as unfinished.
+/// The bytes of a buffer that count as unfinished in the budget.
 struct UnfinishedShare {
     bytes: usize,
     budget: Arc<MemoryBudget>,
@@ -166,7 +167,7 @@ impl Drop for UnfinishedShare {
 pub(crate) enum BufferRefusal {
     /// This number of bytes is missing.
     NoRoom(NoRoom),
-    /// Unfinished values already use all that they may.
+    /// Unfinished values already use all memory that they may use.
     Share,
 }
 
@@ -175,7 +176,7 @@ impl HugeBuffer {
     fn new(len: usize, budget: &Arc<MemoryBudget>) -> std::result::Result<HugeBuffer, NoRoom> {
         let memory = match MemoryMapping::new(len.max(1)) {
             Ok(mut mapping) => {
-                // Data that has not been received must not cost memory.
+                // Memory must not be spent before data has been received.
                 mapping.use_small_pages();
                 ValueMemory::Mapped(mapping)
             }
@@ -198,7 +199,7 @@ impl HugeBuffer {
         Arc::ptr_eq(&self.value.share.budget, budget)
     }
 
-    /// Commits memory for up to `len` more bytes.
+    /// Commits memory for up to `len` more bytes of the value.
     pub(crate) fn reserve(&mut self, len: usize) -> std::result::Result<(), BufferRefusal> {
         let end = self.value.len.min(self.filled + len);
         let wanted = end.next_multiple_of(SYSTEM_PAGE);
@@ -222,12 +223,12 @@ impl HugeBuffer {
         Ok(())
     }
 
-    /// Returns the part that may be written.
+    /// Returns the part of the value that may be written now.
     pub(crate) fn reserved(&mut self) -> &mut [u8] {
         let bytes = match &mut self.value.memory {
             ValueMemory::Mapped(mapping) => mapping.bytes_mut(),
             ValueMemory::Allocated(bytes) => {
-                // Within the capacity that was reserved at creation.
+                // This stays within the capacity that was reserved at creation.
                 bytes.resize(self.reserved, 0);
                 bytes
             }
@@ -256,7 +257,7 @@ impl ValueBuffer for HugeBuffer {
     }
 
     fn advance(&mut self, len: usize) {
-        assert!(self.filled + len <= self.reserved, "only what was given has been written");
+        assert!(self.filled + len <= self.reserved, "at most the reserved bytes are written");
         self.filled += len;
         self.release_unfilled();
     }
@@ -270,13 +271,13 @@ impl ValueBuffer for HugeBuffer {
     }
 }
 
-/// Copies a large value to memory of its own.
+/// Copies a large value to memory of its own, which can be shared.
 pub(crate) fn share(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
     if !budget.commit(committed) {
         return Err(NoRoom { bytes: committed });
     }
-    // From here on, the budget is released on every path.
+    // From here on, every path releases the budget.
     let share = BudgetShare { bytes: committed, budget: Arc::clone(budget) };
     let mut shared = HugeValue { memory: ValueMemory::Allocated(Vec::new()), len: value.len(), share };
     match MemoryMapping::new(value.len().max(1)) {
@@ -299,8 +300,8 @@ pub(crate) struct HugeTable {
     records: Vec<Option<Box<HugeRecord>>>,
     free: Vec<u32>,
     bytes: usize,
-    /// The values of removed records. They are dropped outside of the lock because freeing a GiB
-    /// takes the system long.
+    /// The values of removed records. They are dropped outside of the lock, because the system
+    /// takes long to free a GiB.
     removed: Vec<SharedBytes>,
     budget: Arc<MemoryBudget>,
 }
@@ -310,7 +311,7 @@ impl HugeTable {
         HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, removed: Vec::new(), budget }
     }
 
-    /// Returns the bytes of keys and values.
+    /// Returns the total number of bytes of keys and values.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -340,13 +341,14 @@ impl HugeTable {
         }
     }
 
-    /// Takes the values of removed records, to be dropped after the lock is released.
+    /// Takes the values of removed records, so that the caller can drop them after releasing the
+    /// lock.
     #[inline]
     pub(crate) fn take_removed(&mut self) -> Vec<SharedBytes> {
         std::mem::take(&mut self.removed)
     }
 
-    /// Takes all records, to be dropped after the lock is released.
+    /// Takes all records, so that the caller can drop them after releasing the lock.
     pub(crate) fn take(&mut self) -> HugeTable {
         let budget = Arc::clone(&self.budget);
         std::mem::replace(self, HugeTable::new(budget))
@@ -361,8 +363,8 @@ impl HugeTable {
         *record
     }
 
-    /// Removes a record. Its value is freed when its last user drops it; the table's own reference
-    /// is returned by `take_removed`.
+    /// Removes a record. Its value is freed when its last user drops it. The table's own reference
+    /// to the value is kept for `take_removed`.
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.take_out(index);
         self.removed.push(record.value);

@@ -1,14 +1,17 @@
-//! The local engines. They know records and visitors, but not commands, clocks, logs or networks.
+//! Implements the engines, which store the records of a database. They know records and visitors,
+//! but not commands, clocks, logs or networks.
 //!
 //! `raw` is the only place with `unsafe` code. [`MemHash`] and [`MemTree`] store their records in
-//! an `arena` of movable blocks, [`DiskHash`] in files of its own, [`DiskTree`] in LMDB. [`Void`]
-//! stores nothing.
+//! an `arena` of movable blocks, [`DiskHash`] in files of its own, [`DiskTree`] in LMDB.
+//! [`FixedArray`] stores short values in the slots of their numbers. [`TableEngine`] and
+//! [`FixedTree`] store rows and numbered records in a tree. The engine [`Void`] stores nothing.
 #![deny(unsafe_code)]
 
 mod arena;
 pub mod disk;
 mod disk_hash;
 mod disk_tree;
+mod fixed;
 mod huge;
 mod mapped_buffer;
 mod mem_hash;
@@ -17,11 +20,14 @@ mod raw;
 pub mod recent;
 mod record;
 pub mod reserve;
+pub mod table;
 mod void;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
 pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
+pub use fixed::{FixedArray, FixedArrayOptions, FixedLayout, FixedTree};
 pub use mem_hash::{ClassBounds, Departure, DepartureCause, EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::{bound_allocator, trim_allocator};
+pub use table::TableEngine;
 pub use void::Void;

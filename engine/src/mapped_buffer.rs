@@ -1,12 +1,13 @@
-//! Memory for a long value that is being received and then becomes the value, for the engines that
-//! write it to a file.
+//! Provides the memory for a long value that is being received, for engines that write values to a
+//! file. The memory then becomes the value without a copy.
 
 use crate::raw::{MemoryMapping, SYSTEM_PAGE};
 use std::any::Any;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, SharedBytes, ValueBuffer};
 
-/// A mapping with the length of the value. It uses memory only as it is filled.
+/// A mapping with the length of the value. It takes memory of the system only as far as it is
+/// filled.
 pub(crate) struct MappedBuffer {
     mapping: Option<MemoryMapping>,
     len: usize,
@@ -24,7 +25,7 @@ impl MappedBuffer {
         Ok(MappedBuffer { mapping, len, filled: 0 })
     }
 
-    /// Returns the next bytes to be filled, at most `len`.
+    /// Returns the next bytes to be filled, at most `len` of them.
     pub(crate) fn room(buffer: &mut dyn ValueBuffer, len: usize) -> Result<&mut [u8]> {
         let buffer = (buffer as &mut dyn Any)
             .downcast_mut::<MappedBuffer>()

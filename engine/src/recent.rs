@@ -1,16 +1,17 @@
-//! Recent writes: the bytes that were last appended to a log, in a file that is mapped for writing.
+//! Keeps the bytes that were last appended to a log in a ring: a file that is mapped for writing,
+//! and that is overwritten from its start when it is full.
 //!
 //! ```text
 //! DIR/recent: a ring; the byte of position p lies at offset p % length of the file
 //! ```
 //!
-//! A log gathers entries in memory and writes many of them at once. Entries that are not written
-//! yet are copied to this ring. That costs no system call, and the copy survives if the process is
-//! killed: the next opening appends it to the log.
+//! A log collects entries in memory and writes many of them at once. Entries that are not written
+//! yet are copied to this ring. The copy costs no system call and survives if the process is
+//! killed: the next opening appends the copied entries to the log.
 //!
-//! Invariants: a byte stays until the ring comes round to it; the ring is never synced, and nothing
-//! relies on it after a power loss. Not here: which bytes are complete entries (the checksums of
-//! each log decide), and how long they are needed.
+//! Invariants: a byte stays in the ring until the byte one ring length later overwrites it; the
+//! ring is never synced, and nothing relies on it after a power loss. Not here: which bytes are
+//! complete entries (the checksums of each log decide), and how long they are needed.
 
 use crate::disk::{Disk, File, SharedMemory};
 use std::io::{self, ErrorKind, IoSlice};
@@ -19,7 +20,7 @@ use std::path::Path;
 /// The name of the file.
 pub const RECENT: &str = "recent";
 
-/// The maximum length of a ring, which is read completely.
+/// The maximum length of a ring. The ring is read completely.
 const LEN_MAX: u64 = 64 << 20;
 
 /// A ring of the bytes that were last appended to a log.
@@ -30,12 +31,13 @@ pub struct RecentWrites {
 
 enum RingMemory {
     Shared(Box<dyn SharedMemory>),
-    /// Used on file systems without shared memory: one system call per write.
+    /// A file that is written with one system call per write. It is used on file systems without
+    /// shared memory.
     File(Box<dyn File>),
 }
 
 impl RecentWrites {
-    /// Creates the file in a directory, replacing an old one. `None` if that fails.
+    /// Creates the file in a directory, replacing an old one. Returns `None` if that fails.
     pub fn create(disk: &dyn Disk, directory: &Path, len: u64) -> Option<RecentWrites> {
         let (file, len) = new_file(disk, directory, len)?;
         if let Some(memory) = file.share(len) {
@@ -63,8 +65,9 @@ impl RecentWrites {
         self.len
     }
 
-    /// Writes bytes at a position, over those one ring length before. Returns false if they are not
-    /// in the ring afterwards, because they are too many or the file could not be written.
+    /// Writes bytes at a position, over the bytes one ring length before. Returns false if the
+    /// bytes are not in the ring afterwards, because there are too many or because the file could
+    /// not be written.
     pub fn put(&mut self, position: u64, bytes: &[u8]) -> bool {
         if bytes.len() as u64 > self.len {
             return false;
@@ -89,8 +92,8 @@ impl RecentWrites {
         }
     }
 
-    /// Reads the ring that a process has left in a directory: its bytes in order, from a position
-    /// on. `None` if there is no ring.
+    /// Reads the ring that a process has left in a directory: the bytes from a position on, in
+    /// order. Returns `None` if there is no ring.
     pub fn read(disk: &dyn Disk, directory: &Path, position: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match disk.open(&directory.join(RECENT), false) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -108,8 +111,8 @@ impl RecentWrites {
     }
 }
 
-/// Returns true if a process has left a ring in a directory. Fails if that cannot be determined:
-/// the ring must not be ignored because of a temporary lack of file descriptors.
+/// Returns true if a process has left a ring in a directory. Fails if that cannot be determined,
+/// because a ring must not be ignored for a temporary lack of file descriptors.
 pub fn has_recent(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     match disk.open(&directory.join(RECENT), false) {
         Ok(_) => Ok(true),
@@ -118,16 +121,16 @@ pub fn has_recent(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes the file from a directory. A file that remains is harmless: its entries are no newer
-/// than the log.
+/// Removes the file from a directory. If the file remains, that is harmless, because its entries
+/// are no newer than the log.
 pub fn remove(disk: &dyn Disk, directory: &Path) {
     let _ = disk.remove(&directory.join(RECENT));
 }
 
 fn new_file(disk: &dyn Disk, directory: &Path, len: u64) -> Option<(Box<dyn File>, u64)> {
     let path = directory.join(RECENT);
-    // Create a new file, which contains no old bytes and is not shared with a process that still
-    // uses the old one.
+    // The file is created anew, so that it contains no old bytes and is not shared with a process
+    // that still uses the old one.
     let _ = disk.remove(&path);
     let file = disk.create(&path).ok()?;
     Some((file, len.clamp(1, LEN_MAX)))
@@ -145,7 +148,7 @@ mod tests {
             let Some(mut recent) = creates(&SystemDisk, folder.path(), 4096) else { continue };
             assert!(recent.put(10_000, &[1; 100]) && recent.put(10_100, &[2; 4000]));
             assert!(!recent.put(14_100, &[3; 4097]));
-            // Read without closing the ring, as after a kill.
+            // The file is read while the ring is still open, as after a kill.
             let bytes = RecentWrites::read(&SystemDisk, folder.path(), 10_004).unwrap().unwrap();
             assert_eq!(bytes, [[1; 96].as_slice(), &[2; 4000]].concat());
             drop(recent);

@@ -1,19 +1,23 @@
-//! The parts of a stored record that do not depend on the engine: its header, its attributes, its
-//! value.
+//! Defines the parts of a stored record that do not depend on the engine: its header, its
+//! attributes and its value.
 //!
 //! ```text
 //! record = header | [key_len] | [value_len] | [flags] | [expiry] | [version] | [access] | key | value
 //! ```
 //!
-//! The header is one byte for a record without attributes. Its upper half is the form of the key (0
-//! to 14, defined by each engine; 14 is followed by a length), its lower half the form of the value
-//! (0 to 15). Values of forms 0 to 7 are decimal text packed into 1 to 8 bytes; the others are
-//! plain bytes of a few usual lengths, or of a length that follows as a varint. A record with
-//! attributes has a prefix before that byte: 0xF0 plus bit 0 flags (varint), bit 1 expiry (u32 Unix
-//! seconds; a sliding one is followed by its span, a varint), bit 2 version (varint), bit 3:
-//! another byte of bits follows (see `MORE_*`). A record that is too long for a shared block has a
-//! block or a memory mapping of its own, and is represented by a stub, whose layout the engine
-//! defines. Numbers are little-endian, varints are LEB128.
+//! The header of a record without attributes is one byte. The upper half of this byte is the form
+//! of the key (0 to 14). Each engine defines the forms of keys; after form 14 a length follows. The
+//! lower half is the form of the value (0 to 15). Values of forms 0 to 7 are decimal text packed
+//! into 1 to 8 bytes. The other values are plain bytes of a few usual lengths, or of a length that
+//! follows as a varint.
+//!
+//! A record with attributes has a prefix before that byte: 0xF0 plus a bit for each attribute. Bit
+//! 0: flags (varint). Bit 1: expiry (u32 Unix seconds; after a sliding expiry its span follows as a
+//! varint). Bit 2: version (varint). Bit 3: another byte of bits follows (see `MORE_*`).
+//!
+//! If a record is too long for a block that it would share, it has a block or a memory mapping of
+//! its own and is represented by a stub, whose layout the engine defines. Numbers are
+//! little-endian, varints are LEB128.
 
 use std::ops::Range;
 use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds, decimal};
@@ -21,7 +25,7 @@ use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds, decim
 /// The maximum lengths of a key and of a value.
 pub(crate) const KEY_LEN_MAX: usize = 1 << 28;
 pub(crate) const VALUE_LEN_MAX: usize = 1 << 30;
-/// Longer records have a mapping of their own, shorter ones at most a block.
+/// The maximum length of a record in a block. Longer records have a mapping of their own.
 pub(crate) const BLOCK_RECORD_MAX: usize = 64 << 10;
 
 /// The minimum first byte of a record with attributes.
@@ -34,22 +38,23 @@ const MORE_STALE: u8 = 0x01;
 const MORE_TOKEN_OUT: u8 = 0x02;
 const MORE_ACCESS: u8 = 0x04;
 const MORE_FETCHED: u8 = 0x08;
-/// The expiry takes eight bytes because it lies beyond the year 2106.
+/// The bit of an expiry that takes eight bytes because it lies beyond the year 2106.
 const MORE_WIDE_EXPIRY: u8 = 0x10;
-/// The expiry is followed by its span.
+/// The bit of an expiry that is followed by its span.
 const MORE_SLIDING: u8 = 0x20;
-/// A stub of a record in a block of its own.
+/// The bit of a stub whose record has a block of its own.
 pub(crate) const MORE_BLOCK: u8 = 0x40;
-/// A stub of a record in a mapping of its own.
+/// The bit of a stub whose record has a mapping of its own.
 pub(crate) const MORE_HUGE: u8 = 0x80;
 
 /// The form of a key whose length follows the header.
 pub(crate) const KEY_VARIABLE: u8 = 14;
-/// The lengths of values by form; see the module.
+/// The lengths of values, indexed by their forms (see the module).
 const VALUE_LENS: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2, 4, 8, 16, 32, 0];
 const VALUE_VARIABLE: u8 = 15;
 
-/// Returns the complete length of a record for each first byte; 0 if more bytes are needed.
+/// Returns a table with the complete length of a record for each first byte; 0 if more bytes are
+/// needed.
 pub(crate) const fn fixed_lens(key_lens: &[u8; 15]) -> [u8; 256] {
     let mut lens = [0; 256];
     let mut header = 0;
@@ -63,12 +68,12 @@ pub(crate) const fn fixed_lens(key_lens: &[u8; 15]) -> [u8; 256] {
     lens
 }
 
-/// The location of a record outside of the block shared with others.
+/// The location of a record that is stored outside of a shared block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordReference {
-    /// The handle of its own block.
+    /// The record has the block with this handle.
     Block(u32),
-    /// Its index in the table of huge records.
+    /// The record has this index in the table of huge records.
     Huge(u32),
 }
 
@@ -84,7 +89,7 @@ pub(crate) struct RecordParts {
     pub(crate) value: Range<usize>,
 }
 
-/// Returns the number in up to eight bytes, little-endian.
+/// Returns the little-endian number in up to eight bytes.
 #[inline]
 pub(crate) fn number_of(stored: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -126,8 +131,8 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl RecordParts {
-    /// Decodes the record whose header is followed by `next`. `prefix` and `more` are the bytes
-    /// before the header.
+    /// Decodes the record whose bytes from `next` on follow its header. `prefix` and `more` are the
+    /// bytes before the header.
     #[inline]
     pub(crate) fn read(
         bytes: &[u8],
@@ -186,6 +191,8 @@ impl RecordParts {
         }
         attributes.marks =
             StaleMarks { stale: self.more & MORE_STALE != 0, token_sent: self.more & MORE_TOKEN_OUT != 0 };
+        // Only an access can be a fetch, so the bit without an access marks a list of values.
+        attributes.has_value_list = self.more & (MORE_ACCESS | MORE_FETCHED) == MORE_FETCHED;
         if self.more & MORE_ACCESS != 0 {
             attributes.access = Some(LastAccess {
                 at: UnixSeconds(u64::from(u32_at(bytes, at))),
@@ -195,7 +202,7 @@ impl RecordParts {
         attributes
     }
 
-    /// Returns only the expiry.
+    /// Returns only the expiry of the record.
     #[inline]
     pub(crate) fn expiry(&self, bytes: &[u8]) -> Expiry {
         if self.prefix & HAS_EXPIRY == 0 {
@@ -228,7 +235,7 @@ impl RecordParts {
         self.prefix & HAS_EXPIRY != 0
     }
 
-    /// Returns the value as text. `digits` is the buffer for unpacking.
+    /// Returns the value as text. `digits` is the buffer into which a packed value is unpacked.
     #[inline]
     pub(crate) fn value_text<'a>(&self, bytes: &'a [u8], digits: &'a mut [u8; 20]) -> &'a [u8] {
         let stored = &bytes[self.value.clone()];
@@ -253,7 +260,7 @@ impl RecordParts {
         }
     }
 
-    /// Returns what statistics add to the lengths of key and value.
+    /// Returns the number of bytes that statistics add to the lengths of the key and the value.
     #[inline]
     pub(crate) fn flags_size(&self) -> usize {
         if self.prefix & HAS_FLAGS != 0 { 4 } else { 0 }
@@ -313,8 +320,9 @@ fn prefix_of(attributes: &Attributes) -> (u8, u8) {
     let wide = attributes.expiry.at().is_some_and(|at| at.0 > u64::from(u32::MAX));
     let more = bit(attributes.marks.stale, MORE_STALE)
         | bit(attributes.marks.token_sent, MORE_TOKEN_OUT)
-        | bit(attributes.access.is_some(), MORE_ACCESS)
+        | bit(attributes.access.is_some() && !attributes.has_value_list, MORE_ACCESS)
         | bit(attributes.access.is_some_and(|access| access.fetched), MORE_FETCHED)
+        | bit(attributes.has_value_list, MORE_FETCHED)
         | bit(wide, MORE_WIDE_EXPIRY)
         | bit(attributes.expiry.span_s().is_some(), MORE_SLIDING);
     let prefix = bit(attributes.flags != 0, HAS_FLAGS)
@@ -338,8 +346,8 @@ fn put_attributes(out: &mut Vec<u8>, prefix: u8, more: u8, attributes: &Attribut
     if prefix & HAS_VERSION != 0 {
         put_varint(out, attributes.version);
     }
-    if let Some(access) = attributes.access {
-        // Correct until 2106; times before 1970 do not occur.
+    if let Some(access) = attributes.access.filter(|_| !attributes.has_value_list) {
+        // The number is correct until 2106; times before 1970 do not occur.
         out.extend_from_slice(&(access.at.0.min(u64::from(u32::MAX)) as u32).to_le_bytes());
     }
 }

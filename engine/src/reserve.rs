@@ -1,14 +1,15 @@
-//! The reserve: disk space that is given up when the disk is full, so that an opening and removals
-//! still work.
+//! Manages the reserve: disk space that is given up when the disk is full, so that an opening and
+//! removals still work.
 //!
 //! ```text
-//! DIR/reserve: a fixed sequence of bytes. A write without space removes the file and is tried again
+//! DIR/reserve: a fixed sequence of bytes. A write without space removes the file, then is retried
 //! ```
 //!
 //! Invariants: the reserve is either held (the file exists) or spent. While it is spent, only
-//! operations that free space may write; the owner enforces this ([`Reserve::is_spent`]). The file
-//! is never read, except to recognise it, nor synced. Not here: when the file is created again
-//! (each owner tries regularly), and which operations count as removals.
+//! operations that free space may write; the owner of the reserve ensures this
+//! ([`Reserve::is_spent`]). The file is read only to recognise it, and is never synced. Not here:
+//! when the file is created again (each owner tries regularly), and which operations count as
+//! removals.
 
 use crate::disk::{Disk, File, MappedFile, SharedMemory};
 use parking_lot::Mutex;
@@ -29,19 +30,19 @@ pub struct Reserve {
     path: PathBuf,
     len: AtomicU64,
     is_spent: AtomicBool,
-    /// Held while the file is created or removed, because both change the space available to
-    /// others.
+    /// The lock that is held while the file is created or removed, because both change the space
+    /// that is available to others.
     changing: Mutex<()>,
 }
 
-/// Returns true if an operation failed for lack of space: blocks, inodes or quota.
+/// Returns true if an operation failed because blocks, inodes or quota are used up.
 pub fn is_out_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl Reserve {
-    /// Finds the reserve that an earlier opening has left in a directory; it is spent if there is
-    /// none.
+    /// Finds the reserve that an earlier opening has left in a directory. If there is none, the
+    /// reserve is spent.
     pub fn find(disk: Arc<dyn Disk>, directory: &Path) -> Arc<Reserve> {
         let path = directory.join(RESERVE);
         let found = if is_foreign(&*disk, &path) { None } else { disk.open(&path, false).ok() };
@@ -56,9 +57,10 @@ impl Reserve {
         self.is_spent.load(Ordering::Acquire)
     }
 
-    /// Creates the file with `len` bytes, or at least an eighth of that, unless it exists. Returns
-    /// false if there is no space for it. If it cannot be created for another reason, there is no
-    /// reserve, and no write is refused because of that. A length of 0 gives up nothing.
+    /// Creates the file with `len` bytes, or with at least an eighth of that, unless the file
+    /// exists. Returns false if there is no space for the file. If the file cannot be created for
+    /// another reason, there is no reserve, and no write is refused because of that. With a length
+    /// of 0 there is no reserve.
     pub fn hold(&self, len: u64) -> bool {
         let _changing = self.changing.lock();
         if !self.is_spent() && self.len() == len {
@@ -68,7 +70,8 @@ impl Reserve {
             self.is_spent.store(false, Ordering::Release);
             return true;
         }
-        // A file that never shrinks, such as that of a tree, leaves less space than before.
+        // Other files may have grown since and never shrink again, as that of a tree does. Then
+        // there is less space than before.
         let mut tries = (0..4).map(|halvings| len >> halvings).map(|len| self.create(len).map(|()| len));
         let outcome = tries.find(|outcome| !outcome.as_ref().is_err_and(is_out_of_room));
         self.len.store(outcome.as_ref().map_or(0, |held| *held.as_ref().unwrap_or(&0)), Ordering::Relaxed);
@@ -87,7 +90,7 @@ impl Reserve {
         let _ = self.disk.remove(&self.path);
         let created = if len > 0 { self.write(len) } else { Ok(()) };
         if created.is_err() {
-            // An incomplete file must not take the space that others need.
+            // An incomplete file must not take space that other files need.
             let _ = self.disk.remove(&self.path);
         }
         created
@@ -105,8 +108,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Runs an operation that writes `len` bytes, and repeats it if it found no space and the
-    /// reserve may help.
+    /// Runs an operation that writes `len` bytes. If it found no space and the reserve may help,
+    /// spends the reserve and repeats the operation.
     fn retry<T>(&self, len: u64, mut run: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match run() {
             Err(error)
@@ -116,8 +119,8 @@ impl Reserve {
                 if !self.is_spent.swap(true, Ordering::AcqRel) {
                     let _ = self.disk.remove(&self.path);
                 }
-                // Repeat it even if the reserve was spent: another thread may just have tried to
-                // create it and taken all space meanwhile.
+                // The operation is repeated even if the reserve was spent already: another thread
+                // may just have tried to create the reserve and have taken all space meanwhile.
                 run()
             }
             outcome => outcome,
@@ -125,8 +128,8 @@ impl Reserve {
     }
 }
 
-/// Returns the bytes of the file. They vary, because some file systems store zeros without using
-/// space.
+/// Returns the bytes of the file. They are not zeros, because some file systems store zeros without
+/// using space.
 fn piece() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut piece = vec![0; PIECE_LEN];
@@ -139,8 +142,8 @@ fn piece() -> Vec<u8> {
     piece
 }
 
-/// Returns true if a file of this name is not a reserve. A reserve begins with its fixed bytes, or
-/// with zeros after a power loss.
+/// Returns true if the file of this name is not a reserve. A reserve begins with its fixed bytes,
+/// or with zeros after a power loss.
 fn is_foreign(disk: &dyn Disk, path: &Path) -> bool {
     let begin = disk.open(path, false).and_then(|file| {
         let mut bytes = [0; 64];
@@ -153,7 +156,7 @@ fn is_foreign(disk: &dyn Disk, path: &Path) -> bool {
     }
 }
 
-/// A file system on which writes use a reserve when there is no other space.
+/// A file system on which a write may spend the reserve when there is no other space.
 #[derive(Clone)]
 pub struct ReserveDisk {
     /// The file system below.
@@ -168,7 +171,7 @@ struct ReserveFile {
 }
 
 impl ReserveDisk {
-    /// Makes writes to an open file use the reserve too.
+    /// Returns the open file in a form whose writes may spend the reserve too.
     pub fn adopt(&self, file: Box<dyn File>) -> Box<dyn File> {
         Box::new(ReserveFile { file, reserve: Arc::clone(&self.reserve) })
     }
@@ -207,7 +210,7 @@ impl File for ReserveFile {
 
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-        // A failed write may have advanced its pieces.
+        // A failed write may have advanced the slices, so each attempt gets a copy.
         self.reserve.retry(len, || self.file.write_at(offset, &mut pieces.to_vec()))
     }
 
@@ -250,7 +253,7 @@ mod tests {
         assert!(!folder.path().join(RESERVE).exists());
     }
 
-    /// A user's file in the directory was removed for the reserve.
+    /// A user's file of this name was once removed to spend it as the reserve.
     #[test]
     fn file_of_the_same_name_stays() {
         let folder = tempfile::tempdir().unwrap();
@@ -261,7 +264,7 @@ mod tests {
         let full = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
         assert!(reserve.retry(1, full).is_err() && !reserve.is_spent());
         assert_eq!(std::fs::read(&path).unwrap(), b"tables for two");
-        // The state that a power loss may leave.
+        // A power loss may leave the file in this state.
         std::fs::write(&path, [0; 100]).unwrap();
         assert!(reserve.hold(100_000));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 100_000);
@@ -282,7 +285,7 @@ mod tests {
             (outcome.is_ok(), tries, reserve.is_spent())
         };
         assert_eq!(run(10, &|_| Err(io::ErrorKind::PermissionDenied.into())), (false, 1, false));
-        // More than the reserve could supply.
+        // The operation needs more space than the reserve could supply.
         assert_eq!(run(1001, &|_| full()), (false, 1, false));
         assert_eq!(run(10, &|tries| if tries == 1 { full() } else { Ok(()) }), (true, 2, true));
         assert!(!folder.path().join(RESERVE).exists());

@@ -1,8 +1,8 @@
-//! `Void`: an engine that stores nothing. Writes are decided and reported, so that an update log
-//! contains them, but no record ever exists.
+//! Implements `Void`, an engine that stores nothing. Visitors decide on writes and `applied` is
+//! called, so that an update log contains the writes, but no record ever exists.
 //!
-//! It corresponds to the black hole of Kyoto Tycoon (`-pldb ktplugdbvoid.so`): a master that only
-//! forwards what it receives.
+//! The engine corresponds to the black hole of Kyoto Tycoon (`-pldb ktplugdbvoid.so`), a master
+//! that only forwards the changes that it receives.
 
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use todana_core::{Action, Engine, EngineStatus, Record, Result, ScanPosition, Si
 /// ```
 #[derive(Debug)]
 pub struct Void {
-    /// Serialises writes, so that their reports have an order.
+    /// The lock that serialises writes, so that their reports have an order.
     writing: Mutex<()>,
     classes: usize,
 }
@@ -41,7 +41,7 @@ impl Engine for Void {
         let _writing = self.writing.lock();
         let put = match visitor.visit(None) {
             Action::Put(record) => (record.value.to_vec(), record.attributes),
-            // There is no record to retag or remove.
+            // There is no record that could be retagged or removed.
             Action::Keep | Action::Retag(_) | Action::Remove => return Ok(()),
         };
         visitor.applied(Some(Record::new(&put.0, put.1)));

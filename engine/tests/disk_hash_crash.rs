@@ -206,7 +206,7 @@ fn copy_has_the_contents_of_one_moment() {
 }
 
 #[test]
-fn any_changed_bit_is_told_or_changes_nothing() {
+fn changed_bits_are_reported_or_harmless() {
     let disk = CrashDisk::new();
     let hash = open(&disk).unwrap();
     let mut dice = Dice::new(9);

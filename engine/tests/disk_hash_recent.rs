@@ -97,7 +97,7 @@ fn refused_batch_leaves_nothing() {
 /// A changed bit in the last entries of a database was taken for the result of a crash: an
 /// acknowledged, synced record was dropped, and only a note reported it.
 #[test]
-fn flipped_bit_behind_the_last_mark_is_damage() {
+fn flipped_bit_after_the_last_mark_is_damage() {
     let disk = CrashDisk::new();
     let hash = open(&disk).unwrap();
     let path = Path::new(DATA).join("0000000001.segment");

@@ -32,7 +32,7 @@ fn refuse_batch(disk: &CrashDisk, hash: &impl DurableEngine, room: u64) {
 }
 
 #[test]
-fn refused_batch_stays_away_whatever_follows() {
+fn refused_batch_never_appears_later() {
     for has_ring in [true, false] {
         for len in 0..24 {
             let disk = CrashDisk::new();

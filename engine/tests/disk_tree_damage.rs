@@ -290,10 +290,10 @@ fn large_tree_is_checked_unless_it_was_closed() {
         DiskTree::open(directory.path(), options).err().map(|error| (error.kind(), error.to_string()))
     };
     let (kind, message) = opened(1 << 20).expect("a small file is walked");
-    assert!(kind == ErrorKind::Corrupt && message.contains("another kind"), "{message}");
+    assert!(kind == ErrorKind::Corrupt && message.contains("does not have the kind"), "{message}");
     fs::write(directory.path().join("unclean"), "").unwrap();
     let (kind, message) = opened(0).expect("a file that was not closed is walked");
-    assert!(kind == ErrorKind::Corrupt && message.contains("another kind"), "{message}");
+    assert!(kind == ErrorKind::Corrupt && message.contains("does not have the kind"), "{message}");
     assert!(directory.path().join("unclean").exists(), "and so it is the next time");
 }
 
@@ -333,7 +333,7 @@ fn large_tree_is_checked_only_after_another_boot() {
     for other in [&b""[..], b"a4ff57d5-95b2-4b2f-9ba9-4a6ac1b9b9d5", &left[..left.len() / 2]] {
         fs::write(&unclean, other).unwrap();
         let error = opened().err().expect("pages may be lost");
-        assert!(error.to_string().contains("another kind"), "{error}");
+        assert!(error.to_string().contains("does not have the kind"), "{error}");
         assert_eq!(fs::read(&unclean).unwrap(), other, "it is walked the next time, too");
     }
     // A copy of an open tree, on the same machine, was taken for the tree of a killed process and
@@ -341,5 +341,5 @@ fn large_tree_is_checked_only_after_another_boot() {
     let copy = with(&file);
     fs::write(copy.path().join("unclean"), &left).unwrap();
     let error = DiskTree::open(copy.path(), options.clone()).err().expect("a copy may lack pages");
-    assert!(error.to_string().contains("another kind"), "{error}");
+    assert!(error.to_string().contains("does not have the kind"), "{error}");
 }

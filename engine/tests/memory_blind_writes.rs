@@ -65,7 +65,14 @@ fn attributes(random: &mut fastrand::Rng, now: u64) -> Attributes {
         _ => {
             let access = Some(LastAccess { at: UnixSeconds(random.u32(..).into()), fetched: random.bool() });
             let marks = StaleMarks { stale: random.bool(), token_sent: random.bool() };
-            Attributes { flags: random.u32(..), expiry, version: random.u64(..), marks, access }
+            Attributes {
+                flags: random.u32(..),
+                expiry,
+                version: random.u64(..),
+                marks,
+                access,
+                has_value_list: false,
+            }
         }
     }
 }

@@ -226,7 +226,7 @@ fn hash_reports_cause_and_idle_time_of_evictions() {
 }
 
 #[test]
-fn housekeeping_that_evicts_is_told_from_writes() {
+fn evicting_maintenance_is_counted_apart_from_writes() {
     let limit = |bytes| MemoryLimit { bytes: Some(bytes), when_full: WhenFull::Evict };
     let hash = new_hash(MemHashOptions { shards: Some(2), limit: limit(8 << 20), ..Default::default() });
     (0..40_000).for_each(|n| set(&hash, &format!("key:{n}"), 90, Expiry::Never));

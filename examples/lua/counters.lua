@@ -1,8 +1,8 @@
--- Counters: of visits, with an hour's life; of money, with fractions.
+-- Counters: visits, which expire after an hour, and money, with fractions.
 local kt = __kyototycoon__
 local db = kt.db
 
--- page: what was visited. Answers how often by now.
+-- Counts a visit. Input: page. Output: the number of visits so far.
 function visit(input, output)
   if not input.page then
     return kt.RVEINVALID
@@ -11,7 +11,8 @@ function visit(input, output)
   return kt.RVSUCCESS
 end
 
--- account, amount: what is paid in, or out if it is negative. Nothing is paid out that is not there.
+-- Pays into an account, or out of it if the amount is negative. Refuses to overdraw the account.
+-- Input: account, amount.
 function pay(input, output)
   local amount = kt.atof(input.amount)
   local key = "account:" .. input.account
@@ -23,7 +24,7 @@ function pay(input, output)
   return kt.RVSUCCESS
 end
 
--- Answers all counters of visits, by page.
+-- Returns the counters of all pages.
 function report(input, output)
   for _, key in ipairs(db:match_prefix("visits:")) do
     output[key:sub(8)] = db:increment(key)

@@ -1,4 +1,4 @@
--- The least that a procedure can do: what comes in goes out.
+-- The smallest procedure: returns its input.
 function echo(input, output)
   for name, value in pairs(input) do
     output[name] = value

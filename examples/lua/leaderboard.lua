@@ -2,7 +2,8 @@
 local kt = __kyototycoon__
 local db = kt.db
 
--- board, player, points: the best counts. The visitor may run again if somebody else has been faster.
+-- Stores a player's best result. Input: board, player, points. The visitor runs again if another
+-- client has changed the record meanwhile.
 function score(input, output)
   local points = kt.atoi(input.points)
   local best
@@ -19,7 +20,7 @@ function score(input, output)
   return kt.RVSUCCESS
 end
 
--- board, count: answers the first players, "1" the best.
+-- Returns the best players by rank, "1" being the best. Input: board, count.
 function top(input, output)
   local players = kt.mapload(db:get("board:" .. input.board) or "")
   local names = {}
@@ -36,7 +37,7 @@ function top(input, output)
   return kt.RVSUCCESS
 end
 
--- board: forgets it; a board that is not there is none's business.
+-- Removes a board, if it exists. Input: board.
 function reset(input)
   return db:accept("board:" .. input.board, function() return kt.Visitor.REMOVE end) and kt.RVSUCCESS
 end

@@ -1,4 +1,4 @@
--- Queues of jobs: numbered records, taken from the front. A job is taken by one worker only.
+-- Job queues: numbered records, taken from the front. Each job is taken by exactly one worker.
 local kt = __kyototycoon__
 local db = kt.db
 
@@ -6,7 +6,7 @@ local function place(queue, number)
   return string.format("job:%s:%012d", queue, number)
 end
 
--- queue, job: puts a job at the end. Answers its number.
+-- Appends a job and returns its number. Input: queue, job.
 function push(input, output)
   local number = db:increment("tail:" .. input.queue, 1)
   if not db:add(place(input.queue, number), input.job) then
@@ -16,7 +16,8 @@ function push(input, output)
   return kt.RVSUCCESS
 end
 
--- queue: takes the job at the front. A missing one is a logical inconsistency.
+-- Takes the job at the front. Fails with a logical inconsistency if the queue is empty.
+-- Input: queue.
 function pop(input, output)
   local queue = input.queue
   while true do
@@ -25,7 +26,7 @@ function pop(input, output)
       return kt.RVELOGIC
     end
     local job = db:seize(place(queue, head))
-    -- Who has seized it moves the head on; others look again.
+    -- The worker that seized the record advances the head; the others try again.
     if job then
       db:increment("head:" .. queue, 1)
       output.job = job
@@ -34,7 +35,7 @@ function pop(input, output)
   end
 end
 
--- queue: answers how many jobs wait.
+-- Returns the number of waiting jobs. Input: queue.
 function length(input, output)
   output.length = db:increment("tail:" .. input.queue, 0) - db:increment("head:" .. input.queue, 0)
   return kt.RVSUCCESS

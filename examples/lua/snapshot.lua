@@ -1,4 +1,5 @@
--- Keeps all records in a file and brings them back: what the file is called is for this program to say, not for its clients.
+-- Writes all records to a file and reads them back. This program chooses the file's name, so that
+-- clients cannot.
 local kt = __kyototycoon__
 local file = "records.kcss"
 
@@ -14,7 +15,7 @@ function keep()
   return done(kt.db, kt.db:dump_snapshot(file))
 end
 
--- As of one moment: while the transaction is open nobody else writes.
+-- The snapshot shows one moment, because no other client writes during the transaction.
 function keepnow()
   local is_done = kt.db:transaction(function() return kt.db:dump_snapshot(file) end)
   return done(kt.db, is_done)

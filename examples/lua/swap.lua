@@ -1,8 +1,8 @@
--- Swaps by value: a list of tags that several clients add to, and a lock that expires.
+-- Compare-and-swap by value: a list of tags that several clients extend, and a lock that expires.
 local kt = __kyototycoon__
 local db = kt.db
 
--- key, tag: adds a tag to a list, each once.
+-- Adds a tag to a list unless it is there. Input: key, tag.
 function tag(input, output)
   while true do
     local old = db:get(input.key)
@@ -26,7 +26,7 @@ function tag(input, output)
   end
 end
 
--- name, owner: takes a lock for a minute.
+-- Takes a lock for a minute. Input: name, owner.
 function lock(input, output)
   if db:add("lock:" .. input.name, input.owner, 60) then
     return kt.RVSUCCESS
@@ -35,7 +35,7 @@ function lock(input, output)
   return db:cas("lock:" .. input.name, input.owner, input.owner, 60) and kt.RVSUCCESS or kt.RVELOGIC
 end
 
--- name, owner: gives it back, if it is his.
+-- Releases a lock if this owner holds it. Input: name, owner.
 function unlock(input)
   return db:cas("lock:" .. input.name, input.owner, nil) and kt.RVSUCCESS or kt.RVELOGIC
 end

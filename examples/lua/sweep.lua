@@ -1,8 +1,8 @@
--- Going through all records: with a cursor, with a loop, with a visitor.
+-- Three ways to walk over all records: a cursor, a loop, and a visitor.
 local kt = __kyototycoon__
 local db = kt.db
 
--- prefix: removes what begins with it, and shortens to three bytes what is left.
+-- Removes the records with a prefix, and shortens all other values to three bytes. Input: prefix.
 function sweep(input, output)
   local removed, left = 0, 0
   local cursor = db:cursor()
@@ -25,7 +25,7 @@ function sweep(input, output)
   return kt.RVSUCCESS
 end
 
--- Answers what is there, read three times.
+-- Returns all records, read in each of the three ways.
 function dump(input, output)
   local sums = {}
   for key, value in db:pairs() do
@@ -44,7 +44,8 @@ function dump(input, output)
   return sums[1] == sums[2] and sums[2] == sums[3] and kt.RVSUCCESS or kt.RVELOGIC
 end
 
--- from: the first key not before it and the last one not behind it, where keys have an order.
+-- Returns the first key at or after `from`, and the last one at or before it. Needs an ordered
+-- database. Input: from.
 function around(input, output)
   local cursor = db:cursor()
   if not cursor:jump_back(input.from) then

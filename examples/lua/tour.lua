@@ -1,4 +1,4 @@
--- A walk through the words that the other examples do not need.
+-- Shows the functions that the other examples do not use.
 local kt = __kyototycoon__
 local db = kt.db
 

@@ -1,8 +1,8 @@
--- Transactions: money goes from one account to another, all of it or none.
+-- Transactions: moves money from one account to another, completely or not at all.
 local kt = __kyototycoon__
 local db = kt.db
 
--- from, to, amount.
+-- Moves an amount. Input: from, to, amount.
 function transfer(input, output)
   local amount = kt.atoi(input.amount)
   local missing = false
@@ -21,7 +21,7 @@ function transfer(input, output)
   return is_done and kt.RVSUCCESS or kt.RVEINTERNAL
 end
 
--- names, by what they have: opens accounts, all at once.
+-- Opens several accounts at once. Input: the balance of each account by its name.
 function open(input)
   db:begin_transaction()
   for name, amount in pairs(input) do
@@ -33,7 +33,7 @@ function open(input)
   return db:end_transaction() and kt.RVSUCCESS or kt.RVEINTERNAL
 end
 
--- Begins something, and does not end it: the server does, and nothing of it stays.
+-- Begins a transaction and does not end it. The server aborts it, and none of its changes stay.
 function forget()
   db:begin_transaction()
   db:clear()

@@ -1,8 +1,8 @@
--- Words of all values, counted by map and reduce.
+-- Counts the words of all values by map-reduce.
 local kt = __kyototycoon__
 local db = kt.db
 
--- Answers how often each word is there.
+-- Returns the number of occurrences of each word.
 function count(input, output)
   local function map(key, value, emit)
     for word in value:lower():gmatch("%a+") do

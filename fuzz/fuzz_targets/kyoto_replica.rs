@@ -30,14 +30,14 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
 fn replica(stream: &[u8], cuts: &[usize]) -> Vec<String> {
     let mut replica = ReplicaDecoder::default();
     read_in_pieces(stream, cuts, |input| match replica.decode(input) {
-        ReplicaStep::News { consumed, news } => {
-            if let MasterMessage::Update { message, .. } = news {
+        ReplicaStep::Message { consumed, master_message } => {
+            if let MasterMessage::Update { message, .. } = master_message {
                 let mut written = Vec::new();
                 message.put(&mut written);
                 assert_eq!(written.len(), message.len());
                 assert_eq!(UpdateMessage::parse(&written), Some(message));
             }
-            Read::Item(consumed, format!("{news:?}"))
+            Read::Item(consumed, format!("{master_message:?}"))
         }
         ReplicaStep::NeedMore { at_least } => Read::More(at_least),
         ReplicaStep::Malformed => Read::Last("malformed".into()),

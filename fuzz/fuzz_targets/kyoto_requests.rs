@@ -13,7 +13,7 @@ pub(crate) fn assert_requests(input: &[u8], start: &[u8]) {
     let limits = match limit % 5 {
         0 | 1 => KyotoLimits::default(),
         2 => KyotoLimits { body_len_max: 20, ..KyotoLimits::default() },
-        3 => KyotoLimits { body_len_max: 100, login_wanted: true, ..KyotoLimits::default() },
+        3 => KyotoLimits { body_len_max: 100, login_required: true, ..KyotoLimits::default() },
         _ => KyotoLimits { head_len_max: 80, ..KyotoLimits::default() },
     };
     let outcome = assert_cuts_do_not_matter(&stream, &cuts, |cuts| send_in_pieces(&limits, &stream, cuts));

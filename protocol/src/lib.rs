@@ -1,8 +1,9 @@
-//! Wire formats without I/O: bytes in, commands out; replies in, bytes out. No sockets, no clocks,
-//! no engines.
+//! Wire formats without I/O. A server's codec decodes bytes to commands and encodes replies as
+//! bytes. A client's codec does the reverse. This crate has no sockets, no clocks and no engines.
 #![forbid(unsafe_code)]
 
 pub mod kyoto;
 pub mod memcached;
+pub mod tyrant;
 
 pub use memcached::ReplySink;

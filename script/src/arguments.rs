@@ -1,5 +1,5 @@
-//! Conversion of script arguments. As in the original, an argument of the wrong type counts as
-//! absent or zero, so that existing scripts keep working.
+//! Converts arguments of scripts. As in the original, an argument of the wrong type counts as
+//! absent or as zero, so that existing scripts keep working.
 
 use mlua::{FromLua, Lua, LuaString, Value};
 
@@ -26,7 +26,7 @@ impl FromLua for TextArgument {
     }
 }
 
-/// A number, or text that contains one; `None` for any other value.
+/// The number of a number argument or of a text that contains one; `None` for any other value.
 pub(crate) struct NumberArgument(pub(crate) Option<f64>);
 
 impl FromLua for NumberArgument {
@@ -35,7 +35,8 @@ impl FromLua for NumberArgument {
     }
 }
 
-/// A maximum count. Absent or negative means no limit; a value that is not a number allows none.
+/// A maximum count. An absent or negative argument means no limit. An argument that is not a number
+/// means 0.
 pub(crate) struct CountLimit(pub(crate) usize);
 
 impl FromLua for CountLimit {
@@ -48,8 +49,8 @@ impl FromLua for CountLimit {
     }
 }
 
-/// Returns the bytes of a string or a number in a table. Numbers with a fraction have six decimals
-/// there.
+/// Returns the bytes of a string or a number in a table. A number with a fraction is written with
+/// six decimals.
 pub(crate) fn listed(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
     match value {
         Value::Number(number) if number.fract() != 0.0 => Ok(Some(format!("{number:.6}").into_bytes())),

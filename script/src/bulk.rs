@@ -1,12 +1,12 @@
-//! Methods of a database that affect many records.
+//! Defines the methods of database objects that affect many records.
 
 use crate::arguments::{CountLimit, elements, listed};
+use crate::context::ScriptContext;
 use crate::database::{DatabaseObject, no_visitor};
 use crate::error::{CallResult, ScriptError};
+use crate::functions::regex;
 use crate::source::DatabaseHandle;
 use crate::visitor::ScriptVisitor;
-use crate::words::regex;
-use crate::world::ScriptContext;
 use mlua::{Lua, LuaString, Table, UserDataMethods, Value};
 use todana::{KeySymbols, RecordIter, Records};
 
@@ -22,21 +22,21 @@ fn keys(lua: &Lua, array: &Table) -> mlua::Result<Vec<Vec<u8>>> {
     Ok(keys)
 }
 
-/// Runs in a transaction if `atomic`, which is the default.
+/// Runs in a transaction if `atomic` is true, which is the default.
 fn together<T>(
-    reach: &DatabaseHandle,
-    world: &ScriptContext,
+    handle: &DatabaseHandle,
+    context: &ScriptContext,
     atomic: Option<bool>,
     mut run: impl FnMut() -> todana::Result<T>,
 ) -> mlua::Result<CallResult<T>> {
     let mut run = || Ok(run().map_err(|error| ScriptError::of(&error)));
-    if atomic.unwrap_or(true) { reach.atomically(world, run) } else { run() }
+    if atomic.unwrap_or(true) { handle.atomically(context, run) } else { run() }
 }
 
-/// Returns the matching keys, at most `max`. Their total size may not exceed the memory limit of an
+/// Returns up to `max` matching keys. Fails if their total size exceeds the memory limit of an
 /// interpreter.
 fn find(
-    world: &ScriptContext,
+    context: &ScriptContext,
     all: RecordIter<DatabaseHandle>,
     max: CountLimit,
     matches: impl Fn(&[u8]) -> bool,
@@ -52,13 +52,13 @@ fn find(
         };
         if matches(&key) {
             bytes += key.len() + size_of::<Vec<u8>>();
-            if bytes > world.options.memory_max {
+            if bytes > context.options.memory_max {
                 return Err(mlua::Error::MemoryError("more keys match than fit into memory".into()));
             }
             found.push(key);
         }
         if count % KEYS_AT_ONCE == 0 {
-            world.deadline.check()?;
+            context.deadline.check()?;
         }
     }
     Ok(Ok(found))
@@ -71,31 +71,34 @@ fn array(lua: &Lua, keys: Option<Vec<Vec<u8>>>) -> mlua::Result<Option<Table>> {
 }
 
 pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
-    methods.add_method("set_bulk", |lua, this, (table, said, atomic): (Table, Value, Option<bool>)| {
-        // Some scripts pass the atomic flag in the place of the time.
-        let (said, atomic) = match said {
-            Value::Boolean(atomic) => (None, Some(atomic)),
-            said => (lua.coerce_number(said)?, atomic),
-        };
-        let mut records = Vec::new();
-        for pair in table.pairs::<Value, Value>() {
-            let (key, value) = pair?;
-            records.extend(listed(lua, key)?.zip(listed(lua, value)?));
-        }
-        let stored = this.attempt_calling(|reach| {
-            let time = this.time(reach, said);
-            let kyoto = reach.kyoto();
-            together(reach, &this.world, atomic, || {
-                records.iter().try_for_each(|(key, value)| kyoto.set(key, value, time))
-            })
-        });
-        Ok(stored?.map_or(-1.0, |()| records.len() as f64))
-    });
+    methods.add_method(
+        "set_bulk",
+        |lua, this, (table, time_argument, atomic): (Table, Value, Option<bool>)| {
+            // Some scripts pass the flag `atomic` in the place of the time.
+            let (time_argument, atomic) = match time_argument {
+                Value::Boolean(atomic) => (None, Some(atomic)),
+                time_argument => (lua.coerce_number(time_argument)?, atomic),
+            };
+            let mut records = Vec::new();
+            for pair in table.pairs::<Value, Value>() {
+                let (key, value) = pair?;
+                records.extend(listed(lua, key)?.zip(listed(lua, value)?));
+            }
+            let stored = this.attempt_calling(|handle| {
+                let time = this.time(handle, time_argument);
+                let kyoto = handle.kyoto();
+                together(handle, &this.context, atomic, || {
+                    records.iter().try_for_each(|(key, value)| kyoto.set(key, value, time))
+                })
+            });
+            Ok(stored?.map_or(-1.0, |()| records.len() as f64))
+        },
+    );
     methods.add_method("remove_bulk", |lua, this, (table, atomic): (Table, Option<bool>)| {
         let keys = keys(lua, &table)?;
-        let removed = this.attempt_calling(|reach| {
-            let kyoto = reach.kyoto();
-            together(reach, &this.world, atomic, || {
+        let removed = this.attempt_calling(|handle| {
+            let kyoto = handle.kyoto();
+            together(handle, &this.context, atomic, || {
                 keys.iter().try_fold(0u64, |count, key| Ok(count + u64::from(kyoto.remove(key)?)))
             })
         });
@@ -103,12 +106,12 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     });
     methods.add_method("get_bulk", |lua, this, (table, atomic): (Table, Option<bool>)| {
         let (keys, mut found) = (keys(lua, &table)?, Vec::new());
-        let memory_max = this.world.options.memory_max;
-        let done = this.attempt_calling(|reach| {
-            let done = together(reach, &this.world, atomic, || {
+        let memory_max = this.context.options.memory_max;
+        let done = this.attempt_calling(|handle| {
+            let done = together(handle, &this.context, atomic, || {
                 let mut bytes = 0;
                 for key in &keys {
-                    reach.view(key, &mut |record| {
+                    handle.view(key, &mut |record| {
                         bytes += record.value.len();
                         if bytes <= memory_max {
                             found.push((key, record.value.to_vec()));
@@ -131,46 +134,46 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
         }
         Ok(Some(table))
     });
-    type Accept = (Table, Value, Option<bool>);
-    methods.add_method("accept_bulk", |lua, this, (table, visitor, writable): Accept| {
+    type AcceptArguments = (Table, Value, Option<bool>);
+    methods.add_method("accept_bulk", |lua, this, (table, visitor, writable): AcceptArguments| {
         let visitor = ScriptVisitor::of(visitor)?.ok_or_else(|| no_visitor("accept_bulk"))?;
         let (keys, writes) = (keys(lua, &table)?, writable.unwrap_or(true));
-        visitor.tell(&this.world, "visit_before")?;
-        let done = this.attempt_calling(|reach| {
+        visitor.call_method(&this.context, "visit_before")?;
+        let done = this.attempt_calling(|handle| {
             let each = || {
                 for key in &keys {
-                    if let Err(trouble) = visitor.visit(lua, &this.world, reach, key, None, writes)? {
-                        return Ok(Err(trouble));
+                    if let Err(error) = visitor.visit(lua, &this.context, handle, key, None, writes)? {
+                        return Ok(Err(error));
                     }
                 }
                 Ok(Ok(()))
             };
-            if writes { reach.atomically(&this.world, each) } else { each() }
+            if writes { handle.atomically(&this.context, each) } else { each() }
         })?;
-        visitor.tell(&this.world, "visit_after")?;
+        visitor.call_method(&this.context, "visit_after")?;
         Ok(done.is_some())
     });
     methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, CountLimit)| {
-        let found = this.attempt_calling(|reach| {
-            let all = RecordIter::with_prefix(reach.clone(), &prefix.as_bytes());
-            find(&this.world, all, max, |_| true)
+        let found = this.attempt_calling(|handle| {
+            let all = RecordIter::with_prefix(handle.clone(), &prefix.as_bytes());
+            find(&this.context, all, max, |_| true)
         });
         array(lua, found?)
     });
     methods.add_method("match_regex", |lua, this, (pattern, max): (LuaString, CountLimit)| {
-        let found = this.attempt_calling(|reach| {
+        let found = this.attempt_calling(|handle| {
             let Some(regex) = regex(&pattern.as_bytes()) else {
                 return Ok(Err(ScriptError::COMPILATION));
             };
-            find(&this.world, RecordIter::new(reach.clone()), max, |key| regex.is_match(key))
+            find(&this.context, RecordIter::new(handle.clone()), max, |key| regex.is_match(key))
         });
         array(lua, found?)
     });
-    type Similar = (LuaString, CountLimit, Option<bool>, CountLimit);
-    methods.add_method("match_similar", |lua, this, (origin, range, utf, max): Similar| {
-        let found = this.attempt(|reach| {
+    type SimilarArguments = (LuaString, CountLimit, Option<bool>, CountLimit);
+    methods.add_method("match_similar", |lua, this, (origin, range, utf, max): SimilarArguments| {
+        let found = this.attempt(|handle| {
             let symbols = if utf.unwrap_or(false) { KeySymbols::Characters } else { KeySymbols::Bytes };
-            Ok(Ok(reach.match_similar(&origin.as_bytes(), range.0, symbols, max.0)?))
+            Ok(Ok(handle.match_similar(&origin.as_bytes(), range.0, symbols, max.0)?))
         });
         array(lua, found.map(|found| found.into_iter().map(|(key, _)| key).collect()))
     });

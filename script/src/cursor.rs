@@ -1,13 +1,12 @@
-//! `Cursor`: the script object for a position among the records.
-//!
-//! Its movement is implemented by `KyotoCursor`.
+//! Defines `Cursor`, the script object for a position among the records. `KyotoCursor` implements
+//! its movement.
 
 use crate::arguments::NumberArgument;
+use crate::context::ScriptContext;
 use crate::database::{DatabaseObject, no_visitor, pair};
 use crate::error::{CallResult, ErrorObject, ScriptError};
 use crate::source::DatabaseHandle;
 use crate::visitor::{ScriptVisitor, ShownRecord, time};
-use crate::world::ScriptContext;
 use mlua::{
     AnyUserData, IntoLuaMulti, Lua, LuaString, MetaMethod, MultiValue, Table, UserData, UserDataMethods,
     Value,
@@ -18,28 +17,28 @@ use todana::Records;
 use todana::kyoto::{CursorEntry, KyotoCursor};
 
 pub(crate) struct CursorObject {
-    world: Arc<ScriptContext>,
-    /// `None` after the cursor is disabled.
+    context: Arc<ScriptContext>,
+    /// The cursor, or `None` after the script has disabled it.
     cursor: Mutex<Option<KyotoCursor<DatabaseHandle>>>,
-    trouble: Arc<Mutex<ScriptError>>,
+    error: Arc<Mutex<ScriptError>>,
 }
 
-type Moved = todana::Result<bool>;
+type MoveResult = todana::Result<bool>;
 
 impl CursorObject {
-    /// Creates a cursor of a database object and stores a reference to that object.
+    /// Creates a cursor of a database object, and keeps a reference to that object.
     pub(crate) fn open(lua: &Lua, database: &AnyUserData) -> mlua::Result<AnyUserData> {
         let object = {
             let database = database.borrow::<DatabaseObject>()?;
-            let open = |reach: DatabaseHandle| {
-                let name = reach.source().name().clone();
-                KyotoCursor::new(reach, &name)
+            let open = |handle: DatabaseHandle| {
+                let name = handle.source().name().clone();
+                KyotoCursor::new(handle, &name)
             };
-            let cursor = database.told(database.reach()).map(open);
+            let cursor = database.keep_error(database.handle()).map(open);
             CursorObject {
-                world: Arc::clone(&database.world),
+                context: Arc::clone(&database.context),
                 cursor: Mutex::new(cursor),
-                trouble: Arc::clone(&database.trouble),
+                error: Arc::clone(&database.error),
             }
         };
         let cursor = lua.create_userdata(object)?;
@@ -55,8 +54,8 @@ impl CursorObject {
         self.moves(KyotoCursor::first);
     }
 
-    fn told<T>(&self, done: CallResult<T>) -> Option<T> {
-        done.map_err(|trouble| *self.trouble.lock() = trouble).ok()
+    fn keep_error<T>(&self, done: CallResult<T>) -> Option<T> {
+        done.map_err(|error| *self.error.lock() = error).ok()
     }
 
     fn attempt<T>(
@@ -67,17 +66,17 @@ impl CursorObject {
             Some(cursor) => run(cursor).unwrap_or_else(|error| Err(ScriptError::of(&error))),
             None => Err(ScriptError::NOT_OPENED),
         };
-        self.told(done)
+        self.keep_error(done)
     }
 
-    fn moves(&self, go: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> Moved) -> bool {
+    fn moves(&self, go: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> MoveResult) -> bool {
         let moved = |cursor: &mut KyotoCursor<DatabaseHandle>| {
             Ok(if go(cursor)? { Ok(()) } else { Err(ScriptError::NO_RECORD) })
         };
         self.attempt(moved).is_some()
     }
 
-    fn moves_back(&self, go: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> Moved) -> bool {
+    fn moves_back(&self, go: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> MoveResult) -> bool {
         let is_ordered = |cursor: &mut KyotoCursor<DatabaseHandle>| {
             Ok(if cursor.records().is_ordered() { Ok(()) } else { Err(ScriptError::NOT_HERE) })
         };
@@ -85,28 +84,28 @@ impl CursorObject {
     }
 
     /// Reads the record at the cursor.
-    fn look(&self, steps: bool) -> Option<CursorEntry> {
+    fn read(&self, steps: bool) -> Option<CursorEntry> {
         self.attempt(|cursor| Ok(cursor.read(steps)?.ok_or(ScriptError::NO_RECORD)))
     }
 
-    /// Removes the record at the cursor, and moves to the next one.
+    /// Removes the record at the cursor, and moves the cursor to the next record.
     fn take(&self) -> Option<CursorEntry> {
         self.attempt(|cursor| Ok(cursor.take()?.ok_or(ScriptError::NO_RECORD)))
     }
 
     fn accept(&self, lua: &Lua, visitor: &ScriptVisitor, writes: bool, steps: bool) -> mlua::Result<bool> {
         let place = self.attempt(|cursor| {
-            let found = cursor.at_record(|reach, key| {
-                Ok(ShownRecord::read(reach, key)?.map(|seen| (reach.clone(), key.to_vec(), seen)))
+            let found = cursor.at_record(|handle, key| {
+                Ok(ShownRecord::read(handle, key)?.map(|seen| (handle.clone(), key.to_vec(), seen)))
             });
             Ok(found?.ok_or(ScriptError::NO_RECORD))
         });
-        let Some((reach, key, seen)) = place else { return Ok(false) };
+        let Some((handle, key, seen)) = place else { return Ok(false) };
         // The cursor is not locked here, so the visitor may move it.
-        let done = visitor.visit(lua, &self.world, &reach, &key, Some(seen), writes)?;
-        let is_done = self.told(done).is_some();
+        let done = visitor.visit(lua, &self.context, &handle, &key, Some(seen), writes)?;
+        let is_done = self.keep_error(done).is_some();
         self.attempt(|cursor| {
-            if cursor.key() == Some(&key) && (steps || !reach.contains(&key)?) {
+            if cursor.key() == Some(&key) && (steps || !handle.contains(&key)?) {
                 cursor.advance()?;
             }
             Ok(Ok(()))
@@ -119,8 +118,8 @@ fn string(lua: &Lua, bytes: Option<Vec<u8>>) -> mlua::Result<Option<LuaString>> 
     bytes.map(|bytes| lua.create_string(bytes)).transpose()
 }
 
-/// Returns key, value and time; one `nil` for no record.
-fn trio(lua: &Lua, found: Option<CursorEntry>) -> mlua::Result<MultiValue> {
+/// Returns the key, the value and the time of a record, or a single `nil` if there is no record.
+fn key_value_time(lua: &Lua, found: Option<CursorEntry>) -> mlua::Result<MultiValue> {
     let Some(entry) = found else { return Value::Nil.into_lua_multi(lua) };
     let time = entry.time_number();
     let mut all = pair(lua, Some((entry.value, time)))?;
@@ -135,7 +134,7 @@ impl UserData for CursorObject {
             Ok(())
         });
         methods.add_function("db", |_, this: AnyUserData| this.user_value::<Value>());
-        methods.add_method("error", |_, this, ()| Ok(ErrorObject::from(this.trouble.lock().clone())));
+        methods.add_method("error", |_, this, ()| Ok(ErrorObject::from(this.error.lock().clone())));
         methods.add_method("jump", |_, this, key: Option<LuaString>| {
             Ok(this.moves(|cursor| match &key {
                 Some(key) => cursor.jump(&key.as_bytes()),
@@ -150,32 +149,33 @@ impl UserData for CursorObject {
         });
         methods.add_method("step", |_, this, ()| Ok(this.moves(KyotoCursor::step)));
         methods.add_method("step_back", |_, this, ()| Ok(this.moves_back(KyotoCursor::step_back)));
-        methods
-            .add_method("get", |lua, this, steps: Option<bool>| trio(lua, this.look(steps.unwrap_or(false))));
+        methods.add_method("get", |lua, this, steps: Option<bool>| {
+            key_value_time(lua, this.read(steps.unwrap_or(false)))
+        });
         methods.add_method("get_key", |lua, this, steps: Option<bool>| {
-            string(lua, this.look(steps.unwrap_or(false)).map(|entry| entry.key))
+            string(lua, this.read(steps.unwrap_or(false)).map(|entry| entry.key))
         });
         methods.add_method("get_value", |lua, this, steps: Option<bool>| {
-            string(lua, this.look(steps.unwrap_or(false)).map(|entry| entry.value))
+            string(lua, this.read(steps.unwrap_or(false)).map(|entry| entry.value))
         });
-        type Set = (LuaString, NumberArgument, Option<bool>);
-        methods.add_method("set_value", |_, this, (value, said, steps): Set| {
+        type SetValueArguments = (LuaString, NumberArgument, Option<bool>);
+        methods.add_method("set_value", |_, this, (value, time_argument, steps): SetValueArguments| {
             let stored = this.attempt(|cursor| {
-                let time = time(said.0, cursor.records().source().database().now().0);
+                let time = time(time_argument.0, cursor.records().source().database().now().0);
                 let stored = cursor.replace(&value.as_bytes(), time, steps.unwrap_or(false))?;
                 Ok(if stored { Ok(()) } else { Err(ScriptError::NO_RECORD) })
             });
             Ok(stored.is_some())
         });
-        methods.add_method("seize", |lua, this, ()| trio(lua, this.take()));
+        methods.add_method("seize", |lua, this, ()| key_value_time(lua, this.take()));
         methods.add_method("remove", |_, this, ()| Ok(this.take().is_some()));
-        type Accept = (Value, Option<bool>, Option<bool>);
-        methods.add_method("accept", |lua, this, (visitor, writable, steps): Accept| {
+        type AcceptArguments = (Value, Option<bool>, Option<bool>);
+        methods.add_method("accept", |lua, this, (visitor, writable, steps): AcceptArguments| {
             let visitor = ScriptVisitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
             this.accept(lua, &visitor, writable.unwrap_or(true), steps.unwrap_or(false))
         });
         methods.add_meta_method(MetaMethod::Call, |lua, this, _: MultiValue| {
-            let mut all = trio(lua, this.look(true))?;
+            let mut all = key_value_time(lua, this.read(true))?;
             all.truncate(2);
             Ok(all)
         });
@@ -189,8 +189,8 @@ impl UserData for CursorObject {
     }
 }
 
-/// Creates the class.
-pub(crate) fn class(lua: &Lua, _world: &Arc<ScriptContext>) -> mlua::Result<Table> {
+/// Creates the class `Cursor`.
+pub(crate) fn class(lua: &Lua, _context: &Arc<ScriptContext>) -> mlua::Result<Table> {
     let class = lua.create_table()?;
     let new = |lua: &Lua, (_, database): (Value, AnyUserData)| CursorObject::open(lua, &database);
     class.set("new", lua.create_function(new)?)?;

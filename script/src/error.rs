@@ -1,4 +1,4 @@
-//! Errors of databases as scripts see them.
+//! Defines the errors of databases as scripts see them.
 
 use crate::arguments::{NumberArgument, TextArgument};
 use mlua::{Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
@@ -20,7 +20,7 @@ const NAMES: [(u32, &str, &str); 11] = [
     (15, "MISC", "miscellaneous error"),
 ];
 
-/// A code and its message.
+/// An error of a database: its code and its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptError {
     code: u32,
@@ -80,12 +80,12 @@ pub(crate) fn message(error: &mlua::Error) -> String {
     }
 }
 
-/// The script object `Error`.
+/// The script object `Error`, which holds the last error of a database object.
 pub(crate) struct ErrorObject(Mutex<ScriptError>);
 
 impl From<ScriptError> for ErrorObject {
-    fn from(trouble: ScriptError) -> ErrorObject {
-        ErrorObject(Mutex::new(trouble))
+    fn from(error: ScriptError) -> ErrorObject {
+        ErrorObject(Mutex::new(error))
     }
 }
 
@@ -99,8 +99,8 @@ impl UserData for ErrorObject {
             Ok(Value::Nil)
         });
         methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
-            let trouble = this.0.lock();
-            Ok(format!("{}: {}", trouble.name(), trouble.text))
+            let error = this.0.lock();
+            Ok(format!("{}: {}", error.name(), error.text))
         });
     }
 }
@@ -110,7 +110,7 @@ fn made(code: NumberArgument, text: TextArgument) -> ScriptError {
     ScriptError { code: code.0.unwrap_or_default() as u32, text: text.into() }
 }
 
-/// Creates the class.
+/// Creates the class `Error`.
 pub(crate) fn class(lua: &Lua) -> mlua::Result<Table> {
     let class = lua.create_table()?;
     for (code, word, _) in NAMES {

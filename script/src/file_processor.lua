@@ -1,4 +1,5 @@
--- The class of those who are shown the files of a database.
+-- The class of file processors, which are called with the path of a database. Scripts replace
+-- `process`.
 local FileProcessor = {}
 
 function FileProcessor:new()

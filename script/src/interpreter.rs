@@ -1,11 +1,13 @@
-//! The Lua interpreter of one worker.
+//! Runs the procedures of a program in a Lua interpreter. Each worker has an interpreter of its
+//! own.
 
 use crate::arguments::text;
+use crate::context::{ScriptContext, ScriptOptions};
 use crate::database::DatabaseObject;
 use crate::error::{self, message};
-use crate::source::{DatabaseHandle, Source};
-use crate::world::{Options, ScriptContext};
-use crate::{LoadError, Program, cursor, database_words, sandbox, visitor, words};
+use crate::source::{DatabaseHandle, ScriptDatabase};
+use crate::tyrant::InterpreterShare;
+use crate::{LoadError, Program, cursor, database_methods, functions, sandbox, visitor};
 use mlua::{Function, Lua, Table, Value};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,9 +25,9 @@ pub mod codes {
     pub const INVALID: u32 = 2;
     /// The stored data does not satisfy the condition.
     pub const LOGIC: u32 = 3;
-    /// A wait ended without a signal.
+    /// The wait ended without a signal.
     pub const TIMED_OUT: u32 = 4;
-    /// An internal error; also the code of procedures that end with a Lua error.
+    /// An internal error. A procedure that ends with a Lua error has this code, too.
     pub const INTERNAL: u32 = 5;
 }
 
@@ -34,27 +36,29 @@ pub mod codes {
 /// With a smaller stack such a script ends the process.
 pub const STACK_SIZE: usize = 8 << 20;
 
-/// The version that scripts see, which is the original's.
+/// The version that scripts can read. It is the version of the original.
 const VERSION: &str = "0.9.56";
 
 /// The outcome of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// The return code of the procedure ([`codes`]); [`codes::INTERNAL`] if it failed.
+pub struct ProcedureOutcome {
+    /// The return code of the procedure ([`codes`]), or [`codes::INTERNAL`] if it failed.
     pub code: u32,
-    /// The output of the procedure.
+    /// The error of a failed procedure, with file and line. The error has been logged.
     pub output: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The error of a failed procedure, with file and line. It has been logged.
     pub error: Option<String>,
 }
 
-/// A loaded program with access to databases: one for each worker.
+/// A loaded program with access to databases.
 pub struct Interpreter {
     lua: Lua,
-    world: Arc<ScriptContext>,
-    /// The globals before the program was loaded, which are not procedures.
+    context: Arc<ScriptContext>,
+    /// The names that existed before the program was loaded. They are not procedures.
     words: Table,
     program: Program,
+    /// The part in the state that interpreters with Tokyo Tyrant's functions share.
+    pub(crate) share: Option<Arc<InterpreterShare>>,
 }
 
 impl fmt::Debug for Interpreter {
@@ -64,50 +68,61 @@ impl fmt::Debug for Interpreter {
 }
 
 impl Interpreter {
-    /// Loads a program for a worker. `thread` is the worker's number, which scripts can query.
-    /// `databases` are the accessible databases; the first one is `db`. Statements outside of
-    /// functions run now, and their errors are returned.
+    /// Loads a program for a worker. `thread` is the number of the worker, which scripts can query.
+    /// `databases` are the databases to which the script has access; the first of them is `db`. The
+    /// statements outside of functions run now. If one of them fails, returns the error.
     pub fn new(
         program: &Program,
-        databases: Vec<Arc<dyn Source>>,
+        databases: Vec<Arc<dyn ScriptDatabase>>,
         thread: usize,
-        options: &Options,
+        options: &ScriptOptions,
+    ) -> Result<Interpreter, LoadError> {
+        Interpreter::load(program, options, |lua, context| {
+            let reaches: Vec<_> =
+                databases.into_iter().map(|source| DatabaseHandle::new(source, context)).collect();
+            let kyoto = vocabulary(lua, context, &reaches, thread)?;
+            lua.globals().set("__kyototycoon__", kyoto)
+        })
+    }
+
+    /// Loads a program with the vocabulary that `define` adds to the globals.
+    pub(crate) fn load(
+        program: &Program,
+        options: &ScriptOptions,
+        define: impl FnOnce(&Lua, &Arc<ScriptContext>) -> mlua::Result<()>,
     ) -> Result<Interpreter, LoadError> {
         let load = || -> mlua::Result<Interpreter> {
-            let lua = sandbox::machine(options)?;
-            let world = Arc::new(ScriptContext::new(options));
-            let reaches: Vec<_> =
-                databases.into_iter().map(|source| DatabaseHandle::new(source, &world)).collect();
-            let kyoto = vocabulary(&lua, &world, &reaches, thread)?;
-            lua.globals().set("__kyototycoon__", kyoto)?;
-            sandbox::close(&lua, &world)?;
+            let lua = sandbox::new_interpreter(options)?;
+            let context = Arc::new(ScriptContext::new(options));
+            define(&lua, &context)?;
+            sandbox::close(&lua, &context)?;
             let words = lua.create_table()?;
             for pair in lua.globals().pairs::<Value, Value>() {
                 let (name, word) = pair?;
                 words.raw_set(name, word)?;
             }
-            let mut interpreter = Interpreter { lua, world, words, program: program.clone() };
+            let mut interpreter = Interpreter { lua, context, words, program: program.clone(), share: None };
             interpreter.bounded(None, |lua| program.chunk(lua).exec())?;
             Ok(interpreter)
         };
         load().map_err(|error| LoadError(message(&error)))
     }
 
-    /// Runs code of the script within all limits. If a transaction is still open afterwards, it is
-    /// aborted and the call fails, because a successful call promises that its changes are stored.
-    fn bounded<T>(
+    /// Runs code of the script within all limits. If a transaction is still open afterwards, aborts
+    /// it and fails, because a successful call promises that its changes are stored.
+    pub(crate) fn bounded<T>(
         &mut self,
         called_off: Option<&Arc<AtomicBool>>,
         run: impl FnOnce(&Lua) -> mlua::Result<T>,
     ) -> mlua::Result<T> {
-        self.world.deadline.begin(self.world.options.time_max, called_off.cloned());
-        self.world.forget_overlooked();
-        self.lua.set_memory_limit(self.world.options.memory_max)?;
+        self.context.deadline.begin(self.context.options.time_max, called_off.cloned());
+        self.context.reset_ignored_errors();
+        self.lua.set_memory_limit(self.context.options.memory_max)?;
         let outcome = run(&self.lua);
-        self.world.deadline.end();
-        // The code after the script is not subject to its memory limit.
+        self.context.deadline.end();
+        // The code that runs after the script has no memory limit.
         self.lua.set_memory_limit(0)?;
-        let was_open = self.world.abort_all();
+        let was_open = self.context.abort_all();
         let outcome = outcome.and_then(|value| match was_open {
             false => Ok(value),
             true => Err(mlua::Error::runtime(
@@ -120,23 +135,24 @@ impl Interpreter {
         outcome
     }
 
-    /// Calls a procedure, which is a function of the program; returns `None` if no procedure has
-    /// this name.
+    /// Calls a procedure, which is a function of the program. Returns `None` if the program has no
+    /// such function.
     pub fn call<'i>(
         &mut self,
         name: &[u8],
         input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
-    ) -> Option<Outcome> {
+    ) -> Option<ProcedureOutcome> {
         self.run(name, input, None)
     }
 
-    /// Calls a procedure, and ends it within about a second after `called_off` is set.
+    /// Calls a procedure like `call`, and ends it within about a second after `called_off` becomes
+    /// true.
     pub fn call_unless<'i>(
         &mut self,
         name: &[u8],
         input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
         called_off: &Arc<AtomicBool>,
-    ) -> Option<Outcome> {
+    ) -> Option<ProcedureOutcome> {
         self.run(name, input, Some(called_off))
     }
 
@@ -145,7 +161,7 @@ impl Interpreter {
         name: &[u8],
         input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
         called_off: Option<&Arc<AtomicBool>>,
-    ) -> Option<Outcome> {
+    ) -> Option<ProcedureOutcome> {
         let procedure = self.procedure(name)?;
         let outcome = self.bounded(called_off, |lua| {
             let (given, taken) = (lua.create_table()?, lua.create_table()?);
@@ -160,17 +176,17 @@ impl Interpreter {
                     output.insert(name, value);
                 }
             }
-            Ok(Outcome { code: code_of(lua, code)?, output, error: None })
+            Ok(ProcedureOutcome { code: code_of(lua, code)?, output, error: None })
         });
         Some(outcome.unwrap_or_else(|error| {
             let error = message(&error);
             let name = name.escape_ascii();
             tracing::error!("procedure \"{name}\" of {} has failed: {error}", self.program.name);
-            Outcome { code: codes::INTERNAL, output: BTreeMap::new(), error: Some(error) }
+            ProcedureOutcome { code: codes::INTERNAL, output: BTreeMap::new(), error: Some(error) }
         }))
     }
 
-    fn procedure(&self, name: &[u8]) -> Option<Function> {
+    pub(crate) fn procedure(&self, name: &[u8]) -> Option<Function> {
         let name = self.lua.create_string(name).ok()?;
         let value: Value = self.lua.globals().raw_get(&name).ok()?;
         let word: Value = self.words.raw_get(name).ok()?;
@@ -190,8 +206,8 @@ fn code_of(lua: &Lua, value: Value) -> mlua::Result<u32> {
 
 fn vocabulary(
     lua: &Lua,
-    world: &Arc<ScriptContext>,
-    reaches: &[DatabaseHandle],
+    context: &Arc<ScriptContext>,
+    databases: &[DatabaseHandle],
     thread: usize,
 ) -> mlua::Result<Table> {
     let kyoto = lua.create_table()?;
@@ -206,19 +222,20 @@ fn vocabulary(
     }
     kyoto.set("VERSION", VERSION)?;
     kyoto.set("thid", thread)?;
-    words::define(lua, world, &kyoto)?;
+    functions::define(lua, context, &kyoto)?;
     kyoto.set("Error", error::class(lua)?)?;
     visitor::define(lua, &kyoto)?;
-    kyoto.set("Cursor", cursor::class(lua, world)?)?;
-    kyoto.set("DB", database_words::class(lua, world)?)?;
+    kyoto.set("Cursor", cursor::class(lua, context)?)?;
+    kyoto.set("DB", database_methods::class(lua, context)?)?;
     let all = lua.create_table()?;
-    for reach in reaches {
-        let object = lua.create_userdata(DatabaseObject::given(world, reach.clone()))?;
-        // Each database is also available by its name; of equal names the last one counts.
-        let name = reach.source().name();
+    for database in databases {
+        let object = lua.create_userdata(DatabaseObject::given(context, database.clone()))?;
+        // Each database is also available by its name. If two databases have the same name, the
+        // last one counts.
+        let name = database.source().name();
         let base = name.path.as_deref().and_then(|path| path.file_name()).map(OsStr::as_encoded_bytes);
-        for word in base.into_iter().chain([name.label().as_bytes()]) {
-            all.raw_set(lua.create_string(word)?, &object)?;
+        for alias in base.into_iter().chain([name.label().as_bytes()]) {
+            all.raw_set(lua.create_string(alias)?, &object)?;
         }
         all.push(object)?;
     }

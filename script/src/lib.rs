@@ -4,7 +4,7 @@
 //! Program      the text of the procedures, checked
 //! Interpreter  one for each worker: the loaded program and its databases
 //! call --> a procedure, bounded in time and memory --> its outcome
-//! Source       a database that the caller makes available
+//! ScriptDatabase       a database that the caller makes available
 //! ```
 //!
 //! A procedure never runs inside a visit of an engine. To decide on a record, it reads the record
@@ -17,7 +17,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use todana::Db;
-//! use todana_script::{Interpreter, Options, Program};
+//! use todana_script::{Interpreter, ScriptOptions, Program};
 //!
 //! let text = b"function hit(input, output)
 //!     output.hits = __kyototycoon__.db:increment(input.page, 1)
@@ -25,7 +25,8 @@
 //! end";
 //! let program = Program::new("hits.lua", text)?;
 //! let db = Db::open("mem:hash").map_err(|error| error.to_string()).unwrap();
-//! let mut interpreter = Interpreter::new(&program, vec![Arc::new(db)], 0, &Options::default())?;
+//! let options = ScriptOptions::default();
+//! let mut interpreter = Interpreter::new(&program, vec![Arc::new(db)], 0, &options)?;
 //! interpreter.call(b"hit", [(&b"page"[..], &b"/"[..])]);
 //! let outcome = interpreter.call(b"hit", [(&b"page"[..], &b"/"[..])]).unwrap();
 //! assert_eq!(outcome.code, 0);
@@ -36,11 +37,14 @@
 
 mod arguments;
 mod bulk;
+mod context;
 mod cursor;
 mod database;
-mod database_words;
+mod database_methods;
+mod entire_database;
 mod error;
 mod files;
+mod functions;
 mod interpreter;
 mod limits;
 mod map_reduce;
@@ -49,13 +53,11 @@ mod program;
 mod sandbox;
 mod source;
 mod strings;
-mod turn;
+mod transaction_turn;
+pub mod tyrant;
 mod visitor;
-mod whole;
-mod words;
-mod world;
 
-pub use interpreter::{Interpreter, Outcome, STACK_SIZE, codes};
+pub use context::ScriptOptions;
+pub use interpreter::{Interpreter, ProcedureOutcome, STACK_SIZE, codes};
 pub use program::{LoadError, Program};
-pub use source::Source;
-pub use world::Options;
+pub use source::ScriptDatabase;

@@ -1,18 +1,20 @@
-//! The time limit of a call.
+//! Enforces the time limit of a call.
 
 use mlua::{HookTriggers, Lua, VmState};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// The number of Lua instructions between two checks. A check costs less than a tenth of them. A
-/// single instruction may call a C function that copies all memory.
+/// The number of Lua instructions between two checks. A check costs less than a tenth of the time
+/// of these instructions. The number is not higher, because a single instruction may call a C
+/// function that copies all memory.
 const INSTRUCTIONS: u32 = 1_000;
-/// The time for which a cancelled call continues, so that a short call ends normally.
+/// The time for which a cancelled call may continue, so that a short call ends normally.
 const GRACE: Duration = Duration::from_secs(1);
 /// The interval at which a sleeping call checks for cancellation.
-const NAP: Duration = Duration::from_millis(20);
+const CANCELLATION_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The deadline of the current call. Clones share it.
 #[derive(Clone, Default)]
@@ -39,7 +41,7 @@ impl CallTimes {
     }
 }
 
-/// A pause of the deadline; it ends on drop.
+/// A pause of the deadline, which ends on drop.
 pub(crate) struct DeadlinePause<'d>(&'d Deadline);
 
 impl Drop for DeadlinePause<'_> {
@@ -63,16 +65,16 @@ impl Deadline {
         *self.0.lock() = CallTimes::default();
     }
 
-    /// Pauses the deadline until the returned value is dropped, for work that is not the script's
-    /// own. Cancellation still works.
+    /// Pauses the deadline until the returned value is dropped, for work that the script does not
+    /// control. The call can still be cancelled.
     pub(crate) fn pause(&self) -> DeadlinePause<'_> {
         let mut times = self.0.lock();
         times.paused_since = times.paused_since.or_else(|| Some(Instant::now()));
         DeadlinePause(self)
     }
 
-    /// Fails if the deadline has passed or the call was cancelled, and on every later check of the
-    /// same call.
+    /// Fails if the deadline has passed or the call was cancelled. Every later check of the same
+    /// call then fails, too.
     pub(crate) fn check(&self) -> mlua::Result<()> {
         if self.0.lock().is_called_off() {
             return Err(mlua::Error::runtime("the server is stopping"));
@@ -95,7 +97,27 @@ impl Deadline {
         }
     }
 
-    /// Sleeps, at most until the deadline.
+    /// Runs work that takes no notice of the deadline, but of a flag. Sets the flag once the time of
+    /// the call is over, or the call was cancelled.
+    pub(crate) fn cancel_late<T>(&self, work: impl FnOnce(&Arc<AtomicBool>) -> T) -> T {
+        let flag = Arc::new(AtomicBool::new(false));
+        let (end, ended) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let ended = ended;
+                while ended.recv_timeout(CANCELLATION_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    if self.left().is_zero() {
+                        flag.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+            // Dropped after the work, also if the work panics.
+            let _end = end;
+            work(&flag)
+        })
+    }
+
+    /// Sleeps for this time, or until the deadline if that is earlier.
     pub(crate) fn sleep(&self, wanted: Duration) {
         let since = Instant::now();
         loop {
@@ -103,7 +125,7 @@ impl Deadline {
             if left.is_zero() {
                 return;
             }
-            std::thread::sleep(left.min(NAP));
+            std::thread::sleep(left.min(CANCELLATION_INTERVAL));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Lua 5.1 patterns, matched step by step, so that a call can be ended at its deadline.
+//! Matches Lua 5.1 patterns step by step, so that a call can be ended at its deadline.
 //!
 //! Lua's own matcher is a C function: no hook runs within it, and `("a-"):rep(8) .. "b"` takes
 //! years for a few kilobytes of text. As in Lua, a pattern ends at its first NUL.
@@ -8,15 +8,15 @@
 
 /// The maximum number of captures in a pattern.
 const CAPTURES_MAX: usize = 32;
-/// The maximum recursion depth of a match: one level for each repeated item and each parenthesis.
-/// Lua 5.1 is limited only by the stack; later versions have this limit.
+/// The maximum recursion depth of a match. Each repeated item and each parenthesis adds a level. In
+/// Lua 5.1 only the size of the stack limits the depth; later versions of Lua have this limit.
 const DEPTH_MAX: usize = 200;
 /// The number of steps between two checks of the deadline.
 const STEPS: usize = 1 << 14;
-/// The number of bytes of a set or a piece whose comparison counts as one step.
+/// The number of bytes that count as one step in the comparison of a set or a piece.
 const BYTES_A_STEP: usize = 64;
 
-/// The reason why there is no result: the text of Lua's error, or the error of `tick`.
+/// The reason why a match ended without a result: the text of Lua's error, or the error of `tick`.
 pub(crate) enum MatchError<E> {
     Wrong(&'static str),
     Ended(E),
@@ -43,7 +43,7 @@ pub(crate) struct PatternMatcher<'m, F> {
     tick: F,
 }
 
-type Outcome<E> = Result<Option<usize>, MatchError<E>>;
+type MatchOutcome<E> = Result<Option<usize>, MatchError<E>>;
 
 impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
     /// Creates a matcher. `tick` is called periodically and can end the match. `pattern` must not
@@ -53,7 +53,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
     }
 
     /// Matches at a position of the text, and returns the end of the match.
-    pub(crate) fn at(&mut self, start: usize) -> Outcome<E> {
+    pub(crate) fn at(&mut self, start: usize) -> MatchOutcome<E> {
         self.captures.clear();
         self.depth = 0;
         self.run(start, 0)
@@ -64,8 +64,8 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         self.captures.len()
     }
 
-    /// Returns a capture of the last match, which extends from `start` to `end`. Without captures,
-    /// the first one is the entire match.
+    /// Returns a capture of the last match, which extends from `start` to `end`. If the pattern has
+    /// no captures, the first capture is the entire match.
     pub(crate) fn capture(
         &self,
         index: usize,
@@ -84,8 +84,8 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         self.step_over(0)
     }
 
-    /// Counts a step that compares `bytes` bytes, so that a long set or piece costs as many steps
-    /// as it takes time.
+    /// Counts the steps of a comparison of `bytes` bytes, so that the number of steps is in
+    /// proportion to the time.
     fn step_over(&mut self, bytes: usize) -> Result<(), MatchError<E>> {
         self.steps += 1 + bytes / BYTES_A_STEP;
         if self.steps >= STEPS {
@@ -95,13 +95,13 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         Ok(())
     }
 
-    /// Returns a byte of the pattern; NUL at its end.
+    /// Returns the byte at this position of the pattern, or NUL at the end of the pattern.
     fn byte(&self, at: usize) -> u8 {
         self.pattern.get(at).copied().unwrap_or(0)
     }
 
     /// Matches the pattern from `p` with the text from `s`.
-    fn run(&mut self, s: usize, p: usize) -> Outcome<E> {
+    fn run(&mut self, s: usize, p: usize) -> MatchOutcome<E> {
         if self.depth >= DEPTH_MAX {
             return Err(MatchError::Wrong("pattern too complex"));
         }
@@ -111,7 +111,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         outcome
     }
 
-    fn items(&mut self, mut s: usize, mut p: usize) -> Outcome<E> {
+    fn items(&mut self, mut s: usize, mut p: usize) -> MatchOutcome<E> {
         loop {
             self.step()?;
             if p >= self.pattern.len() {
@@ -156,8 +156,9 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         }
     }
 
-    /// Matches as many repetitions as possible, then fewer, down to `least`.
-    fn most(&mut self, from: usize, least: usize, p: usize, end: usize) -> Outcome<E> {
+    /// Matches as many repetitions as possible, and then fewer and fewer, until the rest of the
+    /// pattern matches. There must be at least `least` repetitions.
+    fn most(&mut self, from: usize, least: usize, p: usize, end: usize) -> MatchOutcome<E> {
         let mut s = from;
         while self.fits(s, p, end) {
             self.step_over(end - p)?;
@@ -175,7 +176,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         }
     }
 
-    fn fewest(&mut self, mut s: usize, p: usize, end: usize) -> Outcome<E> {
+    fn fewest(&mut self, mut s: usize, p: usize, end: usize) -> MatchOutcome<E> {
         loop {
             self.step_over(end - p)?;
             if let Some(found) = self.run(s, end + 1)? {
@@ -188,7 +189,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         }
     }
 
-    fn open(&mut self, capture: PatternCapture, s: usize, p: usize) -> Outcome<E> {
+    fn open(&mut self, capture: PatternCapture, s: usize, p: usize) -> MatchOutcome<E> {
         if self.captures.len() >= CAPTURES_MAX {
             return Err(MatchError::Wrong("too many captures"));
         }
@@ -200,7 +201,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         Ok(found)
     }
 
-    fn close(&mut self, s: usize, p: usize) -> Outcome<E> {
+    fn close(&mut self, s: usize, p: usize) -> MatchOutcome<E> {
         let is_open = |capture: &PatternCapture| matches!(capture, PatternCapture::Open(_));
         let Some(index) = self.captures.iter().rposition(is_open) else {
             return Err(MatchError::Wrong("invalid pattern capture"));
@@ -214,8 +215,8 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         Ok(found)
     }
 
-    /// Matches the content of a capture again. A position capture never matches.
-    fn again(&mut self, s: usize, digit: u8) -> Outcome<E> {
+    /// Matches the text of an earlier capture again. The capture of a position never matches.
+    fn again(&mut self, s: usize, digit: u8) -> MatchOutcome<E> {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         match self.captures.get(index) {
             None | Some(PatternCapture::Open(_)) => Err(MatchError::Wrong("invalid capture index")),
@@ -228,7 +229,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         }
     }
 
-    fn balance(&mut self, s: usize, p: usize) -> Outcome<E> {
+    fn balance(&mut self, s: usize, p: usize) -> MatchOutcome<E> {
         let (opens, closes) = (self.byte(p), self.byte(p + 1));
         if opens == 0 || closes == 0 {
             return Err(MatchError::Wrong("unbalanced pattern"));
@@ -252,9 +253,9 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         Ok(None)
     }
 
-    /// Returns the continuation of the pattern if a set begins at this position. NUL is assumed
-    /// beyond both ends of the text.
-    fn frontier(&mut self, s: usize, p: usize) -> Outcome<E> {
+    /// Matches the frontier pattern `%f[set]`, and returns the position after it. NUL stands for
+    /// the bytes before and after the text.
+    fn frontier(&mut self, s: usize, p: usize) -> MatchOutcome<E> {
         if self.byte(p) != b'[' {
             return Err(MatchError::Wrong("missing '[' after '%f' in pattern"));
         }
@@ -266,7 +267,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         Ok(begins.then_some(end))
     }
 
-    /// Returns the end of the single item at `p`.
+    /// Returns the end of the single pattern item that begins at `p`.
     fn item_end(&self, p: usize) -> Result<usize, MatchError<E>> {
         match self.byte(p) {
             b'%' if p + 1 >= self.pattern.len() => {
@@ -278,7 +279,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
                 if self.byte(at) == b'^' {
                     at += 1;
                 }
-                // The first character of a set may be a bracket.
+                // The first character of a set may be a closing bracket.
                 loop {
                     if at >= self.pattern.len() {
                         return Err(MatchError::Wrong("malformed pattern (missing ']')"));
@@ -308,8 +309,8 @@ impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
         }
     }
 
-    /// Returns true if a byte is in the set from the bracket at `p` to `end`, which is the position
-    /// after its last bracket.
+    /// Returns true if a byte is in the set between the bracket at `p` and the position `end` after
+    /// its closing bracket.
     fn is_in_set(&self, byte: u8, p: usize, end: usize) -> bool {
         let last = end - 1;
         let (mut at, is_meant) = if self.byte(p + 1) == b'^' { (p + 2, false) } else { (p + 1, true) };

@@ -1,16 +1,16 @@
-//! The text of procedures.
+//! Reads and checks the text of procedures.
 
+use crate::context::ScriptOptions;
 use crate::error::message;
 use crate::sandbox;
-use crate::world::Options;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The maximum length of a program, far above that of real programs.
+/// The longest program in bytes, far above the length of real programs.
 const LEN_MAX: u64 = 16 << 20;
 
-/// The reason why a program cannot be used. The message names file and line.
+/// The reason why a program cannot be used. The message names the file and the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadError(pub(crate) String);
 
@@ -22,7 +22,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// The checked text of procedures. Clones share it.
+/// The checked text of procedures. Clones share the text.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) name: Arc<str>,
@@ -42,18 +42,19 @@ impl Program {
         Program::new(&path.display().to_string(), &text)
     }
 
-    /// Creates a program from its text; `name` identifies it in messages. Fails if it is not valid
-    /// Lua.
+    /// Creates a program from its text. `name` identifies the program in messages. Fails if the
+    /// text is not valid Lua.
     pub fn new(name: &str, text: &[u8]) -> Result<Program, LoadError> {
-        // Lua trusts compiled chunks, which can do anything.
+        // Compiled chunks are refused. Lua does not check them, and such a chunk could do anything.
         if text.starts_with(b"\x1b") {
             return Err(LoadError(format!("{name} is compiled: only text is taken")));
         }
-        // The first line may be for a shell.
+        // A first line with `#` is for a shell.
         let is_marked = text.starts_with(b"#");
         let body = if is_marked { [b"--", text].concat() } else { text.to_vec() };
         let program = Program { name: name.into(), text: body.into() };
-        let lua = sandbox::machine(&Options::default()).map_err(|error| LoadError(message(&error)))?;
+        let lua = sandbox::new_interpreter(&ScriptOptions::default())
+            .map_err(|error| LoadError(message(&error)))?;
         program.chunk(&lua).into_function().map_err(|error| LoadError(message(&error)))?;
         Ok(program)
     }

@@ -1,8 +1,9 @@
--- Words of Lua's that would let a script get round its bounds, replaced.
+-- Replaces the functions of Lua with which a script could exceed its limits.
 local in_time, plain = ...
 local type, error = type, error
 
--- Who catches errors shall not catch that the time is over; and errors of ours are text, as Lua's are.
+-- Returns the results of a protected call. `in_time` raises the error again if the script's time is
+-- over, so that scripts cannot catch that. Errors of Todana become text, as Lua's own errors are.
 local function passed(is_fine, ...)
   in_time()
   if is_fine then
@@ -30,11 +31,11 @@ function coroutine.resume(...)
   return passed(resumed(...))
 end
 
--- Compiled chunks are trusted by the machine: only text is taken.
+-- Lua does not verify compiled chunks, so only text is accepted.
 local compiled = loadstring
 function loadstring(text, name)
   if type(text) == "string" and text:byte(1) == 27 then
-    return nil, "compiled chunks are not taken"
+    return nil, "compiled chunks are not accepted"
   end
   return compiled(text, name)
 end

@@ -1,8 +1,8 @@
-//! The selection of Lua's libraries that scripts may use.
+//! Selects the libraries of Lua that scripts may use.
 
+use crate::context::{ScriptContext, ScriptOptions};
 use crate::error::message;
 use crate::strings;
-use crate::world::{Options, ScriptContext};
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const FORBIDDEN: [&str; 4] = ["dofile", "loadfile", "require", "module"];
 const HARMLESS: [&str; 4] = ["clock", "date", "difftime", "time"];
 
 /// Creates an interpreter with the allowed libraries of Lua.
-pub(crate) fn machine(options: &Options) -> mlua::Result<Lua> {
+pub(crate) fn new_interpreter(options: &ScriptOptions) -> mlua::Result<Lua> {
     let mut libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
     #[cfg(feature = "luajit")]
     {
@@ -26,11 +26,11 @@ pub(crate) fn machine(options: &Options) -> mlua::Result<Lua> {
     Lua::new_with(libraries, LuaOptions::default())
 }
 
-/// Removes and replaces forbidden functions. Must be called after all functions of Todana are
+/// Removes or replaces forbidden functions. Must be called after all functions of Todana were
 /// defined.
-pub(crate) fn close(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<()> {
+pub(crate) fn close(lua: &Lua, context: &Arc<ScriptContext>) -> mlua::Result<()> {
     let globals = lua.globals();
-    if !world.options.is_unsafe {
+    if !context.options.is_unsafe {
         for word in FORBIDDEN {
             globals.set(word, Value::Nil)?;
         }
@@ -40,21 +40,22 @@ pub(crate) fn close(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<()> {
         }
         globals.set("os", harmless)?;
     }
-    strings::replace(lua, world)?;
+    strings::replace(lua, context)?;
     globals.get::<Table>("string")?.set("dump", Value::Nil)?;
-    // Its proxies can run code when they are collected, outside of any call.
+    // The objects that `newproxy` creates can run code when they are collected, outside of any
+    // call.
     globals.set("newproxy", Value::Nil)?;
     globals.set(
         "print",
         lua.create_function(|lua, values: MultiValue| {
-            let tell: Function = lua.globals().get("tostring")?;
-            let words = values.into_iter().map(|value| tell.call::<LuaString>(value));
+            let to_string: Function = lua.globals().get("tostring")?;
+            let words = values.into_iter().map(|value| to_string.call::<LuaString>(value));
             let words: Vec<_> = words.map(|word| Ok(word?.to_string_lossy())).collect::<mlua::Result<_>>()?;
             tracing::info!("{}", words.join("\t"));
             Ok(())
         })?,
     )?;
-    let deadline = world.deadline.clone();
+    let deadline = context.deadline.clone();
     let in_time = lua.create_function(move |_, ()| deadline.check())?;
     let plain = lua.create_function(|lua, value: Value| match value {
         Value::Error(error) => Ok(Value::String(lua.create_string(message(&error))?)),
@@ -62,5 +63,5 @@ pub(crate) fn close(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<()> {
     })?;
     let chunk = lua.load(include_str!("sandbox.lua")).set_name("=sandbox");
     chunk.into_function()?.call::<()>((in_time, plain))?;
-    world.deadline.watch(lua)
+    context.deadline.watch(lua)
 }

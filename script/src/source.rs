@@ -1,34 +1,34 @@
-//! A database that scripts can access.
+//! Gives scripts access to a database and to transactions.
 
+use crate::context::{AbortOpenTransaction, ScriptContext};
 use crate::error::{CallResult, ScriptError};
-use crate::turn::TransactionTurn;
-use crate::world::{AbortOpenTransaction, ScriptContext};
+use crate::transaction_turn::TransactionTurn;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use todana::kyoto::KyotoRecords;
-use todana::{Database, Db, Name, Records, RecordsHandle, Transaction};
+use todana::{Database, DatabaseName, Db, Records, RecordsHandle, Transaction};
 use todana_core::Result;
 
-/// The interval at which a script retries while a client's call holds the transaction. Such calls
-/// are short.
+/// The interval at which a script tries again to begin a transaction, while the call of a client
+/// has one. Such calls are short.
 const TRY_AGAIN: Duration = Duration::from_micros(100);
 
 /// A database that can be made available to scripts.
-pub trait Source: Records + Send + Sync {
+pub trait ScriptDatabase: Records + Send + Sync {
     /// Returns the database.
     fn database(&self) -> &Database;
 
-    /// Returns the name by which it was opened.
-    fn name(&self) -> &Name;
+    /// Returns the name by which the database was opened.
+    fn name(&self) -> &DatabaseName;
 
-    /// Begins a transaction without waiting; returns `None` if another one is open.
+    /// Begins a transaction without waiting. Returns `None` if another transaction is open.
     fn try_begin(&self) -> Result<Option<Transaction<'static>>>;
 
     /// Removes all records.
     fn clear(&self) -> Result<()>;
 
-    /// Returns the status of the database under the names that scripts use.
+    /// Returns the status of the database, with the names that scripts use.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let (status, tuning) = (self.database().status(), &self.name().tuning);
         let capacity = |limit: Option<u64>| limit.map_or("-1".into(), |limit| limit.to_string());
@@ -43,17 +43,17 @@ pub trait Source: Records + Send + Sync {
     }
 }
 
-/// Returns the path of a database, or its label if it has none.
-fn path(name: &Name) -> String {
+/// Returns the path of a database, or its label if it has no path.
+fn path(name: &DatabaseName) -> String {
     name.path.as_ref().map_or_else(|| name.label().to_owned(), |path| path.display().to_string())
 }
 
-impl Source for Db {
+impl ScriptDatabase for Db {
     fn database(&self) -> &Database {
         Db::database(self)
     }
 
-    fn name(&self) -> &Name {
+    fn name(&self) -> &DatabaseName {
         Db::name(self)
     }
 
@@ -69,14 +69,15 @@ impl Source for Db {
 /// An open transaction of the script.
 struct OpenTransaction {
     transaction: Transaction<'static>,
-    /// Declared after the transaction because it must be dropped later.
+    /// The turn of the script. It is declared after the transaction, because it must be dropped
+    /// later.
     _turn: Arc<TransactionTurn>,
 }
 
-/// A database and the transaction that the script has open there. All operations use the
+/// A database and the transaction that the script has opened in it. All operations use the
 /// transaction while it is open.
 struct SharedDatabase {
-    source: Arc<dyn Source>,
+    source: Arc<dyn ScriptDatabase>,
     open: Mutex<Option<OpenTransaction>>,
 }
 
@@ -86,30 +87,30 @@ impl AbortOpenTransaction for SharedDatabase {
     }
 }
 
-/// A shared reference to the database. A function that is shown a record must not call it again.
+/// A shared reference to a database. A function that is shown a record must not use the reference.
 #[derive(Clone)]
 pub(crate) struct DatabaseHandle(Arc<SharedDatabase>);
 
 impl DatabaseHandle {
-    /// Creates a reference that `world` watches, so that an open transaction is aborted after the
-    /// call.
-    pub(crate) fn new(source: Arc<dyn Source>, world: &ScriptContext) -> DatabaseHandle {
+    /// Creates a reference. `context` remembers it, to abort a transaction that is still open after
+    /// the call.
+    pub(crate) fn new(source: Arc<dyn ScriptDatabase>, context: &ScriptContext) -> DatabaseHandle {
         let base = Arc::new(SharedDatabase { source, open: Mutex::default() });
         let weak: Weak<SharedDatabase> = Arc::downgrade(&base);
-        world.watch(weak);
+        context.watch(weak);
         DatabaseHandle(base)
     }
 
-    pub(crate) fn source(&self) -> &dyn Source {
+    pub(crate) fn source(&self) -> &dyn ScriptDatabase {
         &*self.0.source
     }
 
-    /// Returns its records with Kyoto Tycoon's semantics.
+    /// Returns the records of the database with the semantics of Kyoto Tycoon.
     pub(crate) fn kyoto(&self) -> KyotoRecords<DatabaseHandle> {
         KyotoRecords::new(self.clone(), self.source().name().tuning.persistent)
     }
 
-    /// Returns its path or label.
+    /// Returns the path of the database, or its label if it has no path.
     pub(crate) fn path(&self) -> String {
         path(self.source().name())
     }
@@ -118,13 +119,13 @@ impl DatabaseHandle {
         self.0.open.lock().is_some()
     }
 
-    /// Begins a transaction when no other one is open.
-    pub(crate) fn begin(&self, world: &ScriptContext) -> mlua::Result<CallResult<()>> {
+    /// Waits until no other transaction is open, and begins a transaction.
+    pub(crate) fn begin(&self, context: &ScriptContext) -> mlua::Result<CallResult<()>> {
         if self.is_in_transaction() {
             return Ok(Err(ScriptError::IN_TRANSACTION));
         }
-        let Some(turn) = world.turns.get(&world.deadline) else {
-            return world.deadline.check().map(|()| Err(ScriptError::RESTLESS));
+        let Some(turn) = context.turns.get(&context.deadline) else {
+            return context.deadline.check().map(|()| Err(ScriptError::RESTLESS));
         };
         loop {
             match self.0.source.try_begin() {
@@ -135,7 +136,7 @@ impl DatabaseHandle {
                 Ok(None) => std::thread::sleep(TRY_AGAIN),
                 Err(error) => return Ok(Err(ScriptError::of(&error))),
             }
-            world.deadline.check()?;
+            context.deadline.check()?;
         }
     }
 
@@ -146,17 +147,18 @@ impl DatabaseHandle {
         if commits { transaction.commit().map_err(|error| ScriptError::of(&error)) } else { Ok(()) }
     }
 
-    /// Runs within the open transaction, or within a new one that is committed on success.
+    /// Runs a function in the open transaction. If there is none, runs it in a new transaction,
+    /// which is committed if the function succeeds.
     pub(crate) fn atomically<T>(
         &self,
-        world: &ScriptContext,
+        context: &ScriptContext,
         run: impl FnOnce() -> mlua::Result<CallResult<T>>,
     ) -> mlua::Result<CallResult<T>> {
         if self.is_in_transaction() {
             return run();
         }
-        if let Err(trouble) = self.begin(world)? {
-            return Ok(Err(trouble));
+        if let Err(error) = self.begin(context)? {
+            return Ok(Err(error));
         }
         let outcome = run();
         let ended = self.end(matches!(outcome, Ok(Ok(_))));

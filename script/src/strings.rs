@@ -1,8 +1,8 @@
-//! `string.find`, `match`, `gmatch` and `gsub` with a bounded pattern matcher (`pattern`), as
-//! replacements of Lua's own functions.
+//! Replaces Lua's `string.find`, `match`, `gmatch` and `gsub` by functions with a bounded pattern
+//! matcher (`pattern`).
 
+use crate::context::ScriptContext;
 use crate::pattern::{MatchError, PatternCapture, PatternMatcher, until_nul};
-use crate::world::ScriptContext;
 use memchr::memmem;
 use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ const SPECIALS: &[u8] = b"^$*+?.([%-";
 
 /// Creates a matcher that checks the deadline.
 macro_rules! matcher {
-    ($text:expr, $pattern:expr, $world:expr) => {
-        PatternMatcher::new($text, $pattern, || $world.deadline.check())
+    ($text:expr, $pattern:expr, $context:expr) => {
+        PatternMatcher::new($text, $pattern, || $context.deadline.check())
     };
 }
 
-/// Returns an error in the form of Lua's own functions, with the line of the caller.
+/// Returns an error in the form of Lua's own errors, with the line of the caller.
 fn wrong(lua: &Lua, text: impl std::fmt::Display) -> mlua::Error {
     let place = lua.inspect_stack(1, |frame| {
         let source = frame.source().short_src.unwrap_or_default().into_owned();
@@ -33,7 +33,7 @@ fn stopped(lua: &Lua, stop: MatchError<mlua::Error>) -> mlua::Error {
     }
 }
 
-/// The arguments of one of the functions.
+/// The arguments of one of these functions.
 struct CallArguments<'a> {
     name: &'static str,
     values: &'a MultiValue,
@@ -83,8 +83,8 @@ fn value_of(lua: &Lua, text: &[u8], capture: PatternCapture) -> mlua::Result<Val
     }
 }
 
-/// Appends all captures of a match. If the pattern has none, appends the entire match if
-/// `of_whole`.
+/// Appends all captures of a match. If the pattern has no captures and `of_whole` is true, appends
+/// the entire match.
 fn captures<F: FnMut() -> mlua::Result<()>>(
     lua: &Lua,
     text: &[u8],
@@ -107,7 +107,7 @@ fn without_anchor(pattern: &[u8]) -> (&[u8], bool) {
 
 fn find_or_match(
     lua: &Lua,
-    world: &ScriptContext,
+    context: &ScriptContext,
     values: &MultiValue,
     finds: bool,
 ) -> mlua::Result<MultiValue> {
@@ -128,7 +128,7 @@ fn find_or_match(
         };
     }
     let (pattern, is_anchored) = without_anchor(pattern);
-    let mut matcher = matcher!(text, pattern, world);
+    let mut matcher = matcher!(text, pattern, context);
     for start in init..=text.len() {
         if let Some(end) = matcher.at(start).map_err(|stop| stopped(lua, stop))? {
             if finds {
@@ -145,13 +145,13 @@ fn find_or_match(
     Value::Nil.into_lua_multi(lua)
 }
 
-fn gmatch(lua: &Lua, world: &Arc<ScriptContext>, values: &MultiValue) -> mlua::Result<Function> {
+fn gmatch(lua: &Lua, context: &Arc<ScriptContext>, values: &MultiValue) -> mlua::Result<Function> {
     let arguments = CallArguments { name: "gmatch", values };
     let (text, pattern) = (arguments.text(lua, 0)?, arguments.text(lua, 1)?);
-    let (world, mut next) = (Arc::clone(world), 0);
+    let (context, mut next) = (Arc::clone(context), 0);
     lua.create_function_mut(move |lua, _: MultiValue| {
         let (text, pattern) = (&*text.as_bytes(), &*pattern.as_bytes());
-        let mut matcher = matcher!(text, pattern, world);
+        let mut matcher = matcher!(text, pattern, context);
         let from = next;
         for start in from..=text.len() {
             if let Some(end) = matcher.at(start).map_err(|stop| stopped(lua, stop))? {
@@ -167,25 +167,25 @@ fn gmatch(lua: &Lua, world: &Arc<ScriptContext>, values: &MultiValue) -> mlua::R
 }
 
 /// The replacement of a match in `gsub`.
-enum Replacement {
+enum MatchReplacement {
     Text(LuaString),
     Table(Table),
     Function(Function),
 }
 
-/// The result of `gsub`. It is stored outside of the interpreter, but counts toward its memory
-/// limit, together with the results of enclosing calls.
+/// The result of `gsub`. It is stored outside of the interpreter, but counts toward the memory
+/// limit of the interpreter, together with the results of enclosing calls.
 struct ReplacementBuffer<'w> {
     lua: &'w Lua,
-    world: &'w ScriptContext,
+    context: &'w ScriptContext,
     bytes: Vec<u8>,
-    /// The bytes that are counted for it.
+    /// The number of bytes that have been counted for this result.
     taken: usize,
 }
 
 impl Drop for ReplacementBuffer<'_> {
     fn drop(&mut self) {
-        self.world.give_back(self.taken);
+        self.context.give_back(self.taken);
     }
 }
 
@@ -200,14 +200,14 @@ impl ReplacementBuffer<'_> {
     }
 
     fn grow(&mut self, capacity: usize) -> mlua::Result<()> {
-        self.world.take_outside(self.lua, capacity - self.taken)?;
+        self.context.take_outside(self.lua, capacity - self.taken)?;
         self.taken = capacity;
         let len = self.bytes.len();
         self.bytes.reserve_exact(capacity - len);
         Ok(())
     }
 
-    /// Appends a number or a text as Lua writes it; returns false for any other value.
+    /// Appends a number or a text as Lua writes it. Returns false for any other value.
     fn push_value(&mut self, lua: &Lua, value: Value) -> mlua::Result<bool> {
         if !matches!(value, Value::String(_) | Value::Integer(_) | Value::Number(_)) {
             return Ok(false);
@@ -235,7 +235,7 @@ impl ReplacementBuffer<'_> {
             if at == other.len() {
                 break;
             }
-            // NUL is assumed after its end.
+            // After the end of the text, NUL stands for the next byte.
             match other.get(at + 1).copied().unwrap_or(0) {
                 b'0' => self.push(&text[start..end])?,
                 digit @ b'1'..=b'9' => {
@@ -251,20 +251,22 @@ impl ReplacementBuffer<'_> {
     }
 }
 
-fn gsub(lua: &Lua, world: &ScriptContext, values: &MultiValue) -> mlua::Result<(LuaString, f64)> {
+fn gsub(lua: &Lua, context: &ScriptContext, values: &MultiValue) -> mlua::Result<(LuaString, f64)> {
     let arguments = CallArguments { name: "gsub", values };
     let (text, pattern) = (arguments.text(lua, 0)?, arguments.text(lua, 1)?);
     let instead = match arguments.get(2) {
-        Value::Table(table) => Replacement::Table(table),
-        Value::Function(function) => Replacement::Function(function),
-        Value::String(_) | Value::Integer(_) | Value::Number(_) => Replacement::Text(arguments.text(lua, 2)?),
+        Value::Table(table) => MatchReplacement::Table(table),
+        Value::Function(function) => MatchReplacement::Function(function),
+        Value::String(_) | Value::Integer(_) | Value::Number(_) => {
+            MatchReplacement::Text(arguments.text(lua, 2)?)
+        }
         _ => return Err(wrong(lua, "bad argument #3 to 'gsub' (string/function/table expected)")),
     };
     let (text, pattern) = (&*text.as_bytes(), &*pattern.as_bytes());
     let count_max = arguments.integer(lua, 3)?.unwrap_or(i64::MAX);
     let (pattern, is_anchored) = without_anchor(pattern);
-    let mut matcher = matcher!(text, pattern, world);
-    let mut made = ReplacementBuffer { lua, world, bytes: Vec::new(), taken: 0 };
+    let mut matcher = matcher!(text, pattern, context);
+    let mut made = ReplacementBuffer { lua, context, bytes: Vec::new(), taken: 0 };
     let (mut at, mut count) = (0, 0);
     while count < count_max {
         let found = matcher.at(at).map_err(|stop| stopped(lua, stop))?;
@@ -291,20 +293,20 @@ fn gsub(lua: &Lua, world: &ScriptContext, values: &MultiValue) -> mlua::Result<(
 fn put<F: FnMut() -> mlua::Result<()>>(
     lua: &Lua,
     made: &mut ReplacementBuffer<'_>,
-    instead: &Replacement,
+    instead: &MatchReplacement,
     text: &[u8],
     matcher: &PatternMatcher<'_, F>,
     (start, end): (usize, usize),
 ) -> mlua::Result<()> {
     let value = match instead {
-        Replacement::Text(other) => {
+        MatchReplacement::Text(other) => {
             return made.push_text(lua, &other.as_bytes(), text, matcher, (start, end));
         }
-        Replacement::Table(table) => {
+        MatchReplacement::Table(table) => {
             let capture = matcher.capture(0, start, end).map_err(|text| wrong(lua, text))?;
             table.get::<Value>(value_of(lua, text, capture)?)?
         }
-        Replacement::Function(function) => {
+        MatchReplacement::Function(function) => {
             let mut all = MultiValue::new();
             captures(lua, text, matcher, (start, end), true, &mut all)?;
             function.call::<Value>(all)?
@@ -321,20 +323,20 @@ fn put<F: FnMut() -> mlua::Result<()>>(
 }
 
 /// Replaces Lua's own functions.
-pub(crate) fn replace(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<()> {
+pub(crate) fn replace(lua: &Lua, context: &Arc<ScriptContext>) -> mlua::Result<()> {
     let string: Table = lua.globals().get("string")?;
     for (name, finds) in [("find", true), ("match", false)] {
-        let world = Arc::clone(world);
-        let search = move |lua: &Lua, values: MultiValue| find_or_match(lua, &world, &values, finds);
+        let context = Arc::clone(context);
+        let search = move |lua: &Lua, values: MultiValue| find_or_match(lua, &context, &values, finds);
         string.set(name, lua.create_function(search)?)?;
     }
-    let of = Arc::clone(world);
+    let of = Arc::clone(context);
     let all = lua.create_function(move |lua, values: MultiValue| gmatch(lua, &of, &values))?;
     string.set("gmatch", &all)?;
-    // The older name of `gmatch`.
+    // `gfind` is the older name of `gmatch`.
     if string.contains_key("gfind")? {
         string.set("gfind", all)?;
     }
-    let of = Arc::clone(world);
+    let of = Arc::clone(context);
     string.set("gsub", lua.create_function(move |lua, values: MultiValue| gsub(lua, &of, &values))?)
 }

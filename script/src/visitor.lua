@@ -1,4 +1,4 @@
--- The class of visitors: each method does nothing until a script puts its own in its place.
+-- The class of visitors. Each method does nothing until a script replaces it.
 local Visitor = {}
 
 function Visitor:new()

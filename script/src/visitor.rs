@@ -1,21 +1,22 @@
-//! Visitors: functions of the script that decide on a record.
+//! Calls visitors, which are functions of the script that decide on a record.
 //!
-//! They run outside of the engine. A decision is stored if the record is unchanged since it was
-//! shown; otherwise the visitor decides again.
+//! Visitors run outside of the engine. A decision is stored if the record has not changed since it
+//! was shown. Otherwise the visitor decides again.
 
 use crate::arguments::text;
+use crate::context::ScriptContext;
 use crate::error::{CallResult, ScriptError};
 use crate::source::DatabaseHandle;
-use crate::world::ScriptContext;
 use mlua::{Function, LightUserData, Lua, MultiValue, Table, Value};
 use todana::kyoto::{NEVER, time_of};
 use todana::{Action, Expiry, Record, Records, UnixSeconds};
 use todana_core::Attributes;
 
-/// The maximum number of decisions on a record that other clients keep changing.
+/// The maximum number of decisions on one record. Other clients may keep changing the record.
 const TRIES: usize = 100;
 
-/// Scripts compare these two pointer values; they are never dereferenced.
+/// Scripts compare this value and the next one with results. They are pointers that are never
+/// dereferenced.
 const NOP: usize = 0;
 const REMOVE: usize = 1;
 
@@ -33,12 +34,13 @@ pub(crate) fn define(lua: &Lua, kyoto: &Table) -> mlua::Result<()> {
     kyoto.set("FileProcessor", class)
 }
 
-/// Converts a time argument: seconds from now, the negative of an absolute time, or none.
-pub(crate) fn time(said: Option<f64>, now: u64) -> u64 {
-    let time = match said {
+/// Converts a time argument: a positive number is seconds from now, a negative number is an
+/// absolute time with its sign reversed, and `None` means no expiry.
+pub(crate) fn time(time_argument: Option<f64>, now: u64) -> u64 {
+    let time = match time_argument {
         None => NEVER,
-        Some(said) if said < 0.0 => -said as u64,
-        Some(said) => now.saturating_add(said as u64),
+        Some(time_argument) if time_argument < 0.0 => -time_argument as u64,
+        Some(time_argument) => now.saturating_add(time_argument as u64),
     };
     time.min(NEVER)
 }
@@ -46,7 +48,7 @@ pub(crate) fn time(said: Option<f64>, now: u64) -> u64 {
 /// The decision of a visitor.
 enum VisitorDecision {
     Keep,
-    /// The new value, with a new time if the visitor returned one.
+    /// The new value, and a new time if the visitor returned one.
     Put(Vec<u8>, Option<f64>),
     Remove,
 }
@@ -59,7 +61,7 @@ pub(crate) struct ScriptVisitor {
 }
 
 impl ScriptVisitor {
-    /// Creates a visitor; returns `None` for a value that is not one.
+    /// Creates a visitor. Returns `None` for a value that is neither a function nor an object.
     pub(crate) fn of(value: Value) -> mlua::Result<Option<ScriptVisitor>> {
         Ok(match value {
             Value::Function(function) => {
@@ -74,10 +76,10 @@ impl ScriptVisitor {
     }
 
     /// Calls a method of the visitor before or after it visits many records.
-    pub(crate) fn tell(&self, world: &ScriptContext, method: &str) -> mlua::Result<()> {
+    pub(crate) fn call_method(&self, context: &ScriptContext, method: &str) -> mlua::Result<()> {
         let Some(object) = &self.object else { return Ok(()) };
         match object.get::<Option<Function>>(method)? {
-            Some(function) => world.overlook(function.call(object), ()),
+            Some(function) => context.ignore_error(function.call(object), ()),
             None => Ok(()),
         }
     }
@@ -85,7 +87,7 @@ impl ScriptVisitor {
     fn decide(
         &self,
         lua: &Lua,
-        world: &ScriptContext,
+        context: &ScriptContext,
         key: &[u8],
         seen: Option<&ShownRecord>,
     ) -> mlua::Result<VisitorDecision> {
@@ -102,7 +104,7 @@ impl ScriptVisitor {
             arguments.push_back(Value::Nil);
         }
         let outcome = function.call(arguments);
-        let (value, time): (Value, Value) = world.overlook(outcome, (Value::Nil, Value::Nil))?;
+        let (value, time): (Value, Value) = context.ignore_error(outcome, (Value::Nil, Value::Nil))?;
         Ok(match value {
             value if value == magic(REMOVE) => VisitorDecision::Remove,
             value => match text(lua, value)? {
@@ -112,13 +114,13 @@ impl ScriptVisitor {
         })
     }
 
-    /// Shows a record to the visitor, and applies its decision if `writes`. `seen` is the record if
-    /// it has been read already; if such a record has been removed meanwhile, it is not shown.
+    /// Shows a record to the visitor, and applies its decision if `writes`. If the record was read
+    /// before, `seen` is that record; if it was removed since, it is not shown.
     pub(crate) fn visit(
         &self,
         lua: &Lua,
-        world: &ScriptContext,
-        reach: &DatabaseHandle,
+        context: &ScriptContext,
+        handle: &DatabaseHandle,
         key: &[u8],
         mut seen: Option<ShownRecord>,
         writes: bool,
@@ -126,31 +128,31 @@ impl ScriptVisitor {
         let is_listed = seen.is_some();
         for attempt in 0..TRIES {
             if !is_listed || attempt > 0 {
-                match ShownRecord::read(reach, key) {
+                match ShownRecord::read(handle, key) {
                     Ok(None) if is_listed => return Ok(Ok(())),
                     Ok(found) => seen = found,
                     Err(error) => return Ok(Err(ScriptError::of(&error))),
                 }
             }
-            let decision = self.decide(lua, world, key, seen.as_ref())?;
-            world.deadline.check()?;
+            let decision = self.decide(lua, context, key, seen.as_ref())?;
+            context.deadline.check()?;
             let new = match decision {
                 _ if !writes => return Ok(Ok(())),
                 VisitorDecision::Keep => return Ok(Ok(())),
                 VisitorDecision::Remove if seen.is_none() => return Ok(Ok(())),
                 VisitorDecision::Remove => None,
-                VisitorDecision::Put(value, said) => {
-                    let expiry = match (&seen, said) {
-                        _ if reach.source().name().tuning.persistent => Expiry::Never,
+                VisitorDecision::Put(value, time_argument) => {
+                    let expiry = match (&seen, time_argument) {
+                        _ if handle.source().name().tuning.persistent => Expiry::Never,
                         (Some(seen), None) => seen.expiry,
-                        (_, said) => expiry(time(said, reach.source().database().now().0)),
+                        (_, time_argument) => expiry(time(time_argument, handle.source().database().now().0)),
                     };
                     Some((value, expiry))
                 }
             };
             let new = new.as_ref().map(|(value, expiry)| (value.as_slice(), *expiry));
-            let mut swap = Swap { old: seen.as_ref(), new, is_equal: false };
-            match reach.visit(key, &mut swap) {
+            let mut swap = ReplaceUnchanged { old: seen.as_ref(), new, is_equal: false };
+            match handle.visit(key, &mut swap) {
                 Ok(()) if swap.is_equal => return Ok(Ok(())),
                 Ok(()) => {}
                 Err(error) => return Ok(Err(ScriptError::of(&error))),
@@ -164,30 +166,30 @@ fn expiry(time: u64) -> Expiry {
     if time >= NEVER { Expiry::Never } else { Expiry::At(UnixSeconds(time + 1)) }
 }
 
-/// A record as it was read.
+/// A record as the visitor was shown it.
 pub(crate) struct ShownRecord {
     pub(crate) value: Vec<u8>,
     pub(crate) expiry: Expiry,
 }
 
 impl ShownRecord {
-    pub(crate) fn read(reach: &DatabaseHandle, key: &[u8]) -> todana::Result<Option<ShownRecord>> {
+    pub(crate) fn read(handle: &DatabaseHandle, key: &[u8]) -> todana::Result<Option<ShownRecord>> {
         let mut seen = None;
-        reach.view(key, &mut |record| {
+        handle.view(key, &mut |record| {
             seen = Some(ShownRecord { value: record.value.to_vec(), expiry: record.attributes.expiry });
         })?;
         Ok(seen)
     }
 }
 
-/// Replaces a record that is unchanged since it was read.
-struct Swap<'s> {
+/// Replaces a record if it has not changed since it was read.
+struct ReplaceUnchanged<'s> {
     old: Option<&'s ShownRecord>,
     new: Option<(&'s [u8], Expiry)>,
     is_equal: bool,
 }
 
-impl todana::Visitor for Swap<'_> {
+impl todana::Visitor for ReplaceUnchanged<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.is_equal = match (old, self.old) {
             (Some(now), Some(then)) => now.value == then.value && now.attributes.expiry == then.expiry,

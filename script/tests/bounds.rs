@@ -1,23 +1,23 @@
-//! Tests that no script exceeds its time and memory, or accesses forbidden functions.
+//! Tests that no script exceeds its limits of time and memory, or uses forbidden functions.
 
 use std::sync::Arc;
 use std::time::Duration;
 use todana::{Db, Records};
-use todana_script::{Interpreter, Options, Outcome, Program, codes};
+use todana_script::{Interpreter, ProcedureOutcome, Program, ScriptOptions, codes};
 
-/// Short enough that most of these scripts run out of time soon, and the others run out of memory
-/// before that.
+/// The time limit. It is so short that most of these scripts soon exceed it. The other scripts run
+/// out of memory before.
 const BRIEF: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(120);
 
 fn interpreter(db: &Db, text: &str, time_max: Duration) -> Interpreter {
-    let options = Options { time_max, memory_max: 8 << 20, ..Options::default() };
+    let options = ScriptOptions { time_max, memory_max: 8 << 20, ..ScriptOptions::default() };
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
     Interpreter::new(&program, vec![Arc::new(db.clone())], 0, &options).unwrap()
 }
 
 /// Runs the body of a procedure.
-fn run(text: &str, time_max: Duration) -> Outcome {
+fn run(text: &str, time_max: Duration) -> ProcedureOutcome {
     let db = Db::open("mem:hash").unwrap();
     let text = format!("kt = __kyototycoon__ function go(input, output) {text} end");
     interpreter(&db, &text, time_max).call(b"go", []).unwrap()
@@ -38,7 +38,7 @@ fn an_endless_loop_is_ended() {
     fails_with("local function f() return f() end f()", "too long");
 }
 
-/// A Lua pattern used to run in a C function, where no hook checks the deadline. The call, its
+/// A Lua pattern was matched by a C function in which no hook checks the deadline. The call, its
 /// worker and a shutdown hung for minutes.
 #[test]
 fn pattern_is_ended_at_the_deadline() {
@@ -56,8 +56,8 @@ fn pattern_is_ended_at_the_deadline() {
     }
 }
 
-/// Each position of the text costs time in proportion to the set, but counted as one step only. A
-/// set of a megabyte ran for more than a minute before the first check of the deadline.
+/// Each position of the text costs time in proportion to the set, but counted as one step. A set of
+/// a megabyte ran for more than a minute before the first check of the deadline.
 #[test]
 fn long_set_is_ended_at_the_deadline() {
     let long = "local s, set = ('a'):rep(1000), '[' .. ('b'):rep(1e6) .. ']'";
@@ -96,8 +96,8 @@ fn called_off_script_ends_soon() {
     }
 }
 
-/// `begin` of a wrapper that spreads a transaction over several calls succeeded, and the following
-/// changes were stored immediately.
+/// The procedures of this test spread a transaction over several calls. The first call succeeded,
+/// and the changes of the following calls were stored immediately.
 #[test]
 fn procedure_that_leaves_a_transaction_open_fails() {
     let db = Db::open("mem:hash").unwrap();
@@ -142,8 +142,8 @@ fn memory_is_bounded() {
     );
 }
 
-/// Each call of `gsub` had the entire limit for its result, also if another call's function made
-/// it. Twenty nested calls took twelve times the limit.
+/// Each call of `gsub` had the entire limit for its result, even within a function of another call.
+/// Twenty nested calls used twelve times the limit.
 #[test]
 fn nested_results_of_gsub_are_bounded_together() {
     let nest = "local piece = ('x'):rep(1e6)
@@ -160,8 +160,8 @@ fn nested_results_of_gsub_are_bounded_together() {
     fails_with(nest, "memory");
 }
 
-/// Each `mapreduce` had the entire limit for its emitted values, also if another one's function
-/// called it.
+/// Each `mapreduce` had the entire limit for its emitted values, even within a function of another
+/// `mapreduce`.
 #[test]
 fn nested_results_of_mapreduce_are_bounded_together() {
     let nest = "kt.db:set('k', 1)
@@ -177,8 +177,8 @@ fn nested_results_of_mapreduce_are_bounded_together() {
     fails_with(nest, "memory");
 }
 
-/// The memory of emitted values is released however a `mapreduce` ends, even if the script keeps
-/// the function `emit`.
+/// A `mapreduce` must release the memory of its emitted values however it ends, even if the script
+/// keeps the function `emit`.
 #[test]
 fn results_of_mapreduce_one_after_the_other_fit() {
     let text = "kt.db:set('k', 1)
@@ -198,7 +198,7 @@ fn results_of_mapreduce_one_after_the_other_fit() {
     assert_eq!((outcome.code, outcome.error), (codes::SUCCESS, None));
 }
 
-/// The memory of a `gsub` result is released however the call ends.
+/// A `gsub` must release the memory of its result however it ends.
 #[test]
 fn results_of_gsub_one_after_the_other_fit() {
     let text = "local piece = ('x'):rep(1e6)
@@ -212,7 +212,7 @@ fn results_of_gsub_one_after_the_other_fit() {
 }
 
 /// Functions that call back can be nested as deep as Lua permits. The stack of a thread overflowed
-/// before that, which ended the server.
+/// at a lower depth, which ended the server.
 #[test]
 fn nested_calls_fail_before_the_stack_overflows() {
     let fails = [
@@ -306,7 +306,7 @@ fn script_may_ask_for_the_time() {
 
 #[test]
 fn an_unsafe_script_has_files() {
-    let options = Options { is_unsafe: true, ..Options::default() };
+    let options = ScriptOptions { is_unsafe: true, ..ScriptOptions::default() };
     let program =
         Program::new("t", b"function go(_, o) o.a = type(os.time()) o.b = type(io.open) end").unwrap();
     let outcome = Interpreter::new(&program, Vec::new(), 0, &options).unwrap().call(b"go", []).unwrap();
@@ -325,10 +325,10 @@ fn syntax_errors_are_reported_with_their_line() {
         Program::load("/nonexistent/shop.lua").unwrap_err().to_string().contains("/nonexistent/shop.lua")
     );
     let program = Program::new("shop.lua", b"\n\nlocal x = nil + 1").unwrap();
-    let error = Interpreter::new(&program, Vec::new(), 0, &Options::default()).unwrap_err().to_string();
+    let error = Interpreter::new(&program, Vec::new(), 0, &ScriptOptions::default()).unwrap_err().to_string();
     assert!(error.starts_with("shop.lua:3:"), "{error}");
     let program = Program::new("shop.lua", b"#!/usr/bin/lua\nx = 1").unwrap();
-    assert!(Interpreter::new(&program, Vec::new(), 0, &Options::default()).is_ok());
+    assert!(Interpreter::new(&program, Vec::new(), 0, &ScriptOptions::default()).is_ok());
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_transaction_that_is_left_open_is_aborted() {
     for name in [&b"leave"[..], b"fail", b"spin"] {
         interpreter.call(name, []).unwrap();
         assert_eq!(db.get(b"a").unwrap(), None);
-        // No other client waits for it.
+        // No other client waits for the end of this transaction.
         db.set(b"b", b"2").unwrap();
         drop(db.try_begin_owned().unwrap().unwrap());
     }
@@ -386,7 +386,7 @@ fn transactions_in_several_databases_do_not_deadlock() {
           return 0
         end";
     let program = Program::new("t", text).unwrap();
-    let options = Options { time_max: Duration::from_secs(60), ..Options::default() };
+    let options = ScriptOptions { time_max: Duration::from_secs(60), ..ScriptOptions::default() };
     std::thread::scope(|scope| {
         for turned in [false, true, false, true] {
             let (program, options, mut dbs) = (&program, &options, [one.clone(), other.clone()]);
@@ -394,7 +394,7 @@ fn transactions_in_several_databases_do_not_deadlock() {
                 dbs.reverse();
             }
             scope.spawn(move || {
-                let dbs = dbs.map(|db| Arc::new(db) as Arc<dyn todana_script::Source>);
+                let dbs = dbs.map(|db| Arc::new(db) as Arc<dyn todana_script::ScriptDatabase>);
                 let mut interpreter = Interpreter::new(program, dbs.to_vec(), 0, options).unwrap();
                 assert_eq!(interpreter.call(b"go", []).unwrap().error, None);
             });
@@ -417,7 +417,7 @@ fn visitor_decides_again_after_concurrent_changes() {
         for _ in 0..3 {
             let (program, db) = (&program, db.clone());
             scope.spawn(move || {
-                let options = Options { time_max: Duration::from_secs(60), ..Options::default() };
+                let options = ScriptOptions { time_max: Duration::from_secs(60), ..ScriptOptions::default() };
                 let mut interpreter = Interpreter::new(program, vec![Arc::new(db)], 0, &options).unwrap();
                 assert_eq!(interpreter.call(b"go", []).unwrap().error, None);
             });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use todana::{Db, Records};
-use todana_script::{Interpreter, Options, Program, codes};
+use todana_script::{Interpreter, Program, ScriptOptions, codes};
 
 struct Shop {
     interpreter: Interpreter,
@@ -21,8 +21,8 @@ impl Shop {
         (outcome.code, output.collect())
     }
 
-    /// Returns the code and the output as `name=value` words.
-    fn told(&mut self, name: &str, input: &[(&str, &str)]) -> (u32, String) {
+    /// Returns the code and the output of a procedure. The output is a list of words `name=value`.
+    fn call_to_text(&mut self, name: &str, input: &[(&str, &str)]) -> (u32, String) {
         let (code, output) = self.call(name, input);
         let words: Vec<_> = output.iter().map(|(name, value)| format!("{name}={value}")).collect();
         (code, words.join(" "))
@@ -34,8 +34,8 @@ fn on_each(example: &str, try_out: impl Fn(&mut Shop)) {
     let program = Program::load(path).unwrap();
     for name in ["mem:hash", "mem:tree"] {
         let db = Db::open(name).unwrap();
-        let databases: Vec<Arc<dyn todana_script::Source>> = vec![Arc::new(db.clone())];
-        let interpreter = Interpreter::new(&program, databases, 3, &Options::default()).unwrap();
+        let databases: Vec<Arc<dyn todana_script::ScriptDatabase>> = vec![Arc::new(db.clone())];
+        let interpreter = Interpreter::new(&program, databases, 3, &ScriptOptions::default()).unwrap();
         try_out(&mut Shop { interpreter, db });
     }
 }
@@ -43,8 +43,8 @@ fn on_each(example: &str, try_out: impl Fn(&mut Shop)) {
 #[test]
 fn echo_returns_its_input() {
     on_each("echo.lua", |shop| {
-        assert_eq!(shop.told("echo", &[("a", "1"), ("bb", ""), ("", "x")]), (0, "=x a=1 bb=".into()));
-        assert_eq!(shop.told("echo", &[]), (0, String::new()));
+        assert_eq!(shop.call_to_text("echo", &[("a", "1"), ("bb", ""), ("", "x")]), (0, "=x a=1 bb=".into()));
+        assert_eq!(shop.call_to_text("echo", &[]), (0, String::new()));
     });
 }
 
@@ -52,7 +52,7 @@ fn echo_returns_its_input() {
 fn snapshot_restores_the_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/lua/snapshot.lua");
-    let options = Options { files: Some(folder.path().to_owned()), ..Options::default() };
+    let options = ScriptOptions { files: Some(folder.path().to_owned()), ..ScriptOptions::default() };
     let db = Db::open("mem:hash").unwrap();
     let program = Program::load(path).unwrap();
     let mut interpreter = Interpreter::new(&program, vec![Arc::new(db.clone())], 0, &options).unwrap();
@@ -70,14 +70,20 @@ fn snapshot_restores_the_records() {
 #[test]
 fn counters_count() {
     on_each("counters.lua", |shop| {
-        assert_eq!(shop.told("visit", &[("page", "/a")]), (0, "visits=1".into()));
-        assert_eq!(shop.told("visit", &[("page", "/a")]), (0, "visits=2".into()));
-        assert_eq!(shop.told("visit", &[("page", "/b")]), (0, "visits=1".into()));
-        assert_eq!(shop.told("visit", &[]), (codes::INVALID, String::new()));
-        assert_eq!(shop.told("report", &[]), (0, "/a=2 /b=1".into()));
-        assert_eq!(shop.told("pay", &[("account", "ada"), ("amount", "10.25")]), (0, "balance=10.25".into()));
-        assert_eq!(shop.told("pay", &[("account", "ada"), ("amount", "-3.5")]), (0, "balance=6.75".into()));
-        assert_eq!(shop.told("pay", &[("account", "ada"), ("amount", "-7")]).0, codes::LOGIC);
+        assert_eq!(shop.call_to_text("visit", &[("page", "/a")]), (0, "visits=1".into()));
+        assert_eq!(shop.call_to_text("visit", &[("page", "/a")]), (0, "visits=2".into()));
+        assert_eq!(shop.call_to_text("visit", &[("page", "/b")]), (0, "visits=1".into()));
+        assert_eq!(shop.call_to_text("visit", &[]), (codes::INVALID, String::new()));
+        assert_eq!(shop.call_to_text("report", &[]), (0, "/a=2 /b=1".into()));
+        assert_eq!(
+            shop.call_to_text("pay", &[("account", "ada"), ("amount", "10.25")]),
+            (0, "balance=10.25".into())
+        );
+        assert_eq!(
+            shop.call_to_text("pay", &[("account", "ada"), ("amount", "-3.5")]),
+            (0, "balance=6.75".into())
+        );
+        assert_eq!(shop.call_to_text("pay", &[("account", "ada"), ("amount", "-7")]).0, codes::LOGIC);
         assert_eq!(shop.db.get(b"visits:/a").unwrap().unwrap(), 2i64.to_be_bytes());
     });
 }
@@ -86,14 +92,14 @@ fn counters_count() {
 fn a_queue_gives_jobs_in_their_order() {
     on_each("queue.lua", |shop| {
         for (number, job) in ["wash", "dry", "fold"].iter().enumerate() {
-            let told = shop.told("push", &[("queue", "q"), ("job", job)]);
-            assert_eq!(told, (0, format!("number={}", number + 1)));
+            let call_to_text = shop.call_to_text("push", &[("queue", "q"), ("job", job)]);
+            assert_eq!(call_to_text, (0, format!("number={}", number + 1)));
         }
-        assert_eq!(shop.told("pop", &[("queue", "q")]), (0, "job=wash".into()));
-        assert_eq!(shop.told("length", &[("queue", "q")]), (0, "length=2".into()));
-        assert_eq!(shop.told("pop", &[("queue", "q")]), (0, "job=dry".into()));
-        assert_eq!(shop.told("pop", &[("queue", "q")]), (0, "job=fold".into()));
-        assert_eq!(shop.told("pop", &[("queue", "q")]).0, codes::LOGIC);
+        assert_eq!(shop.call_to_text("pop", &[("queue", "q")]), (0, "job=wash".into()));
+        assert_eq!(shop.call_to_text("length", &[("queue", "q")]), (0, "length=2".into()));
+        assert_eq!(shop.call_to_text("pop", &[("queue", "q")]), (0, "job=dry".into()));
+        assert_eq!(shop.call_to_text("pop", &[("queue", "q")]), (0, "job=fold".into()));
+        assert_eq!(shop.call_to_text("pop", &[("queue", "q")]).0, codes::LOGIC);
     });
 }
 
@@ -103,13 +109,14 @@ fn a_leaderboard_keeps_the_best() {
         for (player, points, best) in
             [("ada", "7", "7"), ("bob", "9", "9"), ("ada", "3", "7"), ("eve", "7", "7")]
         {
-            let told = shop.told("score", &[("board", "b"), ("player", player), ("points", points)]);
-            assert_eq!(told, (0, format!("best={best}")));
+            let call_to_text =
+                shop.call_to_text("score", &[("board", "b"), ("player", player), ("points", points)]);
+            assert_eq!(call_to_text, (0, format!("best={best}")));
         }
-        let top = shop.told("top", &[("board", "b"), ("count", "2")]);
+        let top = shop.call_to_text("top", &[("board", "b"), ("count", "2")]);
         assert_eq!(top, (0, "1=bob 9 2=ada 7".into()));
-        assert_eq!(shop.told("reset", &[("board", "b")]).0, 0);
-        assert_eq!(shop.told("top", &[("board", "b"), ("count", "2")]), (0, String::new()));
+        assert_eq!(shop.call_to_text("reset", &[("board", "b")]).0, 0);
+        assert_eq!(shop.call_to_text("top", &[("board", "b"), ("count", "2")]), (0, String::new()));
         assert_eq!(shop.db.count(), 0);
     });
 }
@@ -117,12 +124,12 @@ fn a_leaderboard_keeps_the_best() {
 #[test]
 fn swaps_lose_nothing() {
     on_each("swap.lua", |shop| {
-        assert_eq!(shop.told("tag", &[("key", "k"), ("tag", "red")]), (0, "tags=red".into()));
-        assert_eq!(shop.told("tag", &[("key", "k"), ("tag", "blue")]), (0, "tags=blue,red".into()));
-        assert_eq!(shop.told("tag", &[("key", "k"), ("tag", "red")]), (0, "tags=blue,red".into()));
-        assert_eq!(shop.told("lock", &[("name", "n"), ("owner", "ada")]), (0, String::new()));
+        assert_eq!(shop.call_to_text("tag", &[("key", "k"), ("tag", "red")]), (0, "tags=red".into()));
+        assert_eq!(shop.call_to_text("tag", &[("key", "k"), ("tag", "blue")]), (0, "tags=blue,red".into()));
+        assert_eq!(shop.call_to_text("tag", &[("key", "k"), ("tag", "red")]), (0, "tags=blue,red".into()));
+        assert_eq!(shop.call_to_text("lock", &[("name", "n"), ("owner", "ada")]), (0, String::new()));
         assert_eq!(shop.call("lock", &[("name", "n"), ("owner", "bob")]).0, codes::LOGIC);
-        assert_eq!(shop.told("lock", &[("name", "n"), ("owner", "ada")]), (0, "owner=ada".into()));
+        assert_eq!(shop.call_to_text("lock", &[("name", "n"), ("owner", "ada")]), (0, "owner=ada".into()));
         assert_eq!(shop.call("unlock", &[("name", "n"), ("owner", "bob")]).0, codes::LOGIC);
         assert_eq!(shop.call("unlock", &[("name", "n"), ("owner", "ada")]).0, codes::SUCCESS);
     });
@@ -132,7 +139,7 @@ fn swaps_lose_nothing() {
 fn words_are_counted() {
     on_each("word_count.lua", |shop| {
         shop.db.set_many(&[(b"1", b"The cat and the dog"), (b"2", b"the end")]).unwrap();
-        assert_eq!(shop.told("count", &[]), (0, "and=1 cat=1 dog=1 end=1 the=3".into()));
+        assert_eq!(shop.call_to_text("count", &[]), (0, "and=1 cat=1 dog=1 end=1 the=3".into()));
     });
 }
 
@@ -143,11 +150,11 @@ fn a_sweep_meets_every_record() {
             let key = format!("{}{number}", if number % 3 == 0 { "tmp:" } else { "key:" });
             shop.db.set(key.as_bytes(), b"value").unwrap();
         }
-        assert_eq!(shop.told("sweep", &[("prefix", "tmp:")]), (0, "left=200 removed=100".into()));
+        assert_eq!(shop.call_to_text("sweep", &[("prefix", "tmp:")]), (0, "left=200 removed=100".into()));
         let (code, output) = shop.call("dump", &[]);
         assert_eq!((code, output.len()), (0, 200));
         assert!(output.values().all(|value| value == "val") && output.contains_key("key:298"));
-        let around = shop.told("around", &[("from", "key:100a")]);
+        let around = shop.call_to_text("around", &[("from", "key:100a")]);
         if shop.db.is_ordered() {
             assert_eq!(around, (0, "before=key:100 behind=key:101".into()));
         } else {
@@ -159,10 +166,10 @@ fn a_sweep_meets_every_record() {
 #[test]
 fn a_transfer_is_made_or_not() {
     on_each("transfer.lua", |shop| {
-        assert_eq!(shop.told("open", &[("ada", "100"), ("bob", "5")]), (0, String::new()));
-        assert_eq!(shop.told("open", &[("ada", "7"), ("eve", "7")]).0, codes::LOGIC);
+        assert_eq!(shop.call_to_text("open", &[("ada", "100"), ("bob", "5")]), (0, String::new()));
+        assert_eq!(shop.call_to_text("open", &[("ada", "7"), ("eve", "7")]).0, codes::LOGIC);
         let go = |shop: &mut Shop, amount| {
-            shop.told("transfer", &[("from", "ada"), ("to", "bob"), ("amount", amount)])
+            shop.call_to_text("transfer", &[("from", "ada"), ("to", "bob"), ("amount", amount)])
         };
         assert_eq!(go(shop, "70"), (0, "left=30".into()));
         assert_eq!(go(shop, "31").0, codes::LOGIC);

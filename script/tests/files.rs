@@ -4,33 +4,34 @@ use std::path::Path;
 use std::sync::Arc;
 use todana::kyoto::KyotoRecords;
 use todana::{Db, Records};
-use todana_script::{Interpreter, Options, Outcome, Program};
+use todana_script::{Interpreter, ProcedureOutcome, Program, ScriptOptions};
 
 /// Runs the body of a procedure on databases, with a folder for its files.
-fn run(databases: &[&Db], options: &Options, text: &str) -> Outcome {
+fn run(databases: &[&Db], options: &ScriptOptions, text: &str) -> ProcedureOutcome {
     let text = format!(
         "kt = __kyototycoon__ db = kt.db
         function e(db) local e = db:error() return e:code() .. ' ' .. e:message() end
         function go(input, output) {text} return 0 end"
     );
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
-    let databases = databases.iter().map(|db| Arc::new((*db).clone()) as Arc<dyn todana_script::Source>);
+    let databases =
+        databases.iter().map(|db| Arc::new((*db).clone()) as Arc<dyn todana_script::ScriptDatabase>);
     let outcome =
         Interpreter::new(&program, databases.collect(), 0, options).unwrap().call(b"go", []).unwrap();
     assert_eq!(outcome.error, None);
     outcome
 }
 
-fn told(outcome: &Outcome, name: &str) -> String {
+fn output_of(outcome: &ProcedureOutcome, name: &str) -> String {
     String::from_utf8(outcome.output[name.as_bytes()].clone()).unwrap()
 }
 
-fn within(folder: &Path) -> Options {
-    Options { files: Some(folder.to_owned()), ..Options::default() }
+fn within(folder: &Path) -> ScriptOptions {
+    ScriptOptions { files: Some(folder.to_owned()), ..ScriptOptions::default() }
 }
 
 #[test]
-fn snapshot_is_a_kyoto_cabinet_dump_and_round_trips() {
+fn snapshot_round_trips_as_kyoto_cabinet_dump() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["mem:hash", "mem:tree"] {
         let db = Db::open(name).unwrap();
@@ -43,8 +44,8 @@ fn snapshot_is_a_kyoto_cabinet_dump_and_round_trips() {
             output.loaded = tostring(db:load_snapshot('s'))
             output.all = db:get('japan') .. db:get('other') .. db:count()",
         );
-        assert_eq!((&*told(&outcome, "dumped"), &*told(&outcome, "loaded")), ("true", "true"));
-        assert_eq!(told(&outcome, "all"), "tokyostays2");
+        assert_eq!((&*output_of(&outcome, "dumped"), &*output_of(&outcome, "loaded")), ("true", "true"));
+        assert_eq!(output_of(&outcome, "all"), "tokyostays2");
         let dump = b"KCSS\n\0\0\x05\x0Ajapan\xFF\xFF\xFF\xFF\xFFtokyo\xFF";
         assert_eq!(std::fs::read(folder.path().join("s")).unwrap(), dump);
     }
@@ -89,25 +90,25 @@ fn script_cannot_leave_its_folder() {
         );
         let outcome = run(&[&db], &within(folder.path()), &text);
         for what in ["dump_snapshot", "load_snapshot"] {
-            assert_eq!(told(&outcome, what), "false 4 permission denied", "{what} {path}");
+            assert_eq!(output_of(&outcome, what), "false 4 permission denied", "{what} {path}");
         }
     }
     assert_eq!(std::fs::read(&away).unwrap(), b"KCSS\n\0\xFF");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
     // An existing file that is not a dump is kept.
     let outcome = run(&[&db], &within(folder.path()), "output.is = tostring(db:dump_snapshot('script.lua'))");
-    assert_eq!(told(&outcome, "is"), "false");
+    assert_eq!(output_of(&outcome, "is"), "false");
     assert_eq!(std::fs::read(folder.path().join("script.lua")).unwrap(), b"-- not a dump");
     let outcome = run(
         &[&db],
         &within(folder.path()),
         "output.is = tostring(db:dump_snapshot('in/s') and db:load_snapshot('./in/s'))",
     );
-    assert_eq!(told(&outcome, "is"), "true");
-    // Without a folder no file can be used.
+    assert_eq!(output_of(&outcome, "is"), "true");
+    // Without a folder, a script cannot use any file.
     let outcome =
-        run(&[&db], &Options::default(), "output.is = tostring(db:dump_snapshot('s')) .. ' ' .. e(db)");
-    assert_eq!(told(&outcome, "is"), "false 4 permission denied");
+        run(&[&db], &ScriptOptions::default(), "output.is = tostring(db:dump_snapshot('s')) .. ' ' .. e(db)");
+    assert_eq!(output_of(&outcome, "is"), "false 4 permission denied");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4, "no draft stays");
 }
 
@@ -129,14 +130,18 @@ fn invalid_snapshots_are_reported() {
         );
         let outcome = run(&[&db], &within(folder.path()), &text);
         if trouble.is_empty() {
-            assert!(told(&outcome, "fine").contains("does not fit into memory"), "{outcome:?}");
+            assert!(output_of(&outcome, "fine").contains("does not fit into memory"), "{outcome:?}");
         } else {
-            assert_eq!((&*told(&outcome, "fine"), &*told(&outcome, "e")), ("false", trouble), "{name}");
+            assert_eq!(
+                (&*output_of(&outcome, "fine"), &*output_of(&outcome, "e")),
+                ("false", trouble),
+                "{name}"
+            );
         }
     }
     for what in ["dump_snapshot", "load_snapshot"] {
         let text = format!("output.is = tostring(db:{what}('nowhere/s')) .. ' ' .. e(db)");
-        assert_eq!(told(&run(&[&db], &within(folder.path()), &text), "is"), "false 3 open failed");
+        assert_eq!(output_of(&run(&[&db], &within(folder.path()), &text), "is"), "false 3 open failed");
     }
     assert_eq!(db.count(), 0);
 }
@@ -154,15 +159,15 @@ fn copy_is_an_identical_database() {
             output.odd = tostring(db:copy('copy')) .. ' ' .. e(db)"
         );
         let outcome = run(&[&db], &within(folder.path()), &text);
-        assert_eq!(told(&outcome, "first"), "true");
-        assert_eq!(told(&outcome, "again"), "false 8 postprocessing failed");
-        assert_eq!(told(&outcome, "odd"), "false 2 unknown database type");
+        assert_eq!(output_of(&outcome, "first"), "true");
+        assert_eq!(output_of(&outcome, "again"), "false 8 postprocessing failed");
+        assert_eq!(output_of(&outcome, "odd"), "false 2 unknown database type");
         let copy = Db::open(folder.path().join(format!("copy.{suffix}")).to_str().unwrap()).unwrap();
         assert_eq!((copy.count(), copy.get(b"a").unwrap()), (1, Some(b"1".to_vec())));
     }
-    // As in the original.
+    // This is as in the original.
     let db = Db::open("mem:hash").unwrap();
     let outcome =
         run(&[&db], &within(folder.path()), "output.is = tostring(db:copy('c.hash')) .. ' ' .. e(db)");
-    assert_eq!(told(&outcome, "is"), "false 8 postprocessing failed");
+    assert_eq!(output_of(&outcome, "is"), "false 8 postprocessing failed");
 }

@@ -1,19 +1,19 @@
-//! Tests copies that take longer than a script's time limit: a hot backup of 925 MB failed after
-//! five seconds because its time counted.
+//! Tests copies that take longer than the time limit of a script. A hot backup of 925 MB once
+//! failed after five seconds, because the time of the copy counted.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use todana::{Database, Db, Name, Records, ScanDirection, Transaction};
+use todana::{Database, DatabaseName, Db, Records, ScanDirection, Transaction};
 use todana_core::{Operation, Record, Reply, Result, ScanPosition, Visitor};
-use todana_script::{Interpreter, Options, Outcome, Program, Source};
+use todana_script::{Interpreter, ProcedureOutcome, Program, ScriptDatabase, ScriptOptions};
 
-/// The time limit of the script. Loading it takes a small part of that.
+/// The time limit of the script. Loading the script takes a small part of this time.
 const TIME_MAX: Duration = Duration::from_secs(3);
 const RECORDS: u32 = 5_000;
 
-/// A database on a disk that stalls during a scan for longer than the time limit, while other
+/// A database whose scan stalls for longer than the time limit, like on a slow disk, while other
 /// clients write.
 struct Stalling {
     db: Db,
@@ -23,7 +23,7 @@ struct Stalling {
 impl Stalling {
     fn pass(&self) {
         if self.seen.fetch_add(1, Ordering::Relaxed) == u64::from(RECORDS / 2) {
-            // The scan may hold a lock of the database, so other clients do not wait for it here.
+            // The scan may hold a lock of the database, so this must not wait for other clients.
             std::thread::sleep(TIME_MAX + Duration::from_millis(50));
         }
     }
@@ -66,12 +66,12 @@ impl Records for Stalling {
     }
 }
 
-impl Source for Stalling {
+impl ScriptDatabase for Stalling {
     fn database(&self) -> &Database {
         self.db.database()
     }
 
-    fn name(&self) -> &Name {
+    fn name(&self) -> &DatabaseName {
         self.db.name()
     }
 
@@ -100,10 +100,14 @@ fn filled(folder: &tempfile::TempDir, name: &str) -> Db {
     db
 }
 
-fn run(source: Arc<dyn Source>, folder: &tempfile::TempDir, text: &str) -> Outcome {
+fn run(source: Arc<dyn ScriptDatabase>, folder: &tempfile::TempDir, text: &str) -> ProcedureOutcome {
     let text = format!("db = __kyototycoon__.db function go(input, output) {text} return 0 end");
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
-    let options = Options { files: Some(folder.path().to_owned()), time_max: TIME_MAX, ..Options::default() };
+    let options = ScriptOptions {
+        files: Some(folder.path().to_owned()),
+        time_max: TIME_MAX,
+        ..ScriptOptions::default()
+    };
     Interpreter::new(&program, vec![source], 0, &options).unwrap().call(b"go", []).unwrap()
 }
 
@@ -126,7 +130,7 @@ fn copy_outlasts_the_time_of_its_script() {
                 round
             });
             let text = format!("output.copied = tostring(db:copy('copy.{suffix}'))");
-            let outcome = run(Arc::clone(&stalling) as Arc<dyn Source>, &folder, &text);
+            let outcome = run(Arc::clone(&stalling) as Arc<dyn ScriptDatabase>, &folder, &text);
             ended.store(true, Ordering::Release);
             assert_eq!((outcome.error, &outcome.output[&b"copied"[..]][..]), (None, &b"true"[..]));
             assert!(writer.join().unwrap() > 0);
@@ -142,8 +146,8 @@ fn copy_outlasts_the_time_of_its_script() {
     }
 }
 
-/// In a transaction the copy is of one moment: changes of another client's transaction are either
-/// all in it or all absent.
+/// In a transaction the copy is of one moment. It contains all changes of another client's
+/// transaction, or none of them.
 #[test]
 fn copy_in_a_transaction_is_of_one_moment() {
     for suffix in ["hash", "tree"] {

@@ -3,7 +3,7 @@
 
 use mlua::Lua;
 use std::fmt::Write as _;
-use todana_script::{Interpreter, Options, Program};
+use todana_script::{Interpreter, Program, ScriptOptions};
 
 const TEXT: &str = r#"
 local function shown(...)
@@ -54,7 +54,7 @@ impl Random {
 
 fn interpreter() -> Interpreter {
     let program = Program::new("test.lua", TEXT.as_bytes()).unwrap();
-    Interpreter::new(&program, Vec::new(), 0, &Options::default()).unwrap()
+    Interpreter::new(&program, Vec::new(), 0, &ScriptOptions::default()).unwrap()
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn wrong_arguments_are_refused_as_by_luas_own() {
     lua.load(&*text).set_name("@test.lua").exec().unwrap();
     let expected: String = lua.load("return try()").eval().unwrap();
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
-    let mut interpreter = Interpreter::new(&program, Vec::new(), 0, &Options::default()).unwrap();
+    let mut interpreter = Interpreter::new(&program, Vec::new(), 0, &ScriptOptions::default()).unwrap();
     let outcome = interpreter.call(b"go", []).unwrap();
     let told = String::from_utf8(outcome.output[&b"told"[..]].clone()).unwrap();
     for ((call, expected), told) in calls.iter().zip(expected.lines()).zip(told.lines()) {
@@ -183,6 +183,6 @@ fn wrong_arguments_are_refused_as_by_luas_own() {
 fn patterns_may_be_long_but_are_bounded() {
     let text = "function go(input, output) local is_fine, error = pcall(string.find, ('a'):rep(5000), ('a?'):rep(5000)) output.told = tostring(is_fine) .. '\\t' .. error return 0 end";
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
-    let mut interpreter = Interpreter::new(&program, Vec::new(), 0, &Options::default()).unwrap();
+    let mut interpreter = Interpreter::new(&program, Vec::new(), 0, &ScriptOptions::default()).unwrap();
     assert_eq!(interpreter.call(b"go", []).unwrap().output[&b"told"[..]], b"false\tpattern too complex");
 }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use todana::Db;
-use todana_script::{Interpreter, Options, Program};
+use todana_script::{Interpreter, Program, ScriptOptions};
 
-/// Returns the results of the expressions as text.
-fn told(expressions: &[(&str, &str)]) {
+/// Asserts the results of expressions, written as text.
+fn assert_results(expressions: &[(&str, &str)]) {
     let text = r#"kt = __kyototycoon__ db = kt.db
         local function show(value)
           if type(value) == "string" then return (("%q"):format(value):gsub("[^\32-\126]", function(c) return ("\\%d"):format(c:byte()) end)) end
@@ -23,9 +23,9 @@ fn told(expressions: &[(&str, &str)]) {
         function e(of) local e = (of or db):error() return e:code() .. ":" .. e:message() end
         function go(input, output) db:clear() output.is = all(assert(loadstring("return " .. input.text))()) return 0 end"#;
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
-    let databases: Vec<Arc<dyn todana_script::Source>> =
+    let databases: Vec<Arc<dyn todana_script::ScriptDatabase>> =
         vec![Arc::new(Db::open("*").unwrap()), Arc::new(Db::open("two=%").unwrap())];
-    let mut interpreter = Interpreter::new(&program, databases, 0, &Options::default()).unwrap();
+    let mut interpreter = Interpreter::new(&program, databases, 0, &ScriptOptions::default()).unwrap();
     for (expression, expected) in expressions {
         let outcome = interpreter.call(b"go", [(&b"text"[..], expression.as_bytes())]).unwrap();
         assert_eq!(outcome.error, None, "{expression}");
@@ -35,7 +35,7 @@ fn told(expressions: &[(&str, &str)]) {
 
 #[test]
 fn argument_of_another_type_counts_as_absent() {
-    told(&[
+    assert_results(&[
         (r#"db:set("k", "v", "x"), (db:get("k"))"#, r#"true "v""#),
         (r#"db:increment("k", "x"), db:increment("k", {}), db:increment("k", 5, "try")"#, "0 0 5"),
         (r#"db:cas("k", true, "a"), (db:get("k"))"#, r#"true "a""#),
@@ -54,7 +54,7 @@ fn argument_of_another_type_counts_as_absent() {
 
 #[test]
 fn no_record_is_one_nil() {
-    told(&[
+    assert_results(&[
         (r#"db:get("none")"#, "nil"),
         (r#"db:seize("none")"#, "nil"),
         (r#"db:cursor():get()"#, "nil"),
@@ -66,7 +66,7 @@ fn no_record_is_one_nil() {
 
 #[test]
 fn failing_callback_changes_nothing_and_is_ignored() {
-    told(&[
+    assert_results(&[
         (
             r#"db:set("k", "v"), db:accept("k", function() error("oops") end), (db:get("k"))"#,
             r#"true true "v""#,
@@ -90,7 +90,7 @@ fn failing_callback_changes_nothing_and_is_ignored() {
 
 #[test]
 fn numbers_in_tables_have_six_digits() {
-    told(&[
+    assert_results(&[
         (r#"kt.arraydump({ 1, 2.5, "x" })"#, r#""\11\82.500000\1x""#),
         (r#"kt.arraydump({ "a", nil, "b" })"#, r#""\1a\1b""#),
         (r#"db:set_bulk({ [2.5] = "y" }), (db:get("2.500000"))"#, r#"1 "y""#),
@@ -100,7 +100,7 @@ fn numbers_in_tables_have_six_digits() {
 
 #[test]
 fn patterns_are_posix_and_dollar_escapes() {
-    told(&[
+    assert_results(&[
         (
             r#"kt.regex("5", "\\d"), kt.regex("a\nb", "a.b"), kt.regex("a&&b", "[a&&b]+$"), kt.regex("\\", "[\\]")"#,
             "false true true true",
@@ -116,7 +116,7 @@ fn patterns_are_posix_and_dollar_escapes() {
 
 #[test]
 fn databases_have_names_and_pointers() {
-    told(&[
+    assert_results(&[
         (r#"kt.dbs["*"]:set("k", "v"), (db:get("k")), kt.dbs.two:count(), #kt.dbs"#, r#"true "v" 0 2"#),
         (
             r#"(function() local p = kt.DB:new_ptr() local a, b = kt.DB:new(p), kt.DB:new(p)
@@ -131,7 +131,7 @@ fn databases_have_names_and_pointers() {
     ]);
 }
 
-/// A cursor lost its direction after `jump_back`: a loop from the end saw one record only.
+/// After `jump_back`, a cursor lost its direction: a loop from the end saw only one record.
 #[test]
 fn cursor_keeps_its_direction() {
     let walk = |kind: &str, start: &str| {
@@ -150,14 +150,15 @@ fn cursor_keeps_its_direction() {
         ("%", "c:jump_back('c') c:step()", r#""d""#),
         ("+", "c:jump_back('c')", r#""cd""#),
     ] {
-        told(&[(&walk(kind, start), all)]);
+        assert_results(&[(&walk(kind, start), all)]);
     }
 }
 
-/// The constants represent the words, and a value that is not a number is not overwritten.
+/// The constants represent the words `try` and `set`. A value that is not a number is not
+/// overwritten.
 #[test]
 fn increment_takes_its_origin_as_the_original() {
-    told(&[
+    assert_results(&[
         (r#"db:increment("n", 3, math.huge), db:increment("n", 4, 9223372036854775807)"#, "3 4"),
         (r#"db:increment("m", 3, -math.huge), db:increment_double("m", 3, -math.huge)"#, "nil nil"),
         (r#"db:set("x", "abc"), db:increment("x", 3, math.huge), (db:get("x"))"#, r#"true nil "abc""#),
@@ -166,7 +167,7 @@ fn increment_takes_its_origin_as_the_original() {
 
 #[test]
 fn the_rest_is_as_in_the_original() {
-    told(&[
+    assert_results(&[
         (r#"db:transaction(function() db:set("k", "v") return 1 end), (db:get("k"))"#, r#"true "v""#),
         (
             r#"db:accept("k", function(...) return "n" .. select('#', ...) end), (db:get("k"))"#,

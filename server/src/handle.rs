@@ -1,14 +1,14 @@
-//! Stopping a server, from whatever thread.
+//! Defines the handle that stops a server from any thread, and the stages of a stop.
 
 use mio::Waker;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far a stop has come.
+/// The stage of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stopping {
+pub(crate) enum StopStage {
     No,
-    /// Received requests are answered first, within seconds.
+    /// The server answers the requests that it has received, within seconds, and then ends.
     Drain,
     AtOnce,
 }
@@ -27,24 +27,24 @@ impl ServerHandle {
         ServerHandle(Arc::new(HandleState { stopping: AtomicU8::new(0), wakers: Mutex::new(Vec::new()) }))
     }
 
-    /// Stops the server: no new connections, what has been received is answered, then it ends. The
-    /// second time it ends at once.
+    /// Stops the server. After the first call, the server accepts no more connections, answers the
+    /// requests that it has received, and ends. A second call ends it at once.
     pub fn stop(&self) {
         let _ = self
             .0
             .stopping
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |stage| Some((stage + 1).min(2)));
         for waker in self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // A loop that is gone needs no waking.
+            // The wake-up fails if the thread's loop has ended already, and is then not needed.
             let _ = waker.wake();
         }
     }
 
-    pub(crate) fn stopping(&self) -> Stopping {
+    pub(crate) fn stopping(&self) -> StopStage {
         match self.0.stopping.load(Ordering::SeqCst) {
-            0 => Stopping::No,
-            1 => Stopping::Drain,
-            _ => Stopping::AtOnce,
+            0 => StopStage::No,
+            1 => StopStage::Drain,
+            _ => StopStage::AtOnce,
         }
     }
 

@@ -3,31 +3,31 @@
 //! ```text
 //! transport    sockets, workers, connections: bytes in and out
 //! session      requests decoded, executed and answered, by dialect
-//! execution    where operations go: the databases of this process
+//! execution    executes operations on the databases of this process
 //! observation  counters, statistics, metrics, logs, watchers
 //! databases    opened, kept, maintained, copied, closed; the memory limit
 //! replica      masters and replicas
-//! options, shared, server   what is asked for, what all threads share, and the whole
+//! options, shared, server   the configuration, the state of all threads, and the server itself
 //! ```
 //!
 //! Its threads:
 //!
 //! ```text
 //! acceptor --connections in turn--> worker: one readiness loop, no locks shared with other workers
-//!   readable -> read once -> decode all that is there -> execute inline -> one write
-//! udp: one thread for all datagrams, where they are asked for
+//!   readable -> read once -> decode all complete requests -> execute inline -> one write
+//! udp: one thread for all datagrams, if UDP is enabled
 //! verifier: slow checks of passwords (session/login/)
 //! exports: a thread for each checkpoint, backup or update log that a client has requested
 //! syncing: a thread for each database whose engine has files of its own, which syncs them
 //! maintenance: expiry, compaction, and the memory limit of the process
-//! snapshots: Kyoto Tycoon's files of databases in memory, made by a thread now and then
+//! snapshots: Kyoto Tycoon's files of databases in memory, written at intervals
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
 //!
-//! Always true: an idle connection holds no buffer; a connection whose peer does not read is not
-//! read from either; nothing that a client sends makes the server keep more than its own request
-//! and a bounded output. Not here: what commands mean (`todana`), how they are written
-//! (`protocol`), where records lie (`engine`).
+//! Invariants: an idle connection holds no buffer. The server does not read from a client that does
+//! not read its replies. For each client the server keeps at most its current request and a bounded
+//! output. Not here: the meaning of commands (`todana`), their encoding (`protocol`), the storage
+//! of records (`engine`).
 #![forbid(unsafe_code)]
 
 mod databases;
@@ -49,21 +49,26 @@ pub use databases::snapshots::{
 };
 pub use handle::ServerHandle;
 pub use observation::admin::AdminError;
-pub use observation::log_file::{LogFile, LogKinds, LogWriter};
+pub use observation::log_file::{LogFile, LogKinds, LogStyle, LogWriter};
 pub use observation::logging::{LogFormat, NOTICE, init_logging, init_logging_with_notices};
 pub use options::{
-    AdminOptions, AuthenticationMode, CompatiblePort, DataDirectoryOptions, DatabaseOptions, DatabaseSpec,
-    KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, OptionsError,
-    ProtocolOptions, ServerOptions,
+    AdminOptions, AuthenticationMode, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode,
+    KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, OptionsError, PeriodicCall,
+    PluginOptions, ProtocolOptions, ScriptText, ServerOptions, TyrantMode, TyrantOptions,
 };
 pub use pid_file::PidFile;
-pub use replica::{MasterAddress, ReplicationOptions};
+pub use replica::{MasterAddress, MasterProtocol, ReplicationOptions};
 pub use server::Server;
 pub use session::kyoto::VERSION as KYOTO_VERSION;
 pub use session::login::{LoginError, password_line};
+pub use session::tyrant::{
+    LIBRARY_VERSION as TYRANT_LIBRARY_VERSION, PROTOCOL_VERSION as TYRANT_PROTOCOL_VERSION,
+    VERSION as TYRANT_VERSION,
+};
 pub use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 pub use todana::update_log::SyncPolicy;
-pub use todana::{Kind, Name, Opened, Progress, Storage};
+pub use todana::{DatabaseKind, DatabaseName, DatabaseStorage, LoadProgress, OpeningReport};
 pub use todana_protocol::memcached::DialectChoice;
+pub use todana_protocol::tyrant::CommandMask;
 pub use transport::listener::{ListenError, Transport};
 pub use transport::tls::{Tls, TlsError, TlsOptions};

@@ -1,31 +1,31 @@
-//! Where the server stands between its start and its end.
+//! Defines the stage of a server: loading its data, serving or stopping.
 
-use crate::handle::{ServerHandle, Stopping};
+use crate::handle::{ServerHandle, StopStage};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How far the server has come: loading, serving, stopping.
-pub(crate) struct Lifecycle {
+/// The stage of a server: loading, serving or stopping.
+pub(crate) struct ServerLifecycle {
     pub(crate) handle: ServerHandle,
     is_loading: AtomicBool,
     has_not_loaded: AtomicBool,
 }
 
-impl Lifecycle {
-    pub(crate) fn new(handle: ServerHandle) -> Lifecycle {
-        Lifecycle { handle, is_loading: AtomicBool::new(false), has_not_loaded: AtomicBool::new(false) }
+impl ServerLifecycle {
+    pub(crate) fn new(handle: ServerHandle) -> ServerLifecycle {
+        ServerLifecycle { handle, is_loading: AtomicBool::new(false), has_not_loaded: AtomicBool::new(false) }
     }
 
     #[inline]
-    pub(crate) fn stopping(&self) -> Stopping {
+    pub(crate) fn stopping(&self) -> StopStage {
         self.handle.stopping()
     }
 
-    /// Returns true while the contents of data directories are read back.
+    /// Returns true while the data directories are loaded.
     pub(crate) fn is_loading(&self) -> bool {
         self.is_loading.load(Ordering::Relaxed)
     }
 
-    /// Returns true if they could not be read back.
+    /// Returns true if loading the data directories has failed.
     pub(crate) fn has_not_loaded(&self) -> bool {
         self.has_not_loaded.load(Ordering::Relaxed)
     }
@@ -34,7 +34,7 @@ impl Lifecycle {
         self.is_loading.store(loads, Ordering::Relaxed);
     }
 
-    /// Notes how loading has ended.
+    /// Notes that loading has ended, and whether it succeeded.
     pub(crate) fn set_loaded(&self, is_loaded: bool) {
         self.has_not_loaded.store(!is_loaded, Ordering::Relaxed);
         self.set_loading(false);

@@ -1,18 +1,19 @@
-//! The pid file: written when the server listens, removed with it.
+//! Writes the pid file once the server listens, and removes it when the server ends.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file that holds this process's id for as long as this lives.
+/// A file that holds the ID of this process. Dropping the value removes the file.
 #[derive(Debug)]
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes the file. Fails with the system's error, which does not name it.
+    /// Writes the file. The error is that of the system and does not name the file.
     pub fn write(path: &Path) -> io::Result<PidFile> {
-        // A link would have the file made wherever it leads.
+        // If the path is a symbolic link, an ordinary open would create the file at the target of
+        // the link.
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).custom_flags(no_follow());
         options.open(path)?.write_all(content().as_bytes())?;
@@ -22,7 +23,8 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // A successor that started before this one ended has written its own id, which must stay.
+        // Another server may have started before this one ended, and have written its own ID to the
+        // file. Its file must stay.
         if std::fs::read_to_string(&self.0).is_ok_and(|found| found == content()) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -42,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pid_file_goes_with_its_server() {
+    fn pid_file_is_removed_with_its_server() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
         let file = PidFile::write(&path).unwrap();
@@ -52,11 +54,11 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_keeps_its_pid_file() {
+    fn pid_file_of_a_successor_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
         let file = PidFile::write(&path).unwrap();
-        // Not this process: nobody has two ids.
+        // The 1 before the ID makes this the ID of another process.
         let successor = format!("1{}\n", std::process::id());
         std::fs::write(&path, &successor).unwrap();
         drop(file);

@@ -1,4 +1,4 @@
-//! Figures of this process and its machine, from the system.
+//! Reads figures of this process and of its machine from the system.
 
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-/// Returns the resident bytes that no file backs (`RssAnon`), or `None` if the system does not
-/// report them. The system can take back pages of files, the program's own included.
+/// Returns the anonymous resident bytes (`RssAnon`), or `None` if the system does not report them.
+/// Resident pages that files back, including those of the program itself, do not count, because the
+/// system can take them back.
 pub(crate) fn anonymous_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split(' ').skip(1).map(|pages| pages.parse::<u64>().ok());
@@ -19,14 +20,14 @@ pub(crate) fn anonymous_bytes() -> Option<u64> {
     Some(resident.saturating_sub(of_files) * rustix::param::page_size() as u64)
 }
 
-/// Returns the bytes of a line `LABEL N kB` of a file, or `None` if the system does not report it.
+/// Returns the bytes in the line `LABEL N kB` of a file, or `None` if there is no such line.
 pub(crate) fn kibibytes(path: &str, label: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
     Some(rest.trim().split(' ').next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns the system's time since 1970.
+/// Returns the time since 1970 by the system's clock.
 pub(crate) fn unix_time() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
@@ -34,7 +35,7 @@ pub(crate) fn unix_time() -> Duration {
 /// Returns the bytes of memory of the machine.
 pub(crate) fn machine_bytes() -> u64 {
     let system = rustix::system::sysinfo();
-    // Both factors have the width of the system's words.
+    // Both factors are machine words, whose width depends on the platform.
     (system.totalram as u64).saturating_mul(u64::from(system.mem_unit))
 }
 
@@ -65,10 +66,11 @@ pub(crate) fn virtual_bytes_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
-/// Returns the number of open files, or `None` if the system does not report it. The cost grows
-/// with their number.
+/// Returns the number of open files, or `None` if the system does not report it. The time that this
+/// takes grows with the number of open files.
 pub(crate) fn open_files() -> Option<u64> {
-    // The listed directory itself is open while it is read.
+    // The descriptor of the directory `/proc/self/fd` is itself in the list while the directory is
+    // read.
     Some((std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
 }
 
@@ -96,7 +98,8 @@ pub(crate) fn allow_files(wanted: u64) -> u64 {
         return current;
     }
     let maximum = limit.maximum.map_or(wanted, |maximum| maximum.max(wanted));
-    // Root may raise the hard limit too. Other users can go as far as that limit.
+    // Root may raise the hard limit, too. Other users can raise the soft limit up to the hard
+    // limit.
     for raised in [
         Rlimit { current: Some(wanted), maximum: Some(maximum) },
         Rlimit {

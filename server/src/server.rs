@@ -1,4 +1,4 @@
-//! A server: opens its listeners and databases, runs its threads, stops them.
+//! Defines the server: it opens its listeners and databases, runs its threads and stops them.
 
 use crate::databases::maintenance;
 use crate::databases::memory::MemoryBudget;
@@ -6,23 +6,24 @@ use crate::databases::opening::{self, DatabaseOpener, when_full};
 use crate::databases::shards;
 use crate::databases::shutdown_deadline::{self, ProgressDisk, ShutdownDeadline};
 use crate::databases::snapshots;
-use crate::databases::{self, Databases, Persistence, failed};
-use crate::handle::{ServerHandle, Stopping};
-use crate::lifecycle::Lifecycle;
-use crate::observation::Observation;
+use crate::databases::{self, PersistenceState, ServedDatabases, failed};
+use crate::handle::{ServerHandle, StopStage};
+use crate::lifecycle::ServerLifecycle;
+use crate::observation::ServerObservation;
 use crate::observation::admin::{self, AdminListener, AdminStopper};
 use crate::observation::connection_table::ConnectionTable;
 use crate::options::ServerOptions;
 use crate::pid_file::PidFile;
 use crate::process;
 use crate::replica::{MasterLink, ReplicaTable};
-use crate::session::kyoto::{KyotoState, Scripts};
-use crate::session::login::Logins;
+use crate::session::kyoto::{KyotoState, LuaProcedures};
+use crate::session::login::LoginAuthenticator;
+use crate::session::tyrant::{TyrantScripts, TyrantState};
 use crate::session::wake::WakeQueues;
-use crate::shared::{ListeningAddresses, Shared};
+use crate::shared::{ListeningAddresses, SharedState};
 use crate::transport::acceptor::ConnectionAcceptor;
 use crate::transport::descriptors::DescriptorLimit;
-use crate::transport::listener::Listener;
+use crate::transport::listener::ClientListener;
 use crate::transport::tls::Tls;
 use crate::transport::udp::{self, UdpThread};
 use crate::transport::worker::Worker;
@@ -35,28 +36,28 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
-use todana::{CachedClock, Clock, OpenDatabase, Opened, Progress, Storage};
+use todana::{CachedClock, Clock, DatabaseStorage, LoadProgress, OpenDatabase, OpeningReport};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, DialectChoice, ITEM_OVERHEAD_BYTES};
 
-/// The number of additional descriptors for each hash on disk.
+/// The number of descriptors that are reserved for the files of each hash on disk.
 const HASH_FILES: u64 = 4096;
 
 /// A server that listens and is ready to run.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     acceptor: ConnectionAcceptor,
     workers: Vec<Worker>,
     udp: Option<UdpThread>,
     tcp_addresses: Vec<SocketAddr>,
-    /// Removed when the server ends.
+    /// The pid file, which is removed when the server ends.
     pid_file: Option<PidFile>,
     admin: Option<AdminState>,
     udp_addresses: Vec<SocketAddr>,
     /// The owner of each database.
     owners: Vec<OpenDatabase>,
     disk: Arc<dyn Disk>,
-    /// The descriptors of the listeners, and the dialect of each.
+    /// The descriptor and the dialect of each listener.
     listening: Vec<(i32, Option<DialectChoice>)>,
 }
 
@@ -78,13 +79,13 @@ impl Drop for AdminThread {
     fn drop(&mut self) {
         self.stopper.end();
         let Some(thread) = self.thread.take() else { return };
-        // The thread may wait for the lock of an engine whose holder waits for a disk that does not
-        // respond.
+        // The thread may wait for the lock of an engine. The holder of this lock may be waiting for
+        // a disk that does not respond, so this thread is not joined for longer than a limit.
         let since = Instant::now();
         if databases::has_ended(&thread, &|| since.elapsed() >= shutdown_deadline::SHORT)
             && thread.join().is_err()
         {
-            tracing::error!("the admin thread ended by a panic");
+            tracing::error!("admin pages: the thread panicked");
         }
     }
 }
@@ -102,49 +103,56 @@ impl Server {
         Server::bind_with(options, tls)
     }
 
-    /// Does the same with certificates that have been read already, perhaps by a user with more
-    /// rights.
+    /// Does the same as [`bind`](Self::bind), with certificates that have been read already, for
+    /// example with more privileges.
     pub fn bind_with(options: ServerOptions, tls: Option<Tls>) -> io::Result<Server> {
         Server::bind_on(options, tls, Arc::new(SystemDisk))
     }
 
-    /// Does the same with databases on another disk than the machine's, for tests.
+    /// Does the same as [`bind_with`](Self::bind_with), with databases on another disk, for tests.
     pub fn bind_on(options: ServerOptions, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let disk_progress = Arc::default();
         let disk = ProgressDisk::over(disk, &disk_progress);
         let tls = tls.map(Arc::new);
-        let logins = Logins::open(&options.protocols.authentication)?;
-        let scripts = Scripts::open(options.protocols.kyoto.script.as_deref()).map_err(invalid)?;
-        let listeners = Listener::open(&options, tls.as_ref())?;
-        let datagrams = udp::Socket::open(&options)?;
-        let udp_addresses: Vec<SocketAddr> = datagrams.iter().filter_map(udp::Socket::address).collect();
-        let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
+        let logins = LoginAuthenticator::open(&options.protocols.authentication)?;
+        let scripts = LuaProcedures::open(options.protocols.kyoto.script.as_deref()).map_err(invalid)?;
+        let tyrant_scripts =
+            TyrantScripts::open(&options.protocols.tyrant, options.limits.threads).map_err(invalid)?;
+        let listeners = ClientListener::open(&options, tls.as_ref())?;
+        let datagrams = udp::DatagramSocket::open(&options)?;
+        let udp_addresses: Vec<SocketAddr> =
+            datagrams.iter().filter_map(udp::DatagramSocket::address).collect();
+        let tcp_addresses: Vec<SocketAddr> =
+            listeners.iter().filter_map(ClientListener::tcp_address).collect();
         let admin = AdminListener::bind(options.observation.admin.as_ref())?;
-        // Descriptors in addition to those of connections: listeners, polls, wakers, standard
-        // streams, files.
+        // The server needs descriptors for more than connections: listeners, polls, wakers,
+        // standard streams and files.
         let wanted = options.limits.connections_max as u64
             + 2 * options.limits.threads as u64
             + listeners.len() as u64
             + 32;
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
         // A hash on disk has one open file for each 128 MiB.
-        let hashes =
-            options.databases.all().iter().filter(|one| one.name.kind.storage() == Storage::Files).count()
-                as u64;
+        let hashes = options
+            .databases
+            .all()
+            .iter()
+            .filter(|one| one.name.kind.storage() == DatabaseStorage::Files)
+            .count() as u64;
         let allowed = process::allow_files(wanted + hashes * HASH_FILES);
         let descriptors = DescriptorLimit::new(allowed, options.databases.all().len());
-        // Every file opened from here on may exceed the limit of descriptors.
+        // From here on, opening a file may exceed the limit of descriptors.
         let named =
             |error: io::Error| if is_out_of_descriptors(&error) { descriptors.too_few() } else { error };
         if allowed < wanted {
             tracing::warn!(
-                "only {allowed} files may be open, so fewer than {} connections can be; raise `ulimit -n`",
+                "open files: the limit of {allowed} is too low for {} connections; raise `ulimit -n`",
                 options.limits.connections_max
             );
         }
         let clock = Arc::new(CachedClock::new());
-        let observers = Observation::observers(&options, &clock);
+        let observers = ServerObservation::observers(&options, &clock);
         let class_bounds: Vec<u32> =
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards::count(&options, process::machine_bytes());
@@ -162,29 +170,31 @@ impl Server {
             databases.push(served);
             owners.push(owner);
         }
-        let databases = Databases::new(databases).map_err(io::Error::other)?;
+        let databases = ServedDatabases::new(databases).map_err(io::Error::other)?;
         let handle = ServerHandle::new();
-        let listening: Vec<(i32, Option<DialectChoice>)> = listeners.iter().map(Listener::speaks).collect();
+        let listening: Vec<(i32, Option<DialectChoice>)> =
+            listeners.iter().map(ClientListener::speaks).collect();
         let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
         let connection_table = ConnectionTable::new(&listeners, sockets, clock.now().0);
         let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
         let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
-        let shared = Arc::new(Shared {
-            observation: Observation::new(&options, &clock, observers, connection_table),
+        let shared = Arc::new(SharedState {
+            observation: ServerObservation::new(&options, &clock, observers, connection_table),
             databases,
             clock,
-            lifecycle: Lifecycle::new(handle.clone()),
-            persistence: Persistence::new(disk_progress),
+            lifecycle: ServerLifecycle::new(handle.clone()),
+            persistence: PersistenceState::new(disk_progress),
             memory: MemoryBudget::new(options.memory.limit_mib, reach_mib, when_full(&options)),
             logins,
             kyoto: KyotoState::new(scripts, options.limits.threads, &wake_queues),
+            tyrant: TyrantState::new(tyrant_scripts),
             wake_queues,
             replicas: ReplicaTable::default(),
             master_link: MasterLink::default(),
             listening: ListeningAddresses {
                 tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
                 udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
-                names: listeners.iter().map(Listener::name).collect(),
+                names: listeners.iter().map(ClientListener::name).collect(),
                 tls,
             },
             options,
@@ -210,10 +220,13 @@ impl Server {
             handle.add(waker);
             udp = Some(server);
         }
-        // Written last, so that the file exists only if the server listens.
+        // The pid file is written last, so that it exists only if the server listens.
         let write = |path: &Path| {
             PidFile::write(path).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
+                io::Error::new(
+                    error.kind(),
+                    format!("pid file {}: cannot be written: {error}", path.display()),
+                )
             })
         };
         let pid_file = shared.options.observation.pid_file.as_deref().map(write).transpose()?;
@@ -234,8 +247,8 @@ impl Server {
     }
 
     /// Locks the data directories for this process and creates them if they are missing. Starts no
-    /// thread, so a process may still fork after it. `load` does so if it has not been done. Fails
-    /// when a directory cannot be created, or another process has it.
+    /// thread, so a process may still fork after it. [`load`](Server::load) calls it if necessary.
+    /// Fails when a directory cannot be created, or another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
         if let Some(options) = &self.shared.options.databases.snapshots {
             snapshots::prepare(&*self.disk, options, &self.shared.persistence.snapshots)?;
@@ -244,12 +257,12 @@ impl Server {
     }
 
     /// Loads the data directories and logs all changes from then on. The admin pages report the
-    /// progress. `run` does so if it has not been done. Fails if a directory is in use, damaged or
-    /// unreadable; the message names the directory and the problem.
+    /// progress. [`run`](Server::run) calls it if necessary. Fails if a directory is in use,
+    /// damaged or unreadable; the message names the directory and the problem.
     ///
     /// A stop of the server interrupts the loading: it then fails with `Interrupted`, and the
     /// directory is unchanged.
-    pub fn load(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
+    pub fn load(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> io::Result<Option<OpeningReport>> {
         let loads = self.shared.databases.iter().any(|served| served.data.is_some())
             || self.shared.options.databases.snapshots.is_some();
         self.shared.lifecycle.set_loading(loads);
@@ -260,36 +273,39 @@ impl Server {
         outcome
     }
 
-    fn load_databases(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
+    fn load_databases(
+        &mut self,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> io::Result<Option<OpeningReport>> {
         let shared = Arc::clone(&self.shared);
         if shared
             .databases
             .iter()
             .any(|served| served.data.is_some() || served.database.engine_sync().is_some())
         {
-            // Exceeding the limit of file sizes is an error like others and must not end the
-            // process.
+            // Without this handler, a write beyond the limit of file sizes would end the process.
+            // With it, the write fails like any other.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         }
         self.claim_data()?;
         let handle = &shared.lifecycle.handle;
-        let goes_on = || handle.stopping() == Stopping::No;
+        let may_continue = || handle.stopping() == StopStage::No;
         let mut progress = |step| {
             progress(step);
-            if goes_on() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if may_continue() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let mut first = None;
         for (number, owner) in self.owners.iter_mut().enumerate() {
-            // The closure must not own the log: the log's own thread would drop it last, and then
-            // wait for itself.
+            // This closure must not own the log. Otherwise the log's own thread could drop the log
+            // last, and would then wait for itself to end.
             let (wake_queues, exports) =
                 (Arc::clone(&shared.wake_queues), Arc::clone(&shared.persistence.exports));
-            let on_progress = move || {
+            let on_durable = move || {
                 wake_queues.log_advanced();
-                exports.came_on();
+                exports.notify_log_growth();
             };
-            let opened = opening::load(owner, &mut progress, on_progress)?;
-            snapshots::restore(&shared, number, opened.as_ref(), &*self.disk, &goes_on)?;
+            let opened = opening::load(owner, &mut progress, on_durable)?;
+            snapshots::restore(&shared, number, opened.as_ref(), &*self.disk, &may_continue)?;
             if number == 0 {
                 first = opened;
             }
@@ -343,32 +359,36 @@ impl Server {
         self.shared.lifecycle.handle.clone()
     }
 
-    /// Returns a function that reads certificates, users and scripts from their files again. It
-    /// logs the outcome.
+    /// Returns a function that reads the files of certificates, users and scripts again. The
+    /// function logs the outcome.
     pub fn reloader(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
             match shared.listening.tls.as_deref().map(Tls::refresh) {
                 None => {}
-                Some(Ok(())) => tracing::info!("certificates read again, for new connections"),
-                Some(Err(error)) => tracing::error!("the certificates in use stay: {error}"),
+                Some(Ok(())) => tracing::info!("certificates: reloaded for new connections"),
+                Some(Err(error)) => {
+                    tracing::error!("certificates: not reloaded, the old ones stay in use: {error}")
+                }
             }
             shared.logins.reload();
             shared.kyoto.scripts.reload();
+            shared.tyrant.scripts.reload();
         }
     }
 
-    /// Returns the names of what the function of [`Server::reloader`] reads.
+    /// Returns the names of the files that the function of [`Server::reloader`] reads.
     pub fn reloadable(&self) -> Vec<&'static str> {
+        let protocols = &self.shared.options.protocols;
         let all = [
             ("certificates", self.shared.listening.tls.is_some()),
-            ("users", !matches!(self.shared.logins, Logins::Off)),
-            ("scripts", self.shared.options.protocols.kyoto.script.is_some()),
+            ("users", !matches!(self.shared.logins, LoginAuthenticator::Off)),
+            ("scripts", protocols.kyoto.script.is_some() || protocols.tyrant.script.is_some()),
         ];
         all.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
     }
 
-    fn tell_listeners(&self) {
+    fn log_listeners(&self) {
         for &(descriptor, choice) in &self.listening {
             let speaks = match self.shared.choice(choice) {
                 DialectChoice::Auto => "auto-negotiate",
@@ -382,25 +402,28 @@ impl Server {
         }
     }
 
-    /// Serves until it is stopped. The pid file is removed at the end.
+    /// Serves clients until the server is stopped. At the end, removes the pid file.
     pub fn run(mut self) -> io::Result<()> {
         if !self.owners.iter().all(OpenDatabase::is_loaded) {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
         self.shared.master_link.start(&self.shared)?;
-        if let Some(begins) = self.shared.persistence.snapshots.begins()
-            && begins < self.shared.master_link.follow_state().timestamp
+        if let Some(replication_start) = self.shared.persistence.snapshots.replication_start()
+            && replication_start < self.shared.master_link.follow_state().timestamp
         {
             tracing::info!(
-                from = begins,
-                "what is only in memory is older than the position in the master's log: the master goes on from there"
+                from = replication_start,
+                "replication: continues from an earlier position, because the databases in memory are older than the stored one"
             );
-            self.shared.master_link.change(|standing| standing.timestamp = standing.timestamp.min(begins));
+            self.shared
+                .master_link
+                .change(|standing| standing.timestamp = standing.timestamp.min(replication_start));
         }
         let snapshots = snapshots::SnapshotKeeper::start(&self.shared, Arc::clone(&self.disk))?;
+        self.shared.tyrant.scripts.start(&self.shared)?;
         if self.shared.observation.logs_requests() {
-            self.tell_listeners();
+            self.log_listeners();
         }
         let mut threads = Vec::new();
         for (number, worker) in self.workers.into_iter().enumerate() {
@@ -430,56 +453,62 @@ impl Server {
             if !databases::has_ended(&thread, &|| deadline.is_over()) {
                 abandoned.push(name);
             } else if thread.join().is_err() {
-                tracing::error!("a thread ended by a panic");
+                tracing::error!("{name}: the thread panicked");
             }
         }
         if !abandoned.is_empty() {
-            // The thread may hold locks that everything else needs, so waiting for it is useless.
-            deadline.has_been_tried = true;
-            let who = abandoned.join(", ");
-            tracing::warn!("{who}: a request is left unfinished, the disk of a database does not answer");
+            // The abandoned thread may hold locks that all later steps need, so further waiting is
+            // useless.
+            deadline.has_expired_before = true;
+            let names = abandoned.join(", ");
+            tracing::warn!("{names}: a request is unfinished, because the disk does not respond");
         }
-        // Closed only now, because workers that drain may wait for logins.
+        // Logins are closed only after the workers have ended, because a worker that still answers
+        // requests may wait for a login.
         self.shared.logins.close();
         if let Some(verifier) = verifier {
             let _ = verifier.join();
         }
-        let deadline = deadline.again();
+        let deadline = deadline.renewed();
         let mut closed = maintenance::end(maintenance, &|| deadline.is_over());
         for owner in &mut self.owners {
             if !owner.stop_checkpoints(Some(&|| deadline.is_over())) {
-                tracing::warn!(
-                    "a checkpoint that was being made is left unfinished: the disk does not answer"
-                );
+                tracing::warn!("checkpoint: unfinished, because the disk does not respond");
             }
         }
-        // The connections of the exports are closed. Exports end after the snapshot keeper, because
-        // they may wait for the checkpoint that it has just interrupted.
+        // The connections of all exports are closed by now. Exports end after the snapshot keeper,
+        // because an export may wait for the checkpoint that the keeper has just interrupted.
         self.shared.persistence.exports.close_unless(&|| deadline.is_over());
         if !self.shared.kyoto.calls.close_unless(&|| deadline.is_over()) {
-            tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
+            tracing::warn!("long procedure: unfinished, because the disk does not respond");
+        }
+        if !self.shared.tyrant.calls.close_unless(&|| deadline.is_over()) {
+            tracing::warn!("long command: unfinished, because the disk does not respond");
+        }
+        if !self.shared.tyrant.scripts.end(&self.shared, &|| deadline.is_over()) {
+            tracing::warn!("script: unfinished, because it did not end in time");
         }
         if !self.shared.kyoto.script_calls.close_unless(&|| deadline.is_over()) {
-            tracing::warn!("a script has not ended in time, and is left unfinished");
+            tracing::warn!("script: unfinished, because it did not end in time");
         }
         self.shared.kyoto.scripts.close();
         self.shared.replicas.end(&|| deadline.is_over());
         self.shared.master_link.end(&|| deadline.is_over());
-        // The snapshots hold every change that was acknowledged.
-        let deadline = deadline.again();
+        // The last snapshots contain every acknowledged change.
+        let deadline = deadline.renewed();
         if !snapshots.is_none_or(|keeper| keeper.end(&|| deadline.is_over())) {
-            tracing::warn!("the last snapshots are left unfinished: the disk does not answer");
+            tracing::warn!("last snapshots: unfinished, because the disk does not respond");
         }
-        // Each of these waits has a deadline of its own: the interrupted work may have used up the
-        // previous one.
-        let deadline = deadline.again();
+        // Each of the following waits gets a new deadline, because interrupting the work before it
+        // may have used up the previous deadline.
+        let deadline = deadline.renewed();
         for owner in &mut self.owners {
             opening::make_last_checkpoint(owner, &|| deadline.is_over());
         }
-        let deadline = deadline.again();
+        let deadline = deadline.renewed();
         for mut owner in self.owners {
             let outcome = owner.close(Some(&|| deadline.is_over()));
-            // The error of a database takes precedence.
+            // If a database has failed, its error is returned rather than this one.
             closed = outcome.and(closed);
         }
         // The admin pages end last, so that they can report that the server is stopping.
@@ -500,15 +529,16 @@ fn invalid(error: impl std::error::Error) -> io::Error {
 mod tests {
     use super::*;
     use crate::options::{DatabaseOptions, DatabaseSpec, LimitOptions, ListenOptions, MemoryOptions};
-    use todana::Name;
+    use todana::DatabaseName;
     use todana_core::{Operation, Store};
 
-    /// Index and files of a hash on disk were counted as the server's own memory, so the database
-    /// in memory beside it got less.
+    /// The index and the files of a hash on disk were once counted as memory outside of the
+    /// engines. The database in memory in the same server therefore got less memory than the limit
+    /// allowed.
     #[test]
     fn database_on_disk_takes_no_memory_from_others() {
         let folder = tempfile::tempdir().unwrap();
-        let name = Name::parse(folder.path().join("x.hash").to_str().unwrap()).unwrap();
+        let name = DatabaseName::parse(folder.path().join("x.hash").to_str().unwrap()).unwrap();
         let further = vec![DatabaseSpec { name, data: None }];
         let options = ServerOptions {
             listen: ListenOptions { port: 0, ..ListenOptions::default() },
@@ -531,7 +561,8 @@ mod tests {
         for _ in 0..2 {
             keys().for_each(|key| assert!(hash.engine().view(&key, &mut |_| ()).unwrap()));
         }
-        // Its files are mapped; its index and write buffers are anonymous memory of the process.
+        // The files of the hash are mapped. Its index and its write buffers are anonymous memory of
+        // the process.
         let anonymous = || process::anonymous_bytes().unwrap();
         let mapped = process::resident_bytes() - anonymous();
         let held = hash.status().committed_bytes;

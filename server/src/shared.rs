@@ -1,34 +1,37 @@
-//! The state that all threads of a server share, in parts by concern, so that each function gets
-//! only the parts that it needs.
+//! Defines the state that all threads of a server share. It is divided by concern, so that each
+//! function gets only the parts that it needs.
 
 use crate::databases::memory::MemoryBudget;
-use crate::databases::{Databases, Persistence};
-use crate::lifecycle::Lifecycle;
-use crate::observation::Observation;
-use crate::options::{KyotoMode, ServerOptions};
+use crate::databases::{PersistenceState, ServedDatabases};
+use crate::lifecycle::ServerLifecycle;
+use crate::observation::ServerObservation;
+use crate::options::{KyotoMode, ServerOptions, TyrantMode};
 use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, STALL};
-use crate::session::login::Logins;
+use crate::session::login::LoginAuthenticator;
+use crate::session::tyrant::TyrantState;
 use crate::session::wake::WakeQueues;
 use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::CachedClock;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
+use todana_protocol::tyrant;
 
 /// The state that all threads of a server share.
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) options: ServerOptions,
     pub(crate) clock: Arc<CachedClock>,
-    pub(crate) lifecycle: Lifecycle,
-    pub(crate) databases: Databases,
-    pub(crate) persistence: Persistence,
+    pub(crate) lifecycle: ServerLifecycle,
+    pub(crate) databases: ServedDatabases,
+    pub(crate) persistence: PersistenceState,
     pub(crate) memory: MemoryBudget,
-    pub(crate) observation: Observation,
-    pub(crate) logins: Logins,
+    pub(crate) observation: ServerObservation,
+    pub(crate) logins: LoginAuthenticator,
     /// The queues that wake waiting connections.
     pub(crate) wake_queues: Arc<WakeQueues>,
     pub(crate) kyoto: KyotoState,
+    pub(crate) tyrant: TyrantState,
     /// The replicas that follow this server.
     pub(crate) replicas: ReplicaTable,
     /// The master that this server follows.
@@ -40,28 +43,46 @@ pub(crate) struct Shared {
 pub(crate) struct ListeningAddresses {
     pub(crate) tcp_port: u16,
     pub(crate) udp_port: u16,
-    /// The addresses in the form in which users write them.
+    /// The same addresses as text, in the form in which users write them.
     pub(crate) names: Vec<String>,
     pub(crate) tls: Option<Arc<Tls>>,
 }
 
-impl Shared {
-    /// Returns the dialect of connections that arrive at a listener with this choice. Where clients
-    /// have to log in, the kind of login decides instead, so that no listener admits clients
-    /// through another dialect without a login.
+impl SharedState {
+    /// Returns the dialect for connections to a listener with this choice. If clients must log in,
+    /// the kind of login decides the dialect instead, so that no listener serves clients in a
+    /// dialect that has no login.
     pub(crate) fn choice(&self, of_listener: Option<DialectChoice>) -> DialectChoice {
         self.logins.limits(of_listener.unwrap_or(self.options.protocols.protocol)).choice
     }
 
-    /// Returns true if the listener speaks Kyoto Tycoon's protocols beside memcached's. A listener
-    /// that is restricted to one of memcached's dialects does not. Clients that have to log in may
-    /// do so over HTTP, whichever of memcached's dialects the login allows.
+    /// Returns true if the listener speaks Kyoto Tycoon's protocols in addition to memcached's. A
+    /// listener that is restricted to one of memcached's dialects does not. If the login restricts
+    /// memcached's dialects, clients may still log in over HTTP.
     pub(crate) fn speaks_kyoto(&self, of_listener: Option<DialectChoice>) -> bool {
         let asked = of_listener.unwrap_or(self.options.protocols.protocol);
         self.options.protocols.kyoto.spoken == KyotoMode::Beside && asked == DialectChoice::Auto
     }
 
-    /// Returns the limits of requests. No value is long enough to be received as an upload.
+    /// Returns true if the listener speaks Tokyo Tyrant's protocols in addition to memcached's.
+    /// These protocols have no login, so the result is false if clients must log in.
+    pub(crate) fn speaks_tyrant(&self, of_listener: Option<DialectChoice>) -> bool {
+        let asked = of_listener.unwrap_or(self.options.protocols.protocol);
+        self.options.protocols.tyrant.spoken != TyrantMode::Off
+            && asked == DialectChoice::Auto
+            && !self.logins.are_wanted()
+    }
+
+    /// Returns true if a request that begins with this byte belongs to Tokyo Tyrant's protocols, on
+    /// a listener that speaks them.
+    #[inline]
+    pub(crate) fn begins_tyrant(&self, first: u8) -> bool {
+        first == tyrant::FIRST_BYTE
+            || self.options.protocols.tyrant.spoken == TyrantMode::All && tyrant::begins_http(first)
+    }
+
+    /// Returns the limits of requests. No announced value is long enough to be received as an
+    /// upload.
     pub(crate) fn limits(&self) -> MemcachedLimits {
         MemcachedLimits {
             item_size_max: self.options.limits.item_size_max,
@@ -72,8 +93,8 @@ impl Shared {
         }
     }
 
-    /// Returns how long a reader of a long answer may read nothing while others wait for its
-    /// memory. Returns `None` if nobody waits.
+    /// Returns the time for which a client that receives a long answer may read nothing, if other
+    /// answers wait for the memory of this one. Returns `None` if no answer waits.
     pub(crate) fn stall_limit(&self) -> Option<Duration> {
         self.kyoto.answers.is_wanted().then_some(STALL)
     }

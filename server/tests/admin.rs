@@ -1,17 +1,17 @@
-//! The admin pages, over real sockets.
+//! Tests the admin pages over real sockets.
 
 mod exposition;
 mod running;
 
 use exposition::Exposition;
-use running::{PATIENCE, Running, eventually, options};
+use running::{Running, WAIT_MAX, eventually, options};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{
-    AdminOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions,
-    ListenOptions, MasterAddress, MemoryOptions, Name, ObservationOptions, ProtocolOptions,
-    ReplicationOptions, ServerOptions, SyncPolicy,
+    AdminOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions,
+    ListenOptions, MasterAddress, MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions,
+    ServerOptions, SyncPolicy,
 };
 
 fn pages() -> Option<AdminOptions> {
@@ -27,8 +27,8 @@ fn start() -> Running {
 
 fn connect(server: &Running) -> TcpStream {
     let stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
     stream
 }
 
@@ -41,7 +41,7 @@ fn exchange(server: &Running, bytes: &[u8]) -> String {
     answer
 }
 
-/// The status line and the body of a page.
+/// Returns the status line and the body of a page.
 fn page(server: &Running, path: &str) -> (String, String) {
     let answer =
         exchange(server, format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes());
@@ -77,12 +77,13 @@ fn pages_answer_and_others_are_not_there() {
 }
 
 #[test]
-fn a_server_has_no_pages_unless_told() {
+fn server_has_no_pages_by_default() {
     assert_eq!(Running::start(options()).admin_addresses, []);
 }
 
+/// If the port is taken, the server starts without the pages, unless the pages are required.
 #[test]
-fn pages_nobody_asked_for_do_not_keep_a_server_from_starting() {
+fn optional_admin_pages_do_not_prevent_a_start() {
     let taken = start();
     let port = taken.admin_addresses[0].port();
     let admin = |is_required| Some(AdminOptions { listen: Vec::new(), port, is_required });
@@ -98,12 +99,13 @@ fn pages_nobody_asked_for_do_not_keep_a_server_from_starting() {
         ..options()
     });
     let message = refused.err().expect("an error").to_string();
-    let expected =
-        format!("no admin pages (--admin-port, TODANA_ADMIN_PORT): cannot listen on 127.0.0.1:{port}: ");
+    let expected = format!(
+        "admin pages: cannot be served (--admin-port, TODANA_ADMIN_PORT): cannot listen on 127.0.0.1:{port}: "
+    );
     assert!(message.starts_with(&expected), "{message}");
 }
 
-/// The requests that clients send before the numbers are read.
+/// Sends the requests whose effect on the metrics is known.
 fn requests(server: &Running) -> running::Client {
     let mut client = server.connect();
     let talk: [(&[u8], &[u8]); 20] = [
@@ -134,13 +136,13 @@ fn requests(server: &Running) -> running::Client {
     }
     client.send(&vec![b'x'; 2_000_000]);
     client.send(b"\r\n");
-    // What was swallowed is counted before this is answered.
+    // The discarded value is counted before this request is answered.
     client.expect_version();
     client
 }
 
 #[test]
-fn names_that_dashboards_read_are_there_with_true_values() {
+fn metrics_that_dashboards_read_have_true_values() {
     let server = start();
     let mut client = requests(&server);
     let stats = client.stats("");
@@ -256,7 +258,7 @@ fn flushes_and_evictions_are_counted() {
     let metrics = metrics(&server);
     let after = evictions();
     assert!(before > 0.0);
-    // More may go in the background, and the classes are read first.
+    // The background may evict more between the two reads. The classes are read first.
     let by_class = metrics.0["memcached_slab_items_evicted_total"].samples.values().sum::<f64>();
     let all = metrics.value("memcached_items_evicted_total", "").unwrap();
     let ours = metrics.value("todana_evictions_total", "").unwrap();
@@ -271,9 +273,9 @@ fn flushes_and_evictions_are_counted() {
 fn docs_list_exactly_the_names_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
     let data = Some(DataDirectoryOptions::new(folder.path().into(), SyncPolicy::Never));
-    let name = Name::parse(&format!("{}/x.hash", folder.path().display())).unwrap();
+    let name = DatabaseName::parse(&format!("{}/x.hash", folder.path().display())).unwrap();
     let further = vec![DatabaseSpec { name, data: None }];
-    // One that follows another server, and is followed.
+    // This server follows another one and has a replica.
     let master = Some(MasterAddress { host: "127.0.0.1".into(), port: 1 });
     let position_file = Some(folder.path().join("position"));
     let replication = ReplicationOptions { master, position_file, ..ReplicationOptions::default() };
@@ -306,7 +308,7 @@ fn docs_list_exactly_the_names_that_there_are() {
     assert_eq!(metrics(&server).names(), listed);
 }
 
-/// With every class in use the classes are most of what `/metrics` has to say.
+/// If every class is in use, the classes are the largest part of `/metrics`.
 #[test]
 fn totals_are_all_metrics_but_those_by_class() {
     let server = start();
@@ -331,7 +333,7 @@ fn requests_on_one_connection_are_answered_in_order() {
     let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     let last = "GET /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let all = format!("{}{}{}{last}", one("/healthz"), one("/"), one("/readyz"));
-    // In pieces that end within requests.
+    // The input is divided into pieces that end within requests.
     for piece in all.as_bytes().chunks(7) {
         stream.write_all(piece).unwrap();
     }
@@ -346,7 +348,7 @@ fn requests_on_one_connection_are_answered_in_order() {
 }
 
 #[test]
-fn garbage_and_huge_heads_are_refused_and_do_no_harm() {
+fn garbage_and_huge_heads_are_refused() {
     let server = start();
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -361,7 +363,7 @@ fn garbage_and_huge_heads_are_refused_and_do_no_harm() {
     }));
     for input in &inputs {
         let mut stream = connect(&server);
-        // It may close before all is sent.
+        // The server may close before everything is sent.
         let _ = stream.write_all(input);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -376,7 +378,7 @@ fn garbage_and_huge_heads_are_refused_and_do_no_harm() {
 }
 
 #[test]
-fn a_head_that_is_too_long_is_told_so() {
+fn too_long_head_is_refused_with_status_431() {
     let server = start();
     let mut stream = connect(&server);
     stream.write_all(&[b"GET / HTTP/1.1\r\nA: ".to_vec(), vec![b'a'; 8 << 10]].concat()).unwrap();
@@ -391,7 +393,7 @@ fn a_thousand_connections_keep_nobody_out() {
     let mut waiting = Vec::new();
     for number in 0..1000 {
         let mut stream = connect(&server);
-        // Some say nothing, some half a request, some do not read what they asked for.
+        // Some clients send nothing, some send half a request, and some do not read the reply.
         let said: &[u8] = match number % 3 {
             0 => b"",
             1 => b"GET /metrics HTTP/1.1\r\nHo",
@@ -404,12 +406,12 @@ fn a_thousand_connections_keep_nobody_out() {
         }
     }
     let metrics = metrics(&server);
-    // This process holds both ends of those that are left.
+    // This process holds both ends of the remaining connections.
     let open = metrics.value("memcached_process_open_fds", "").unwrap();
     assert!(open >= 1000.0, "{open}");
     assert_eq!(metrics.value("memcached_current_connections", ""), Some(0.0));
     server.connect().expect_version();
-    // The first has made room for others.
+    // The server closed the first connection to make room for others.
     let mut rest = Vec::new();
     let _ = waiting[0].read_to_end(&mut rest);
     assert_eq!(rest, b"");
@@ -426,11 +428,11 @@ fn half_a_request_is_not_waited_for() {
 }
 
 #[test]
-fn a_server_that_is_stopping_is_alive_but_not_ready() {
+fn stopping_server_is_alive_but_not_ready() {
     let mut server = start();
     let mut client = server.connect();
     client.set(b"large", &vec![b'x'; 1_000_000]);
-    // Nobody reads these answers, so there is something left to be sent.
+    // No client reads these replies, so the server still has bytes to send.
     client.send(&b"get large\r\n".repeat(64));
     eventually("the answers wait", || {
         metrics(&server).value("todana_pending_output_bytes", "").unwrap() > 0.0

@@ -1,7 +1,8 @@
-//! The transcripts of `tests/transcripts/memcached-binary`: packets in, packets out, written field
-//! by field. Their format is described in `tests/transcripts/memcached-binary/README.md`.
+//! The transcripts of `tests/transcripts/memcached-binary`: requests and expected replies, written
+//! field by field. Their format is described in `tests/transcripts/memcached-binary/README.md`.
 //!
-//! Each file runs against a live server over a socket, its input whole and byte by byte.
+//! Each file runs twice against a live server over a socket: with its input at once, and byte by
+//! byte.
 
 mod transcript;
 
@@ -59,7 +60,7 @@ const OPCODES: [(&str, u8); 36] = [
     ("gatkq", 0x24),
 ];
 
-/// The texts that errors have for a body.
+/// The texts in the bodies of errors.
 const ERRORS: [(u16, &str); 9] = [
     (0x01, "Not found"),
     (0x02, "Data exists for key."),
@@ -76,11 +77,11 @@ const ERRORS: [(u16, &str); 9] = [
 #[derive(Clone, Debug)]
 enum Cas {
     Number(u64),
-    /// Captured where it first occurs in a response; never 0.
+    /// The number is captured at its first occurrence in a response, and is never 0.
     Named(String),
 }
 
-/// A packet, as a line describes it.
+/// A packet as a line describes it.
 #[derive(Clone, Debug)]
 struct Packet {
     opcode: u8,
@@ -95,7 +96,7 @@ struct Packet {
     body_len: Option<u32>,
 }
 
-/// One step: what is sent, what must come back.
+/// One step: the packets to send, and the expected responses.
 #[derive(Clone, Debug, Default)]
 struct Step {
     line: usize,
@@ -145,7 +146,7 @@ impl Packet {
             match field {
                 "key" => packet.key = bytes(value, place),
                 "value" => packet.value = bytes(value, place),
-                // Numbers of the extras stand in them in the order in which the line has them.
+                // The numbers of the extras are encoded in their order in the line.
                 "flags" | "expiry" => packet.extras.extend((number() as u32).to_be_bytes()),
                 "delta" | "initial" => packet.extras.extend(number().to_be_bytes()),
                 "extras" => packet.extras.extend(bytes(value, place)),
@@ -225,7 +226,7 @@ fn parse(name: &str, text: &str) -> (ServerOptions, Vec<Step>) {
     (options, steps)
 }
 
-/// One client.
+/// One connection of a client.
 struct Client {
     stream: TcpStream,
     unread: Vec<u8>,
@@ -239,7 +240,7 @@ impl Client {
         Client { stream, unread: Vec::new() }
     }
 
-    /// The next response, or what there is of it when no more comes.
+    /// Returns the next response, or the received part of it if the connection ends.
     fn receive(&mut self) -> Vec<u8> {
         loop {
             if let Some(header) = self.unread.get(..HEADER_LEN) {
@@ -257,13 +258,13 @@ impl Client {
     }
 
     fn is_closed(&mut self) -> bool {
-        // What the server has not read when it closes makes the end a reset.
+        // If the server closes with unread input, the client sees a reset.
         let is_end = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         self.unread.is_empty() && self.stream.read(&mut [0]).map_or_else(is_end, |len| len == 0)
     }
 }
 
-/// Plays a transcript; what is wrong, or nothing.
+/// Plays a transcript. Fails with a description of the first difference.
 fn play(steps: &[Step], address: SocketAddr, by_bytes: bool) -> Result<(), String> {
     let mut names: BTreeMap<String, u64> = BTreeMap::new();
     let mut client = Client::connect(address);
@@ -282,8 +283,8 @@ fn play(steps: &[Step], address: SocketAddr, by_bytes: bool) -> Result<(), Strin
             }
         }
         let piece = if by_bytes && input.len() < 3000 { 1 } else { input.len().max(1) };
-        // A packet of the wrong shape may have been refused, and the connection closed, before its
-        // last byte.
+        // A malformed packet may be refused, and the connection closed, before its last byte is
+        // sent.
         input.chunks(piece).for_each(|piece| drop(client.stream.write_all(piece)));
         for expected in &step.responses {
             let got = client.receive();
@@ -319,7 +320,7 @@ fn play(steps: &[Step], address: SocketAddr, by_bytes: bool) -> Result<(), Strin
             client = Client::connect(address);
         }
     }
-    // Whatever came besides what was expected stands before this answer.
+    // Unexpected replies would come before this one.
     let noop = Packet { opaque: 0x7ead_beef, ..Packet::new(0x0a) };
     client.stream.write_all(&noop.bytes(REQUEST, 0)).unwrap();
     let last = client.receive();
@@ -356,9 +357,9 @@ fn every_binary_transcript_holds() {
     transcript::none_fails(&failures, transcripts.len());
 }
 
-/// Both dialects speak of the same records, and of the same versions.
+/// Both dialects see the same records with the same versions.
 #[test]
-fn what_one_dialect_stores_the_other_reads() {
+fn both_memcached_dialects_read_the_same_records() {
     let server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
         ..ServerOptions::default()
@@ -388,7 +389,7 @@ fn what_one_dialect_stores_the_other_reads() {
     text.stream.read_exact(&mut answer).unwrap();
     assert_eq!(String::from_utf8(answer).unwrap(), expected);
 
-    // The text dialect's cas has shown nobody a version since.
+    // The `cas` of the text dialect has not shown a version to any client since.
     let set = Packet { extras: vec![0; 8], key: b"greeting".to_vec(), ..Packet::new(0x01) };
     binary.stream.write_all(&set.bytes(REQUEST, version)).unwrap();
     assert_eq!(binary.receive(), Packet::parse("set error=0x02", "").bytes(RESPONSE, 0));
@@ -396,9 +397,10 @@ fn what_one_dialect_stores_the_other_reads() {
     serving.join().unwrap().unwrap();
 }
 
-/// With `-M`: what the client of a set believes replaced must not be read again.
+/// With `-M`, a set can be refused. Its client expects that the old value is replaced, so no client
+/// may read the old value again.
 #[test]
-fn a_set_without_memory_is_refused_and_the_old_value_gone() {
+fn set_without_memory_removes_the_old_value() {
     let options = ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
         memory: MemoryOptions { limit_mib: 8, refuse_when_full: true, ..MemoryOptions::default() },
@@ -406,8 +408,8 @@ fn a_set_without_memory_is_refused_and_the_old_value_gone() {
     };
     let request = |line: &str| Packet::parse(line, "").bytes(REQUEST, 0);
     let large = r"value=\{1000000*v}";
-    // The process holds them from the beginning to the end, so that they leave the records less
-    // than any of them needs.
+    // The large values occupy memory until the end of the test, and leave the records less than any
+    // of them needs.
     let large_sets: Vec<_> =
         (0..9).map(|n| request(&format!("set flags=0 expiry=0 key=large{n} {large}"))).collect();
     let (append, set) = (
@@ -426,7 +428,7 @@ fn a_set_without_memory_is_refused_and_the_old_value_gone() {
 
     let stored = ask(&request("set flags=0 expiry=0 key=old value=v"));
     assert_eq!(stored[..HEADER_LEN - 8], Packet::new(0x01).bytes(RESPONSE, 0)[..HEADER_LEN - 8]);
-    // Nine of a megabyte do not all go into eight.
+    // Nine values of a megabyte do not fit into eight.
     let stored = large_sets.iter().take_while(|set| ask(set) != out_of_memory("set")).count();
     assert!(stored < 9);
     let get = request("get key=old");

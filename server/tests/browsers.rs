@@ -1,10 +1,12 @@
-//! What a browser may ask: nothing for a page of another site, nothing by a name that may be such a
-//! page's, and no change by a link or an image.
+//! Tests requests of browsers. A page of another site must not get any data, and neither must a
+//! page whose host name may have been made to lead to the server. A link or an image must not
+//! change data.
 //!
-//! A page whose name was made to lead to the server (DNS rebinding) read all records and cleared
-//! them: its requests are marked as those of the same site, or not at all where the server is no
-//! "trustworthy destination" (http://10.0.0.5), for which browsers leave out `Sec-Fetch-Site`. An
-//! image on any page, `<img src="http://10.0.0.5:11211/rpc/clear">`, cleared them as well.
+//! In an earlier version, a page whose host name led to the server (DNS rebinding) read all records
+//! and cleared them. Browsers mark the requests of such a page as requests of the same site, and
+//! they omit `Sec-Fetch-Site` if the server is not a "trustworthy destination" (http://10.0.0.5).
+//! An image on any page, `<img src="http://10.0.0.5:11211/rpc/clear">`, cleared the records as
+//! well.
 
 mod kyoto_client;
 mod running;
@@ -18,8 +20,7 @@ use todana_server::{KyotoOptions, ProtocolOptions, ServerOptions};
 const FIREFOX: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
                        Accept: image/avif,image/webp,*/*\r\nAccept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\n";
 
-/// The status of the answer to a request with this line and these headers, on a connection of its
-/// own.
+/// Sends a request with this line and these headers on a new connection, and returns the status.
 fn status(address: SocketAddr, line: &str, headers: &[&str]) -> u16 {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!("{line} HTTP/1.1\r\n{}Connection: close\r\n\r\n", headers.concat());
@@ -41,8 +42,8 @@ fn rebound_page_reads_and_changes_nothing() {
     for line in
         ["GET /k", "GET /rpc/get?key=k", "GET /rpc/clear", "GET /rpc/set?key=k&value=x", "HEAD /rpc/clear"]
     {
-        // Marked as of the same site; not marked at all; and by a script that gives itself another
-        // name.
+        // The requests are marked as those of the same site, have no mark, or come from a script
+        // with another agent name.
         for headers in [
             &[foreign, FIREFOX, "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n"][..],
             &[foreign, FIREFOX],
@@ -83,13 +84,13 @@ fn links_and_images_of_any_page_change_nothing() {
     ] {
         assert_eq!(ask(line, ""), 403, "{line}");
     }
-    // A page of another site that its browser names may not even read.
+    // A page of another site may not even read, because the browser names that site.
     for headers in ["Referer: http://evil.example/\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"]
     {
         assert_eq!(ask("GET /k", headers), 403, "{headers}");
         assert_eq!(ask("POST /rpc/clear", headers), 403, "{headers}");
     }
-    // Typed into the line of the browser.
+    // The user has typed the address into the browser's address bar.
     assert_eq!(ask("GET /k", "Sec-Fetch-Site: none\r\n"), 200);
     assert_eq!(ask("GET /rpc/match_prefix?prefix=k", ""), 200);
     assert_eq!(ask("GET /rpc/report", ""), 200);
@@ -97,7 +98,7 @@ fn links_and_images_of_any_page_change_nothing() {
 }
 
 #[test]
-fn other_clients_ask_by_any_name_and_change_by_get() {
+fn other_clients_may_change_by_get() {
     let server = Running::start(kyoto());
     for agent in [
         "",

@@ -1,4 +1,4 @@
-//! The engines behind memcached's commands, several databases, and what is told while a disk is
+//! Tests memcached's commands with every engine, several databases, and the replies while a disk is
 //! slow or fails.
 
 mod running;
@@ -12,26 +12,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana_server::{
-    AdminOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, Kind, LimitOptions, ListenOptions,
-    MemoryOptions, Name, ObservationOptions, ProtocolOptions, Server, ServerOptions, SyncPolicy,
+    AdminOptions, DataDirectoryOptions, DatabaseKind, DatabaseName, DatabaseOptions, DatabaseSpec,
+    LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, ProtocolOptions, Server, ServerOptions,
+    SyncPolicy,
 };
 
-/// What becomes of syncs and, on a full disk, of writes; all else goes well.
+/// The outcome of syncs and, in some states, of writes. All other operations of the disk succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Syncs {
     #[default]
     Succeed,
     Hang,
     Fail,
-    /// They do, but nothing more can be written.
+    /// Syncs succeed, but writes find no space.
     Full,
-    /// So do writes.
+    /// Writes and syncs hang.
     WritesHang,
-    /// They and writes succeed after a while.
+    /// Writes and syncs succeed after a while.
     Slow,
 }
 
-/// What a slow disk takes for one operation. The end of a hash is some fifty of them.
+/// The time that a slow disk takes for one operation. Closing a hash takes about fifty operations.
 const SLOW: std::time::Duration = std::time::Duration::from_millis(60);
 
 #[derive(Clone, Default)]
@@ -43,7 +44,7 @@ impl MoodyDisk {
         self.0.1.notify_all();
     }
 
-    /// How many syncs have begun.
+    /// Returns the number of syncs that have begun.
     fn begun(&self) -> u64 {
         self.0.2.load(Ordering::SeqCst)
     }
@@ -89,12 +90,12 @@ impl Sway for MoodyDisk {
 }
 
 fn further(text: &str, sync: SyncPolicy) -> DatabaseSpec {
-    let name = Name::parse(text).unwrap();
-    let path = name.path.clone().filter(|_| name.kind == Kind::DiskTree);
+    let name = DatabaseName::parse(text).unwrap();
+    let path = name.path.clone().filter(|_| name.kind == DatabaseKind::DiskTree);
     DatabaseSpec { data: path.map(|path| DataDirectoryOptions::new(path, sync)), name }
 }
 
-/// The options for these databases.
+/// Returns the options of a server with these databases.
 fn serving(names: &[&str], sync: SyncPolicy) -> ServerOptions {
     let mut all: Vec<DatabaseSpec> = names.iter().map(|name| further(name, sync)).collect();
     let first = all.remove(0);
@@ -111,13 +112,13 @@ fn serving(names: &[&str], sync: SyncPolicy) -> ServerOptions {
     }
 }
 
-/// The name of each kind, in a folder.
+/// Returns a name for each kind of database, in a folder.
 fn every_kind(folder: &Path) -> Vec<String> {
     let at = |name: &str| folder.join(name).display().to_string();
     vec!["mem:hash".into(), "mem:tree".into(), at("x.hash"), at("x.tree"), at("x.kch"), at("x.tcb")]
 }
 
-/// What memcached's commands answer, whatever keeps the records.
+/// Sends memcached's commands and expects the same replies from every engine.
 fn converse(client: &mut Client) {
     for (request, answer) in [
         ("set a 5 0 1\r\n1\r\n", "STORED\r\n"),
@@ -144,7 +145,7 @@ fn converse(client: &mut Client) {
 }
 
 #[test]
-fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
+fn memcached_commands_answer_alike_on_every_database_kind() {
     let folder = tempfile::tempdir().unwrap();
     for sync in [SyncPolicy::Always, SyncPolicy::Never] {
         for name in every_kind(folder.path()) {
@@ -171,9 +172,9 @@ fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
     }
 }
 
-/// The files of a hash keep no plan, so none is promised.
+/// The files of a hash cannot store a planned flush, so the server refuses it.
 #[test]
-fn planned_flush_is_refused_where_a_restart_would_forget_it() {
+fn planned_flush_of_a_hash_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for name in every_kind(folder.path()) {
         let server = Running::start(serving(&[&name], SyncPolicy::Never));
@@ -192,7 +193,7 @@ fn planned_flush_is_refused_where_a_restart_would_forget_it() {
 }
 
 #[test]
-fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
+fn mebibyte_values_round_trip_on_every_database_kind() {
     let folder = tempfile::tempdir().unwrap();
     let value: Vec<u8> = (0..900_000u32).map(|number| ((number * 7) >> 3) as u8).collect();
     for (number, name) in every_kind(folder.path()).into_iter().enumerate() {
@@ -205,7 +206,8 @@ fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
         client.send(b"set long 0 0 2000000\r\n");
         client.send(&vec![0; 2_000_002]);
         client.expect(b"SERVER_ERROR object too large for cache\r\n");
-        // A cache forgets what could not be replaced, as memcached does; what is kept stays.
+        // A cache removes a record that could not be replaced, as memcached does. A database on
+        // disk keeps it.
         if number < 2 {
             client.send(b"get long\r\n");
             client.expect(b"END\r\n");
@@ -215,9 +217,10 @@ fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
     }
 }
 
-/// An engine on disk has no limit to what long values take on their way to it; the server has.
+/// An engine on disk does not limit the memory of long values that wait to be written. The server
+/// does.
 #[test]
-fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_goes_on() {
+fn long_value_without_room_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("x.hash").display().to_string();
     let options = ServerOptions {
@@ -239,7 +242,7 @@ fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_go
 }
 
 #[test]
-fn what_a_stopped_server_had_is_there_again_on_every_kind_on_disk() {
+fn records_survive_a_restart_on_every_disk_kind() {
     let folder = tempfile::tempdir().unwrap();
     for name in every_kind(folder.path()).split_off(2) {
         for round in 0..3 {
@@ -257,7 +260,7 @@ fn what_a_stopped_server_had_is_there_again_on_every_kind_on_disk() {
     }
 }
 
-/// Whether the server has taken up all that has been sent, and has nothing to say to it.
+/// Returns true if the server has read everything that was sent and has not replied.
 fn says_nothing(client: &Client, other: &mut Client) -> bool {
     for _ in 0..50 {
         other.expect_version();
@@ -276,17 +279,17 @@ struct Moody {
 
 impl Drop for Moody {
     fn drop(&mut self) {
-        // Nothing hangs at the end of a test.
+        // Lets all operations succeed, so that nothing hangs at the end of a test.
         self.disk.set(Syncs::Succeed);
     }
 }
 
-/// A server of one worker with a hash on a disk of moods.
+/// Starts a server of one worker with a hash on a disk whose state the test sets.
 fn moody(sync: SyncPolicy) -> Moody {
     moody_of("x.hash", sync)
 }
 
-/// The same with any kind of database on disk.
+/// Starts the same server with any kind of database on disk.
 fn moody_of(name: &str, sync: SyncPolicy) -> Moody {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
@@ -303,14 +306,14 @@ fn moody_of(name: &str, sync: SyncPolicy) -> Moody {
 }
 
 #[test]
-fn a_write_that_is_to_be_on_disk_is_answered_when_it_is_and_holds_up_nobody_else() {
+fn synced_write_delays_only_its_own_client() {
     let moody = moody(SyncPolicy::Always);
     let (mut client, mut other) = (moody.server.connect(), moody.server.connect());
     client.set(b"a", b"1");
     moody.disk.set(Syncs::Hang);
     client.send(b"set a 0 0 1\r\n2\r\n");
     assert!(says_nothing(&client, &mut other));
-    // It can be read meanwhile, by the same worker; and more can be written behind it.
+    // The same worker serves reads meanwhile, and more can be written.
     other.expect_value(b"a", b"2");
     let mut third = moody.server.connect();
     third.send(b"set b 0 0 1\r\n1\r\n");
@@ -322,7 +325,7 @@ fn a_write_that_is_to_be_on_disk_is_answered_when_it_is_and_holds_up_nobody_else
 }
 
 #[test]
-fn with_an_interval_nobody_waits_for_the_disk() {
+fn interval_writes_do_not_wait_for_the_disk() {
     let moody = moody(SyncPolicy::Every(std::time::Duration::from_millis(1)));
     let mut client = moody.server.connect();
     moody.disk.set(Syncs::Hang);
@@ -336,7 +339,7 @@ fn with_an_interval_nobody_waits_for_the_disk() {
 }
 
 #[test]
-fn a_full_disk_holds_up_writes_until_it_has_room_again() {
+fn writes_wait_while_the_disk_is_full() {
     for sync in [SyncPolicy::Always, SyncPolicy::Every(std::time::Duration::from_millis(1))] {
         let moody = moody(sync);
         let mut client = moody.server.connect();
@@ -355,8 +358,8 @@ fn a_full_disk_holds_up_writes_until_it_has_room_again() {
         assert_eq!(client.stat("todana_log_takes_writes"), "1");
         client.set(b"a", b"3");
         client.expect_value(b"a", b"3");
-        // It was taken and waited for the disk. Otherwise the disk may have been found full before
-        // it came.
+        // The write was accepted and waited for the disk. With the other policies, the disk may
+        // have been found full before the write arrived.
         if sync == SyncPolicy::Always {
             client.expect_value(b"b", b"2");
         }
@@ -364,7 +367,7 @@ fn a_full_disk_holds_up_writes_until_it_has_room_again() {
 }
 
 #[test]
-fn a_stop_ends_although_the_disk_of_a_database_hangs() {
+fn stop_ends_although_the_database_disk_hangs() {
     for name in ["x.hash", "x.tree"] {
         for sync in
             [SyncPolicy::Always, SyncPolicy::Every(std::time::Duration::from_millis(1)), SyncPolicy::Never]
@@ -374,11 +377,11 @@ fn a_stop_ends_although_the_disk_of_a_database_hangs() {
             client.set(b"a", b"1");
             moody.disk.set(Syncs::Hang);
             client.send(b"set a 0 0 1\r\n2\r\n");
-            // Twice: with little patience.
+            // The second call of `stop` shortens the wait for the disk.
             moody.server.handle.stop();
             moody.server.handle.stop();
             eventually(&format!("the end of {name}, {sync:?}"), || moody.server.has_ended());
-            // A tree has its log, which was synced before with each mode that promises something.
+            // A tree has an update log, which every mode except `Never` has synced before.
             let outcome = moody.server.outcome();
             if name == "x.hash" {
                 let error = outcome.unwrap_err().to_string();
@@ -388,8 +391,9 @@ fn a_stop_ends_although_the_disk_of_a_database_hangs() {
     }
 }
 
+/// The disk is slow but responds, so the server waits until the pending records are written.
 #[test]
-fn a_stop_told_twice_waits_for_a_disk_that_is_slow_but_answers() {
+fn second_stop_waits_for_a_slow_disk() {
     let mut moody = moody_of("x.hash", SyncPolicy::Never);
     let mut client = moody.server.connect();
     client.set(b"a", b"1");
@@ -398,13 +402,13 @@ fn a_stop_told_twice_waits_for_a_disk_that_is_slow_but_answers() {
     moody.server.handle.stop();
     moody.server.handle.stop();
     moody.server.outcome().unwrap();
-    // Else this shows nothing.
+    // If the server ended faster, the test would not show that it waited.
     assert!(since.elapsed() > 20 * SLOW, "{:?}", since.elapsed());
 }
 
-/// A worker or the thread of UDP that writes to a hash was waited for without end.
+/// A stop once waited endlessly for a worker, or for the UDP thread, that wrote to a hash.
 #[test]
-fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
+fn stop_ends_although_a_write_hangs() {
     for over_udp in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let disk = MoodyDisk::default();
@@ -429,7 +433,7 @@ fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
         moody.disk.set(Syncs::WritesHang);
         let begun = moody.disk.begun();
         match udp_address {
-            // More than is gathered before it is written.
+            // This is more than the engine collects before it writes.
             None => client.send(&[b"set a 0 0 4000000\r\n", &[b'x'; 4_000_000][..], b"\r\n"].concat()),
             Some(address) => {
                 let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -437,14 +441,14 @@ fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
                     let head = format!("\0\x01\0\0\0\x01\0\0set k{number} 0 0 50000\r\n");
                     [head.as_bytes(), &[b'x'; 50_000], b"\r\n"].concat()
                 };
-                // What is gathered is handed to the system in the background, too.
+                // The background also hands collected writes to the operating system.
                 for number in 0..40 {
                     socket.send_to(&datagram(number), address).unwrap();
                 }
             }
         }
         eventually("a write that hangs", || moody.disk.begun() > begun);
-        // Twice: with little patience.
+        // The second call of `stop` shortens the wait for the disk.
         moody.server.handle.stop();
         moody.server.handle.stop();
         eventually("the end", || moody.server.has_ended());
@@ -463,7 +467,7 @@ fn page(server: &Running, path: &str) -> String {
 }
 
 #[test]
-fn a_sync_that_fails_is_told_to_writers_and_to_whoever_watches() {
+fn failed_sync_is_reported_to_writers_and_watchers() {
     let moody = moody(SyncPolicy::Always);
     let (mut client, mut other) = (moody.server.connect(), moody.server.connect());
     client.set(b"a", b"1");
@@ -488,7 +492,7 @@ fn a_sync_that_fails_is_told_to_writers_and_to_whoever_watches() {
 }
 
 #[test]
-fn with_an_interval_too_a_sync_that_fails_ends_writing() {
+fn failed_interval_sync_ends_writing() {
     let moody = moody(SyncPolicy::Every(std::time::Duration::from_millis(1)));
     let mut client = moody.server.connect();
     moody.disk.set(Syncs::Fail);
@@ -498,8 +502,9 @@ fn with_an_interval_too_a_sync_that_fails_ends_writing() {
     });
 }
 
+/// Every database keeps its records over a restart, and the statistics list every database.
 #[test]
-fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
+fn memcached_commands_use_the_first_of_several_databases() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let names = ["mem:tree".to_string(), format!("carts={}", at("x.hash")), at("y.tree")];
@@ -533,12 +538,12 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
 }
 
 #[test]
-fn the_background_cares_for_every_database_and_not_the_first_alone() {
+fn background_maintains_every_database() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let sync = SyncPolicy::Always;
     let kept = |name: &str, directory: &Path| DatabaseSpec {
-        name: Name::parse(name).unwrap(),
+        name: DatabaseName::parse(name).unwrap(),
         data: Some(DataDirectoryOptions::new(directory.into(), sync)),
     };
     let all = || {
@@ -587,7 +592,7 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
     client.send(b"debugtime +2000\r\n");
     client.expect(b"OK\r\n");
     eventually("the sweeps", || told(&mut client, "records") == ["1"; 4]);
-    // Exports of each, by its number.
+    // Exports each database by its number.
     for (number, label) in [(2, "x.tree"), (3, "m"), (4, "t")] {
         client.send(format!("todana checkpoint db {number}\r\n").as_bytes());
         let line = loop {
@@ -614,7 +619,7 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
 }
 
 #[test]
-fn a_database_that_another_server_has_is_refused_by_name() {
+fn database_of_another_server_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["x.hash", "x.tree"] {
         let name = folder.path().join(file).display().to_string();
@@ -629,13 +634,13 @@ fn a_database_that_another_server_has_is_refused_by_name() {
 }
 
 #[test]
-fn databases_that_cannot_be_told_apart_are_refused_by_name() {
+fn indistinguishable_databases_are_refused_by_name() {
     let error = serving(&["a.hash", "x=a.hash"], SyncPolicy::Never).validate().unwrap_err().to_string();
-    assert!(error.contains("told apart") && error.contains("a.hash"), "{error}");
+    assert!(error.contains("has the same name as") && error.contains("a.hash"), "{error}");
 }
 
 #[test]
-fn the_number_of_records_is_limited_on_every_kind_of_database() {
+fn record_count_is_limited_on_every_database_kind() {
     let folder = tempfile::tempdir().unwrap();
     for name in every_kind(folder.path()) {
         let limited = format!("{name}#capcnt=2000");
@@ -658,8 +663,9 @@ fn the_number_of_records_is_limited_on_every_kind_of_database() {
     assert!(options.validate().unwrap_err().to_string().contains("-M"));
 }
 
+/// Records over the limit at the start are evicted.
 #[test]
-fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_start_goes() {
+fn record_bytes_on_disk_are_limited_from_start() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["x.hash", "x.tree"] {
         let name = folder.path().join(file).display().to_string();
@@ -672,7 +678,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         drop(client);
         server.join();
         drop(server);
-        // As the second one nobody writes to it.
+        // If the database is not the first one, no client writes to it.
         let limited = format!("{name}#capsiz=1m");
         let mut server = Running::start(serving(&["mem:hash", &limited], SyncPolicy::Never));
         let mut client = server.connect();
@@ -685,7 +691,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         server.handle.stop();
         drop(client);
         server.join();
-        // What reads its files again keeps it, too.
+        // A server that reads the files again must also keep to the limit.
         drop(server);
         let server = Running::start(serving(&[&limited], SyncPolicy::Never));
         let mut client = server.connect();
@@ -696,7 +702,8 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
     }
 }
 
-/// After `use 1` the walks of statistics showed database 1 beside the classes of database 0.
+/// After `use 1`, the statistics that walk over all records once showed those of database 1,
+/// together with the classes of database 0.
 #[test]
 fn statistics_that_walk_stay_with_the_first_database() {
     let server = Running::start(ServerOptions {

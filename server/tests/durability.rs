@@ -1,37 +1,38 @@
-//! What a server tells its clients while its disk is slow, hangs or fails.
+//! Tests the replies of a server to its clients while its disk is slow, hangs or fails.
 
 mod running;
 #[path = "../../tests/swayed_disk/mod.rs"]
 mod swayed_disk;
 
-use running::{Client, PATIENCE, Running, eventually, options};
+use running::{Client, Running, WAIT_MAX, eventually, options};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use swayed_disk::{Sway, Swayed};
+use todana_protocol::tyrant::{TyrantPutMode, TyrantRequest};
 use todana_server::{
     AdminOptions, DataDirectoryOptions, DatabaseOptions, LimitOptions, ListenOptions, MemoryOptions,
-    ObservationOptions, ProtocolOptions, Server, ServerOptions, SyncPolicy,
+    ObservationOptions, ProtocolOptions, Server, ServerOptions, SyncPolicy, TyrantMode, TyrantOptions,
 };
 
-/// What becomes of the files of the update log.
+/// The outcome of operations on the files of the update log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mood {
     #[default]
     Well,
-    /// Neither writes nor syncs return, until the mood is another one.
+    /// Writes and syncs return only after the mood changes.
     Hangs,
-    /// Nothing can be written.
+    /// Writes fail.
     Full,
-    /// A sync fails.
+    /// Syncs fail.
     Fails,
-    /// So it does from the first write on that has this in it.
+    /// Syncs fail from the first write on that contains these bytes.
     FailsFrom(&'static [u8]),
 }
 
-/// The machine's own disk, in a mood.
+/// The machine's own disk with a mood.
 #[derive(Clone, Default)]
 struct MoodyDisk(Arc<State>);
 
@@ -46,7 +47,7 @@ impl MoodyDisk {
         self.0.mood.lock().unwrap()
     }
 
-    /// Once it hangs no longer.
+    /// Waits until the disk no longer hangs, and returns the mood.
     fn awake(&self) -> MutexGuard<'_, Mood> {
         self.0.changed.wait_while(self.mood(), |mood| *mood == Mood::Hangs).unwrap()
     }
@@ -80,7 +81,7 @@ impl Sway for MoodyDisk {
     }
 }
 
-/// A server of one worker whose data is on a disk of moods.
+/// A server of one worker whose data is on a disk with a mood.
 struct Kept {
     server: Running,
     disk: MoodyDisk,
@@ -89,7 +90,7 @@ struct Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // Nothing hangs at the end of a test.
+        // Lets all operations succeed, so that nothing hangs at the end of a test.
         self.disk.set(Mood::Well);
     }
 }
@@ -113,9 +114,8 @@ fn start_with(sync: SyncPolicy, options: ServerOptions) -> Kept {
     Kept { server, disk, folder }
 }
 
-/// Whether the server has taken up all that has been sent, and has nothing to say to it. It is
-/// asked over another connection, often enough for the one worker to have had all the turns that it
-/// wants.
+/// Returns true if the server has read everything that was sent and has not replied. The test asks
+/// over another connection, often enough that the one worker has had all the turns that it needs.
 fn says_nothing(client: &Client, other: &mut Client) -> bool {
     for _ in 0..50 {
         other.expect_version();
@@ -126,7 +126,7 @@ fn says_nothing(client: &Client, other: &mut Client) -> bool {
     outcome.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// A packet of the binary protocol.
+/// Encodes a packet of the binary protocol.
 fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x80, opcode];
     packet.extend((key.len() as u16).to_be_bytes());
@@ -137,13 +137,14 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_acknowledges_quiet_writes_waits_for_all_of_them() {
+fn quiet_writes_are_acknowledged_after_all_are_synced() {
     const SETQ: u8 = 0x11;
     const NOOP: u8 = 0x0a;
     let kept = start(SyncPolicy::Always);
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     kept.disk.set(Mood::Hangs);
-    // As many as one turn takes, so that what acknowledges them comes in the next one.
+    // This is the number of requests that one turn serves, so that the command that acknowledges
+    // them is in the next turn.
     let sets: Vec<u8> = (0..20u8).flat_map(|n| packet(SETQ, &[0; 8], &[b'k', b'a' + n], b"v")).collect();
     client.send(&[sets, packet(NOOP, b"", b"", b"")].concat());
     eventually("the last one is there", || {
@@ -156,9 +157,42 @@ fn what_acknowledges_quiet_writes_waits_for_all_of_them() {
     assert_eq!(answer[..2], [0x81, NOOP]);
 }
 
+/// Each of these writes reaches the database in a different way: as an operation, by a visitor, by
+/// a removal of all records, and in a background job.
+#[test]
+fn tyrant_replies_wait_until_writes_are_synced() {
+    let put = TyrantRequest::Put { mode: TyrantPutMode::Put, key: b"k", value: b"v" };
+    let add = TyrantRequest::AddInt { key: b"n", delta: 5 };
+    let protocols = ProtocolOptions {
+        tyrant: TyrantOptions { spoken: TyrantMode::Binary, ..TyrantOptions::default() },
+        ..options().protocols
+    };
+    let kept = start_with(SyncPolicy::Always, ServerOptions { protocols, ..options() });
+    let mut other = kept.server.connect();
+    kept.disk.set(Mood::Hangs);
+    let requests = [
+        (put, &[0][..]),
+        (add, &[0, 0, 0, 0, 5]),
+        (TyrantRequest::Vanish, &[0]),
+        (TyrantRequest::Sync, &[0]),
+    ];
+    let waiting: Vec<_> = requests
+        .into_iter()
+        .map(|(request, reply)| {
+            let (mut client, mut bytes) = (kept.server.connect(), Vec::new());
+            request.encode(&mut bytes);
+            client.send(&bytes);
+            assert!(says_nothing(&client, &mut other), "{request:?}");
+            (client, reply)
+        })
+        .collect();
+    kept.disk.set(Mood::Well);
+    waiting.into_iter().for_each(|(mut client, reply)| client.expect(reply));
+}
+
 const FLOOD_VALUE: usize = 60_000;
 
-/// Sends so many writes that are not answered.
+/// Sends `sets` writes with `noreply`.
 fn flood(client: &Client, sets: usize) -> JoinHandle<()> {
     let mut stream = client.stream.try_clone().unwrap();
     std::thread::spawn(move || {
@@ -168,11 +202,12 @@ fn flood(client: &Client, sets: usize) -> JoinHandle<()> {
     })
 }
 
-/// How much waits for the disk once it is more than that, and does not grow any longer.
+/// Waits until more than `least` bytes wait for the disk and their number no longer grows. Returns
+/// it.
 fn settled_backlog(client: &mut Client, least: u64) -> u64 {
     let mut waiting = || client.stat("todana_log_unsynced_bytes").parse::<u64>().unwrap();
     eventually("much waits", || waiting() > least);
-    // The one worker has had many turns meanwhile, and nothing has come on.
+    // The one worker has had many turns meanwhile, and has read no more.
     let (mut last, mut alike) = (0, 0);
     while alike < 100 {
         let now = waiting();
@@ -182,9 +217,10 @@ fn settled_backlog(client: &mut Client, least: u64) -> u64 {
     last
 }
 
-/// Nothing is said to a client that wants no answers, so nothing else would hold it up.
+/// The server must stop reading from a client that requests no replies, because no pending reply
+/// would ever delay this client.
 #[test]
-fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_much_memory() {
+fn noreply_client_waits_at_the_unsynced_limit() {
     const MIB: u64 = 1 << 20;
     for sync in [SyncPolicy::Always, SyncPolicy::Every(Duration::from_secs(1)), SyncPolicy::Never] {
         let kept = start(sync);
@@ -202,7 +238,7 @@ fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_
 }
 
 #[test]
-fn what_only_reads_waits_for_no_disk() {
+fn reads_do_not_wait_for_the_disk() {
     let kept = start_with(
         SyncPolicy::Always,
         ServerOptions {
@@ -224,7 +260,7 @@ fn what_only_reads_waits_for_no_disk() {
     });
     let reads = |client: &mut Client| {
         client.expect_value(b"plain", b"v");
-        // Each of these gives a version to a record that has none.
+        // Each of these commands gives a version to a record that has none.
         client.send(b"gets gets\r\n");
         let line = client.line();
         assert!(line.starts_with("VALUE gets 0 1 "), "{line}");
@@ -239,12 +275,12 @@ fn what_only_reads_waits_for_no_disk() {
         line
     };
     let first = reads(&mut client);
-    // Nobody is told another version because the first one is not on disk.
+    // The version that is shown does not change while the first one waits for the disk.
     assert_eq!(reads(&mut client), first);
     kept.disk.set(Mood::Fails);
     assert_eq!(other.line(), "SERVER_ERROR cannot write the update log\r\n");
     assert_eq!(other.rest(), b"");
-    // Nor is anybody cut off.
+    // The reader is not disconnected.
     assert_eq!(reads(&mut client), first);
     let mut other = kept.server.connect();
     other.send(b"set k 0 0 1\r\nv\r\n");
@@ -252,16 +288,16 @@ fn what_only_reads_waits_for_no_disk() {
     reads(&mut other);
 }
 
-/// The line would be taken for a part of the list.
+/// The client would read an error line as a part of the list.
 #[test]
-fn no_refusal_is_written_into_a_list_that_has_begun() {
+fn refusal_is_not_written_into_a_begun_list() {
     let kept = start(SyncPolicy::Always);
     let mut client = kept.server.connect();
     let value = vec![b'v'; 30_000];
     for key in ["first", "second", "third", "fourth", "fifth"] {
         client.set(key.as_bytes(), &value);
     }
-    // What of the answer fits a buffer leaves, and then the log cannot be written.
+    // The part of the reply that fits a buffer is sent, and then the log cannot be written.
     kept.disk.set(Mood::FailsFrom(b"fourth"));
     client.send(b"gat 1000 first second third fourth fifth\r\n");
     for key in ["first", "second", "third"] {
@@ -272,7 +308,8 @@ fn no_refusal_is_written_into_a_list_that_has_begun() {
     assert_eq!(client.rest().escape_ascii().to_string(), "");
 }
 
-/// Both were closed without a word: their client could not know that its writes were lost.
+/// In an earlier version, both connections were closed without an error, so their clients could not
+/// know that their writes were lost.
 #[test]
 fn watcher_and_export_are_sent_the_refusal() {
     for request in ["watch mutations", "todana backup"] {
@@ -288,14 +325,15 @@ fn watcher_and_export_are_sent_the_refusal() {
 }
 
 #[test]
-fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
+fn stop_with_a_hanging_disk_reports_possible_loss() {
     let mut kept = start_with(
         SyncPolicy::Always,
         ServerOptions { listen: ListenOptions { udp_port: Some(0), ..options().listen }, ..options() },
     );
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     kept.disk.set(Mood::Hangs);
-    // One whose worker goes on meanwhile, and one whose thread waits for the disk itself.
+    // While the first write waits for the disk, its worker continues. While the second one waits,
+    // its thread is blocked.
     client.send(b"set k 0 0 1\r\nv\r\n");
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     let datagram = [&[0, 1, 0, 0, 0, 1, 0, 0][..], b"set u 0 0 1\r\nv\r\n"].concat();
@@ -306,19 +344,19 @@ fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
             other.line() != "END\r\n" && other.take(8) == b"v\r\nEND\r\n"[..8]
         });
     }
-    // The second time it shall end at once.
+    // The second call must end the server at once.
     kept.server.handle.stop();
     kept.server.handle.stop();
     eventually("it ends", || kept.server.has_ended());
     let error = kept.server.outcome().unwrap_err().to_string();
-    let len = error.strip_prefix("the disk has not answered; ");
+    let len = error.strip_prefix("update log: the disk has not answered; ");
     let len = len.and_then(|rest| rest.strip_suffix(" bytes of writes are not known to be on disk"));
     assert!(len.is_some_and(|len| len.parse::<u64>().unwrap() > 0), "{error}");
     assert_eq!(client.rest(), b"", "it was not acknowledged");
 }
 
 #[test]
-fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
+fn stop_during_recovery_leaves_the_data_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let data = Some(DataDirectoryOptions::new(folder.path().into(), SyncPolicy::Never));
     let options = || ServerOptions {
@@ -363,7 +401,7 @@ fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
 
 fn page(pages: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(pages).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -378,7 +416,7 @@ fn metric(pages: SocketAddr, name: &str) -> String {
 }
 
 #[test]
-fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
+fn full_disk_is_reported_until_it_has_room() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(
         SyncPolicy::Always,
@@ -394,8 +432,8 @@ fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
     assert_eq!(client.stat("todana_log_end"), client.stat("todana_log_synced"));
     assert_eq!(metric(pages, "todana_log_takes_writes"), "1");
     kept.disk.set(Mood::Full);
-    // Not known to be on disk: it is told so, where it is the first to be refused by the disk
-    // itself.
+    // It is unknown whether this write is on disk, and it is the first one that the disk refuses.
+    // Its client gets the error.
     client.send(b"set during 0 0 1\r\nv\r\n");
     assert_eq!(client.line(), "SERVER_ERROR cannot write the update log\r\n");
     assert_eq!(client.rest(), b"");
@@ -418,7 +456,7 @@ fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
 }
 
 #[test]
-fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
+fn server_with_unreadable_data_is_not_ready() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("identity"), b"not one").unwrap();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
@@ -439,7 +477,7 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
 }
 
 #[test]
-fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
+fn unsynced_bytes_are_limited_by_the_memory_limit() {
     const MIB: u64 = 1 << 20;
     let kept = start_with(
         SyncPolicy::Never,
@@ -461,7 +499,7 @@ fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
 }
 
 #[test]
-fn checkpoints_and_files_are_told_as_they_are() {
+fn checkpoints_and_files_are_reported_accurately() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(
         SyncPolicy::Always,
@@ -504,12 +542,12 @@ fn checkpoints_and_files_are_told_as_they_are() {
     assert_eq!(checkpoints, (1, told("bytes").parse().unwrap()));
     let made = client.stat("todana_last_checkpoint_time").parse::<u64>().unwrap();
     assert!(client.stat("time").parse::<u64>().unwrap().abs_diff(made) < 60);
-    // One that cannot be made is counted, and the one before it stays the last.
+    // A failed checkpoint is counted, and the previous one stays the newest.
     kept.disk.set(Mood::Full);
     client.send(b"todana checkpoint\r\n");
     let line = client.line();
-    // Not where the server keeps its files.
-    assert!(line.starts_with("SERVER_ERROR cannot write "), "{line}");
+    // The error does not contain the server's paths.
+    assert!(line.starts_with("SERVER_ERROR ") && line.contains(": cannot write to it: "), "{line}");
     assert!(!line.contains(kept.folder.path().to_str().unwrap()) && !line.contains(" /"), "{line}");
     assert_eq!(client.stat("todana_checkpoints_failed"), "1");
     assert_eq!(client.stat("todana_checkpoints_made"), "1");

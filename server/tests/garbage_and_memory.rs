@@ -1,17 +1,17 @@
-//! What costs memory: sessions of garbage (mutated commands, truncated blocks, huge lengths), and
-//! large values on their way to many readers. Apart from the other sessions, since it looks at the
-//! memory of the whole process.
+//! Tests sessions that use much memory: garbage (mutated commands, truncated blocks, very large
+//! lengths), and large values with many readers. They have a test program of their own, because
+//! they measure the memory of the complete process.
 
 mod running;
 
 use fastrand::Rng;
-use running::{Client, PATIENCE, Running, eventually, options};
+use running::{Client, Running, WAIT_MAX, eventually, options};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
 use todana_server::{LimitOptions, MemoryOptions, ServerOptions};
 
-/// The resident memory of this process, the server within it.
+/// Returns the resident memory of this process, which contains the server.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
@@ -50,7 +50,7 @@ fn session(random: &mut Rng) -> Vec<u8> {
     for _ in 0..random.usize(1..12) {
         let mut command = VALID[random.usize(..VALID.len())].as_bytes().to_vec();
         match random.u8(..10) {
-            // A byte changed, added, lost; a piece doubled; the end lost.
+            // A byte is changed, inserted or removed, a piece is doubled, or the end is cut off.
             0 => {
                 *{
                     let at = random.usize(..command.len());
@@ -82,12 +82,13 @@ fn session(random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Plays a session. Whatever comes back, it comes to an end.
+/// Plays a session. The replies are arbitrary, but they must end.
 fn play(server: &Running, random: &mut Rng) {
     let bytes = session(random);
     let mut stream = TcpStream::connect(server.addresses[0]).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Some send in pieces and some leave at once; the server may close before all is sent.
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    // Some clients send in pieces, and some disconnect at once. The server may close before
+    // everything is sent.
     let cut = random.usize(..=bytes.len());
     for piece in [&bytes[..cut], &bytes[cut..]] {
         if stream.write_all(piece).is_err() {
@@ -109,7 +110,7 @@ fn play(server: &Running, random: &mut Rng) {
     }
 }
 
-/// One at a time: all look at the memory of the whole process.
+/// Serializes the tests, because all measure the memory of the entire process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn survives(sessions: u32, seed: u64) {
@@ -119,7 +120,7 @@ fn survives(sessions: u32, seed: u64) {
         ..options()
     });
     let mut random = Rng::with_seed(seed);
-    // Buffers and pages that any use brings along.
+    // Allocates the buffers and pages that any use needs.
     for _ in 0..300 {
         play(&server, &mut random);
     }
@@ -139,15 +140,15 @@ fn two_thousand_sessions_of_garbage_do_no_harm() {
 
 #[test]
 #[ignore = "opens a hundred thousand connections; for a long run"]
-fn a_hundred_thousand_sessions_of_garbage_do_no_harm() {
+fn garbage_sessions_do_no_harm() {
     survives(100_000, 20_260_714);
 }
 
-/// Large values are shared with those who are still being sent them: 64 slow readers of one value
-/// of 8 MiB (half a GiB of replies) cost no copy each, and each gets the old value though it is
-/// replaced meanwhile.
+/// Replies share a large value until it is sent. Therefore, 64 slow readers of one value of 8 MiB
+/// (half a GiB of replies) cost no copies, and each gets the old value although it is replaced
+/// meanwhile.
 #[test]
-fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
+fn slow_readers_share_a_replaced_large_value() {
     let _alone = ALONE.lock();
     let server = Running::start(ServerOptions {
         limits: LimitOptions { item_size_max: 8 << 20, ..options().limits },
@@ -159,7 +160,7 @@ fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     let before = resident_bytes();
     let mut readers: Vec<Client> = (0..64).map(|_| server.connect()).collect();
     readers.iter_mut().for_each(|reader| reader.send(b"get k\r\n"));
-    // Whatever sockets buffer, most of each reply waits in the server.
+    // Sockets buffer a part of each reply, but most of it waits in the server.
     eventually("all replies have begun", || {
         writer.stat("response_obj_bytes").parse::<u64>().unwrap() > 64 * 1_000_000
     });
@@ -172,8 +173,8 @@ fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     writer.expect_value(b"k", b"new");
 }
 
-/// 300 clients that stall in a value of nearly 1 MiB hold no more than their share of the limit;
-/// what is refused is swallowed, and those who are in time are served.
+/// 300 clients that stall in a value of nearly 1 MiB hold no more than their share of the limit.
+/// Refused values are discarded, and the clients within the share are served.
 #[test]
 fn requests_that_stall_together_stay_within_their_share() {
     let _alone = ALONE.lock();
@@ -192,7 +193,8 @@ fn requests_that_stall_together_stay_within_their_share() {
     let held: u64 = other.stat("read_buf_bytes").parse().unwrap();
     assert!((8 << 20..32 << 20).contains(&held), "{held} bytes are kept of {total}");
     other.expect_value(b"k", b"value");
-    // The rest of each, and a command behind it: whoever was refused has been told so and goes on.
+    // Sends the rest of each value and another command. A client whose value was refused got the
+    // error, and its connection goes on.
     let (mut stored, mut refused) = (0, 0);
     for client in &mut stalled {
         client.send(&[&vec![b'v'; 48_000][..], b"\r\nmn\r\n"].concat());
@@ -216,8 +218,8 @@ fn requests_that_stall_together_stay_within_their_share() {
     other.expect_value(b"k", b"value");
 }
 
-/// Readers that take nothing are cut off when what waits for them outgrows its share; the others go
-/// on.
+/// Readers that take nothing are disconnected when their pending replies exceed their share. The
+/// others go on.
 #[test]
 fn readers_that_take_nothing_stay_within_their_share() {
     let _alone = ALONE.lock();
@@ -226,10 +228,11 @@ fn readers_that_take_nothing_stay_within_their_share() {
         ..options()
     });
     let mut other = server.connect();
-    // Below what is shared with the engine.
+    // These values are too short to be shared with the engine.
     other.set(b"k", &[b'v'; 60_000]);
     let mut readers: Vec<Client> = (0..400).map(|_| server.connect()).collect();
-    // More than all sockets buffer; a reader that has been cut off may not be able to ask.
+    // This is more than all sockets can buffer. A reader that has been disconnected may be unable
+    // to send.
     for reader in &mut readers {
         let _ = reader.stream.write_all(&b"get k\r\n".repeat(200));
     }

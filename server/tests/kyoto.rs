@@ -1,20 +1,22 @@
-//! Kyoto Tycoon's protocols over sockets: what takes time, waits, is large, or is no request at
-//! all.
+//! Tests Kyoto Tycoon's protocols over sockets: slow requests, waits, large replies and malformed
+//! requests.
 
 mod kyoto_client;
 mod running;
 
 use kyoto_client::{answer, ask, call, kyoto, named, page, reported, store_many, until_waiting, watched};
-use running::{Client, PATIENCE, Running, eventually};
+use running::{Client, Running, WAIT_MAX, eventually};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana_server::{DatabaseOptions, DatabaseSpec, KyotoOptions, Name, ProtocolOptions, ServerOptions};
+use todana_server::{
+    DatabaseName, DatabaseOptions, DatabaseSpec, KyotoOptions, ProtocolOptions, ServerOptions,
+};
 
 #[test]
-fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
+fn signal_wakes_the_first_waiter_broadcast_wakes_all() {
     let server = Running::start(watched());
     let mut waiting: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     for (number, client) in waiting.iter_mut().enumerate() {
@@ -28,7 +30,7 @@ fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
     assert_eq!(answer(&mut waiting[0]), (200, vec![]));
     assert_eq!(ask(&mut other, "get", "key\tk0\n").0, 200);
     assert_eq!(ask(&mut other, "get", "key\tk1\n").0, 450);
-    // Also where the procedure fails.
+    // Signals are also sent if the procedure fails.
     let failed = ask(&mut other, "get", "key\tnone\nSIGNAL\tgo\nSIGNALBROAD\t\n");
     assert_eq!(failed, (450, "ERROR\tDB: 7: no record: no record\nSIGNALED\t2\n".into()));
     for client in &mut waiting[1..] {
@@ -38,7 +40,7 @@ fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
 }
 
 #[test]
-fn what_is_behind_a_wait_comes_behind_its_answer() {
+fn requests_after_a_wait_are_answered_after_it() {
     let server = Running::start(watched());
     let (mut waiting, mut other) = (server.connect(), server.connect());
     let requests =
@@ -70,7 +72,7 @@ fn a_stop_ends_waits() {
     let mut server = Running::start(watched());
     let mut waiting: Vec<Client> = (0..10).map(|_| server.connect()).collect();
     for client in &mut waiting {
-        // The second one has no time to wait any more.
+        // The second wait ends at once, because the server is stopping.
         client.send(&[call("void", "WAIT\tgo\nWAITTIME\tinf\n"), call("void", "WAIT\tgo\n")].concat());
     }
     until_waiting(&server, 10);
@@ -84,7 +86,7 @@ fn a_stop_ends_waits() {
 }
 
 #[test]
-fn who_goes_while_waiting_waits_no_longer() {
+fn disconnected_client_no_longer_waits() {
     let server = Running::start(watched());
     let (mut one, mut two) = (server.connect(), server.connect());
     one.send(&call("void", "WAIT\tgo\nWAITTIME\t1000000\n"));
@@ -93,7 +95,7 @@ fn who_goes_while_waiting_waits_no_longer() {
     until_waiting(&server, 2);
     drop(one);
     until_waiting(&server, 1);
-    // The signal is not lost on who has gone.
+    // The signal does not go to the client that has disconnected.
     let mut other = server.connect();
     assert_eq!(ask(&mut other, "void", "SIGNAL\tgo\n").1, "SIGNALED\t1\n");
     assert_eq!(answer(&mut two).0, 200);
@@ -101,8 +103,8 @@ fn who_goes_while_waiting_waits_no_longer() {
 }
 
 #[test]
-fn others_are_served_while_all_keys_are_looked_through() {
-    // One worker alone serves both.
+fn other_clients_are_served_during_a_key_search() {
+    // A single worker serves both.
     let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named(":"), ..watched().databases },
         ..watched()
@@ -111,7 +113,7 @@ fn others_are_served_while_all_keys_are_looked_through() {
     for start in (0..100_000).step_by(20_000) {
         store_many(&mut slow, start..start + 20_000, b"v");
     }
-    // Far from all: the distance has to be computed for each.
+    // The key is far from all others, so the distance must be computed for each of them.
     let origin = "x".repeat(200);
     let long = call("match_similar", &format!("origin\t{origin}\nrange\t3000\nmax\t1\n"));
     slow.send(&[long.as_slice(), b"GET /00000001 HTTP/1.1\r\n\r\n"].concat());
@@ -124,7 +126,7 @@ fn others_are_served_while_all_keys_are_looked_through() {
     assert!(served > 0);
     let (status, found) = answer(&mut slow);
     assert_eq!((status, found.len()), (200, b"_00000000\t0\nnum\t1\n".len()));
-    // In order.
+    // The replies come in order.
     assert_eq!(answer(&mut slow), (200, b"v".to_vec()));
     assert_eq!(page(&server, "todana_kyoto_background_calls_done_total"), 1);
     let (_, found) = ask(&mut other, "match_prefix", "prefix\t0000000\n");
@@ -136,7 +138,7 @@ fn others_are_served_while_all_keys_are_looked_through() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_left() {
+fn stop_ends_a_key_search() {
     let mut server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named(":"), ..watched().databases },
         ..watched()
@@ -146,7 +148,7 @@ fn what_nobody_waits_for_any_more_is_left() {
         store_many(&mut slow, start..start + 20_000, b"v");
     }
     let origin = "x".repeat(60_000);
-    // Minutes, if it came to its end.
+    // The search would take minutes.
     slow.send(&call("match_similar", &format!("origin\t{origin}\nrange\t70000\n")));
     eventually("it is under way", || page(&server, "todana_kyoto_background_calls") == 1);
     server.handle.stop();
@@ -166,7 +168,7 @@ fn a_search_ends_when_its_client_goes() {
         store_many(&mut other, start..start + 20_000, b"v");
     }
     let origin = "x".repeat(60_000);
-    // More than are done at once, and minutes for each.
+    // These are more searches than can run at once, and each would take minutes.
     let gone: Vec<Client> = (0..6)
         .map(|_| {
             let mut client = server.connect();
@@ -235,7 +237,7 @@ fn synchronize_runs_commands_of_its_directory_alone() {
     }
 }
 
-/// A folder with these commands of `synchronize`.
+/// Creates a folder with these commands for `synchronize`.
 fn commands(folder: &Path, scripts: &[(&str, String)]) -> Option<PathBuf> {
     let commands = folder.join("commands");
     std::fs::create_dir(&commands).unwrap();
@@ -247,15 +249,16 @@ fn commands(folder: &Path, scripts: &[(&str, String)]) -> Option<PathBuf> {
     Some(commands)
 }
 
-/// A database on disk in this folder.
-fn on_disk(folder: &Path, name: &str) -> Name {
-    Name::parse(&folder.join(name).display().to_string()).unwrap()
+/// Returns the name of a database on disk in this folder.
+fn on_disk(folder: &Path, name: &str) -> DatabaseName {
+    DatabaseName::parse(&folder.join(name).display().to_string()).unwrap()
 }
 
-/// Every command removed a file of the name of its database and `.backup`: also an operator's own
-/// backup, and also where there was no image in the end.
+/// In an earlier version, every command removed the file with the name of its database and
+/// `.backup`, even if it was an operator's own backup, and even if the command had created no
+/// image.
 #[test]
-fn synchronize_removes_no_backup_that_it_has_not_made() {
+fn synchronize_keeps_backups_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let kyoto_commands = commands(folder.path(), &[("looks", "test -s \"$1\"".into())]);
     let database = Some(on_disk(folder.path(), "casket.kch"));
@@ -280,9 +283,9 @@ fn synchronize_removes_no_backup_that_it_has_not_made() {
     assert!(!own.exists());
 }
 
-/// One database's command had those of all others wait.
+/// In an earlier version, the command for one database blocked those for all others.
 #[test]
-fn synchronize_waits_for_commands_of_its_own_database_alone() {
+fn synchronize_waits_only_for_its_own_databases_command() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let holds = format!(
@@ -317,7 +320,7 @@ fn synchronize_waits_for_commands_of_its_own_database_alone() {
 }
 
 #[test]
-fn a_slow_reader_of_many_records_gets_them_all() {
+fn slow_reader_gets_all_records() {
     let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
         ..kyoto()
@@ -335,13 +338,13 @@ fn a_slow_reader_of_many_records_gets_them_all() {
     client.expect(&[&[0xBA][..], &count.to_be_bytes()].concat());
     for key in 0..count {
         if key % 5000 == 0 {
-            // The one worker has time for others.
+            // The one worker also serves other clients.
             assert_eq!(ask(&mut other, "check", "key\t00000001\n").1, "vsiz\t1000\n");
         }
         let record = client.take(2 + 4 + 4 + 8 + 8 + 1000);
         assert_eq!(record[18..26], *format!("{key:08}").as_bytes());
     }
-    // And as a map.
+    // The same records as a map.
     let keys: String = (0..count).map(|key| format!("_{key:08}\t\n")).collect();
     client.send(&call("get_bulk", &keys));
     let (status, body) = answer(&mut client);
@@ -386,7 +389,7 @@ fn requests_cut_anywhere_are_the_same_requests() {
     }
     requests.iter().for_each(|&byte| client.send(&[byte]));
     expect(&mut client);
-    // What has been asked for whole is answered to who sends no more.
+    // A half-closed client gets the answers to its complete requests.
     client.send(&requests);
     client.stream.shutdown(Shutdown::Write).unwrap();
     expect(&mut client);
@@ -420,7 +423,7 @@ fn garbage_does_no_harm() {
             }
         }
         let mut stream = TcpStream::connect(server.addresses[0]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let _ = stream.write_all(&input);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -436,8 +439,8 @@ fn garbage_does_no_harm() {
     eventually("all are gone", || reported(&mut client, "serv_conn_count") == 1);
 }
 
-/// A client that takes a new number for each scan, as ukt and Cache::KyotoTycoon do, was refused
-/// from the 1,025th on, for good.
+/// In an earlier version, a client that uses a new number for each scan, as ukt and
+/// Cache::KyotoTycoon do, was refused from the 1,025th number on.
 #[test]
 fn cursors_without_end_are_recycled() {
     let server = Running::start(ServerOptions {
@@ -446,8 +449,8 @@ fn cursors_without_end_are_recycled() {
     });
     let mut client = server.connect();
     store_many(&mut client, 0..10, b"v");
-    // One that is at work all the time stays where it is, and so does an exhausted one that was
-    // used last.
+    // A cursor that is used again and again keeps its position. So does a cursor at its end, if it
+    // was used last.
     assert_eq!(ask(&mut client, "cur_jump", "CUR\t0\nkey\t00000005\n").0, 200);
     let number_max = 10_000;
     for batch in 0..10 {
@@ -464,7 +467,7 @@ fn cursors_without_end_are_recycled() {
         }
         assert_eq!(ask(&mut client, "cur_get_key", "CUR\t0\n"), (200, "key\t00000005\n".into()));
     }
-    // Also where none is exhausted: those that were used longest ago go.
+    // If no cursor is at its end, those that were used longest ago are removed.
     for number in 1..=8192 {
         assert_eq!(ask(&mut client, "cur_jump", &format!("CUR\t{number}\n")).0, 200);
     }
@@ -478,12 +481,13 @@ fn cursors_without_end_are_recycled() {
     }
     assert_eq!(ask(&mut client, "cur_get_key", "CUR\t20000\n").0, 450);
     assert_eq!(ask(&mut client, "cur_get_key", "CUR\t20039\n"), (200, format!("key\t{long}\n")));
-    // Another connection's are its own.
+    // Each connection has its own cursors.
     let mut other = server.connect();
     assert_eq!(ask(&mut other, "cur_get_key", "CUR\t20039\n").0, 450);
 }
 
-/// A head above 64 KiB was answered by a reset, and a body that ends early by nothing.
+/// In an earlier version, a head above 64 KiB was answered by a reset, and a body that ended early
+/// got no answer.
 #[test]
 fn long_heads_and_short_bodies_are_answered() {
     let server = Running::start(kyoto());
@@ -512,10 +516,10 @@ fn long_heads_and_short_bodies_are_answered() {
     }
 }
 
-/// The original's own script, word for word: `cp` of a path that was a directory copied nothing,
-/// and said that all was well.
+/// This is the example script of the original, unchanged. Its `cp` once copied nothing, because the
+/// path was a directory, and reported success.
 #[test]
-fn command_copies_a_backup_of_a_database_on_disk() {
+fn synchronize_command_copies_a_disk_backup() {
     let folder = tempfile::tempdir().unwrap();
     let commands = folder.path().join("commands");
     std::fs::create_dir(&commands).unwrap();
@@ -548,18 +552,18 @@ fn command_copies_a_backup_of_a_database_on_disk() {
         let is_copy =
             |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&begins);
         let copies: Vec<_> = entries.filter(is_copy).collect();
-        // What it was made of is gone.
+        // The image of the copy has been removed.
         assert_eq!(copies.len(), 1, "{copies:?}");
         assert_eq!(copies[0].extension().unwrap().len(), 20);
         let unpacked = folder.path().join(format!("{kind}.unpacked"));
         let disk = std::sync::Arc::new(todana::disk::SystemDisk);
-        let mut receiver = todana::backup::Receiver::create(disk, &unpacked).unwrap();
+        let mut receiver = todana::backup::BackupReceiver::create(disk, &unpacked).unwrap();
         receiver.take(&std::fs::read(&copies[0]).unwrap()).unwrap();
         assert!(receiver.finish(&mut |_| ()).unwrap().records >= 1000, "{kind}");
     }
 }
 
-/// A black hole: what is written is in the log, and nowhere else.
+/// The database stores nothing: writes reach the log, but not the database.
 #[test]
 fn database_that_stores_nothing_logs_everything() {
     let folder = tempfile::tempdir().unwrap();
@@ -584,7 +588,7 @@ fn database_that_stores_nothing_logs_everything() {
     assert_eq!(ask(&mut client, "remove", "key\tk\n").0, 450);
     assert_eq!(ask(&mut client, "status", "").1.lines().next(), Some("count\t0"));
     drop((server, client));
-    // One that stores what the same log tells has it all.
+    // A server that stores records has all of them after it replays the same log.
     let server = Running::start(options(false));
     assert_eq!(ask(&mut server.connect(), "get", "key\tk\n"), (200, "value\tv\n".into()));
 }
@@ -593,25 +597,25 @@ fn database_that_stores_nothing_logs_everything() {
 fn report_names_lua_and_zlib_among_its_features() {
     let server = Running::start(kyoto());
     let (_, report) = ask(&mut server.connect(), "report", "");
-    // Clients look for the word to know whether there are scripts.
+    // Clients search this word to detect scripts.
     assert!(report.contains("conf_kt_features\t(epoll)(lua)(todana)\n"), "{report}");
     assert!(report.contains("conf_kc_features\t(atomic)(zlib)\n"), "{report}");
 }
 
 #[test]
-fn memcached_and_kyoto_share_a_port_and_its_records() {
+fn memcached_and_kyoto_share_port_and_records() {
     let server = Running::start(watched());
     let (mut text, mut kyoto) = (server.connect(), server.connect());
     text.set(b"k", b"memcached");
     assert_eq!(ask(&mut kyoto, "get", "key\tk\n").1, "value\tmemcached\n");
     assert_eq!(ask(&mut kyoto, "set", "key\tk\nvalue\tkyoto\n").0, 200);
     text.expect_value(b"k", b"kyoto");
-    // A key that begins with a method is none.
+    // A key that begins with the name of an HTTP method is not a request of HTTP.
     text.send(b"get GET\r\n");
     text.expect(b"END\r\n");
     kyoto.send(b"GET /k HTTP/1.1\r\n\r\n");
     assert_eq!(answer(&mut kyoto), (200, b"kyoto".to_vec()));
-    // Both are counted.
+    // Both dialects are counted.
     assert_eq!(page(&server, "todana_kyoto_requests_total{kind=\"call\"}"), 2);
     assert_eq!(page(&server, "todana_kyoto_requests_total{kind=\"rest\"}"), 1);
     assert_eq!(page(&server, "todana_kyoto_commands_total{command=\"get\",status=\"hit\"}"), 2);

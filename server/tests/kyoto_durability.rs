@@ -1,5 +1,5 @@
-//! Kyoto Tycoon's clients and the update logs of several databases: each answer waits for the log
-//! of the database that was changed.
+//! Tests that each answer to a client of Kyoto Tycoon waits for the update log of the database that
+//! was changed.
 
 mod kyoto_client;
 mod running;
@@ -12,10 +12,10 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
-use todana::Name;
+use todana::DatabaseName;
 use todana_server::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec, ServerOptions, SyncPolicy};
 
-/// A disk that can be held up.
+/// A disk that can be made to hang.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -33,10 +33,10 @@ impl Sway for Gate {
     }
 }
 
-/// The first database has no log, the second and the third have their own.
+/// The first database has no log; the second and the third have their own.
 fn logged(folder: &Path) -> ServerOptions {
     let further = |name: &str, directory: Option<&str>| DatabaseSpec {
-        name: Name::parse(name).unwrap(),
+        name: DatabaseName::parse(name).unwrap(),
         data: directory
             .map(|directory| DataDirectoryOptions::new(folder.join(directory), SyncPolicy::Always)),
     };
@@ -47,7 +47,7 @@ fn logged(folder: &Path) -> ServerOptions {
     }
 }
 
-/// Whether nothing has come, though the one worker has had turns enough.
+/// Returns true if no reply has arrived, although the one worker has had enough turns to send it.
 fn says_nothing(client: &Client, other: &mut Client) -> bool {
     for _ in 0..50 {
         assert_eq!(ask(other, "void", "").0, 200);
@@ -59,7 +59,7 @@ fn says_nothing(client: &Client, other: &mut Client) -> bool {
 }
 
 #[test]
-fn an_answer_waits_for_the_log_of_the_database_that_was_changed() {
+fn answer_waits_for_the_changed_databases_log() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Gate::default();
     let mut server = Running::start_from(logged(folder.path()), Arc::new(Swayed(gate.clone())));
@@ -85,7 +85,7 @@ fn an_answer_waits_for_the_log_of_the_database_that_was_changed() {
     for client in &clients {
         assert!(says_nothing(client, &mut other));
     }
-    // What has no log waits for nobody's.
+    // A database without a log does not wait for the logs of others.
     assert_eq!(ask(&mut other, "set", "key\tk\nvalue\tv\n").0, 200);
     assert_eq!(ask(&mut other, "set", "DB\t3\nkey\tk\nvalue\tv\n").0, 200);
     gate.close(false);
@@ -109,10 +109,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What lies in the files in the moment of an answer is what a process leaves behind that is killed
-/// then.
+/// The files that a killed process leaves are simulated by a copy of the files at the moment of an
+/// answer.
 #[test]
-fn what_was_answered_is_there_after_a_sudden_end() {
+fn answered_writes_survive_a_sudden_end() {
     let folder = tempfile::tempdir().unwrap();
     let (before, behind) = (folder.path().join("before"), folder.path().join("behind"));
     let server = Running::start(logged(&before));

@@ -1,4 +1,4 @@
-//! Kyoto Tycoon's protocols where clients have to log in.
+//! Tests Kyoto Tycoon's protocols on a server that requires logins.
 
 mod kyoto_client;
 mod running;
@@ -12,10 +12,10 @@ use todana_server::{
     KyotoMode, KyotoOptions, LimitOptions, ListenOptions, ProtocolOptions, ServerOptions, password_line,
 };
 
-/// Of another password than `wrong`: dear enough to take about half a second.
+/// The hash of a password other than `wrong`. It is expensive: a check takes about half a second.
 const DEAR: &str = "$argon2id$v=19$m=65536,t=8,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
 
-/// `alice:secret`, and with another password.
+/// The credentials `alice:secret`, and `alice` with another password.
 const RIGHT: &str = "Basic YWxpY2U6c2VjcmV0";
 const WRONG: &str = "Basic YWxpY2U6d3Jvbmc=";
 /// `bob:plain`.
@@ -44,7 +44,7 @@ fn start(users: &Users) -> Running {
     })
 }
 
-/// A request with an `Authorization` in its head.
+/// Adds an `Authorization` header to a request.
 fn with(authorization: &str, request: &[u8]) -> Vec<u8> {
     let line_end = request.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
     let header = format!("Authorization: {authorization}\r\n");
@@ -68,7 +68,7 @@ fn stranger() -> (u16, Vec<u8>) {
     (401, b"401 Unauthorized (each request needs the name and password of a user)\n".to_vec())
 }
 
-/// Whether what is said of somebody lets them in.
+/// Returns true if the server admits a client with this `Authorization`.
 fn lets_in(server: &Running, authorization: &str) -> bool {
     match ask(&mut server.connect(), &with(authorization, &get("none"))) {
         404 => true,
@@ -77,8 +77,9 @@ fn lets_in(server: &Running, authorization: &str) -> bool {
     }
 }
 
+/// The file of users may serve both dialects of memcached, or one of them.
 #[test]
-fn each_request_needs_a_login_whatever_the_file_of_users_is_for() {
+fn each_request_needs_a_login_in_every_mode() {
     let hashed = password_line("alice", b"secret").unwrap();
     let (plain, hashed) = (users("alice:secret\n"), users(&hashed));
     let both: fn(PathBuf) -> AuthenticationMode = Passwords;
@@ -99,7 +100,8 @@ fn each_request_needs_a_login_whatever_the_file_of_users_is_for() {
             };
             let server = Running::start(options);
             let mut client = server.connect();
-            // On one connection: the stranger's requests do nothing, the user's do.
+            // On the same connection, requests without a login have no effect, and requests of the
+            // user have one.
             for request in [put("k", "stolen"), call("set", "key\tk\nvalue\tstolen\n"), get("k")] {
                 client.send(&[request.clone(), with(WRONG, &request)].concat());
                 assert_eq!(answer(&mut client), stranger(), "{authentication:?}");
@@ -115,7 +117,7 @@ fn each_request_needs_a_login_whatever_the_file_of_users_is_for() {
 }
 
 #[test]
-fn what_is_no_login_lets_nobody_in() {
+fn invalid_authorizations_are_refused() {
     let users = users(&format!("{}\ncarol:\nbob:with:colon\n", password_line("alice", b"secret").unwrap()));
     let server = start(&users);
     for (authorization, lets) in [
@@ -124,7 +126,7 @@ fn what_is_no_login_lets_nobody_in() {
         // bob:with:colon, bob:with
         ("Basic Ym9iOndpdGg6Y29sb24=", true),
         ("Basic Ym9iOndpdGg=", false),
-        // Malformed, and without a colon.
+        // The first header is not valid base64, and the second one contains no colon.
         ("Basic YWxpY2U6c2VjcmV", false),
         ("Basic YWxp!2U6c2VjcmV0", false),
         ("Basic YWxpY2U=", false),
@@ -133,7 +135,7 @@ fn what_is_no_login_lets_nobody_in() {
         ("", false),
         ("Bearer YWxpY2U6c2VjcmV0", false),
         ("YWxpY2U6c2VjcmV0", false),
-        // Nobody, with a password and without, and somebody without.
+        // The name is empty, with a password and without one, or the name has no password.
         ("Basic OnNlY3JldA==", false),
         ("Basic Og==", false),
         ("Basic YWxpY2U6", false),
@@ -144,7 +146,7 @@ fn what_is_no_login_lets_nobody_in() {
 }
 
 #[test]
-fn a_pipelined_request_with_a_wrong_password_is_left_out_among_right_ones() {
+fn pipelined_wrong_password_fails_only_its_own_request() {
     let users = users(&password_line("alice", b"secret").unwrap());
     let server = start(&users);
     let mut client = server.connect();
@@ -162,8 +164,8 @@ fn a_pipelined_request_with_a_wrong_password_is_left_out_among_right_ones() {
     assert_eq!(answer(&mut client), stranger());
     assert_eq!(answer(&mut client), (200, b"_a\t1\nnum\t1\n".to_vec()));
     assert_eq!(page(&server, "todana_auth_errors_total"), 1);
-    // The first one, the wrong one, and the right one behind it: what comes without a name does not
-    // try.
+    // The first login, the wrong one, and the right one after it. A request without a name is no
+    // attempt.
     assert_eq!(page(&server, "todana_auth_attempts_total"), 3);
 }
 
@@ -173,7 +175,7 @@ fn a_slow_check_stalls_nobody_else() {
     let server = start(&users);
     let mut slow = server.connect();
     slow.send(&[with(WRONG, &put("k", "v")), with(BOB, &get("k")), with(BOB, &get("k"))].concat());
-    // One worker alone serves both.
+    // A single worker serves both.
     let mut other = server.connect();
     for _ in 0..100 {
         assert_eq!(ask(&mut other, &with(BOB, &get("k"))), 404);
@@ -185,12 +187,12 @@ fn a_slow_check_stalls_nobody_else() {
     assert_eq!(answer(&mut slow), stranger());
     assert_eq!(answer(&mut slow).0, 404);
     assert_eq!(answer(&mut slow).0, 404);
-    // What has been right once on a connection is not tried again there.
+    // Credentials that were admitted on a connection are not checked again on it.
     assert_eq!(page(&server, "todana_auth_attempts_total"), 3);
 }
 
 #[test]
-fn what_waits_for_a_check_is_answered_when_the_server_stops() {
+fn pending_logins_are_answered_at_a_stop() {
     let users = users(&format!("alice:{DEAR}\nbob:plain\n"));
     let mut server = start(&users);
     let mut client = server.connect();
@@ -204,7 +206,7 @@ fn what_waits_for_a_check_is_answered_when_the_server_stops() {
 }
 
 #[test]
-fn who_is_taken_out_of_the_file_is_out_with_the_next_request() {
+fn removed_user_is_refused_at_the_next_request() {
     for authentication in [Passwords as fn(PathBuf) -> AuthenticationMode, Text] {
         let users = users("alice:secret\nbob:plain\n");
         let server = Running::start(ServerOptions {
@@ -225,10 +227,10 @@ fn who_is_taken_out_of_the_file_is_out_with_the_next_request() {
 }
 
 #[test]
-fn the_binary_protocol_is_open_behind_a_login_by_http() {
+fn binary_protocol_is_open_after_an_http_login() {
     let users = users(&password_line("alice", b"secret").unwrap());
     let server = start(&users);
-    // A bulk request, a script's and a replica's.
+    // A bulk request, a script call and a replica's request.
     let store = b"\xB8\0\0\0\0\0\0\0\x01\0\0\0\0\0\x01\0\0\0\x01\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFFkv";
     for request in [&store[..], b"\xB4\0\0\0\0\0\0\0\x04\0\0\0\0echo", b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
         for before in [vec![], get("k"), with(WRONG, &get("k")), [with(RIGHT, &get("k")), get("k")].concat()]
@@ -249,7 +251,7 @@ fn the_binary_protocol_is_open_behind_a_login_by_http() {
 }
 
 #[test]
-fn memcacheds_logins_and_those_of_http_share_a_port_and_its_users() {
+fn memcached_and_http_logins_share_port_and_users() {
     let users = users(&password_line("alice", b"secret").unwrap());
     let server = start(&users);
     let mut http = server.connect();
@@ -267,12 +269,12 @@ fn memcacheds_logins_and_those_of_http_share_a_port_and_its_users() {
     binary.send(&packet);
     let header = binary.take(24);
     assert_eq!((header[0], header[7]), (0x81, 0));
-    // A login of memcached's is not one of HTTP's: that is another connection's.
+    // A memcached login on another connection is not an HTTP login.
     assert_eq!(ask(&mut server.connect(), &get("k")), 401);
 }
 
 #[test]
-fn who_waits_for_a_signal_has_logged_in_and_is_not_asked_again() {
+fn waiter_for_a_signal_logs_in_only_once() {
     let users = users(&password_line("alice", b"secret").unwrap());
     let server = start(&users);
     let mut stranger_waits = server.connect();
@@ -289,15 +291,16 @@ fn who_waits_for_a_signal_has_logged_in_and_is_not_asked_again() {
     assert_eq!(answer(&mut other), (200, b"SIGNALED\t1\n".to_vec()));
     assert_eq!(answer(&mut waiting), (200, vec![]));
     assert_eq!(ask(&mut other, &with(RIGHT, &get("k"))), 200);
-    // Strangers' and users': the waiting request has been counted once.
+    // The attempts of clients with and without a login are counted. The request that waited is
+    // counted once.
     assert_eq!(page(&server, "todana_auth_attempts_total"), 3);
 }
 
 #[test]
-fn what_strangers_send_is_not_kept() {
+fn bytes_of_unauthenticated_clients_are_not_kept() {
     let users = users(&password_line("alice", b"secret").unwrap());
     let server = start(&users);
-    // A body that does not come.
+    // The body of this request is never complete.
     let mut client = server.connect();
     client.send(b"PUT /k HTTP/1.1\r\nContent-Length: 200000000\r\n\r\n");
     assert_eq!(answer(&mut client), stranger());
@@ -305,7 +308,7 @@ fn what_strangers_send_is_not_kept() {
         client.send(&[b'x'; 1 << 16]);
     }
     assert_eq!(page(&server, "todana_partial_request_bytes"), 0);
-    // A head without an end. The peer may see the connection broken off.
+    // This head never ends. The client may see the connection reset.
     let mut client = server.connect();
     let line = "X-Nothing: at all\r\n".repeat(1000);
     let _ = client.stream.write_all(b"GET /k HTTP/1.1\r\n");
@@ -318,13 +321,13 @@ fn what_strangers_send_is_not_kept() {
     let _ = client.stream.read_to_end(&mut rest);
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 431 "), "{}", rest.escape_ascii());
     eventually("it is closed", || page(&server, "todana_partial_request_bytes") == 0);
-    // Those of users may be large.
+    // The bodies of users may be large.
     let mut client = server.connect();
     assert_eq!(ask(&mut client, &with(RIGHT, &put("k", &"v".repeat(5 << 20)))), 201);
 }
 
 #[test]
-fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
+fn concurrent_logins_get_their_own_results() {
     let users = users(&password_line("alice", b"secret").unwrap());
     let options = ServerOptions {
         protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..watched().protocols },
@@ -348,7 +351,7 @@ fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
 }
 
 #[test]
-fn where_one_protocol_of_memcacheds_is_asked_for_there_is_no_other_way_in() {
+fn memcached_listener_offers_no_kyoto_login() {
     let users = users("alice:secret\n");
     for protocol in ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.1:0"] {
         let server = Running::start(ServerOptions {
@@ -363,14 +366,15 @@ fn where_one_protocol_of_memcacheds_is_asked_for_there_is_no_other_way_in() {
     }
 }
 
+/// The memcached plug-in of Kyoto Tycoon has no logins.
 #[test]
-fn memcached_as_the_plug_in_speaks_it_has_no_logins_and_is_refused_beside_them() {
+fn plug_in_dialect_is_refused_beside_logins() {
     let options = ServerOptions {
         protocols: ProtocolOptions {
             authentication: Text("users".into()),
             kyoto: KyotoOptions {
                 spoken: KyotoMode::Only,
-                plugin: Some(todana_server::CompatiblePort::default()),
+                plugin: Some(todana_server::PluginOptions::default()),
                 ..KyotoOptions::default()
             },
             ..ProtocolOptions::default()

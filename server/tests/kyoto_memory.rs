@@ -1,5 +1,5 @@
-//! What Kyoto Tycoon's clients may take of a server's memory. The memory is that of the process, so
-//! each test is alone in it.
+//! Tests the memory that Kyoto Tycoon's clients may use in a server. The tests measure the complete
+//! process, so each runs alone.
 
 mod kyoto_client;
 mod running;
@@ -9,13 +9,13 @@ use running::{Client, Running, eventually};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use todana_server::{
-    CompatiblePort, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, PluginOptions,
     ProtocolOptions, ServerOptions,
 };
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Bar: other requests are unharmed, and memory stays within 10 MB.
+/// The requirement: other requests are served, and memory grows by at most 10 MB.
 #[test]
 fn a_thousand_wait_while_others_are_served() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -25,7 +25,7 @@ fn a_thousand_wait_while_others_are_served() {
     });
     let mut other = server.connect();
     let resident = |other: &mut Client| reported(other, "sys_mem_rss");
-    // Once, so that what is needed but once is there.
+    // Allocates the memory that is needed only once.
     store_many(&mut other, 0..1000, b"v");
     let before = resident(&mut other);
     let mut waiting: Vec<Client> = (0..1000).map(|_| server.connect()).collect();
@@ -57,7 +57,7 @@ fn a_thousand_wait_while_others_are_served() {
 }
 
 #[test]
-fn a_thousand_wait_for_messages_while_others_are_served() {
+fn clients_are_served_beside_a_thousand_waiters() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = Some(Duration::from_secs(1_000_000));
     let server = Running::start(ServerOptions {
@@ -68,7 +68,7 @@ fn a_thousand_wait_for_messages_while_others_are_served() {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
                 spoken: KyotoMode::Only,
-                plugin: Some(CompatiblePort { queue_wait: wait, ..CompatiblePort::default() }),
+                plugin: Some(PluginOptions { queue_wait_max: wait, ..PluginOptions::default() }),
                 ..watched().protocols.kyoto
             },
             ..watched().protocols
@@ -107,9 +107,9 @@ fn a_thousand_wait_for_messages_while_others_are_served() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_is_an_error() {
+fn too_large_answer_is_an_error() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // A quarter of the limit is what connections may keep.
+    // All connections together may keep a quarter of the limit.
     let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 128, ..kyoto().memory },
         ..kyoto()
@@ -129,8 +129,8 @@ fn an_answer_that_is_too_large_is_an_error() {
     assert_eq!(client.rest(), [0xBF]);
 }
 
-/// A request left the count of what connections keep as soon as a thread ran its script: twelve of
-/// 20 MB ran at once with `-m 128`.
+/// In an earlier version, a request no longer counted as memory of connections once a thread ran
+/// its script: twelve requests of 20 MB ran at once with `-m 128`.
 #[test]
 fn requests_of_running_scripts_count_as_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Queues of messages for memcached's clients, as Kyoto Tycoon's plug-in has them: what is asked
-//! for is waited for, and what is not acknowledged comes back.
+//! Tests message queues for memcached's clients, as in Kyoto Tycoon's plug-in: a get waits for a
+//! message, and a message that is not acknowledged returns to its queue.
 
 mod kyoto_client;
 mod running;
@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use todana_server::{
-    CompatiblePort, DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions,
-    ListenOptions, MemoryOptions, ProtocolOptions, ServerOptions, SyncPolicy,
+    DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions,
+    MemoryOptions, PluginOptions, ProtocolOptions, ServerOptions, SyncPolicy,
 };
 
-/// Longer than any test takes: whoever waits so long has not been called.
+/// The wait is longer than any test takes, so a client that waits to its end has not been served.
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
-/// Kyoto Tycoon's port, and the plug-in's.
+/// Returns the options of a server with ports for Kyoto Tycoon's protocols and for the plug-in.
 fn queues(wait: Duration) -> ServerOptions {
     ServerOptions {
         listen: ListenOptions {
@@ -30,7 +30,7 @@ fn queues(wait: Duration) -> ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
                 spoken: KyotoMode::Only,
-                plugin: Some(CompatiblePort { queue_wait: Some(wait), ..CompatiblePort::default() }),
+                plugin: Some(PluginOptions { queue_wait_max: Some(wait), ..PluginOptions::default() }),
                 ..watched().protocols.kyoto
             },
             ..watched().protocols
@@ -53,18 +53,18 @@ fn message(name: &str, value: &str) -> Vec<u8> {
     format!("VALUE {name} 0 {}\r\n{value}\r\nEND\r\n", value.len()).into_bytes()
 }
 
-/// The messages that are in the database, by Kyoto Tycoon's port.
+/// Returns the number of messages in the database, read over Kyoto Tycoon's port.
 fn stored(server: &Running) -> String {
     ask(&mut server.connect(), "status", "").1.lines().next().unwrap().to_owned()
 }
 
 #[test]
-fn messages_come_in_their_order_and_are_done_with_once_they_are_acknowledged() {
+fn messages_are_ordered_and_removed_once_acknowledged() {
     let server = Running::start(queues(Duration::from_millis(20)));
     let (mut one, mut two) = (consumer(&server), consumer(&server));
     one.send(b"set jobs 5 0 5\r\nfirst\r\nset jobs 0 100 6 noreply\r\nsecond\r\nset other 0 0 1\r\nx\r\n");
     one.expect(b"STORED\r\nSTORED\r\n");
-    // As Kyoto Tycoon's clients see them: the name, milliseconds, a number.
+    // Kyoto Tycoon's clients see each key as the name, milliseconds and a number.
     let (_, keys) = ask(&mut server.connect(), "match_prefix", "prefix\tjobs \n");
     let key = keys.lines().next().unwrap().strip_suffix("\t0").unwrap();
     assert!(
@@ -78,7 +78,7 @@ fn messages_come_in_their_order_and_are_done_with_once_they_are_acknowledged() {
     two.expect(&message("jobs", "second"));
     two.expect(b"END\r\n");
     assert_eq!(stored(&server), "count\t1");
-    // Each acknowledges its own, and nothing is there of the other's.
+    // Each client acknowledges its own messages and cannot acknowledge those of the other.
     one.send(b"delete jobs\r\ndelete jobs\r\ndelete other noreply\r\ndelete\r\nget\r\n");
     one.expect(
         b"DELETED\r\nNOT_FOUND\r\nCLIENT_ERROR invalid parameters\r\nCLIENT_ERROR invalid parameters\r\n",
@@ -105,7 +105,7 @@ fn messages_come_in_their_order_and_are_done_with_once_they_are_acknowledged() {
 }
 
 #[test]
-fn a_message_that_was_given_back_does_not_expire() {
+fn returned_message_does_not_expire() {
     let server = Running::start(queues(FOR_EVER));
     let mut one = consumer(&server);
     one.send(b"set jobs 0 1000 1\r\nx\r\n");
@@ -128,13 +128,13 @@ fn a_message_that_was_given_back_does_not_expire() {
 }
 
 #[test]
-fn who_waits_is_called_in_turn_and_others_are_served_meanwhile() {
-    // One worker alone serves all.
+fn waiters_are_served_in_turn_beside_others() {
+    // A single worker serves all.
     let server = Running::start(queues(FOR_EVER));
     let mut other = consumer(&server);
     let mut waiting: Vec<Client> = (0..3).map(|_| consumer(&server)).collect();
     for (number, client) in waiting.iter_mut().enumerate() {
-        // What is behind comes behind.
+        // Later commands are answered after the get.
         client.send(b"version\r\nget jobs\r\ndelete jobs\r\ndelete jobs\r\n");
         until_waiting(&server, number as u64 + 1);
         client.expect(b"VERSION KyotoTycoon/0.9.56\r\n");
@@ -152,7 +152,7 @@ fn who_waits_is_called_in_turn_and_others_are_served_meanwhile() {
 }
 
 #[test]
-fn a_line_waits_for_each_of_its_queues_in_turn() {
+fn request_waits_for_its_queues_in_turn() {
     let server = Running::start(queues(FOR_EVER));
     let (mut one, mut two) = (consumer(&server), consumer(&server));
     put(&mut two, "b", "2");
@@ -163,7 +163,8 @@ fn a_line_waits_for_each_of_its_queues_in_turn() {
     one.expect(
         b"VALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nVALUE c 0 1\r\n3\r\nEND\r\nVERSION KyotoTycoon/0.9.56\r\n",
     );
-    // Its time is that of the line, and what is there is still found when that is over.
+    // All queues of a get share one time limit. At its end, a message that is present is still
+    // found.
     let server = Running::start(queues(Duration::from_millis(50)));
     let (mut one, mut two) = (consumer(&server), consumer(&server));
     put(&mut two, "c", "3");
@@ -176,7 +177,7 @@ fn a_line_waits_for_each_of_its_queues_in_turn() {
 }
 
 #[test]
-fn what_a_client_has_taken_goes_to_who_waits_when_it_goes() {
+fn messages_of_a_disconnected_client_reach_waiters() {
     let server = Running::start(queues(FOR_EVER));
     let (mut one, mut two, mut three) = (consumer(&server), consumer(&server), consumer(&server));
     put(&mut one, "jobs", "a");
@@ -194,7 +195,7 @@ fn what_a_client_has_taken_goes_to_who_waits_when_it_goes() {
 }
 
 #[test]
-fn a_message_is_not_lost_on_who_has_gone_while_waiting() {
+fn message_is_not_lost_on_a_disconnected_waiter() {
     let server = Running::start(queues(FOR_EVER));
     let (mut one, mut two, mut three) = (consumer(&server), consumer(&server), consumer(&server));
     one.send(b"get jobs\r\n");
@@ -207,7 +208,8 @@ fn a_message_is_not_lost_on_who_has_gone_while_waiting() {
     two.send(b"delete jobs\r\n");
     two.expect(b"DELETED\r\n");
     assert_eq!(stored(&server), "count\t0");
-    // One whose end is no longer there at all, as bytes that it has not read tell, waits no longer.
+    // A client that disconnects without having read all replies resets the connection, and no
+    // longer waits.
     let mut one = consumer(&server);
     one.send(b"version\r\nget jobs\r\n");
     until_waiting(&server, 1);
@@ -217,7 +219,7 @@ fn a_message_is_not_lost_on_who_has_gone_while_waiting() {
 }
 
 #[test]
-fn who_says_no_more_is_still_told_and_may_have_acknowledged_before() {
+fn half_closed_waiter_is_served_and_may_acknowledge() {
     let server = Running::start(queues(FOR_EVER));
     let mut other = consumer(&server);
     for (words, end, left) in
@@ -235,14 +237,14 @@ fn who_says_no_more_is_still_told_and_may_have_acknowledged_before() {
 }
 
 #[test]
-fn a_message_that_came_another_way_is_found_by_who_waits() {
+fn message_stored_by_set_reaches_the_waiter() {
     let server = Running::start(queues(FOR_EVER));
     let mut one = consumer(&server);
     one.send(b"get jobs\r\n");
     until_waiting(&server, 1);
     assert_eq!(ask(&mut server.connect(), "set", "key\tjobs by hand\nvalue\tx\n").0, 200);
     one.expect(&message("jobs", "x"));
-    // Also where it is before all that have been taken.
+    // A message is also found if its key is before those of all messages taken.
     put(&mut one, "jobs", "y");
     one.send(b"get jobs\r\n");
     one.expect(&message("jobs", "y"));
@@ -265,7 +267,7 @@ fn a_wait_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn a_stop_ends_waits_and_puts_back_what_was_taken() {
+fn stop_ends_waits_and_returns_taken_messages() {
     let folder = tempfile::tempdir().unwrap();
     let kept = |folder: &Path| ServerOptions {
         databases: DatabaseOptions {
@@ -281,7 +283,7 @@ fn a_stop_ends_waits_and_puts_back_what_was_taken() {
     taker.send(b"get jobs\r\nget jobs\r\ndelete jobs\r\n");
     taker.expect(&[&message("jobs", "a")[..], &message("jobs", "b"), b"DELETED\r\n"].concat());
     let mut waiting: Vec<Client> = (0..10).map(|_| consumer(&server)).collect();
-    // The second one has no time to wait any more.
+    // The second wait ends at once, because the server is stopping.
     waiting.iter_mut().for_each(|client| client.send(b"get none\r\nget none\r\n"));
     until_waiting(&server, 10);
     server.handle.stop();
@@ -297,9 +299,11 @@ fn a_stop_ends_waits_and_puts_back_what_was_taken() {
     one.expect(&message("jobs", "b"));
 }
 
+/// The connection of a client that takes more messages than the limit allows is closed, and its
+/// messages return to the queue.
 #[test]
-fn who_keeps_more_than_there_is_memory_for_is_cut_off_and_loses_nothing() {
-    // A quarter of the limit is what connections may keep.
+fn hoarding_client_is_disconnected_without_loss() {
+    // All connections together may keep a quarter of the limit.
     let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 128, ..queues(FOR_EVER).memory },
         ..queues(FOR_EVER)
@@ -344,7 +348,7 @@ fn each_message_goes_to_one_of_many_consumers() {
                     let (head, value, end) = (client.line(), client.line(), client.line());
                     assert!(head.starts_with("VALUE jobs 0 ") && end == "END\r\n", "{head}{value}{end}");
                     if turn % 10 == number {
-                        // It has died: somebody is going to be given that again.
+                        // The old client has died, so another client gets its message again.
                         client = clients.pop().unwrap();
                         client.send(b"get jobs\r\n");
                         let (_, value, _) = (client.line(), client.line(), client.line());

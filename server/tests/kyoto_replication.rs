@@ -1,5 +1,5 @@
-//! Replication as Kyoto Tycoon does it: what replicas are sent, and what is made of what a master
-//! sends.
+//! Tests replication in Kyoto Tycoon's protocol: the updates that replicas receive, and the state
+//! of a server that follows a master.
 
 mod kyoto_replica;
 mod running;
@@ -12,14 +12,14 @@ use todana::update_log::SyncPolicy;
 use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
 use todana_protocol::kyoto::{ReplicaRequest, StoredValue};
 use todana_server::{
-    DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, Name,
+    DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions,
     ProtocolOptions, ServerOptions,
 };
 
 const FOR_EVER: &[u8] = b"\xff\xff\xff\xff\xff";
 
 #[test]
-fn a_replica_is_sent_what_the_log_tells_byte_for_byte() {
+fn replica_gets_the_log_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept(folder.path(), 17));
     let mut client = server.connect();
@@ -40,7 +40,7 @@ fn a_replica_is_sent_what_the_log_tells_byte_for_byte() {
         assert_eq!(u32::from_be_bytes(head[9..].try_into().unwrap()) as usize, message.len());
         replica.expect(message);
     }
-    // Each word that all has been sent is waited for to be acknowledged.
+    // The master sends its next caught-up message only after the last one is acknowledged.
     for _ in 0..2 {
         let head = replica.take(9);
         assert_eq!(head[0], 0xB0);
@@ -50,20 +50,20 @@ fn a_replica_is_sent_what_the_log_tells_byte_for_byte() {
 }
 
 #[test]
-fn a_replica_finds_its_place_again_after_both_sides_have_been_away() {
+fn replica_resumes_after_both_sides_restarted() {
     let folder = tempfile::tempdir().unwrap();
     let first = {
         let server = Running::start(kept(folder.path(), 17));
         let mut client = server.connect();
         (0..100).for_each(|number| client.set(format!("k{number}").as_bytes(), b"v"));
-        let first = Follower::from(server.addresses[0], 0, 2).so_many(100);
+        let first = Follower::from(server.addresses[0], 0, 2).next_updates(100);
         assert_eq!(told(&first)[..2], ["k0=v ffffffffff", "k1=v ffffffffff"]);
         first
     };
     let server = Running::start(kept(folder.path(), 17));
     server.connect().set(b"after", b"restart");
     for seen in [0, 1, 50, 99] {
-        let rest = Follower::from(server.addresses[0], first[seen].0, 2).so_many(100 - seen);
+        let rest = Follower::from(server.addresses[0], first[seen].0, 2).next_updates(100 - seen);
         assert_eq!(rest[..99 - seen], first[seen + 1..]);
         assert_eq!(rest.last().unwrap().3, "after=restart ffffffffff");
     }
@@ -71,8 +71,10 @@ fn a_replica_finds_its_place_again_after_both_sides_have_been_away() {
     assert_eq!((nothing, stamp), (vec![], u64::MAX));
 }
 
+/// By default, a replica receives all changes except those that began at it. It may request only
+/// its own changes instead.
 #[test]
-fn a_replica_is_not_sent_what_was_born_at_it_and_can_ask_for_nothing_else() {
+fn replica_gets_own_changes_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept(folder.path(), 17));
     server.connect().set(b"own", b"1");
@@ -84,13 +86,13 @@ fn a_replica_is_not_sent_what_was_born_at_it_and_can_ask_for_nothing_else() {
 }
 
 #[test]
-fn several_databases_come_in_one_stream_by_their_numbers() {
+fn one_stream_carries_several_numbered_databases() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| Some(DataDirectoryOptions::new(folder.path().join(name), SyncPolicy::Always));
     let further = vec![
-        DatabaseSpec { name: Name::parse("mem:tree").unwrap(), data: place("b") },
-        // One that keeps no log is not among them.
-        DatabaseSpec { name: Name::parse("mem:hash").unwrap(), data: None },
+        DatabaseSpec { name: DatabaseName::parse("mem:tree").unwrap(), data: place("b") },
+        // The list omits databases without a log.
+        DatabaseSpec { name: DatabaseName::parse("mem:hash").unwrap(), data: None },
     ];
     let server = Running::start(ServerOptions {
         databases: DatabaseOptions { further, ..kept(&folder.path().join("a"), 17).databases },
@@ -101,7 +103,7 @@ fn several_databases_come_in_one_stream_by_their_numbers() {
         done(&mut client, "set", &format!("DB\t{}\nkey\t{number}\nvalue\tv\n", number % 3));
     }
     let mut follower = Follower::from(server.addresses[0], 0, 2);
-    let updates = follower.so_many(20);
+    let updates = follower.next_updates(20);
     assert!(updates.is_sorted_by(|one, next| one.0 < next.0));
     for database in 0..2 {
         let of_it: Vec<_> = updates.iter().filter(|update| update.2 == database).cloned().collect();
@@ -112,7 +114,7 @@ fn several_databases_come_in_one_stream_by_their_numbers() {
 }
 
 #[test]
-fn who_comes_too_late_for_the_log_gets_all_records_first() {
+fn late_replica_gets_all_records_first() {
     let folder = tempfile::tempdir().unwrap();
     {
         let server = Running::start(kept(folder.path(), 17));
@@ -125,31 +127,33 @@ fn who_comes_too_late_for_the_log_gets_all_records_first() {
     let server = Running::start(kept(folder.path(), 17));
     let mut follower = Follower::from(server.addresses[0], 0, 2);
     let (mut first, stamp) = follower.updates();
-    // What has been removed meanwhile goes there, too.
+    // The clear removes records that were deleted meanwhile.
     assert_eq!(first.remove(0).3, "clear");
     let mut all = told(&first);
     all.sort_unstable();
     let expected: Vec<_> =
         (0..10).filter(|&number| number != 3).map(|number| format!("k{number}=v ffffffffff")).collect();
     assert_eq!(all, expected);
-    // Whoever is cut off amid them begins again, whoever has them all does not.
+    // If a replica is disconnected among these records, it begins again. A replica that has all of
+    // them does not.
     assert!(first.iter().all(|update| update.0 < 100));
     assert_eq!(Follower::from(server.addresses[0], first[4].0, 2).updates().0.len(), 10);
     server.connect().set(b"new", b"v");
-    assert_eq!(told(&follower.so_many(1)), ["new=v ffffffffff"]);
-    // The log goes back to where it is once that is later than the log's own beginning.
+    assert_eq!(told(&follower.next_updates(1)), ["new=v ffffffffff"]);
+    // The master continues in its log as soon as the replica's time stamp is later than the log's
+    // beginning.
     let mut later = stamp;
     eventually("it comes on", || {
         later = follower.updates().1;
         later > stamp + 4_000_000_000
     });
     server.connect().set(b"newer", b"v");
-    let rest = Follower::from(server.addresses[0], later, 2).so_many(1);
+    let rest = Follower::from(server.addresses[0], later, 2).next_updates(1);
     assert_eq!(told(&rest), ["newer=v ffffffffff"]);
 }
 
 #[test]
-fn who_has_no_update_log_refuses_replicas() {
+fn server_without_update_log_refuses_replicas() {
     let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
@@ -168,7 +172,7 @@ fn who_has_no_update_log_refuses_replicas() {
 }
 
 #[test]
-fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
+fn replica_passes_changes_on_with_their_origin() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
@@ -190,7 +194,7 @@ fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
     put(10, 9, 0, UpdateChange::Remove { key: b"a" });
     put(11, 9, 0, set(b"c", StoredValue::with_expiry(3_000_000_000, b"3")));
     put(12, 9, 0, set(b"short", StoredValue::raw(b"4")));
-    // However it is cut.
+    // The bytes are sent one by one, because the result must not depend on the pieces.
     for byte in out {
         master.write_all(&[byte]).unwrap();
     }
@@ -203,17 +207,17 @@ fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
     assert_eq!(body.lines().filter(|line| line.starts_with('_')).count(), 2, "{body}");
     assert_eq!(call(&mut client, "get", "key\tc\n").1, "value\t3\nxt\t3000000000\n");
     assert_eq!(value(&mut client, "b").as_deref(), Some("2"));
-    // Passed on, and not to where it was born.
-    let passed_on = Follower::from(server.addresses[0], 0, 2).so_many(3);
+    // The changes are passed on, but not to the server where they began.
+    let passed_on = Follower::from(server.addresses[0], 0, 2).next_updates(3);
     assert!(passed_on.iter().all(|update| update.1 == 9));
     assert_eq!(told(&passed_on)[1..], ["b=2 ffffffffff", "-a", "c=3 b2d05e00"][..passed_on.len() - 1]);
     assert_eq!(Follower::from(server.addresses[0], 0, 9).updates().0, []);
     drop(master);
-    // It comes again, from where it was.
+    // The replica connects again, from its last position.
     let (mut master, _) = listener.accept().unwrap();
     master.read_exact(&mut hello).unwrap();
     assert_eq!(hello, *b"\xB1\0\0\0\0\0\0\0\0\0\0\0\x0D\0\x0C");
-    // What is no master is left, and tried again.
+    // The replica leaves a server that is not a master, and tries again.
     master.write_all(b"SERVER_ERROR\r\n").unwrap();
     let (mut master, _) = listener.accept().unwrap();
     master.read_exact(&mut hello).unwrap();
@@ -221,7 +225,7 @@ fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
 }
 
 #[test]
-fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
+fn chain_and_pair_converge_after_an_absence() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let first = Running::start(kept(&at("first"), 1));
@@ -253,7 +257,8 @@ fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
     let third = Running::start(following(&at("third"), 3, address));
     eventually("it has caught up", || records(&third) == records(&first));
     assert_eq!(records(&third).len(), 1);
-    // A pair: the first follows the second from now on, and what comes back is not taken for news.
+    // The two servers now follow each other. The first one does not treat its own changes as new
+    // when they return.
     drop((first, client));
     let first = Running::start(ServerOptions {
         databases: DatabaseOptions {
@@ -283,7 +288,7 @@ fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
 }
 
 #[test]
-fn without_a_file_for_the_position_no_client_chooses_a_master() {
+fn tune_replication_needs_a_position_file() {
     let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },

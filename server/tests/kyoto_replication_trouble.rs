@@ -1,4 +1,5 @@
-//! Replicas that are slow, masters that stall, positions that cannot be kept, logs that are let go.
+//! Tests replicas that are slow, masters that stall, positions that cannot be stored, and logs that
+//! are deleted.
 
 mod kyoto_replica;
 mod running;
@@ -14,13 +15,13 @@ use todana::update_log::SyncPolicy;
 use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
 use todana_protocol::kyoto::{ReplicaRequest, StoredValue};
 use todana_server::{
-    DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, Name,
+    DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions,
     ProtocolOptions, ReplicationOptions, ServerOptions,
 };
 
 const NEVER: u64 = (1 << 40) - 1;
 
-/// What a master says.
+/// Encodes an update message of a master.
 fn said(timestamp: u64, server_id: u16, change: UpdateChange<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let message = UpdateMessage { server_id, database: 0, change };
@@ -28,17 +29,17 @@ fn said(timestamp: u64, server_id: u16, change: UpdateChange<'_>) -> Vec<u8> {
     out
 }
 
-/// Takes a replica in, and tells from where it wants to go on.
+/// Accepts a replica. Returns the connection and the position from which the replica continues.
 fn hello(listener: &TcpListener) -> (TcpStream, u64) {
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(running::WAIT_MAX)).unwrap();
     let mut hello = [0; 15];
     stream.read_exact(&mut hello).unwrap();
     stream.write_all(b"\xB1").unwrap();
     (stream, u64::from_be_bytes(hello[5..13].try_into().unwrap()))
 }
 
-/// A master that syncs its log once in an hour, or where a replica needs it.
+/// Returns the options of a master that syncs its log once an hour, and when a replica needs it.
 fn lazy(directory: &Path) -> ServerOptions {
     let data =
         Some(DataDirectoryOptions::new(directory.into(), SyncPolicy::Every(Duration::from_secs(3600))));
@@ -48,10 +49,10 @@ fn lazy(directory: &Path) -> ServerOptions {
     }
 }
 
-/// More than the sockets between the two hold.
+/// These are more values than the sockets between the two servers can buffer.
 const FILLERS: usize = 40;
 
-/// Returns where the log ends behind each.
+/// Stores the values. Returns the end of the log after each.
 fn fill(client: &mut Client, value: u8) -> Vec<u64> {
     let value = vec![value; 1 << 19];
     let set = |number| {
@@ -61,10 +62,11 @@ fn fill(client: &mut Client, value: u8) -> Vec<u64> {
     (0..FILLERS).map(set).collect()
 }
 
-// A touch was sent with the value as of the moment it was sent, which might be newer than what the
-// master had on disk. After a crash of the master the two differed for ever.
+// In an earlier version, a touch was sent with the value that the record had at that moment. This
+// value could be newer than the one on the master's disk. After a crash of the master, the two
+// servers differed for ever.
 #[test]
-fn touched_value_is_sent_once_the_master_has_it_on_disk() {
+fn touched_value_is_sent_after_the_sync() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(lazy(folder.path()));
     let mut client = server.connect();
@@ -73,7 +75,7 @@ fn touched_value_is_sent_once_the_master_has_it_on_disk() {
     client.send(b"touch touched 100000\r\n");
     client.expect(b"TOUCHED\r\n");
     let mut follower = Follower::from(server.addresses[0], 0, 2);
-    // The round has begun, and waits for the replica to read on.
+    // The round has begun, and waits until the replica reads more.
     assert_eq!(follower.next_update().3, "touched=first ffffffffff");
     client.set(b"touched", b"second");
     let touched = (0..).map(|_| follower.next_update().3).find(|what| what.starts_with("touched=")).unwrap();
@@ -81,9 +83,10 @@ fn touched_value_is_sent_once_the_master_has_it_on_disk() {
     assert_eq!(client.stat("todana_log_unsynced_bytes"), "0");
 }
 
-// So were the records of a full sync.
+// In an earlier version, the records of a full sync were also sent before they were on the master's
+// disk.
 #[test]
-fn scanned_records_are_sent_once_the_master_has_them_on_disk() {
+fn scanned_records_are_sent_after_the_sync() {
     let folder = tempfile::tempdir().unwrap();
     fill(&mut Running::start(lazy(folder.path())).connect(), b'x');
     forget_log(folder.path());
@@ -104,7 +107,7 @@ fn scanned_records_are_sent_once_the_master_has_them_on_disk() {
 }
 
 #[test]
-fn a_replica_that_does_not_read_keeps_nobody_waiting() {
+fn stalled_replica_delays_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept(folder.path(), 17));
     let stalled: Vec<_> = (0..3).map(|_| Follower::from(server.addresses[0], 0, 2)).collect();
@@ -112,14 +115,14 @@ fn a_replica_that_does_not_read_keeps_nobody_waiting() {
     let value = vec![b'x'; 1 << 19];
     (0..24).for_each(|number| client.set(format!("k{number}").as_bytes(), &value));
     let mut follower = Follower::from(server.addresses[0], 0, 3);
-    assert_eq!(follower.so_many(24).len(), 24);
+    assert_eq!(follower.next_updates(24).len(), 24);
     client.set(b"after", b"all");
-    assert_eq!(told(&follower.so_many(1)), ["after=all ffffffffff"]);
+    assert_eq!(told(&follower.next_updates(1)), ["after=all ffffffffff"]);
     drop(stalled);
 }
 
 #[test]
-fn more_replicas_than_are_served_are_refused_and_the_others_go_on() {
+fn replicas_over_the_limit_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept(folder.path(), 17));
     let mut all: Vec<_> = (0..16).map(|_| Follower::from(server.addresses[0], 0, 2)).collect();
@@ -128,27 +131,27 @@ fn more_replicas_than_are_served_are_refused_and_the_others_go_on() {
     one_more.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
     assert_eq!(one_more.rest(), b"\xBF");
     server.connect().set(b"k", b"v");
-    all.iter_mut().for_each(|follower| assert_eq!(told(&follower.so_many(1)), ["k=v ffffffffff"]));
+    all.iter_mut().for_each(|follower| assert_eq!(told(&follower.next_updates(1)), ["k=v ffffffffff"]));
 }
 
 #[test]
-fn a_touch_comes_as_the_record_it_has_left() {
+fn touch_is_sent_as_its_resulting_record() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept(folder.path(), 17));
     let mut client = server.connect();
     client.set(b"k", b"v");
     client.send(b"touch k 2000000000\r\n");
     client.expect(b"TOUCHED\r\n");
-    let sent = Follower::from(server.addresses[0], 0, 2).so_many(2);
+    let sent = Follower::from(server.addresses[0], 0, 2).next_updates(2);
     assert!(sent[1].3.starts_with("k=v ") && sent[1].3 != "k=v ffffffffff", "{sent:?}");
-    // What is gone by then is told as gone.
+    // If the record has been deleted by then, the touch is sent as a deletion.
     client.send(b"delete k\r\n");
     client.expect(b"DELETED\r\n");
-    assert_eq!(told(&Follower::from(server.addresses[0], 0, 2).so_many(2)), ["k=v ffffffffff", "-k"]);
+    assert_eq!(told(&Follower::from(server.addresses[0], 0, 2).next_updates(2)), ["k=v ffffffffff", "-k"]);
 }
 
 #[test]
-fn a_server_ends_though_its_master_stalls_amid_a_message() {
+fn server_stops_although_its_master_stalls() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
@@ -166,14 +169,14 @@ fn a_server_ends_though_its_master_stalls_amid_a_message() {
     let mut client = server.connect();
     eventually("the whole one is there", || value(&mut client, "b").is_some());
     drop(server);
-    // Half of it was not taken for whole.
+    // The partial message was not applied.
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
     assert_eq!(hello(&listener).1, 4);
     assert_eq!(value(&mut server.connect(), "a"), None);
 }
 
 #[test]
-fn a_length_that_nothing_could_have_is_no_message() {
+fn impossible_message_length_ends_the_connection() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let _server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
@@ -207,7 +210,7 @@ fn a_long_value_goes_through_a_chain() {
 }
 
 #[test]
-fn a_damaged_position_is_told_and_all_is_taken_again() {
+fn damaged_position_is_reported_and_replication_restarts() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("position"), b"seven and a half\n").unwrap();
     let first = Running::start(kept(&folder.path().join("first"), 1));
@@ -224,7 +227,7 @@ fn a_damaged_position_is_told_and_all_is_taken_again() {
 #[test]
 fn a_position_that_cannot_be_kept_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    // Neither to be read nor to be written.
+    // The directory prevents both reads and writes of the position.
     std::fs::create_dir(folder.path().join("position")).unwrap();
     let first = Running::start(kept(&folder.path().join("first"), 1));
     let mut client = first.connect();
@@ -240,7 +243,7 @@ fn a_position_that_cannot_be_kept_ends_nothing() {
 }
 
 #[test]
-fn servers_of_one_id_send_each_other_what_was_born_elsewhere_alone() {
+fn servers_of_one_id_exchange_only_foreign_changes() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let first = Running::start(following(&folder.path().join("first"), 7, listener.local_addr().unwrap()));
@@ -255,7 +258,7 @@ fn servers_of_one_id_send_each_other_what_was_born_elsewhere_alone() {
 }
 
 #[test]
-fn a_clear_is_behind_the_position_before_more_is_taken() {
+fn clear_is_covered_by_the_position_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
@@ -267,7 +270,7 @@ fn a_clear_is_behind_the_position_before_more_is_taken() {
 }
 
 #[test]
-fn a_replica_of_a_master_that_has_lost_everything_keeps_what_it_has() {
+fn replica_keeps_records_that_its_master_lost() {
     let folder = tempfile::tempdir().unwrap();
     let start = |name: &str| Running::start(kept(&folder.path().join(name), 1));
     let first = start("first");
@@ -279,7 +282,7 @@ fn a_replica_of_a_master_that_has_lost_everything_keeps_what_it_has() {
     let empty = start("empty");
     let port = empty.addresses[0].port();
     done(&mut client, "tune_replication", &format!("host\t127.0.0.1\nport\t{port}\n"));
-    // Within the second in which the other log ended it would be taken for known.
+    // A change within the second in which the other log ended would otherwise count as known.
     eventually("what is new has come", || {
         empty.connect().set(b"new", b"2");
         value(&mut client, "new").is_some()
@@ -311,8 +314,9 @@ fn kept_long(directory: &Path) -> ServerOptions {
     }
 }
 
+/// A replica that connects too late after that receives all records again.
 #[test]
-fn ulog_remove_lets_go_of_what_nobody_needs_and_who_is_too_late_then_gets_everything_anew() {
+fn ulog_remove_frees_only_the_unneeded_log() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept_long(folder.path()));
     let mut client = server.connect();
@@ -332,7 +336,7 @@ fn ulog_remove_lets_go_of_what_nobody_needs_and_who_is_too_late_then_gets_everyt
     let (first, _) = Follower::from(server.addresses[0], 0, 2).updates();
     assert_eq!(first[0].3, "clear");
     assert_eq!(first.len(), 41, "all records and no more");
-    // Nothing of what is needed has gone.
+    // No part of the log that is still needed has been removed.
     drop((server, client, writer));
     let server = Running::start(kept_long(folder.path()));
     let (_, keys) = call(&mut server.connect(), "match_prefix", "prefix\tk\n");
@@ -340,7 +344,7 @@ fn ulog_remove_lets_go_of_what_nobody_needs_and_who_is_too_late_then_gets_everyt
 }
 
 #[test]
-fn where_it_follows_somebody_itself_a_master_tells_nobody_to_clear() {
+fn following_master_sends_no_clear() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = kept_long(&folder.path().join("data")).databases.data;
@@ -366,10 +370,12 @@ fn where_it_follows_somebody_itself_a_master_tells_nobody_to_clear() {
     assert!(first.iter().all(|update| update.3.starts_with('k')));
 }
 
+/// A server that has only this database refuses replicas. If there are other databases, only this
+/// one is left out.
 #[test]
-fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
+fn disk_hash_without_log_has_no_replicas() {
     let folder = tempfile::tempdir().unwrap();
-    let name = |name: &str| Name::parse(folder.path().join(name).to_str().unwrap()).unwrap();
+    let name = |name: &str| DatabaseName::parse(folder.path().join(name).to_str().unwrap()).unwrap();
     let hash = || DatabaseSpec { name: name("a.hash"), data: None };
     {
         let server = Running::start(ServerOptions {
@@ -396,8 +402,8 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
     done(&mut client, "set", "DB\t1\nkey\thash\nvalue\t1\n");
     done(&mut client, "set", "DB\t0\nkey\tmemory\nvalue\t1\n");
     let hello = ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false };
-    assert_eq!(told(&Follower::connect(server.addresses[0], hello).so_many(1)), ["memory=1 ffffffffff"]);
-    // It can follow, all the same.
+    assert_eq!(told(&Follower::connect(server.addresses[0], hello).next_updates(1)), ["memory=1 ffffffffff"]);
+    // The server can still follow another one.
     let second = Running::start(ServerOptions {
         databases: DatabaseOptions {
             database: Some(name("b.hash")),
@@ -410,7 +416,7 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
 }
 
 #[test]
-fn a_server_that_clients_may_not_change_follows_its_master() {
+fn read_only_server_follows_its_master() {
     let folder = tempfile::tempdir().unwrap();
     let first = Running::start(kept(&folder.path().join("first"), 1));
     let second = following(&folder.path().join("second"), 2, first.addresses[0]);

@@ -1,4 +1,5 @@
-//! Procedures in Lua, called over both of Kyoto Tycoon's protocols that know them.
+//! Tests procedures in Lua, which are called through both protocols of Kyoto Tycoon that support
+//! them.
 
 mod kyoto_client;
 mod running;
@@ -7,7 +8,7 @@ use kyoto_client::{answer, ask, call, kyoto, named};
 use running::Running;
 use todana_server::{DatabaseOptions, KyotoOptions, ProtocolOptions, ServerOptions};
 
-/// A server with a script, and the folder where that lies.
+/// Starts a server with a script. Returns it with the folder of the script.
 fn scripted(text: &str, database: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("script.lua");
@@ -51,7 +52,7 @@ fn a_call_runs_a_procedure_of_the_script() {
             ask(&mut client, "play_script", "name\tfail\n"),
             (500, "ERROR\tthe scripting procedure failed\n".into())
         );
-        // What it has left open is over, and nobody waits for it.
+        // The transaction that the script left open has been aborted, so no writer waits for it.
         assert_eq!(ask(&mut client, "set", "key\tk\nvalue\tw\n").0, 200);
         assert_eq!(ask(&mut client, "get", "key\thalf\n").0, 450);
         assert_eq!(
@@ -64,10 +65,10 @@ fn a_call_runs_a_procedure_of_the_script() {
     }
 }
 
-/// The stack of a script's thread overflowed before Lua refused one more nested call, and the
-/// server was gone.
+/// In an earlier version, the stack of a script's thread overflowed before Lua refused another
+/// nested call, and the server process ended.
 #[test]
-fn endless_recursion_through_a_function_that_calls_back_fails() {
+fn endless_recursion_through_a_callback_fails() {
     let text = "function nest()
           local function f() return (('x'):gsub('x', function() return f() end)) end
           return f()
@@ -84,7 +85,8 @@ fn endless_recursion_through_a_function_that_calls_back_fails() {
     }
 }
 
-/// A script held its worker until it was done, and all connections of it with that.
+/// In an earlier version, a script blocked its worker, and all connections of that worker, until
+/// the script ended.
 #[test]
 fn script_does_not_stop_other_connections() {
     let text = "kt = __kyototycoon__
@@ -94,7 +96,7 @@ fn script_does_not_stop_other_connections() {
     let (mut client, mut binary, mut other) = (server.connect(), server.connect(), server.connect());
     client.send(&[call("play_script", "name\twait\n"), call("set", "key\tlast\nvalue\tv\n")].concat());
     binary.send(b"\xB4\0\0\0\0\0\0\0\x04\0\0\0\0wait");
-    // The one worker answers, and does nothing of the connection that waits.
+    // The one worker answers other connections, but does nothing on the connection that waits.
     assert_eq!(ask(&mut other, "get", "key\tlast\n").0, 450);
     assert_eq!(ask(&mut other, "set", "key\tgo\nvalue\tv\n").0, 200);
     assert_eq!(answer(&mut client), (200, vec![]));
@@ -103,7 +105,8 @@ fn script_does_not_stop_other_connections() {
     assert_eq!(ask(&mut other, "play_script", "name\tlast\n"), (200, "_last\tv\n".into()));
 }
 
-/// As many patterns as workers hung the server, and a stop took half a minute.
+/// In an earlier version, one such pattern per worker hung the server, and a stop took half a
+/// minute.
 #[test]
 fn stop_ends_scripts_and_answers() {
     let text = "function search() return ('a'):rep(3000):find(('a-'):rep(8) .. 'b') end function quick() return 0 end";
@@ -149,7 +152,7 @@ fn limits_of_a_script_are_the_servers() {
 }
 
 #[test]
-fn transaction_over_several_calls_is_refused_at_its_begin() {
+fn transaction_over_several_calls_is_refused() {
     let text = "kt = __kyototycoon__
         function begin() return kt.db:begin_transaction() and 0 or 5 end
         function abort() return kt.db:end_transaction(false) and 0 or 5 end";
@@ -161,7 +164,7 @@ fn transaction_over_several_calls_is_refused_at_its_begin() {
 }
 
 #[test]
-fn without_a_script_there_are_no_procedures() {
+fn server_without_script_has_no_procedures() {
     let server = Running::start(kyoto());
     assert_eq!(
         ask(&mut server.connect(), "play_script", "name\techo\n"),
@@ -170,7 +173,7 @@ fn without_a_script_there_are_no_procedures() {
 }
 
 #[test]
-fn the_binary_protocol_gives_bare_names_and_keeps_the_connection() {
+fn binary_script_calls_keep_the_connection() {
     let (server, _folder) = scripted(TEXT, ":");
     let mut client = server.connect();
     // `echo` with a=1 and bb=22.
@@ -178,14 +181,14 @@ fn the_binary_protocol_gives_bare_names_and_keeps_the_connection() {
     client.expect(b"\xB4\0\0\0\x02\0\0\0\x01\0\0\0\x01a1\0\0\0\x02\0\0\0\x02bb22");
     client.send(b"\xB4\0\0\0\0\0\0\0\x06\0\0\0\0nosuch");
     client.expect(b"\xBF");
-    // Silent, and then one whose name calls do not take.
+    // A silent call, and then one with a name that calls do not accept.
     client.send(b"\xB4\0\0\0\x01\0\0\0\x04\0\0\0\0fail");
     client.send(b"\xB4\0\0\0\0\0\0\0\x0B\0\0\0\0under_score");
     client.expect(b"\xB4\0\0\0\0");
 }
 
 #[test]
-fn a_script_knows_its_databases_by_name_and_kind() {
+fn script_knows_database_names_and_kinds() {
     let text = "kt = __kyototycoon__
         function tell(_, output)
           local status = kt.dbs['%']:status()

@@ -1,8 +1,8 @@
-//! The transcripts of `tests/transcripts/kyoto`: what Kyoto Tycoon's clients send and what must
-//! come back, as data, over sockets. Their format is described in `tests/transcripts/README.md`.
+//! The transcripts of `tests/transcripts/kyoto`: requests of Kyoto Tycoon's clients and expected
+//! answers, as data. Their format is described in `tests/transcripts/README.md`.
 //!
-//! Each file is played against each kind of database that it names, its input whole and byte by
-//! byte.
+//! Each file is played over a socket against each kind of database that it names, with its input at
+//! once and byte by byte.
 
 mod running;
 mod transcript;
@@ -10,7 +10,7 @@ mod transcript;
 use running::{Client, Running, options};
 use std::fmt::Write as _;
 use std::io::Read;
-use todana::Name;
+use todana::DatabaseName;
 use todana_server::{DatabaseSpec, ServerOptions};
 use transcript::{bytes, transcripts};
 
@@ -23,10 +23,10 @@ struct Step {
     closes: bool,
 }
 
-/// What must come back.
+/// The expected answer.
 #[derive(Debug)]
 enum Expected {
-    /// An answer of HTTP.
+    /// An answer in HTTP.
     Answer { status: u16, headers: Vec<(String, String)>, absent: Vec<String>, body: Vec<u8>, is_head: bool },
     /// Bytes of the binary protocol.
     Bytes(Vec<u8>),
@@ -34,7 +34,7 @@ enum Expected {
 
 #[derive(Debug)]
 struct Transcript {
-    /// The first database, by its names, one at a time.
+    /// The names of the first database, one for each run.
     databases: Vec<String>,
     options: ServerOptions,
     steps: Vec<Step>,
@@ -65,7 +65,7 @@ fn parse(name: &str, text: &str) -> Transcript {
             "=" => match rest.split_once(' ').unwrap_or((rest, "")) {
                 ("db", names) => transcript.databases.extend(names.split(' ').map(str::to_string)),
                 ("further", name) => {
-                    let name = Name::parse(name).unwrap();
+                    let name = DatabaseName::parse(name).unwrap();
                     transcript.options.databases.further.push(DatabaseSpec { name, data: None });
                 }
                 ("-F", _) => transcript.options.limits.flush_allowed = false,
@@ -124,7 +124,7 @@ fn parse(name: &str, text: &str) -> Transcript {
     transcript
 }
 
-/// An answer of HTTP, as it has come.
+/// A received HTTP answer.
 struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
@@ -151,10 +151,10 @@ fn read_answer(client: &mut Client, is_head: bool) -> Result<Answer, String> {
     Ok(Answer { status, headers, body })
 }
 
-/// Plays a step; what is wrong with what comes back, or nothing.
+/// Plays a step. Fails with a description of the first difference.
 fn play(client: &mut Client, step: &Step, by_bytes: bool, port: u16) -> Result<(), String> {
-    // Bytes that come to a server that has closed have it reset the connection, its last words with
-    // it.
+    // Input that arrives after the server has closed resets the connection, and its last answer is
+    // lost.
     if by_bytes && !step.closes && step.input.len() < 2000 {
         step.input.iter().for_each(|&byte| client.send(&[byte]));
     } else {
@@ -197,7 +197,7 @@ fn play(client: &mut Client, step: &Step, by_bytes: bool, port: u16) -> Result<(
     }
     if step.closes {
         let mut rest = Vec::new();
-        // A reset tells as much.
+        // A reset is an end, too.
         let _ = client.stream.read_to_end(&mut rest);
         if !rest.is_empty() {
             return Err(format!("{} where it is to be closed", rest.escape_ascii()));
@@ -215,7 +215,7 @@ fn every_transcript_holds() {
             parse(name, text).databases.iter().flat_map(|database| [(database, false), (database, true)])
         {
             let Transcript { mut options, steps: all, .. } = parse(name, text);
-            options.databases.database = Some(Name::parse(database).unwrap());
+            options.databases.database = Some(DatabaseName::parse(database).unwrap());
             let server = Running::start(options);
             let port = server.addresses[0].port();
             let mut client = server.connect();
@@ -233,7 +233,7 @@ fn every_transcript_holds() {
             if !failures.is_empty() {
                 break;
             }
-            // Nothing more has come.
+            // If nothing more has come, this is the next answer.
             client.send(b"POST /rpc/void HTTP/1.1\r\nConnection: close\r\n\r\n");
             let last = client.rest();
             if !last.starts_with(b"HTTP/1.1 200 OK\r\n") {

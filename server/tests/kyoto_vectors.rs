@@ -1,14 +1,16 @@
-//! Captures of exchanges with the original, byte for byte; only its version and the date differ.
+//! Compares answers with those that were captured from the original, byte for byte. Only the
+//! version and the date may differ.
 
 mod running;
 
 use running::{Client, Running, options};
-use todana::Name;
+use todana::DatabaseName;
 use todana_server::{DatabaseOptions, DatabaseSpec, KyotoOptions, ProtocolOptions, ServerOptions};
 
 fn start(first: &str, further: &[&str]) -> Running {
-    let further = further.iter().map(|name| DatabaseSpec { name: Name::parse(name).unwrap(), data: None });
-    let database = Some(Name::parse(first).unwrap());
+    let further =
+        further.iter().map(|name| DatabaseSpec { name: DatabaseName::parse(name).unwrap(), data: None });
+    let database = Some(DatabaseName::parse(first).unwrap());
     Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { spoken: todana_server::KyotoMode::Beside, ..options().protocols.kyoto },
@@ -24,7 +26,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Sends a request and reads its answer, which is as long as the expected one, with `...` for the
+/// Sends a request and compares the answer with the expected one, in which `...` stands for the
 /// headers that vary.
 fn exchange(client: &mut Client, request: &[u8], expected: &str) {
     client.send(request);

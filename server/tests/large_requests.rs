@@ -1,13 +1,13 @@
-//! A request larger than the worker's read buffer, in pieces that do not fit it evenly, once
-//! brought a worker down: the bytes went behind what was kept, and were then looked for in the
-//! shared buffer.
+//! Tests a request that is larger than the worker's read buffer and arrives in pieces that do not
+//! divide this buffer evenly. Such a request once panicked a worker: its bytes were appended to the
+//! connection's buffer, but then searched in the shared buffer.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{LimitOptions, ListenOptions, MemoryOptions, Server, ServerOptions};
 
 #[test]
-fn a_value_that_comes_in_many_pieces_is_stored_whole() {
+fn value_in_many_pieces_is_stored_completely() {
     let options = ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
         memory: MemoryOptions { limit_mib: 256, ..MemoryOptions::default() },
@@ -34,10 +34,10 @@ fn a_value_that_comes_in_many_pieces_is_stored_whole() {
     serving.join().unwrap().unwrap();
 }
 
-/// Data and the end of the stream may arrive together, and then no further event tells of the end:
-/// such a connection once hung for ever.
+/// If data and the end of the stream arrive together, no further event reports the end. Such a
+/// connection once hung for ever.
 #[test]
-fn whoever_sends_no_more_is_answered_and_closed() {
+fn half_closed_client_is_answered_and_closed() {
     let server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
         ..ServerOptions::default()

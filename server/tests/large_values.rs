@@ -1,5 +1,5 @@
-//! Long values come in piece by piece, straight into the memory that they live in, whatever command
-//! brings them.
+//! Tests that long values are read piece by piece, directly into the memory of their record, for
+//! every command that stores them.
 
 mod running;
 
@@ -7,7 +7,7 @@ use running::{Client, Running, eventually, options};
 use std::io::Write;
 use todana_server::{LimitOptions, ServerOptions};
 
-/// Bytes that tell their place.
+/// Returns bytes that differ by their position, so that a comparison detects a shifted piece.
 fn value(len: usize) -> Vec<u8> {
     (0..len).map(|n| ((n * 31) >> 3) as u8).collect()
 }
@@ -43,7 +43,7 @@ fn three_hundred_megabytes_come_back_as_they_came() {
 #[test]
 #[ignore = "takes 3 GiB of memory"]
 fn a_gibibyte_comes_back_as_it_came() {
-    // All that fits the largest item: key, flags and what memcached adds to them.
+    // The largest item consists of the value, the key, the flags and memcached's own overhead.
     round_trip((1 << 30) - 59 - 4 - 4);
 }
 
@@ -51,7 +51,7 @@ fn a_gibibyte_comes_back_as_it_came() {
 fn a_long_value_comes_back_as_it_came() {
     let server = server(16 << 20);
     let mut client = server.connect();
-    // Around the length from which values are long, and around pages.
+    // The lengths are around the one from which on values are long, and around those of pages.
     for len in [65_535, 65_536, 65_537, 65_538, 69_631, 69_632, 69_633, 1_000_000, 15_000_001] {
         let value = value(len);
         client.set(b"long", &value);
@@ -59,8 +59,8 @@ fn a_long_value_comes_back_as_it_came() {
     }
 }
 
-/// Wherever the pieces end: in the line, at its end, in the value, before and within what ends it,
-/// behind it.
+/// The pieces end in the line, at its end, in the value, before the line end of the value, within
+/// that line end, and after it.
 #[test]
 fn pieces_of_any_size_make_the_same_value() {
     let server = server(1 << 20);
@@ -88,7 +88,7 @@ fn pieces_of_any_size_make_the_same_value() {
         for &cut in cuts {
             client.send(&stream[from..cut]);
             read += (cut - from) as u64;
-            // The next piece only once this one has been read alone.
+            // The next piece is sent only after the server has read this one.
             eventually("the piece is read", || other.stat("bytes_read").parse::<u64>().unwrap() >= read);
             from = cut;
         }
@@ -136,7 +136,7 @@ fn every_store_command_takes_long_values() {
     client.send(b"incr k 1\r\ntouch k 100\r\n");
     client.expect(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\nTOUCHED\r\n");
     client.expect_value(b"k", &a);
-    // A short record that an append makes long, and a long one that a set makes short.
+    // An append makes a short record long, and a set makes a long record short.
     store(&mut client, "set k 0 0 3", b"one", "STORED\r\n");
     store(&mut client, "append k 0 0 70000", &b, "STORED\r\n");
     client.expect_value(b"k", &[b"one", &b[..]].concat());
@@ -190,7 +190,8 @@ fn every_binary_store_takes_long_values() {
     packet(0x0e, &a, Some(0));
     packet(0x19, b"end", None);
     packet(0x0f, &a, Some(0));
-    // Too large, by what it would become and by itself.
+    // Both values are too large: the first one because of the result of the append, the second one
+    // by itself.
     packet(0x0e, &vec![0; 900_000], Some(5));
     packet(0x03, &vec![0; 1_100_000], Some(3));
     let mut reader = server.connect();
@@ -201,7 +202,7 @@ fn every_binary_store_takes_long_values() {
 }
 
 #[test]
-fn a_long_block_that_does_not_end_as_it_should_changes_nothing() {
+fn long_block_with_wrong_end_changes_nothing() {
     let server = server(1 << 20);
     let mut client = server.connect();
     client.set(b"k", b"old");
@@ -214,7 +215,7 @@ fn a_long_block_that_does_not_end_as_it_should_changes_nothing() {
 }
 
 #[test]
-fn what_stands_before_and_behind_a_long_value_is_served() {
+fn requests_around_a_long_value_are_served() {
     let server = server(1 << 20);
     let mut client = server.connect();
     let value = value(100_000);
@@ -229,10 +230,10 @@ fn what_stands_before_and_behind_a_long_value_is_served() {
     client.expect(&[&value[..], b"\r\nEND\r\nMN\r\n"].concat());
 }
 
-/// What is on its way counts as received and as held by the engine, by what has come, and is given
-/// back when its client leaves, orderly or not.
+/// The part of an upload that has arrived counts as received, and as held by the engine. It is
+/// freed when its client disconnects, in an orderly way or not.
 #[test]
-fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
+fn partial_upload_is_freed_after_a_disconnect() {
     let server = server(1 << 30);
     let mut other = server.connect();
     other.set(b"k", b"value");
@@ -246,7 +247,7 @@ fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     }
     eventually("all of it is read", || held(&mut other) > 12_000_000);
     assert!(held(&mut other) < 12_001_000, "{}", held(&mut other));
-    // Pages, not announcements.
+    // The pages that are used count, not the announced length.
     let taken = committed(&mut other) - before;
     assert!((12_000_000..12_000_000 + 4 * 4096).contains(&taken), "{taken}");
     other.expect_value(b"k", b"value");
@@ -263,7 +264,7 @@ fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     other.expect_value(b"k", b"value");
 }
 
-/// A reader is served while a long value comes in on every worker, however many pieces it comes in.
+/// A reader is served while every worker receives a long value in many pieces.
 #[test]
 fn others_are_served_while_long_values_come_in() {
     let server = Running::start(ServerOptions {
@@ -288,7 +289,8 @@ fn others_are_served_while_long_values_come_in() {
     assert!(meanwhile > 0);
 }
 
-/// Two clients append to one long record at the same time: each piece is there once, whole.
+/// Two clients append to one long record at the same time. Each piece must be in the result once,
+/// and complete.
 #[test]
 fn appends_at_the_same_time_lose_nothing() {
     let server = server(64 << 20);
@@ -319,7 +321,7 @@ fn appends_at_the_same_time_lose_nothing() {
 }
 
 #[test]
-fn a_long_value_over_the_limit_is_swallowed_and_the_old_one_gone() {
+fn too_long_value_removes_the_old_one() {
     let server = server(1 << 20);
     let mut client = server.connect();
     for line in ["set k 0 0 3000000", "ms k 3000000 MA"] {

@@ -1,4 +1,4 @@
-//! Connections that idle, and more of them than there may be.
+//! Tests idle connections, and connections beyond the limit.
 
 mod running;
 
@@ -7,7 +7,7 @@ use std::io::Read;
 use todana_server::{LimitOptions, ServerOptions};
 
 #[test]
-fn idle_connections_are_closed_without_a_word_and_counted() {
+fn idle_connections_are_closed_silently_and_counted() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { idle_timeout_s: 1, threads: 2, ..options().limits },
         ..options()
@@ -17,7 +17,7 @@ fn idle_connections_are_closed_without_a_word_and_counted() {
     let mut halfway = server.connect();
     served.expect_version();
     halfway.send(b"set k 0 0 10\r\nhalf");
-    // The reads end when the server closes; were it not to, they would end in an error.
+    // The reads end when the server closes. Otherwise, they would fail after their timeout.
     for client in [&mut silent, &mut served, &mut halfway] {
         assert_eq!(client.rest(), b"");
     }
@@ -27,7 +27,7 @@ fn idle_connections_are_closed_without_a_word_and_counted() {
 }
 
 #[test]
-fn a_connection_whose_peer_does_not_read_is_not_idle() {
+fn connection_with_unread_replies_is_not_idle() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { idle_timeout_s: 1, ..options().limits },
         ..options()
@@ -35,10 +35,10 @@ fn a_connection_whose_peer_does_not_read_is_not_idle() {
     let mut slow = server.connect();
     let value = vec![b'v'; 1_000_000];
     slow.set(b"k", &value);
-    // More than sockets hold, so that the server is left with some of it.
+    // This is more than the sockets can buffer, so that a part stays in the server.
     slow.send(&b"get k\r\n".repeat(40));
     let mut witness = server.connect();
-    // It is closed after the slow one would have been.
+    // The server would have closed the slow connection before this one.
     assert_eq!(witness.rest(), b"");
     for _ in 0..40 {
         slow.expect(&[b"VALUE k 0 1000000\r\n", &value[..], b"\r\nEND\r\n"].concat());
@@ -46,14 +46,14 @@ fn a_connection_whose_peer_does_not_read_is_not_idle() {
 }
 
 #[test]
-fn where_idling_is_not_limited_nothing_is_said_of_it() {
+fn idle_kicks_are_absent_without_a_limit() {
     let server = Running::start(options());
     let stats = server.connect().stats("");
     assert!(stats.iter().all(|(name, _)| name != "idle_kicks"));
 }
 
 #[test]
-fn connections_over_the_limit_are_told_so() {
+fn connections_over_the_limit_get_an_error() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { connections_max: 2, ..options().limits },
         ..options()
@@ -87,16 +87,16 @@ fn or_they_wait_until_there_is_room() {
     drop(second);
     third.expect(b"VERSION 1.6.45\r\n");
     assert_eq!(first.stat("rejected_connections"), "0");
-    // However often it has been tried meanwhile, it was one pause; another may have begun, as it is
-    // full again.
+    // All failed attempts count as one pause. A second pause may have begun, because the limit is
+    // reached again.
     let pauses: u64 = first.stat("listen_disabled_num").parse().unwrap();
     assert!((1..=2).contains(&pauses), "{pauses}");
     assert_ne!(first.stat("time_in_listen_disabled_us"), "0");
     assert!(first.stats(" settings").contains(&("maxconns_fast".into(), "no".into())));
 }
 
-/// memcached counts a yield when a connection has been served `-R` requests and has more to ask:
-/// not for the last turn.
+/// memcached counts a yield if a connection has been served `-R` requests and has more to send. The
+/// last turn does not count.
 #[test]
 fn a_yield_is_a_turn_cut_short() {
     let server = Running::start(ServerOptions {
@@ -143,6 +143,6 @@ fn a_reset_takes_the_counters_of_connections_back() {
     }
     assert_eq!(stat("time_in_listen_disabled_us"), "0");
     assert_eq!(stat("curr_connections"), "1");
-    // memcached has counted this much too: the request that asks.
+    // memcached also counts the request that asks.
     assert_eq!(stat("bytes_read"), "7");
 }

@@ -1,5 +1,5 @@
-//! Many clients that log in at once, and what becomes of them: slow checks stall nobody, and nobody
-//! is let in for another.
+//! Tests many clients that log in at once: a slow check delays no other client, and the login of
+//! one client admits no other.
 
 mod running;
 
@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use todana_server::{AuthenticationMode, LimitOptions, ProtocolOptions, ServerOptions, password_line};
 
-/// Of the password `secret`: cheap, and dear enough to take about half a second.
+/// Hashes of the password `secret`: a cheap one, and one that takes about half a second to check.
 const CHEAP: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
 const DEAR: &str = "$argon2id$v=19$m=65536,t=8,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
 
@@ -49,7 +49,7 @@ fn start(users: &Path, threads: usize) -> Running {
     })
 }
 
-/// A file of users, gone with the folder.
+/// Creates a file of users, which is deleted with its folder.
 fn users(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
@@ -58,7 +58,7 @@ fn users(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn a_slow_check_stalls_neither_its_worker_nor_who_is_known() {
+fn slow_password_check_delays_no_other_client() {
     let (_folder, path) = users(&format!("alice:{DEAR}\nbob:plain\n"));
     let server = start(&path, 1);
     let mut slow = server.connect();
@@ -68,7 +68,8 @@ fn a_slow_check_stalls_neither_its_worker_nor_who_is_known() {
     other.expect(&response(0x0b, 0, b"1.6.45"));
     other.expect(&admitted());
     other.expect(&response(0x0a, 0, b""));
-    // All of that while the check was under way; and what came behind the login has waited for it.
+    // The other client was served during the check. The command after the slow login has waited for
+    // its outcome.
     slow.stream.set_nonblocking(true).unwrap();
     let early = slow.stream.read(&mut [0]).unwrap_err();
     assert_eq!(early.kind(), std::io::ErrorKind::WouldBlock);
@@ -78,7 +79,7 @@ fn a_slow_check_stalls_neither_its_worker_nor_who_is_known() {
 }
 
 #[test]
-fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
+fn concurrent_logins_get_their_own_results() {
     let (_folder, path) = users(&format!("alice:{CHEAP}\n"));
     let server = start(&path, 3);
     let mut clients: Vec<Client> = (0..60).map(|_| server.connect()).collect();
@@ -118,7 +119,7 @@ fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
 }
 
 #[test]
-fn who_leaves_before_the_answer_lets_nobody_in_in_their_place() {
+fn abandoned_login_does_not_admit_another_client() {
     let (_folder, path) = users(&format!("alice:{CHEAP}\n"));
     let server = start(&path, 1);
     for _ in 0..50 {
@@ -133,12 +134,12 @@ fn who_leaves_before_the_answer_lets_nobody_in_in_their_place() {
 }
 
 #[test]
-fn what_waits_for_a_check_is_answered_when_the_server_stops() {
+fn pending_logins_are_answered_at_a_stop() {
     let (_folder, path) = users(&format!("alice:{DEAR}\n"));
     let mut server = start(&path, 1);
     let mut client = server.connect();
     client.send(&login("alice", "wrong"));
-    // Served by the same worker after the login, so that has been taken in.
+    // The same worker serves this request after the login, so the login has been read by now.
     let mut other = server.connect();
     other.send(&packet(0x0b, b"", b""));
     other.expect(&response(0x0b, 0, b"1.6.45"));
@@ -149,7 +150,7 @@ fn what_waits_for_a_check_is_answered_when_the_server_stops() {
 }
 
 #[test]
-fn users_are_read_again_and_a_faulty_file_changes_nothing() {
+fn users_are_reloaded_unless_the_file_is_faulty() {
     let line = password_line("alice", b"secret").unwrap();
     let (_folder, path) = users(&line);
     let server = start(&path, 1);
@@ -172,7 +173,7 @@ fn users_are_read_again_and_a_faulty_file_changes_nothing() {
         (server.reload)();
         expect("carol", "other", &admitted());
     }
-    // Who is in stays in.
+    // A connection that has logged in stays logged in.
     old.send(&packet(0x0a, b"", b""));
     old.expect(&response(0x0a, 0, b""));
 }
@@ -202,7 +203,7 @@ fn text_users_are_read_again() {
 }
 
 #[test]
-fn a_token_and_what_follows_it_may_come_in_one_piece() {
+fn token_and_later_requests_may_arrive_together() {
     let (_folder, path) = users("alice:secret\n");
     let authentication = AuthenticationMode::Text(path);
     let server = Running::start(ServerOptions {
@@ -216,8 +217,8 @@ fn a_token_and_what_follows_it_may_come_in_one_piece() {
     client.expect(b"END\r\nSTORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
 }
 
-/// `Passwords`: whoever speaks text says by a token what others say by SASL, and is checked by the
-/// same hashes.
+/// With `Passwords`, clients of the text dialect send a token, and others use SASL. Both are
+/// checked with the same hashes.
 #[test]
 fn one_file_lets_both_dialects_in() {
     let (_folder, path) = users(&format!("alice:{CHEAP}\nbob:plain\n"));
@@ -231,7 +232,7 @@ fn one_file_lets_both_dialects_in() {
         let token = format!("{user} {password}");
         format!("set x 0 0 {}\r\n{token}\r\n", token.len()).into_bytes()
     };
-    // One after another: the second time the password is known without a slow check.
+    // One after another: the second time, the password is known without a slow check.
     for _ in 0..2 {
         let mut text = server.connect();
         text.send(&[&b"get k\r\n"[..], &token("alice", "wrong"), &token("nobody", "x")].concat());
@@ -239,7 +240,7 @@ fn one_file_lets_both_dialects_in() {
             b"CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\n\
               CLIENT_ERROR authentication failure\r\n",
         );
-        // What comes behind a login in the same packet waits for its outcome.
+        // Commands after a login in the same packet wait for its outcome.
         text.send(&[&token("alice", "secret")[..], b"set k 0 0 1\r\nv\r\nget k\r\n"].concat());
         text.expect(b"STORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
     }
@@ -247,7 +248,7 @@ fn one_file_lets_both_dialects_in() {
     binary.send(&[login("bob", "plain"), packet(0x0a, b"", b"")].concat());
     binary.expect(&admitted());
     binary.expect(&response(0x0a, 0, b""));
-    // Neither does the other's login open it.
+    // The login of another connection does not admit this one.
     let mut stranger = server.connect();
     stranger.send(&packet(0x00, b"k", b""));
     stranger.expect(&response(0x00, 0x20, b"Auth failure."));

@@ -1,8 +1,8 @@
-//! Records that one dialect has stored are listed and read by every other.
+//! Tests that records that one dialect has stored can be listed and read in every other dialect.
 //!
-//! A key of 253 bytes 0xFF, stored by `PUT /%FF%FF...`, ended the whole server with the next
-//! `lru_crawler mgdump all`: its line was written to a buffer that had room for memcached's longest
-//! key, and Kyoto Tycoon's keys are longer.
+//! A key of 253 bytes 0xFF, stored by `PUT /%FF%FF...`, once ended the server process: the next
+//! `lru_crawler mgdump all` wrote its line to a buffer with space for memcached's longest key, and
+//! Kyoto Tycoon's keys can be longer.
 
 mod any_key;
 #[path = "../../tests/fuzz_inputs/mod.rs"]
@@ -19,13 +19,13 @@ use std::collections::BTreeSet;
 use todana_protocol::kyoto::BulkOperation;
 use todana_protocol::kyoto::client::{put_bulk, put_key};
 use todana_server::{
-    CompatiblePort, DatabaseOptions, KyotoMode, KyotoOptions, ListenOptions, ProtocolOptions, ServerOptions,
+    DatabaseOptions, KyotoMode, KyotoOptions, ListenOptions, PluginOptions, ProtocolOptions, ServerOptions,
 };
 
 type Keys = BTreeSet<Vec<u8>>;
 
 #[test]
-fn long_key_that_is_no_text_ends_no_listing() {
+fn long_binary_key_does_not_end_a_listing() {
     let server = Running::start(kyoto());
     let mut client = server.connect();
     for (key, value) in [(vec![0xFF; 253], b"long"), (vec![0xFF; 186], b"most"), (b"other".to_vec(), b"text")]
@@ -43,12 +43,12 @@ fn long_key_that_is_no_text_ends_no_listing() {
 }
 
 #[test]
-fn inputs_of_the_fuzz_target_leave_the_server_at_work() {
+fn fuzz_corpus_leaves_the_server_running() {
     fuzz_inputs::play_all("mixed_dialects", 20, mixed_dialects::play);
 }
 
 #[test]
-fn every_dialect_lists_and_reads_what_each_has_stored() {
+fn every_dialect_lists_and_reads_all_records() {
     for database in [":", "%"] {
         for writer in Dialect::OF_ONE_PORT {
             let server = Running::start(ServerOptions {
@@ -66,7 +66,7 @@ fn every_dialect_lists_and_reads_what_each_has_stored() {
 }
 
 #[test]
-fn plug_in_reads_what_others_have_stored_and_they_what_it_has() {
+fn plug_in_shares_records_with_other_dialects() {
     let server = Running::start(ServerOptions {
         listen: ListenOptions {
             addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
@@ -75,7 +75,7 @@ fn plug_in_reads_what_others_have_stored_and_they_what_it_has() {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
                 spoken: KyotoMode::Only,
-                plugin: Some(CompatiblePort::default()),
+                plugin: Some(PluginOptions::default()),
                 ..kyoto().protocols.kyoto
             },
             ..kyoto().protocols
@@ -96,7 +96,7 @@ fn plug_in_reads_what_others_have_stored_and_they_what_it_has() {
 }
 
 #[test]
-fn watchers_are_told_every_key_of_every_memcached_dialect() {
+fn watchers_see_keys_of_every_memcached_dialect() {
     let server = Running::start(kyoto());
     for dialect in [Dialect::Text, Dialect::MetaRequest, Dialect::Binary] {
         let mut watcher = server.connect();
@@ -109,7 +109,7 @@ fn watchers_are_told_every_key_of_every_memcached_dialect() {
 }
 
 #[test]
-fn prefix_with_a_line_end_is_no_line_of_its_own() {
+fn prefix_with_line_end_stays_one_line() {
     let server = Running::start(kyoto());
     let mut client = server.connect();
     client.send(b"stats detail on\r\n");
@@ -121,7 +121,7 @@ fn prefix_with_a_line_end_is_no_line_of_its_own() {
     client.expect(b"PREFIX caf\xC3\xA9/b get 0 hit 0 set 1 del 0\r\nEND\r\n");
 }
 
-/// Stores all records that a dialect can carry, and returns them.
+/// Stores all records whose keys a dialect can express, and returns them.
 fn store(client: &mut Client, writer: Dialect) -> Records {
     let mut stored = records();
     stored.retain(|key, _| writer.carries(key));
@@ -217,16 +217,16 @@ fn kyoto_lists(client: &mut Client, stored: &Records, writer: Dialect) {
     assert_eq!(kyoto_call(client, "cur_delete", &[(b"CUR", b"1")]).0, 200);
 }
 
-/// The lines of a list up to its end.
+/// Returns the lines of a list up to its end.
 fn lines(client: &mut Client, request: &str, end: &str) -> Vec<Vec<u8>> {
     client.send(format!("{request}\r\n").as_bytes());
     let next = || Some(client.line_bytes()).filter(|line| line != end.as_bytes());
     let lines = std::iter::from_fn(next).collect::<Vec<_>>();
-    // A list of the crawler begins so.
+    // The lists of the crawler begin with this line.
     lines.into_iter().filter(|line| line != b"OK\r\n").collect()
 }
 
-/// What stands behind this name in a line of words.
+/// Returns the rest of the word that begins with this name.
 fn field(line: &[u8], name: &[u8]) -> Vec<u8> {
     let mut words = line.split(|&byte| byte == b' ');
     words.find_map(|word| word.strip_prefix(name)).unwrap_or_else(|| panic!("{}", shown(line))).to_vec()

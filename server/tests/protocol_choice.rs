@@ -1,4 +1,4 @@
-//! A server can be held to one dialect.
+//! Tests servers that are restricted to one dialect.
 
 mod running;
 
@@ -29,7 +29,7 @@ fn each_connection_chooses_unless_the_server_has() {
     });
     let mut client = text.connect();
     client.send(&[&NOOP[..], b"\r\nversion\r\n"].concat());
-    // A noop has a line feed in it.
+    // A noop contains a line feed.
     client.expect(b"CLIENT_ERROR bad command line format\r\nERROR\r\nVERSION 1.6.45\r\n");
     assert_eq!(setting(&text), "ascii");
 
@@ -45,9 +45,10 @@ fn each_connection_chooses_unless_the_server_has() {
     client.expect(&DONE);
 }
 
-/// Both ways, whatever the server as a whole is held to; what it tells of itself stays.
+/// The dialect of a listener replaces the server's, in both directions. The server's statistics
+/// still show its own.
 #[test]
-fn a_listener_may_be_held_to_another_dialect_than_the_server() {
+fn listener_may_have_its_own_dialect() {
     let listen = ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.2:0", "127.0.0.3:0"];
     for protocol in [DialectChoice::Auto, DialectChoice::Text, DialectChoice::Binary] {
         let listen = listen.map(String::from).to_vec();
@@ -81,9 +82,10 @@ fn a_listener_may_be_held_to_another_dialect_than_the_server() {
     }
 }
 
-/// A listener held to the text protocol is no way around a login over the binary one.
+/// A login that is required in the binary protocol cannot be avoided through a listener that is
+/// restricted to the text protocol.
 #[test]
-fn a_listeners_dialect_does_not_stand_in_for_a_login() {
+fn dialect_of_a_listener_replaces_no_login() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "user:password\n").unwrap();

@@ -1,5 +1,5 @@
-//! Databases that are served for reading (`mode=r`): several servers at a time, and each dialect
-//! refuses changes in its own words.
+//! Tests databases that are opened only for reading (`mode=r`). Several servers may open one, and
+//! each dialect refuses changes with its own error.
 
 mod kyoto_client;
 mod running;
@@ -8,7 +8,7 @@ use kyoto_client::{answer, ask, call, kyoto};
 use running::{Client, Running};
 use std::fs;
 use std::path::Path;
-use todana::{Db, DbOptions, Name, Records};
+use todana::{DatabaseName, Db, DbOptions, Records};
 use todana_server::{
     DataDirectoryOptions, DatabaseOptions, KyotoOptions, ListenOptions, ProtocolOptions, Server,
     ServerOptions, SyncPolicy,
@@ -28,7 +28,8 @@ fn data_dir(kind: &str, folder: &Path) -> Option<std::path::PathBuf> {
     }
 }
 
-/// A server of a database, for reading if the words behind its name say so.
+/// Returns the options of a server of one database. `words` follow its name, and may make it
+/// read-only.
 fn serving(kind: &str, folder: &Path, words: &str) -> ServerOptions {
     let script = folder.join("script.lua");
     fs::write(
@@ -45,7 +46,7 @@ fn serving(kind: &str, folder: &Path, words: &str) -> ServerOptions {
             ..kyoto().protocols
         },
         databases: DatabaseOptions {
-            database: Some(Name::parse(&format!("{}{words}", name(kind, folder))).unwrap()),
+            database: Some(DatabaseName::parse(&format!("{}{words}", name(kind, folder))).unwrap()),
             data: data_dir(kind, folder)
                 .map(|directory| DataDirectoryOptions::new(directory, SyncPolicy::Never)),
             ..kyoto().databases
@@ -74,7 +75,7 @@ fn start(options: ServerOptions) -> Running {
 const PERMISSION: &str = "ERROR\tDB: 4: no permission: permission denied\n";
 
 #[test]
-fn every_dialect_reads_and_refuses_changes_in_its_words() {
+fn every_dialect_refuses_changes_in_its_words() {
     for kind in KINDS {
         let folder = tempfile::tempdir().unwrap();
         fill(kind, folder.path());
@@ -96,7 +97,7 @@ fn every_dialect_reads_and_refuses_changes_in_its_words() {
         };
         assert!(refused.contains("is open for reading"), "{refused}");
         drop(servers);
-        // All as it was.
+        // Nothing has changed.
         let server = start(serving(kind, folder.path(), ""));
         let mut client = server.connect();
         client.expect_value(b"a", b"1");
@@ -131,7 +132,7 @@ fn text(client: &mut Client) {
     client.expect_value(b"a", b"1");
 }
 
-/// A set of memcached's binary protocol, and a get.
+/// Sends a set and a get of memcached's binary protocol.
 fn binary(client: &mut Client) {
     let mut set = [0; 24 + 8 + 1 + 1];
     (set[0], set[1], set[3], set[4], set[11], set[32], set[33]) = (0x80, 0x01, 1, 8, 10, b'a', b'2');
@@ -192,7 +193,8 @@ fn rest(client: &mut Client) {
     assert_eq!(answer(client).0, 200);
 }
 
-/// Kyoto Tycoon's binary protocol: a set is answered by its error, and a get by the record.
+/// Sends a set and a get of Kyoto Tycoon's binary protocol. The set must be answered by the error,
+/// and the get by the record.
 fn bulk(server: &Running) {
     let record = |value: &[u8]| {
         let lens = [1u32.to_be_bytes(), (value.len() as u32).to_be_bytes()].concat();
@@ -206,8 +208,9 @@ fn bulk(server: &Running) {
     assert_eq!(client.take(5), [0xba, 0, 0, 0, 1]);
 }
 
+/// If the options are refused, nothing has been created.
 #[test]
-fn what_goes_with_no_reading_is_refused_before_anything_is_made() {
+fn contradictory_read_only_options_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |options: ServerOptions| options.validate().unwrap_err().to_string();
     let memory = ServerOptions {

@@ -1,7 +1,7 @@
-//! A hash on disk that replicas follow: the usual master of Kyoto Tycoon's.
+//! Tests a hash on disk that replicas follow, which is the usual kind of master in Kyoto Tycoon.
 //!
-//! Its files are what it holds; the update log beside them is for replicas alone, and goes on only
-//! where both are known to tell the same. Where they are not, replicas are told to clear, and get
+//! The hash recovers from its own files. The update log beside them is only for replicas. It
+//! continues only if it is known to agree with the hash. Otherwise, replicas receive a clear and
 //! all records.
 
 #[path = "../../tests/crash_disk/mod.rs"]
@@ -18,11 +18,13 @@ use std::time::Duration;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::SyncPolicy;
 use todana::{Db, Records};
-use todana_server::{DataDirectoryOptions, DatabaseOptions, ListenOptions, Name, Server, ServerOptions};
+use todana_server::{
+    DataDirectoryOptions, DatabaseName, DatabaseOptions, ListenOptions, Server, ServerOptions,
+};
 
 fn options(folder: &Path) -> ServerOptions {
-    let database = Some(Name::parse(folder.join("casket.kch").to_str().unwrap()).unwrap());
-    // Nothing is synced but what replicas need.
+    let database = Some(DatabaseName::parse(folder.join("casket.kch").to_str().unwrap()).unwrap());
+    // The log is synced only when replicas need it.
     let data = DataDirectoryOptions::new(folder.join("ulog"), SyncPolicy::Every(Duration::from_secs(3600)));
     let data = Some(DataDirectoryOptions { is_for_replicas: true, ..data });
     ServerOptions {
@@ -52,7 +54,7 @@ fn remove(client: &mut Client, key: &str) {
     client.expect(b"DELETED\r\n");
 }
 
-/// What of these keys the server has, as replicas are told of it.
+/// Returns the records of these keys in the form of replicated updates.
 fn held(client: &mut Client, keys: &[&str]) -> Vec<String> {
     let mut held = Vec::new();
     for key in keys {
@@ -66,7 +68,7 @@ fn held(client: &mut Client, keys: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn replica_of_a_hash_goes_on_after_a_stop_in_order() {
+fn hash_replica_resumes_after_an_orderly_stop() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let first = {
@@ -92,7 +94,7 @@ fn replica_of_a_hash_goes_on_after_a_stop_in_order() {
 }
 
 #[test]
-fn replicas_of_a_hash_read_all_anew_after_a_crash() {
+fn hash_replicas_read_everything_after_a_crash() {
     let (crash, folder) = (CrashDisk::new(), Path::new("/"));
     let disk: Arc<dyn Disk> = Arc::new(crash.clone());
     let mut position = 0;
@@ -105,7 +107,7 @@ fn replicas_of_a_hash_read_all_anew_after_a_crash() {
         let (seen, stamp) = updates(&server, position);
         assert!(!seen.is_empty());
         position = stamp.max(seen.last().unwrap().0);
-        // Of these nobody has heard.
+        // No replica has received these changes.
         client.set(format!("more{number}").as_bytes(), b"x");
         if number == 0 {
             remove(&mut client, "goes");
@@ -128,7 +130,7 @@ fn replicas_of_a_hash_read_all_anew_after_a_crash() {
 }
 
 #[test]
-fn change_without_the_log_has_replicas_read_all_anew() {
+fn unlogged_change_makes_replicas_read_everything() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let position = {
@@ -145,7 +147,7 @@ fn change_without_the_log_has_replicas_read_all_anew() {
 }
 
 #[test]
-fn directory_of_another_kind_is_refused_and_stays_as_it_is() {
+fn directory_of_another_kind_is_refused_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let in_memory = || ServerOptions {
@@ -158,12 +160,12 @@ fn directory_of_another_kind_is_refused_and_stays_as_it_is() {
     }
     let mut server = Server::bind_on(options(folder.path()), None, Arc::clone(&disk)).unwrap();
     let refused = server.load(&mut |_| ()).unwrap_err().to_string();
-    assert!(refused.contains("ulog holds a database in memory"), "{refused}");
+    assert!(refused.contains("ulog: has the data of a database in memory"), "{refused}");
     drop(server);
     Running::start(in_memory()).connect().expect_value(b"kept", b"1");
     std::fs::remove_dir_all(folder.path().join("ulog")).unwrap();
     drop(start(folder.path(), &disk));
     let mut server = Server::bind(in_memory()).unwrap();
     let refused = server.load(&mut |_| ()).unwrap_err().to_string();
-    assert!(refused.contains("holds the update log of a hash on disk"), "{refused}");
+    assert!(refused.contains("has the update log of a hash on disk"), "{refused}");
 }

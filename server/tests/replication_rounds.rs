@@ -1,21 +1,22 @@
-//! Servers that follow each other come to hold the same records after each round of writes,
-//! whatever happens to the lines between them, to the processes and to the power of the machines.
+//! Tests that servers that follow each other have the same records after each round of writes,
+//! although connections are cut, processes are killed and machines lose power.
 //!
-//! The test command takes some rounds. `cargo xtask prove replication --rounds N` takes more, many
-//! networks at a time: most of a round is waiting for a replica to try its master again.
+//! `cargo xtask test` runs some rounds. `cargo xtask prove replication --rounds N` runs more, in
+//! many networks at the same time, because for most of a round a replica only waits before it
+//! connects to its master again.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod replication_lab;
 mod running;
 
-use replication_lab::PATIENCE;
+use replication_lab::WAIT_MAX;
 use replication_lab::site::{HASH, Records, Site};
 use running::Client;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Which site follows which, and which are written to.
+/// The sites that follow other sites, and the sites to which the test writes.
 struct Shape {
     name: &'static str,
     sites: usize,
@@ -29,7 +30,8 @@ const SHAPES: [Shape; 3] = [
     Shape { name: "two replicas", sites: 3, links: &[(1, 0), (2, 0)], writers: &[0] },
 ];
 
-/// After so many rounds a network is built anew, so that the disks stay small.
+/// The number of rounds after which a network is replaced by a new one, so that the disks stay
+/// small.
 const ROUNDS_EACH: u64 = 50;
 const KEYS: u8 = 24;
 const LONG: usize = 256 << 10;
@@ -76,8 +78,8 @@ impl Network {
     fn new(shape: &'static Shape, seed: u64) -> Network {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut site = |number: usize| {
-            // After a crash its replicas read all anew, of which those of a pair may have newer
-            // records themselves.
+            // After a crash of a hash, its replicas read all records again. If two servers follow
+            // each other, a replica may itself have newer records.
             let can_be_hash = shape.links.iter().all(|&(replica, _)| replica != number);
             let kinds = ["mem:hash", "mem:tree", if can_be_hash { HASH } else { "mem:hash" }];
             Site::new(number as u16 + 1, random.choice(kinds).unwrap())
@@ -93,10 +95,10 @@ impl Network {
         network
     }
 
-    /// Waits until all have a first record and the position behind it on disk. A log that a crash
-    /// has left without its first records is no log from the beginning: a replica that comes with
-    /// nothing gets all records then, and in a pair or a chain no clear, so that what was removed
-    /// stays there (docs/replication.md).
+    /// Waits until all sites have a first record, and a later position on disk. If a crash removes
+    /// the first records of a log, the log no longer reaches back to its start. A replica without a
+    /// position then receives all records, but in a pair or a chain no clear, so records that were
+    /// removed would stay there (docs/replication.md).
     fn settle(&self) {
         for &writer in self.shape.writers {
             self.sites[writer].client().set(&key(writer, 0), b"first");
@@ -104,13 +106,13 @@ impl Network {
         assert!(self.converges().is_ok(), "{}: the first record does not come", self.shape.name);
         let since = Instant::now();
         while !self.shape.links.iter().all(|&(replica, _)| self.sites[replica].has_position()) {
-            assert!(since.elapsed() < PATIENCE, "{}: no position is kept", self.shape.name);
+            assert!(since.elapsed() < WAIT_MAX, "{}: no position is kept", self.shape.name);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Whether nobody that this site follows follows another one: such a master tells it to clear
-    /// if need be.
+    /// Returns true if no master of this site follows another one. Only such a master sends a clear
+    /// if necessary.
     fn may_forget(&self, at: usize) -> bool {
         let links = self.shape.links;
         let follows = |site: usize| links.iter().any(|&(replica, _)| replica == site);
@@ -141,7 +143,7 @@ impl Network {
             }
         }
         if matches!(event, Event::Restarted | Event::PositionForgotten) {
-            // The others go on.
+            // The other sites go on.
             self.write_some();
             self.sites[at].start();
         }
@@ -149,7 +151,7 @@ impl Network {
         event
     }
 
-    /// At any moment of what the others are about.
+    /// Crashes a site at an arbitrary moment of the others' work.
     fn crash(&mut self, at: usize, power_is_lost: bool) {
         std::thread::sleep(Duration::from_millis(self.random.u64(..150)));
         let seed = self.random.u64(..);
@@ -158,8 +160,9 @@ impl Network {
         self.sites[at].start();
     }
 
-    /// A replica comes back over a slow line to what was touched meanwhile; the value changes while
-    /// it is on its way there, and the master loses its power before that is on disk.
+    /// Touches records that a replica reads over a slow connection when it returns. The values of
+    /// these records change before they are sent, and the master loses power before the change is
+    /// on disk.
     fn lose_what_was_touched(&mut self) {
         let (replica, master) = self.shape.links[self.random.usize(..self.shape.links.len())];
         if !self.shape.writers.contains(&master) {
@@ -175,9 +178,9 @@ impl Network {
         client.set(&filler, b"");
         self.sites[master].line.hold();
         self.sites[replica].start();
-        // Else it does not come at all.
+        // The limit ends the loop if the replica does not connect at all.
         let since = Instant::now();
-        while !self.sites[master].line.keeps_something_back() && since.elapsed() < PATIENCE {
+        while !self.sites[master].line.keeps_something_back() && since.elapsed() < WAIT_MAX {
             std::thread::sleep(Duration::from_millis(1));
         }
         client.set(&touched, b"after");
@@ -192,7 +195,7 @@ impl Network {
             if line != "END\r\n" {
                 reader.expect(b"END\r\n");
             }
-            if has_come || since.elapsed() > PATIENCE {
+            if has_come || since.elapsed() > WAIT_MAX {
                 break;
             }
         }
@@ -213,7 +216,7 @@ impl Network {
         }
     }
 
-    /// Waits until all hold the same. Fails with what each holds.
+    /// Waits until all sites have the same records. Fails with the records of each site.
     fn converges(&self) -> Result<(), Vec<Records>> {
         let since = Instant::now();
         loop {
@@ -221,7 +224,7 @@ impl Network {
             if all.iter().all(|records| *records == all[0]) {
                 return Ok(());
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > WAIT_MAX {
                 return Err(all);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -233,8 +236,8 @@ fn key(writer: usize, number: u8) -> Vec<u8> {
     format!("site{writer}-{number}").into_bytes()
 }
 
-/// One write of many kinds. Each site has keys of its own: of those that several write, the order
-/// is not one.
+/// Sends one write, of one of many kinds. Each site writes to keys of its own, because writes of
+/// several sites to the same key have no common order.
 fn write(client: &mut Client, writer: usize, random: &mut fastrand::Rng) {
     let key = key(writer, random.u8(..KEYS));
     let value: Vec<u8> = (0..random.usize(1..200)).map(|_| random.u8(b'0'..=b'9')).collect();
@@ -259,7 +262,7 @@ fn write(client: &mut Client, writer: usize, random: &mut fastrand::Rng) {
     assert!(!answer.contains("ERROR"), "{answer}");
 }
 
-/// Rounds in networks of a kind each, until there have been so many.
+/// Runs rounds in networks of different kinds until `rounds` are done.
 fn run(seed: u64, done: &AtomicU64, rounds: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     while done.load(Ordering::SeqCst) < rounds {

@@ -1,4 +1,4 @@
-//! What `stats`, `/metrics` and the list of pages tell of masters and replicas.
+//! Tests the figures of masters and replicas in `stats`, in `/metrics` and in the list of pages.
 
 mod exposition;
 mod kyoto_replica;
@@ -25,7 +25,7 @@ fn with_pages(options: ServerOptions) -> ServerOptions {
 
 fn page(server: &Running, path: &str) -> String {
     let mut stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
-    stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(running::WAIT_MAX)).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -74,16 +74,16 @@ fn replica_shows_its_master_position_and_delay() {
     let shown = metrics(&replica);
     assert_eq!(shown.value("todana_replica_connected", ""), Some(0.0));
     assert!(shown.value("todana_replica_delay_seconds", "").unwrap() > delay);
-    // It is its own master from now on, and shows nothing of any other.
+    // From now on the server follows no master, and shows none.
     done(&mut replica.connect(), "tune_replication", "");
     assert!(client.stats("").iter().all(|(name, _)| !name.starts_with("todana_replica_c")));
     assert_eq!(metrics(&replica).value("todana_replica_connected", ""), None);
 }
 
 #[test]
-fn replica_that_never_had_all_is_as_late_as_its_position_is_old() {
+fn delay_of_an_incomplete_replica_follows_its_position() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody accepts there.
+    // No server listens at this address.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     std::fs::write(folder.path().join("position"), format!("{:020}\n", 1_000 * STAMPS_PER_SECOND)).unwrap();
     let replica = Running::start(following(folder.path(), 2, nobody));
@@ -96,7 +96,7 @@ fn replica_that_never_had_all_is_as_late_as_its_position_is_old() {
 }
 
 #[test]
-fn master_shows_each_replica_and_what_it_does_not_get() {
+fn master_shows_replicas_and_changes_withheld() {
     let folder = tempfile::tempdir().unwrap();
     let master = Running::start(with_pages(kept(folder.path(), 1)));
     let mut client = master.connect();
@@ -112,7 +112,7 @@ fn master_shows_each_replica_and_what_it_does_not_get() {
     let mut follower = Follower::from(master.addresses[0], 0, 7);
     let (updates, _) = follower.updates();
     assert_eq!(updates.len(), 4);
-    // It has acknowledged that before it is told that there is no more.
+    // The second caught-up message shows that the master has received the first acknowledgement.
     let (_, position) = follower.updates();
     assert_eq!(client.stat("todana_replicas"), "1");
     assert_eq!(of_first_replica(&mut client, "server_id").as_deref(), Some("7"));
@@ -127,7 +127,7 @@ fn master_shows_each_replica_and_what_it_does_not_get() {
     assert_eq!(shown.value("todana_replica_flags_lost_total", ""), Some(3.0));
     let labels = format!("address={address},server_id=7");
     assert!(shown.value("todana_replicas_delay_seconds", &labels).is_some(), "{labels}");
-    // It does not answer any more.
+    // The replica no longer answers.
     let delay =
         |client: &mut Client| of_first_replica(client, "delay_seconds").unwrap().parse::<f64>().unwrap();
     let before = delay(&mut client);

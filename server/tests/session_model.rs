@@ -1,5 +1,5 @@
-//! Random sessions against the naive model of `tests/session_model`; the fuzz target `session`
-//! plays the same.
+//! Plays random sessions, and compares the replies with the naive model of `tests/session_model`.
+//! The fuzz target `session` does the same.
 
 #[path = "../../tests/fuzz_inputs/mod.rs"]
 mod fuzz_inputs;
@@ -7,7 +7,7 @@ mod fuzz_inputs;
 mod session_model;
 
 #[test]
-fn sessions_that_the_fuzzer_keeps_agree_with_the_model() {
+fn fuzz_corpus_sessions_agree_with_the_model() {
     fuzz_inputs::play_all("session", 20, session_model::check);
 }
 

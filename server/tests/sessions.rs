@@ -1,4 +1,5 @@
-//! Sessions against a running server: order, pieces, ends, limits, slow peers, garbage.
+//! Tests sessions with a running server: the order of replies, input in pieces, ends of
+//! connections, limits, slow peers and garbage.
 
 mod running;
 
@@ -43,7 +44,7 @@ fn requests_may_come_byte_by_byte() {
 }
 
 #[test]
-fn a_peer_that_sends_no_more_is_still_answered() {
+fn half_closed_peer_is_still_answered() {
     let server = Running::start(options());
     let mut client = server.connect();
     let mut requests = Vec::new();
@@ -57,10 +58,11 @@ fn a_peer_that_sends_no_more_is_still_answered() {
     assert_eq!(client.rest(), expected);
 }
 
-/// The soak found this: a request and the reset of its connection that were seen at once left an
-/// answer behind, and whoever was served next by the same thread got it before his own.
+/// The soak found this defect: a request arrived and its connection was reset, both noticed in the
+/// same turn, and a reply stayed in a buffer. The next client of the same thread received that
+/// reply before its own.
 #[test]
-fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
+fn reply_of_a_reset_connection_reaches_nobody() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, ..options().limits },
         ..options()
@@ -77,7 +79,8 @@ fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
                 client
             })
             .collect();
-        // So many at once that the server finds most of them with both.
+        // There are so many clients that the server notices both events of most of them in one
+        // turn.
         for mut client in leaving {
             client.send(b"version\r\nno such command\r\n");
             socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
@@ -90,7 +93,7 @@ fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
 }
 
 #[test]
-fn quit_sends_what_is_pending_and_then_closes() {
+fn quit_sends_pending_replies_then_closes() {
     let server = Running::start(options());
     let mut client = server.connect();
     let value = repeated(b'v', 900_000);
@@ -104,8 +107,9 @@ fn quit_sends_what_is_pending_and_then_closes() {
     other.expect(b"END\r\n");
 }
 
+/// The refusals end when a slot is free again.
 #[test]
-fn beyond_the_connection_limit_there_is_a_refusal_until_a_slot_is_free() {
+fn connection_over_the_limit_is_refused() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { connections_max: 3, ..options().limits },
         ..options()
@@ -124,7 +128,7 @@ fn beyond_the_connection_limit_there_is_a_refusal_until_a_slot_is_free() {
 }
 
 #[test]
-fn a_client_that_stalls_within_an_upload_holds_up_nobody() {
+fn stalled_upload_delays_nobody() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, ..options().limits },
         ..options()
@@ -143,7 +147,8 @@ fn a_client_that_stalls_within_an_upload_holds_up_nobody() {
     stalled.expect(b"STORED\r\n");
 }
 
-/// Asks for far more than anybody reads; the server's memory for it has a bound.
+/// The client sends far more requests than it reads replies. The server's memory for the replies
+/// must stay limited.
 fn slow_reader(value_len: usize, bound: u64) {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, ..options().limits },
@@ -153,7 +158,7 @@ fn slow_reader(value_len: usize, bound: u64) {
     let value = repeated(b's', value_len);
     other.set(b"big", &value);
     let mut slow = server.connect();
-    // 100 MiB of replies and more.
+    // The replies take just over 100 MiB.
     let wanted = (100 << 20) / value_len;
     slow.send(&b"get big\r\n".repeat(wanted));
     let mut most = 0;
@@ -166,7 +171,7 @@ fn slow_reader(value_len: usize, bound: u64) {
         most = most.max(other.stat("response_obj_bytes").parse().unwrap());
     }
     assert!(most <= bound, "{most} bytes wait for a client that does not read");
-    // It was only slow: everything comes when it reads.
+    // The client was only slow: it receives all replies once it reads.
     let one = [format!("VALUE big 0 {value_len}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
     for _ in 0..wanted {
         slow.expect(&one);
@@ -175,23 +180,23 @@ fn slow_reader(value_len: usize, bound: u64) {
 }
 
 #[test]
-fn what_waits_for_a_slow_reader_of_middling_values_is_bounded() {
+fn pending_replies_of_medium_values_are_bounded() {
     slow_reader(60_000, 4 << 20);
 }
 
-/// Large values are shared, not copied; of them a whole batch may wait.
+/// Large values are shared, not copied. The replies of a complete batch may wait.
 #[test]
-fn what_waits_for_a_slow_reader_of_large_values_is_at_most_a_batch() {
+fn pending_shared_values_are_at_most_a_batch() {
     slow_reader(1_000_000, 17 << 20);
 }
 
 #[test]
-fn what_waits_for_a_slow_reader_of_large_values_is_bounded() {
+fn pending_replies_of_large_values_are_bounded() {
     slow_reader(1_000_000, 4 << 20);
 }
 
 #[test]
-fn the_largest_values_that_fit_are_kept_and_larger_ones_refused() {
+fn values_above_the_largest_size_are_refused() {
     let server = Running::start(options());
     let mut client = server.connect();
     let largest = repeated(b'l', 1_048_516);
@@ -241,7 +246,7 @@ fn a_stop_delivers_the_replies_that_are_pending() {
     let mut client = server.connect();
     let value = repeated(b'p', 1_000_000);
     client.set(b"big", &value);
-    // More than sockets buffer, so that some of it is pending when the server stops.
+    // This is more than the sockets can buffer, so that a part is pending when the server stops.
     client.send(&b"get big\r\n".repeat(10));
     eventually("replies are pending", || {
         server.connect().stat("response_obj_bytes").parse::<u64>().unwrap() > 0
@@ -257,8 +262,8 @@ fn a_stop_delivers_the_replies_that_are_pending() {
     server.join();
 }
 
-/// "What has been received is answered" (`ServerHandle::stop`): a pipeline longer than one turn
-/// too.
+/// `ServerHandle::stop` promises that received requests are answered. This must also hold for a
+/// pipeline that is longer than one turn.
 #[test]
 fn a_stop_answers_all_that_was_received() {
     let mut server = Running::start(ServerOptions {
@@ -340,7 +345,7 @@ fn a_stale_unix_socket_is_replaced() {
 }
 
 #[test]
-fn a_live_unix_socket_and_an_ordinary_file_are_left_alone() {
+fn live_socket_and_ordinary_file_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let _server = Running::start(unix_options(&path));
@@ -354,8 +359,8 @@ fn a_live_unix_socket_and_an_ordinary_file_are_left_alone() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 }
 
-/// A restart by `rm` and a new server: the old one took the new one's socket with it, and nobody
-/// could reach that.
+/// If an operator removed the socket file and started a new server, the old server removed the new
+/// server's file when it ended, and no client could reach the new server.
 #[test]
 fn a_server_that_ends_leaves_its_successors_socket() {
     let directory = tempfile::tempdir().unwrap();
@@ -369,10 +374,10 @@ fn a_server_that_ends_leaves_its_successors_socket() {
     assert!(!path.exists(), "its own socket goes with a server");
 }
 
-/// Refused for another reason than that nobody listens: as with another user's socket, which a
-/// connect may not reach.
+/// The connect fails, but not because no server listens. A socket of another user fails in this
+/// way, and may be in use.
 #[test]
-fn a_socket_that_cannot_be_tried_is_left_alone() {
+fn socket_without_connect_permission_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let other = UnixDatagram::bind(&path).unwrap();
@@ -386,7 +391,7 @@ fn a_socket_that_cannot_be_tried_is_left_alone() {
 }
 
 #[test]
-fn a_pid_file_is_there_once_the_server_is_bound_and_goes_with_it() {
+fn pid_file_exists_from_bind_to_exit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pid");
     let server = Server::bind(ServerOptions {
@@ -428,10 +433,11 @@ fn the_memory_limit_can_be_changed_within_bounds() {
     assert_eq!(client.stat("limit_maxbytes"), (32 << 20).to_string());
 }
 
-/// The shards that a start with little memory makes address 16 GiB each. A limit beyond them was
-/// accepted, and when they had been full, nothing would have been evicted and every write refused.
+/// A server that was started with little memory has few shards, each of which can address 16 GiB.
+/// It once accepted a higher limit than its shards could fill. Once they were full, nothing would
+/// have been evicted, and every write refused.
 #[test]
-fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
+fn memory_limit_beyond_the_shards_is_refused() {
     let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..MemoryOptions::default() },
         limits: LimitOptions { threads: 1, ..LimitOptions::default() },
@@ -455,7 +461,7 @@ fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn stats_has_the_names_of_memcached_in_its_order() {
+fn stats_has_memcached_names_in_memcached_order() {
     let server = Running::start(options());
     let mut client = server.connect();
     let stats = client.stats("");

@@ -1,11 +1,11 @@
-//! What `stats` tells of what has happened: values, not names. The server's clock is held and moved
-//! on, so that seconds need no waiting.
+//! Tests the values of `stats`; other tests check the names. The tests stop the server's clock and
+//! advance it, so that they need not wait.
 
 mod running;
 
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
-use todana::Name;
+use todana::DatabaseName;
 use todana_server::{DatabaseOptions, MemoryOptions, ProtocolOptions, ServerOptions};
 
 fn start(options: ServerOptions) -> (Running, Client) {
@@ -19,10 +19,13 @@ fn start(options: ServerOptions) -> (Running, Client) {
     (server, client)
 }
 
-/// The first database, which these statistics are of.
+/// Returns the options of a server whose first database is the subject of the statistics.
 fn of(database: &str) -> ServerOptions {
     ServerOptions {
-        databases: DatabaseOptions { database: Some(Name::parse(database).unwrap()), ..options().databases },
+        databases: DatabaseOptions {
+            database: Some(DatabaseName::parse(database).unwrap()),
+            ..options().databases
+        },
         ..options()
     }
 }
@@ -40,7 +43,7 @@ fn get(client: &mut Client, key: &str, len: usize) {
     ask(client, &format!("get {key}"), &format!("VALUE {key} 0 {len}\r\n{}\r\nEND", "v".repeat(len)));
 }
 
-/// The statistics of a group that are numbers.
+/// Returns the numeric statistics of a group.
 fn numbers(client: &mut Client, group: &str) -> BTreeMap<String, u64> {
     let group = if group.is_empty() { String::new() } else { format!(" {group}") };
     let numbers = client.stats(&group).into_iter();
@@ -48,7 +51,7 @@ fn numbers(client: &mut Client, group: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() {
+fn expired_records_are_counted_by_remover_and_use() {
     for database in ["mem:hash", "mem:tree"] {
         let (_server, mut client) = start(of(database));
         for n in 0..10 {
@@ -58,7 +61,7 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
         }
         (0..3).for_each(|n| get(&mut client, &format!("short:{n}"), 5));
         ask(&mut client, "debugtime +10", "OK");
-        // The sweep may have been there first.
+        // The sweep may have removed this record first.
         ask(&mut client, "get short:9", "END");
         ask(&mut client, "get long:9", "END");
         eventually("the sweep removes what has expired", || client.stat("curr_items") == "10");
@@ -68,7 +71,7 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
         assert!(stats["crawler_reclaimed"] >= 18 && stats["crawler_items_checked"] >= 18, "{stats:?}");
         assert!(stats["lru_crawler_starts"] >= 1);
         let items = numbers(&mut client, "items");
-        // 66 bytes and 560 by memcached's rule: classes 1 and 9.
+        // By memcached's rule the records have 66 and 560 bytes, and belong to classes 1 and 9.
         for (class, number, unread) in [(1, 10, 7), (9, 0, 10)] {
             let value = |name: &str| items[&format!("items:{class}:{name}")];
             assert_eq!(value("number"), number);
@@ -91,16 +94,17 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
     }
 }
 
-/// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no
-/// memory, by class too.
+/// As in memcached 1.6.18, a refused store counts as a refusal and not as a command. If memory is
+/// short, it is also counted by class.
 #[test]
-fn refused_stores_are_counted_as_refused_whatever_the_command_and_the_length() {
+fn refused_stores_are_counted_for_every_command() {
     let (_server, mut client) = start(ServerOptions {
         memory: MemoryOptions { emulate_full: true, ..options().memory },
         ..options()
     });
     let (mut too_large, mut no_memory) = (0, 0);
-    // 62 bytes, 300,057 and 1,500,057 by memcached's rule: the first two of classes 1 and 37.
+    // By memcached's rule the records have 62, 300,057 and 1,500,057 bytes. The first two belong to
+    // classes 1 and 37.
     for (len, class) in [(5, Some(1)), (300_000, Some(37)), (1_500_000, None)] {
         let (text, value) = (format!("k 0 0 {len}"), "v".repeat(len));
         let mut of_class = 0;
@@ -160,8 +164,9 @@ fn ages_are_seconds_since_the_last_use() {
     }
 }
 
+/// The records expire only after hours, so nothing else begins a round.
 #[test]
-fn an_order_to_crawl_begins_a_round_over_records_that_have_hours_to_live() {
+fn crawl_command_begins_a_round_at_once() {
     let (_server, mut client) = start(options());
     (0..50).for_each(|n| set(&mut client, &format!("k{n}"), 3600, 5));
     let before = numbers(&mut client, "");
@@ -177,8 +182,8 @@ fn an_order_to_crawl_begins_a_round_over_records_that_have_hours_to_live() {
 }
 
 #[test]
-fn evictions_are_counted_with_what_went() {
-    // The limit is on the whole process, which other tests share.
+fn evictions_are_counted_by_age_and_use() {
+    // The limit is that of the complete process, in which other tests run, too.
     let (_server, mut client) =
         start(ServerOptions { memory: MemoryOptions { limit_mib: 256, ..options().memory }, ..options() });
     let large = 100_000;
@@ -209,7 +214,7 @@ fn evictions_are_counted_with_what_went() {
 }
 
 #[test]
-fn the_hash_and_the_background_thread_tell_what_they_are_at() {
+fn hash_growth_and_maintenance_are_reported() {
     let (_server, mut client) = start(options());
     let stats = numbers(&mut client, "");
     let (level, bytes) = (stats["hash_power_level"], stats["hash_bytes"]);
@@ -225,8 +230,8 @@ fn the_hash_and_the_background_thread_tell_what_they_are_at() {
     eventually("the janitor makes its rounds", || client.stat("lru_maintainer_juggles") != "0");
 }
 
-/// memcached's `issue_183.t`: records that a flush took count as reclaimed, but only since the last
-/// reset.
+/// As memcached's `issue_183.t` requires, records that a flush removed count as reclaimed, but only
+/// since the last reset.
 #[test]
 fn flushed_records_are_counted_as_reclaimed() {
     for database in ["mem:hash", "mem:tree"] {
@@ -257,7 +262,7 @@ fn flushed_records_are_counted_as_reclaimed() {
 }
 
 #[test]
-fn the_settings_tell_when_everything_was_flushed() {
+fn settings_report_the_last_flush() {
     let (_server, mut client) = start(options());
     let oldest = |client: &mut Client| numbers(client, "settings")["oldest"];
     assert_eq!(oldest(&mut client), 0);

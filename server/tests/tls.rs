@@ -1,10 +1,10 @@
-//! Sessions over TLS: versions, certificates on both sides, refresh, resumption, and peers that
-//! mean no good.
+//! Tests sessions over TLS: versions, certificates on both sides, refresh, resumption, and hostile
+//! peers.
 
 mod running;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use running::{PATIENCE, Running, options};
+use running::{Running, WAIT_MAX, options};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use todana_server::{LimitOptions, ListenOptions, Server, ServerOptions, TlsOptions};
 
-/// A folder with an authority, and what it has signed.
+/// A folder with a certificate authority and the certificates that it has signed.
 struct Authority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -60,7 +60,7 @@ impl Authority {
         TlsOptions { chain, key, resumption: true, session_cache: true, ..TlsOptions::default() }
     }
 
-    /// With client certificates.
+    /// Returns options that request client certificates.
     fn asking(&self, verify_mode: u8) -> TlsOptions {
         TlsOptions { ca: Some(self.path("ca.crt")), verify_mode, ..self.tls() }
     }
@@ -74,11 +74,11 @@ fn serving(tls: TlsOptions) -> ServerOptions {
     ServerOptions { listen: ListenOptions { tls: Some(tls), ..options().listen }, ..options() }
 }
 
-/// How a client speaks TLS.
+/// A client's choices in TLS.
 struct Client<'a> {
     authority: &'a Authority,
     version: Option<&'static SupportedProtocolVersion>,
-    /// Who signed it, and its name.
+    /// The authority that signed the client's certificate, and the certificate's name.
     certificate: Option<(&'a Authority, &'static str)>,
 }
 
@@ -102,7 +102,7 @@ impl Client<'_> {
         Arc::new(config)
     }
 
-    /// The same with every message of the handshake in small pieces.
+    /// Returns a configuration that sends every handshake message in small pieces.
     fn in_pieces(&self) -> Arc<ClientConfig> {
         let mut config = self.config();
         Arc::get_mut(&mut config).unwrap().max_fragment_size = Some(64);
@@ -114,7 +114,7 @@ impl Client<'_> {
     }
 }
 
-/// A socket that remembers what has been read from it.
+/// A socket that records the bytes read from it.
 struct Recorded {
     stream: TcpStream,
     read: Vec<u8>,
@@ -141,8 +141,8 @@ impl Write for Recorded {
 fn open(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
     stream
 }
 
@@ -174,8 +174,8 @@ impl Session {
         self.expect(b"VERSION 1.6.45\r\n");
     }
 
-    /// Fails if there is an answer. The alert may be lost: what is sent to a closed socket resets
-    /// it.
+    /// Fails if there is an answer. The alert may be lost, because data sent to a closed socket
+    /// resets it.
     fn expect_refusal(mut self) {
         let asked = self.0.write_all(b"version\r\n").and_then(|()| self.0.read_exact(&mut [0; 16]));
         asked.expect_err("no answer");
@@ -194,7 +194,8 @@ impl Session {
         value.unwrap_or_else(|| panic!("there is no {name}")).to_string()
     }
 
-    /// What kind of handshake it was. Asks something first, so that tickets have come.
+    /// Returns the kind of the handshake. Sends a request first, so that the tickets have been
+    /// read.
     fn kind(&mut self) -> HandshakeKind {
         self.expect_version();
         self.0.conn.handshake_kind().unwrap()
@@ -272,7 +273,7 @@ fn handshake_and_requests_may_come_byte_by_byte() {
 fn replies_of_one_turn_leave_in_one_record() {
     let authority = Authority::new();
     let server = Running::start(serving(authority.tls()));
-    // No tickets among the replies.
+    // TLS 1.2 sends no tickets among the replies.
     let mut session = Client { version: Some(&TLS12), ..authority.client() }.connect(server.addresses[0]);
     session.send(b"set k 0 0 1\r\nv\r\n");
     session.expect(b"STORED\r\n");
@@ -295,7 +296,8 @@ fn a_reader_that_is_slow_gets_everything() {
     let mut session = authority.client().connect(server.addresses[0]);
     session.send(&[b"set k 0 0 500000\r\n", &value[..], b"\r\n"].concat());
     session.expect(b"STORED\r\n");
-    // More than sockets hold: the server has to stop in the middle of records, and go on.
+    // This is more than the sockets can buffer, so that the server must stop in the middle of
+    // records and continue later.
     const TIMES: usize = 60;
     session.send(&b"get k\r\n".repeat(TIMES));
     session.0.flush().unwrap();
@@ -316,14 +318,14 @@ fn the_server_says_goodbye() {
             Client { version: Some(version), ..authority.client() }.connect(server.addresses[0]);
         session.send(b"version\r\nquit\r\n");
         let mut rest = Vec::new();
-        // Without it this is an error.
+        // Without the closing alert, this is an error.
         session.0.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"VERSION 1.6.45\r\n");
     }
 }
 
 #[test]
-fn a_client_that_says_goodbye_is_answered_and_closed() {
+fn tls_goodbye_is_answered_and_closed() {
     let authority = Authority::new();
     let server = Running::start(serving(authority.tls()));
     let mut session = authority.client().connect(server.addresses[0]);
@@ -346,7 +348,7 @@ fn plain_text_and_garbage_are_closed_without_harm() {
     session.expect_version();
     let mut random = fastrand::Rng::with_seed(7);
     let garbage: Vec<u8> = (0..100_000).map(|_| random.u8(..)).collect();
-    // A record of a handshake that holds none.
+    // This record has the type of a handshake record, but contains no handshake message.
     let wrong_handshake = [&[22, 3, 1, 0, 100][..], &[7; 100]].concat();
     let faulty: [&[u8]; 4] =
         [b"version\r\n", &garbage, &wrong_handshake, b"\x80\x2e\x01\0\x02\0\x15\0\0\0\x10"];
@@ -361,7 +363,7 @@ fn plain_text_and_garbage_are_closed_without_harm() {
     }
     assert_eq!(session.statistic("", "ssl_handshake_errors"), faulty.len().to_string());
     assert_eq!(session.statistic("", "ssl_proto_errors"), "0");
-    // Garbage behind a handshake ends its own session only.
+    // Garbage after the handshake ends only the session that received it.
     let mut other = authority.client().connect(server.addresses[0]);
     other.expect_version();
     other.0.sock.stream.write_all(&[&[23, 3, 3, 0, 50][..], &[9; 50]].concat()).unwrap();
@@ -371,7 +373,7 @@ fn plain_text_and_garbage_are_closed_without_harm() {
 }
 
 #[test]
-fn a_half_handshake_keeps_nobody_waiting_and_ends_with_its_peer() {
+fn half_handshake_delays_nobody_and_ends_with_peer() {
     let authority = Authority::new();
     let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, ..serving(authority.tls()).limits },
@@ -391,11 +393,11 @@ fn a_half_handshake_keeps_nobody_waiting_and_ends_with_its_peer() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_cut_off() {
+fn endless_handshake_is_cut_off() {
     let authority = Authority::new();
     let server = Running::start(serving(authority.tls()));
     let mut stream = open(server.addresses[0]);
-    // A client hello of 60000 bytes, in records of 1000, that never becomes whole.
+    // This client hello of 60000 bytes, in records of 1000, is never completed.
     let mut bytes = vec![1, 0, 0xea, 0x60];
     bytes.resize(59_000, 0);
     let records: Vec<u8> = bytes
@@ -436,7 +438,7 @@ fn messages_may_come_in_many_records() {
             .or_else(|error| if version == &TLS12 { Ok(()) } else { Err(error) })
             .unwrap();
         session.expect_version();
-        // A refusal in the middle of a message.
+        // The refusal arrives in the middle of a message.
         let config = Client { version: Some(version), ..authority.client() }.in_pieces();
         Session::open(&config, server.addresses[0]).expect_refusal();
     }
@@ -467,7 +469,7 @@ fn client_certificates_are_required_or_optional() {
     }
 }
 
-/// Three listeners, of which each speaks in its own manner.
+/// Starts a server with three listeners, each with its own kind of TLS.
 fn in_three_manners(tls: TlsOptions) -> Running {
     let names = ["notls:127.0.0.1:0", "btls:127.0.0.2:0", "mtls:127.0.0.3:0"];
     let options = serving(tls);
@@ -478,7 +480,7 @@ fn in_three_manners(tls: TlsOptions) -> Running {
 }
 
 #[test]
-fn each_listener_speaks_as_its_prefix_says() {
+fn prefix_selects_tls_of_each_listener() {
     let authority = Authority::new();
     authority.sign("client");
     let server = in_three_manners(authority.asking(1));
@@ -489,7 +491,7 @@ fn each_listener_speaks_as_its_prefix_says() {
     known.connect(server.addresses[2]).expect_version();
 }
 
-/// memcached starts with such a listener (ssl_ports.t of its suite); the server refused to.
+/// memcached starts with such a listener (ssl_ports.t of its suite). Todana once refused to start.
 #[test]
 fn without_authority_every_client_certificate_is_refused() {
     let authority = Authority::new();
@@ -514,7 +516,7 @@ fn without_authority_every_client_certificate_is_refused() {
 }
 
 #[test]
-fn a_ticket_opens_no_listener_that_asks_for_more() {
+fn ticket_is_refused_by_a_stricter_listener() {
     let authority = Authority::new();
     let server = in_three_manners(authority.asking(0));
     for version in VERSIONS {
@@ -568,7 +570,7 @@ fn refreshed_certificates_are_for_new_sessions() {
     );
     old.send(b"refresh_certs\r\n");
     old.expect(b"OK\r\n");
-    // An old ticket would bring the old certificate back.
+    // An old ticket would keep the old certificate in use.
     let mut new = Session::open(&config, address);
     assert_eq!(new.kind(), HandshakeKind::Full);
     assert_eq!(new.server_certificate(), after);
@@ -601,7 +603,7 @@ fn versions_and_ciphers_are_those_that_are_allowed() {
 }
 
 #[test]
-fn settings_are_told_as_memcached_tells_them() {
+fn tls_settings_match_memcached() {
     let authority = Authority::new();
     let server = Running::start(serving(TlsOptions { ciphers: Some("HIGH".into()), ..authority.asking(1) }));
     let mut session = authority.client().connect(server.addresses[0]);
@@ -622,7 +624,7 @@ fn settings_are_told_as_memcached_tells_them() {
 }
 
 #[test]
-fn certificates_that_do_not_fit_are_refused_at_the_start() {
+fn unsuitable_certificates_are_refused_at_the_start() {
     let authority = Authority::new();
     authority.sign("other");
     let path = |name: &str| authority.path(name);
@@ -653,7 +655,7 @@ fn certificates_that_do_not_fit_are_refused_at_the_start() {
         assert!(error.starts_with(&expected), "{error}");
     }
     let no_authority = bind(TlsOptions { verify_mode: 2, ..authority.tls() }).unwrap_err();
-    assert!(no_authority.contains("there is no authority"), "{no_authority}");
+    assert!(no_authority.contains("without an authority"), "{no_authority}");
     let no_ciphers = bind(TlsOptions { ciphers: Some("RC4".into()), ..authority.tls() }).unwrap_err();
     assert_eq!(no_ciphers, "Error setting the provided cipher(s): RC4");
 }

@@ -1,8 +1,8 @@
 //! The transcripts of `tests/transcripts/memcached`: behaviour as data. Their format is described
 //! in `tests/transcripts/README.md`.
 //!
-//! A file without clock steps runs against a live server over a socket, its input whole and byte by
-//! byte; one with clock steps runs in process on a clock that stands still.
+//! A file without clock steps runs over a socket against a live server, with its input at once and
+//! byte by byte. A file with clock steps runs in process, on a clock that the test moves.
 
 mod transcript;
 
@@ -21,10 +21,10 @@ use todana_protocol::memcached::{
 use todana_server::{AuthenticationMode, Server, ServerHandle, ServerOptions};
 use transcript::{transcripts, unescape};
 
-/// Who may log in where a transcript asks for logins.
+/// The users of transcripts that require logins.
 const USERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/transcripts/users");
 
-/// 2023-11-14, as good as any.
+/// An arbitrary time: 2023-11-14.
 const START: u64 = 1_700_000_000;
 
 /// One step of a transcript.
@@ -35,7 +35,7 @@ struct Block {
     output: Vec<Piece>,
     advance_s: u64,
     closes: bool,
-    /// A known defect: the step is not played, only reported, with what is wrong.
+    /// A known defect: the step is only reported, with this description, and not played.
     open: Option<String>,
 }
 
@@ -43,9 +43,9 @@ struct Block {
 #[derive(Clone, Debug, PartialEq)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// A number that is captured where it first occurs in an output.
+    /// A number that is captured at its first occurrence in an output.
     Number(String),
-    /// Lines up to `END`, of which these are some, in this order.
+    /// Lines up to `END` that contain these lines in this order.
     Among(Vec<Vec<Piece>>),
 }
 
@@ -150,7 +150,7 @@ fn parse(name: &str, text: &str) -> Transcript {
     transcript
 }
 
-/// How what came compares with what was expected.
+/// The result of a comparison of received and expected bytes.
 enum Match {
     Whole(usize),
     Partial,
@@ -194,7 +194,7 @@ fn compare(expected: &[Piece], got: &[u8], names: &mut BTreeMap<String, String>)
                     if line == b"END\r\n" {
                         break;
                     }
-                    // A line that is another one must not leave its numbers behind.
+                    // A line that does not match must not define its numbers.
                     let mut tried = names.clone();
                     let fits = lines.peek().is_some_and(|expected| {
                         matches!(compare(expected, line, &mut tried), Match::Whole(whole) if whole == len)
@@ -225,10 +225,11 @@ fn resolve(input: &[Piece], names: &BTreeMap<String, String>) -> Vec<u8> {
     bytes
 }
 
-/// Something that answers.
+/// A peer that answers.
 trait Party {
     fn send(&mut self, bytes: &[u8]);
-    /// More output, or nothing if there will be none (closed, or silent for too long).
+    /// Returns more output, or nothing if no more will come because the peer has closed or is
+    /// silent for too long.
     fn receive(&mut self) -> Vec<u8>;
     fn is_closed(&mut self) -> bool;
     fn advance(&mut self, seconds: u64);
@@ -343,11 +344,11 @@ impl Party for InProcess {
     }
 }
 
-/// Pieces as a transcript writes them.
+/// Formats pieces as a transcript writes them.
 fn shown(pieces: &[Piece]) -> String {
     let mut text = String::new();
     for piece in pieces {
-        // A String takes whatever is written.
+        // A write to a String cannot fail.
         let _ = match piece {
             Piece::Bytes(bytes) => write!(text, "{}", bytes.escape_ascii()),
             Piece::Number(name) => write!(text, "${name}"),
@@ -360,7 +361,7 @@ fn shown(pieces: &[Piece]) -> String {
     text
 }
 
-/// Plays a transcript; what is wrong, or nothing.
+/// Plays a transcript. Fails with a description of the first difference.
 fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bool) -> Result<(), String> {
     let mut names = BTreeMap::new();
     let mut got = Vec::new();
@@ -405,8 +406,7 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
     let ends_open =
         transcript.blocks.iter().rfind(|block| block.open.is_none()).is_some_and(|block| !block.closes);
     if ends_open {
-        // Whatever came besides what was expected stands before this answer, which no other request
-        // has.
+        // Unexpected output would come before this reply, which belongs to no other request.
         const END: &[u8] = b"EN kend-of-the-transcript\r\n";
         party.send(b"mg end-of-the-transcript k\r\n");
         while got.len() < END.len() {
@@ -470,7 +470,7 @@ fn every_transcript_holds() {
     transcript::none_fails(&failures, transcripts.len());
 }
 
-/// Whether a text, played in process, is found to hold.
+/// Returns true if a transcript, played in process, holds.
 fn holds(text: &str) -> bool {
     let transcript = parse("a text", text);
     let outcomes = [false, true]
@@ -483,19 +483,19 @@ fn holds(text: &str) -> bool {
 fn a_wrong_transcript_does_not_hold() {
     let set = "> set k 5 0 2\\r\\nab\\r\\n\n";
     for (right, wrong) in [
-        // A byte that differs, is missing, is too many, comes a step late.
+        // A byte that differs, that is missing, that is superfluous, or that comes a step late.
         ("< STORED\\r\\n", "< STOREd\\r\\n"),
         ("< STORED\\r\\n", ""),
         ("< STORED\\r\\n", "< STORED\\r\\n\\r\\n"),
         ("< STORED\\r\\n", "< STORED\\r"),
         ("< STORED\\r\\n\n> get x\\r\\n\n< END\\r\\n", "> get x\\r\\n\n< END\\r\\n"),
-        // A number that is another one, or none.
+        // A different number, and no number.
         (
             "> get k k\\r\\n\n< STORED\\r\\nVALUE k $a 2\\r\\nab\\r\\nVALUE k $a 2\\r\\nab\\r\\nEND\\r\\n",
             "> get k k\\r\\n\n< STORED\\r\\nVALUE k $a 2\\r\\nab\\r\\nVALUE k 5 $a\\r\\nab\\r\\nEND\\r\\n",
         ),
         ("< $aSTORED\\r\\n", "< $aSTORED\\r\\n"),
-        // A connection that should be closed and is not, and the other way round.
+        // A connection that should be closed and is not, and the opposite.
         ("> quit\\r\\n\n< STORED\\r\\n\n! closed", "< STORED\\r\\n\n! closed"),
         ("> quit\\r\\n\n< STORED\\r\\n\n! closed", "> quit\\r\\n\n< STORED\\r\\n"),
         // A clock that has not moved far enough.
@@ -503,8 +503,7 @@ fn a_wrong_transcript_does_not_hold() {
             "> touch k 5\\r\\n\n< STORED\\r\\nTOUCHED\\r\\n\n@ +5s\n> get k\\r\\n\n< END\\r\\n",
             "> touch k 5\\r\\n\n< STORED\\r\\nTOUCHED\\r\\n\n@ +4s\n> get k\\r\\n\n< END\\r\\n",
         ),
-        // One of several lines that is not among them, or not in this order, and an end that does
-        // not come.
+        // A line that is not among the lines, lines in another order, and a missing end.
         (
             "> get k k\\r\\n\n< STORED\\r\\n\n~ VALUE k $f 2\n~ VALUE k $f 2\n~ ab",
             "> get k k\\r\\n\n< STORED\\r\\n\n~ VALUE k $f 2\n~ VALUE k $f 2\n~ VALUE k $f 2",
@@ -524,7 +523,7 @@ fn a_wrong_transcript_does_not_hold() {
 }
 
 #[test]
-fn a_wrong_transcript_does_not_hold_on_a_live_server_either() {
+fn wrong_transcript_fails_on_a_live_server() {
     let options = parse("", "").options;
     let (address, handle, thread) = serve(options);
     let play = |text: &str| {
@@ -541,9 +540,9 @@ fn a_wrong_transcript_does_not_hold_on_a_live_server_either() {
     thread.join().unwrap().unwrap();
 }
 
-/// A transcript that says something that nobody reads, or that cannot be said, is refused.
+/// A transcript with a part that no reader uses or that has no meaning is refused.
 #[test]
-fn what_is_no_transcript_is_refused() {
+fn malformed_transcript_is_refused() {
     for text in ["get k\n", "< STORED\\r\\n\n", "! closed\n", "@ 5\n", "= -Q\n", "> \\q\n", "> $\n", "~ a\n"]
     {
         assert!(std::panic::catch_unwind(|| parse("", text)).is_err(), "{text}");

@@ -1,8 +1,8 @@
-//! Datagrams, both ways, byte by byte.
+//! Tests datagrams in both directions, byte by byte.
 
 mod running;
 
-use running::{PATIENCE, Running, options};
+use running::{Running, WAIT_MAX, options};
 use std::net::UdpSocket;
 use todana_server::{AuthenticationMode, ListenOptions, ProtocolOptions, ServerOptions};
 
@@ -12,7 +12,7 @@ impl Peer {
     fn of(server: &Running) -> Peer {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(server.udp_addresses[0]).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
         Peer(socket)
     }
 
@@ -33,7 +33,8 @@ impl Peer {
         assert!(got == datagram, "{} where {} is expected", got.escape_ascii(), datagram.escape_ascii());
     }
 
-    /// What follows is the answer to this, so that nothing else has come.
+    /// Sends a request whose answer must come next, which shows that the server has sent nothing
+    /// else.
     #[track_caller]
     fn expect_nothing(&self) {
         self.send(b"\xff\xff\0\0\0\x01\0\0mn\r\n");
@@ -53,19 +54,19 @@ fn there_is_none_unless_it_is_asked_for() {
 }
 
 #[test]
-fn a_request_and_its_reply_carry_the_same_number() {
+fn request_and_reply_carry_the_same_number() {
     let server = start(options());
     let peer = Peer::of(&server);
     peer.send(b"\x12\x34\0\0\0\x01\0\0set k 5 0 5\r\nvalue\r\n");
     peer.expect(b"\x12\x34\0\0\0\x01\0\0STORED\r\n");
-    // The sequence number and the last two bytes of a request mean nothing.
+    // The sequence number and the last two bytes of a request have no meaning.
     peer.send(b"\x56\x78\0\x09\0\x01\xaa\xbbget k\r\n");
     peer.expect(b"\x56\x78\0\0\0\x01\0\0VALUE k 5 5\r\nvalue\r\nEND\r\n");
     peer.send(b"\0\x01\0\0\0\x01\0\0mg k v\r\n");
     peer.expect(b"\0\x01\0\0\0\x01\0\0VA 5\r\nvalue\r\n");
     peer.send(b"\0\x02\0\0\0\x01\0\0no such command\r\n");
     peer.expect(b"\0\x02\0\0\0\x01\0\0ERROR\r\n");
-    // By TCP it is the same record.
+    // TCP reads the same record.
     server.connect().send(b"quit\r\n");
     let mut client = server.connect();
     client.send(b"get k\r\n");
@@ -84,14 +85,14 @@ fn packets_are_served_as_well() {
     peer.send(&[b"\0\x01\0\0\0\x01\0\0", &set[..]].concat());
     let stored = peer.receive();
     assert_eq!(stored[..24], *b"\0\x01\0\0\0\x01\0\0\x81\x01\0\0\0\0\0\0\0\0\0\0\x0b\x0b\x0b\x0b");
-    // A quiet miss says nothing.
+    // A quiet miss gets no reply.
     peer.send(&[b"\0\x02\0\0\0\x01\0\0", &getq[..], noop].concat());
     peer.expect(b"\0\x02\0\0\0\x01\0\0\x81\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\0");
     peer.expect_nothing();
 }
 
 #[test]
-fn each_command_of_a_datagram_has_a_message_of_its_own() {
+fn each_command_of_a_datagram_is_answered_separately() {
     let server = start(options());
     let peer = Peer::of(&server);
     peer.send(b"\0\x07\0\0\0\x01\0\0set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nget a b c\r\ndelete c\r\n");
@@ -104,7 +105,7 @@ fn each_command_of_a_datagram_has_a_message_of_its_own() {
 }
 
 #[test]
-fn what_is_no_whole_request_of_one_datagram_is_dropped() {
+fn incomplete_and_multi_datagram_requests_are_dropped() {
     let server = start(options());
     let peer = Peer::of(&server);
     for datagram in [
@@ -116,10 +117,10 @@ fn what_is_no_whole_request_of_one_datagram_is_dropped() {
         b"\0\x01\0\0\0\x01\0\0get k",
         b"\0\x01\0\0\0\x01\0\0set k 0 0 10\r\nvalue\r\n",
         b"\0\x01\0\0\0\x01\0\0\x80\x0a\0\0\0",
-        // Asked to be silent.
+        // This request wants no reply.
         b"\0\x01\0\0\0\x01\0\0set k 0 0 1 noreply\r\nv\r\n",
         b"\0\x01\0\0\0\x01\0\0quit\r\nget k\r\n",
-        // Another server's words.
+        // This is the reply of another server.
         b"\0\x01\0\0\0\x01\0\0ERROR\r\n",
         b"\0\x01\0\0\0\x01\0\0CLIENT_ERROR bad command line format\r\n",
         b"\0\x01\0\0\0\x01\0\0SERVER_ERROR reply too large for UDP\r\n",
@@ -132,7 +133,7 @@ fn what_is_no_whole_request_of_one_datagram_is_dropped() {
 }
 
 #[test]
-fn a_long_reply_comes_in_numbered_datagrams_of_1400_bytes() {
+fn long_reply_is_split_into_1400_byte_datagrams() {
     let server = start(options());
     let peer = Peer::of(&server);
     let value: Vec<u8> = (0..3000u32).map(|n| b'a' + (n % 26) as u8).collect();
@@ -166,7 +167,7 @@ fn all_replies_to_a_datagram_together_are_bounded() {
     peer.send(b"\0\x02\0\0\0\x01\0\0get k k k\r\nget k\r\n");
     peer.expect(&too_large(2));
     peer.expect(&hit(2));
-    // When nothing more fits, nothing more is said. What is to be done is done.
+    // When the reply is full, the rest is omitted. All commands are still executed.
     peer.send(b"\0\x03\0\0\0\x01\0\0get k\r\nget k\r\nget k\r\nget k\r\nget k\r\nset done 0 0 1\r\n1\r\n");
     peer.expect(&hit(3));
     peer.expect(&hit(3));
@@ -180,8 +181,8 @@ fn all_replies_to_a_datagram_together_are_bounded() {
     while received < 1900 {
         received += peer.receive().len() - 8;
     }
-    // Datagrams are served one after the other: when the next one is answered, all of this one is
-    // done.
+    // Datagrams are served one after another, so when the next one is answered, this one is
+    // complete.
     peer.send(b"\0\x06\0\0\0\x01\0\0get k\r\n");
     loop {
         let datagram = peer.receive();
@@ -192,7 +193,7 @@ fn all_replies_to_a_datagram_together_are_bounded() {
     }
     assert!(received <= 2000, "{received}");
     client.expect_value(b"last", b"1");
-    // A packet's way to say it.
+    // The same refusal in the binary dialect.
     let get = b"\x80\x00\0\x05\0\0\0\0\0\0\0\x05\x01\x02\x03\x04\0\0\0\0\0\0\0\0large";
     let peer = Peer::of(&server);
     peer.send(&[b"\0\x05\0\0\0\x01\0\0", &get[..]].concat());
@@ -202,7 +203,7 @@ fn all_replies_to_a_datagram_together_are_bounded() {
 }
 
 #[test]
-fn a_list_of_all_keys_is_not_for_udp() {
+fn list_of_all_keys_is_refused_over_udp() {
     let server = start(options());
     let peer = Peer::of(&server);
     peer.send(b"\0\x01\0\0\0\x01\0\0lru_crawler metadump all\r\n");
@@ -211,7 +212,7 @@ fn a_list_of_all_keys_is_not_for_udp() {
 }
 
 #[test]
-fn nothing_that_is_kept_on_disk_is_sent_over_it() {
+fn exports_are_refused_over_udp() {
     let server = start(options());
     let peer = Peer::of(&server);
     for request in ["checkpoint", "backup", "log first follow"] {
@@ -222,7 +223,7 @@ fn nothing_that_is_kept_on_disk_is_sent_over_it() {
 }
 
 #[test]
-fn nobody_can_log_in_over_it() {
+fn login_over_udp_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     std::fs::write(&path, "alice:secret\n").unwrap();
@@ -248,7 +249,7 @@ fn there_may_be_nothing_else() {
     let peer = Peer::of(&server);
     peer.send(b"\0\x01\0\0\0\x01\0\0set k 0 0 1\r\nv\r\n");
     peer.expect(b"\0\x01\0\0\0\x01\0\0STORED\r\n");
-    // It is on the list itself, as the one that asks.
+    // The list contains the UDP socket itself, as the one that asks.
     peer.send(b"\0\x02\0\0\0\x01\0\0stats conns\r\n");
     let reply = String::from_utf8(peer.receive()[8..].to_vec()).unwrap();
     let number = reply.strip_prefix("STAT ").unwrap().split_once(':').unwrap().0;
@@ -280,7 +281,7 @@ fn its_sockets_are_on_the_list_of_connections() {
 }
 
 #[test]
-fn an_address_is_held_to_its_dialect_here_too() {
+fn address_is_restricted_to_its_dialect() {
     let listen = vec!["proto[ascii]:127.0.0.1".into()];
     let server = start(ServerOptions {
         listen: ListenOptions { addresses: listen, ..options().listen },
@@ -293,7 +294,7 @@ fn an_address_is_held_to_its_dialect_here_too() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_with_its_transport() {
+fn occupied_address_is_named_with_its_transport() {
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap();
     let options = ServerOptions {

@@ -1,16 +1,17 @@
-//! Connections that watch, and the roster of all connections.
+//! Tests connections that watch events, and the list of all connections.
 
 mod running;
 
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeSet;
 use std::io::Write;
-use todana::Name;
+use todana::DatabaseName;
 use todana_server::{
     DatabaseOptions, LimitOptions, MemoryOptions, ObservationOptions, ProtocolOptions, ServerOptions,
 };
 
-/// A line of an event without its time and number, and without the descriptor of its connection.
+/// Reads the line of an event and removes its time, its number and the descriptor of its
+/// connection.
 fn event(watcher: &mut Client) -> String {
     let line = watcher.line();
     let (time, rest) = line.strip_prefix("ts=").and_then(|line| line.split_once(" gid=")).expect(&line);
@@ -29,7 +30,7 @@ fn watch(server: &Running, streams: &str) -> Client {
 }
 
 #[test]
-fn a_watcher_is_told_of_reads_stores_and_deletions() {
+fn watcher_sees_reads_stores_and_deletions() {
     let server = Running::start(options());
     let mut watcher = watch(&server, "fetchers mutations deletions");
     let mut client = server.connect();
@@ -111,13 +112,13 @@ fn a_watcher_is_told_of_reads_stores_and_deletions() {
 }
 
 #[test]
-fn a_watcher_is_told_of_connections_requests_and_the_system() {
+fn watcher_sees_connections_requests_and_system_events() {
     let server = Running::start(options());
     let mut connections = watch(&server, "connevents");
     let mut requests = watch(&server, "rawcmds sysevents");
     let rest =
         |event: String| event.split_once(" rport=").map(|(before, _)| before.to_string()).unwrap_or(event);
-    // The second watcher itself.
+    // This is the connection of the second watcher.
     assert_eq!(rest(event(&mut connections)), "conn_new rip=127.0.0.1");
     let mut client = server.connect();
     assert_eq!(rest(event(&mut connections)), "conn_new rip=127.0.0.1");
@@ -135,17 +136,17 @@ fn a_watcher_is_told_of_connections_requests_and_the_system() {
 }
 
 #[test]
-fn a_watcher_is_told_of_each_eviction() {
+fn watcher_sees_each_eviction() {
     told_of_each_eviction("mem:hash");
 }
 
 #[test]
-fn a_watcher_is_told_of_each_eviction_from_a_tree() {
+fn watcher_sees_each_eviction_from_a_tree() {
     told_of_each_eviction("mem:tree");
 }
 
 fn told_of_each_eviction(database: &str) {
-    let database = Some(Name::parse(database).unwrap());
+    let database = Some(DatabaseName::parse(database).unwrap());
     let options = ServerOptions {
         memory: MemoryOptions { limit_mib: 8, ..options().memory },
         databases: DatabaseOptions { database, ..options().databases },
@@ -167,8 +168,8 @@ fn told_of_each_eviction(database: &str) {
         client.send(b"mn\r\n");
         client.expect(b"MN\r\n");
     }
-    // The limit is on the process, so that housekeeping may go on evicting: what has been told by
-    // now has gone.
+    // The limit is that of the process, so maintenance may continue to evict. The evictions that
+    // were reported have happened.
     let evictions: usize = client.stat("evictions").parse().unwrap();
     let mut gone = BTreeSet::new();
     for _ in 0..evictions {
@@ -189,7 +190,7 @@ fn told_of_each_eviction(database: &str) {
 }
 
 #[test]
-fn evictions_are_not_told_where_nobody_watches_them() {
+fn evictions_without_watchers_are_not_reported() {
     let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 8, ..options().memory },
         ..options()
@@ -206,7 +207,7 @@ fn evictions_are_not_told_where_nobody_watches_them() {
 }
 
 #[test]
-fn a_watcher_is_told_of_sweeps() {
+fn watcher_sees_sweeps() {
     let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { debug_commands: true, ..options().protocols },
         ..options()
@@ -224,7 +225,7 @@ fn a_watcher_is_told_of_sweeps() {
 }
 
 #[test]
-fn a_watcher_is_told_why_connections_close() {
+fn watcher_sees_why_connections_close() {
     let server = Running::start(ServerOptions {
         limits: LimitOptions { idle_timeout_s: 1, shutdown_allowed: true, ..options().limits },
         ..options()
@@ -234,7 +235,7 @@ fn a_watcher_is_told_why_connections_close() {
     let name = format!("rip=127.0.0.1 rport={} transport=tcp", idle.stream.local_addr().unwrap().port());
     assert_eq!(event(&mut watcher), format!("conn_new {name}"));
     assert_eq!(event(&mut watcher), format!("conn_close {name} reason=idle_timeout"));
-    // memcached's suite (watcher.t) sees this as an error; here it was normal.
+    // memcached's suite (watcher.t) expects an error here. Todana once logged a normal close.
     for no_request in [b"GET / HTTP/1.1\r\n".to_vec(), vec![b'x'; 3000]] {
         let mut client = server.connect();
         let name =
@@ -250,10 +251,10 @@ fn a_watcher_is_told_why_connections_close() {
     assert_eq!(event(&mut watcher), format!("conn_close {name} reason=normal"));
 }
 
-/// What cannot happen here can be watched all the same, as in a memcached built without it; what
-/// nobody knows cannot.
+/// A client may also watch streams whose events cannot happen here, as in a memcached that was
+/// built without them. Unknown streams are refused.
 #[test]
-fn streams_of_a_proxy_are_silent_and_unknown_ones_refused() {
+fn proxy_streams_are_silent_unknown_ones_refused() {
     let server = Running::start(options());
     let mut watcher = watch(&server, "proxyreqs proxyevents proxyuser");
     let mut client = server.connect();
@@ -269,7 +270,7 @@ fn streams_of_a_proxy_are_silent_and_unknown_ones_refused() {
 }
 
 #[test]
-fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
+fn slow_watcher_gets_the_number_of_missed_lines() {
     let server = Running::start(ServerOptions {
         observation: ObservationOptions { watcher_buffer_bytes: 1, ..options().observation },
         ..options()
@@ -287,7 +288,7 @@ fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
         let line = watcher.line();
         if let Some(skipped) = line.strip_prefix("skipped=") {
             let skipped: u64 = skipped.trim_end().parse().unwrap();
-            // The next one has the number that follows what was skipped.
+            // The next line has the number that follows the skipped ones.
             let next = watcher.line();
             assert_eq!(gid(&next), number + skipped + 1, "{next}");
             break;
@@ -295,8 +296,8 @@ fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
         let gid = gid(&line);
         assert_eq!(gid, number + 1, "{line}");
         number = gid;
-        // Something to be told after what was skipped, wherever that is: the last line before it
-        // must not be the last of all.
+        // An event is logged after the skipped ones, because the line about them appears only
+        // before another line.
         client.send(b"mg more q\r\nmn\r\n");
         client.expect(b"MN\r\n");
     }
@@ -308,7 +309,7 @@ fn gid(line: &str) -> u64 {
 }
 
 #[test]
-fn the_twenty_first_watcher_is_refused_until_one_goes() {
+fn twenty_first_watcher_is_refused_until_one_leaves() {
     let server = Running::start(options());
     let mut watchers: Vec<Client> = (0..20).map(|_| watch(&server, "evictions")).collect();
     let mut late = server.connect();
@@ -333,7 +334,7 @@ fn the_twenty_first_watcher_is_refused_until_one_goes() {
 }
 
 #[test]
-fn what_streams_begins_with_nothing_before_it() {
+fn streaming_commands_refuse_pipelined_predecessors() {
     let server = Running::start(options());
     let mut client = server.connect();
     client.send(b"mn\r\nwatch\r\n");
@@ -344,7 +345,7 @@ fn what_streams_begins_with_nothing_before_it() {
 }
 
 #[test]
-fn the_roster_tells_what_each_connection_does() {
+fn connection_table_shows_each_connections_state() {
     let server = Running::start(options());
     let _watcher = watch(&server, "");
     let mut half = server.connect();
@@ -375,7 +376,7 @@ fn the_roster_tells_what_each_connection_does() {
 }
 
 #[test]
-fn a_list_of_many_records_comes_in_pieces_and_other_requests_go_on() {
+fn long_list_does_not_delay_other_requests() {
     let server = Running::start(ServerOptions {
         observation: ObservationOptions { track_sizes: true, ..options().observation },
         limits: LimitOptions { threads: 1, ..options().limits },
@@ -391,7 +392,7 @@ fn a_list_of_many_records_comes_in_pieces_and_other_requests_go_on() {
     client.expect(b"MN\r\n");
     client.send(b"lru_crawler mgdump all\r\n");
     client.expect(b"OK\r\n");
-    // The one worker serves another connection although nobody reads the list.
+    // The one worker serves another connection, although the client does not read the list.
     server.connect().expect_version();
     let mut keys = std::collections::BTreeSet::new();
     loop {

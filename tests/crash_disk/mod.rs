@@ -1,22 +1,21 @@
-//! A disk in memory that stops, crashes and fails as it is told to; the same calls and the same
-//! seed give the same bytes.
+//! A disk in memory that stops, crashes and fails on request. The same calls and the same seed give
+//! the same bytes.
 //!
 //! ```text
 //! create, write, sync ... --> Op --> State: what programs see, and what has reached the platters
 //!                             |
-//!                             +----> the journal: any moment of the past can be had again (`State::apply`), and how a
-//!                                    machine that lost its power then would come up (`State::reboot`)
+//!                             +----> journal: replays to any moment (`State::apply`), shows the
+//!                                    disk after a power failure at that moment (`State::reboot`)
 //! ```
 //!
-//! After a reboot, synced bytes and names are there. Of those that were not, each block of 512
-//! bytes holds what it held at some moment since the last sync, each on its own, perhaps torn in
-//! the middle; each name was made, changed and removed, or was not.
+//! After a reboot, synced bytes and names are there. Each block of 512 bytes that was written
+//! since then holds what it contained at some moment since the last sync. The moment differs from
+//! block to block, and a block may be torn in the middle. Each unsynced change of a name has
+//! happened or has not.
 //!
-//! Memory that is shared with a file is written to as the file is, but for faults: a copy in memory
-//! cannot fail.
-//!
-//! Its files can be shown in memory, too: each that is has a twin among the machine's files, which
-//! every change reaches as it reaches the file, and whose pages are what is seen.
+//! Shared memory is written like its file, but without faults, because a copy in memory cannot
+//! fail. It maps no pages. Code that maps a file gets the pages of a twin: a file on the real disk
+//! to which every change is applied.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +27,7 @@ use todana_engine::disk::{Disk, File, MappedFile, SharedMemory, SystemDisk};
 
 const BLOCK: usize = 512;
 
-/// Numbers that look random, the same for the same seed.
+/// A generator of pseudo-random numbers, which are the same for the same seed.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -36,7 +35,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// Below `sides`.
+    /// Returns a number below `sides`.
     pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,7 +48,8 @@ impl Dice {
     }
 }
 
-/// What changes something. Files go by number: a name can be another file's later.
+/// An operation that changes the disk. Files are identified by number, because a name can later
+/// belong to another file.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Create {
@@ -80,13 +80,13 @@ pub(crate) enum Op {
     MakeDirectory {
         path: PathBuf,
     },
-    /// The power is lost, and there again.
+    /// The power fails and returns.
     Reboot {
         seed: u64,
     },
 }
 
-/// An operation, and what the test knew when it began.
+/// An operation, and the number that the test noted when it began.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) op: Op,
@@ -95,10 +95,10 @@ pub(crate) struct Step {
 
 #[derive(Clone, Default)]
 struct Content {
-    /// What programs see.
+    /// The bytes that programs see.
     bytes: Vec<u8>,
     synced: Vec<u8>,
-    /// What has been done to it since.
+    /// The changes since the last sync.
     unsynced: Vec<Change>,
 }
 
@@ -129,7 +129,7 @@ enum Node {
     File(u64),
 }
 
-/// A change of names, within one directory each.
+/// A change of names, each within one directory.
 #[derive(Clone, Debug)]
 struct Naming {
     directory: PathBuf,
@@ -137,10 +137,10 @@ struct Naming {
     made: Option<(PathBuf, Node)>,
 }
 
-/// All that is on the disk.
+/// The contents of the disk.
 #[derive(Clone, Default)]
 pub(crate) struct State {
-    /// Shared with other moments until they change.
+    /// Shared with other moments until one of them changes.
     files: BTreeMap<u64, Arc<Content>>,
     names: BTreeMap<PathBuf, Node>,
     synced_names: BTreeMap<PathBuf, Node>,
@@ -153,7 +153,7 @@ fn parent(path: &Path) -> PathBuf {
 }
 
 impl State {
-    /// Does it; returns the number of a file made.
+    /// Applies an operation. Returns the number of the file that it created.
     pub(crate) fn apply(&mut self, op: &Op) -> io::Result<u64> {
         match op {
             Op::Create { path } => {
@@ -213,16 +213,16 @@ impl State {
         Ok(0)
     }
 
-    /// Does a part of it, as a machine that stops in the middle.
+    /// Applies a part of an operation, like a machine that stops in the middle.
     pub(crate) fn apply_in_part(&mut self, op: &Op, dice: &mut Dice) {
         match op {
             Op::Write { file, offset, bytes } => {
                 let part = bytes[..dice.roll(bytes.len() as u64 + 1) as usize].to_vec();
                 let _ = self.apply(&Op::Write { file: *file, offset: *offset, bytes: part });
             }
-            // Neither done nor undone: some of it reaches the platters, as at any crash.
+            // Neither applied nor left out: `reboot` decides how much reaches the platters.
             Op::Sync { .. } | Op::SyncDirectory { .. } | Op::Reboot { .. } => {}
-            // On the way to the platters, or not yet asked for.
+            // Either under way to the platters or not begun.
             _ if dice.coin() => {
                 let _ = self.apply(op);
             }
@@ -230,10 +230,11 @@ impl State {
         }
     }
 
-    /// How it comes up after the power was lost.
+    /// Returns the disk after a power failure.
     pub(crate) fn reboot(&self, seed: u64) -> State {
         let mut dice = Dice::new(seed);
-        // Nothing, all, or a choice for each: each way has found mistakes that the others had not.
+        // Keeps no unsynced change, all of them, or chooses for each. Each way has found bugs that
+        // the others had not.
         let way = dice.roll(4);
         let keep = |dice: &mut Dice| match way {
             0 => false,
@@ -246,7 +247,7 @@ impl State {
                 naming.make(&mut names);
             }
         }
-        // What lies in a directory that is not there is not there either.
+        // If a directory is lost, its contents are lost as well.
         let paths: Vec<PathBuf> = names.keys().cloned().collect();
         for path in paths {
             let above = parent(&path);
@@ -265,7 +266,7 @@ impl State {
         State { files, names, synced_names, unsynced_names: Vec::new(), created: self.created }
     }
 
-    /// The files below a directory and what programs read in them.
+    /// Returns the files below a directory, with the bytes that programs see.
     pub(crate) fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let file = |(path, node): (&PathBuf, &Node)| match node {
             Node::File(number) => Some((path.clone(), self.files[number].bytes.clone())),
@@ -274,12 +275,12 @@ impl State {
         self.names.iter().filter_map(file).collect()
     }
 
-    /// Whether there is a file or a directory of this name.
+    /// Returns true if a file or a directory has this name.
     pub(crate) fn has_name(&self, path: &Path) -> bool {
         self.has(path)
     }
 
-    /// The file of this name, which is on disk, has these bytes, and they are too.
+    /// Replaces the bytes of this file. The file must be synced, and so are the new bytes.
     pub(crate) fn put(&mut self, path: &Path, bytes: Vec<u8>) {
         let number = match self.names.get(path) {
             Some(Node::File(number)) => *number,
@@ -293,7 +294,7 @@ impl State {
         self.files.insert(number, Arc::new(Content::on_disk(bytes)));
     }
 
-    /// One bit of a file changes, on disk and as programs see it.
+    /// Flips one bit of a file, both on disk and in the bytes that programs see.
     pub(crate) fn flip(&mut self, path: &Path, bit: usize) {
         let Some(Node::File(number)) = self.names.get(path).copied() else {
             panic!("no file {}", path.display())
@@ -308,7 +309,7 @@ impl State {
         }
     }
 
-    /// There is no file of this name.
+    /// Removes this file.
     pub(crate) fn take_away(&mut self, path: &Path) {
         self.names.remove(path);
         self.synced_names.remove(path);
@@ -344,7 +345,7 @@ impl State {
         content.unsynced.push(change);
     }
 
-    /// The files that have a name.
+    /// Returns the numbers of the files that have a name.
     fn numbers(&self) -> BTreeSet<u64> {
         let number = |node: &Node| match node {
             Node::File(number) => Some(*number),
@@ -359,8 +360,8 @@ impl State {
     }
 }
 
-/// A directory takes along what is in it; names in it that are not synced by then stay behind in a
-/// crash.
+/// Renames a file, or a directory with its contents. A crash may leave the names in the old
+/// directory that are not synced yet.
 fn rename(names: &mut BTreeMap<PathBuf, Node>, from: &Path, to: &Path) {
     let inside: Vec<PathBuf> = names.keys().filter(|path| path.starts_with(from)).cloned().collect();
     for path in inside {
@@ -397,8 +398,8 @@ impl Content {
             return self.bytes.clone();
         }
         let moments = self.unsynced.len() as u64 + 1;
-        // The length is a matter of its own: it may be ahead of the bytes, which are zeros then, or
-        // behind.
+        // The length has a moment of its own. If it is larger than a block was at the moment of
+        // the block, the missing bytes are zeros.
         let len_moment = dice.roll(moments);
         let mut image = self.synced.clone();
         let mut len = image.len();
@@ -433,7 +434,7 @@ impl Content {
             change.make(&mut image);
             moment += 1;
         }
-        // One block in eight is torn: its end is what it was before any of it.
+        // One block in eight is torn: its end is as it was before the changes.
         for (block, chosen) in blocks.iter().enumerate() {
             if chosen.is_some() && dice.roll(8) == 0 {
                 let end = ((block + 1) * BLOCK).min(len_max);
@@ -443,13 +444,14 @@ impl Content {
                 result[start..start + before.len()].copy_from_slice(before);
             }
         }
-        // Nobody cuts off what was synced and not cut since.
+        // `len` is the length of some moment, so synced bytes are cut off only if they were
+        // truncated since.
         result.truncate(len);
         result
     }
 }
 
-/// Looks at an operation before it is done; it may wait, and it may fail it.
+/// Runs before each operation. It may wait, and it may fail the operation.
 type Fault = Arc<dyn Fn(&Op) -> io::Result<()> + Send + Sync>;
 
 #[derive(Default)]
@@ -462,50 +464,51 @@ struct Inner {
     stopped: bool,
     locked: BTreeSet<PathBuf>,
     shows: bool,
-    /// Of files that have been shown in memory.
+    /// The twins of files that have been mapped.
     twins: BTreeMap<u64, Box<dyn File>>,
 }
 
-/// The disk; its clones are the same one.
+/// The disk. Clones share its contents.
 #[derive(Clone, Default)]
 pub(crate) struct CrashDisk(Arc<Mutex<Inner>>);
 
 impl CrashDisk {
-    /// An empty one.
+    /// Creates an empty disk.
     pub(crate) fn new() -> CrashDisk {
         CrashDisk::default()
     }
 
-    /// One that holds this.
+    /// Creates a disk with these contents.
     pub(crate) fn with(state: State) -> CrashDisk {
         let disk = CrashDisk::default();
         disk.inner().state = state;
         disk
     }
 
-    /// Whether its files can be shown in memory from now on; at first they are only read.
+    /// Sets whether files can be mapped from now on. A new disk allows only reads.
     pub(crate) fn show_in_memory(&self, shows: bool) {
         self.inner().shows = shows;
     }
 
-    /// One that holds this, and shows its files in memory or does not.
+    /// Creates a disk with these contents whose files can be mapped if `shows` is true.
     pub(crate) fn shown_or_read(state: State, shows: bool) -> CrashDisk {
         let disk = CrashDisk::with(state);
         disk.show_in_memory(shows);
         disk
     }
 
-    /// How many files are shown in memory, or were and are still there.
+    /// Returns the number of mapped files, including those that are no longer mapped but still
+    /// exist.
     pub(crate) fn shown(&self) -> usize {
         self.inner().twins.len()
     }
 
-    /// As programs see it now, and what would survive.
+    /// Returns the current contents: what programs see, and what would survive.
     pub(crate) fn state(&self) -> State {
         self.inner().state.clone()
     }
 
-    /// What is on it changes by itself. Nobody reads from it at that time.
+    /// Changes the contents by `damage`. No program may read the disk meanwhile.
     pub(crate) fn damage(&self, damage: impl FnOnce(&mut State)) {
         let mut inner = self.inner();
         let inner = &mut *inner;
@@ -517,25 +520,25 @@ impl CrashDisk {
         }
     }
 
-    /// From now on all operations are noted, each with what `note` says when it begins.
+    /// Records all operations from now on, each with the result of `note` at its begin.
     pub(crate) fn record(&self, note: impl Fn() -> u64 + Send + Sync + 'static) {
         let mut inner = self.inner();
         inner.journal = Some(Vec::new());
         inner.note = Some(Arc::new(note));
     }
 
-    /// What has been noted.
+    /// Returns the recorded operations.
     pub(crate) fn journal(&self) -> Vec<Step> {
         self.inner().journal.take().unwrap_or_default()
     }
 
-    /// Everything fails from now on: the process is as good as dead.
+    /// Fails all operations from now on, as if the process had been killed.
     pub(crate) fn stop(&self) {
         self.inner().stopped = true;
     }
 
-    /// Comes up again, after the power was lost or, without a seed, only the process. Whoever had
-    /// it open must have dropped that: it has been stopped.
+    /// Starts the disk again, after a power failure or, without a seed, after the death of the
+    /// process. Files that were open must have been dropped, because their disk has been stopped.
     pub(crate) fn come_up(&self, power_lost: Option<u64>) {
         let note = self.inner().note.clone();
         let note = note.map_or(0, |note| note());
@@ -550,23 +553,23 @@ impl CrashDisk {
         }
     }
 
-    /// Every operation is shown to this first.
+    /// Calls `fault` before every operation.
     pub(crate) fn fault(&self, fault: impl Fn(&Op) -> io::Result<()> + Send + Sync + 'static) {
         self.inner().fault = Some(Arc::new(fault));
     }
 
-    /// All goes well again.
+    /// Removes the fault and the limit.
     pub(crate) fn heal(&self) {
         let mut inner = self.inner();
         (inner.fault, inner.capacity) = (None, None);
     }
 
-    /// So many bytes fit on it; what exceeds it is written in part.
+    /// Limits the bytes that fit on the disk. A write that exceeds the limit is done in part.
     pub(crate) fn limit(&self, capacity: u64) {
         self.inner().capacity = Some(capacity);
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub(crate) fn used(&self) -> u64 {
         self.inner().state.used()
     }
@@ -581,7 +584,7 @@ impl CrashDisk {
             inner.runs()?;
             (inner.fault.clone(), inner.note.clone())
         };
-        // Both may take other locks, or wait.
+        // Called without the lock, because both may take other locks, or wait.
         let note = note.map_or(0, |note| note());
         let fault = fault.map_or(Ok(()), |fault| fault(&op));
         let mut inner = self.inner();
@@ -615,7 +618,7 @@ impl Inner {
         if self.stopped { Err(io::Error::other("the machine has stopped")) } else { Ok(()) }
     }
 
-    /// Does it, and to the file's twin as well.
+    /// Applies an operation to the contents and to the file's twin.
     fn apply(&mut self, op: &Op) -> io::Result<u64> {
         let outcome = self.state.apply(op)?;
         match op {
@@ -625,7 +628,7 @@ impl Inner {
                 }
             }
             Op::SetLen { file, len } => self.twins.get(file).map_or(Ok(()), |twin| twin.set_len(*len))?,
-            // Nobody appends to what has no name any more; a mapping of it lasts.
+            // A file without a name gets no more appends, but its mapping remains.
             Op::Remove { .. } | Op::Rename { .. } if !self.twins.is_empty() => {
                 let named: BTreeSet<u64> = self.state.numbers();
                 self.twins.retain(|number, _| named.contains(number));
@@ -635,7 +638,7 @@ impl Inner {
         Ok(outcome)
     }
 
-    /// Shows the first `len` bytes of a file.
+    /// Maps the first `len` bytes of a file.
     fn map(&mut self, number: u64, len: u64) -> Option<MappedFile> {
         if !self.shows {
             return None;
@@ -649,7 +652,7 @@ impl Inner {
     }
 }
 
-/// A file in memory, where the machine has that, without a name.
+/// Creates a file without a name, in memory if the machine allows that.
 fn twin() -> Box<dyn File> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let memory = Path::new("/dev/shm");
@@ -662,7 +665,7 @@ fn twin() -> Box<dyn File> {
                 SystemDisk.remove(&path).expect("it has just been made");
                 return file;
             }
-            // Of a process of the same number, which was killed just then.
+            // Left by a process with the same number that was killed at that moment.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => panic!("{}: {error}", path.display()),
         }
@@ -720,7 +723,7 @@ impl Disk for CrashDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        // The file's being there does not matter to anybody, so it is no operation.
+        // The creation of the empty file matters to no test, so it is not an operation.
         let mut inner = self.inner();
         inner.runs()?;
         if !inner.locked.insert(path.to_path_buf()) {
@@ -814,7 +817,7 @@ impl SharedMemory for CrashMemory {
         let note = self.disk.inner().note.clone();
         let note = note.map_or(0, |note| note());
         let mut inner = self.disk.inner();
-        // A process that is no more writes nothing, and a file without a name is nobody's.
+        // A process that has died writes nothing, and a file without a name has no reader.
         if inner.stopped || !inner.state.files.contains_key(&self.file) {
             return;
         }

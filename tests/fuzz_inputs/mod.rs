@@ -1,20 +1,19 @@
-//! The inputs that a fuzz target keeps, played as tests: its seeds and its corpus, and changed
-//! ones.
+//! Plays the inputs of a fuzz target as tests: its seeds, its corpus, and random changes of both.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::fs;
 use std::panic::{catch_unwind, resume_unwind};
 use std::path::Path;
 
-/// Numbers at which lengths and counts come to an end.
+/// Bytes at which lengths and counts reach a limit.
 const EDGES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'\r', b'\n', b' '];
 
-/// The folder of the targets and their inputs.
+/// Returns the folder of the targets and their inputs.
 pub(crate) fn fuzz_folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"))
 }
 
-/// The seeds and the corpus of a target, by the names of their files.
+/// Returns the seeds and the corpus of a target, with the names of their files.
 pub(crate) fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     let mut inputs = Vec::new();
     for kind in ["seeds", "corpus"] {
@@ -27,7 +26,7 @@ pub(crate) fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-/// Plays all inputs of a target, and each of them so many times with changes.
+/// Plays all inputs of a target. Each is played again `changes` times with random changes.
 pub(crate) fn play_all(target: &str, changes: usize, play: fn(&[u8])) {
     let mut inputs: Vec<Vec<u8>> = inputs(target).into_iter().map(|(_, input)| input).collect();
     // Sorted, so that the changes are the same each time.
@@ -43,7 +42,7 @@ pub(crate) fn play_all(target: &str, changes: usize, play: fn(&[u8])) {
     }
 }
 
-/// Plays one; if that fails, keeps the input in a file.
+/// Plays one input. On failure, keeps the input in a file.
 fn play_one(target: &str, play: fn(&[u8]), input: &[u8]) {
     if let Err(panic) = catch_unwind(|| play(input)) {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-input"));
@@ -53,7 +52,7 @@ fn play_one(target: &str, play: fn(&[u8]), input: &[u8]) {
     }
 }
 
-/// Changes an input in one to four places, or lets it go on as the other.
+/// Changes an input in one to four places, or continues it with the other.
 fn changed(input: &[u8], other: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..random.usize(1..=4) {

@@ -1,10 +1,11 @@
-//! Clients of all dialects on one server, each with any bytes, and with lists of what the others
-//! have stored: the server answers the next client all the same.
+//! Clients of all dialects on one server. Each sends arbitrary bytes, or asks for a list of the
+//! records that the others have stored. Invariant: the server still answers the next client.
 //!
 //!     step = dialect(1) | len(1) | bytes(len)
 //!
-//! `dialect` modulo 16 chooses what a connection sends: the bytes as they are, or a request of a
-//! dialect whose key they are (of a length that the first byte chooses), or one of the lists.
+//! `dialect` modulo 16 chooses the request of a connection: the bytes as they are, a request of a
+//! dialect with the bytes as its key (of a length that the first byte chooses), or one of the
+//! lists.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -18,9 +19,9 @@ use todana_server::{
     ServerOptions,
 };
 
-/// Lengths at which dialects, or their buffers, come to an end.
+/// Lengths next to the limits of dialects and of their buffers.
 const LENS: [usize; 16] = [0, 1, 2, 7, 186, 187, 188, 249, 250, 251, 253, 255, 256, 4096, 65535, 65536];
-/// Requests in one input; more would only repeat what they do.
+/// The requests played from one input. More would only repeat their effects.
 const STEPS_MAX: usize = 24;
 
 /// Plays one input.
@@ -42,7 +43,7 @@ pub(crate) fn play(input: &[u8]) {
     ask(b"flush_all\r\n");
 }
 
-/// What a connection sends.
+/// Returns the request of a connection.
 fn request(dialect: u8, bytes: &[u8]) -> Vec<u8> {
     let key = &key(bytes)[..];
     let mut out = Vec::new();
@@ -93,7 +94,7 @@ fn request(dialect: u8, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The bytes behind the first, over and over, to the length that the first chooses.
+/// Repeats the bytes after the first one, up to the length that the first one chooses.
 fn key(bytes: &[u8]) -> Vec<u8> {
     let [choice, pattern @ ..] = bytes else { return Vec::new() };
     let pattern = if pattern.is_empty() { &[*choice][..] } else { pattern };
@@ -107,12 +108,11 @@ fn call(name: &str, pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     out
 }
 
-/// Sends this on a connection of its own, and reads until the server closes it or has no more to
-/// say.
+/// Sends a request on a new connection, and reads until the server closes it or stays silent.
 fn ask(request: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address()).expect("the server takes connections");
     let mut answer = Vec::new();
-    // The server may close at once what is no request.
+    // The server may close at once if this is not a request.
     let _ = stream.write_all(request);
     let _ = stream.shutdown(Shutdown::Write);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
@@ -120,7 +120,7 @@ fn ask(request: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The one server, which lives as long as the process.
+/// Returns the address of the one server, which lives as long as the process.
 fn address() -> SocketAddr {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     *SERVER.get_or_init(|| {

@@ -1,8 +1,8 @@
-//! Whole sessions against a naive model: what a client sends, what must come back.
+//! Complete sessions against a naive model, which maps each request to the expected reply.
 //!
-//! The model is written from the protocol, not from the code: a map of plain items, an `if` for
-//! each sentence. It knows one thing of the design: versions count up from 1, and a record gets one
-//! when one is first shown.
+//! The model is written from the protocol, not from the code: a map of plain items, and an `if` for
+//! each sentence of the protocol. It knows one thing of the design: versions count up from 1, and a
+//! record gets its version when the version is first shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use todana_protocol::memcached::{
 const START: u64 = 1_700_000_000;
 const THIRTY_DAYS: i64 = 2_592_000;
 
-/// One step of a session, read from arbitrary bytes.
+/// One step of a session, decoded from arbitrary bytes.
 #[derive(Clone, Debug)]
 enum Operation {
     Get(Vec<u8>, bool),
@@ -132,7 +132,7 @@ fn value_of(choice: usize) -> Vec<u8> {
 struct Item {
     value: Vec<u8>,
     flags: u32,
-    /// The second from which it is gone.
+    /// The second from which the item is expired.
     gone_at: Option<u64>,
     version: u64,
     stale: bool,
@@ -201,7 +201,7 @@ impl Model {
         let Some(old) = digits.parse::<u64>().ok().filter(|_| is_number) else { return Some(Err(())) };
         let new = if up { old.wrapping_add(by) } else { old.saturating_sub(by) };
         let len = item.value.len();
-        // A number that has room stays in place, and so do its marks; one that grows is a new item.
+        // A number that fits is changed in place and keeps its marks. A longer one is a new item.
         let in_place = new.to_string().len() <= len;
         *item = Item {
             value: format!("{new:<len$}").into_bytes(),
@@ -213,7 +213,7 @@ impl Model {
         Some(Ok(new))
     }
 
-    /// The request and its reply.
+    /// Returns the bytes of the request and of its expected reply.
     fn play(&mut self, operation: &Operation) -> (Vec<u8>, Vec<u8>) {
         let (mut request, mut reply) = (Vec::new(), Vec::new());
         let line = |reply: &mut Vec<u8>, text: &str| {
@@ -273,7 +273,7 @@ impl Model {
             }
             Operation::Cas { key, value, fresh } => {
                 let value = value_of(value);
-                // Either the version that was shown, or one that never was.
+                // Either the version that was shown, or a version that never was.
                 let stored = self.item(key).map(|item| item.version);
                 let asked = if fresh {
                     stored.filter(|&version| version != 0).unwrap_or(u64::MAX)
@@ -537,7 +537,7 @@ impl Session {
     }
 }
 
-/// Plays a session read from arbitrary bytes on both; panics where they differ.
+/// Plays a session on both. Panics if the replies differ.
 pub(crate) fn check(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let mut model = Model { now: START, ..Model::default() };
@@ -554,7 +554,7 @@ pub(crate) fn check(bytes: &[u8]) {
         let (request, expected) = model.play(&operation);
         history.push(format!("{operation:?}"));
         let mut got = Vec::new();
-        // Cut somewhere: a session does not care how its bytes arrive.
+        // Cut in the middle, because a session must not depend on how its bytes arrive.
         let cut = request.len() / 2;
         session.feed(&request[..cut], &mut got);
         session.feed(&request[cut..], &mut got);

@@ -1,38 +1,39 @@
-//! The machine's file system, with a test's say in what is done to it.
+//! The machine's file system, with hooks for a test.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::io::{self, IoSlice};
 use std::path::Path;
 use todana_engine::disk::{Disk, File, SharedMemory, SystemDisk};
 
-/// What is done first. Whatever it fails with is what comes of the operation; it may wait, too.
+/// Hooks that run before the operations. The operation fails with the error of its hook. A hook may
+/// wait.
 pub(crate) trait Sway: Clone + Send + Sync + 'static {
-    /// A file is opened.
+    /// Runs before a file is opened.
     fn opens(&self, _: &Path) {}
 
-    /// A file is removed.
+    /// Runs before a file is removed.
     fn removes(&self, _: &Path) {}
 
-    /// Something is written to a file.
+    /// Runs before a write to a file.
     fn writes(&self, _: &[IoSlice<'_>]) -> io::Result<()> {
         Ok(())
     }
 
-    /// A file is synced; it is not where this is false.
+    /// Runs before a sync of a file. Returns false to skip the sync.
     fn syncs(&self) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// So for a directory.
+    /// Runs before a sync of a directory. Returns false to skip the sync.
     fn syncs_directory(&self) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// A directory has been synced.
+    /// Runs after a sync of a directory.
     fn has_synced_directory(&self, _: &Path) {}
 }
 
-/// The file system.
+/// The file system with the hooks.
 #[derive(Clone, Default)]
 pub(crate) struct Swayed<S>(pub(crate) S);
 

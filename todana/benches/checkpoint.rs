@@ -2,8 +2,8 @@
 //!
 //! - `size`: how many bytes does a checkpoint have, plain and compressed, and how long does it take
 //!   to write?
-//! - `load`: how long does a restart take with a checkpoint and a tenth as many log entries, and
-//!   how long do reading and checking alone take?
+//! - `load`: how long does a restart take with a checkpoint of all records and one log entry for
+//!   every ten records, and how long do reading and checking alone take?
 //! - `work`: how much does resident memory grow while a checkpoint is written under full load, and
 //!   how does the latency of sets change?
 //!
@@ -77,7 +77,7 @@ fn open(
     path: &Path,
     compression: CheckpointCompression,
     rests: u32,
-) -> (DataDirectory, Database, todana::Opened) {
+) -> (DataDirectory, Database, todana::OpeningReport) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let seed = seed_of(Arc::new(SystemDisk), path);
     let engine =

@@ -1,18 +1,19 @@
-//! Access times exist only while clients request them (meta flags h and l, `me`): a time on every
-//! record would cost five bytes each, and hardly any client reads them.
+//! Access times, which are stored only while clients request them (meta flags h and l, `me`). A
+//! time in every record would cost five bytes each, and hardly any client reads access times.
 //!
-//! The first request for an access time turns tracking on for the complete database. Tracking ends
-//! an hour after the last request. Earlier accesses are unknown and shown as "never accessed".
+//! The first request for an access time turns tracking on for all records of the database. Tracking
+//! ends an hour after the last such request. Accesses before tracking began are unknown, and such a
+//! record is shown as never accessed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{LastAccess, UnixSeconds};
 
-const KEPT_S: u64 = 3600;
+const TRACKING_S: u64 = 3600;
 
-/// Whether access times are tracked.
+/// The state of access tracking in one database.
 #[derive(Debug, Default)]
 pub(crate) struct AccessTracking {
-    /// The second at which tracking ends; 0 if it was never requested.
+    /// The second at which tracking ends; 0 if no client has requested access times.
     on_until: AtomicU64,
 }
 
@@ -22,8 +23,8 @@ impl AccessTracking {
         now.0 < self.on_until.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn ask(&self, now: UnixSeconds) {
-        let until = now.0 + KEPT_S;
+    pub(crate) fn request(&self, now: UnixSeconds) {
+        let until = now.0 + TRACKING_S;
         if self.on_until.load(Ordering::Relaxed) < until {
             self.on_until.fetch_max(until, Ordering::Relaxed);
         }
@@ -34,8 +35,8 @@ impl AccessTracking {
         self.is_on(now).then_some(LastAccess { at: now, fetched: false })
     }
 
-    /// Returns the access time of a record that is used now in another way than by a read; whether
-    /// it was read before stays.
+    /// Returns the access time of a record that is used now by a command other than a read. The
+    /// record counts as read only if it was read before.
     pub(crate) fn on_use(&self, now: UnixSeconds, before: Option<LastAccess>) -> Option<LastAccess> {
         let fetched = before.is_some_and(|before| before.fetched);
         self.is_on(now).then_some(LastAccess { at: now, fetched })

@@ -12,8 +12,9 @@ use todana_core::{
 /// Any 64-bit number has at most twenty digits.
 const DIGITS_MAX: usize = 20;
 
-/// memcached stores an item above this size in several chunks and never treats it as a number. The
-/// limit also prevents clients from making the server copy a megabyte of padding for each `incr`.
+/// Longest item that can be a number. memcached stores a longer item in several chunks and never
+/// treats it as a number. The limit also prevents clients from making the server copy a megabyte of
+/// padding for each `incr`.
 const ITEM_SIZE_MAX: u64 = 512 << 10;
 
 pub(crate) struct ArithmeticVisitor<'v> {
@@ -77,7 +78,8 @@ impl<'v> ArithmeticVisitor<'v> {
 /// Parses a value as a number: digits, optionally surrounded by blanks.
 fn number(value: &[u8]) -> Option<u64> {
     let digits = value.trim_ascii();
-    // Long runs of zeros are legal; long runs of other digits overflow.
+    // Leading zeros are legal in any number; too many other digits make the parser below report an
+    // overflow.
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -113,12 +115,14 @@ impl Visitor for ArithmeticVisitor<'_> {
             ArithmeticDirection::Increment => stored.wrapping_add(arithmetic.delta),
             ArithmeticDirection::Decrement => stored.saturating_sub(arithmetic.delta),
         };
-        // A shorter number keeps the old length, padded with blanks: memcached overwrites in place,
-        // and clients know that. The marks stay if the number is replaced in place; a longer number
-        // is stored anew.
+        // If the new number has fewer digits, it is padded with blanks to the old length, because
+        // memcached overwrites the item in place and clients expect that. A number of the same
+        // length keeps the marks of the record. A longer number replaces the record, which loses
+        // its marks.
         self.write(value, old.value.len());
         let in_place = self.text.len() == old.value.len();
         let attributes = Attributes {
+            has_value_list: false,
             flags: old.attributes.flags,
             expiry: match arithmetic.touch {
                 Some(ttl) => resolve(ttl, self.now),

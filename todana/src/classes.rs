@@ -1,5 +1,5 @@
-//! Record sizes by which some counters are divided: key + value + 4 if there are flags, as in
-//! [`SizeClass`](todana_core::SizeClass).
+//! Record sizes for the counters by size class: key + value, and 4 more if the record has flags, as
+//! in [`SizeClass`](todana_core::SizeClass).
 
 use todana_core::Record;
 

@@ -16,7 +16,7 @@ pub trait Clock: Send + Sync {
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// Creates a clock that shows this second.
+    /// Creates a clock that stands at this second.
     pub fn new(now: UnixSeconds) -> Self {
         ManualClock(AtomicU64::new(now.0))
     }
@@ -33,7 +33,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A clock that is ahead of another one by a number of seconds.
+/// A clock that is a number of seconds ahead of another clock.
 pub(crate) struct ClockAhead {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seconds: u64,
@@ -45,9 +45,9 @@ impl Clock for ClockAhead {
     }
 }
 
-/// The machine's clock, read at each call (about 20 ns). It takes the time of day when it is first
-/// read in a process and runs evenly from then on: a step of the machine's clock changes no time to
-/// live.
+/// The machine's clock, read at each call (about 20 ns). The first reading in a process determines
+/// the time of day. From then on the clock runs evenly, so a later adjustment of the machine's
+/// clock changes no time to live.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -67,7 +67,8 @@ impl Clock for SystemClock {
 #[derive(Debug)]
 pub struct CachedClock {
     seconds: AtomicU64,
-    /// Seconds ahead of the machine's clock. Changed under the lock, read without it.
+    /// How many seconds this clock is ahead of the machine's clock. Changed only under the lock,
+    /// but read without it.
     ahead: AtomicI64,
     paused: Mutex<bool>,
 }
@@ -85,8 +86,8 @@ impl CachedClock {
     /// Reads the machine's clock.
     pub fn tick(&self) {
         let now = self.machine();
-        // Most ticks fall into the same second; a store would take the cache line from the other
-        // threads.
+        // Most ticks fall into the same second. Storing it again would take the cache line from the
+        // other threads.
         if self.seconds.load(Ordering::Relaxed) != now {
             self.turn();
         }
@@ -97,7 +98,7 @@ impl CachedClock {
         *self.lock() = true;
     }
 
-    /// Lets the clock continue from the second that it shows.
+    /// Resumes the clock from the second at which it was paused.
     pub fn resume(&self) {
         let mut paused = self.lock();
         let shown = self.seconds.load(Ordering::Relaxed);
@@ -113,12 +114,12 @@ impl CachedClock {
         self.seconds.fetch_add(seconds.into(), Ordering::Relaxed);
     }
 
-    /// Shows a new second, unless the clock is paused.
+    /// Moves the clock to a new second, unless it is paused.
     #[cold]
     fn turn(&self) {
         let paused = self.lock();
-        // Computed again, because another thread may have advanced the clock while it held the
-        // lock.
+        // The second is computed again, because another thread may have advanced the clock while it
+        // held the lock.
         if !*paused {
             self.seconds.store(self.machine(), Ordering::Relaxed);
         }

@@ -1,4 +1,5 @@
-//! Counters of events, by worker; some of them also by the size of the record.
+//! Counters of events. Each worker has its own; some counters are also divided by the size of the
+//! record.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,43 +42,44 @@ counters! {
     /// Counts of events since the start or the last reset. The names are those of memcached's
     /// `stats`.
     Counters, Counts;
-    /// Reads, one for each key. Reads that set a new time to live count as touches.
+    /// Keys that were read. A read that sets a new time to live counts as a touch instead.
     cmd_get,
-    /// Storage commands, without those refused for their size or for lack of memory.
+    /// Storage commands. Commands that were refused for their size or for lack of memory do not
+    /// count.
     cmd_set,
-    /// Flushes.
+    /// Flushes of all records.
     cmd_flush,
-    /// Touches, including `gat`, and meta reads that set a new time to live.
+    /// Touches. `gat` and meta reads that set a new time to live are included.
     cmd_touch,
     /// Meta commands of any kind.
     cmd_meta,
     /// Reads that found a record.
     get_hits,
-    /// Reads that found none.
+    /// Reads that found no record.
     get_misses,
     /// Commands of any kind that found an expired record.
     get_expired,
     /// Deletes that found a record.
     delete_hits,
-    /// Deletes that found none.
+    /// Deletes that found no record.
     delete_misses,
     /// Increments that found a record.
     incr_hits,
-    /// Increments that found none.
+    /// Increments that found no record.
     incr_misses,
     /// Decrements that found a record.
     decr_hits,
-    /// Decrements that found none.
+    /// Decrements that found no record.
     decr_misses,
-    /// Compare-and-sets that stored.
+    /// Compare-and-set commands that stored.
     cas_hits,
-    /// Compare-and-sets that found no record.
+    /// Compare-and-set commands that found no record.
     cas_misses,
-    /// Compare-and-sets that found another version.
+    /// Compare-and-set commands that found another version.
     cas_badval,
     /// Touches that found a record.
     touch_hits,
-    /// Touches that found none.
+    /// Touches that found no record.
     touch_misses,
     /// Stores refused for their size.
     store_too_large,
@@ -85,10 +87,11 @@ counters! {
     store_no_memory,
     /// Records stored or created.
     total_items,
-    /// Expired records that commands have removed; those removed to make room are counted by the
-    /// engine.
+    /// Expired records that commands have removed. The engine counts the expired records that it
+    /// removes for room.
     reclaimed,
-    /// Changes refused because the update log or the files of the engine cannot be written.
+    /// Changes that were refused because the update log or the files of the engine cannot be
+    /// written.
     log_refusals,
 }
 
@@ -98,7 +101,7 @@ counters! {
     ClassCounters, ClassCounts;
     /// Reads that found a record.
     get_hits,
-    /// Storage commands, as in [`Counters`].
+    /// Storage commands, counted as in [`Counters`].
     cmd_set,
     /// Deletes that found a record.
     delete_hits,
@@ -106,20 +109,20 @@ counters! {
     incr_hits,
     /// Decrements that found a record.
     decr_hits,
-    /// Compare-and-sets that stored.
+    /// Compare-and-set commands that stored.
     cas_hits,
-    /// Compare-and-sets that found another version.
+    /// Compare-and-set commands that found another version.
     cas_badval,
     /// Touches that found a record.
     touch_hits,
-    /// Records of any command for which there was no memory.
+    /// Stores that any command attempted and for which there was no memory.
     out_of_memory,
-    /// Expired records that commands have removed, and whose memory was freed.
+    /// Expired records that commands have removed.
     reclaimed,
 }
 
-/// The counters of one worker. Only one thread may add to them at a time, so adding causes no
-/// contention; two threads would lose counts.
+/// The counters of one worker. Only one thread at a time may add to them, so adding causes no
+/// contention. If two threads added at once, counts would be lost.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerCounters {
@@ -135,7 +138,7 @@ impl WorkerCounters {
         sum
     }
 
-    /// Counts a failed change if the files refused it.
+    /// Counts a failed change if it failed because the log or the engine's files cannot be written.
     #[cold]
     pub(crate) fn count_refusal(&self, error: &Error) {
         self.counts.log_refusals.add(u64::from(error.is_refused_write()));
@@ -155,8 +158,7 @@ pub(crate) struct WorkerCount(AtomicU64);
 impl WorkerCount {
     #[inline]
     pub(crate) fn add(&self, by: u64) {
-        // A worker, a thread or a transaction has its own counters, so no atomic addition is
-        // needed.
+        // Only one thread adds to a counter, so no atomic addition is needed.
         self.0.store(self.0.load(Ordering::Relaxed) + by, Ordering::Relaxed);
     }
 
@@ -170,8 +172,8 @@ impl WorkerCount {
     }
 }
 
-/// The counters of all workers, and the sums at the last reset. Counters stay after their worker
-/// ends.
+/// The counters of all workers, and the sums at the last reset. The counters of a worker stay after
+/// its end.
 #[derive(Debug, Default)]
 pub(crate) struct CounterRegistry {
     state: Mutex<RegistryState>,

@@ -1,4 +1,4 @@
-//! delete, and the meta commands that delete only in part.
+//! The visitor of delete, and of the meta commands that remove only a part of a record.
 
 use crate::expiry::resolve;
 use crate::versions::{VersionCounter, equals};
@@ -15,7 +15,7 @@ impl Visitor for DeleteVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let Some(old) = old else {
             self.outcome = Reply::NotFound;
-            // Removes nothing, but the update log may need an entry.
+            // There is no record to remove, but the update log may need an entry.
             return Action::Remove;
         };
         let delete = self.delete;
@@ -55,7 +55,7 @@ impl Visitor for DeleteVisitor<'_> {
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {
-        // The record existed but could not be read.
+        // The record existed, but could not be read.
         if now.is_none() {
             self.outcome = Reply::Deleted;
         }

@@ -1,16 +1,19 @@
-//! Expiry: an expired record does not exist for commands. Every visitor and every read is wrapped
-//! for expiry, and for the update log, which receives their changes.
+//! Expiry: makes expired records invisible to commands. Every visitor and every read is wrapped for
+//! this. The wrapper of a visitor also appends its change to the update log.
+//!
+//! The wrapper also shows only the first of several values of a key, and replaces or removes only
+//! the first value, unless the visitor asks for the list.
 
 use crate::classes::plain_size;
 use crate::transaction::EngineView;
 use crate::update_log::{LogChange, LogPosition};
 use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
-/// Returns the expiry for a time to live.
+/// Converts a time to live to an expiry.
 pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
     match ttl {
         Ttl::Never => Expiry::Never,
-        // Long ago, so that the remaining seconds are negative, as memcached shows them.
+        // This second lies long ago, so that the remaining time is negative, as memcached shows it.
         Ttl::Expired => Expiry::At(UnixSeconds(1)),
         Ttl::Seconds(seconds) => Expiry::At(UnixSeconds(now.0 + u64::from(seconds))),
         Ttl::At(at) => Expiry::At(UnixSeconds(at)),
@@ -18,37 +21,42 @@ pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
     }
 }
 
-/// Returns the second at which a record expires as things stand; the end of time if it never does.
+/// Returns the second at which a record expires if it is not accessed again, or the highest number
+/// if it never expires.
 pub(crate) fn deadline(expiry: Expiry) -> u64 {
     expiry.at().map_or(u64::MAX, |at| at.0)
 }
 
-/// Hides expired records from `inner`, and removes those that it visits.
+/// Hides an expired record from the visitor `inner`, and removes the record.
 pub(crate) struct ExpiryVisitor<'v> {
     inner: &'v mut dyn Visitor,
     now: UnixSeconds,
     key: &'v [u8],
     /// The record existed, but had expired.
     pub(crate) met_expired: bool,
-    /// The size of the existing record for its size class; 0 if there was none.
+    /// The size of the existing record, for its size class; 0 if there was no record.
     pub(crate) met_size: usize,
-    /// The expired record is removed, and `inner` changed nothing.
+    /// True if the only change is the removal of the expired record.
     removes_expired: bool,
     view: EngineView<'v>,
-    /// A transaction is open, and nothing was done.
-    pub(crate) turned_away: bool,
-    /// Returns true if records can disappear without an entry in the log.
+    /// True if a transaction was open, so that nothing was done.
+    pub(crate) found_transaction: bool,
+    /// Returns true if the engine may evict records, which is not logged.
     may_evict: &'v dyn Fn() -> bool,
-    /// The change to log when the visit is applied.
+    /// The change that is logged when the visit is applied.
     to_log: ChangeToLog,
-    /// The position after the last entry logged.
+    /// The position after the last entry that was logged.
     pub(crate) logged: Option<LogPosition>,
-    /// Something was changed, with or without a log.
+    /// True if the record was changed, logged or not.
     pub(crate) has_changed: bool,
     puts: bool,
+    /// True if the visitor removed the first of several values, so that a record remains.
+    removes_first: bool,
+    /// The list of values that is stored.
+    list: Vec<u8>,
 }
 
-/// The change of a visit that must be logged.
+/// What a visit must append to the log.
 #[derive(Clone, Copy, PartialEq)]
 enum ChangeToLog {
     Nothing,
@@ -79,16 +87,45 @@ impl<'v> ExpiryVisitor<'v> {
             met_size: 0,
             removes_expired: false,
             view,
-            turned_away: false,
+            found_transaction: false,
             may_evict,
             to_log,
             logged,
             has_changed: false,
             puts: false,
+            removes_first: false,
+            list: Vec::new(),
         }
     }
 
-    /// Returns true if a record was put: created, or in place of another one.
+    /// Shows the first value of a list to the visitor, and applies its action to this value.
+    #[cold]
+    fn visit_first_value<'a>(&'a mut self, old: Record<'a>) -> Action<'a> {
+        let ExpiryVisitor { inner, list, puts, to_log, removes_first, .. } = self;
+        let others = old.values().skip(1);
+        let (now, attributes) = match inner.visit(Some(old.with_first_value())) {
+            Action::Keep => {
+                *to_log = ChangeToLog::Nothing;
+                return Action::Keep;
+            }
+            Action::Retag(attributes) => {
+                let attributes = Attributes { has_value_list: true, access: None, ..attributes };
+                let differs = !differ_only_in_access(old.attributes, attributes);
+                *to_log = if differs { ChangeToLog::Retag } else { ChangeToLog::Nothing };
+                return Action::Retag(attributes);
+            }
+            Action::Put(now) => (Some(now.value), now.attributes),
+            Action::Remove => {
+                *removes_first = true;
+                (None, Attributes { version: 0, ..old.attributes })
+            }
+        };
+        (*puts, *to_log) = (true, ChangeToLog::Put);
+        let left = Record::of_values(now.into_iter().chain(others), attributes, list);
+        left.map_or(Action::Remove, Action::Put)
+    }
+
+    /// Returns true if a record was created or replaced.
     pub(crate) fn has_put(&self) -> bool {
         self.has_changed && self.puts
     }
@@ -98,18 +135,26 @@ impl Visitor for ExpiryVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.met_size = old.map_or(0, |old| plain_size(self.key, &old));
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
-        self.removes_expired = false;
-        self.turned_away = self.view.is_closed();
-        if self.turned_away {
+        (self.removes_expired, self.removes_first) = (false, false);
+        self.found_transaction = self.view.is_closed();
+        if self.found_transaction {
             return Action::Keep;
+        }
+        if let Some(old) = old
+            && old.attributes.has_value_list
+            && !self.met_expired
+            && !self.inner.sees_value_list()
+        {
+            return self.visit_first_value(old);
         }
         if !self.met_expired {
             let action = self.inner.visit(old);
             self.puts = matches!(action, Action::Put(_));
             if let Some(log) = self.view.log {
-                // The record may have been evicted. A client that got "not found" must not find it
-                // after a restart, so the removal is logged too. It is logged here, under the
-                // record's lock, because nothing will be applied.
+                // The record may have been evicted, in which case the log still contains it. The
+                // reply will say that the record does not exist, so a restart must not bring it
+                // back, and the removal is logged too. It is logged here and not in `applied`,
+                // which the engine calls only for changes. The record is locked here, too.
                 if old.is_none() && matches!(action, Action::Remove) && (self.may_evict)() {
                     self.logged =
                         Some(log.append_from(self.view.origin, &LogChange::Remove { key: self.key }));
@@ -127,9 +172,9 @@ impl Visitor for ExpiryVisitor<'_> {
             }
             return action;
         }
-        self.to_log = ChangeToLog::Put;
         match self.inner.visit(None) {
             Action::Put(record) => {
+                self.to_log = ChangeToLog::Put;
                 self.puts = true;
                 Action::Put(record)
             }
@@ -167,6 +212,8 @@ impl Visitor for ExpiryVisitor<'_> {
                 self.logged = Some(log.append_from(self.view.origin, &change));
             }
         }
+        let now = now.filter(|_| !self.removes_first);
+        let now = if self.inner.sees_value_list() { now } else { now.map(Record::with_first_value) };
         self.inner.applied(now);
     }
 }

@@ -1,4 +1,5 @@
-//! The common beginning and end of the headers of our files and streams (docs/format/).
+//! The fields that the headers of our files and streams have in common (docs/format/): the first
+//! fields and the last one.
 //!
 //! ```text
 //! magic (8) | version (4) | header length (4) | database id (16) | server id (4) | ...
@@ -30,19 +31,19 @@ pub(crate) fn write_atomically(
     disk.sync_directory(directory)
 }
 
-/// The beginning of a header of `LEN` bytes.
+/// Describes a header of `LEN` bytes.
 pub(crate) struct HeaderFormat<const LEN: usize> {
     pub(crate) magic: [u8; 8],
     /// The version that is written.
     pub(crate) version: u32,
-    /// The oldest version that is read.
+    /// The oldest version that can be read.
     pub(crate) oldest: u32,
     /// The name of the format, for messages.
     pub(crate) what: &'static str,
 }
 
 impl<const LEN: usize> HeaderFormat<LEN> {
-    /// Returns a header with these first fields; the rest of it is zero.
+    /// Returns a header that contains the common first fields, and otherwise zeros.
     pub(crate) fn begin(&self, identity: &DatabaseIdentity) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&self.magic);
@@ -53,19 +54,19 @@ impl<const LEN: usize> HeaderFormat<LEN> {
         bytes
     }
 
-    /// Returns the identity in an intact header of this format, or the problem as the error.
-    /// `zeros` are the offsets of four bytes each that must be zero.
+    /// Checks a header and returns its identity. The error is a text that states the problem.
+    /// `zeros` are offsets at each of which four bytes must be zero.
     pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<DatabaseIdentity, String> {
         let HeaderFormat { magic, what, .. } = self;
         if bytes[..8] != *magic {
-            return Err(format!("this is no {what}"));
+            return Err(format!("not a {what}"));
         }
         if crc32c::crc32c(&bytes[..LEN - 4]) != four(bytes, LEN - 4) {
             return Err("the checksum of the header differs".into());
         }
         self.check_version(bytes)?;
         if four(bytes, 12) as usize != LEN || zeros.iter().any(|&at| four(bytes, at) != 0) {
-            return Err(format!("the header is not one of version {}", four(bytes, 8)));
+            return Err(format!("the header is not a valid one of version {}", four(bytes, 8)));
         }
         Ok(identity(bytes))
     }
@@ -85,7 +86,7 @@ impl<const LEN: usize> HeaderFormat<LEN> {
     }
 }
 
-/// Returns the header with its checksum in the last bytes.
+/// Returns the header with its checksum in the last four bytes.
 pub(crate) fn sealed<const LEN: usize>(mut bytes: [u8; LEN]) -> [u8; LEN] {
     let crc = crc32c::crc32c(&bytes[..LEN - 4]);
     bytes[LEN - 4..].copy_from_slice(&crc.to_le_bytes());
@@ -98,12 +99,12 @@ pub(crate) fn identity(bytes: &[u8]) -> DatabaseIdentity {
     DatabaseIdentity { server_id: four(bytes, 32), database_id }
 }
 
-/// Returns the number in four bytes.
+/// Returns the number in the four bytes at an offset.
 pub(crate) fn four(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// Returns the number in eight bytes.
+/// Returns the number in the eight bytes at an offset.
 pub(crate) fn eight(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

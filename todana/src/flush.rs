@@ -1,4 +1,5 @@
-//! The one pending flush: a point in time, replaced by any later flush.
+//! The planned flush: the removal of all records at a point in time. Any later flush replaces the
+//! plan.
 
 use crate::update_log::LogChange;
 use parking_lot::{Mutex, MutexGuard};
@@ -10,13 +11,14 @@ const NONE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct PendingFlush {
     at: AtomicU64,
-    /// The time of the last requested flush; `NONE` if there was none.
+    /// The time of the flush that was requested last; `NONE` if there was none.
     last: AtomicU64,
-    /// Locked while all records are removed: requests that find the flush due wait for it.
+    /// Locked while all records are removed. Requests that find the flush due wait for this lock.
     clear_lock: Mutex<()>,
 }
 
-/// Returned by [`PendingFlush::block_changes`].
+/// Prevents clears and changes of the planned flush until it is dropped. Returned by
+/// [`PendingFlush::block_changes`].
 pub(crate) struct FlushGuard<'f> {
     flush: &'f PendingFlush,
     _clearing: MutexGuard<'f, ()>,
@@ -28,12 +30,12 @@ impl FlushGuard<'_> {
     }
 }
 
-/// Returns when a requested flush is due.
+/// Returns the time at which a requested flush is due.
 fn due(at: Ttl, now: UnixSeconds) -> UnixSeconds {
     super::expiry::resolve(at, now).at().unwrap_or(now)
 }
 
-/// Returns true if the flush would have to be planned.
+/// Returns true if a requested flush is not due yet, so that it is planned.
 pub(crate) fn is_in_future(at: Ttl, now: UnixSeconds) -> bool {
     due(at, now) > now
 }
@@ -43,10 +45,10 @@ impl PendingFlush {
         PendingFlush { at: AtomicU64::new(NONE), last: AtomicU64::new(NONE), clear_lock: Mutex::new(()) }
     }
 
-    /// Flushes now or plans to.
+    /// Flushes now, or plans a flush for later.
     ///
-    /// Calls `log` with the change, possibly twice for the same clear. The call is ordered with
-    /// changes of records, but under no other lock.
+    /// Calls `log` with the change, perhaps twice for the same clear. The calls are in the same
+    /// order as the changes of records. No lock of the engine is held during them.
     pub(crate) fn plan(
         &self,
         at: Ttl,
@@ -57,8 +59,8 @@ impl PendingFlush {
         let at = due(at, now);
         self.last.store(at.0.max(now.0), Ordering::Relaxed);
         if at > now {
-            // A clear that runs at this time logs that nothing is planned; this entry must follow
-            // it.
+            // If another thread executes a clear at this time, it logs that no clear is planned.
+            // The entry of this plan must follow that entry.
             let _clearing = self.clear_lock.lock();
             self.at.store(at.0, Ordering::Release);
             log(LogChange::PlanClear { at: Some(at) });
@@ -69,7 +71,7 @@ impl PendingFlush {
         engine.clear(&mut || log(LogChange::Clear))
     }
 
-    /// Restores what a log states.
+    /// Sets the plan that a log or a checkpoint contains.
     pub(crate) fn restore(&self, at: Option<UnixSeconds>) {
         self.at.store(at.map_or(NONE, |at| at.0), Ordering::Release);
     }
@@ -79,12 +81,13 @@ impl PendingFlush {
         FlushGuard { flush: self, _clearing: self.clear_lock.lock() }
     }
 
-    /// Calls `see` with the planned flush, while neither that nor its entry in the log can change.
+    /// Calls `see` with the time of the planned flush. During the call, the plan and its entry in
+    /// the log cannot change.
     pub(crate) fn with_planned<T>(&self, see: impl FnOnce(Option<UnixSeconds>) -> T) -> T {
         see(self.block_changes().planned())
     }
 
-    /// Returns when all records were last flushed, or will be.
+    /// Returns the time of the last flush, or of a flush that is planned.
     pub(crate) fn last(&self) -> Option<UnixSeconds> {
         Some(self.last.load(Ordering::Relaxed)).filter(|&last| last != NONE).map(UnixSeconds)
     }
@@ -94,7 +97,7 @@ impl PendingFlush {
         now.0 >= self.at.load(Ordering::Acquire)
     }
 
-    /// Executes a flush that is due, before any request is processed.
+    /// Executes a flush that is due. Called before each request.
     #[inline]
     pub(crate) fn execute_if_due(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
         if self.is_due(now) {
@@ -106,10 +109,10 @@ impl PendingFlush {
     fn execute(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
         let _clearing = self.clear_lock.lock();
         let due = self.at.load(Ordering::Acquire);
-        // If the engine cannot clear now, the next request tries again.
+        // If the engine cannot remove the records now, the next request tries again.
         if now.0 >= due {
-            // As soon as all records are removed, so that no other thread waits until the memory is
-            // freed.
+            // The engine calls this when all records are removed and before it frees their memory,
+            // so that other threads do not wait for that.
             let _ = engine.clear(&mut || {
                 self.at.store(NONE, Ordering::Release);
                 log(LogChange::Clear);
@@ -124,7 +127,7 @@ mod tests {
     use std::ops::ControlFlow;
     use todana_core::{EngineStatus, Record, ScanPosition, Visitor};
 
-    /// An engine that can only be cleared.
+    /// An engine for tests, of which only `clear` is used.
     #[derive(Default)]
     struct ClearOnlyEngine(AtomicU64);
 
@@ -172,7 +175,7 @@ mod tests {
         assert_eq!([clears_at(999), clears_at(1_000), clears_at(1_000)], [0, 1, 1]);
         flush.plan(Ttl::Seconds(60), at(1_000), &engine, &log).unwrap();
         assert_eq!([clears_at(1_059), clears_at(1_060), clears_at(1_061)], [1, 2, 2]);
-        // A flush executed immediately cancels a planned one.
+        // A flush that is executed at once cancels a planned one.
         flush.plan(Ttl::Seconds(60), at(1_061), &engine, &log).unwrap();
         flush.plan(Ttl::Expired, at(1_062), &engine, &log).unwrap();
         assert_eq!([clears_at(1_062), clears_at(2_000)], [3, 3]);

@@ -1,11 +1,12 @@
-//! Reads: plain ones only read; those that touch, create, win a recache or show a first version are
-//! visits.
+//! The visitor of reads. A plain read only reads. A read is a visit if it sets a time to live,
+//! creates a missing record, wins the right to recompute a stale one, or shows a version that the
+//! record does not have yet.
 
 use crate::access::AccessTracking;
 use crate::expiry::resolve;
 use crate::versions::VersionCounter;
 use todana_core::{
-    Action, Attributes, CommandFamily, Expiry, Get, HitReply, RecacheState, Record, Reply, StaleMarks,
+    Action, Attributes, CommandSyntax, Expiry, Get, HitReply, RecacheState, Record, Reply, StaleMarks,
     UnixSeconds, Visitor,
 };
 
@@ -14,36 +15,38 @@ use todana_core::{
 pub(crate) enum GetOutcome {
     Hit,
     Miss,
-    /// A record was created for the caller to fill.
+    /// A missing record was created, which the client should fill.
     Vivified,
-    /// There was no memory for the record, and the reply says so.
+    /// There was no memory for the new record, and the reply says so.
     Refused,
-    /// The record could not be read, and the reply says so: whether it exists is unknown.
+    /// The record could not be read, and the reply says so. It is unknown whether the record
+    /// exists.
     Unread,
 }
 
-/// Returns true if this read hardly ever changes the record: then a read under the read lock is
-/// enough, unless `plain_hit` finds otherwise.
+/// Returns true if this read rarely changes the record. It then takes only the read lock, unless
+/// `plain_hit` returns `None`.
 #[inline]
 pub(crate) fn is_plain_read(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache_below_s.is_none() && !get.needs.access
 }
 
-/// Returns the hit of a plain read, or `None` if the record must be visited: it is stale and its
-/// recache is not yet won, its expiry slides and this read moves it, or the reply needs a version
-/// and it has none. A client that requests versions requests all of them, so most records have one.
+/// Returns the hit of a plain read, or `None` if the record must be visited: it is stale and no
+/// client recomputes it yet, or this read moves its sliding expiry, or the reply needs a version
+/// and the record has none. A client that requests versions usually requests all of them, so most
+/// records have one.
 #[inline]
 pub(crate) fn plain_hit<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<HitReply<'r>> {
     let StaleMarks { stale, token_sent } = record.attributes.marks;
     let lacks_version = get.needs.version && record.attributes.version == 0;
     let slides = !get.silent && record.attributes.expiry.after_access(now) != record.attributes.expiry;
-    if lacks_version || slides || (stale && !token_sent && get.family == CommandFamily::Meta) {
+    if lacks_version || slides || (stale && !token_sent && get.syntax == CommandSyntax::Meta) {
         return None;
     }
     Some(unchanged(record, now))
 }
 
-/// Returns the hit of a record that stays as it is.
+/// Returns the hit for a record that this read does not change.
 #[inline]
 pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> HitReply<'_> {
     let StaleMarks { stale, token_sent } = record.attributes.marks;
@@ -56,7 +59,7 @@ pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> HitReply<'_> {
     }
 }
 
-/// A read that may write.
+/// The visitor of a read that may change the record.
 pub(crate) struct GetVisitor<'v> {
     pub(crate) get: &'v Get<'v>,
     pub(crate) now: UnixSeconds,
@@ -64,7 +67,8 @@ pub(crate) struct GetVisitor<'v> {
     pub(crate) versions: &'v VersionCounter,
     pub(crate) reply: &'v mut dyn FnMut(Reply<'_>),
     pub(crate) outcome: GetOutcome,
-    /// Memory is scarce: the access time is updated only on a record that already has one.
+    /// True if memory is scarce. The access time is then updated only if the record already has
+    /// one.
     is_tight: bool,
     before: Attributes,
     recache: RecacheState,
@@ -103,14 +107,15 @@ impl<'v> GetVisitor<'v> {
         }));
     }
 
-    /// Returns who recomputes the record: the first reader when it is stale or nearly expired.
+    /// Decides whether this client should recompute the record. The first reader of a record that
+    /// is stale or nearly expired should.
     fn recache(&self, old: &Attributes, expiry: Expiry) -> RecacheState {
         let StaleMarks { stale, token_sent } = old.marks;
         let nearly_expired = match (self.get.recache_below_s, expiry.seconds_left(self.now)) {
             (Some(below), Some(left)) => left < below,
             _ => false,
         };
-        let wanted = self.get.family == CommandFamily::Meta && (stale || nearly_expired);
+        let wanted = self.get.syntax == CommandSyntax::Meta && (stale || nearly_expired);
         RecacheState { won: wanted && !token_sent, stale, token_sent }
     }
 }
@@ -125,6 +130,7 @@ impl Visitor for GetVisitor<'_> {
             self.outcome = GetOutcome::Vivified;
             self.recache = RecacheState { won: true, stale: false, token_sent: false };
             self.before = Attributes {
+                has_value_list: false,
                 flags: 0,
                 expiry: resolve(ttl, self.now),
                 version: self.versions.for_write(self.get.version, self.get.needs.version),

@@ -1,4 +1,4 @@
-//! me: the attributes of a record, for debugging.
+//! The visitor of memcached's `me`, which shows the attributes of a record for debugging.
 
 use crate::versions::VersionCounter;
 use todana_core::{Action, Attributes, Inspect, Record, RecordDetails, Reply, UnixSeconds, Visitor};
@@ -27,7 +27,7 @@ impl Visitor for InspectVisitor<'_> {
             value_len: old.value.len() as u64,
             now: self.now,
         });
-        // The version is shown, so the record has it from now on.
+        // The reply shows the version, so the record must be stored with it.
         if version == attributes.version {
             Action::Keep
         } else {

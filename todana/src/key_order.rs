@@ -1,23 +1,22 @@
-//! Orders of keys other than the order of their bytes. A key is stored after bytes by which it
-//! sorts, and is decoded from there.
-//!
+//! Orders of keys other than the order of their bytes. A key is stored in a form whose bytes have
+//! the required order. The key can be decoded from the stored form.
 //!
 //! ```text
 //! decimal        number | fraction | key
 //! by a sort key  sort key, escaped | key
 //! descending     the complement of every byte, escaped, of the stored form in ascending order
 //!
-//! number   length(1): 0x80 + bytes, or 0x7f - bytes below zero | bytes, big-endian, without leading zeros
+//! number   length(1): 0x80 + bytes, or 0x7f - bytes if negative | bytes, big-endian, no leading zeros
 //! escaped  each byte, 00 as 00 ff | 00 00
 //! ```
 //!
-//! Ordered databases compare bytes: their packed blocks, logs, snapshots and transactions rely on
-//! it. Orders are therefore encoded as bytes, and no decision of a program during a comparison can
-//! damage a database.
+//! The packed blocks, logs, snapshots and transactions of ordered databases rely on comparisons of
+//! bytes. So an order is encoded in the bytes, and no comparison function of a program can damage a
+//! database.
 
 use todana_core::{Error, ErrorKind, Result};
 
-/// An order of keys: one of Kyoto Cabinet's comparators, or one by the program's own sort keys.
+/// An order of keys: one of Kyoto Cabinet's comparators, or by sort keys that the program computes.
 ///
 /// ```
 /// use todana::{Db, KeyOrder, Records};
@@ -34,14 +33,15 @@ use todana_core::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyOrder {
-    /// Descending by bytes (`lexdesc`).
+    /// In descending order of the bytes (`lexdesc`).
     LexicalDescending,
-    /// Ascending by the decimal number at the start of the key, after spaces, with sign and
-    /// fraction; equal numbers by their bytes (`dec`).
+    /// In ascending order of the decimal number at the start of the key. Spaces before the number,
+    /// a sign and a fraction are accepted. Keys with equal numbers are in the order of their bytes
+    /// (`dec`).
     Decimal,
     /// The reverse of `Decimal` (`decdesc`).
     DecimalDescending,
-    /// By a sort key that the program computes for each key ([`KeyOrder::stored_by`]).
+    /// In the order of a sort key that the program computes for each key ([`KeyOrder::stored_by`]).
     BySortKey,
 }
 
@@ -57,8 +57,8 @@ impl KeyOrder {
         }
     }
 
-    /// Returns the stored form of a key, which an ordered database sorts in this order. With
-    /// [`KeyOrder::BySortKey`] the key itself is the sort key.
+    /// Returns the stored form of a key. An ordered database sorts these forms in this order. With
+    /// [`KeyOrder::BySortKey`] the key itself is its sort key.
     pub fn stored(self, key: &[u8]) -> Vec<u8> {
         match self {
             KeyOrder::LexicalDescending => descending(key),
@@ -68,9 +68,9 @@ impl KeyOrder {
         }
     }
 
-    /// Returns the stored form of a key that sorts by a sort key; keys with equal sort keys sort by
-    /// their bytes. A program that later computes another sort key for a key does not find its
-    /// record again.
+    /// Returns the stored form of a key with a sort key. Keys with equal sort keys are in the order
+    /// of their bytes. If a program computes another sort key for the same key later, it does not
+    /// find the record.
     ///
     /// ```
     /// use todana::KeyOrder;
@@ -86,14 +86,14 @@ impl KeyOrder {
         stored
     }
 
-    /// Returns the key with this stored form. Fails with `Invalid` if the form does not belong to
+    /// Returns the key that has this stored form. Fails with `Invalid` if no key has this form in
     /// this order.
     pub fn original(self, stored: &[u8]) -> Result<Vec<u8>> {
         let key = match self {
             KeyOrder::LexicalDescending => ascending(stored),
-            KeyOrder::Decimal => behind_number(stored).map(<[u8]>::to_vec),
+            KeyOrder::Decimal => after_number(stored).map(<[u8]>::to_vec),
             KeyOrder::DecimalDescending => {
-                ascending(stored).and_then(|stored| Some(behind_number(&stored)?.to_vec()))
+                ascending(stored).and_then(|stored| Some(after_number(&stored)?.to_vec()))
             }
             KeyOrder::BySortKey => unescaped(stored).map(|(_, key)| key.to_vec()),
         };
@@ -107,7 +107,7 @@ impl KeyOrder {
     }
 }
 
-/// Encodes bytes so that no result is the beginning of another one, and the order stays.
+/// Encodes bytes so that their order is preserved and no result is a prefix of another one.
 fn escaped(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(bytes.size_hint().0 + 2);
     for byte in bytes {
@@ -120,7 +120,7 @@ fn escaped(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     escaped
 }
 
-/// Returns the decoded bytes and what follows them.
+/// Decodes escaped bytes. Returns them and the bytes after them.
 fn unescaped(mut stored: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut bytes = Vec::new();
     loop {
@@ -139,8 +139,8 @@ fn unescaped(mut stored: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// Returns the complement of the escaped bytes. Their end sorts before everything else, so of two
-/// keys with a common beginning the longer one comes first.
+/// Returns the complement of the escaped bytes. The end mark sorts before everything else, so if
+/// one key is a prefix of another, the longer one comes first.
 fn descending(bytes: &[u8]) -> Vec<u8> {
     let mut stored = escaped(bytes.iter().copied());
     stored.iter_mut().for_each(|byte| *byte = !*byte);
@@ -162,11 +162,11 @@ fn decimal(key: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// The significant digits of a fraction, as in the original.
+/// The number of digits of a fraction that count, as in the original.
 const FRACTION_DIGITS: usize = 15;
 
-/// Returns the number at the start of a key: its whole part, saturated at the limits, and the
-/// digits after the point.
+/// Returns the number at the start of a key: the integer part, limited to the range of the type,
+/// and the digits after the decimal point.
 fn number_of(key: &[u8]) -> (i64, i64) {
     let start = key.iter().position(|&byte| byte > b' ' && byte != 0x7f).unwrap_or(key.len());
     let key = &key[start..];
@@ -188,8 +188,8 @@ fn put_number(number: i64, into: &mut Vec<u8>) {
     into.extend_from_slice(&number.to_be_bytes()[8 - len..]);
 }
 
-/// Returns the bytes after number and fraction.
-fn behind_number(stored: &[u8]) -> Option<&[u8]> {
+/// Returns the bytes after the encoded number and fraction.
+fn after_number(stored: &[u8]) -> Option<&[u8]> {
     let skip = |stored: &'_ [u8]| -> Option<usize> {
         let first = *stored.first()?;
         let len = if first < 0x80 { 0x7f - first } else { first - 0x80 };
@@ -208,7 +208,7 @@ mod tests {
     const ORDERS: [KeyOrder; 3] =
         [KeyOrder::LexicalDescending, KeyOrder::Decimal, KeyOrder::DecimalDescending];
 
-    /// Compares as the comparators of the originals do.
+    /// Compares two keys as the comparators of Kyoto Cabinet do.
     fn compare(order: KeyOrder, one: &[u8], other: &[u8]) -> Ordering {
         let by_number = || number_of(one).cmp(&number_of(other)).then(one.cmp(other));
         match order {

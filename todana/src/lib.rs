@@ -13,10 +13,10 @@
 //! ```
 //! use std::sync::Arc;
 //! use todana::disk::SystemDisk;
-//! use todana::{Database, EngineOptions, Name, SystemClock};
+//! use todana::{Database, EngineOptions, DatabaseName, SystemClock};
 //! use todana_core::{Get, Operation, Reply, Store};
 //!
-//! let name = Name::parse("mem:hash")?;
+//! let name = DatabaseName::parse("mem:hash")?;
 //! let engine = name.open_engine(Arc::new(SystemDisk), EngineOptions::default())?;
 //! let database = Database::new(engine, Arc::new(SystemClock));
 //! let worker_counters = database.worker_counters();
@@ -66,9 +66,11 @@ mod restoration;
 mod salvage;
 mod store;
 mod sweep;
+pub mod table;
 mod touch;
 mod transaction;
 pub mod tsv;
+pub mod tyrant;
 pub mod update_log;
 mod upkeep;
 mod versions;
@@ -78,9 +80,10 @@ pub use todana_engine::{ExaminedTree, disk};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, WorkerCounters};
 pub use data_directory::{
-    DataDirectory, DataOptions, Newest, Opened, Progress, Verified, refuse_overlap, seed_of, verify,
+    DataDirectory, DataOptions, LoadProgress, NewestCheckpoint, OpeningReport, VerificationReport,
+    refuse_overlap, seed_of, verify,
 };
-pub use database::{Database, Overwrite};
+pub use database::{Database, OverwriteVisitor};
 pub use db::{
     Db, DbOptions, DumpedValues, IterKeys, IterRecords, KeySymbols, LoadSummary, MergePolicy, RecordCursor,
     RecordIter, Snapshot,
@@ -91,19 +94,20 @@ pub use kyoto::IncrementOrigin;
 pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
 pub use open::contents::{begins_at, holds_hash};
 pub use open::{
-    DataPurpose, EngineOptions, Kind, LoadedData, Name, OpenDatabase, OpenOptions, Storage, Tuning,
+    DataPurpose, DatabaseKind, DatabaseName, DatabaseStorage, DatabaseTuning, EngineOptions, LoadedData,
+    OpenDatabase, OpenOptions,
 };
 pub use records::{CompareOutcome, OwnedRecord, Records, RecordsHandle, ScanDirection, UpdateAction};
-pub use restoration::{RestoreInto, RestoreOptions, Restored, restore};
-pub use salvage::{Damage, Salvaged, salvage};
-pub use sweep::{Round, Sweeps};
+pub use restoration::{RestorationReport, RestoreInto, RestoreOptions, restore};
+pub use salvage::{FoundDamage, SalvageReport, salvage};
+pub use sweep::{SweepCounters, SweepRound};
 pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 pub use transaction::{Transaction, TransactionHolder};
-pub use upkeep::{TICK, Upkeep};
+pub use upkeep::{DatabaseUpkeep, TICK};
 
-/// Runs the programs of the guide as tests.
+/// Compiles and runs the programs in the guide as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/embedding.md")]
 struct Guide;

@@ -1,11 +1,11 @@
-//! Long values are copied outside of the engine's locks, piece by piece, into the engine's own
-//! memory, which it then uses directly.
+//! Copies long values outside of the engine's locks, piece by piece, to memory of the engine, which
+//! then stores them without another copy.
 
 use crate::Database;
 use todana_core::{Record, Result, SharedBytes};
 
-/// Joins the pieces in the engine's own memory. Fails with `Full` if there is none, and with
-/// `Invalid` if the engine has no such memory.
+/// Copies pieces one after another to memory of the engine. Fails with `Full` if no memory is left,
+/// and with `Invalid` if the engine offers none.
 pub(crate) fn gather(database: &Database, pieces: &[&[u8]]) -> Result<SharedBytes> {
     let total = pieces.iter().map(|piece| piece.len()).sum();
     let mut buffer = database.buffer(total)?;
@@ -19,7 +19,7 @@ pub(crate) fn gather(database: &Database, pieces: &[&[u8]]) -> Result<SharedByte
     Ok(buffer.into_shared())
 }
 
-/// Fills `room` with the bytes of all pieces from `skip` on.
+/// Fills `room` with the bytes of all pieces, from the offset `skip` on.
 fn copy(pieces: &[&[u8]], mut skip: usize, mut room: &mut [u8]) {
     for piece in pieces {
         let rest = &piece[skip.min(piece.len())..];
@@ -30,14 +30,15 @@ fn copy(pieces: &[&[u8]], mut skip: usize, mut room: &mut [u8]) {
     }
 }
 
-/// A value as it was seen, to detect later changes.
+/// A value as it was seen at some time, by which later changes are detected.
 pub(crate) enum SeenValue {
     Long(SharedBytes),
     Short(Vec<u8>),
 }
 
 impl SeenValue {
-    /// Returns `None` for a value whose copy would be long.
+    /// Notes the value of a record. Returns `None` if that would need a copy longer than
+    /// `short_max`.
     pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<SeenValue> {
         match record.shared {
             Some(shared) => Some(SeenValue::Long(SharedBytes::clone(shared))),
@@ -53,8 +54,7 @@ impl SeenValue {
         }
     }
 
-    /// Returns true if the record still has this value. Costs at most the comparison of a short
-    /// value.
+    /// Returns true if the record still has this value. Compares the bytes of a short value only.
     pub(crate) fn is_of(&self, record: Record<'_>) -> bool {
         match self {
             SeenValue::Long(seen) => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),

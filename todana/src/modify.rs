@@ -1,10 +1,10 @@
-//! Modifications of a record by its value: appended pieces, swaps, sums in other forms than
-//! memcached's, taken records.
+//! The visitor of modifications that depend on the old value: appended pieces, swaps, Kyoto's sums,
+//! and records that are removed and returned.
 
 use crate::expiry::resolve;
 use crate::kyoto::IncrementOrigin;
 use todana_core::{
-    Action, Attributes, HitReply, Modification, Modify, RecacheState, Record, Reply, UnixSeconds, Visitor,
+    Action, Attributes, HitReply, Modify, RecacheState, Record, Reply, UnixSeconds, ValueChange, Visitor,
 };
 use todana_protocol::memcached::plugin::number;
 
@@ -12,12 +12,12 @@ pub(crate) struct ModifyVisitor<'v> {
     modify: &'v Modify<'v>,
     now: UnixSeconds,
     outcome: Reply<'static>,
-    /// The value to store, or the value of the record that was taken.
+    /// The new value. If the record is removed, the value that it had.
     value: Vec<u8>,
     taken: Option<Attributes>,
 }
 
-/// The decision of a modification; the new value is in the visitor's buffer.
+/// The decision about the record. A new value is in the visitor's buffer.
 enum NewValue {
     Keep,
     Put,
@@ -45,18 +45,18 @@ impl<'v> ModifyVisitor<'v> {
         let value = old.map(|record| record.value);
         self.value.clear();
         let (outcome, new) = match self.modify.change {
-            Modification::Append(piece) => {
+            ValueChange::Append(piece) => {
                 self.value.extend_from_slice(value.unwrap_or_default());
                 self.value.extend_from_slice(piece);
                 (Reply::Stored(Default::default()), NewValue::Put)
             }
-            Modification::Swap { old, .. } if value != old => (Reply::Exists, NewValue::Keep),
-            Modification::Swap { new: None, .. } => (Reply::Done, NewValue::Remove),
-            Modification::Swap { new: Some(new), .. } => {
+            ValueChange::Swap { old, .. } if value != old => (Reply::Exists, NewValue::Keep),
+            ValueChange::Swap { new: None, .. } => (Reply::Done, NewValue::Remove),
+            ValueChange::Swap { new: Some(new), .. } => {
                 self.value.extend_from_slice(new);
                 (Reply::Done, NewValue::Put)
             }
-            Modification::AddInteger { delta, initial, overwrites } => {
+            ValueChange::AddInteger { delta, initial, overwrites } => {
                 match origin(initial, overwrites).sum(value, delta) {
                     Ok(sum) => {
                         self.value.extend_from_slice(&sum.sum.to_be_bytes());
@@ -65,7 +65,7 @@ impl<'v> ModifyVisitor<'v> {
                     Err(_) => (Reply::NotStored, NewValue::Keep),
                 }
             }
-            Modification::AddReal { delta, initial, overwrites } => {
+            ValueChange::AddReal { delta, initial, overwrites } => {
                 match origin(initial, overwrites).sum(value, delta) {
                     Ok(sum) => {
                         self.value.extend_from_slice(&sum.sum.to_bytes());
@@ -74,7 +74,7 @@ impl<'v> ModifyVisitor<'v> {
                     Err(_) => (Reply::NotStored, NewValue::Keep),
                 }
             }
-            Modification::AddDecimal { delta, suffix_len } => match value {
+            ValueChange::AddDecimal { delta, suffix_len } => match value {
                 None => (Reply::NotFound, NewValue::Keep),
                 Some(value) => {
                     let (text, suffix) =
@@ -85,7 +85,7 @@ impl<'v> ModifyVisitor<'v> {
                     (Reply::Integer(sum), NewValue::Put)
                 }
             },
-            Modification::Take => {
+            ValueChange::Take => {
                 self.taken = old.map(|record| record.attributes);
                 self.value.extend_from_slice(value.unwrap_or_default());
                 (Reply::Miss, if old.is_some() { NewValue::Remove } else { NewValue::Keep })
@@ -117,7 +117,8 @@ impl Visitor for ModifyVisitor<'_> {
             NewValue::Remove => Action::Remove,
             NewValue::Put => {
                 let before = old.map(|record| record.attributes).unwrap_or_default();
-                // A version that was shown must not identify another value.
+                // A client that has seen the old version must notice the new value, so the version
+                // changes.
                 let attributes = match self.modify.ttl {
                     Some(ttl) => Attributes {
                         flags: before.flags,

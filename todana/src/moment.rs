@@ -1,9 +1,9 @@
-//! Times in the form that people write: RFC 3339 or Unix seconds. Options accept the form that
-//! messages show.
+//! Formats and parses times: RFC 3339 or Unix seconds. Options accept the form that messages use.
 
 const MS_A_DAY: i64 = 86_400_000;
 
-/// Formats Unix time in milliseconds as RFC 3339 in UTC, without a fraction if there is none.
+/// Formats Unix time in milliseconds as RFC 3339 in UTC. Complete seconds are written without a
+/// fraction.
 pub fn text(unix_ms: u64) -> String {
     let unix_ms = i64::try_from(unix_ms).unwrap_or(i64::MAX);
     let (day, ms) = (unix_ms.div_euclid(MS_A_DAY), unix_ms.rem_euclid(MS_A_DAY));
@@ -13,7 +13,7 @@ pub fn text(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// Parses RFC 3339 with an offset, or Unix seconds, to Unix time in milliseconds. The error
+/// Parses RFC 3339 with an offset, or Unix seconds. Returns Unix time in milliseconds. The error
 /// describes the accepted forms.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         return seconds.ok_or_else(|| "out of range".into());
     }
     let unix_ms = rfc3339(text).ok_or(
-        "neither a Unix time in seconds nor a time as 2026-11-21T14:30:00Z or 2026-11-21T15:30:00+01:00",
+        "neither a Unix time in seconds nor a time such as 2026-11-21T14:30:00Z or 2026-11-21T15:30:00+01:00",
     )?;
     u64::try_from(unix_ms).map_err(|_| "a time before 1970".into())
 }
@@ -56,14 +56,14 @@ fn rfc3339(text: &str) -> Option<i64> {
     // A leap second counts as the next second.
     let is_date = (1..=12).contains(&month) && day >= 1 && hour <= 23 && minute <= 59 && second <= 60;
     let days = days_to(year, month, day);
-    // A day that the month does not have converts back to another date.
+    // If the month does not have this day, the number of days converts back to another date.
     if !is_date || date_of(days) != (year, month, day) {
         return None;
     }
     Some(days * MS_A_DAY + ((hour * 60 + minute - offset_min) * 60 + second) * 1000 + ms)
 }
 
-/// Parses numbers with these counts of digits, separated by `between`.
+/// Parses numbers that are separated by `between`. Each must have the number of digits in `digits`.
 fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Option<[i64; N]> {
     let mut found = [0; N];
     let mut parts = text.split(between);
@@ -75,18 +75,18 @@ fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Opt
     parts.next().is_none().then_some(found)
 }
 
-/// Returns the days since 1970-01-01. Years are counted from March, so that a leap day is the last
-/// day of its year.
+/// Returns the number of days since 1970-01-01. Years are counted from March 1, so that the leap
+/// day is the last day of a year.
 fn days_to(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    // 719,468 days lie between March 1 of the year 0 and 1970.
+    // From March 1 of the year 0 to 1970-01-01 there are 719,468 days.
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 
 /// Returns year, month and day.
 fn date_of(days: i64) -> (i64, i64, i64) {
-    // The estimate by the mean length is at most one year off.
+    // This estimate, by the mean length of a year, is wrong by one year at most.
     let mut year = 1970 + days.div_euclid(365);
     while days_to(year, 1, 1) > days {
         year -= (days_to(year, 1, 1) - days).div_euclid(366).max(1);

@@ -1,25 +1,25 @@
-//! Counts of the engine and of the sweep since the last reset. Both count from the start; a reset
-//! stores the counts so far.
+//! The counts of the engine and of the sweep at the last reset. Both count from the start of the
+//! process, so a reset stores the counts so far, and they are subtracted later.
 
-use crate::sweep::Sweeps;
+use crate::sweep::SweepCounters;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use todana_core::EngineStatus;
 
 #[derive(Debug, Default)]
 pub(crate) struct ResetBaseline {
-    at_reset: Mutex<(EngineStatus, Sweeps)>,
+    at_reset: Mutex<(EngineStatus, SweepCounters)>,
 }
 
 impl ResetBaseline {
-    fn at_reset(&self) -> MutexGuard<'_, (EngineStatus, Sweeps)> {
+    fn at_reset(&self) -> MutexGuard<'_, (EngineStatus, SweepCounters)> {
         self.at_reset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn reset(&self, status: EngineStatus, sweeps: Sweeps) {
+    pub(crate) fn reset(&self, status: EngineStatus, sweeps: SweepCounters) {
         *self.at_reset() = (status, sweeps);
     }
 
-    /// Returns the status with counters since the last reset.
+    /// Returns the status with the counts since the last reset.
     pub(crate) fn status(&self, mut now: EngineStatus) -> EngineStatus {
         let before = &self.at_reset().0;
         let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
@@ -38,9 +38,9 @@ impl ResetBaseline {
         now
     }
 
-    pub(crate) fn sweeps(&self, now: Sweeps) -> Sweeps {
+    pub(crate) fn sweeps(&self, now: SweepCounters) -> SweepCounters {
         let before = self.at_reset().1;
-        Sweeps {
+        SweepCounters {
             is_running: now.is_running,
             rounds: now.rounds.saturating_sub(before.rounds),
             seen: now.seen.saturating_sub(before.seen),

@@ -1,4 +1,4 @@
-//! set, add, replace, append, prepend, cas.
+//! The visitor of stores: set, add, replace, append, prepend and cas.
 
 use crate::access::AccessTracking;
 use crate::expiry::resolve;
@@ -9,9 +9,9 @@ use todana_core::{
     StoreMode, StoredReply, UnixSeconds, Visitor,
 };
 
-/// The bytes that memcached adds to key + value when it compares an item with its size limit: 48
-/// for the header, 8 for the CAS ID, one for the end of the key, and two for the line end of the
-/// block; 4 more for flags.
+/// The number of bytes that memcached adds to key + value when it compares an item with its size
+/// limit: 48 for the header, 8 for the CAS ID, one for the end of the key, and two for the line end
+/// of the value; 4 more for flags.
 const ITEM_OVERHEAD: u64 = 59;
 
 /// Returns the size of an item by memcached's rule.
@@ -24,25 +24,25 @@ pub(crate) struct StoreVisitor<'v> {
     pub(crate) now: UnixSeconds,
     pub(crate) tracking: &'v AccessTracking,
     pub(crate) versions: &'v VersionCounter,
-    /// The reply.
+    /// The reply to the client.
     pub(crate) outcome: Reply<'static>,
-    /// The joined value of append and prepend.
+    /// The value that append or prepend has joined.
     joined: Vec<u8>,
     long: LongJoin,
 }
 
-/// The progress of a join with a long result. The result is created outside of the engine's lock,
-/// from the value seen under it.
+/// The state of an append or prepend with a long result. The result is assembled outside of the
+/// record's lock, from a value that was seen under the lock.
 #[derive(Default)]
 pub(crate) enum LongJoin {
-    /// No long join is needed.
+    /// The result is short, or was not needed so far.
     #[default]
     None,
-    /// The join must be made, with this value.
+    /// The result must be assembled from this value.
     Wanted(SeenValue),
-    /// The join was made. It is valid while the record still has that value.
+    /// The result was assembled from this value. It is valid while the record still has the value.
     Made(SeenValue, SharedBytes),
-    /// The join must be made under the lock.
+    /// The result must be assembled under the lock.
     UnderLock,
 }
 
@@ -64,10 +64,10 @@ impl<'v> StoreVisitor<'v> {
         }
     }
 
-    /// Returns the value that was seen if a join must be made outside of the lock.
+    /// Returns the value that was seen, if the result must be assembled outside of the lock.
     #[inline]
     pub(crate) fn take_wanted(&mut self) -> Option<SeenValue> {
-        // Rarely true, so check without moving anything.
+        // This is rarely true, so it is checked before anything is moved.
         if !matches!(self.long, LongJoin::Wanted(_)) {
             return None;
         }
@@ -77,12 +77,12 @@ impl<'v> StoreVisitor<'v> {
         }
     }
 
-    /// Prepares the next visit with this state of the join.
+    /// Sets the state for the next visit.
     pub(crate) fn go_on(&mut self, long: LongJoin) {
         self.long = long;
     }
 
-    /// Returns the pieces of append and prepend in order.
+    /// Returns the pieces of an append or prepend in their order.
     pub(crate) fn pieces<'p>(store: &Store<'p>, old: &'p [u8]) -> [&'p [u8]; 2] {
         match store.mode {
             StoreMode::Append => [old, store.value],
@@ -98,6 +98,7 @@ impl<'v> StoreVisitor<'v> {
     /// Returns the attributes that the request specifies.
     fn attributes(&self) -> Attributes {
         Attributes {
+            has_value_list: false,
             flags: self.store.flags,
             expiry: resolve(self.store.ttl, self.now),
             version: self.versions.for_write(self.store.version, self.store.needs.version),
@@ -177,7 +178,7 @@ impl Visitor for StoreVisitor<'_> {
         let Some(old) = old else { return self.visit_absent() };
         if self.store.mode == StoreMode::Add {
             self.outcome = Reply::NotStored;
-            // A failed add still counts as an access, although nothing was read.
+            // A failed add counts as an access, although the client did not receive the value.
             let before = old.attributes;
             let access = self.tracking.on_use(self.now, before.access).or(before.access);
             let after = Attributes { access, expiry: before.expiry.after_access(self.now), ..before };
@@ -191,8 +192,8 @@ impl Visitor for StoreVisitor<'_> {
             if !(replaces && self.store.stale_if_older && self.versions.is_older(wanted, stored)) {
                 return self.keep(Reply::Exists);
             }
-            // The new value is older than the existing one, but better than none: it is stored as
-            // stale, with the remaining lifetime of the existing one.
+            // The new value is older than the existing one, but the existing one is stale. So the
+            // new value is stored as stale, with the remaining time to live of the existing one.
             let marks = StaleMarks { stale: true, token_sent: old.attributes.marks.token_sent };
             let attributes = Attributes {
                 expiry: old.attributes.expiry.after_access(self.now),

@@ -1,11 +1,11 @@
-//! The sweep for expired records that no request has found: rounds over all records, in small
-//! steps.
+//! The sweep: removes expired records that no request has found, in rounds over all records and in
+//! small steps.
 //!
-//! A round begins when it may find something: `earliest` is no later than any expiry that was
-//! stored since the last round, or that the last round found and left. So a database whose records
-//! all live for hours is not scanned. The sweep need not be exact, because expired records are
-//! never shown. A record that a round misses, because the engine grew meanwhile, is found by a
-//! later round.
+//! A round starts only if it may find an expired record. For this, `earliest` holds a time that is
+//! not later than the expiry of any live record, as far as the sweep knows them. So a database
+//! whose records all live for hours is not scanned in the meantime. The sweep need not be exact,
+//! because expired records are never shown. If a round misses a record because the engine grew
+//! during the round, a later round finds that record.
 
 use crate::expiry::{deadline, resolve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,87 +13,91 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use todana_core::{Engine, Expiry, ScanPosition, SweepAim, Ttl, UnixSeconds};
 
-/// Records between two readings of the clock, some tens of microseconds.
+/// The number of records between two readings of the clock. They take some tens of microseconds.
 const STEP_RECORDS: usize = 2048;
-/// Shortest time between the beginnings of two rounds ...
-const ROUND: Duration = Duration::from_secs(1);
-/// ... and longest time while any record has an expiry, for records that earlier rounds missed.
-const ROUND_LATEST: Duration = Duration::from_secs(30);
-/// The duration of a step ...
-const WORK: Duration = Duration::from_micros(900);
-/// ... and of the rest after it, as a multiple of the step, so that the sweep takes less than 1 %
-/// of a core ...
-const REST: u32 = 105;
-/// ... unless at least one of this number of records was expired: then there is memory to gain.
-const WORTHWHILE: u64 = 8;
-/// The longest time that a write without room spends on removing expired records.
-const RELIEF: Duration = Duration::from_millis(1);
+/// The shortest time between the starts of two rounds.
+const ROUND_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// The longest time between the starts of two rounds while any record has an expiry. These rounds
+/// find records that earlier rounds missed.
+const ROUND_INTERVAL_MAX: Duration = Duration::from_secs(30);
+/// The duration of a step.
+const STEP_TIME: Duration = Duration::from_micros(900);
+/// The pause after a step, as a multiple of `STEP_TIME`, so that the sweep takes less than 1 % of a
+/// core.
+const PAUSE_FACTOR: u32 = 105;
+/// If at least one of this number of records was expired, the next step follows without a pause,
+/// because the sweep then frees much memory.
+const EXPIRED_ONE_IN: u64 = 8;
+/// The longest time that a write spends on removing expired records when it finds no room.
+const RELIEF_TIME: Duration = Duration::from_millis(1);
 
 const NEVER: u64 = u64::MAX;
 
-/// The result of a round.
+/// The result of one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Round {
-    /// Time from the start of the previous round to the start of this one; zero for the first.
+pub struct SweepRound {
+    /// Time from the start of the previous round to the start of this round; zero for the first
+    /// round.
     pub since_last: Duration,
-    /// Time from its start to its end, including its rests.
+    /// Time from the start of the round to its end, with all pauses.
     pub elapsed: Duration,
-    /// Number of records that it visited.
+    /// Number of records that the round visited.
     pub seen: u64,
-    /// Number of those that it removed.
+    /// Number of records that the round removed.
     pub removed: u64,
 }
 
 /// The work of the sweep since the start or the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sweeps {
-    /// A round is under way.
+pub struct SweepCounters {
+    /// True if a round is in progress or requested.
     pub is_running: bool,
-    /// Number of rounds that were begun.
+    /// Number of rounds that were started.
     pub rounds: u64,
     /// Number of records visited.
     pub seen: u64,
-    /// Number of those that were removed as expired, without those removed by a write that needed
-    /// memory.
+    /// Number of records that the rounds removed as expired. Records removed by a write that needed
+    /// memory do not count.
     pub removed: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Sweep {
-    /// A round was requested, whether or not it could find something.
+pub(crate) struct ExpirySweep {
+    /// A round was requested, even if no record is known to be expired.
     wanted: AtomicBool,
     is_running: AtomicBool,
     rounds: AtomicU64,
     seen: AtomicU64,
     removed: AtomicU64,
-    /// No expiry stored since the last round began, or left by it, is earlier.
+    /// The earliest expiry that was stored since the last round began, or that the last round found
+    /// and left.
     earliest: AtomicU64,
-    /// Records removed since the start, by any thread.
-    gone: AtomicU64,
-    state: Mutex<State>,
+    /// Number of records removed since the start, by any thread.
+    removed_total: AtomicU64,
+    state: Mutex<SweepState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SweepState {
     /// The position at which the round in progress continues.
     place: Option<ScanPosition>,
     running: bool,
     started: Option<Instant>,
-    /// The earliest expiry that this round found and left.
+    /// The earliest expiry of the live records that this round has found.
     earliest: u64,
-    /// Records visited and removed in this round.
+    /// Numbers of records visited and removed in this round.
     seen: u64,
     removed: u64,
     since_last: Duration,
-    /// The last completed round, until it is returned.
-    finished: Option<Round>,
-    /// No step is made before this time.
-    rests_until: Option<Instant>,
+    /// The last completed round, until [`ExpirySweep::take_round`] has returned it.
+    finished: Option<SweepRound>,
+    /// The end of the current pause.
+    paused_until: Option<Instant>,
 }
 
-impl State {
+impl SweepState {
     fn finish(&mut self) {
-        self.finished = Some(Round {
+        self.finished = Some(SweepRound {
             since_last: self.since_last,
             elapsed: self.started.map_or(Duration::ZERO, |started| started.elapsed()),
             seen: self.seen,
@@ -102,9 +106,9 @@ impl State {
     }
 }
 
-impl Sweep {
-    pub(crate) fn new() -> Sweep {
-        let state = State {
+impl ExpirySweep {
+    pub(crate) fn new() -> ExpirySweep {
+        let state = SweepState {
             place: None,
             running: false,
             started: None,
@@ -113,30 +117,30 @@ impl Sweep {
             removed: 0,
             since_last: Duration::ZERO,
             finished: None,
-            rests_until: None,
+            paused_until: None,
         };
-        Sweep {
+        ExpirySweep {
             wanted: AtomicBool::new(false),
             is_running: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             earliest: AtomicU64::new(NEVER),
-            gone: AtomicU64::new(0),
+            removed_total: AtomicU64::new(0),
             state: Mutex::new(state),
         }
     }
 
-    /// Requests a round, which begins with the next step or after the round in progress: that one
-    /// may have passed records that have expired since.
-    pub(crate) fn want(&self) {
+    /// Requests a round. It starts with the next step, or after a round in progress, because that
+    /// round may have passed records that have expired since.
+    pub(crate) fn request_round(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn counts(&self) -> Sweeps {
+    pub(crate) fn counts(&self) -> SweepCounters {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let is_wanted = self.wanted.load(Ordering::Relaxed);
-        Sweeps {
+        SweepCounters {
             is_running: is_wanted || self.is_running.load(Ordering::Relaxed),
             rounds: get(&self.rounds),
             seen: get(&self.seen),
@@ -144,71 +148,71 @@ impl Sweep {
         }
     }
 
-    /// Takes note of a time to live that a record was given. Must be called after the record was
-    /// stored: a round that begins in between would forget the note and miss the record.
+    /// Notes the time to live of a record. Must be called after the record was stored. If a round
+    /// started between the note and the store, the round would clear the note and miss the record.
     #[inline]
-    pub(crate) fn note(&self, ttl: Ttl, now: UnixSeconds) {
+    pub(crate) fn note_ttl(&self, ttl: Ttl, now: UnixSeconds) {
         if ttl != Ttl::Never {
             self.note_expiry(resolve(ttl, now));
         }
     }
 
-    /// Takes note of an expiry that a record was given.
+    /// Notes the expiry of a record, as [`note_ttl`](Self::note_ttl) does.
     #[inline]
     pub(crate) fn note_expiry(&self, expiry: Expiry) {
         let at = deadline(expiry);
-        // Rarely true, because most expiries are later than others that are still ahead.
+        // This is rarely true, because most records expire later than some other live record.
         if at < self.earliest.load(Ordering::Relaxed) {
             self.earliest.fetch_min(at, Ordering::Relaxed);
         }
     }
 
-    /// Makes one step. Returns true if another step at once is worthwhile.
+    /// Does one step. Returns true if another step should follow at once.
     pub(crate) fn step(&self, engine: &dyn Engine, now: UnixSeconds) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
         let began = Instant::now();
-        if state.rests_until.is_some_and(|until| began < until) {
+        if state.paused_until.is_some_and(|until| began < until) {
             return false;
         }
         if !state.running {
             let age = state.started.map_or(Duration::MAX, |started| began - started);
-            let is_due = age >= ROUND && self.has_something(&state, now)
-                || age >= ROUND_LATEST && state.earliest != NEVER
+            let is_due = age >= ROUND_INTERVAL_MIN && self.may_find_expired(&state, now)
+                || age >= ROUND_INTERVAL_MAX && state.earliest != NEVER
                 || self.wanted.load(Ordering::Relaxed);
             if !is_due {
                 return false;
             }
             self.begin(&mut state, began);
         }
-        let (removed, seen) = self.work(&mut state, engine, SweepAim::Tidiness, now, WORK, |_| false);
+        let (removed, seen) = self.work(&mut state, engine, SweepAim::Tidiness, now, STEP_TIME, |_| false);
         self.removed.fetch_add(removed, Ordering::Relaxed);
-        let is_worthwhile = removed * WORTHWHILE > seen;
-        state.rests_until = (!is_worthwhile).then(|| began + began.elapsed() * REST);
+        let is_worthwhile = removed * EXPIRED_ONE_IN > seen;
+        state.paused_until = (!is_worthwhile).then(|| began + began.elapsed() * PAUSE_FACTOR);
         state.running && is_worthwhile
     }
 
-    /// Returns the number of records removed so far, by any thread. A higher number than before a
-    /// write found no room means that there is room now, even if this thread finds nothing to
-    /// remove.
+    /// Returns the number of records removed so far, by any thread. A writer that found no room can
+    /// compare two results: if the number has grown, there is room now, even if the writer itself
+    /// finds nothing to remove.
     #[inline]
-    pub(crate) fn gone(&self) -> u64 {
-        self.gone.load(Ordering::Acquire)
+    pub(crate) fn removed_total(&self) -> u64 {
+        self.removed_total.load(Ordering::Acquire)
     }
 
-    /// Removes some expired records, if there are any, for a write that found no room.
+    /// Removes expired records for a write that found no room, if there are any.
     pub(crate) fn relieve(&self, engine: &dyn Engine, now: UnixSeconds) {
         let mut state = self.lock();
         let began = Instant::now();
-        // Records that the round in progress has passed may have expired since, so a second round
-        // may be needed.
+        // Records that the current round has already passed may have expired since, so a second
+        // round may be needed.
         for _ in 0..2 {
             if !state.running {
-                if !self.has_something(&state, now) {
+                if !self.may_find_expired(&state, now) {
                     break;
                 }
                 self.begin(&mut state, began);
             }
-            let left = RELIEF.saturating_sub(began.elapsed());
+            let left = RELIEF_TIME.saturating_sub(began.elapsed());
             let (removed, _) =
                 self.work(&mut state, engine, SweepAim::Room, now, left, |removed| removed > 0);
             if removed > 0 {
@@ -217,26 +221,26 @@ impl Sweep {
         }
     }
 
-    /// Returns the last completed round, once.
-    pub(crate) fn take_round(&self) -> Option<Round> {
+    /// Returns the last completed round, unless it was returned before.
+    pub(crate) fn take_round(&self) -> Option<SweepRound> {
         self.state.try_lock().ok()?.finished.take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SweepState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a round could find something.
-    fn has_something(&self, state: &State, now: UnixSeconds) -> bool {
+    /// Returns true if a round may find an expired record.
+    fn may_find_expired(&self, state: &SweepState, now: UnixSeconds) -> bool {
         state.removed > 0 || self.earliest.load(Ordering::Relaxed) <= now.0
     }
 
-    fn begin(&self, state: &mut State, now: Instant) {
+    fn begin(&self, state: &mut SweepState, now: Instant) {
         self.earliest.store(NEVER, Ordering::Relaxed);
         self.is_running.store(true, Ordering::Relaxed);
         self.wanted.store(false, Ordering::Relaxed);
         self.rounds.fetch_add(1, Ordering::Relaxed);
-        *state = State {
+        *state = SweepState {
             place: None,
             running: true,
             started: Some(now),
@@ -245,15 +249,15 @@ impl Sweep {
             removed: 0,
             since_last: state.started.map_or(Duration::ZERO, |last| now - last),
             finished: state.finished,
-            rests_until: None,
+            paused_until: None,
         };
     }
 
     /// Continues the round until its end, for a limited time, or until it has removed `enough`
-    /// records. Returns the numbers of removed and of visited records.
+    /// records. Returns the number of removed records and the number of visited records.
     fn work(
         &self,
-        state: &mut State,
+        state: &mut SweepState,
         engine: &dyn Engine,
         aim: SweepAim,
         now: UnixSeconds,
@@ -263,7 +267,7 @@ impl Sweep {
         let began = Instant::now();
         let (mut removed, mut seen) = (0, 0);
         while state.running && !enough(removed) && began.elapsed() < time {
-            let State { place, earliest, .. } = &mut *state;
+            let SweepState { place, earliest, .. } = &mut *state;
             let swept = engine.sweepable().map(|perishable| {
                 perishable.sweep(place.take(), STEP_RECORDS, aim, &mut |expiry| {
                     let is_over = !expiry.is_live(now);
@@ -273,12 +277,12 @@ impl Sweep {
                     is_over
                 })
             });
-            // If the engine cannot be swept now, only memory is lost.
+            // If the engine cannot be swept now, expired records only occupy memory for longer.
             let swept = swept.and_then(Result::ok).unwrap_or_default();
             (removed, seen) = (removed + swept.removed, seen + swept.seen);
             state.seen += swept.seen;
             state.removed += swept.removed;
-            self.gone.fetch_add(swept.removed, Ordering::Release);
+            self.removed_total.fetch_add(swept.removed, Ordering::Release);
             let is_over = swept.next.is_none();
             state.place = swept.next;
             if is_over {

@@ -1,4 +1,4 @@
-//! touch: sets a new time to live.
+//! The visitor of touch, which sets a new time to live.
 
 use crate::access::AccessTracking;
 use crate::expiry::resolve;

@@ -1,8 +1,8 @@
-//! Records as tab-separated text, in the format of docs/format/tsv.md.
+//! Reads and writes records as tab-separated text, in the format of docs/format/tsv.md.
 
 use std::io::{self, Write};
 
-/// One record of a file.
+/// One line of a file: a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TsvLine {
     /// The key.
@@ -15,31 +15,30 @@ pub struct TsvLine {
     pub expiry: TsvExpiry,
 }
 
-/// The expiry of a record as a file states it.
+/// The expiry of a record, as a line states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TsvExpiry {
-    /// Unix time; 0 if the record never expires.
+    /// The Unix time at which the record expires; 0 if it never expires.
     pub at: u64,
-    /// If not 0, the record expires this many seconds after its last access, and `at` was the
-    /// resulting time.
+    /// The span of a sliding expiry in seconds; 0 if the expiry is fixed.
     pub span_s: u32,
 }
 
-/// Parses one line without its line end. Returns the problem as the error.
+/// Parses a line without its line end. The error is a text that states the problem.
 pub fn parse(line: &[u8]) -> Result<TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unescape(columns.next().unwrap_or_default())?;
-    let value = unescape(columns.next().ok_or("there is no tab between key and value")?)?;
+    let value = unescape(columns.next().ok_or("no tab between key and value")?)?;
     let flags = number(columns.next().unwrap_or_default()).ok_or("the flags are not a number")?;
     let flags = u32::try_from(flags).map_err(|_| "the flags exceed 32 bits")?;
     let expiry = expiry(columns.next().unwrap_or_default())?;
     if columns.next().is_some() {
-        return Err("there are more than four columns");
+        return Err("more than four columns");
     }
     Ok(TsvLine { key, value, flags, expiry })
 }
 
-/// Parses a number; an empty field is 0.
+/// Parses a number. An empty field means 0.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() { Some(0) } else { std::str::from_utf8(text).ok()?.parse().ok() }
 }
@@ -48,15 +47,15 @@ fn expiry(text: &[u8]) -> Result<TsvExpiry, &'static str> {
     let mut parts = text.splitn(2, |&byte| byte == b'~');
     let at = number(parts.next().unwrap_or_default()).ok_or("the expiry is not a Unix time")?;
     let Some(span) = parts.next() else { return Ok(TsvExpiry { at, span_s: 0 }) };
-    // The spans that a server accepts.
+    // A span must be one that servers accept.
     let span_s = number(span).and_then(|span| u32::try_from(span).ok());
     let span_s = span_s.filter(|span| (1..=SPAN_S_MAX).contains(span) && at != 0);
-    Ok(TsvExpiry { at, span_s: span_s.ok_or("the expiry is not a Unix time with the seconds of its span")? })
+    Ok(TsvExpiry { at, span_s: span_s.ok_or("the expiry is not a Unix time, ~ and a span in seconds")? })
 }
 
 const SPAN_S_MAX: u32 = i32::MAX as u32;
 
-/// Writes one line with its line end.
+/// Writes a line for a record, with its line end.
 pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: TsvExpiry) -> io::Result<()> {
     escape(out, key)?;
     out.write_all(b"\t")?;
@@ -73,8 +72,8 @@ pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: T
     out.write_all(b"\n")
 }
 
-/// Writes bytes without control characters, neither those of ASCII nor the second set in UTF-8,
-/// U+0080 to U+009F, because terminals obey both.
+/// Writes bytes and escapes control characters, because terminals obey them: those of ASCII, and
+/// the second set in UTF-8, U+0080 to U+009F.
 pub fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let is_plain = |byte: u8| byte >= b' ' && byte != b'\\' && byte != 0x7F && byte != SECOND_SET;
     let mut rest = bytes;
@@ -101,7 +100,7 @@ pub fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.write_all(rest)
 }
 
-/// The first byte of the second set of control characters in UTF-8, and of other characters.
+/// The first byte, in UTF-8, of the second set of control characters and of some other characters.
 const SECOND_SET: u8 = 0xC2;
 
 fn unescape(text: &[u8]) -> Result<Vec<u8>, &'static str> {
@@ -124,7 +123,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, &'static str> {
                     _ => return Err("\\x needs two hexadecimal digits"),
                 }
             }
-            _ => return Err("unknown escape; there are \\\\ \\t \\n \\r \\xHH"),
+            _ => return Err("unknown escape; use \\\\ \\t \\n \\r \\xHH"),
         });
     }
     Ok(bytes)
@@ -167,14 +166,14 @@ mod tests {
             assert_eq!(written != text, is_escaped, "{character:?}: {written:?}");
         }
         assert_eq!(escaped("\u{9b}2J".as_bytes()), b"\\xc2\\x9b2J");
-        // Behind what is no character, and in the midst of one.
+        // The same bytes after an invalid byte, and within another character.
         assert_eq!(escaped(b"\xe2\xc2\x9b"), b"\xe2\\xc2\\x9b");
         assert_eq!(escaped(b"\xc2\xc2\x80\xc2"), b"\xc2\\xc2\\x80\xc2");
         assert_eq!(escaped("\u{29b} \u{a0}".as_bytes()), "\u{29b} \u{a0}".as_bytes());
     }
 
     #[test]
-    fn faulty_lines_say_what_is_wrong() {
+    fn faulty_lines_are_refused_with_the_reason() {
         for (text, part) in [
             ("key", "no tab"),
             ("k\tv\tx", "flags"),
@@ -195,7 +194,7 @@ mod tests {
         }
     }
 
-    /// The table of examples in the format's page: text, key, value, flags, expiry.
+    /// The examples in the page about the format: text, key, value, flags, expiry.
     #[test]
     fn format_page_examples_hold() {
         let page = include_str!("../../docs/format/tsv.md");

@@ -1,12 +1,12 @@
-//! A backup contains what the database had when its log ended. Changed or missing parts are
-//! reported, in transit and on disk.
+//! A backup contains exactly the records that the database had at the end of the backup's log.
+//! Changed or missing parts of a backup are reported, in the stream and on disk.
 
 mod folder;
 
-use folder::{Kept, NOW, disk, drain, files, folder, open, receive};
+use folder::{FolderDatabase, NOW, disk, drain, files, folder, open, receive};
 use std::fs;
 use std::path::Path;
-use todana::backup::{Backup, Receiver};
+use todana::backup::{BackupReceiver, BackupSender};
 use todana::{DataDirectory, verify};
 use todana_core::ErrorKind;
 
@@ -21,8 +21,8 @@ fn as_data_directory(backup: &Path, to: &Path) {
     }
 }
 
-/// Returns a database with a few records in several segments, and the stream of its backup.
-fn small(folder: &Path) -> (Kept, Vec<u8>) {
+/// Returns a database with a few records in several segments, and the stream of a backup of it.
+fn small(folder: &Path) -> (FolderDatabase, Vec<u8>) {
     let kept = open(&folder.join("data"), 150);
     for n in 0..4 {
         kept.set(&format!("key {n}"), &format!("value {n}"));
@@ -58,9 +58,9 @@ fn backup_under_writes_has_all_records() {
     let copy = folder.path().join("copy");
     as_data_directory(&target, &copy);
     assert_eq!(open(&copy, 1 << 20).records(), had);
-    // The stream arrives in one piece or byte by byte.
+    // The stream is received in one piece, and byte by byte.
     let slowly = folder.path().join("slowly");
-    let mut receiver = Receiver::create(disk(), &slowly).unwrap();
+    let mut receiver = BackupReceiver::create(disk(), &slowly).unwrap();
     for byte in &stream {
         assert!(!receiver.is_over());
         receiver.take(std::slice::from_ref(byte)).unwrap();
@@ -89,7 +89,7 @@ fn idle_directory_is_backed_up_without_a_checkpoint() {
         let had = kept.records();
         drop(kept);
         let directory = DataDirectory::open_existing(disk(), &data).unwrap();
-        let backup = Backup::of_rest(&directory, &mut |_| ()).unwrap();
+        let backup = BackupSender::of_rest(&directory, &mut |_| ()).unwrap();
         let target = folder.path().join(format!("backup {round}"));
         let backed_up = receive(&drain(backup), &target).unwrap();
         assert_eq!(backed_up.records > 0, has_checkpoint);
@@ -105,7 +105,7 @@ fn empty_directory_is_backed_up() {
     let folder = folder();
     let data = folder.path().join("data");
     let directory = DataDirectory::open(disk(), &data).unwrap();
-    let stream = drain(Backup::of_rest(&directory, &mut |_| ()).unwrap());
+    let stream = drain(BackupSender::of_rest(&directory, &mut |_| ()).unwrap());
     let target = folder.path().join("backup");
     assert_eq!(receive(&stream, &target).unwrap().files, 1);
     assert_eq!(verify(disk(), &target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
@@ -174,11 +174,11 @@ fn existing_target_stays_and_remains_are_removed() {
     let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
-    let other = Receiver::create(disk(), &target).unwrap();
+    let other = BackupReceiver::create(disk(), &target).unwrap();
     let kind = |target: &Path| receive(&stream, target).unwrap_err().kind();
     assert_eq!(kind(&target), ErrorKind::Busy);
     drop(other);
-    // The remains of a killed process: half of the backup, and no lock.
+    // A killed process has left half of a backup and no lock.
     fs::create_dir_all(folder.path().join("backup.partial/log")).unwrap();
     fs::write(folder.path().join("backup.partial/log/00000000000000000000.log"), "half").unwrap();
     fs::write(folder.path().join("backup.partial/identity"), "half").unwrap();
@@ -187,7 +187,7 @@ fn existing_target_stays_and_remains_are_removed() {
     assert_eq!(kind(&target), ErrorKind::Invalid);
     fs::write(folder.path().join("file"), "").unwrap();
     assert_eq!(kind(&folder.path().join("file")), ErrorKind::Invalid);
-    // Nor is it opened as a database.
+    // The backup cannot be opened as a database either.
     let error = DataDirectory::open(disk(), &target).err().unwrap();
     assert!(error.to_string().contains("todana restore"), "{error}");
 }
@@ -198,7 +198,7 @@ fn backup_holds_its_log_until_the_end() {
     let kept = open(&folder.path().join("data"), 100);
     kept.set("before", "1");
     let mut backup = kept.start_backup();
-    // Checkpoints that are written in the meantime do not need the log before them.
+    // Checkpoints are written in the meantime, which do not need the log before them.
     for n in 0..6 {
         kept.set(&format!("key {n}"), "1");
         kept.directory.checkpoint(&kept.database).unwrap();
@@ -235,8 +235,5 @@ fn foreign_identity_in_a_backup_is_reported() {
     fs::write(target.join("backup"), list).unwrap();
     let damages = verify(disk(), &target, &mut |_| ()).unwrap().damages;
     let name = target.join("identity").display().to_string();
-    assert_eq!(
-        damages,
-        [format!("{name} at offset 0: it is the identity of another database than the backup's")]
-    );
+    assert_eq!(damages, [format!("{name} at offset 0: the identity is not that of the backup")]);
 }

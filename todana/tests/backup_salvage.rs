@@ -1,5 +1,5 @@
-//! Salvaging a damaged backup yields everything except the damaged places, and nothing that was
-//! never stored.
+//! Salvaging a damaged backup yields all records outside of the damaged places, and no record that
+//! was never stored.
 
 mod folder;
 
@@ -7,13 +7,13 @@ use folder::{disk, drain, folder, open, receive, salvage};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use todana::{Damage, verify};
+use todana::{FoundDamage, verify};
 use todana_core::{ErrorKind, Result};
 
-/// The content of a block has this length, or a little more.
+/// The content of a block is at least this long, and hardly longer.
 const BLOCK: usize = 256 << 10;
 
-fn salvaged(from: &Path, target: &Path) -> Result<(Vec<Damage>, BTreeMap<String, String>)> {
+fn salvaged(from: &Path, target: &Path) -> Result<(Vec<FoundDamage>, BTreeMap<String, String>)> {
     let damages = salvage(from, target)?.damages;
     assert_eq!(verify(disk(), target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
     let records = open(target, 1 << 20).records();
@@ -21,8 +21,8 @@ fn salvaged(from: &Path, target: &Path) -> Result<(Vec<Damage>, BTreeMap<String,
     Ok((damages, records))
 }
 
-/// Creates a backup with a checkpoint of several blocks, two of them of long records with their
-/// pieces, and later log.
+/// Creates a backup with later log and a checkpoint of several blocks. Two of the blocks are of
+/// long records with their pieces.
 fn backup(folder: &Path) -> (PathBuf, PathBuf, BTreeMap<String, String>) {
     let kept = open(&folder.join("data"), 1 << 20);
     for n in 0..20_000 {
@@ -71,9 +71,13 @@ fn checkpoint_damage_loses_only_its_block() {
         assert_eq!(mended.finding.path, checkpoint);
         assert!(!mended.finding.what.contains("salvage"), "{}", mended.finding.what);
         // If the footer is lost, the number of records is unknown.
-        let told = if at < whole.len() - 56 { format!("{lost} are lost") } else { "not known".into() };
-        assert!(mended.outcome.contains(&told), "{story}: {lost}, {}", mended.outcome);
-        // Nothing is left beside it.
+        let reported = if at < whole.len() - 56 {
+            format!("{lost} are lost")
+        } else {
+            "an unknown number is lost".into()
+        };
+        assert!(mended.outcome.contains(&reported), "{story}: {lost}, {}", mended.outcome);
+        // No other files are left beside the result.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
         assert_eq!(fs::read(&checkpoint).unwrap(), damaged);
     }
@@ -95,7 +99,7 @@ fn missing_or_added_bytes_lose_only_their_place() {
     let target = folder.path().join("target");
     let whole = fs::read(&checkpoint).unwrap();
     let half = whole.len() / 2;
-    // Moved blocks fail their checksums, which include the offset; the blocks before are intact.
+    // A moved block fails its checksum, which includes the offset. The blocks before it are intact.
     for damaged in
         [[&whole[..half], &whole[half + 7..]].concat(), [&whole[..half], b"more", &whole[half..]].concat()]
     {
@@ -104,7 +108,8 @@ fn missing_or_added_bytes_lose_only_their_place() {
         assert_part(&records, &had, "moved");
         assert!(records.len() > had.len() / 5, "{} of {}", records.len(), had.len());
     }
-    // One bit of the header is corrected; without a header nothing is known of the file.
+    // One changed bit of the header is corrected. Without a header, nothing can be read from the
+    // file.
     let mut damaged = whole.clone();
     damaged[50] ^= 1;
     fs::write(&checkpoint, &damaged).unwrap();

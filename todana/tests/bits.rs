@@ -1,18 +1,19 @@
-//! One changed bit anywhere in a data directory with checkpoints, and files truncated anywhere: the
-//! damage is always reported, with file and offset, and never served. A damaged checkpoint is
-//! skipped in favour of the previous one and a longer log.
+//! Changes one bit anywhere in a data directory with checkpoints, and truncates files anywhere. The
+//! damage is always reported with file and offset, and damaged data is never served. A damaged
+//! checkpoint is replaced by the previous one and a longer log.
 //!
-//! The test command covers some places of the large set; `TODANA_CRASH=full` covers 10,000.
+//! Normally some places of the large directory are tested; `TODANA_CRASH=full` tests 10,000 of
+//! them.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, State};
-use kept::{DATA, Kept, Records, open, open_with, options};
+use kept::{CrashDiskDatabase, DATA, StoredRecords, open, open_with, options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::backup::{Backup, Receiver};
+use todana::backup::{BackupReceiver, BackupSender};
 use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 use todana::update_log::{LogTail, SyncPolicy};
 use todana::{DataDirectory, DataOptions, verify};
@@ -21,9 +22,9 @@ use todana_core::{Delete, Error, ErrorKind, Operation, ReplyNeeds, Store, Ttl};
 const NOW: u64 = 1_700_000_000;
 const WAYS: [CheckpointCompression; 2] = [CheckpointCompression::None, CheckpointCompression::Zstd(1)];
 
-struct Set {
+struct TestFiles {
     state: State,
-    records: Records,
+    records: StoredRecords,
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
@@ -34,17 +35,18 @@ fn data(compression: CheckpointCompression) -> DataOptions {
     }
 }
 
-impl Set {
-    fn of(disk: &CrashDisk, kept: Kept) -> Set {
+impl TestFiles {
+    fn of(disk: &CrashDisk, kept: CrashDiskDatabase) -> TestFiles {
         let records = kept.records();
         kept.log().close().unwrap();
         let state = disk.state();
         let files = state.files().into_iter().filter(|(path, _)| !path.ends_with("lock")).collect();
-        Set { state, records, files }
+        TestFiles { state, records, files }
     }
 
-    /// Two checkpoints with records of each kind, each followed by log, closed in good order.
-    fn small(compression: CheckpointCompression) -> Set {
+    /// Creates two checkpoints with records of each kind, each followed by log, in a directory that
+    /// was closed regularly.
+    fn small(compression: CheckpointCompression) -> TestFiles {
         let disk = CrashDisk::new();
         let kept = open_with(&disk, NOW, data(compression)).unwrap();
         let store = Store { key: b"gone", value: b"soon", ..Store::default() };
@@ -56,16 +58,16 @@ impl Set {
         let (ttl, flags) = (Ttl::Sliding(60), 300);
         kept.run(Operation::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
         kept.run(Operation::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));
-        // Long enough for a block of its own, and small after compression.
+        // This value is long enough for a block of its own, and short after compression.
         if compression != CheckpointCompression::None {
             kept.run(Operation::Store(Store { key: b"long", value: &[b'l'; 66_000], ..store }));
         }
         kept.directory.checkpoint(&kept.database).unwrap();
         kept.run(Operation::Store(Store { key: b"behind", value: b"all", ..store }));
-        Set::of(&disk, kept)
+        TestFiles::of(&disk, kept)
     }
 
-    fn large(compression: CheckpointCompression) -> Set {
+    fn large(compression: CheckpointCompression) -> TestFiles {
         let disk = CrashDisk::new();
         let kept = open_with(&disk, NOW, data(compression)).unwrap();
         let mut dice = Dice::new(5);
@@ -78,11 +80,11 @@ impl Set {
             kept.set(&[b'L', n], &value);
         }
         kept.directory.checkpoint(&kept.database).unwrap();
-        Set::of(&disk, kept)
+        TestFiles::of(&disk, kept)
     }
 
-    /// Opens the damaged directory. Opening may fail, or yield the right records with a report of
-    /// the damage.
+    /// Opens the damaged directory. Either the opening fails, or it yields the right records and
+    /// reports the damage.
     fn judge(&self, state: State, path: &Path, story: &str) {
         let name = path.display().to_string();
         match open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)) {
@@ -92,10 +94,10 @@ impl Set {
                 assert!(message.starts_with(&name) && message.contains("at offset "), "{story}: {message}");
             }
             Ok(kept) => {
-                let told: Vec<String> =
-                    kept.opened.refused.iter().cloned().chain(told(&kept.opened.tail)).collect();
-                assert!(told.len() == 1 && told[0].starts_with(&name), "{story}: {told:?}");
-                assert!(told[0].contains("at offset "), "{story}: {told:?}");
+                let reported: Vec<String> =
+                    kept.opened.refused.iter().cloned().chain(reported(&kept.opened.tail)).collect();
+                assert!(reported.len() == 1 && reported[0].starts_with(&name), "{story}: {reported:?}");
+                assert!(reported[0].contains("at offset "), "{story}: {reported:?}");
                 assert_eq!(kept.records(), self.records, "{story}");
                 kept.kill();
             }
@@ -109,12 +111,12 @@ fn is_checkpoint(path: &Path) -> bool {
 
 fn damages(disk: &CrashDisk) -> Vec<String> {
     let verified = verify(Arc::new(disk.clone()), Path::new(DATA), &mut |_| ()).unwrap();
-    verified.damages.into_iter().chain(told(&verified.tail)).collect()
+    verified.damages.into_iter().chain(reported(&verified.tail)).collect()
 }
 
-/// Returns the report of a torn tail. The last mark, which follows all changes, may look like one
-/// here.
-fn told(tail: &LogTail) -> Option<String> {
+/// Returns the report of a torn tail. If the last mark, which follows all changes, is damaged, it
+/// looks like a torn tail.
+fn reported(tail: &LogTail) -> Option<String> {
     match tail {
         LogTail::Clean => None,
         LogTail::Torn { path, offset, .. } => Some(format!("{} at offset {offset}: torn", path.display())),
@@ -124,7 +126,7 @@ fn told(tail: &LogTail) -> Option<String> {
 #[test]
 fn small_files_detect_every_flipped_bit() {
     for compression in WAYS {
-        let set = Set::small(compression);
+        let set = TestFiles::small(compression);
         assert!(set.records.len() >= 4);
         let checkpoints: Vec<&PathBuf> =
             set.files.iter().map(|(path, _)| path).filter(|path| is_checkpoint(path)).collect();
@@ -139,13 +141,13 @@ fn small_files_detect_every_flipped_bit() {
                 let mut state = set.state.clone();
                 state.flip(path, bit);
                 flips += 1;
-                // A complete verification finds the damage, and nothing else.
+                // A verification of the complete directory reports this damage and nothing else.
                 let name = path.display().to_string();
                 let disk = CrashDisk::with(state.clone());
-                let told = damages(&disk);
-                assert!(told.len() == 1 && told[0].starts_with(&name), "{story}: {told:?}");
-                // Opening reads neither the contents of the older checkpoint nor the log before the
-                // newer one.
+                let reported = damages(&disk);
+                assert!(reported.len() == 1 && reported[0].starts_with(&name), "{story}: {reported:?}");
+                // An opening reads neither the contents of the older checkpoint nor the log before
+                // the newer one.
                 let start: Option<u64> = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
                 let newest: u64 = newer.file_stem().unwrap().to_str().unwrap().parse().unwrap();
                 let is_before = !is_checkpoint(path) && start.is_some_and(|start| start < newest);
@@ -165,7 +167,7 @@ fn small_files_detect_every_flipped_bit() {
 #[test]
 fn truncated_checkpoint_is_skipped() {
     for compression in WAYS {
-        let set = Set::small(compression);
+        let set = TestFiles::small(compression);
         let (path, bytes) = set.files.iter().rfind(|(path, _)| is_checkpoint(path)).unwrap();
         for len in 0..bytes.len() {
             for is_filled in [false, true] {
@@ -193,7 +195,7 @@ fn truncated_checkpoint_is_skipped() {
 
 #[test]
 fn two_damaged_checkpoints_are_an_error() {
-    let set = Set::small(CheckpointCompression::None);
+    let set = TestFiles::small(CheckpointCompression::None);
     let mut state = set.state.clone();
     let paths: Vec<&PathBuf> =
         set.files.iter().map(|(path, _)| path).filter(|path| is_checkpoint(path)).collect();
@@ -216,7 +218,7 @@ fn large_checkpoint_detects_flipped_bits() {
     let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
     let flips = if is_full { 10_000 } else { 400 };
     for compression in WAYS {
-        let mut set = Set::large(compression);
+        let mut set = TestFiles::large(compression);
         let (path, bytes) = set.files.iter().rfind(|(path, _)| is_checkpoint(path)).unwrap().clone();
         assert!(bytes.len() > 1_000_000, "{}", bytes.len());
         // Other tests cover the log.
@@ -229,10 +231,10 @@ fn large_checkpoint_detects_flipped_bits() {
         for _ in 0..flips {
             let bit = dice.roll(bytes.len() as u64 * 8) as usize;
             disk.damage(|state| state.flip(&path, bit));
-            let told = damages(&disk);
+            let reported = damages(&disk);
             let name = path.display().to_string();
             assert!(
-                told.iter().any(|why| why.starts_with(&name) && why.contains(" at offset ")),
+                reported.iter().any(|why| why.starts_with(&name) && why.contains(" at offset ")),
                 "bit {bit}"
             );
             disk.damage(|state| state.flip(&path, bit));
@@ -242,10 +244,10 @@ fn large_checkpoint_detects_flipped_bits() {
     }
 }
 
-/// Receives a stream on a disk of its own.
+/// Receives a stream on a new disk.
 fn receive(stream: &[u8]) -> Result<CrashDisk, Error> {
     let disk = CrashDisk::new();
-    let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(DATA))?;
+    let mut receiver = BackupReceiver::create(Arc::new(disk.clone()), Path::new(DATA))?;
     stream.chunks(1 << 16).try_for_each(|bytes| receiver.take(bytes))?;
     receiver.finish(&mut |_| ())?;
     Ok(disk)
@@ -255,12 +257,12 @@ fn receive(stream: &[u8]) -> Result<CrashDisk, Error> {
 fn large_backup_detects_flipped_bits() {
     let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
     let flips = if is_full { 10_000u32 } else { 300 };
-    let set = Set::large(CheckpointCompression::Zstd(1));
+    let set = TestFiles::large(CheckpointCompression::Zstd(1));
     let mut stream = Vec::new();
     {
         let disk = CrashDisk::with(set.state.clone());
         let directory = DataDirectory::open(Arc::new(disk), Path::new(DATA)).unwrap();
-        let mut backup = Backup::of_rest(&directory, &mut |_| ()).unwrap();
+        let mut backup = BackupSender::of_rest(&directory, &mut |_| ()).unwrap();
         while backup.next(&mut stream).unwrap() {}
     }
     let mut dice = Dice::new(13);
@@ -276,7 +278,7 @@ fn large_backup_detects_flipped_bits() {
     assert!(len > 1_000_000 && damages(&disk).is_empty());
     for n in 0..flips {
         let bit = dice.roll(stream.len() as u64 * 8) as usize;
-        // Damage that is detected late costs the time to write everything before it.
+        // If damage is detected late, everything before it is written first, which takes time.
         if n % 4 == 0 {
             stream[bit / 8] ^= 1 << (bit % 8);
             let error = receive(&stream).err().unwrap_or_else(|| panic!("bit {bit} of the stream"));

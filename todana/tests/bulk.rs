@@ -23,8 +23,8 @@ fn bulk_change_is_atomic() {
             let (db, ends) = (db.clone(), Arc::clone(&ends));
             thread::spawn(move || {
                 while !ends.load(Ordering::Relaxed) {
-                    // The right record is written together with the left one, so it is never older
-                    // than the left one just read.
+                    // The right record is written together with the left one and read later, so it
+                    // is never older.
                     let left = number(&db.get(b"left").unwrap().unwrap());
                     let right = number(&db.get(b"right").unwrap().unwrap());
                     assert!(right >= left, "{right} beside {left}");
@@ -112,7 +112,8 @@ fn first_error_ends_a_parallel_scan() {
     });
 }
 
-/// Kyoto Cabinet's `accept_bulk`: if the visitor fails, the changes for earlier keys are undone.
+/// As in Kyoto Cabinet's `accept_bulk`: if the visitor fails, the changes of earlier keys are
+/// undone.
 #[test]
 fn visit_of_many_that_panics_changes_nothing() {
     on_each_kind(|db| {

@@ -1,4 +1,4 @@
-//! A checkpoint and the later log restore the last state; damaged checkpoints are never used.
+//! A checkpoint and the log after it restore the last state. A damaged checkpoint is never used.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use todana::checkpoint::{CheckpointCompression, CheckpointKeeper, CheckpointOpti
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{
-    Clock, DataDirectory, DataOptions, Database, ManualClock, Opened, WorkerCounters, seed_of, verify,
+    Clock, DataDirectory, DataOptions, Database, ManualClock, OpeningReport, WorkerCounters, seed_of, verify,
 };
 use todana_core::{
     Attributes, Delete, ErrorKind, Get, MemoryLimit, Operation, ReplyNeeds, Result, Store, StoreMode, Touch,
@@ -18,14 +18,14 @@ use todana_core::{
 };
 use todana_engine::{MemHash, MemHashOptions};
 
-type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+type StoredRecords = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
-struct Opening {
+struct OpenedDirectory {
     database: Arc<Database>,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
-    opened: Opened,
-    // Dropped last: the lock must outlive the log.
+    opened: OpeningReport,
+    // This is dropped last, because the lock must outlive the log.
     directory: Arc<DataDirectory>,
 }
 
@@ -36,7 +36,7 @@ fn options(compression: CheckpointCompression) -> DataOptions {
     }
 }
 
-fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) -> Result<Opening> {
+fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) -> Result<OpenedDirectory> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let seed = seed_of(Arc::new(SystemDisk), path);
     let engine = MemHash::new(MemHashOptions { limit, seed, ..MemHashOptions::default() }).unwrap();
@@ -44,7 +44,7 @@ fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) ->
     let directory = DataDirectory::open(Arc::new(SystemDisk), path)?;
     let opened = directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, options, &mut |_| ())?;
     let worker_counters = database.worker_counters();
-    Ok(Opening {
+    Ok(OpenedDirectory {
         database: Arc::new(database),
         worker_counters,
         clock,
@@ -53,16 +53,16 @@ fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) ->
     })
 }
 
-fn open_at(path: &Path, now: u64) -> Opening {
+fn open_at(path: &Path, now: u64) -> OpenedDirectory {
     let limit = MemHashOptions::default().limit;
     try_open(path, now, &options(CheckpointCompression::Zstd(1)), limit).unwrap()
 }
 
-fn open(path: &Path) -> Opening {
+fn open(path: &Path) -> OpenedDirectory {
     open_at(path, 1_000)
 }
 
-impl Opening {
+impl OpenedDirectory {
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.worker_counters, &command, &mut |reply| answer = format!("{reply:?}"));
@@ -78,8 +78,8 @@ impl Opening {
         self.directory.checkpoint(&self.database).unwrap()
     }
 
-    fn records(&self) -> Records {
-        let mut records = Records::new();
+    fn records(&self) -> StoredRecords {
+        let mut records = StoredRecords::new();
         let mut place = None;
         loop {
             let scan = self.database.engine().scan(place, &mut |key, record| {
@@ -160,7 +160,7 @@ fn records_of_every_size_and_attribute_come_back() {
         drop(before);
 
         let after = open_at(folder.path(), 1_010);
-        // Only the final mark was written since.
+        // Since the checkpoint, only the final mark was written.
         assert_eq!(after.opened.entries, 1);
         let brought = after.opened.checkpoint.as_ref().unwrap();
         assert_eq!((brought.records, brought.start, brought.len), (made.records, made.start, made.len));
@@ -211,7 +211,7 @@ fn records_load_into_other_seeds_and_shards() {
         let database = Database::new(Box::new(engine), Arc::clone(&clock));
         let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
         directory.restore(&database, clock, &DataOptions::default(), &mut |_| ()).unwrap();
-        let mut now = Records::new();
+        let mut now = StoredRecords::new();
         let scan = database.engine().scan(None, &mut |key, record| {
             now.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
             ControlFlow::Continue(())
@@ -231,7 +231,7 @@ fn checkpoint_keeps_versions_and_the_planned_flush() {
     };
     let before = open(folder.path());
     let shown = version_of(before.run(store));
-    // No record has this version any longer, and the later log does not contain it.
+    // Now no record has this version, and the log after the checkpoint does not contain it.
     before.run(Operation::Delete(Delete { key: b"k", ..Delete::default() }));
     before.run(Operation::Flush { at: Ttl::Seconds(60) });
     before.set(b"stays", b"until then");
@@ -243,7 +243,7 @@ fn checkpoint_keeps_versions_and_the_planned_flush() {
     assert_ne!(after.run(Operation::Get(Get { key: b"stays", ..Get::default() })), "Miss");
     after.clock.advance(1);
     assert_eq!(after.run(Operation::Get(Get { key: b"stays", ..Get::default() })), "Miss");
-    // A flush that was executed is not planned any longer.
+    // A flush that was executed is no longer planned.
     after.set(b"later", b"stays");
     after.checkpoint();
     drop(after);
@@ -262,7 +262,7 @@ fn expired_records_are_left_out() {
         ttl: Ttl::Seconds(10),
         ..Store::default()
     }));
-    // A touch of the last moment may still be under way.
+    // A touch that read the clock before the expiry may still be in progress.
     before.clock.advance(69);
     assert_eq!(before.checkpoint().records, 2);
     before.clock.advance(1);
@@ -280,7 +280,7 @@ fn checkpoint_under_writes_loads_the_last_state() {
     let folder = tempfile::tempdir().unwrap();
     let opening = open(folder.path());
     let stops = AtomicBool::new(false);
-    let expected: Records = std::thread::scope(|scope| {
+    let expected: StoredRecords = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let (opening, stops) = (&opening, &stops);
@@ -291,7 +291,7 @@ fn checkpoint_under_writes_loads_the_last_state() {
                     let mut round = 0u64;
                     while !stops.load(Ordering::Relaxed) || round < 50_000 {
                         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        // Mostly stores for some time, then mostly removals.
+                        // Most operations are stores for some time, and then removals.
                         let removes = (seed >> 60) < if (round / 10_000).is_multiple_of(2) { 2 } else { 14 };
                         let key = format!("{writer}:{}", (seed >> 33) % KEYS).into_bytes();
                         let value = match seed >> 40 & 63 {
@@ -338,7 +338,7 @@ fn checkpoint_under_writes_loads_the_last_state() {
 
 /// Creates a directory with two checkpoints of few records, the second with a long record, and
 /// later log. Returns its records.
-fn two_checkpoints(folder: &Path, compression: CheckpointCompression) -> Records {
+fn two_checkpoints(folder: &Path, compression: CheckpointCompression) -> StoredRecords {
     let limit = MemHashOptions::default().limit;
     let opening = try_open(folder, 1_000, &options(compression), limit).unwrap();
     opening.set(b"first", b"one");
@@ -373,7 +373,8 @@ fn flipped_checkpoint_bit_is_never_served() {
         let name = newest.display().to_string();
         assert!(verified.damages.len() == 1 && verified.damages[0].starts_with(&name), "{at}: {verified:?}");
         assert!(verified.damages[0].contains(" at offset "), "{at}: {verified:?}");
-        // Opening takes a moment; the same reader verifies every byte above.
+        // Not every place is tested, because an opening takes time. The verification above reads
+        // every byte with the same reader.
         if at % 5 == 0 {
             let after = open(folder.path());
             assert_eq!(after.opened.refused, verified.damages, "{at}");
@@ -456,7 +457,7 @@ fn two_checkpoints_and_their_log_are_kept() {
     }
     let first = files(folder.path(), "log").remove(0);
     assert_eq!(first.file_stem().unwrap().to_str().unwrap(), format!("{:020}", made[3].start.0));
-    // A hold keeps the log.
+    // This hold keeps the log of the older checkpoints.
     let hold = opening.directory.hold(made[3].start);
     for _ in 0..3 {
         opening.set(b"n", b"more");
@@ -488,7 +489,7 @@ fn missing_log_for_a_checkpoint_is_an_error() {
     for log in &logs[1..] {
         std::fs::remove_file(log).unwrap();
     }
-    // All of it was on disk when the checkpoint got its name.
+    // The complete log was on disk when the checkpoint got its name.
     let log = std::fs::OpenOptions::new().write(true).open(&logs[0]).unwrap();
     log.set_len(100).unwrap();
     let error = try_open(folder.path(), 1_000, &DataOptions::default(), limit).err().unwrap();
@@ -536,7 +537,7 @@ fn partial_files_go_and_foreign_checkpoints_are_ignored() {
     std::fs::copy(&own, own.with_file_name("new.checkpoint.partial")).unwrap();
     let after = open(folder.path());
     assert_eq!(after.opened.checkpoint.as_ref().unwrap().path, own);
-    assert!(after.opened.refused[0].ends_with("it belongs to another database"), "{:?}", after.opened);
+    assert!(after.opened.refused[0].ends_with("belongs to another database"), "{:?}", after.opened);
     assert_eq!(checkpoints(folder.path()).len(), 2);
 }
 
@@ -560,7 +561,8 @@ fn checkpoint_is_due_after_enough_log() {
     assert!(!opening.directory.is_checkpoint_due(&opening.database));
 }
 
-/// Evictions are not logged; a record that a client has deleted stays deleted nevertheless.
+/// Evictions are not logged. A record that a client has deleted after its eviction must still stay
+/// deleted.
 #[test]
 fn record_deleted_after_eviction_stays_deleted() {
     let folder = tempfile::tempdir().unwrap();
@@ -581,7 +583,7 @@ fn record_deleted_after_eviction_stays_deleted() {
 
 /// Runs random writes on shared keys in three threads. Returns after each has made `commands`
 /// writes.
-fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl FnMut(u64)) {
+fn write_at_random(opening: &OpenedDirectory, seed: u64, commands: u64, mut each: impl FnMut(u64)) {
     let worker_counters = opening.database.worker_counters();
     let mut dice = seed;
     for n in 0..commands {
@@ -617,8 +619,8 @@ fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl F
     }
 }
 
-/// Repeated rounds on one directory, with checkpoints, expiry, flushes and the sweep beside the
-/// writers.
+/// Opens one directory repeatedly. In each round, checkpoints, expiry, flushes and the sweep run
+/// beside the writers.
 #[test]
 fn checkpoints_do_not_change_the_restored_state() {
     const WRITERS: u64 = 3;
@@ -659,7 +661,7 @@ fn checkpoints_do_not_change_the_restored_state() {
         });
         opening.run(Operation::Noop);
         now = opening.database.now().0;
-        let live = |opening: &Opening| {
+        let live = |opening: &OpenedDirectory| {
             let mut records = opening.records();
             records.retain(|_, (_, attributes)| attributes.expiry.is_live(UnixSeconds(now)));
             for (_, attributes) in records.values_mut() {
@@ -675,8 +677,8 @@ fn checkpoints_do_not_change_the_restored_state() {
     }
 }
 
-/// With evictions during all this, the remaining records are restored, and no replaced or deleted
-/// one is.
+/// Does the same with evictions. All remaining records are restored, and no record that was
+/// replaced or deleted.
 #[test]
 fn records_left_by_evictions_are_restored() {
     let folder = tempfile::tempdir().unwrap();
@@ -684,13 +686,13 @@ fn records_left_by_evictions_are_restored() {
     for round in 0..3u32 {
         let opening =
             try_open(folder.path(), 1_000, &options(CheckpointCompression::Zstd(1)), tight).unwrap();
-        let written: Records = std::thread::scope(|scope| {
+        let written: StoredRecords = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..2u32)
                 .map(|writer| {
                     let opening = &opening;
                     scope.spawn(move || {
                         let worker_counters = opening.database.worker_counters();
-                        let mut model = Records::new();
+                        let mut model = StoredRecords::new();
                         for n in 0..40_000u32 {
                             let key =
                                 format!("{writer}:{}", n.wrapping_mul(2_654_435_761) % 30_011).into_bytes();
@@ -722,7 +724,7 @@ fn records_left_by_evictions_are_restored() {
             }
             writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
         });
-        let plain = |opening: &Opening| {
+        let plain = |opening: &OpenedDirectory| {
             let mut records = opening.records();
             records.values_mut().for_each(|(_, attributes)| attributes.access = None);
             records
@@ -734,7 +736,7 @@ fn records_left_by_evictions_are_restored() {
         for (key, record) in &left {
             assert_eq!(after.get(key), Some(record), "{}", key.escape_ascii());
         }
-        // Every round writes all keys anew.
+        // Every round writes all keys again.
         for (key, record) in &after {
             assert_eq!(written.get(key), Some(record), "{}", key.escape_ascii());
         }

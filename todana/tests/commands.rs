@@ -1,16 +1,17 @@
-//! Operations on the real engine compared with a simple model: random sequences and a moving clock.
+//! Compares operations on the real engine with a simple model, by random sequences with a moving
+//! clock.
 //!
-//! The model follows memcached's protocol: a map of items, and an `if` for each sentence. Versions
-//! are opaque to it: it learns them from replies and only knows which of them a later comparison
-//! must match.
+//! The model follows the text of memcached's protocol: it is a map of items, with an `if` for each
+//! sentence. The model cannot compute versions. It learns them from replies, and knows which of
+//! them a later comparison must match.
 
 mod model;
 
-use model::{Item, Model, Operation, Pick};
+use model::{DatabaseModel, ModelItem, Operation, VersionChoice};
 use proptest::prelude::*;
-use todana_core::{ArithmeticDirection, CommandFamily, StoreMode, Ttl};
+use todana_core::{ArithmeticDirection, CommandSyntax, StoreMode, Ttl};
 
-/// Fewer cases for slow machines, or more for a long run, by `TODANA_CASES`.
+/// Returns the number of cases. `TODANA_CASES` sets another one, for slow machines or long runs.
 fn cases(default: u32) -> u32 {
     std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
 }
@@ -40,11 +41,11 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn pick() -> impl Strategy<Value = Pick> {
+fn pick() -> impl Strategy<Value = VersionChoice> {
     prop_oneof![
-        5 => Just(Pick::Latest),
-        3 => (0usize..8).prop_map(Pick::Earlier),
-        1 => prop_oneof![Just(0), Just(u64::MAX), (0u64..4).prop_map(|n| model::GIVEN + n)].prop_map(Pick::Exactly),
+        5 => Just(VersionChoice::Latest),
+        3 => (0usize..8).prop_map(VersionChoice::Earlier),
+        1 => prop_oneof![Just(0), Just(u64::MAX), (0u64..4).prop_map(|n| model::GIVEN + n)].prop_map(VersionChoice::Exactly),
     ]
 }
 
@@ -58,20 +59,20 @@ fn maybe<T: std::fmt::Debug + Clone>(strategy: impl Strategy<Value = T>) -> impl
 
 fn operation() -> impl Strategy<Value = Operation> {
     let key = || 0usize..model::KEYS.len();
-    let family = || prop_oneof![Just(CommandFamily::Text), Just(CommandFamily::Meta)];
+    let syntax = || prop_oneof![Just(CommandSyntax::Classic), Just(CommandSyntax::Meta)];
     let mode = prop_oneof![
         4 => Just(StoreMode::Set), 1 => Just(StoreMode::Add), 1 => Just(StoreMode::Replace),
         1 => Just(StoreMode::Append), 1 => Just(StoreMode::Prepend),
     ];
     let delta = prop_oneof![0u64..20, Just(u64::MAX), Just(u64::MAX - 3)];
     prop_oneof![
-        8 => (key(), any::<bool>(), family())
-            .prop_map(|(key, shown, family)| Operation::Get { key, shown, family, touch: None, vivify: None, recache: None, given: None }),
+        8 => (key(), any::<bool>(), syntax())
+            .prop_map(|(key, shown, syntax)| Operation::Get { key, shown, syntax, touch: None, vivify: None, recache: None, given: None }),
         4 => (key(), any::<bool>(), maybe(ttl()), maybe(ttl()), maybe(0i64..40), given()).prop_map(
             |(key, shown, touch, vivify, recache, given)| {
                 // The protocol does not state what R compares with if the same request contains T.
                 let recache = recache.filter(|_| touch.is_none());
-                Operation::Get { key, shown, family: CommandFamily::Meta, touch, vivify, recache, given }
+                Operation::Get { key, shown, syntax: CommandSyntax::Meta, touch, vivify, recache, given }
             }),
         10 => (key(), mode, value(), (prop_oneof![Just(0u32), any::<u32>()], ttl()), maybe(pick()), (any::<bool>(), any::<bool>()), (maybe(ttl()), given()))
             .prop_map(|(key, mode, value, (flags, ttl), compare, (shown, stale_if_older), (vivify, given))| {
@@ -96,29 +97,29 @@ proptest! {
 
     #[test]
     fn agree_with_the_model(operations in proptest::collection::vec(operation(), 1..250)) {
-        let mut model = Model::new();
+        let mut model = DatabaseModel::new();
         for operation in &operations {
             model.check(operation)?;
         }
-        // At the end both have the same records, even those that were not read.
+        // At the end, both have the same records, even those that no operation has read.
         model.check_all()?;
     }
 }
 
-/// The model can fail: a wrong item in it is detected.
+/// Proves that the comparison can fail: a wrong item in the model is detected.
 #[test]
 fn model_detects_a_difference() {
-    let mut model = Model::new();
+    let mut model = DatabaseModel::new();
     let get = Operation::Get {
         key: 0,
         shown: false,
-        family: CommandFamily::Text,
+        syntax: CommandSyntax::Classic,
         touch: None,
         vivify: None,
         recache: None,
         given: None,
     };
     model.check(&get).unwrap();
-    model.items.insert(0, Item::new(b"never stored".to_vec()));
+    model.items.insert(0, ModelItem::new(b"never stored".to_vec()));
     assert!(model.check(&get).is_err());
 }

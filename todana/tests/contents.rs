@@ -1,7 +1,7 @@
-//! A directory is opened only as what it is.
+//! A directory is opened only as the kind of database that it holds.
 //!
-//! A tree's directory under the name of a hash, and the reverse, was once opened as an empty
-//! database and written to, even by a `get`. So was a folder of foreign files.
+//! The directory of a tree with the name of a hash, and the reverse, was once opened as an empty
+//! database and written to, even by a `get`. The same happened to a folder of foreign files.
 
 mod folder;
 
@@ -21,7 +21,7 @@ fn all(directory: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
             found.extend(all(&path));
             found.push((path, None));
         } else {
-            // LMDB registers its readers there.
+            // LMDB registers its readers in this file.
             let bytes = if path.ends_with("lock.mdb") { Vec::new() } else { fs::read(&path).unwrap() };
             found.push((path, Some(bytes)));
         }
@@ -60,7 +60,7 @@ fn directory_of_another_kind_is_refused_unchanged() {
         ("hash", "tree", "\"0000000001.segment\""),
         ("hash", "data", "\"0000000001.segment\""),
         ("data", "tree", "\"checkpoints\""),
-        ("tree", "data", "is a tree on disk, no data directory"),
+        ("tree", "data", "is a tree on disk, not a data directory"),
     ] {
         let folder = folder();
         let path = folder.path().join(format!("x.{other}"));
@@ -73,7 +73,7 @@ fn directory_of_another_kind_is_refused_unchanged() {
         if (kind, other) != ("tree", "data") {
             assert_eq!(all(&path), before, "{kind} as {other}");
         }
-        // By its own name it opens.
+        // Under its own name the database can be opened.
         let own = folder.path().join(format!("again.{kind}"));
         fs::rename(&path, &own).unwrap();
         assert_eq!(opened_as(kind, &own).unwrap().get(b"hello").unwrap().as_deref(), Some(&b"world"[..]));
@@ -89,7 +89,7 @@ fn folder_of_foreign_files_is_no_database() {
         fs::write(path.join("report.csv"), "1,2\n").unwrap();
         let error = opened_as(kind, &path).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("it holds files of something else (\"report.csv\")"), "{error}");
+        assert!(error.to_string().contains("has foreign files (\"report.csv\")"), "{error}");
         assert_eq!(all(&path).len(), 1);
         fs::remove_file(path.join("report.csv")).unwrap();
         // The root directory of a new volume counts as empty.
@@ -101,7 +101,8 @@ fn folder_of_foreign_files_is_no_database() {
     }
 }
 
-/// A folder that contained only a `.gitkeep`, as version control needs it, was refused as foreign.
+/// A folder with only a `.gitkeep`, which keeps an empty folder in version control, was once
+/// refused as foreign.
 #[test]
 fn hidden_files_are_in_no_ones_way() {
     const HIDDEN: [&str; 6] =
@@ -121,7 +122,7 @@ fn hidden_files_are_in_no_ones_way() {
         assert!(!todana::begins_at(&path));
         assert_eq!(opened_as(kind, &path).unwrap().get(b"hello").unwrap().as_deref(), Some(&b"world"[..]));
         assert_eq!(fs::read(path.join(".gitkeep")).unwrap(), b".gitkeep");
-        // A file that is not hidden still prevents it.
+        // A foreign file that is not hidden still prevents the opening.
         if kind != "data" {
             let other = folder.path().join(format!("y.{kind}"));
             fs::create_dir(&other).unwrap();
@@ -146,38 +147,38 @@ fn lock_link_is_not_followed() {
     }
 }
 
-/// A pipe in place of a file made `restore` wait forever, so did a link to /dev/zero, and a sparse
+/// A pipe in place of a file, or a link to /dev/zero, once made `restore` wait forever. A sparse
 /// file of 1 TiB was read completely before its length was compared.
 #[test]
 fn backup_with_special_files_is_refused() {
-    type Spoil = fn(&Path);
-    let spoils: [(Spoil, &str); 3] = [
+    type DamageFiles = fn(&Path);
+    let spoils: [(DamageFiles, &str); 3] = [
         (
             |path| {
                 fs::remove_file(path).unwrap();
                 assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
             },
-            "it is no regular file",
+            "not a regular file",
         ),
         (
             |path| {
                 fs::remove_file(path).unwrap();
                 std::os::unix::fs::symlink("/dev/zero", path).unwrap();
             },
-            "it is no regular file",
+            "not a regular file",
         ),
         (
             |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1 << 40).unwrap(),
-            "the backup has",
+            "the list of the backup says",
         ),
     ];
     for kind in ["tree", "hash"] {
-        for (spoil, wanted) in &spoils {
+        for (damage, wanted) in &spoils {
             let folder = folder();
             let db = Db::open(folder.path().join(format!("x.{kind}")).to_str().unwrap()).unwrap();
             db.set(b"hello", b"world").unwrap();
             let from = folder.path().join("backup");
-            let mut receiver = todana::backup::Receiver::create(folder::disk(), &from).unwrap();
+            let mut receiver = todana::backup::BackupReceiver::create(folder::disk(), &from).unwrap();
             let (mut backup, mut piece) = (db.backup().unwrap(), Vec::new());
             while backup.next(&mut piece).unwrap() {
                 receiver.take(&piece).unwrap();
@@ -190,9 +191,9 @@ fn backup_with_special_files_is_refused() {
                 name.ends_with(".log") || name.ends_with(".checkpoint") || name.ends_with(".segment")
             };
             let spoiled = files.iter().map(|(path, _)| path).find(is_data).unwrap();
-            spoil(spoiled);
+            damage(spoiled);
             let to = folder.path().join(format!("again.{kind}"));
-            let name = todana::Name::parse(to.to_str().unwrap()).unwrap();
+            let name = todana::DatabaseName::parse(to.to_str().unwrap()).unwrap();
             let options = todana::RestoreOptions { from, ..Default::default() };
             let clock = std::sync::Arc::new(todana::SystemClock);
             let error = todana::restore(
@@ -210,7 +211,7 @@ fn backup_with_special_files_is_refused() {
     }
 }
 
-/// A pipe in place of a file made the opening wait forever.
+/// A pipe in place of a file once made the opening wait forever.
 #[test]
 fn pipe_in_place_of_a_file_never_blocks() {
     for kind in ["hash", "tree", "data"] {

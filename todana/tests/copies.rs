@@ -18,7 +18,7 @@ fn cancelled_copy_leaves_nothing() {
             db.set(&number.to_be_bytes(), b"value").unwrap();
         }
         let mut was_begun = false;
-        let called_off = db.copy_unless(path.to_str().unwrap(), &mut |copied| {
+        let cancelled = db.copy_unless(path.to_str().unwrap(), &mut |copied| {
             assert!(!path.exists());
             if copied < 2500 {
                 return ControlFlow::Continue(());
@@ -26,10 +26,10 @@ fn cancelled_copy_leaves_nothing() {
             was_begun = folder.path().join(format!("{target}.partial")).is_dir();
             ControlFlow::Break(())
         });
-        assert_eq!(called_off.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Closed);
         assert!(was_begun);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        // The remains of a killed process do not prevent it.
+        // The remains of a killed process do not prevent the copy.
         let left = folder.path().join(format!("{target}.partial"));
         fs::create_dir_all(left.join("log")).unwrap();
         fs::write(left.join("identity"), b"half").unwrap();

@@ -1,9 +1,9 @@
-//! Which operation counts under which name of `stats`.
+//! Checks under which name of `stats` each operation counts.
 
 use std::sync::Arc;
 use todana::{Clock, Counters, Database, ManualClock};
 use todana_core::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Operation, RefusalReason, RefusedStore,
+    Arithmetic, ArithmeticDirection, CommandSyntax, Delete, Get, Operation, RefusalReason, RefusedStore,
     Reply, ReplyNeeds, Store, StoreMode, Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
@@ -14,7 +14,7 @@ fn database() -> (Database, Arc<ManualClock>) {
     (Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>), clock)
 }
 
-/// Returns what an operation adds to the counters.
+/// Returns the counts that an operation adds to the counters.
 fn counted(database: &Database, command: Operation<'_>) -> Counters {
     database.reset_counters();
     let worker_counters = database.worker_counters();
@@ -134,7 +134,7 @@ fn refused_store_counts_only_as_refused() {
 #[test]
 fn meta_commands_and_flushes_count_too() {
     let (database, _) = database();
-    let meta = Operation::Get(Get { key: b"k", family: CommandFamily::Meta, ..Get::default() });
+    let meta = Operation::Get(Get { key: b"k", syntax: CommandSyntax::Meta, ..Get::default() });
     assert_eq!(counted(&database, meta), Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() });
     let flush = Operation::Flush { at: Ttl::Never };
     assert_eq!(counted(&database, flush), Counters { cmd_flush: 1, ..NONE() });
@@ -144,7 +144,7 @@ fn meta_commands_and_flushes_count_too() {
 fn meta_reads_with_ttl_count_as_touches() {
     let (database, _) = database();
     let mg = |key, touch, vivify| {
-        Operation::Get(Get { key, touch, vivify, family: CommandFamily::Meta, ..Get::default() })
+        Operation::Get(Get { key, touch, vivify, syntax: CommandSyntax::Meta, ..Get::default() })
     };
     let ttl = Some(Ttl::Seconds(9));
     let miss = Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() };
@@ -161,12 +161,12 @@ fn meta_reads_with_ttl_count_as_touches() {
 fn vivified_counter_is_no_miss() {
     let (database, _) = database();
     let meta = Counters { cmd_meta: 1, ..NONE() };
-    let family = CommandFamily::Meta;
-    let count = Arithmetic { key: b"n", vivify: Some(Ttl::Never), family, ..Arithmetic::default() };
+    let syntax = CommandSyntax::Meta;
+    let count = Arithmetic { key: b"n", vivify: Some(Ttl::Never), syntax, ..Arithmetic::default() };
     let count = Operation::Arithmetic(count);
     assert_eq!(counted(&database, count), Counters { total_items: 1, ..meta });
     assert_eq!(counted(&database, count), Counters { incr_hits: 1, ..meta });
-    let delete = Delete { key: b"n", family, ..Delete::default() };
+    let delete = Delete { key: b"n", syntax, ..Delete::default() };
     for stays in [Delete { mark_stale: true, ..delete }, Delete { drop_value: true, ..delete }] {
         assert_eq!(counted(&database, Operation::Delete(stays)), meta);
     }

@@ -1,20 +1,20 @@
-//! The state after a power failure at every operation on the disk.
+//! Checks the state after a power failure at every operation on the disk.
 //!
-//! A scripted session runs once. Every operation on the disk is recorded, with the position that
-//! the log had reported as synced before. Then the disk is reset to each moment, loses its power
-//! there, restarts in several ways, and is opened: it must have the state after one of the
-//! session's commands, and not an earlier one than was promised. The session writes checkpoints,
-//! plain and compressed, with commands between any two of their operations, and is reopened from
-//! time to time.
+//! A scripted session runs once. Each of its operations on the disk is recorded, with the position
+//! up to which the log was reported as synced before. Then the disk is set back to each moment and
+//! loses its power there. It restarts in several ways, and the database is opened. It must have the
+//! state after one of the session's commands, and this state must not be older than the log had
+//! promised. The session writes checkpoints, plain and compressed, with commands between any two of
+//! their operations, and is reopened from time to time.
 //!
-//! The test command covers one moment in several. `cargo xtask crash` covers all, in more ways.
+//! Normally one moment in several is tested. `cargo xtask crash` tests all of them, in more ways.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, Op, State, Step};
-use kept::{DATA, Kept, Records, open, open_with, options};
+use kept::{CrashDiskDatabase, DATA, StoredRecords, open, open_with, options};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,20 +33,20 @@ const COMMANDS: usize = 2_000;
 const START: u64 = 1_700_000_000;
 
 /// The state of the session at a position of the log.
-struct Moment {
+struct SessionMoment {
     end: u64,
     now: u64,
-    records: Records,
-    /// When all records will be removed.
+    records: StoredRecords,
+    /// The time of a planned clear.
     flush_at: Option<u64>,
 }
 
-struct Session {
-    moments: Vec<Moment>,
+struct RecordedSession {
+    moments: Vec<SessionMoment>,
     journal: Vec<Step>,
-    /// At the end the log reported that everything before this position was on disk.
+    /// The position up to which the log was reported as synced at the end.
     synced: u64,
-    /// The number of times that a state was opened and checked.
+    /// How many times a state was opened and checked.
     checks: Cell<u64>,
 }
 
@@ -54,13 +54,13 @@ fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
 }
 
-/// Small segments, so that many of them end.
+/// Segments are small, so that there are many of them.
 fn small(sync: SyncPolicy) -> LogOptions {
     LogOptions { segment_len: 4_000, reserve_bytes: 1_000, ..options(sync) }
 }
 
-/// Runs one command. Records when all records will be removed, if it has planned that.
-fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
+/// Runs one command. If it plans a clear, stores the time in `flush_at`.
+fn command(kept: &CrashDiskDatabase, dice: &mut Dice, flush_at: &mut Option<u64>) {
     let key = [b'a' + dice.roll(12) as u8];
     let key = &key[..];
     let ttl = match dice.roll(6) {
@@ -70,7 +70,7 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     };
     let mut value = dice.roll(1_000_000).to_string().into_bytes();
     match dice.roll(60) {
-        // Stored in memory of its own, and written from there.
+        // Such a long value is stored in memory of its own and written from there.
         0 => value.resize(70_000, b'v'),
         1..=3 => value.resize(1_500, b'v'),
         4..=10 => value.resize(100, b'v'),
@@ -106,7 +106,8 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
         72..74 => kept.run(Operation::Get(Get { key, touch: Some(ttl), ..Get::default() })),
         74..80 => kept.run(Operation::Get(Get { key, needs: shows, ..Get::default() })),
         80..86 => {
-            // The existing version or a missing one; versions count from the first.
+            // The comparison uses the existing version, or a version that does not exist. Versions
+            // count from the first.
             let compare = kept.records().get(key).map_or(1, |(_, attributes)| attributes.version);
             kept.run(Operation::Store(Store { compare: Some(compare), needs: shows, ..store }))
         }
@@ -132,18 +133,18 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
 }
 
 /// The course of the session so far.
-struct Course {
+struct SessionProgress {
     sync: SyncPolicy,
     dice: Dice,
     flush_at: Option<u64>,
-    moments: Vec<Moment>,
+    moments: Vec<SessionMoment>,
     commands: usize,
     promised: Arc<AtomicU64>,
 }
 
-impl Course {
-    fn go_on(&mut self, kept: &Kept) {
-        // A flush that is due happens before any command, and is a change of its own.
+impl SessionProgress {
+    fn go_on(&mut self, kept: &CrashDiskDatabase) {
+        // A flush that is due is executed before any command, as a change of its own.
         kept.run(Operation::Noop);
         self.flush_at = self.flush_at.filter(|&at| at > kept.database.now().0);
         note_moment(kept, self.flush_at, &mut self.moments);
@@ -164,20 +165,20 @@ impl Course {
 
 const MAKER: &str = "maker of checkpoints";
 
-/// Stops the thread that writes a checkpoint at each of its operations, so that commands run in
-/// between, always the same ones.
-struct Gate {
+/// Pauses the thread that writes a checkpoint at each of its operations, so that commands run in
+/// between. The commands are the same in each run.
+struct CheckpointGate {
     /// Sends true at each operation, and false at the end.
-    told: Sender<bool>,
+    reported: Sender<bool>,
     comes: Receiver<bool>,
     goes: Sender<()>,
 }
 
-impl Gate {
-    fn at(disk: &CrashDisk) -> Gate {
-        let (told, comes) = mpsc::channel();
+impl CheckpointGate {
+    fn at(disk: &CrashDisk) -> CheckpointGate {
+        let (reported, comes) = mpsc::channel();
         let (goes, may_go) = mpsc::channel();
-        let (tells, may_go) = (told.clone(), Mutex::new(may_go));
+        let (tells, may_go) = (reported.clone(), Mutex::new(may_go));
         disk.fault(move |_| {
             if thread::current().name() == Some(MAKER) {
                 tells.send(true).unwrap();
@@ -185,13 +186,13 @@ impl Gate {
             }
             Ok(())
         });
-        Gate { told, comes, goes }
+        CheckpointGate { reported, comes, goes }
     }
 
     /// Writes a checkpoint and runs commands in the meantime.
-    fn checkpoint(&self, kept: &Kept, course: &mut Course) {
+    fn checkpoint(&self, kept: &CrashDiskDatabase, course: &mut SessionProgress) {
         thread::scope(|scope| {
-            let end = TellsEnd(self.told.clone());
+            let end = EndReporter(self.reported.clone());
             let make = move || {
                 let _end = end;
                 kept.directory.checkpoint(&kept.database)
@@ -208,29 +209,29 @@ impl Gate {
     }
 }
 
-/// Reports that the thread has ended, in whatever way.
-struct TellsEnd(Sender<bool>);
+/// Reports the end of the thread, even after a panic.
+struct EndReporter(Sender<bool>);
 
-impl Drop for TellsEnd {
+impl Drop for EndReporter {
     fn drop(&mut self) {
         let _ = self.0.send(false);
     }
 }
 
-fn run(log: LogOptions, seed: u64) -> Session {
+fn run(log: LogOptions, seed: u64) -> RecordedSession {
     let disk = CrashDisk::new();
     let promised = Arc::new(AtomicU64::new(0));
     let note = Arc::clone(&promised);
     disk.record(move || note.load(Ordering::SeqCst));
-    let gate = Gate::at(&disk);
+    let gate = CheckpointGate::at(&disk);
     let options = |compression| DataOptions {
         log,
         checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
     };
     let mut kept = open_with(&disk, START, options(CheckpointCompression::None)).unwrap();
-    let moments = vec![Moment { end: 0, now: START, records: Records::new(), flush_at: None }];
+    let moments = vec![SessionMoment { end: 0, now: START, records: StoredRecords::new(), flush_at: None }];
     let dice = Dice::new(seed);
-    let mut course = Course { sync: log.sync, dice, flush_at: None, moments, commands: 0, promised };
+    let mut course = SessionProgress { sync: log.sync, dice, flush_at: None, moments, commands: 0, promised };
     let (mut checkpoints, mut openings) = (0, 1);
     while course.commands < COMMANDS {
         for _ in 0..50 {
@@ -261,24 +262,24 @@ fn run(log: LogOptions, seed: u64) -> Session {
         course.moments.len(),
         journal.len()
     );
-    Session { moments: course.moments, journal, synced, checks: Cell::new(0) }
+    RecordedSession { moments: course.moments, journal, synced, checks: Cell::new(0) }
 }
 
-fn note_moment(kept: &Kept, flush_at: Option<u64>, moments: &mut Vec<Moment>) {
+fn note_moment(kept: &CrashDiskDatabase, flush_at: Option<u64>, moments: &mut Vec<SessionMoment>) {
     let (now, end) = (kept.database.now().0, kept.log().end().0);
-    // Commands that change nothing on disk: those of the clock, and the effects of time.
+    // Some commands change nothing on disk: those of the clock, and effects of time.
     if moments.last().is_some_and(|last| last.end == end) {
         moments.pop();
     }
-    moments.push(Moment { end, now, records: kept.records(), flush_at });
+    moments.push(SessionMoment { end, now, records: kept.records(), flush_at });
 }
 
-impl Session {
-    /// Opens the restarted disk, checks that its state is allowed, and continues with it.
+impl RecordedSession {
+    /// Opens the restarted disk, checks that its state is allowed, and continues from this state.
     fn check(&self, state: State, promised: u64, story: &str, dice: &mut Dice) {
         self.checks.set(self.checks.get() + 1);
         let disk = CrashDisk::with(state);
-        // A complete verification finds no damage either, if there is a database already.
+        // If a database exists already, a verification of all files finds no damage either.
         if dice.roll(4) == 0
             && let Ok(verified) = verify(Arc::new(disk.clone()), Path::new(DATA), &mut |_| ())
         {
@@ -292,7 +293,8 @@ impl Session {
         let moment = &self.moments[moment];
         assert!(moment.end >= promised, "{story}: ends at {end}, {promised} was promised");
         moment.compare(&kept, story);
-        // Continues twice, and keeps what is acknowledged from then on.
+        // The test continues from this state twice, and checks everything that is acknowledged from
+        // then on.
         if dice.roll(4) > 0 {
             return kept.kill();
         }
@@ -325,16 +327,17 @@ impl Session {
     }
 }
 
-impl Moment {
-    fn compare(&self, kept: &Kept, story: &str) {
+impl SessionMoment {
+    fn compare(&self, kept: &CrashDiskDatabase, story: &str) {
         let now = kept.database.now().0;
         kept.clock.advance(self.now - now);
         let records = kept.records();
         assert!(records == self.records, "{story}: {records:?} is not {:?}", self.records);
-        // A planned clear is still planned; a clear of another moment is not executed.
+        // A planned clear must still be planned. A clear that was planned at another moment must
+        // not be executed.
         let Some(flush_at) = self.flush_at else {
             kept.clock.advance(1_000);
-            let lasting = |records: &Records| -> Vec<Vec<u8>> {
+            let lasting = |records: &StoredRecords| -> Vec<Vec<u8>> {
                 let lasting =
                     records.iter().filter(|(_, (_, attributes))| attributes.expiry == Expiry::Never);
                 lasting.map(|(key, _)| key.clone()).collect()
@@ -359,8 +362,9 @@ impl Moment {
     }
 }
 
-/// Stops the opening anywhere; the next opening must also yield an allowed state.
-fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dice: &mut Dice) {
+/// Loses the power at a random operation of the opening. The next opening must also yield an
+/// allowed state.
+fn stop_opening(session: &RecordedSession, state: State, promised: u64, story: &str, dice: &mut Dice) {
     let disk = CrashDisk::with(state.clone());
     disk.record(|| 0);
     open(&disk, START, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{story}: {error}")).kill();
@@ -375,16 +379,16 @@ fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dic
     }
 }
 
-/// Covers one in `every` moments of the session, each in `ways` ways.
-fn lose_power(session: &Session, every: usize, ways: u64) {
+/// Tests one in `every` moments of the session, each in `ways` ways.
+fn lose_power(session: &RecordedSession, every: usize, ways: u64) {
     let mut state = State::default();
     let mut dice = Dice::new(every as u64);
     let (mut note, mut stops) = (0, 0u64);
     for (n, step) in session.journal.iter().enumerate() {
-        // A promise from before an earlier operation still holds.
+        // A promise that was made before an earlier operation still holds.
         note = step.note.max(note);
         if n % every == dice.roll(every as u64) as usize {
-            // Before the operation, and in the middle of it.
+            // The power fails before the operation, and in the middle of it.
             stops += 2;
             for _ in 0..ways {
                 let seed = dice.roll(1 << 40);

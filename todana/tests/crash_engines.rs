@@ -1,17 +1,18 @@
-//! The state of a database of each durable kind after a power failure at every operation on the
-//! disk: all promised writes, each transaction completely or not at all, and nothing that was never
+//! Checks the state of a database of each durable kind after a power failure at every operation on
+//! the disk. All promised writes must exist, each transaction completely or not at all, and nothing
+//! that was never written.
+//!
+//! A session runs through the library once. Each operation on its disk is recorded, with the
+//! promises that were made before. Then the disk is set back to each moment, loses its power there,
+//! restarts, and the database is opened. LMDB does not use that disk, so each committed state of
+//! its file is saved. Beside a committed state, some pages of the next commit may already be
 //! written.
 //!
-//! A session runs through the library once. Every operation on its disk is recorded, with the
-//! promises made before. Then the disk is reset to each moment, loses its power there, restarts and
-//! is opened. LMDB bypasses that disk: each committed state of its file is saved, and beside a
-//! commit some pages of the next one already exist.
+//! There are three kinds of sessions: everyday writes; many short openings, some of which end in a
+//! crash; and values of some millions of bytes. All include transactions, clears, times to live and
+//! sweeps.
 //!
-//! There are several kinds of sessions: everyday writes; short openings in sequence, some of which
-//! end in a crash; values of some millions of bytes. All include transactions, clears, times to
-//! live and sweeps.
-//!
-//! The test command covers one moment in several. `TODANA_CRASH=full` covers all, in more ways.
+//! Normally one moment in several is tested. `TODANA_CRASH=full` tests all of them, in more ways.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -25,7 +26,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataOptions, Db, DbOptions, Result};
-use writes::{ALONE, Found, LONG};
+use writes::{ALONE, FoundRecords, LONG, SHORT};
+
+/// A database of numbered records whose values are in an array.
+const ARRAY: &str = "mem:fixed#width=64";
 
 fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
@@ -33,60 +37,66 @@ fn is_full() -> bool {
 
 /// The kind of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum History {
+enum SessionKind {
     Everyday,
-    /// Repeatedly opened, written to a little and closed, or killed, or cut off by a power failure.
+    /// The database is opened repeatedly, with a few writes each time. Then it is closed, killed,
+    /// or cut off by a power failure.
     ShortOpenings,
     LongValues,
 }
 
-impl History {
-    const ALL: [History; 3] = [History::Everyday, History::ShortOpenings, History::LongValues];
+impl SessionKind {
+    const ALL: [SessionKind; 3] =
+        [SessionKind::Everyday, SessionKind::ShortOpenings, SessionKind::LongValues];
 
-    fn writer(self) -> u64 {
-        if self == History::LongValues { LONG } else { ALONE }
+    fn writer(self, name: &str) -> u64 {
+        match self {
+            _ if name == ARRAY => SHORT,
+            SessionKind::LongValues => LONG,
+            _ => ALONE,
+        }
     }
 
     /// Returns the number of writes.
     fn operations(self) -> u64 {
         match self {
             _ if is_full() => 2_000,
-            History::Everyday => 2_000,
-            History::ShortOpenings | History::LongValues => 400,
+            SessionKind::Everyday => 2_000,
+            SessionKind::ShortOpenings | SessionKind::LongValues => 400,
         }
     }
 
-    /// Returns the number of sessions, the interval of the moments, and the number of ways for each
-    /// moment.
+    /// Returns the number of sessions, the interval between the tested moments, and the number of
+    /// ways for each moment.
     fn extent(self) -> (u64, u64, u64) {
         match self {
-            History::Everyday if is_full() => (2, 1, 2),
+            SessionKind::Everyday if is_full() => (2, 1, 2),
             // A short opening has many operations.
             _ if is_full() => (1, 1, 1),
-            History::Everyday => (1, 41, 1),
-            History::ShortOpenings => (1, 101, 1),
-            History::LongValues => (1, 97, 1),
+            SessionKind::Everyday => (1, 41, 1),
+            SessionKind::ShortOpenings => (1, 101, 1),
+            SessionKind::LongValues => (1, 97, 1),
         }
     }
 }
 
-/// A kind of database and its path, which is the same on the crash disk and, for LMDB, on the
-/// machine's disk.
-struct Place {
+/// A kind of database and its path. The path is the same on the crash disk and, for LMDB's file, on
+/// the machine's disk.
+struct DatabasePlace {
     name: &'static str,
     folder: tempfile::TempDir,
     sync: SyncPolicy,
 }
 
-impl Place {
-    fn new(name: &'static str, sync: SyncPolicy) -> Place {
+impl DatabasePlace {
+    fn new(name: &'static str, sync: SyncPolicy) -> DatabasePlace {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        Place { name, folder: folder.unwrap(), sync }
+        DatabasePlace { name, folder: folder.unwrap(), sync }
     }
 
     fn open(&self, disk: &CrashDisk) -> Result<Db> {
-        // Small segments, so that many of them end.
+        // Segments are small, so that there are many of them.
         let log = LogOptions {
             sync: self.sync,
             segment_len: 4_000,
@@ -103,7 +113,10 @@ impl Place {
     }
 
     fn lmdb(&self) -> PathBuf {
-        self.folder.path().join(self.name).join("tree")
+        let path = self.folder.path().join(self.name.split('#').next().unwrap());
+        // The folder of the pages is named after the kind.
+        let folder = path.extension().unwrap_or_default().to_owned();
+        path.join(folder)
     }
 
     /// Returns the contents of LMDB's file, if there is one.
@@ -125,8 +138,8 @@ const PAGE: usize = 4096;
 
 /// Returns the number of the newest commit in a file of LMDB.
 fn commit(pages: &[u8]) -> u64 {
-    // In the two meta pages, after the page header: magic, version, address, size, two trees, last
-    // page.
+    // The number stands in the two meta pages, after the page header and these fields: magic,
+    // version, address, size, two trees, last page.
     let at = |page: usize| page * PAGE + 16 + 4 + 4 + 8 + 8 + 2 * 48 + 8;
     let number = |page| u64::from_le_bytes(pages[at(page)..at(page) + 8].try_into().unwrap());
     number(0).max(number(1))
@@ -134,11 +147,11 @@ fn commit(pages: &[u8]) -> u64 {
 
 /// The states of LMDB's file, in order.
 #[derive(Default)]
-struct Commits(Vec<Arc<Vec<u8>>>);
+struct CommittedPages(Vec<Arc<Vec<u8>>>);
 
-impl Commits {
-    /// Adds the present state. Returns its index plus one, or 0 if there is no file.
-    fn look(&mut self, place: &Place) -> u64 {
+impl CommittedPages {
+    /// Saves the present state of the file. Returns its index plus one, or 0 if there is no file.
+    fn look(&mut self, place: &DatabasePlace) -> u64 {
         while let Some(pages) = place.page_file().filter(|pages| pages.len() >= 2 * PAGE) {
             if self.0.last().is_some_and(|last| commit(last) == commit(&pages)) {
                 break;
@@ -153,8 +166,8 @@ impl Commits {
         index.checked_sub(1).map(|index| self.0[index as usize].as_slice())
     }
 
-    /// Returns the file in the middle of the next commit: some of its pages are written, its meta
-    /// page is not.
+    /// Returns the file in the middle of the next commit: some of its pages are written, but not
+    /// its meta page.
     fn torn(&self, index: u64, dice: &mut Dice) -> Option<Vec<u8>> {
         let (before, after) = (self.at(index)?, self.0.get(index as usize)?);
         if commit(after) != commit(before) + 1 {
@@ -173,51 +186,51 @@ impl Commits {
     }
 }
 
-/// The knowledge of the test at a moment: writes that have begun, writes that are promised to be on
+/// The facts that the test knows at a moment: which writes had begun, which were promised to be on
 /// disk, and the state of LMDB's file.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownWrites {
     begun: u64,
     promised: u64,
     commit: u64,
 }
 
-impl Known {
+impl KnownWrites {
     fn pack(self) -> u64 {
         self.commit << 40 | self.promised << 20 | self.begun
     }
 
-    fn of(note: u64) -> Known {
+    fn of(note: u64) -> KnownWrites {
         let part = |shift: u32| note >> shift & 0xf_ffff;
-        Known { begun: part(0), promised: part(20), commit: note >> 40 }
+        KnownWrites { begun: part(0), promised: part(20), commit: note >> 40 }
     }
 }
 
-struct Session {
-    place: Arc<Place>,
-    history: History,
+struct RecordedSession {
+    place: Arc<DatabasePlace>,
+    history: SessionKind,
     /// The contents after each write.
-    moments: Vec<Found>,
+    moments: Vec<FoundRecords>,
     journal: Vec<Step>,
-    commits: Commits,
+    commits: CommittedPages,
     opened: AtomicU64,
 }
 
-/// A session under way.
-struct Course {
-    place: Arc<Place>,
+/// The session while it is recorded.
+struct SessionProgress {
+    place: Arc<DatabasePlace>,
     disk: CrashDisk,
     writer: u64,
     begun: Arc<AtomicU64>,
     promised: Arc<AtomicU64>,
-    moments: Vec<Found>,
+    moments: Vec<FoundRecords>,
     number: u64,
     operations: u64,
     openings: u64,
     crashes: u64,
 }
 
-impl Course {
+impl SessionProgress {
     fn left(&self) -> u64 {
         self.operations - self.number
     }
@@ -242,8 +255,8 @@ impl Course {
         }
     }
 
-    /// Opens and closes the database repeatedly, with hardly any writes; not all of these openings
-    /// end well.
+    /// Opens and closes the database repeatedly, with few writes. Some of these openings end in a
+    /// crash.
     fn open_shortly(&mut self, mut db: Db, dice: &mut Dice) -> Db {
         for _ in 0..2 + dice.roll(14) {
             let is_crash = dice.roll(5) == 0;
@@ -269,7 +282,7 @@ impl Course {
         db
     }
 
-    /// Goes back to the moment that exists after a crash. The later writes are then repeated.
+    /// Goes back to the state that exists after a crash. The writes after it are then repeated.
     fn go_back(&mut self, db: &Db) {
         let (promised, found) = (self.promised.load(Ordering::SeqCst), writes::found(db));
         let moment = (promised..=self.number).find(|&moment| self.moments[moment as usize] == found);
@@ -281,30 +294,31 @@ impl Course {
     }
 }
 
-fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Session {
-    let (place, disk) = (Arc::new(Place::new(name, sync)), CrashDisk::new());
+fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: SessionKind) -> RecordedSession {
+    let (place, disk) = (Arc::new(DatabasePlace::new(name, sync)), CrashDisk::new());
     disk.show_in_memory(true);
     let (begun, promised) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let commits = Arc::<Mutex<Commits>>::default();
+    let commits = Arc::<Mutex<CommittedPages>>::default();
     let note = {
         let (place, commits) = (Arc::clone(&place), Arc::clone(&commits));
         let (begun, promised) = (Arc::clone(&begun), Arc::clone(&promised));
         move || {
-            // In this order: the promises are older than the state of the file.
+            // The promises are read first, so that they are never newer than the saved state of the
+            // file.
             let promised = promised.load(Ordering::SeqCst);
             let commit = commits.lock().unwrap().look(&place);
-            Known { begun: begun.load(Ordering::SeqCst), promised, commit }.pack()
+            KnownWrites { begun: begun.load(Ordering::SeqCst), promised, commit }.pack()
         }
     };
     disk.record(note);
     let mut dice = Dice::new(seed);
-    let mut course = Course {
+    let mut course = SessionProgress {
         place: Arc::clone(&place),
         disk: disk.clone(),
-        writer: history.writer(),
+        writer: history.writer(name),
         begun,
         promised,
-        moments: vec![Found::new()],
+        moments: vec![FoundRecords::new()],
         number: 0,
         operations: history.operations(),
         openings: 0,
@@ -317,17 +331,17 @@ fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Ses
             course.write(&db, dice.roll(40) == 0);
         }
         match dice.roll(10) {
-            0..5 if history == History::ShortOpenings => db = course.open_shortly(db, &mut dice),
+            0..5 if history == SessionKind::ShortOpenings => db = course.open_shortly(db, &mut dice),
             0 => {
                 drop(db);
                 db = course.open();
             }
             5 => {
                 sweeps += 1;
-                db.database().want_sweep();
+                db.database().request_sweep();
                 while db.database().maintain() {}
             }
-            // Concurrent with writes.
+            // This runs while another thread writes.
             _ => std::thread::scope(|scope| {
                 checkpoints += 1;
                 let maker = scope.spawn(|| db.checkpoint());
@@ -350,18 +364,19 @@ fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Ses
         journal.len(),
         commits.0.len()
     );
-    Session { place, history, moments: course.moments, journal, commits, opened: AtomicU64::new(0) }
+    RecordedSession { place, history, moments: course.moments, journal, commits, opened: AtomicU64::new(0) }
 }
 
-impl Session {
-    /// Opens the restarted disk, checks that its state is allowed, and sometimes continues with it.
-    fn check(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
+impl RecordedSession {
+    /// Opens the restarted disk, checks that its state is allowed, and sometimes continues from
+    /// this state.
+    fn check(&self, state: State, pages: Option<&[u8]>, known: KnownWrites, story: &str, dice: &mut Dice) {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.place.restore(pages);
         let disk = CrashDisk::shown_or_read(state, true);
         let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
         let found = writes::found(&db);
-        let Known { promised, begun, .. } = known;
+        let KnownWrites { promised, begun, .. } = known;
         let moment = (promised..=begun).find(|&moment| self.moments[moment as usize] == found);
         let number = moment.unwrap_or_else(|| {
             let difference = writes::difference(&found, &self.moments[promised as usize]);
@@ -373,8 +388,8 @@ impl Session {
         }
         let mut expected = found;
         for number in number + 1..=number + 1 + dice.roll(20) {
-            writes::make(&db, self.history.writer(), number).unwrap();
-            writes::note(&mut expected, self.history.writer(), number);
+            writes::make(&db, self.history.writer(self.place.name), number).unwrap();
+            writes::note(&mut expected, self.history.writer(self.place.name), number);
         }
         if dice.roll(3) == 0 {
             db.checkpoint().unwrap();
@@ -390,8 +405,16 @@ impl Session {
         disk.stop();
     }
 
-    /// Stops the opening anywhere; the next opening must also yield an allowed state.
-    fn stop_opening(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
+    /// Loses the power at a random operation of the opening. The next opening must also yield an
+    /// allowed state.
+    fn stop_opening(
+        &self,
+        state: State,
+        pages: Option<&[u8]>,
+        known: KnownWrites,
+        story: &str,
+        dice: &mut Dice,
+    ) {
         self.place.restore(pages);
         let disk = CrashDisk::shown_or_read(state.clone(), true);
         disk.record(|| 0);
@@ -408,22 +431,23 @@ impl Session {
         }
     }
 
-    /// Covers one in `every` moments of the session, each in `ways` ways.
+    /// Tests one in `every` moments of the session, each in `ways` ways.
     fn lose_power(&self, every: u64, ways: u64) {
         let mut state = State::default();
         let mut dice = Dice::new(every);
-        let mut known = Known { begun: 0, promised: 0, commit: 0 };
+        let mut known = KnownWrites { begun: 0, promised: 0, commit: 0 };
         let mut stops = 0;
         for (n, step) in self.journal.iter().enumerate() {
-            let now = Known::of(step.note);
-            // A promise from before an earlier operation still holds, and so does a commit. The
-            // notes of two threads may be older than the order of their operations.
-            known = Known {
+            let now = KnownWrites::of(step.note);
+            // A promise that was made before an earlier operation still holds, and so does a
+            // commit. If two threads note their knowledge, a note may be older than the operation
+            // that follows it.
+            known = KnownWrites {
                 promised: known.promised.max(now.promised),
                 begun: known.begun.max(now.begun),
                 commit: known.commit.max(now.commit),
             };
-            let next = self.journal.get(n + 1).map_or(0, |next| Known::of(next.note).commit);
+            let next = self.journal.get(n + 1).map_or(0, |next| KnownWrites::of(next.note).commit);
             let is_chosen = n as u64 % every == dice.roll(every);
             let name = self.place.name;
             if is_chosen {
@@ -468,11 +492,11 @@ fn short(step: &Step) -> String {
 }
 
 fn every(name: &'static str) {
-    for history in History::ALL {
+    for history in SessionKind::ALL {
         let (seeds, every, ways) = history.extent();
         for seed in 1..=seeds {
-            // With an interval that never ends, only explicit syncs are promised, and the rest is a
-            // prefix.
+            // With an interval that never ends, only explicit syncs are promised. Of the other
+            // writes, the first ones may be on disk.
             for sync in [SyncPolicy::Always, SyncPolicy::Every(Duration::from_secs(3600))] {
                 let session = run(name, sync, seed, history);
                 let (did, least) = (session.journal.len() as u64, history.operations() / 20);
@@ -506,4 +530,14 @@ fn unmapped_disk_hash_keeps_its_promise_after_crashes() {
 #[test]
 fn disk_tree_keeps_its_promise_after_crashes() {
     every("x.tree");
+}
+
+#[test]
+fn logged_mem_fixed_keeps_its_promise_after_crashes() {
+    every(ARRAY);
+}
+
+#[test]
+fn fixed_on_disk_keeps_its_promise_after_crashes() {
+    every("x.fixed#width=16m#limsiz=1p");
 }

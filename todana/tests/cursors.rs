@@ -6,7 +6,7 @@ use kinds::on_each_kind;
 use std::collections::{BTreeMap, BTreeSet};
 use todana::{Db, ErrorKind, OwnedRecord, RecordCursor, Records, Result, Ttl};
 
-/// More than a batch of an iterator.
+/// More records than one batch of an iterator.
 const MANY: u32 = 3000;
 
 fn key(number: u32) -> Vec<u8> {
@@ -54,7 +54,7 @@ fn iterator_ends_meet_exactly() {
         let model = fill(&db);
         let mut iter = db.iter();
         let (mut front, mut back) = (Vec::new(), Vec::new());
-        // Unevenly, so that the ends meet within a batch of either end.
+        // The records are taken unevenly from both ends, so that the ends meet within a batch.
         for turn in 0.. {
             let next = if turn % 3 == 0 { iter.next_back() } else { iter.next() };
             let Some(item) = next else { break };
@@ -72,7 +72,8 @@ fn writes_do_not_disturb_an_iterator() {
         let mut seen = BTreeSet::new();
         for (turn, item) in db.iter().enumerate() {
             let (key, value) = item.unwrap();
-            // Records already shown are removed, later ones grow, and new ones are added.
+            // Records that were already returned are removed, later ones are changed, and new ones
+            // are added.
             if turn % 2 == 0 {
                 db.remove(&key).unwrap();
             } else {

@@ -1,5 +1,5 @@
-//! A damaged log is never served: opening fails and names file and offset. If the damage cannot be
-//! distinguished from the remains of a crash, opening yields an earlier state and reports what was
+//! A damaged log is never served: the opening fails and names file and offset. If the damage looks
+//! like the remains of a crash, the opening yields an earlier state and reports the part that was
 //! cut off.
 
 #[path = "../../tests/crash_disk/mod.rs"]
@@ -7,7 +7,7 @@ mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, State};
-use kept::{DATA, Kept, Records, open, options};
+use kept::{CrashDiskDatabase, DATA, StoredRecords, open, options};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use todana_core::{Delete, ErrorKind, Operation};
 const NOW: u64 = 1_700_000_000;
 
 /// The contents of a log and the state at each of its positions.
-struct Log {
+struct WrittenLog {
     state: State,
-    moments: Vec<(u64, Records)>,
+    moments: Vec<(u64, StoredRecords)>,
 }
 
-/// Creates three segments of small records, each written and synced alone, closed in good order or
-/// not.
-fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> Log {
+/// Creates three segments of small records. Each record is written and synced separately.
+/// `is_closed` closes the log regularly.
+fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> WrittenLog {
     let always = LogOptions { segment_len: 250, ..options(SyncPolicy::Always) };
     let kept = open(disk, NOW, always).unwrap();
-    let mut moments = vec![(0, Records::new())];
+    let mut moments = vec![(0, StoredRecords::new())];
     for n in 0..14u8 {
         if n % 5 == 4 {
             kept.run(Operation::Delete(Delete { key: &[b'a' + n - 2], ..Delete::default() }));
@@ -39,10 +39,10 @@ fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> Log {
         moments.push((end.0, kept.records()));
     }
     end(kept, is_closed);
-    Log { state: disk.state(), moments }
+    WrittenLog { state: disk.state(), moments }
 }
 
-fn end(kept: Kept, is_closed: bool) {
+fn end(kept: CrashDiskDatabase, is_closed: bool) {
     if is_closed {
         kept.log().close().unwrap();
     } else {
@@ -51,22 +51,22 @@ fn end(kept: Kept, is_closed: bool) {
 }
 
 #[derive(Debug, PartialEq)]
-enum Verdict {
-    /// Opening failed with this message.
+enum OpeningVerdict {
+    /// The opening failed with this message.
     Damaged(String),
-    /// Opened with the state at an earlier moment, which was reported.
+    /// The opening yielded an earlier state, and reported that.
     Cut,
-    /// Opened without a report, with an end where one was or could have been.
+    /// The opening reported nothing, and the log ended where it had ended or could have ended.
     Unseen,
 }
 
-impl Log {
-    /// Opens the damaged log. It must never show a state that never existed.
-    fn judge(&self, state: State, story: &str) -> Verdict {
+impl WrittenLog {
+    /// Opens the damaged log. It must never yield a state that never existed.
+    fn judge(&self, state: State, story: &str) -> OpeningVerdict {
         let kept = match open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{story}: {error}");
-                return Verdict::Damaged(error.to_string());
+                return OpeningVerdict::Damaged(error.to_string());
             }
             Ok(kept) => kept,
         };
@@ -75,7 +75,7 @@ impl Log {
         assert_eq!(kept.records(), self.moments[moment].1, "{story}");
         let is_cut = kept.opened.tail != LogTail::Clean;
         kept.kill();
-        if is_cut { Verdict::Cut } else { Verdict::Unseen }
+        if is_cut { OpeningVerdict::Cut } else { OpeningVerdict::Unseen }
     }
 
     fn segments(&self) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -101,15 +101,15 @@ fn no_flipped_bit_goes_unseen() {
                 let mut state = log.state.clone();
                 state.flip(path, bit);
                 match log.judge(state, &story) {
-                    Verdict::Damaged(message) => assert_names(&message, path, &story),
-                    // Only the bit at the end of a block can be left so by a torn write.
-                    Verdict::Cut => {
+                    OpeningVerdict::Damaged(message) => assert_names(&message, path, &story),
+                    // A torn write can leave only a bit at the end of a block in this state.
+                    OpeningVerdict::Cut => {
                         let mut bytes = bytes.clone();
                         bytes[bit / 8] ^= 1 << (bit % 8);
                         let block_end = bytes.len().min((bit / 8 / 512 + 1) * 512);
                         assert!(bytes[bit / 8..block_end].iter().all(|&byte| byte == 0), "{story}");
                     }
-                    Verdict::Unseen => panic!("{story} went unseen"),
+                    OpeningVerdict::Unseen => panic!("{story} went unseen"),
                 }
             }
         }
@@ -128,26 +128,26 @@ fn truncated_file_shows_only_written_records() {
                 state.put(path, bytes[..len].to_vec());
                 let verdict = log.judge(state, &story);
                 match &verdict {
-                    Verdict::Damaged(message) => assert_names(message, path, &story),
-                    // The remains of a crash in the last segment, whose header was already on disk.
+                    OpeningVerdict::Damaged(message) => assert_names(message, path, &story),
+                    // A crash can leave this in the last segment after its header was on disk.
                     _ => assert!(*path == last && len >= 64, "{story}: {verdict:?}"),
                 }
-                // Zeros in place of bytes that were promised to be written.
+                // Zeros stand in place of bytes that were promised to be on disk.
                 let mut state = log.state.clone();
                 let mut zeroed = bytes[..len].to_vec();
                 zeroed.resize(bytes.len(), 0);
-                // A zero in place of a zero changes nothing: the last byte of the header may be
-                // one.
+                // If the byte was already zero, as the last byte of the header may be, nothing
+                // changes.
                 let Some(changed_at) = zeroed.iter().zip(bytes).position(|(zero, byte)| zero != byte) else {
                     continue;
                 };
                 state.put(path, zeroed);
                 let story = format!("{story}, zeros behind");
                 match log.judge(state, &story) {
-                    Verdict::Damaged(message) => assert_names(&message, path, &story),
+                    OpeningVerdict::Damaged(message) => assert_names(&message, path, &story),
                     verdict => {
                         let is_behind = *path == last && changed_at >= 64;
-                        assert!(is_behind && verdict == Verdict::Cut, "{story}: {verdict:?}")
+                        assert!(is_behind && verdict == OpeningVerdict::Cut, "{story}: {verdict:?}")
                     }
                 }
             }
@@ -164,8 +164,8 @@ fn segments_in_the_wrong_place_are_damage() {
         change(&mut state);
         log.judge(state, story)
     };
-    let assert_damaged = |verdict: Verdict, path: &Path, story: &str| match verdict {
-        Verdict::Damaged(message) => assert_names(&message, path, story),
+    let assert_damaged = |verdict: OpeningVerdict, path: &Path, story: &str| match verdict {
+        OpeningVerdict::Damaged(message) => assert_names(&message, path, story),
         other => panic!("{story}: {other:?}"),
     };
     for (n, (path, _)) in segments.iter().enumerate() {
@@ -174,14 +174,14 @@ fn segments_in_the_wrong_place_are_damage() {
             assert_damaged(judge(&|state| state.put(path, other.clone()), &story), path, &story);
         }
     }
-    // A copy under another segment's name.
+    // This is a copy under the name of another segment.
     let name = Path::new(DATA).join("log/00000000000000000777.log");
     let copy = |state: &mut State| state.put(&name, segments[2].1.clone());
-    assert!(matches!(judge(&copy, "a copy"), Verdict::Damaged(_)));
+    assert!(matches!(judge(&copy, "a copy"), OpeningVerdict::Damaged(_)));
     // The error names the segment before the gap.
     assert_damaged(judge(&|state| state.take_away(&segments[1].0), "the second"), &segments[0].0, "missing");
     match judge(&|state| state.take_away(&segments[0].0), "the first is missing") {
-        Verdict::Damaged(message) => {
+        OpeningVerdict::Damaged(message) => {
             assert!(message.contains("does not go back to position 0"), "{message}")
         }
         other => panic!("{other:?}"),
@@ -189,7 +189,7 @@ fn segments_in_the_wrong_place_are_damage() {
     // A file that is not a segment is ignored.
     let stranger = Path::new(DATA).join("log/notes.txt");
     let verdict = judge(&|state| state.put(&stranger, b"hello".to_vec()), "a stranger");
-    assert_eq!(verdict, Verdict::Unseen);
+    assert_eq!(verdict, OpeningVerdict::Unseen);
 }
 
 #[test]
@@ -203,15 +203,15 @@ fn foreign_entries_are_never_served() {
         let mut state = ours.state.clone();
         state.put(path, their_bytes.clone());
         match ours.judge(state, "their segment") {
-            Verdict::Damaged(message) => {
-                assert!(message.contains("it belongs to another database"), "{message}")
+            OpeningVerdict::Damaged(message) => {
+                assert!(message.contains("belongs to another database"), "{message}")
             }
             other => panic!("{other:?}"),
         }
-        // Under the header of this database.
+        // The segment has the header of this database, and entries of another one.
         let mut state = ours.state.clone();
         state.put(path, [&bytes[..64], &their_bytes[64..]].concat());
-        assert_ne!(ours.judge(state, "their entries"), Verdict::Unseen);
+        assert_ne!(ours.judge(state, "their entries"), OpeningVerdict::Unseen);
     }
 }
 
@@ -228,7 +228,7 @@ fn entries_copied_elsewhere_are_not_served() {
                 let mut state = log.state.clone();
                 state.put(path, damaged);
                 let verdict = log.judge(state, &format!("{path:?}: 40 bytes from {from} to {to}"));
-                assert_ne!(verdict, Verdict::Unseen, "{path:?}: 40 bytes from {from} to {to}");
+                assert_ne!(verdict, OpeningVerdict::Unseen, "{path:?}: 40 bytes from {from} to {to}");
             }
         }
     }

@@ -1,11 +1,12 @@
-//! A record that is damaged on disk is not treated as missing, nor as a lack of space.
+//! If a record is damaged on disk, it does not count as missing, and the damage does not count as a
+//! lack of space.
 
 use std::path::Path;
 use todana::{Db, ErrorKind, Records, Ttl};
 use todana_core::{Arithmetic, Operation, RefusalReason, RefusedStore, Reply, StoreMode};
 
 /// Flips a bit of the only occurrence of `bytes` in the files of a folder.
-fn spoil(folder: &Path, bytes: &[u8]) {
+fn damage(folder: &Path, bytes: &[u8]) {
     let mut spoiled = 0;
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
@@ -31,7 +32,7 @@ fn damaged_record_is_reported_by_every_read() {
     db.set(b"crane", b"one whose bytes will change").unwrap();
     db.set(b"heron", b"whole").unwrap();
     drop(db);
-    spoil(&path, b"one whose bytes");
+    damage(&path, b"one whose bytes");
 
     let db = Db::open(name).unwrap();
     let damaged = |outcome: todana::Result<bool>| {
@@ -59,11 +60,11 @@ fn damaged_record_is_reported_by_every_read() {
     let after = db.database().counters();
     assert_eq!(after.cmd_get, before.cmd_get + 1);
     assert_eq!((after.get_hits, after.get_misses), (before.get_hits, before.get_misses), "it is neither");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let sum = Operation::Arithmetic(Arithmetic { key: b"crane", delta: 1, ..Arithmetic::default() });
-    db.execute(&sum, &mut |reply| told.push(matches!(reply, Reply::Refused(RefusalReason::Damaged))))
+    db.execute(&sum, &mut |reply| reported.push(matches!(reply, Reply::Refused(RefusalReason::Damaged))))
         .unwrap();
-    assert_eq!(told, [true]);
+    assert_eq!(reported, [true]);
     assert_eq!(db.get(b"heron").unwrap().as_deref(), Some(&b"whole"[..]));
     assert_eq!(db.get(b"egret").unwrap(), None);
 }
@@ -78,8 +79,8 @@ fn damaged_record_can_be_overwritten_and_removed() {
     db.set(b"heron", b"whole").unwrap();
     db.set(b"egret", b"another, as bad as the first").unwrap();
     drop(db);
-    spoil(&path, b"one whose bytes");
-    spoil(&path, b"another, as bad");
+    damage(&path, b"one whose bytes");
+    damage(&path, b"another, as bad");
 
     let db = Db::open(name).unwrap();
     assert_eq!(db.get(b"crane").unwrap_err().kind(), ErrorKind::Corrupt);
@@ -117,7 +118,7 @@ fn damaged_cranes(path: &Path) {
     let value = |n: u32| format!("number {n} of those whose bytes will change");
     (0..10).for_each(|n| db.set(format!("crane{n}").as_bytes(), value(n).as_bytes()).unwrap());
     drop(db);
-    (0..10).for_each(|n| spoil(path, value(n).as_bytes()));
+    (0..10).for_each(|n| damage(path, value(n).as_bytes()));
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn transaction_overwrites_and_removes_damaged_records() {
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);
     let db = Db::open(path.to_str().unwrap()).unwrap();
-    // A snapshot must keep replaced records.
+    // A snapshot must keep the old state of replaced records.
     let snapshot = db.snapshot().unwrap();
     let transaction = db.begin().unwrap();
     assert_eq!(transaction.touch(b"crane1", Ttl::Seconds(9)).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -222,7 +223,7 @@ fn skipped_parts_are_noted_at_opening() {
     db.set(b"crane1", b"new").unwrap();
     db.set(b"crane2", b"new").unwrap();
     db.sync().unwrap();
-    // As a killed process leaves it: the index is older.
+    // A killed process leaves the directory in this state: the index is older than the segments.
     let killed = folder.path().join("killed.hash");
     std::fs::create_dir(&killed).unwrap();
     for entry in std::fs::read_dir(&path).unwrap() {
@@ -230,7 +231,7 @@ fn skipped_parts_are_noted_at_opening() {
         std::fs::copy(entry.path(), killed.join(entry.file_name())).unwrap();
     }
     let again = Db::open(killed.to_str().unwrap()).unwrap();
-    assert!(again.notes()[0].contains("2 damaged records were taken for"), "{:?}", again.notes());
+    assert!(again.notes()[0].contains("2 damaged entries were ignored"), "{:?}", again.notes());
     assert_eq!(again.notes().len(), 1);
     assert_eq!(again.get(b"crane1").unwrap().as_deref(), Some(&b"new"[..]));
     drop(again);
@@ -238,6 +239,6 @@ fn skipped_parts_are_noted_at_opening() {
     Db::open(whole.to_str().unwrap()).unwrap().set(b"heron", b"1").unwrap();
     std::fs::remove_file(whole.join("index")).unwrap();
     let without = Db::open(whole.to_str().unwrap()).unwrap();
-    assert!(without.notes()[0].contains("has no index"), "{:?}", without.notes());
+    assert!(without.notes()[0].contains(": no index, "), "{:?}", without.notes());
     assert_eq!(without.count(), 1);
 }

@@ -7,25 +7,25 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, LogTail, SyncPolicy};
-use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, Opened, WorkerCounters};
+use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, OpeningReport, WorkerCounters};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Attributes, Delete, ErrorKind, Get, MemoryLimit, Operation, ReplyNeeds,
     Store, StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
-type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+type StoredRecords = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
-struct Opening {
+struct OpenedDirectory {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
-    opened: Opened,
-    // Dropped last: the lock must outlive the log.
+    opened: OpeningReport,
+    // This is dropped last, because the lock must outlive the log.
     _directory: DataDirectory,
 }
 
-fn open(path: &Path, now: u64, sync: SyncPolicy) -> Opening {
+fn open(path: &Path, now: u64, sync: SyncPolicy) -> OpenedDirectory {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
@@ -34,10 +34,10 @@ fn open(path: &Path, now: u64, sync: SyncPolicy) -> Opening {
     let opened =
         directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
     let worker_counters = database.worker_counters();
-    Opening { database, worker_counters, clock, opened, _directory: directory }
+    OpenedDirectory { database, worker_counters, clock, opened, _directory: directory }
 }
 
-impl Opening {
+impl OpenedDirectory {
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.worker_counters, &command, &mut |reply| answer = format!("{reply:?}"));
@@ -49,8 +49,8 @@ impl Opening {
         assert!(answer.starts_with("Stored"), "{answer}");
     }
 
-    fn records(&self) -> Records {
-        let mut records = Records::new();
+    fn records(&self) -> StoredRecords {
+        let mut records = StoredRecords::new();
         let mut place = None;
         loop {
             let scan = self.database.engine().scan(place, &mut |key, record| {
@@ -100,7 +100,8 @@ fn every_kind_of_change_comes_back() {
         ..Arithmetic::default()
     }));
     before.run(Operation::Touch(Touch { key: b"number", ttl: Ttl::Seconds(500) }));
-    // An access moves the expiry of the first record; the second keeps the version that was shown.
+    // An access moves the expiry of the first record. The second record keeps the version that was
+    // shown.
     before.clock.advance(30);
     before.run(Operation::Get(Get { key: b"sliding", ..Get::default() }));
     let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
@@ -114,7 +115,7 @@ fn every_kind_of_change_comes_back() {
     let after = open(folder.path(), 1_040, SyncPolicy::Always);
     assert_eq!(after.opened.tail, LogTail::Clean);
     assert_eq!(after.records(), records);
-    // A version shown now was never shown before.
+    // A version that is shown now was never shown before.
     let shown = after.run(Operation::Store(Store { key: b"new", value: b"n", needs, ..Store::default() }));
     let version: u64 = shown.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(version > records.values().map(|(_, attributes)| attributes.version).max().unwrap() + (1 << 31));
@@ -168,7 +169,8 @@ fn sync_policy_decides_when_a_change_is_durable() {
     assert!(log.synced() >= log.end());
 }
 
-/// One sync serves all clients that are likely to return, and does not depend on their return.
+/// One sync serves all clients that will probably send again, but it does not wait for them
+/// forever.
 #[test]
 fn writes_together_with_ended_threads_become_durable() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +212,7 @@ fn segments_follow_one_another_and_all_are_read() {
     drop(opening);
     let opening = open(folder.path(), 1, SyncPolicy::Never);
     assert_eq!(opening.records(), records);
-    // A segment without entries is not kept.
+    // A segment without entries is replaced.
     drop(opening);
     let segments = count();
     drop(open(folder.path(), 1, SyncPolicy::Never));
@@ -231,7 +233,7 @@ fn long_history_is_restored_to_its_end() {
             _ => before.set(&key, format!("{n:0width$}", width = n as usize % 50).as_bytes()),
         }
         match n {
-            // Some keys are not written again after a clear, nor after a long value.
+            // Some keys are written neither after a clear nor after a long value.
             20_000 | 59_000 => drop(before.run(Operation::Flush { at: Ttl::Expired })),
             30_000 | 59_500 => before.set(&key, &vec![b'l'; 100_000]),
             59_990 => drop(before.run(Operation::Flush { at: Ttl::Seconds(60) })),
@@ -246,7 +248,7 @@ fn long_history_is_restored_to_its_end() {
     assert!(after.opened.entries > 58_000, "{}", after.opened.entries);
     after.clock.advance(60);
     after.run(Operation::Get(Get { key: b"k", ..Get::default() }));
-    assert_eq!(after.records(), Records::new());
+    assert_eq!(after.records(), StoredRecords::new());
 }
 
 #[test]

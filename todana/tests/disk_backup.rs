@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::disk::SystemDisk;
-use todana::{Db, ErrorKind, Name, Records, RestoreOptions, SystemClock, verify};
+use todana::{DatabaseName, Db, ErrorKind, Records, RestoreOptions, SystemClock, verify};
 
 /// Opens the database restored from a backup.
 fn restored(from: &Path, to: &Path) -> todana::Result<Db> {
     restore(from, to).map(|_| open(to))
 }
 
-/// Each transaction changes both accounts; their sum stays.
+/// Each transaction changes both accounts and keeps their sum.
 #[test]
 fn backup_contains_transactions_completely_or_not() {
     const SUM: u64 = 1000;
@@ -27,15 +27,15 @@ fn backup_contains_transactions_completely_or_not() {
         let transfer = |from: u64| {
             let transaction = db.begin().unwrap();
             transaction.set(b"one", from.to_string().as_bytes()).unwrap();
-            // Places the two accounts apart.
+            // This record separates the two accounts on disk.
             transaction.set(b"between", &[b'x'; 5000]).unwrap();
             transaction.set(b"two", (SUM - from).to_string().as_bytes()).unwrap();
             transaction.commit().unwrap();
         };
         transfer(0);
         let (commits, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        // Only shortly before and during a backup, because the database would grow without end
-        // otherwise.
+        // Writes happen only shortly before and during a backup. Otherwise the database would grow
+        // without end.
         let writes = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -76,7 +76,7 @@ fn hash_stream_detects_changed_and_missing_bits() {
     }
     let whole = stream(&db);
     let target = folder.path().join("saved");
-    // Each backup waits for the disk several times.
+    // Only some places are tested, because each backup waits for the disk several times.
     for at in (0..whole.len()).step_by(13) {
         let mut changed = whole.clone();
         changed[at] ^= 1 << (at % 8);
@@ -108,8 +108,8 @@ fn hash_backup_includes_its_dictionaries() {
     while !folder.path().join("x.hash/001.dictionary").exists() {
         db.database().maintain();
     }
-    // The dictionary exists a little before records are compressed with it, and a backup contains
-    // only the files that its records need.
+    // The dictionary exists shortly before records are compressed with it, and a backup contains
+    // only the files that its records need. So several attempts may be necessary.
     let (mut saved, mut attempts) = (folder.path().join("saved"), 0);
     while !saved.join("hash/001.dictionary").exists() {
         attempts += 1;
@@ -158,7 +158,7 @@ fn stored_hash_backup_detects_changed_bytes() {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (at % 8);
             std::fs::write(&path, &changed).unwrap();
-            // Without its manifest it is not known to be a backup.
+            // Without its manifest, the directory is not recognised as a backup.
             let seen = verify(Arc::new(SystemDisk), &saved, &mut |_| ());
             assert!(seen.is_err() || !seen.unwrap().damages.is_empty(), "{} at {at}", path.display());
             if at % 37 == 0 {
@@ -177,13 +177,13 @@ fn database_only_in_memory_is_not_backed_up() {
     let error = Db::open("mem:hash").unwrap().backup().err().expect("nothing is kept");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let options = RestoreOptions::default();
-    let name = Name::parse("mem:tree").unwrap();
+    let name = DatabaseName::parse("mem:tree").unwrap();
     let restored = todana::restore(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ());
     assert_eq!(restored.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 /// Changes a byte of the entry that contains `what` in the only segment of a hash.
-fn spoil(hash: &Path, what: &[u8]) {
+fn damage_value(hash: &Path, what: &[u8]) {
     let path = std::fs::read_dir(hash).unwrap().map(|entry| entry.unwrap().path());
     let path = path.into_iter().find(|path| path.extension().is_some_and(|end| end == "segment")).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
@@ -192,7 +192,7 @@ fn spoil(hash: &Path, what: &[u8]) {
     std::fs::write(&path, &bytes).unwrap();
 }
 
-/// A damaged entry that was already replaced prevented the backup of all others.
+/// A damaged entry, even one that was already replaced, once prevented the backup of all others.
 #[test]
 fn damaged_hash_is_backed_up_and_reported() {
     let folder = tempfile::tempdir().unwrap();
@@ -202,17 +202,17 @@ fn damaged_hash_is_backed_up_and_reported() {
     db.set(b"old", b"new").unwrap();
     db.set(b"other", b"1").unwrap();
     drop(db);
-    spoil(&path, b"a value that is replaced");
+    damage_value(&path, b"a value that is replaced");
     let db = open(&path);
     let saved = folder.path().join("saved");
     let [damage] = receive(&stream(&db), &saved).unwrap().damages.try_into().unwrap();
     assert!(damage.starts_with(&saved.join("hash").display().to_string()), "{damage}");
     let verified = verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
     assert_eq!((verified.damages, verified.inherited), (vec![damage], 1));
-    // It is not restored silently, and the message names the file of the backup.
+    // The damaged record is not restored silently: the message names the file of the backup.
     let error = restore(&saved, &folder.path().join("again.hash")).unwrap_err().to_string();
     assert!(error.starts_with(&saved.join("hash").display().to_string()), "{error}");
-    assert!(error.contains("damaged before it was backed up"), "{error}");
+    assert!(error.contains("damaged before the backup"), "{error}");
     assert!(!folder.path().join("again.hash").exists());
     let target = folder.path().join("target");
     let options = RestoreOptions { from: saved, target: target.clone(), ..RestoreOptions::default() };

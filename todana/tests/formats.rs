@@ -1,9 +1,9 @@
-//! Data directories in every version of the formats, kept in `tests/fixtures`: they must always
-//! open, with exactly the contents stored beside them. Data of a later version is refused with the
-//! reason.
+//! Opens data directories in every version of the formats, which are stored in `tests/fixtures`.
+//! They must always open, with exactly the contents that are stored beside them. Data of a later
+//! version is refused, and the error states the version.
 //!
-//! A new version of a format gets a new folder; existing ones are never created again. This command
-//! creates the missing ones:
+//! Each new version of a format gets a new folder. Existing fixtures are never created again. This
+//! command creates the missing ones:
 //!
 //!     cargo test -p todana --test formats -- --ignored
 
@@ -12,7 +12,7 @@ mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Op, State};
-use kept::{DATA, Kept, open, open_with, options};
+use kept::{CrashDiskDatabase, DATA, open, open_with, options};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ fn state(files: &[(PathBuf, Vec<u8>)]) -> State {
     state
 }
 
-/// Lists all records in order, one per line; long values are replaced by their lengths.
-fn contents(kept: &Kept) -> String {
+/// Lists all records in order, one per line. A long value is replaced by its length.
+fn contents(kept: &CrashDiskDatabase) -> String {
     let mut text = String::new();
     let short = |bytes: &[u8]| match bytes.len() {
         0..100 => bytes.escape_ascii().to_string(),
@@ -160,8 +160,8 @@ fn later_format_version_is_refused() {
     }
 }
 
-/// Contents of entries as in docs/format/update-log.md: every kind and every field. Written by
-/// hand, because the program does not write all of them yet.
+/// The contents of entries as in docs/format/update-log.md, of every kind and with every field.
+/// They are written by hand, because the program does not write all of them.
 const ENTRIES: [&[u8]; 16] = [
     b"\x00\0\xa0\x85\x8d\x8b\x01\0\0\0\0\0\0\0\0\0\0",
     b"\x01\x05plainvalue",
@@ -187,7 +187,7 @@ const ENTRIES: [&[u8]; 16] = [
     b"\x01\x04last1",
 ];
 
-/// An addition of version 2: puts and removals as one transaction.
+/// Version 2 added this entry: puts and removals as one transaction.
 const TRANSACTION: &[u8] = b"\x07\x08\x01\x03onenew\x06\x03\x04last\x0b\x09\x03two\x05flags";
 
 /// Creates a log with these entries.
@@ -305,7 +305,7 @@ fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
 #[ignore = "makes the fixtures that are missing"]
 fn make_missing_fixtures() {
     let all = [
-        // The fixtures of version 1 exist; no program writes them any longer.
+        // The fixtures of version 1 exist already. The program no longer writes that version.
         ("2/entries", by_hand(2, &with_transaction())),
         ("2/log", made(None)),
         ("2/plain", made(Some(CheckpointCompression::None))),

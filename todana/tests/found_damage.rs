@@ -1,9 +1,9 @@
 //! Regression tests for damage that `verify` and `salvage` once missed.
 //!
-//! The newest segment of a hash could be missing, or truncated between two entries, without a
-//! report. A hash without segments was "no data directory". 1000 damages looked like all of them. A
-//! tree could only be verified by opening it for writing. A new database was created within the
-//! folder that it was salvaged from.
+//! If the newest segment of a hash was missing, or truncated between two entries, nothing was
+//! reported. A hash without segments was reported as "no data directory". If there were more than
+//! 1000 damages, only 1000 were counted. A tree could be verified only by opening it for writing. A
+//! new database could be created within the folder from which it was salvaged.
 
 mod folder;
 
@@ -14,16 +14,17 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use todana::disk::SystemDisk;
 use todana::{
-    Db, DbOptions, ErrorKind, Name, Records, RestoreOptions, Result, Salvaged, SystemClock, Verified,
+    DatabaseName, Db, DbOptions, ErrorKind, Records, RestoreOptions, Result, SalvageReport, SystemClock,
+    VerificationReport,
 };
 
-fn verify(path: &Path) -> Result<Verified> {
+fn verify(path: &Path) -> Result<VerificationReport> {
     todana::verify(Arc::new(SystemDisk), path, &mut |_| ())
 }
 
-fn salvage(from: &Path, to: &Path) -> Result<Salvaged> {
+fn salvage(from: &Path, to: &Path) -> Result<SalvageReport> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    let name = Name::parse(to.to_str().unwrap())?;
+    let name = DatabaseName::parse(to.to_str().unwrap())?;
     todana::salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())
 }
 
@@ -31,7 +32,7 @@ fn open(path: &Path) -> Db {
     Db::open(path.to_str().unwrap()).unwrap()
 }
 
-/// Creates a hash that was opened, written to and closed three times, so it has three segments.
+/// Creates a hash in three segments by opening it, writing to it and closing it three times.
 fn three_segments(folder: &Path) -> PathBuf {
     let path = folder.join("x.hash");
     for key in [b"k1", b"k2", b"k3"] {
@@ -55,7 +56,7 @@ fn newest_segment_that_is_gone_is_reported() {
     let damages = verify(&path).unwrap().damages;
     assert_eq!(
         damages,
-        [format!("{} at offset 0: the segment is missing: the index names it", gone.display())]
+        [format!("{} at offset 0: the segment is missing, but the index names it", gone.display())]
     );
     let made = folder.path().join("made.hash");
     let salvaged = salvage(&path, &made).unwrap();
@@ -123,8 +124,8 @@ fn damages_beyond_the_list_are_counted() {
     assert_eq!(damages[1_000], format!("{}: 200 more damages are not listed", path.display()));
 }
 
-/// Returns everything below a directory: bytes and modification time of each file, nothing for a
-/// directory.
+/// Returns everything below a directory: the bytes and the modification time of each file, and the
+/// directories.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<(Vec<u8>, SystemTime)>> {
     let files = folder::files(directory).into_iter();
     let content = |path: &PathBuf| {
@@ -134,8 +135,8 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<(Vec<u8>, SystemTime)>
     files.map(|path| (path.clone(), content(&path))).collect()
 }
 
-/// Creates a tree with nine records in its last checkpoint and one more in its log, as a killed
-/// process without locks leaves it.
+/// Creates a tree as a killed process leaves it: nine records in its last checkpoint, one more in
+/// its log, and no locks.
 fn tree(folder: &Path) -> PathBuf {
     let (made, path) = (folder.join("made.tree"), folder.join("x.tree"));
     let db = open(&made);
@@ -191,12 +192,12 @@ fn tree_verification_reads_pages_and_log() {
     let log = folder::files(&path.join("log"));
     let segment = log.iter().find(|path| path.extension().is_some_and(|ending| ending == "log")).unwrap();
     // Damages the header: a damaged entry at the end would be a torn tail.
-    damaged(segment, b"TODANA", "is no segment of an update log");
+    damaged(segment, b"TODANA", "not a segment of an update log");
 
     let shown = path.display();
     fs::remove_dir_all(path.join("log")).unwrap();
     let ends = format!(
-        "{shown}/log at offset 0: the update log ends at position 0, but {shown}/tree needs it to 2833"
+        "{shown}/log at offset 0: the update log ends at position 0, but {shown}/tree needs it up to 2833"
     );
     assert_eq!(verify(&path).unwrap().damages, [ends]);
     fs::remove_file(path.join("identity")).unwrap();
@@ -215,7 +216,7 @@ fn open_tree_is_not_verified() {
 }
 
 #[test]
-fn nothing_is_made_within_its_own_source() {
+fn output_within_its_source_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let hash = three_segments(folder.path());
     let tree = tree(folder.path());
@@ -227,15 +228,15 @@ fn nothing_is_made_within_its_own_source() {
         let before = contents(from);
         for to in [within.join("made.hash"), within.join("new/made.hash"), within.join("log/made.tree")] {
             let error = salvage(from, &to).unwrap_err();
-            let said =
-                format!("{} lies within {}; make the new database elsewhere", to.display(), from.display());
+            let said = format!("{}: lies within {}; choose another target", to.display(), from.display());
             assert_eq!((error.kind(), error.to_string()), (ErrorKind::Invalid, said));
         }
         assert_eq!(contents(from), before);
     }
     let error = salvage(&hash, &folder.path().join("made.tree")).unwrap_err().to_string();
     assert!(
-        error.contains(" is a hash on disk and becomes one again") && !error.contains("backup"),
+        error.contains(": is a hash on disk, which can only become a hash on disk")
+            && !error.contains("backup"),
         "{error}"
     );
 }

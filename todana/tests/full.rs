@@ -1,14 +1,14 @@
-//! Behaviour when memory is full and nothing may be evicted.
+//! The behaviour when memory is full and no record may be evicted.
 
 use std::sync::Arc;
 use todana::{Database, ManualClock, WorkerCounters};
 use todana_core::{
-    CommandFamily, Get, MemoryLimit, Operation, RefusalReason, Reply, ReplyNeeds, Store, StoreMode, Touch,
+    CommandSyntax, Get, MemoryLimit, Operation, RefusalReason, Reply, ReplyNeeds, Store, StoreMode, Touch,
     Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
-/// Returns a full database, and the number of its records `0`, `1` ...
+/// Returns a full database, and the number of its records, whose keys are `0`, `1` ...
 fn full() -> (Database, Arc<WorkerCounters>, usize) {
     let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
@@ -48,18 +48,18 @@ fn access_times_do_not_hide_records() {
     let shown = ReplyNeeds { version: true, access: false };
     let asked = ReplyNeeds { version: true, access: true };
     for needs in [ReplyNeeds::default(), shown, asked] {
-        for touch in [None, Some(Ttl::from_memcached(1000))] {
+        for touch in [None, Some(Ttl::from_exptime(1000))] {
             for n in 0..records {
                 let key = n.to_string();
                 let get =
-                    Get { key: key.as_bytes(), touch, needs, family: CommandFamily::Meta, ..Get::default() };
+                    Get { key: key.as_bytes(), touch, needs, syntax: CommandSyntax::Meta, ..Get::default() };
                 assert_eq!(answer(&database, &worker_counters, Operation::Get(get)), "some value", "{n}");
             }
         }
     }
     for n in 0..records {
         let key = n.to_string();
-        let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_memcached(2000) };
+        let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_exptime(2000) };
         assert_eq!(answer(&database, &worker_counters, Operation::Touch(touch)), "Touched", "{n}");
     }
 }

@@ -1,15 +1,15 @@
-//! A database on a full disk opens, is readable, and accepts removals, which free space.
+//! A database on a full disk can be opened and read, and accepts removals, which free space.
 //!
-//! Once a start on a full disk was refused, because each opening begins a new segment, so not even
-//! reads were possible any longer. `delete` and `flush` were refused as well, because the log entry
-//! of a removal needs space, too. Only other programs could free space.
+//! An opening on a full disk was once refused, because each opening creates a segment, so that not
+//! even reads were possible. `delete` and `flush` were refused as well, because the log entry of a
+//! removal needs space, too. Only other programs could free space.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Op};
-use kept::{Kept, open, open_with};
+use kept::{CrashDiskDatabase, open, open_with};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,26 +40,26 @@ fn delete(key: &[u8]) -> Operation<'_> {
     Operation::Delete(Delete { key, ..Delete::default() })
 }
 
-fn is_well(kept: &Kept) -> bool {
+fn is_well(kept: &CrashDiskDatabase) -> bool {
     kept.log().health() == DurabilityHealth::Well
 }
 
-/// Waits until the health of the log is well.
-fn recover(kept: &Kept) {
-    let (sender, told) = std::sync::mpsc::channel();
+/// Waits until the log accepts all changes again.
+fn recover(kept: &CrashDiskDatabase) {
+    let (sender, reported) = std::sync::mpsc::channel();
     kept.log().on_progress(move || {
         let _ = sender.send(());
     });
     while !is_well(kept) {
-        told.recv().unwrap();
+        reported.recv().unwrap();
     }
 }
 
 /// Stores records until one is refused. Returns their number.
-fn fill(kept: &Kept) -> usize {
+fn fill(kept: &CrashDiskDatabase) -> usize {
     for number in 0.. {
         let stored = kept.set(&key(number), &[b'v'; 400]);
-        // Write everything now, so that the disk is really full.
+        // The sync writes everything now, so that the disk is really full.
         let _ = kept.log().sync_to(kept.log().end());
         if stored == REFUSED {
             return number;
@@ -77,7 +77,7 @@ fn full_disk_takes_removals_and_refuses_all_else() {
         let records = fill(&kept);
         assert!(records > 30, "{records}");
         assert!(!is_well(&kept) && !kept.database.takes_changes());
-        // The change that met the full disk is kept, in the space of the reserve.
+        // The change during which the disk became full is kept, in the space of the reserve.
         for number in 0..records {
             assert_eq!(kept.get(&key(number)), Some(vec![b'v'; 400]));
         }
@@ -168,11 +168,11 @@ fn full_disk_allows_opening_and_removals() {
         let disk = CrashDisk::with(disk.state());
         assert!(disk.state().has_name(&Path::new(kept::DATA).join(RESERVE)));
         disk.limit(disk.used());
-        // Again with the remains of the first opening.
+        // The second opening finds the remains of the first one.
         for opening in 0..3 {
             let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
             assert_eq!(kept.records().len(), 50 - opening);
-            // With what the opening has left of the reserve.
+            // The first opening may have left a part of the reserve.
             let is_refused = |_: &usize| {
                 let stored = kept.set(b"more", &[b'v'; 400]);
                 let _ = kept.log().sync_to(kept.log().end());
@@ -232,8 +232,8 @@ fn log_continues_without_a_new_segment() {
     }
 }
 
-/// A directory in which the reserve could not be created was treated as one on a full disk, and
-/// every write was refused.
+/// If the reserve could not be created, the disk was once treated as full, and every write was
+/// refused.
 #[test]
 fn writes_work_without_a_reserve() {
     // EACCES, EMFILE.
@@ -250,8 +250,8 @@ fn writes_work_without_a_reserve() {
     }
 }
 
-/// A segment got its name, but its directory could not be synced (one descriptor too few). The log
-/// continued in the segment before it, and the next opening found a gap.
+/// A segment got its name, but its directory could not be synced, because one descriptor too few
+/// was left. The log continued in the segment before it, and the next opening found a gap.
 #[test]
 fn log_waits_for_a_possibly_named_segment() {
     let disk = CrashDisk::new();
@@ -281,12 +281,12 @@ fn log_waits_for_a_possibly_named_segment() {
     kept.kill();
 }
 
-struct Hash {
+struct LimitedHash {
     disk: CrashDisk,
     database: Database,
 }
 
-fn open_hash(disk: &CrashDisk) -> Hash {
+fn open_hash(disk: &CrashDisk) -> LimitedHash {
     let options = DiskHashOptions {
         disk: Arc::new(disk.clone()),
         segment_bytes_min: 16 << 10,
@@ -297,13 +297,13 @@ fn open_hash(disk: &CrashDisk) -> Hash {
     };
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
-    Hash {
+    LimitedHash {
         disk: disk.clone(),
-        database: Database::new(Box::new(engine), clock).sync_engine(SyncPolicy::Always),
+        database: Database::new(Box::new(engine), clock).with_engine_sync(SyncPolicy::Always),
     }
 }
 
-impl Hash {
+impl LimitedHash {
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.database.worker_counters(), &command, &mut |reply| {

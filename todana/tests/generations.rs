@@ -1,16 +1,16 @@
-//! A database that crashes repeatedly: a process is stopped anywhere, by a power failure or by a
-//! kill; the next one opens what is left, continues, and is stopped in turn. Each opening finds the
-//! state after one of the commands of the generation before, and not an earlier one than was
-//! acknowledged.
+//! A database that crashes repeatedly. A process is stopped at a random operation, by a power
+//! failure or by a kill. The next one opens the database, continues, and is stopped in turn. Each
+//! opening must find the state after one of the commands of the process before, and not an older
+//! one than was acknowledged.
 //!
-//! A failure prints its seed. `TODANA_CRASH=full` tries many more seeds.
+//! If a test fails, it prints its seed. `TODANA_CRASH=full` tests many more seeds.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, State};
-use kept::{Kept, Records, open_with, options};
+use kept::{CrashDiskDatabase, StoredRecords, open_with, options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +23,15 @@ use todana_core::{Arithmetic, Delete, Operation, Store, StoreMode, Touch, Ttl};
 const START: u64 = 1_700_000_000;
 const GENERATIONS: usize = 12;
 
-/// The result of a generation: its moments by the end of the log, and its operations on the disk.
-struct Life {
+/// One process and its results: the states by the end of the log, and the operations on the disk.
+struct Generation {
     before: State,
-    /// The promises made before it began.
+    /// The position that was promised to be on disk before this process started.
     promised: u64,
     now: u64,
-    /// Includes the moments of earlier generations that still apply.
-    moments: BTreeMap<u64, Records>,
+    /// The state at each position of the log, including states of earlier processes that still
+    /// apply.
+    moments: BTreeMap<u64, StoredRecords>,
     journal: Vec<crash_disk::Step>,
     is_closed: bool,
 }
@@ -49,7 +50,7 @@ fn choose(dice: &mut Dice) -> DataOptions {
     }
 }
 
-fn command(kept: &Kept, dice: &mut Dice) {
+fn command(kept: &CrashDiskDatabase, dice: &mut Dice) {
     let key = [b'a' + dice.roll(20) as u8];
     let key = &key[..];
     let value = match dice.roll(40) {
@@ -90,9 +91,9 @@ fn command(kept: &Kept, dice: &mut Dice) {
     };
 }
 
-/// Opens the result of the generation before, runs some commands, and ends in good order or not at
-/// all.
-fn live(before: State, forebear: Option<(&Life, u64)>, story: &str, dice: &mut Dice) -> Life {
+/// Opens the database of the process before, runs some commands, and closes the database regularly
+/// or not at all.
+fn live(before: State, forebear: Option<(&Generation, u64)>, story: &str, dice: &mut Dice) -> Generation {
     let disk = CrashDisk::with(before.clone());
     let acknowledged = Arc::new(AtomicU64::new(0));
     let note = Arc::clone(&acknowledged);
@@ -126,11 +127,12 @@ fn live(before: State, forebear: Option<(&Life, u64)>, story: &str, dice: &mut D
     }
     let journal = disk.journal();
     kept.kill();
-    Life { before, promised, now, moments, journal, is_closed }
+    Generation { before, promised, now, moments, journal, is_closed }
 }
 
-impl Life {
-    /// Returns the disk after a crash at a random operation, and what was promised by then.
+impl Generation {
+    /// Returns the disk after a crash at a random operation, and the position that was promised
+    /// before.
     fn die(&self, dice: &mut Dice) -> (State, u64) {
         let stop = if self.is_closed || dice.roll(3) == 0 {
             self.journal.len()
@@ -151,10 +153,10 @@ impl Life {
         (if dice.coin() { state.reboot(dice.roll(1 << 40)) } else { state }, promised)
     }
 
-    fn expects(&self, kept: &Kept, promised: u64, story: &str) {
+    fn expects(&self, kept: &CrashDiskDatabase, promised: u64, story: &str) {
         let end = kept.opened.end.0;
         assert!(end >= promised, "{story}: ends at {end}, {promised} was promised");
-        // Before the first moment the database was empty.
+        // Before the first known state, the database was empty.
         let records = self.moments.range(..=end).next_back().map(|(_, records)| records.clone());
         let now = kept.database.now();
         let mut records = records.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The intact part of a damaged hash on disk, or of its backup, becomes a new database; losses are
+//! The intact part of a damaged hash on disk, or of its backup, becomes a new database. Losses are
 //! reported.
 
 mod saved;
@@ -8,7 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Damage, Db, ErrorKind, Name, Records, RestoreOptions, Restored, SystemClock, salvage};
+use todana::{
+    DatabaseName, Db, ErrorKind, FoundDamage, Records, RestorationReport, RestoreOptions, SystemClock,
+    salvage,
+};
 
 const COUNT: usize = 2000;
 
@@ -27,16 +30,15 @@ fn fill(path: &Path) -> Db {
     db
 }
 
-fn rescue(from: &Path, to: &Path) -> todana::Result<(Vec<Damage>, Restored)> {
+fn rescue(from: &Path, to: &Path) -> todana::Result<(Vec<FoundDamage>, RestorationReport)> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    let name = DatabaseName::parse(to.to_str().unwrap()).unwrap();
     let salvaged = salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())?;
     Ok((salvaged.damages, salvaged.restored))
 }
 
-/// Changes two bytes of the occurrence of `what` in one of the files below `directory`. Returns
-/// that file.
-fn spoil(directory: &Path, what: &[u8]) -> PathBuf {
+/// Changes two bytes where `what` occurs in one of the files below `directory`. Returns that file.
+fn damage(directory: &Path, what: &[u8]) -> PathBuf {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let mut bytes = fs::read(&path).unwrap();
@@ -65,21 +67,24 @@ fn damaged_hash_backup_is_salvaged() {
     let path = |name: &str| folder.path().join(name);
     let saved = path("saved");
     back_up(&fill(&path("x.hash")), &saved);
-    let segment = spoil(&saved.join("hash"), &value(7));
-    spoil(&saved.join("hash"), &value(1234));
+    let segment = damage(&saved.join("hash"), &value(7));
+    damage(&saved.join("hash"), &value(1234));
     let before = fs::read(&segment).unwrap();
     assert_eq!(restore(&saved, &path("y.hash")).unwrap_err().kind(), ErrorKind::Corrupt);
     let (damages, restored) = rescue(&saved, &path("y.hash")).unwrap();
     is_without(&open(&path("y.hash")), &[7, 1234]);
     assert_eq!((restored.records, restored.has_log), (COUNT as u64 - 2, false));
-    let told: Vec<String> =
+    let reported: Vec<String> =
         damages.iter().map(|one| format!("{}: {}", one.finding.what, one.outcome)).collect();
     assert_eq!(damages[0].finding.path, segment);
     assert!(damages[0].finding.offset > 64 && damages[0].finding.lost > 0);
-    assert!(told[0].contains("its key seems to be \"key 7\": left out"), "{told:?}");
-    assert!(told[2].contains("2 records are lost"), "{told:?}");
-    assert!(told[3].contains("there were 2000 records") && told[3].contains("2 are lost"), "{told:?}");
-    assert_eq!(told.len(), 4);
+    assert!(reported[0].contains("its key seems to be \"key 7\": left out"), "{reported:?}");
+    assert!(reported[2].contains("2 records are lost"), "{reported:?}");
+    assert!(
+        reported[3].contains("there were 2000 records") && reported[3].contains("2 are lost"),
+        "{reported:?}"
+    );
+    assert_eq!(reported.len(), 4);
     // The source is unchanged.
     assert_eq!(fs::read(&segment).unwrap(), before);
     assert_eq!(rescue(&saved, &path("y.hash")).unwrap_err().kind(), ErrorKind::Invalid);
@@ -109,7 +114,7 @@ fn hash_backup_without_manifest_is_salvaged() {
     fs::remove_file(segments.last().unwrap()).unwrap();
     if segments.len() > 1 {
         let (damages, _) = rescue(&saved, &path("c.hash")).unwrap();
-        let is_told = |one: &Damage| &one.finding.path == segments.last().unwrap();
+        let is_told = |one: &FoundDamage| &one.finding.path == segments.last().unwrap();
         assert!(damages.iter().any(is_told), "{damages:?}");
     }
 }
@@ -142,7 +147,7 @@ fn damaged_tree_backup_is_salvaged_to_disk() {
         for n in (0..count).filter(|&n| again.contains(&key(n)).unwrap()) {
             assert_eq!(again.get(&key(n)).unwrap(), Some(value(n)));
         }
-        // Nothing is left beside it.
+        // No other files are left beside the result.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 }
@@ -158,7 +163,7 @@ fn damaged_hash_is_salvaged_unless_it_is_open() {
         todana::verify(Arc::new(SystemDisk), &path, &mut |_| ()).unwrap().damages,
         Vec::<String>::new()
     );
-    spoil(&path, &value(99));
+    damage(&path, &value(99));
     let verified = todana::verify(Arc::new(SystemDisk), &path, &mut |_| ()).unwrap();
     assert!(verified.damages.len() == 1 && verified.damages[0].contains("key 99"), "{verified:?}");
     let held = open(&path);
@@ -191,7 +196,7 @@ fn salvaged_values_are_compressed_on_request() {
     };
     drop(fill("packed.hash#zcomp=zstd"));
     let len = segment_bytes(&path("packed.hash"));
-    spoil(&path("packed.hash"), b"key 77");
+    damage(&path("packed.hash"), b"key 77");
     let name = path("again.hash").display().to_string() + "#zcomp=zstd";
     let (damages, _) = rescue(&path("packed.hash"), Path::new(&name)).unwrap();
     assert!(!damages.is_empty());
@@ -201,7 +206,7 @@ fn salvaged_values_are_compressed_on_request() {
 
     let saved = path("saved");
     back_up(&fill("plain.hash"), &saved);
-    spoil(&saved.join("hash"), b"key 77");
+    damage(&saved.join("hash"), b"key 77");
     for (to, is_packed) in [("plain2.hash", false), ("packed2.hash", true)] {
         let name = path(to).display().to_string() + if is_packed { "#zcomp=zstd" } else { "" };
         let (_, restored) = rescue(&saved, Path::new(&name)).unwrap();
@@ -226,11 +231,15 @@ fn restored_database_keeps_the_limits_of_its_name() {
             let restored = restore(&saved, &limited("restored")).unwrap();
             let (damages, salvaged) = rescue(&saved, &limited("salvaged")).unwrap();
             assert!(damages.is_empty(), "{damages:?}");
-            for (how, told) in [("restored", restored), ("salvaged", salvaged)] {
-                assert!((90..=100).contains(&told.records), "{source} {how} as {target}: {}", told.records);
+            for (how, reported) in [("restored", restored), ("salvaged", salvaged)] {
+                assert!(
+                    (90..=100).contains(&reported.records),
+                    "{source} {how} as {target}: {}",
+                    reported.records
+                );
                 let db = open(&path(&format!("{source}.{how}.{target}")));
-                assert_eq!(db.count(), told.records);
-                assert_eq!(db.iter().count() as u64, told.records);
+                assert_eq!(db.count(), reported.records);
+                assert_eq!(db.iter().count() as u64, reported.records);
             }
         }
     }

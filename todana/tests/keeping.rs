@@ -1,19 +1,19 @@
-//! Maintenance of a data directory: which log is kept, following the log beside its writer, and
-//! salvage.
+//! Maintenance of a data directory: which part of the log is kept, reading the log while it is
+//! written, and salvage.
 
 mod folder;
 
-use folder::{Kept, NOW, disk, files, folder, open, open_with, salvage};
+use folder::{FolderDatabase, NOW, disk, files, folder, open, open_with, salvage};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogChange, LogFollower, LogOptions, LogPosition, SyncPolicy, segments};
-use todana::{DataDirectory, DataOptions, Salvaged, verify};
+use todana::{DataDirectory, DataOptions, SalvageReport, verify};
 use todana_core::ErrorKind;
 
-fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
+fn kept_with(path: &Path, len: u64, age: Duration) -> FolderDatabase {
     let log =
         LogOptions { sync: SyncPolicy::Always, segment_len: 100, reserve_bytes: 0, ..LogOptions::default() };
     let checkpoints =
@@ -21,8 +21,8 @@ fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
     open_with(path, &DataOptions { log, checkpoints })
 }
 
-/// Ten seconds of changes, each in its own segment, followed by two checkpoints.
-fn ten_seconds(data: &Path, len: u64, age: Duration) -> Kept {
+/// Creates ten seconds of changes, each second in its own segment, and then two checkpoints.
+fn ten_seconds(data: &Path, len: u64, age: Duration) -> FolderDatabase {
     let kept = kept_with(data, len, age);
     for second in 0..10 {
         kept.set(&format!("second {second}"), &"x".repeat(100));
@@ -65,7 +65,7 @@ fn seconds_in(data: &Path) -> Vec<u64> {
 fn requested_length_of_old_log_is_kept() {
     assert_eq!(seconds_left(0, Duration::MAX), Vec::<u64>::new());
     assert_eq!(seconds_left(u64::MAX, Duration::MAX), (0..10).collect::<Vec<_>>());
-    // Each second ends when the next one begins, and the present second is the tenth.
+    // A second ends when the next one begins. The present second is the tenth.
     assert_eq!(seconds_left(u64::MAX, Duration::from_secs(3)), [6, 7, 8, 9]);
     let some = seconds_left(700, Duration::MAX);
     assert!(!some.is_empty() && some.len() < 7 && some.ends_with(&[9]), "{some:?}");
@@ -163,17 +163,18 @@ fn log_is_read_from_a_position_or_time() {
     assert_eq!(keys(Some(position.0), None), all[3..]);
     assert_eq!(keys(Some(position.0 - 1), None), all[3..]);
     assert_eq!(keys(Some(position.0 + 1), None), all[4..]);
-    // Complete segments are skipped; the caller filters the rest by time.
+    // Segments that end before the time are skipped. The caller must still compare the times of
+    // entries.
     assert!(keys(None, Some(NOW + 4)).ends_with(&all[4..]));
     assert!(keys(None, Some(NOW + 4)).len() < all.len());
 }
 
-/// A closed directory with two checkpoints and some log.
+/// Creates a closed directory with two checkpoints and some log.
 fn closed(data: &Path) -> usize {
     closed_of(data, 4)
 }
 
-/// Such a directory with this number of changes before, between and after the checkpoints.
+/// Creates such a directory, with this number of changes before, between and after the checkpoints.
 fn closed_of(data: &Path, changes: usize) -> usize {
     let kept = open(data, 150);
     for round in 0..3 {
@@ -217,7 +218,7 @@ fn opens(data: &Path) -> Result<usize, String> {
 }
 
 /// Returns the result of the salvage and the number of records with which it opens.
-fn saved(data: &Path) -> (Salvaged, usize) {
+fn saved(data: &Path) -> (SalvageReport, usize) {
     let target = data.with_extension("salvaged");
     let salvaged = salvage(data, &target).unwrap();
     assert_eq!(verify(disk(), &target, &mut |_| ()).unwrap().damages, Vec::<String>::new());

@@ -1,9 +1,9 @@
-//! `restore`, `verify` and `salvage` see every acknowledged write of a killed process whose
-//! database has not been opened since, and change nothing.
+//! `restore`, `verify` and `salvage` see every acknowledged write of a killed process, even if its
+//! database was not opened since, and they change nothing.
 //!
-//! They read only the segments, and not `recent` beside them, so their results silently lacked the
-//! writes that the process had not passed to the system, although the next opening had all of them.
-//! A repaired hash had lost them for good.
+//! They once read only the segments and not the file `recent` beside them. So their results
+//! silently lacked the writes that the process had not passed to the system, although the next
+//! opening had them. If a hash was salvaged, these writes were lost for good.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -12,7 +12,7 @@ mod kept;
 
 use crash_disk::{CrashDisk, State};
 use folder::{copy, files};
-use kept::{DATA, Kept, Records, open, options};
+use kept::{CrashDiskDatabase, DATA, StoredRecords, open, options};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana::{
-    Clock, DataOptions, Database, Db, DbOptions, ManualClock, Name, Records as _, RestoreOptions, Salvaged,
-    SystemClock, UnixSeconds, restore, salvage, verify,
+    Clock, DataOptions, Database, DatabaseName, Db, DbOptions, ManualClock, Records as _, RestoreOptions,
+    SalvageReport, SystemClock, UnixSeconds, restore, salvage, verify,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -33,17 +33,17 @@ fn hourly() -> SyncPolicy {
     SyncPolicy::Every(Duration::from_secs(3600))
 }
 
-/// Nothing is synced before the close, and several segments are begun.
+/// With these options nothing is synced before the close, and there are several segments.
 fn unsynced() -> LogOptions {
     LogOptions { segment_len: 3000, ..options(hourly()) }
 }
 
-fn acknowledge(kept: &Kept) {
+fn acknowledge(kept: &CrashDiskDatabase) {
     kept.log().wait(kept.logged()).unwrap();
 }
 
-/// Returns the files of the database except its lock, which is created to see that the database is
-/// not open.
+/// Returns the files of the database except the lock, which is created only to check that the
+/// database is closed.
 fn source(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = state.files();
     files.retain(|path, _| path.starts_with(DATA) && !path.ends_with("lock"));
@@ -60,8 +60,9 @@ fn from_data() -> RestoreOptions {
     RestoreOptions { from: DATA.into(), target: TARGET.into(), ..RestoreOptions::default() }
 }
 
-/// Returns the records of the restored directory, without versions, which it assigns itself.
-fn restored(disk: &CrashDisk) -> Records {
+/// Returns the records of the restored directory without their versions, which a restored database
+/// assigns again.
+fn restored(disk: &CrashDisk) -> StoredRecords {
     let moved = disk.state();
     let mut state = CrashDisk::new().state();
     for (path, bytes) in moved.files() {
@@ -88,7 +89,7 @@ fn restored_directory_has_writes_of_killed_process() {
             let before = source(&killed.state());
             let (database, clock) = empty();
             let shared = Arc::new(killed.clone());
-            let told = match is_damaged_allowed {
+            let reported = match is_damaged_allowed {
                 false => restore(shared, &from_data(), &database, clock, &mut |_| ()).unwrap(),
                 true => {
                     let salvaged = salvage(shared, &from_data(), &database, clock, &mut |_| ()).unwrap();
@@ -96,7 +97,11 @@ fn restored_directory_has_writes_of_killed_process() {
                     salvaged.restored
                 }
             };
-            assert_eq!((told.position, told.tail), (kept.log().end(), LogTail::Clean), "write {number}");
+            assert_eq!(
+                (reported.position, reported.tail),
+                (kept.log().end(), LogTail::Clean),
+                "write {number}"
+            );
             assert_eq!(restored(&killed), kept.records(), "write {number}");
             assert_eq!(source(&killed.state()), before, "write {number}");
         }
@@ -119,7 +124,7 @@ fn verify_reads_the_writes_of_a_killed_process() {
     }
 }
 
-/// The log of a killed process continues after that of a backup.
+/// The log of a killed process continues the log of a backup.
 #[test]
 fn restore_replays_the_log_of_killed_process() {
     let disk = CrashDisk::new();
@@ -144,12 +149,13 @@ fn restore_replays_the_log_of_killed_process() {
     assert_eq!(restored(&killed), kept.records());
 }
 
-/// Damage before the end of the last segment does not affect the entries in the ring.
+/// If the last segment is damaged before its end, the entries in the ring are not affected.
 #[test]
 fn salvaged_log_includes_the_ring() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
-    // More than the ring holds, with marks that state that all of it is on disk.
+    // These are more entries than the ring can hold. Their marks state that all of them are on
+    // disk.
     for number in 0..800 {
         kept.set(format!("key {number}").as_bytes(), b"value");
         if number % 50 == 0 {
@@ -196,9 +202,9 @@ fn contents(place: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files(place).into_iter().filter(is_content).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-fn salvaged(from: &Path, to: &Path) -> (Salvaged, Db) {
+fn salvaged(from: &Path, to: &Path) -> (SalvageReport, Db) {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    let name = DatabaseName::parse(to.to_str().unwrap()).unwrap();
     let salvaged =
         salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ()).unwrap();
     (salvaged, Db::open(to.to_str().unwrap()).unwrap())
@@ -207,7 +213,7 @@ fn salvaged(from: &Path, to: &Path) -> (Salvaged, Db) {
 #[test]
 fn copy_of_killed_hash_has_every_write() {
     let folder = folder::folder();
-    // The segments contain none, some and most of the writes.
+    // With these numbers, the segments contain none, some and most of the writes.
     for count in [1, 100, 5000, 20_000] {
         let left = killed(folder.path(), &format!("{count}.hash"), count);
         let before = contents(&left);
@@ -224,7 +230,8 @@ fn copy_of_killed_hash_has_every_write() {
 
 #[test]
 fn salvaged_hash_loses_the_damaged_record_alone() {
-    // More than the ring beside the segments holds, because damaged entries are found intact there.
+    // These are more entries than the ring can hold. In the ring, damaged entries would be found
+    // intact.
     const COUNT: usize = 100_000;
     let folder = folder::folder();
     let left = killed(folder.path(), "x.hash", COUNT);

@@ -1,7 +1,7 @@
-//! Numbers in the format of Kyoto Cabinet, incremented by the library and by a server's calls
-//! alike.
+//! Numbers in the format of Kyoto Cabinet, which the library and a server's calls increment in the
+//! same way.
 //!
-//! The library once knew only decimal text, so a number stored by ktserver was "no number" for it.
+//! The library once supported only decimal text, so it refused numbers that ktserver had stored.
 
 use todana::kyoto::{KyotoRecords, NEVER};
 use todana::{Db, ErrorKind, IncrementOrigin, Records, Ttl};

@@ -1,6 +1,6 @@
-//! Kyoto Cabinet's snapshots in the library: `.kcss` files and streams.
+//! Kyoto Cabinet's snapshots (`.kcss`) in the library, as files and streams.
 //!
-//! Once only the command line and the scripts of a server could read and write them.
+//! Only the command line and the scripts of a server could once read and write them.
 
 mod kinds;
 
@@ -13,7 +13,7 @@ use todana::{Db, DumpedValues, Error, ErrorKind, Expiry, OwnedRecord, Records, T
 const BARE: DumpedValues = DumpedValues::Bare;
 const TIMED: DumpedValues = DumpedValues::Timed;
 
-/// Captured: written by Kyoto Cabinet 1.2.76.
+/// This snapshot was written by Kyoto Cabinet 1.2.76.
 const CAPTURED: &[u8] = b"KCSS\n\0\
     \x00\x00\x02\x00\xff\
     \x00\x05\x05japantokyo\
@@ -111,9 +111,9 @@ fn damaged_file_is_refused_before_anything_is_stored() {
         bytes[at] = 7;
         bytes
     };
-    assert_eq!(refusal(&changed(0)), "byte 0: this is no dump of Kyoto Cabinet's");
+    assert_eq!(refusal(&changed(0)), "byte 0: not a dump of Kyoto Cabinet");
     assert_eq!(refusal(&changed(11)), "byte 11: no record begins here");
-    // A length that the file only claims allocates no memory.
+    // If a file states a length that it does not have, no memory is allocated for it.
     let claims = [&CAPTURED[..6], b"\x00\x01\x83\xff\xff\xff\x7fk"].concat();
     assert_eq!(refusal(&claims), "byte 6: the file ends within the record that begins here");
     let claims = [&CAPTURED[..6], b"\x00\x01\x8f\xff\xff\xff\x7fk"].concat();
@@ -134,9 +134,9 @@ fn damaged_stream_is_loaded_up_to_the_damage() {
 }
 
 /// A stream that fails after this number of bytes.
-struct Failing(usize);
+struct FailingStream(usize);
 
-impl Write for Failing {
+impl Write for FailingStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.checked_sub(bytes.len()).ok_or_else(|| io::Error::other("the tape is torn"))?;
         Ok(bytes.len())
@@ -147,7 +147,7 @@ impl Write for Failing {
     }
 }
 
-impl Read for Failing {
+impl Read for FailingStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = bytes.len().min(self.0);
         self.0 -= len;
@@ -161,8 +161,8 @@ fn stream_that_fails_is_reported() {
     let db = Db::open("mem:hash").unwrap();
     db.set(b"k", &vec![1; 1 << 20]).unwrap();
     for error in [
-        db.dump_snapshot(&mut Failing(1000), BARE).unwrap_err(),
-        db.load_snapshot(&mut Failing(20), BARE).unwrap_err(),
+        db.dump_snapshot(&mut FailingStream(1000), BARE).unwrap_err(),
+        db.load_snapshot(&mut FailingStream(20), BARE).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("the tape is torn"), "{error}");

@@ -1,17 +1,17 @@
 //! The thread that writes the update log keeps the directory locked while it lives.
 //!
-//! A server abandoned a disk that had not answered in time, released the lock of the directory, and
-//! left the thread running. The next opening read the log and continued at its end; then the disk
-//! answered, and the thread wrote its last mark after that end. The opening after that found "the
-//! log goes on at position 22527, not at 22552", and the thread removed the later opening's ring of
-//! recent writes.
+//! A server once abandoned a disk that had not answered in time. It released the lock of the
+//! directory, but the thread was still running. The next opening read the log and continued at its
+//! end. Then the disk answered, and the thread wrote its last mark after that end. The opening
+//! after that failed with "the log goes on at position 22527, not at 22552", and the thread had
+//! removed the ring of the opening before, with its recent writes.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Op};
-use kept::{Kept, open, options};
+use kept::{CrashDiskDatabase, open, options};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -25,21 +25,21 @@ fn unsynced() -> LogOptions {
     options(SyncPolicy::Every(Duration::from_secs(3600)))
 }
 
-/// The first thread that arrives waits until the gate is opened.
+/// Makes the first thread that arrives wait until it is released.
 #[derive(Default)]
-struct Gate {
+struct WriteGate {
     is_open: Mutex<bool>,
     opened: Condvar,
     has_come: AtomicBool,
 }
 
-impl Gate {
+impl WriteGate {
     fn open(&self) {
         *self.is_open.lock().unwrap() = true;
         self.opened.notify_all();
     }
 
-    /// Returns when a thread waits at the gate.
+    /// Returns when a thread is waiting.
     fn wait(&self) {
         while !self.has_come.load(Ordering::SeqCst) {
             std::thread::yield_now();
@@ -53,8 +53,8 @@ impl Gate {
     }
 }
 
-/// The next write waits at the gate.
-fn hold_writes(disk: &CrashDisk, gate: &Arc<Gate>) {
+/// Makes the next write wait.
+fn hold_writes(disk: &CrashDisk, gate: &Arc<WriteGate>) {
     let gate = Arc::clone(gate);
     disk.fault(move |op| {
         if matches!(op, Op::Write { .. }) {
@@ -64,7 +64,7 @@ fn hold_writes(disk: &CrashDisk, gate: &Arc<Gate>) {
     });
 }
 
-fn busy_or_open(disk: &CrashDisk) -> Option<Kept> {
+fn busy_or_open(disk: &CrashDisk) -> Option<CrashDiskDatabase> {
     match open(disk, NOW, unsynced()) {
         Ok(kept) => Some(kept),
         Err(error) => {
@@ -74,8 +74,8 @@ fn busy_or_open(disk: &CrashDisk) -> Option<Kept> {
     }
 }
 
-/// Opens the database as soon as its directory is not locked any longer.
-fn open_when_free(disk: &CrashDisk) -> Kept {
+/// Opens the database as soon as its directory is no longer locked.
+fn open_when_free(disk: &CrashDisk) -> CrashDiskDatabase {
     loop {
         if let Some(kept) = busy_or_open(disk) {
             return kept;
@@ -86,9 +86,9 @@ fn open_when_free(disk: &CrashDisk) -> Kept {
 
 #[test]
 fn abandoned_writer_keeps_the_directory_locked() {
-    // With a write under way, and with only the last mark.
+    // The thread is interrupted in a write, or before its last mark.
     for waits in ["the write", "the mark"] {
-        let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());
+        let (disk, gate) = (CrashDisk::new(), Arc::<WriteGate>::default());
         let kept = open(&disk, NOW, unsynced()).unwrap();
         kept.set(b"first", b"value");
         if waits == "the mark" {
@@ -113,11 +113,11 @@ fn abandoned_writer_keeps_the_directory_locked() {
     }
 }
 
-/// The change was kept in the ring and acknowledged, although the log was about to end; the end of
-/// the log removed the ring.
+/// A change was stored in the ring and acknowledged while the log was being closed. The close then
+/// removed the ring, and the change was lost.
 #[test]
-fn change_behind_the_last_batch_is_not_acknowledged() {
-    let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());
+fn change_after_the_last_batch_is_not_acknowledged() {
+    let (disk, gate) = (CrashDisk::new(), Arc::<WriteGate>::default());
     let kept = open(&disk, NOW, unsynced()).unwrap();
     kept.set(b"first", b"value");
     kept.log().sync_to(kept.logged()).unwrap();
@@ -139,7 +139,8 @@ fn change_behind_the_last_batch_is_not_acknowledged() {
 #[test]
 fn log_that_outlives_its_directory_keeps_the_lock() {
     let disk = CrashDisk::new();
-    let Kept { database, directory, worker_counters, .. } = open(&disk, NOW, unsynced()).unwrap();
+    let CrashDiskDatabase { database, directory, worker_counters, .. } =
+        open(&disk, NOW, unsynced()).unwrap();
     drop(directory);
     assert!(busy_or_open(&disk).is_none());
     drop((worker_counters, database));

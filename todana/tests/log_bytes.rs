@@ -1,4 +1,4 @@
-//! The update log as bytes, read while it is being written.
+//! Reads the update log as bytes while it is being written.
 
 #[path = "../../tests/swayed_disk/mod.rs"]
 mod swayed_disk;
@@ -24,7 +24,7 @@ fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: SyncPolicy) -> (DataDirecto
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::new(SystemClock));
     let directory = DataDirectory::open(disk, folder).unwrap();
-    // Small segments, so that there are many.
+    // Segments are small, so that there are many of them.
     let log = LogOptions { sync, segment_len: 4096, ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
@@ -72,7 +72,7 @@ fn log_bytes_follow_all_segments_in_order() {
                 let until = log.readable();
                 while bytes.position() < until {
                     let before = bytes.position();
-                    // Not at the end of an entry.
+                    // This position is not the end of an entry.
                     bytes.read(until, 777, &mut piece).unwrap();
                     assert_eq!(bytes.position().0 - before.0, piece.len() as u64);
                     assert!((1..=777).contains(&piece.len()));
@@ -119,7 +119,7 @@ fn log_being_read_is_not_removed() {
         bytes.read(until, usize::MAX, &mut all).unwrap();
     }
     assert_eq!(all.len() as u64, until.0);
-    // Log that was read is released.
+    // The log that was read is released.
     write();
     assert!(segments() < held, "{} of {held}", segments());
     let error = directory.log_bytes(Some(LogPosition(0))).map(|_| ()).unwrap_err();
@@ -183,18 +183,18 @@ fn foreign_or_damaged_entries_are_refused() {
     }
 }
 
-/// Called once before a file of the log is opened or removed.
-type Hook = Box<dyn FnOnce(&Path) + Send>;
+/// A function that is called once, before a file of the log is opened or removed.
+type FileHook = Box<dyn FnOnce(&Path) + Send>;
 
-/// The machine's disk with a hook.
+/// The machine's disk, with a function that interrupts it.
 #[derive(Default)]
-struct Interrupted {
-    opens: Mutex<Option<Hook>>,
-    removes: Mutex<Option<Hook>>,
+struct HookedDisk {
+    opens: Mutex<Option<FileHook>>,
+    removes: Mutex<Option<FileHook>>,
 }
 
-impl Interrupted {
-    fn happens(hook: &Mutex<Option<Hook>>, path: &Path) {
+impl HookedDisk {
+    fn happens(hook: &Mutex<Option<FileHook>>, path: &Path) {
         if path.extension().is_some_and(|extension| extension == "log") {
             let hook = hook.lock().unwrap().take();
             hook.into_iter().for_each(|hook| hook(path));
@@ -202,13 +202,13 @@ impl Interrupted {
     }
 }
 
-impl Sway for Arc<Interrupted> {
+impl Sway for Arc<HookedDisk> {
     fn opens(&self, path: &Path) {
-        Interrupted::happens(&self.opens, path);
+        HookedDisk::happens(&self.opens, path);
     }
 
     fn removes(&self, path: &Path) {
-        Interrupted::happens(&self.removes, path);
+        HookedDisk::happens(&self.removes, path);
     }
 }
 
@@ -228,7 +228,7 @@ fn drained(bytes: &mut LogBytes, until: LogPosition) -> u64 {
 #[test]
 fn segment_removed_at_the_start_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Interrupted::default());
+    let disk = Arc::new(HookedDisk::default());
     let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), SyncPolicy::Always);
     let log = database.log().unwrap();
     for number in 0..40 {
@@ -257,7 +257,7 @@ fn segment_removed_at_the_start_is_skipped() {
 #[test]
 fn reader_start_stops_removals() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Interrupted::default());
+    let disk = Arc::new(HookedDisk::default());
     let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), SyncPolicy::Always);
     let directory = Arc::new(directory);
     let log = database.log().unwrap();
@@ -274,7 +274,7 @@ fn reader_start_stops_removals() {
     let its_own = Arc::clone(&directory);
     let begin = move |_: &Path| sender.send(its_own.log_bytes(None).unwrap()).unwrap();
     *disk.removes.lock().unwrap() = Some(Box::new(begin));
-    // The log of the first checkpoint is not needed any longer, and is removed segment by segment.
+    // The log of the first checkpoint is no longer needed, and is removed segment by segment.
     directory.checkpoint(&database).unwrap();
     let mut bytes = receiver.try_recv().expect("something was removed");
     let (from, until) = (bytes.position(), log.readable());

@@ -1,11 +1,11 @@
-//! A damaged log yields everything except the lost entries in a new database.
+//! Salvaging a damaged log yields a new database with everything except the lost entries.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, State};
-use kept::{Records, open, options, salvage, salvaged};
+use kept::{StoredRecords, open, options, salvage, salvaged};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use todana::update_log::{LogDamage, LogOptions, LogPosition, SyncPolicy};
@@ -13,14 +13,14 @@ use todana_core::{Delete, Operation};
 
 const NOW: u64 = 1_700_000_000;
 
-struct Log {
+struct WrittenLog {
     state: State,
-    records: Records,
+    records: StoredRecords,
     end: LogPosition,
 }
 
-/// Creates three segments in which no key is set twice.
-fn log() -> Log {
+/// Creates three segments, in which each key is set only once.
+fn log() -> WrittenLog {
     let disk = CrashDisk::new();
     let always = LogOptions { segment_len: 250, ..options(SyncPolicy::Always) };
     let kept = open(&disk, NOW, always).unwrap();
@@ -35,7 +35,7 @@ fn log() -> Log {
     let (records, end) = (again.records(), again.opened.end);
     assert_eq!(records.len(), 17);
     again.kill();
-    Log { state, records, end }
+    WrittenLog { state, records, end }
 }
 
 fn segments(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -44,9 +44,9 @@ fn segments(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Salvages. Returns the damage and the records of the new database, without versions, which it
-/// assigns itself.
-fn save(log: &Log, state: State, story: &str) -> (Vec<LogDamage>, Records) {
+/// Salvages the database. Returns the damages, and the records of the new database without their
+/// versions, which it assigns again.
+fn save(log: &WrittenLog, state: State, story: &str) -> (Vec<LogDamage>, StoredRecords) {
     let disk = CrashDisk::with(state);
     let found = salvage(&disk, NOW).unwrap_or_else(|error| panic!("{story}: {error}"));
     assert_eq!(found.restored.position, log.end, "{story}");
@@ -96,7 +96,7 @@ fn entries_around_damage_are_salvaged() {
             state.put(path, damaged);
             let (findings, records) = save(&log, state, &story);
             let lost: u64 = findings.iter().map(|finding| finding.lost).sum();
-            // At most the damaged entries and those up to the next mark.
+            // The damaged entries are lost, and at most those up to the next mark.
             assert!((9..=160).contains(&lost), "{story}: {findings:?}");
             assert!(findings.iter().all(|finding| finding.path == *path), "{story}");
             for (key, record) in &records {
@@ -132,8 +132,8 @@ fn missing_segment_loses_only_its_entries() {
     assert!(!findings.is_empty() && records.len() > 5 && records.len() < log.records.len());
 }
 
-/// A directory without its log, whose newest checkpoint follows an older one, or is the only one
-/// and damaged.
+/// Creates a directory whose log is missing. Its newest checkpoint follows an older one, or is the
+/// only one and damaged.
 fn without_log(is_damaged: bool) -> State {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();

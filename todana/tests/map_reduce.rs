@@ -1,4 +1,4 @@
-//! Map-reduce has the same result on each kind of database, with much memory and with little.
+//! A map-reduce job has the same result on each kind of database, and with little or much memory.
 
 mod kinds;
 
@@ -14,7 +14,7 @@ fn sum(_: &[u8], values: &mut dyn Iterator<Item = &[u8]>, sum: &mut Vec<u8>) {
     sum.extend_from_slice(&values.map(number).sum::<u64>().to_le_bytes());
 }
 
-/// Counts words, and checks that they arrive in order.
+/// Counts words, and checks that the words arrive in order.
 fn count(map_reduce: &MapReduce<'_>, db: &Db) -> Result<BTreeMap<Vec<u8>, u64>> {
     let mut counts: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     map_reduce.run(

@@ -65,7 +65,7 @@ fn most_similar_keys_come_first() {
         };
         let by_characters = pairs(&[("grosse", 0), ("grösse", 1), ("größe", 3)]);
         assert_eq!(found("grosse", 3, KeySymbols::Characters, 10), by_characters);
-        // An ö has two bytes, and so has an ß in place of two others.
+        // The letters ö and ß have two bytes each.
         assert_eq!(found("grosse", 3, KeySymbols::Bytes, 10), pairs(&[("grosse", 0), ("grösse", 2)]));
         assert_eq!(found("grosse", 9, KeySymbols::Characters, 2), by_characters[..2]);
         assert!(found("grosse", 9, KeySymbols::Bytes, 0).is_empty());

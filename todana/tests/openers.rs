@@ -1,4 +1,4 @@
-//! The short form of the fuzz target `data_directory`.
+//! Runs the fuzz target `data_directory` on some generated inputs.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -72,8 +72,8 @@ fn block() -> impl Strategy<Value = (u8, u8, Vec<u8>)> {
     let content = prop_oneof![bytes, small, rows(), rows(), rows()];
     let shape = prop_oneof![Just(1u8), Just(9), Just(13), any::<u8>()];
     let of_any = (shape, 0u8..4, content);
-    // One plain record each, and a long one with a key of 1 and a value of 3 bytes, complete or
-    // not.
+    // Each block has one plain record. A long record has a key of 1 byte and a value of 3 bytes,
+    // and may be incomplete.
     let long = Just((2, 1, b"\0\x01\0\0\0\x03\0\0\0".to_vec()));
     let piece = proptest::collection::vec(any::<u8>(), 0..5).prop_map(|content| (3, 0, content));
     prop_oneof![

@@ -1,15 +1,15 @@
-//! Acknowledged writes survive a killed process although they were never synced, and nothing else
-//! does.
+//! Acknowledged writes survive a killed process although they were never synced. Writes that were
+//! not acknowledged may be lost.
 //!
-//! They were collected in the memory of the process for up to half of the time of `--sync`, and
-//! lost with it: 5,000 of 5,000 writes. The original Kyoto Tycoon and Kyoto Cabinet lose none.
+//! Writes were once collected in the memory of the process for up to half of the time of `--sync`,
+//! and were lost with it: 5,000 of 5,000 writes. Kyoto Tycoon and Kyoto Cabinet lose none.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, Op, State};
-use kept::{DATA, Kept, Records, open, options};
+use kept::{CrashDiskDatabase, DATA, StoredRecords, open, options};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana::update_log::{LogOptions, SyncPolicy};
@@ -25,12 +25,12 @@ fn recent() -> PathBuf {
     Path::new(DATA).join("log/recent")
 }
 
-/// Waits as a server does before it sends the reply.
-fn acknowledge(kept: &Kept) {
+/// Waits as a server does before it sends a reply.
+fn acknowledge(kept: &CrashDiskDatabase) {
     kept.log().wait(kept.logged()).unwrap();
 }
 
-fn records(state: State) -> Records {
+fn records(state: State) -> StoredRecords {
     open(&CrashDisk::with(state), NOW, unsynced()).unwrap().records()
 }
 
@@ -42,9 +42,9 @@ fn killed_process_leaves_every_acknowledged_write() {
     for number in 0..400 {
         let key = format!("key {}", dice.roll(40));
         let len = match dice.roll(40) {
-            // Has memory of its own, and is too long for the ring.
+            // Such a value has memory of its own, and does not fit into the ring.
             0 => 70_000,
-            // Too long for the ring.
+            // Such a value does not fit into the ring.
             1 => 5_000,
             2..10 => 500,
             _ => dice.roll(30) as usize,
@@ -62,11 +62,12 @@ fn killed_process_leaves_every_acknowledged_write() {
     assert_eq!(records(disk.state()), expected);
 }
 
-/// A process that is killed again before it has written what the previous one left.
+/// A process is killed again before it has written the entries that the previous process left in
+/// the ring.
 #[test]
 fn writes_of_killed_processes_outlive_the_next_ones() {
     let disk = CrashDisk::new();
-    let mut expected = Records::new();
+    let mut expected = StoredRecords::new();
     for life in 0..6 {
         let kept = open(&disk, NOW, unsynced()).unwrap();
         assert_eq!(kept.records(), expected, "life {life}");
@@ -80,8 +81,8 @@ fn writes_of_killed_processes_outlive_the_next_ones() {
     }
 }
 
-/// A power failure lost what two processes wrote at the same positions; in the ring, the entries of
-/// the first one have stayed.
+/// Two processes write different entries at the same positions, and a power failure loses them in
+/// the log. In the ring, the entries of the first process are still present.
 #[test]
 fn ring_of_an_earlier_opening_is_not_read() {
     let disk = CrashDisk::new();
@@ -110,7 +111,8 @@ fn ring_of_an_earlier_opening_is_not_read() {
     assert_eq!(found.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"FIRST"]);
 }
 
-/// If the memory of a file cannot be shared, the ring is written to; if that fails too, the log is.
+/// If the memory of the ring's file cannot be shared, the ring is written by system calls. If that
+/// fails too, the log is written before replies.
 #[test]
 fn log_is_written_first_without_shared_memory() {
     let disk = CrashDisk::new();
@@ -127,7 +129,7 @@ fn log_is_written_first_without_shared_memory() {
     }
 }
 
-/// A ring of arbitrary bytes and any length yields only acknowledged entries.
+/// A ring with arbitrary bytes of any length yields only acknowledged entries.
 #[test]
 fn damaged_ring_yields_entries_before_the_damage() {
     let disk = CrashDisk::new();

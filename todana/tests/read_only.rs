@@ -1,4 +1,4 @@
-//! Read-only databases: several at a time, never beside a writer, and nothing changes on disk.
+//! Read-only databases: several readers at a time, never beside a writer, and no change on disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,28 +11,28 @@ use todana::{DataOptions, Db, DbOptions, ErrorKind, Records, Result, Ttl, Update
 
 /// A database on disk of each kind.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum DiskDatabase {
     DataDir,
     Hash,
     Tree,
 }
 
-const PLACES: [Place; 3] = [Place::DataDir, Place::Hash, Place::Tree];
+const PLACES: [DiskDatabase; 3] = [DiskDatabase::DataDir, DiskDatabase::Hash, DiskDatabase::Tree];
 
-impl Place {
+impl DiskDatabase {
     fn path(self, folder: &Path) -> PathBuf {
         folder.join(match self {
-            Place::DataDir => "data",
-            Place::Hash => "carts.hash",
-            Place::Tree => "carts.tree",
+            DiskDatabase::DataDir => "data",
+            DiskDatabase::Hash => "carts.hash",
+            DiskDatabase::Tree => "carts.tree",
         })
     }
 
     fn open_with(self, folder: &Path, options: &DbOptions) -> Result<Db> {
         let path = self.path(folder);
         match self {
-            Place::DataDir => options.clone().data_dir(path).open("mem:hash"),
-            Place::Hash | Place::Tree => options.open(path.to_str().unwrap()),
+            DiskDatabase::DataDir => options.clone().data_dir(path).open("mem:hash"),
+            DiskDatabase::Hash | DiskDatabase::Tree => options.open(path.to_str().unwrap()),
         }
     }
 
@@ -179,7 +179,7 @@ fn read_only_operations_change_nothing() {
             assert_eq!(kind, ErrorKind::Invalid, "{place:?} {number}");
             assert!(message.ends_with("was opened for reading only"), "{place:?} {number}: {message}");
         }
-        // Reads that a writer would note on the record, and reads of expired records.
+        // A writer would store the version and the access that these reads cause.
         assert!(db.get_record(b"key 1").unwrap().is_some());
         assert_eq!(db.get(b"key 2").unwrap(), None);
         db.update(b"key 2", &mut |old| {
@@ -192,7 +192,7 @@ fn read_only_operations_change_nothing() {
         db.sync().unwrap();
         let copy = folder
             .path()
-            .join(format!("copy.{}", if matches!(place, Place::Tree) { "tree" } else { "hash" }));
+            .join(format!("copy.{}", if matches!(place, DiskDatabase::Tree) { "tree" } else { "hash" }));
         db.copy(copy.to_str().unwrap()).unwrap();
         assert_eq!(contents(&Db::open(copy.to_str().unwrap()).unwrap()), contents(&db), "{place:?}");
         fs::remove_dir_all(copy).unwrap();
@@ -207,8 +207,8 @@ fn read_only_operations_change_nothing() {
     }
 }
 
-/// A reader of a copy without `lock` created that file and removed it afterwards, so it wrote to
-/// the copy.
+/// A reader once created the file `lock` in a copy that lacked it, and removed it afterwards, so it
+/// wrote to the copy.
 #[test]
 fn copy_without_lock_is_read_unchanged_and_guarded() {
     for place in PLACES {
@@ -248,8 +248,8 @@ fn missing_database_is_not_created_for_reading() {
 
 const FOLDER: &str = "TODANA_TEST_READ_ONLY_FOLDER";
 
-/// Starts a test of this file as a process of its own, in a folder. Returns the process and the
-/// lines that it prints.
+/// Starts a test of this file as a separate process, in a folder. Returns the process and the lines
+/// that it prints.
 fn start(test: &str, folder: &Path) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", test])
@@ -262,11 +262,11 @@ fn start(test: &str, folder: &Path) -> (Child, impl Iterator<Item = String> + us
     (child, lines)
 }
 
-/// A process that writes, and is killed.
+/// The program of a process that writes and is killed.
 #[test]
 fn writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    // Everything is only in memory that survives the process.
+    // With this interval, all changes are only in memory that survives the process.
     let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let unsynced = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
     for place in PLACES {
@@ -279,14 +279,14 @@ fn writes_until_it_is_killed() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// A second process that reads.
+/// The program of a second process, which reads.
 #[test]
 fn reads_until_its_input_ends() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     for place in PLACES {
         let db = place.read(folder.as_ref()).unwrap();
         println!("found {}", db.iter().count());
-        // It keeps all of them open.
+        // The process keeps all databases open.
         std::mem::forget(db);
     }
     let _ = std::io::stdin().read(&mut [0]);

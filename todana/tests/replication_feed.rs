@@ -1,16 +1,16 @@
-//! The update log for replicas, with a clock that is set back and log that is released.
+//! The feed of changes for replicas, if the clock is set back and if log is released.
 
 mod folder;
 
-use folder::{Kept, folder, open_with};
+use folder::{FolderDatabase, folder, open_with};
 use std::path::Path;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
-use todana::replication::{FeedStart, ReplicationFeed};
+use todana::replication::{FeedStart, ReplicationFeed, StampScheme};
 use todana::update_log::{LogChange, LogOptions, SyncPolicy, segments};
 use todana::{DataOptions, ManualClock};
 
-fn kept(path: &Path) -> Kept {
+fn kept(path: &Path) -> FolderDatabase {
     let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
     let checkpoints = CheckpointOptions {
         log_kept_len: u64::MAX,
@@ -21,8 +21,8 @@ fn kept(path: &Path) -> Kept {
 }
 
 /// Returns the changes after a time stamp with their stamps and keys.
-fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, FeedStart) {
-    let (mut feed, begins) = ReplicationFeed::open(&kept.directory, 0, 1, after).unwrap();
+fn changes(kept: &FolderDatabase, after: u64) -> (Vec<(u64, String)>, FeedStart) {
+    let (mut feed, begins) = ReplicationFeed::open(&kept.directory, StampScheme::default(), after).unwrap();
     let end = kept.database.log().unwrap().end();
     let mut all = Vec::new();
     while feed.position() < end {
@@ -36,15 +36,15 @@ fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, FeedStart) {
     (all, begins)
 }
 
-fn store(kept: &Kept, key: &str) {
+fn store(kept: &FolderDatabase, key: &str) {
     kept.set(key, "1");
     kept.settle();
-    // Each change in its own segment.
+    // Each change gets a segment of its own.
     kept.database.log().unwrap().rotate().unwrap();
 }
 
-/// Checks that a replica with any of these changes receives all later ones.
-fn assert_each_leads_to_the_rest(kept: &Kept, wanted: &str) {
+/// Checks for each change that a replica which has this change receives all later ones.
+fn assert_each_leads_to_the_rest(kept: &FolderDatabase, wanted: &str) {
     let (all, _) = changes(kept, 0);
     let keys = |changes: &[(u64, String)]| changes.iter().map(|change| change.1.clone()).collect::<String>();
     assert_eq!(keys(&all), wanted);
@@ -79,13 +79,13 @@ fn clock_set_back_between_runs_hides_nothing() {
     let path = folder.path().join("data");
     let kept = kept(&path);
     for key in ["a", "b", "c"] {
-        // In one segment, whose creation time is not related to theirs.
+        // These changes share a segment, whose creation time is not related to their times.
         kept.clock.advance(500);
         kept.set(key, "1");
         kept.settle();
     }
     drop(kept);
-    // Its clock begins where the other one began.
+    // The clock of this opening starts at the time at which that of the other one started.
     let kept = self::kept(&path);
     for key in ["d", "e", "f", "g", "h"] {
         kept.clock.advance(10);
@@ -110,7 +110,7 @@ fn only_unneeded_log_is_released() {
         store(&kept, &format!("k{number}"));
     }
     let before = count();
-    // There is no checkpoint from which all of it could be restored.
+    // No checkpoint exists from which all of this log could be restored.
     kept.directory.release_log(&kept.database, &|_| true).unwrap();
     assert_eq!(count(), before);
     for _ in 0..2 {
@@ -119,7 +119,7 @@ fn only_unneeded_log_is_released() {
         store(&kept, "more");
     }
     let before = count();
-    let (feed, begins) = ReplicationFeed::open(&kept.directory, 0, 1, 0).unwrap();
+    let (feed, begins) = ReplicationFeed::open(&kept.directory, StampScheme::default(), 0).unwrap();
     assert_eq!(begins, FeedStart::Complete);
     kept.directory.release_log(&kept.database, &|_| true).unwrap();
     assert_eq!(count(), before, "a replica reads it");

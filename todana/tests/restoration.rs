@@ -1,19 +1,22 @@
-//! A restore yields exactly the state at the requested time; damage is refused, and leaves nothing.
+//! A restoration yields exactly the state at the requested time. Damaged sources are refused, and
+//! no files are left.
 
 mod folder;
 
-use folder::{Kept, NOW, disk, drain, empty, files, folder, open, receive};
+use folder::{FolderDatabase, NOW, disk, drain, empty, files, folder, open, receive};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use todana::{Clock, DataDirectory, Db, ManualClock, Records, RestoreOptions, Restored, restore, verify};
+use todana::{
+    Clock, DataDirectory, Db, ManualClock, Records, RestorationReport, RestoreOptions, restore, verify,
+};
 use todana_core::{ErrorKind, Get, Operation, ReplyNeeds, Result, Ttl, UnixSeconds};
 
-/// The machine's clock: long after the last change.
+/// The time of the machine's clock, long after the last change.
 const LATER: u64 = NOW + 10_000;
 
-fn restored(from: &Path, log: Option<&Path>, until: Option<u64>, target: &Path) -> Result<Restored> {
+fn restored(from: &Path, log: Option<&Path>, until: Option<u64>, target: &Path) -> Result<RestorationReport> {
     restored_at(LATER, from, log, until, target)
 }
 
@@ -23,7 +26,7 @@ fn restored_at(
     log: Option<&Path>,
     until: Option<u64>,
     target: &Path,
-) -> Result<Restored> {
+) -> Result<RestorationReport> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let database = empty(&clock);
     let options = RestoreOptions {
@@ -35,13 +38,13 @@ fn restored_at(
     restore(disk(), &options, &database, clock as Arc<dyn Clock>, &mut |_| ())
 }
 
-type Moments = BTreeMap<u64, BTreeMap<String, String>>;
+type StatesBySecond = BTreeMap<u64, BTreeMap<String, String>>;
 
-/// Twelve seconds of changes, with a backup in the middle and checkpoints before and after it.
-/// Returns the state at each second.
-fn history(folder: &Path) -> (Kept, Moments) {
+/// Creates twelve seconds of changes, with a backup in the middle and checkpoints before and after
+/// it. Returns the state at each second.
+fn history(folder: &Path) -> (FolderDatabase, StatesBySecond) {
     let kept = open(&folder.join("data"), 300);
-    let mut moments = Moments::from([(NOW - 1, BTreeMap::new())]);
+    let mut moments = StatesBySecond::from([(NOW - 1, BTreeMap::new())]);
     for second in 0..12 {
         for n in 0..3 {
             kept.set(&format!("key {}", (second * 2 + n) % 7), &format!("second {second} {n}"));
@@ -73,12 +76,13 @@ fn each_second_is_restored_as_it_was() {
     drop(kept);
     let path = |name: &str| folder.path().join(name);
     for (&second, had) in &moments {
-        // From a backup and the log of its source; and from the source itself.
+        // The sources are a backup with the log of its database, and the database itself.
         for (from, log) in [("backup", Some("data")), ("backup", Some("data/log")), ("data", None)] {
             let target = path(&format!("{from} {log:?} {second}").replace('/', " "));
             let outcome = restored(&path(from), log.map(path).as_deref(), Some(second), &target);
             if from == "backup" && second < NOW + 5 {
-                // Its checkpoint is later, and the earlier log was removed.
+                // The checkpoint of the database is later than this time, and the log before it was
+                // removed.
                 let error = outcome.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Invalid, "{second}: {error}");
                 assert!(error.to_string().contains("does not go back"), "{error}");
@@ -102,7 +106,7 @@ fn restore_reaches_any_time_in_the_log() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let kept = open(&path("data"), 300);
-    let mut moments = Moments::new();
+    let mut moments = StatesBySecond::new();
     for second in 0..4 {
         kept.set(&format!("key {second}"), "1");
         kept.settle();
@@ -130,7 +134,7 @@ fn restored_database_repeats_no_version() {
     let path = |name: &str| folder.path().join(name);
     let kept = open(&path("data"), 1 << 20);
     kept.set("key", "1");
-    let version = |kept: &Kept| {
+    let version = |kept: &FolderDatabase| {
         let get = Operation::Get(Get {
             key: b"key",
             needs: ReplyNeeds { version: true, ..ReplyNeeds::default() },
@@ -145,7 +149,7 @@ fn restored_database_repeats_no_version() {
         version
     };
     receive(&drain(kept.start_backup()), &path("backup")).unwrap();
-    // Opened several more times, with versions shown each time.
+    // The database is opened several more times, and shows versions each time.
     drop(kept);
     let mut last = 0;
     for _ in 0..3 {
@@ -174,14 +178,14 @@ fn restore_cancels_a_later_planned_clear() {
     kept.settle();
     drop(kept);
     let outcome = restored(&path("data"), None, Some(NOW + 4), &path("before")).unwrap();
-    assert_eq!((outcome.records, outcome.called_off), (2, Some(UnixSeconds(NOW + 5))));
+    assert_eq!((outcome.records, outcome.cancelled_clear), (2, Some(UnixSeconds(NOW + 5))));
     assert_eq!(open(&path("before"), 1 << 20).records().len(), 2);
     let outcome = restored(&path("data"), None, Some(NOW + 5), &path("then")).unwrap();
-    assert_eq!((outcome.records, outcome.called_off), (0, None));
+    assert_eq!((outcome.records, outcome.cancelled_clear), (0, None));
     assert_eq!(restored(&path("data"), None, None, &path("end")).unwrap().records, 0);
-    // A clear that is still to come stays planned.
+    // A clear that is not due yet stays planned.
     let outcome = restored_at(NOW + 4, &path("data"), None, None, &path("planned")).unwrap();
-    assert_eq!((outcome.records, outcome.called_off), (2, None));
+    assert_eq!((outcome.records, outcome.cancelled_clear), (2, None));
     let kept = open(&path("planned"), 1 << 20);
     kept.clock.advance(5);
     kept.database.maintain();
@@ -250,11 +254,11 @@ fn foreign_log_is_refused_by_restore() {
     drop(db);
     fs::create_dir(path("empty")).unwrap();
     for (log, what) in [
-        (path("other"), "is another database's log"),
-        (path("other").join("log"), "is another database's log"),
+        (path("other"), "is the log of another database"),
+        (path("other").join("log"), "is the log of another database"),
         (tree.clone(), "is the log of a tree on disk"),
         (tree.join("log"), "is the log of a tree on disk"),
-        (path("empty"), "is no update log"),
+        (path("empty"), "is not an update log"),
     ] {
         let error = restored(&path("data"), Some(&log), None, &path("target")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -1,9 +1,9 @@
-//! Restoring from a data directory accepts and refuses exactly what opening it does, with the same
-//! records.
+//! A restoration from a data directory succeeds exactly if the directory can be opened, and has the
+//! same records.
 
 mod folder;
 
-use folder::{Kept, NOW, copy, disk, empty, folder, open};
+use folder::{FolderDatabase, NOW, copy, disk, empty, folder, open};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use todana::{Clock, DataDirectory, DataOptions, ManualClock, RestoreOptions, restore};
 use todana_core::UnixSeconds;
 
-type Records = BTreeMap<String, String>;
+type TextRecords = BTreeMap<String, String>;
 
-fn opened(path: &Path) -> todana::Result<Records> {
+fn opened(path: &Path) -> todana::Result<TextRecords> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = empty(&clock);
     let directory = DataDirectory::open(disk(), path)?;
-    let told = Arc::clone(&clock) as Arc<dyn Clock>;
-    directory.restore(&database, told, &DataOptions::default(), &mut |_| ())?;
+    let reported = Arc::clone(&clock) as Arc<dyn Clock>;
+    directory.restore(&database, reported, &DataOptions::default(), &mut |_| ())?;
     let worker_counters = database.worker_counters();
-    Ok(Kept { database: Arc::new(database), worker_counters, clock, directory }.records())
+    Ok(FolderDatabase { database: Arc::new(database), worker_counters, clock, directory }.records())
 }
 
-fn restored(path: &Path, target: &Path) -> todana::Result<Records> {
+fn restored(path: &Path, target: &Path) -> todana::Result<TextRecords> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = empty(&clock);
     let options = RestoreOptions { from: path.into(), target: target.into(), ..RestoreOptions::default() };
@@ -36,10 +36,10 @@ fn newest(directory: &Path, end: &str) -> PathBuf {
     all.filter(|path| path.extension().is_some_and(|found| found == end)).max().unwrap()
 }
 
-/// Changes a directory in some way.
-type Deed = fn(&Path);
+/// A function that changes a directory in some way.
+type DirectoryChange = fn(&Path);
 
-const DEEDS: &[(&str, Deed)] = &[
+const DEEDS: &[(&str, DirectoryChange)] = &[
     ("nothing", |_| ()),
     ("no directory of checkpoints", |path| fs::remove_dir_all(path.join("checkpoints")).unwrap()),
     ("no log", |path| fs::remove_dir_all(path.join("log")).unwrap()),

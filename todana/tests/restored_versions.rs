@@ -1,5 +1,5 @@
-//! A version given out after a backup is not assigned to another record by a database restored from
-//! that backup.
+//! A database that was restored from a backup never assigns a version that was assigned after the
+//! backup.
 
 mod saved;
 
@@ -7,7 +7,9 @@ use saved::back_up;
 use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Clock, CompareOutcome, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds};
+use todana::{
+    Clock, CompareOutcome, Database, DatabaseName, Db, ManualClock, Records, RestoreOptions, UnixSeconds,
+};
 use todana_engine::{MemHash, MemHashOptions};
 
 fn open(path: &Path) -> Db {
@@ -21,7 +23,7 @@ fn restore(from: &Path, to: &Path, now: u64) {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(now)));
     let options = RestoreOptions { from: from.into(), target: to.into(), ..RestoreOptions::default() };
     if to.extension().is_some() {
-        let name = Name::parse(to.to_str().unwrap()).unwrap();
+        let name = DatabaseName::parse(to.to_str().unwrap()).unwrap();
         todana::restore(Arc::new(SystemDisk), &options, &name, clock, &mut |_| ()).unwrap();
         return;
     }
@@ -30,7 +32,7 @@ fn restore(from: &Path, to: &Path, now: u64) {
     todana::restore(Arc::new(SystemDisk), &options, &database, clock, &mut |_| ()).unwrap();
 }
 
-/// Writes to a record and shows it, so that it has a version.
+/// Writes a record and reads its version, so that a version is assigned.
 fn token(db: &Db, value: &[u8]) -> u64 {
     db.set(b"key", value).unwrap();
     let version = db.get_record(b"key").unwrap().unwrap().version;
@@ -38,7 +40,7 @@ fn token(db: &Db, value: &[u8]) -> u64 {
     version
 }
 
-/// Returns true if a store that compares with this version succeeds.
+/// Returns true if a compare-and-set with this version succeeds.
 fn fits(db: &Db, version: u64) -> bool {
     db.compare_and_set(b"key", b"by an old token", version).unwrap() == CompareOutcome::Stored
 }
@@ -55,22 +57,22 @@ fn later_version_never_matches_after_restore() {
         let before = token(&db, b"1");
         back_up(&db, &saved);
         let mut old = Vec::new();
-        // The original continues, and is opened several more times.
+        // The original database continues, and is opened several more times.
         old.extend((0..5).map(|_| token(&db, b"2")));
         drop(db);
         for _ in 0..5 {
             let db = open(&original);
             old.extend((0..5).map(|_| token(&db, b"3")));
         }
-        // A restored database does so too, and another one restored later from the same backup. The
-        // first two use a clock that does not know the time.
+        // A restored database does the same, and so does another one that is restored later from
+        // the same backup. The clock of the first two does not show the right time.
         let mut last = 0;
         for (number, now) in [1000, YEAR_LATER, YEAR_LATER + 100].into_iter().enumerate() {
             let again = folder.path().join(format!("{number}{}", to[number % 2]));
             restore(&saved, &again, now);
             for opening in 0..3 {
                 let db = open(&again);
-                // A version shown before the backup is valid until its record is written.
+                // A version from before the backup is valid until its record is written.
                 if opening == 0 && number == 0 {
                     assert!(fits(&db, before), "{from} {to:?}");
                 }

@@ -1,6 +1,6 @@
-//! Salvages each fixture of `tests/fixtures` after each kind of damage to each of its files: never
-//! fewer records than `salvaged.txt` states. After an improvement this command writes the table
-//! anew:
+//! Damages each file of each fixture in `tests/fixtures` in each way, and salvages the fixture. The
+//! number of records must never be lower than in `salvaged.txt`. After an improvement, this command
+//! writes the table again:
 //!
 //!     cargo test -p todana --test salvage_fixtures -- --ignored
 
@@ -18,10 +18,10 @@ use todana_core::StaleMarks;
 
 const NOW: u64 = 1_700_000_000;
 
-/// Changes the bytes of a file; `None` removes it.
-type Damage = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
+/// A name, and a function that changes the bytes of a file; `None` removes the file.
+type FileDamage = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
 
-const DAMAGES: [Damage; 9] = [
+const DAMAGES: [FileDamage; 9] = [
     ("bit in the header", |bytes| with(bytes, 20..21, 0x10)),
     ("bit at a quarter", |bytes| at(bytes, 1, 1, 0x04)),
     ("bit in the middle", |bytes| at(bytes, 2, 1, 0x40)),
@@ -79,17 +79,17 @@ fn state(files: &[(PathBuf, Vec<u8>)], root: &str) -> State {
     state
 }
 
-/// Returns the number of records of a database, and a checksum of all but their versions, which it
-/// assigns itself.
+/// Returns the number of records of a database, and a checksum of them without their versions,
+/// which the new database assigns again.
 fn records(disk: &CrashDisk) -> String {
     let kept = open(disk, NOW, options(SyncPolicy::Always)).unwrap();
     let (mut count, mut crc) = (0, 0);
     for (key, (value, attributes)) in kept.records() {
         let StaleMarks { stale, token_sent } = attributes.marks;
-        // The checksums in the table were made with these words.
+        // The checksums in the table were computed from this text.
         let marks = format!("Marks {{ stale: {stale}, token_out: {token_sent} }}");
-        let told = format!("{} {:?} {marks} ", attributes.flags, attributes.expiry);
-        crc = [&key[..], &value, told.as_bytes()]
+        let reported = format!("{} {:?} {marks} ", attributes.flags, attributes.expiry);
+        crc = [&key[..], &value, reported.as_bytes()]
             .iter()
             .fold(crc, |crc, bytes| crc32c::crc32c_append(crc, bytes));
         count += 1;
@@ -112,10 +112,10 @@ fn table() -> String {
     for fixture in sorted(&fixtures()).iter().flat_map(|version| sorted(version)) {
         let files = files(&fixture);
         for number in 0..files.len() {
-            for (damage, spoil) in DAMAGES {
+            for (damage, change) in DAMAGES {
                 let mut files = files.clone();
                 let (path, bytes) = files.remove(number);
-                files.extend(spoil(bytes).map(|bytes| (path.clone(), bytes)));
+                files.extend(change(bytes).map(|bytes| (path.clone(), bytes)));
                 let state = state(&files, DATA);
                 let yields = yielded(&state);
                 let fixture = fixture.strip_prefix(fixtures()).unwrap().display();

@@ -1,4 +1,4 @@
-//! Salvage changes nothing in its source, whatever is wrong with it.
+//! Salvage changes nothing in its source, in whatever way the source is damaged.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
@@ -21,10 +21,10 @@ fn first_file(directory: &Path) -> PathBuf {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).min().unwrap()
 }
 
-/// A way to damage a directory, and the number of damages.
-type Story = (&'static str, fn(&Path), usize);
+/// A name, a function that damages a directory, and the number of damages.
+type DamageCase = (&'static str, fn(&Path), usize);
 
-const STORIES: [Story; 9] = [
+const STORIES: [DamageCase; 9] = [
     ("nothing", |_| (), 0),
     (
         "what a killed process has left",
@@ -48,7 +48,7 @@ const STORIES: [Story; 9] = [
 
 #[test]
 fn damaged_directory_stays_as_it_is() {
-    for (story, spoil, damages) in STORIES {
+    for (story, damage, damages) in STORIES {
         let folder = folder();
         let data = folder.path().join("data");
         let kept = open(&data, 150);
@@ -60,7 +60,7 @@ fn damaged_directory_stays_as_it_is() {
             }
         }
         drop(kept);
-        spoil(&data);
+        damage(&data);
         let before = contents(folder.path());
         let target = folder.path().join("target");
         let salvaged = salvage(&data, &target).unwrap();
@@ -77,13 +77,13 @@ fn open_directory_without_identity_is_not_salvaged() {
     let kept = open(&data, 150);
     kept.set("key", "value");
     kept.settle();
-    for spoil in [
+    for damage in [
         |data: &Path| flip(&data.join("identity"), 20),
         |data: &Path| {
             fs::remove_file(data.join("identity")).unwrap();
         },
     ] {
-        spoil(&data);
+        damage(&data);
         let before = contents(folder.path());
         let error = salvage(&data, &folder.path().join("target")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
@@ -104,8 +104,8 @@ fn salvage_leaves_the_damaged_backup_unchanged() {
         |backup| fs::remove_file(backup.join("identity")).unwrap(),
         |backup| flip(&backup.join("backup"), 40),
     ];
-    for spoil in spoils {
-        spoil(&backup);
+    for damage in spoils {
+        damage(&backup);
         let before = contents(&backup);
         let target = folder.path().join("target");
         assert_eq!(salvage(&backup, &target).unwrap().restored.records, 1);
@@ -118,7 +118,7 @@ fn salvage_leaves_the_damaged_backup_unchanged() {
     );
 }
 
-/// Lost log is marked byte for byte, which could fill any disk.
+/// A gap in the log is marked with as many bytes as are lost, which could fill any disk.
 #[test]
 fn distant_segment_does_not_fill_the_disk() {
     for far in ["09000000000000000000.log", "18446744073709551615.log", "00000000100000000000.log"] {
@@ -133,7 +133,7 @@ fn distant_segment_does_not_fill_the_disk() {
         let target = folder.path().join("target");
         let error = salvage(&data, &target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("one of both does not belong here"), "{error}");
+        assert!(error.to_string().contains("one of the two segments belongs to another log"), "{error}");
         assert!(error.to_string().contains(data.to_str().unwrap()), "{error}");
         assert!(contents(folder.path()) == before);
         fs::remove_file(data.join("log").join(far)).unwrap();

@@ -1,14 +1,14 @@
-//! A file that has the name of the log's next segment.
+//! A foreign file that has the name of the log's next segment.
 //!
-//! Any such file was once replaced silently, and one that could not be replaced was not named in
-//! any message, although nothing could be written any longer.
+//! Such a file was once replaced silently. If it could not be replaced, no message named it,
+//! although nothing could be written any longer.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::CrashDisk;
-use kept::{DATA, Kept, open, options};
+use kept::{CrashDiskDatabase, DATA, open, options};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use todana::update_log::{LogOptions, SyncPolicy};
@@ -19,14 +19,14 @@ fn log() -> LogOptions {
     LogOptions { segment_len: 500, ..options(SyncPolicy::Always) }
 }
 
-fn set(kept: &Kept, number: usize) -> todana_core::Result<()> {
+fn set(kept: &CrashDiskDatabase, number: usize) -> todana_core::Result<()> {
     kept.set(format!("key {number}").as_bytes(), b"value");
     kept.log().wait(kept.logged())
 }
 
-/// Creates a database whose next write needs a new segment. Returns it with the number of its
-/// records and the path of that segment.
-fn full_segment(disk: &CrashDisk) -> (Kept, usize, PathBuf) {
+/// Creates a database whose next write needs a new segment. Returns it, the number of its records,
+/// and the path of that segment.
+fn full_segment(disk: &CrashDisk) -> (CrashDiskDatabase, usize, PathBuf) {
     let kept = open(disk, NOW, log()).unwrap();
     let mut number = 0;
     while kept.log().written().0 < 500 {
@@ -68,9 +68,9 @@ fn foreign_file_stays_and_is_named() {
         assert!(error.contains(next.to_str().unwrap()) && error.contains("move the file away"), "{error}");
         assert_eq!(disk.state().files()[&next], bytes);
         disk.damage(|state| state.take_away(&next));
-        let patience = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while kept.log().wait(kept.logged()).is_err() {
-            assert!(Instant::now() < patience, "it is tried again");
+            assert!(Instant::now() < deadline, "it is tried again");
             std::thread::yield_now();
         }
         let expected = kept.records();

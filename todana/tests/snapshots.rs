@@ -52,14 +52,14 @@ fn snapshot_shows_old_records_in_every_way() {
             assert!(back.into_iter().rev().eq(before.clone()));
             assert_eq!(snapshot.range(7u32.to_be_bytes()..19u32.to_be_bytes()).unwrap().count(), 12);
         }
-        // A later snapshot shows the present state.
+        // A later snapshot contains the present state.
         assert_eq!(all(&db.snapshot().unwrap()), all(&db));
     });
 }
 
-/// `Snapshot::scan` started again at the first key where an iterator, which walks, did not: a
-/// caller who stopped after each record of an ordered database met a changed record again and
-/// again, without end.
+/// `Snapshot::scan` once continued at the same key if that record had changed. A caller that
+/// stopped after each record of an ordered database received the changed record again and again,
+/// without end.
 #[test]
 fn ordered_snapshot_scan_resumes_after_each_record() {
     on_each_kind(|db| {
@@ -73,7 +73,7 @@ fn ordered_snapshot_scan_resumes_after_each_record() {
             let mut has_broken = false;
             place = snapshot
                 .scan(place, &mut |key, record| {
-                    // A record shown after the break is not shown again.
+                    // A record that was passed after the break is not passed again.
                     seen.push((key.to_vec(), record.value.to_vec()));
                     has_broken = true;
                     ControlFlow::Break(())
@@ -132,7 +132,7 @@ fn snapshot_is_read_only_and_ends_by_clear() {
         ] {
             assert_eq!(
                 (error.kind(), error.to_string().as_str()),
-                (ErrorKind::Invalid, "snapshot: it is read-only")
+                (ErrorKind::Invalid, "snapshot: is read-only")
             );
         }
         snapshot

@@ -1,4 +1,4 @@
-//! The short form of the fuzz target `salvage`.
+//! Runs the fuzz target `salvage` on some generated inputs.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -15,7 +15,7 @@ fn inputs_of_the_fuzz_target_are_salvaged() {
     fuzz_inputs::play_all("salvage", 5, spoiled::salvage_any);
 }
 
-/// A file: its shape, its position, its contents.
+/// Returns a file: its shape, its position and its contents.
 fn file() -> impl Strategy<Value = Vec<u8>> {
     let entry = prop_oneof![
         Just(vec![17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),

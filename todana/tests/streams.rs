@@ -1,4 +1,4 @@
-//! The short forms of the fuzz targets `backup_stream` and `log_stream`.
+//! Runs the fuzz targets `backup_stream` and `log_stream` on some generated inputs.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -9,11 +9,11 @@ mod kept;
 mod opener;
 
 use crash_disk::CrashDisk;
-use incoming::Pieces;
+use incoming::StreamPieces;
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
-use todana::backup::Receiver;
+use todana::backup::BackupReceiver;
 use todana::update_log::{EntryDecoder, LogPosition};
 use todana_core::ErrorKind;
 
@@ -30,7 +30,7 @@ fn fuzz_inputs_are_received_or_refused() {
             "with_a_checkpoint",
         ]
         .contains(&name.as_str());
-        // The other inputs were found by the fuzzer; the corpus names them by a checksum.
+        // Inputs that the fuzzer has found have a checksum as their name.
         assert!(is_received == is_complete || name.len() == 40, "{name}");
         received += usize::from(is_received && is_complete);
     }
@@ -45,13 +45,14 @@ fn inputs_of_the_fuzz_target_are_taken_apart() {
     fuzz_inputs::play_all("log_stream", 20, incoming::decode_any);
 }
 
-/// Each file takes memory and a place on the disk, even if it is small.
+/// Each file needs memory and an entry on the disk, even if it is small, so their number is
+/// limited.
 #[test]
 fn stream_with_too_many_files_is_refused() {
     let disk = CrashDisk::new();
-    let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(incoming::TARGET)).unwrap();
-    let mut stream = Pieces::begin(0);
-    let announce = |stream: &mut Pieces, kind: u8, position: u64| {
+    let mut receiver = BackupReceiver::create(Arc::new(disk.clone()), Path::new(incoming::TARGET)).unwrap();
+    let mut stream = StreamPieces::begin(0);
+    let announce = |stream: &mut StreamPieces, kind: u8, position: u64| {
         let mut file = incoming::listed(kind, position, b"");
         file[4..8].fill(0);
         stream.put(1, &file);
@@ -69,7 +70,7 @@ fn stream_with_too_many_files_is_refused() {
     assert!(disk.state().files().is_empty());
 }
 
-/// The sender of the log states its start position.
+/// The sender of the log chooses its start position, so the receiver must check it.
 #[test]
 fn entry_beyond_the_last_position_is_an_error() {
     for (from, entries_len) in [(u64::MAX - 9, 1), (u64::MAX - 8, 0), (u64::MAX - 18, 2)] {
@@ -110,7 +111,7 @@ proptest! {
 
     /// The manifest of a backup with a few wrong numbers.
     #[test]
-    fn any_list_is_right_or_told(
+    fn lists_are_correct_or_refused(
         form in 0u8..6,
         changes in proptest::collection::vec(any::<[u8; 2]>(), 0..6),
     ) {

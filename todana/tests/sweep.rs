@@ -1,4 +1,4 @@
-//! Expired records that are never read: they are removed, and their memory is freed.
+//! Expired records that nobody reads are removed, and their memory is freed.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,25 +11,25 @@ use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHas
 
 const START: u64 = 1_700_000_000;
 
-struct Under {
+struct SweptDatabase {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
 }
 
-fn database(bytes: Option<u64>) -> Under {
+fn database(bytes: Option<u64>) -> SweptDatabase {
     let limit = MemoryLimit { bytes, when_full: WhenFull::Refuse };
     over(Box::new(MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap()))
 }
 
-fn over(engine: Box<dyn Engine>) -> Under {
+fn over(engine: Box<dyn Engine>) -> SweptDatabase {
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
     let database = Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>);
-    Under { worker_counters: database.worker_counters(), database, clock }
+    SweptDatabase { worker_counters: database.worker_counters(), database, clock }
 }
 
-impl Under {
-    /// Returns false if there was no memory.
+impl SweptDatabase {
+    /// Executes an operation. Returns false if there was no memory for it.
     fn run(&self, command: Operation<'_>) -> bool {
         let mut done = true;
         self.database.execute(&self.worker_counters, &command, &mut |reply| {
@@ -56,7 +56,7 @@ fn sweep_removes_expired_records_only() {
         under.set(&format!("soon:{n}"), b"1", Ttl::Seconds(10));
         under.set(&format!("idle:{n}"), b"1", Ttl::Sliding(10));
     }
-    // By every way in which a record gets a time to live.
+    // The records get their time to live in every possible way.
     let key = |n: &'static str| n.as_bytes();
     under.run(Operation::Touch(Touch { key: key("never:0"), ttl: Ttl::Seconds(9) }));
     let get = Get { key: key("never:1"), touch: Some(Ttl::Seconds(9)), ..Get::default() };
@@ -82,7 +82,7 @@ fn sweep_continues_after_reopening() {
         || Box::new(DiskTree::open(&folder.path().join("x.tree"), DiskTreeOptions::default()).unwrap());
     let open_hash = || over(hash());
     let open_tree = || over(tree());
-    let kinds: [&dyn Fn() -> Under; 2] = [&open_hash, &open_tree];
+    let kinds: [&dyn Fn() -> SweptDatabase; 2] = [&open_hash, &open_tree];
     for open in kinds {
         let under = open();
         for n in 0..100 {
@@ -115,26 +115,27 @@ fn store_without_memory_reuses_expired_records() {
     }
     assert!(held > 20, "{held} records");
     under.clock.advance(50);
-    // Without a sweep. The freed records make room for the same number of others, and not more.
+    // This happens without a sweep. The freed records make room for the same number of new ones,
+    // and not more.
     let mut fresh = 0u32;
     while under.set(&format!("new:{fresh}"), &value, Ttl::Never) {
         fresh += 1;
     }
     assert!(fresh.abs_diff(held / 2) <= 1, "{fresh} for half of {held}");
     assert_eq!(under.records(), u64::from(fresh) + u64::from(held / 2));
-    // They were removed to make room: reclaimed, not swept.
+    // The records were removed to make room, so they count as reclaimed and not as swept.
     let status = under.database.status();
     assert_eq!(status.reclaimed, u64::from(held - held / 2));
     assert_eq!((under.database.counters().reclaimed, under.database.sweeps().removed), (0, 0));
 }
 
 /// An engine that is swept by another thread right after it has refused a store.
-struct Swept {
+struct SweptEngine {
     inner: MemHash,
     database: Arc<OnceLock<Weak<Database>>>,
 }
 
-impl Swept {
+impl SweptEngine {
     fn or_sweep<T>(&self, outcome: Result<T>) -> Result<T> {
         if outcome.is_err()
             && let Some(database) = self.database.get().and_then(Weak::upgrade)
@@ -145,7 +146,7 @@ impl Swept {
     }
 }
 
-impl Engine for Swept {
+impl Engine for SweptEngine {
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         self.inner.view(key, see)
     }
@@ -187,8 +188,8 @@ impl Engine for Swept {
     }
 }
 
-/// A store was refused although memory was free by then: the background sweep had just removed
-/// everything that the store itself then searched for.
+/// A store was once refused although memory was free: the background sweep had just removed the
+/// records that the store itself then searched for.
 #[test]
 fn concurrent_sweep_makes_room_for_a_store() {
     let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
@@ -196,7 +197,7 @@ fn concurrent_sweep_makes_room_for_a_store() {
     let full = || {
         let inner = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
         let sweeper = Arc::new(OnceLock::new());
-        let engine = Swept { inner, database: Arc::clone(&sweeper) };
+        let engine = SweptEngine { inner, database: Arc::clone(&sweeper) };
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Arc::new(Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>));
         let worker_counters = database.worker_counters();
@@ -228,17 +229,17 @@ fn expired_records_are_evicted_first() {
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
-    let under = Under { worker_counters: database.worker_counters(), database, clock };
+    let under = SweptDatabase { worker_counters: database.worker_counters(), database, clock };
     let set = |n: u32, ttl| assert!(under.set(&format!("key:{n}"), b"some value of some length", ttl));
-    // Almost full: two of three records expire soon.
+    // Memory is almost full, and two of three records expire soon.
     let mut held = 0;
     while !under.database.engine().bounded().unwrap().is_near_limit() {
         set(held, if held.is_multiple_of(3) { Ttl::Never } else { Ttl::Seconds(10) });
         held += 1;
     }
     under.clock.advance(10);
-    // Tells the engine the time and sweeps for a moment; far more memory is needed than that can
-    // free.
+    // This reports the time to the engine and sweeps for a moment. The store below needs far more
+    // memory than that frees.
     under.database.maintain();
     let before = under.database.engine().status();
     (held..held + held / 2).for_each(|n| set(n, Ttl::Never));

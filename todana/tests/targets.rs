@@ -1,5 +1,5 @@
-//! A directory under construction belongs to one process until it has its name or is removed; links
-//! are never followed.
+//! A directory under construction belongs to one process until it has its final name or is removed.
+//! Symbolic links are never followed.
 
 mod folder;
 
@@ -10,9 +10,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use todana::backup::Receiver;
+use todana::backup::BackupReceiver;
 use todana::disk::{Disk, File, SystemDisk};
-use todana::{Clock, ManualClock, RestoreOptions, Restored, restore, verify};
+use todana::{Clock, ManualClock, RestorationReport, RestoreOptions, restore, verify};
 use todana_core::{ErrorKind, Result, UnixSeconds};
 
 fn stream(folder: &Path) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn stream(folder: &Path) -> Vec<u8> {
     drain(kept.start_backup())
 }
 
-fn restored(disk: Arc<dyn Disk>, from: &Path, target: &Path) -> Result<Restored> {
+fn restored(disk: Arc<dyn Disk>, from: &Path, target: &Path) -> Result<RestorationReport> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = empty(&clock);
     let options = RestoreOptions { from: from.into(), target: target.into(), ..RestoreOptions::default() };
@@ -61,37 +61,37 @@ fn link_in_place_of_a_target_is_refused() {
         let error = receive(&stream, &target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{link}: {error}");
         let name = place(link).display().to_string();
-        assert_eq!(error.to_string(), format!("{name} is a symbolic link; it is not followed"));
+        assert_eq!(error.to_string(), format!("{name}: is a symbolic link, which is not followed"));
         assert_eq!(files(&elsewhere), before, "{link}");
         assert!(before.iter().all(|path| fs::read(path).unwrap() == b"somebody's"));
         assert!(!path("nothing").exists() && fs::read_dir(path("empty")).unwrap().count() == 0);
-        // The link is not removed either, because it is foreign.
+        // The link is foreign, so it is not removed either.
         assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink(), "{link}");
         fs::remove_file(place(link)).unwrap();
     }
     receive(&stream, &target).unwrap();
 }
 
-/// A disk beside which another process tries to create the same directory at every operation.
-struct Beset {
+/// A disk on which another process tries to create the same directory at every operation.
+struct ContestedDisk {
     target: PathBuf,
-    /// Attempts since the lock was taken.
+    /// The number of attempts since the lock was taken.
     attempts: AtomicUsize,
     is_locked: Mutex<bool>,
 }
 
-impl Beset {
+impl ContestedDisk {
     fn attempt(&self) {
         if !*self.is_locked.lock().unwrap() {
             return;
         }
         self.attempts.fetch_add(1, Ordering::Relaxed);
-        let error = Receiver::create(disk(), &self.target).map(|_| ()).expect_err("it is being made");
+        let error = BackupReceiver::create(disk(), &self.target).map(|_| ()).expect_err("it is being made");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     }
 }
 
-impl Disk for Beset {
+impl Disk for ContestedDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         self.attempt();
         disk().create(path)
@@ -158,7 +158,7 @@ fn unfinished_target_is_locked() {
     let stream = stream(folder.path());
     let (from, target) = (folder.path().join("backup"), folder.path().join("target"));
     let beset = || {
-        Arc::new(Beset {
+        Arc::new(ContestedDisk {
             target: target.clone(),
             attempts: AtomicUsize::new(0),
             is_locked: Mutex::new(false),
@@ -167,7 +167,7 @@ fn unfinished_target_is_locked() {
     receive(&stream, &from).unwrap();
     // A creation that fails.
     let disk = beset();
-    let mut receiver = Receiver::create(disk.clone(), &target).unwrap();
+    let mut receiver = BackupReceiver::create(disk.clone(), &target).unwrap();
     receiver.take(&stream[..stream.len() - 1]).unwrap();
     assert_eq!(receiver.finish(&mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(disk.attempts.load(Ordering::Relaxed) > 20);
@@ -195,7 +195,7 @@ fn concurrent_targets_have_at_most_one_winner() {
                     scope.spawn(move || match n % 3 {
                         0 => receive(stream, target).map(|_| ()),
                         1 => restored(disk(), from, target).map(|_| ()),
-                        // It fails half-way.
+                        // The stream ends too early.
                         _ => receive(&stream[..stream.len() * (round + 1) / 61], target).map(|_| ()),
                     })
                 })
@@ -222,8 +222,8 @@ fn concurrent_targets_have_at_most_one_winner() {
     }
 }
 
-/// A process that opened the file before its removal must not hold a lock that no other process
-/// sees.
+/// If a process has opened the lock file before its removal, it must not hold a lock that no other
+/// process sees.
 #[test]
 fn lock_is_exclusive_though_its_file_is_removed() {
     let folder = tempfile::tempdir().unwrap();

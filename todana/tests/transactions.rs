@@ -1,4 +1,4 @@
-//! Transactions are atomic for concurrent readers, after failures, and after a restart.
+//! Transactions are atomic for concurrent readers, after failures, and after an opening.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -125,8 +125,9 @@ fn writer_waits_for_the_transaction() {
     });
 }
 
-/// Transactions move money between accounts, other threads move it by single writes, and readers
-/// check the sums: no unit is lost or created, and no reader sees half of a transaction.
+/// Transactions move amounts between accounts, other threads move amounts by single writes, and
+/// readers check the sums. No amount may be lost or created, and no reader may see half of a
+/// transaction.
 #[test]
 fn transactions_are_serializable() {
     const ACCOUNTS: u64 = 16;
@@ -135,7 +136,7 @@ fn transactions_are_serializable() {
         for account in 0..ACCOUNTS {
             db.set(&key(account), b"100").unwrap();
         }
-        // Each commit gives the same number to both records of a pair.
+        // Each commit writes the same number to both records of a pair.
         db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
         let ends = AtomicBool::new(false);
         let seen = AtomicU64::new(0);
@@ -152,8 +153,8 @@ fn transactions_are_serializable() {
                             transaction.increment(&key(from), -amount, None).unwrap();
                             transaction.increment(&key(to), amount, None).unwrap();
                             let number = transaction.increment(b"left", 1, None).unwrap();
-                            // They lie between the two in the order in which a commit applies its
-                            // changes.
+                            // A commit applies its changes in the order of keys, so these records
+                            // are written between the two.
                             for between in 0..100u8 {
                                 transaction.set(&[b'm', between], &[between]).unwrap();
                             }
@@ -209,7 +210,8 @@ fn failed_commit_restores_everything() {
     for number in 0..1000u32 {
         transaction.remove(format!("old {number}").as_bytes()).unwrap();
     }
-    // Sorted before the removed records, so that their memory is not free yet.
+    // These keys sort before the removed ones, so the memory of the removed records is not free
+    // yet.
     for number in 0..8000u32 {
         transaction.set(format!("new {number}").as_bytes(), &value).unwrap();
     }
@@ -220,8 +222,8 @@ fn failed_commit_restores_everything() {
     }
 }
 
-/// The new values fill what the smaller ones leave free, so that the old ones do not fit while all
-/// the new ones exist.
+/// The new values use the memory that the smaller ones leave free. So the old values have no room
+/// while all new values exist.
 #[test]
 fn undo_restores_records_in_full_memory() {
     let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
@@ -242,8 +244,8 @@ fn undo_restores_records_in_full_memory() {
         assert!(value.as_ref() == Some(&old), "a{number:03} is {:?}", value.map(|value| value.len()));
     }
     assert_eq!(db.count(), count);
-    // The limit applies again. There may be room for one more record, because the records lie in
-    // other places, which depend on the seed.
+    // The limit applies again. There may be room for one more record, because the records are
+    // stored at other places, which depend on the seed.
     let mut more = (0..3u8).map(|number| db.set(&[number], &old));
     assert_eq!(more.find_map(Result::err).unwrap().kind(), ErrorKind::Full);
     assert!(db.status().committed_bytes <= 4 << 20);
@@ -452,25 +454,25 @@ fn transaction_is_one_log_entry() {
     let mut follower =
         LogFollower::open(Arc::new(SystemDisk), &folder.path().join("log"), Some(LogPosition(0)), None)
             .unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     follower
         .read_new(&mut |_, _, entry| {
             match entry.change {
                 LogChange::Mark { .. } => {}
                 LogChange::Transaction(changes) => {
-                    told.push(changes.iter().map(|change| format!("{change:?}")).collect())
+                    reported.push(changes.iter().map(|change| format!("{change:?}")).collect())
                 }
-                change => told.push(vec![format!("{change:?}")]),
+                change => reported.push(vec![format!("{change:?}")]),
             }
             std::ops::ControlFlow::Continue(())
         })
         .unwrap();
-    let lines = told.concat();
-    assert_eq!((told.len(), lines.len()), (1, 2), "{told:?}");
+    let lines = reported.concat();
+    assert_eq!((reported.len(), lines.len()), (1, 2), "{reported:?}");
     assert!(lines[0].starts_with("Put { key: [97]") && lines[1].starts_with("Put { key: [98]"), "{lines:?}");
 }
 
-/// The memory limit applies to the engine; a buffer above it does not count.
+/// The memory limit applies to the engine. The write buffer of a transaction does not count.
 #[test]
 fn full_engine_commits_pure_removals() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();

@@ -54,7 +54,7 @@ fn dump_round_trips_records_and_attributes() {
         let again = Db::open("mem:tree").unwrap();
         assert_eq!(again.load(&mut dumped.as_slice()).unwrap(), LoadSummary { stored: 2502, expired: 0 });
         let (mut one, mut other) = (all(&db), all(&again));
-        // The span has started anew.
+        // The span of the sliding expiry has started again.
         let spans =
             [&mut one, &mut other].map(|records| records.remove(&b"sliding"[..]).unwrap().expiry.span_s());
         assert_eq!(spans, [Some(900), Some(900)]);
@@ -67,7 +67,7 @@ fn invalid_dump_line_is_named() {
     on_each_kind(|db| {
         let error = db.load(&mut &b"a\t1\nno tab\nc\t3\n"[..]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert_eq!(error.to_string(), "line 2: there is no tab between key and value");
+        assert_eq!(error.to_string(), "line 2: no tab between key and value");
         assert_eq!((text(&db, b"a").as_deref(), text(&db, b"c")), (Some("1"), None));
         let loaded = db.load(&mut &b"dead\t1\t0\t5\nd\t4\t\t0\nlast\tx"[..]).unwrap();
         assert_eq!(loaded, LoadSummary { stored: 2, expired: 1 });
@@ -76,10 +76,10 @@ fn invalid_dump_line_is_named() {
     });
 }
 
-/// Stops the other threads when it is dropped, also after a failed check.
-struct Ends<'e>(&'e AtomicBool);
+/// Stops the other threads when it is dropped, even after a failed check.
+struct StopOnDrop<'e>(&'e AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -96,7 +96,7 @@ fn copy_is_consistent_under_writes() {
         }
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
-            let _ends = Ends(&ends);
+            let _ends = StopOnDrop(&ends);
             scope.spawn(|| {
                 for round in (1u32..).take_while(|_| !ends.load(Ordering::Relaxed)) {
                     let transaction = db.begin().unwrap();

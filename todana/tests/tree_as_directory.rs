@@ -7,7 +7,7 @@ use folder::{disk, folder};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::backup::Backup;
+use todana::backup::BackupSender;
 use todana::{DataDirectory, Database, Db, DbOptions, Records, RestoreOptions, SystemClock, restore, verify};
 use todana_core::{Error, ErrorKind};
 use todana_engine::{MemHash, MemHashOptions};
@@ -26,7 +26,7 @@ fn renamed_tree(folder: &Path) -> PathBuf {
 fn expect_refused<T>(outcome: Result<T, Error>) {
     let Err(error) = outcome else { panic!("a tree was taken for a data directory") };
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains("is a tree on disk, no data directory"), "{error}");
+    assert!(error.to_string().contains("is a tree on disk, not a data directory"), "{error}");
 }
 
 fn expect_whole(renamed: &Path) {
@@ -51,7 +51,8 @@ fn renamed_tree_is_salvaged_as_a_tree() {
     expect_whole(&tree);
 }
 
-/// So does verify: the records put before the close are in the tree's own file.
+/// `verify` also recognises the tree. The records that were stored before the close are in the
+/// tree's own file.
 #[test]
 fn renamed_tree_is_verified_as_a_tree() {
     let folder = folder();
@@ -67,13 +68,13 @@ fn no_backup_is_made_of_a_tree() {
     let folder = folder();
     let tree = renamed_tree(folder.path());
     let directory = DataDirectory::open_existing(disk(), &tree).unwrap();
-    expect_refused(Backup::of_rest(&directory, &mut |_| ()));
+    expect_refused(BackupSender::of_rest(&directory, &mut |_| ()));
     drop(directory);
     expect_whole(&tree);
 }
 
 #[test]
-fn nothing_is_restored_from_a_tree() {
+fn restore_from_a_tree_is_refused() {
     let folder = folder();
     let tree = renamed_tree(folder.path());
     let target = folder.path().join("target");

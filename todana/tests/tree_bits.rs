@@ -1,11 +1,11 @@
-//! One changed bit anywhere in the files of a tree on disk: opening fails, or a read fails, or
-//! nothing changes, or a verification reports it. No wrong value is served, and the process
+//! Changes one bit anywhere in the files of a tree on disk. The opening fails, or a read fails, or
+//! nothing changes, or a verification reports the damage. No wrong value is served, and the process
 //! survives.
 //!
-//! Of 457 changed bits 27 were served as wrong values or missing records, and two ended the process
-//! by a signal.
+//! Of 457 changed bits, 27 were once served as wrong values or missing records, and two ended the
+//! process by a signal.
 //!
-//! The seed is printed; `TODANA_CASES` and `TODANA_SEED` select other runs.
+//! The test prints its seed. `TODANA_CASES` and `TODANA_SEED` select other runs.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -20,18 +20,18 @@ use todana::{Db, Error, Records};
 use todana_core::ErrorKind;
 use todana_engine::DiskTree;
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+type KeyValues = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn name(place: &Path) -> String {
     place.to_str().unwrap().into()
 }
 
-/// Creates a tree with branches, long values, sheaves and free pages, and later log, as a killed
-/// process leaves it.
-fn tree(folder: &Path) -> (PathBuf, Map) {
+/// Creates a tree as a killed process leaves it, with branches, long values, bundles of small
+/// records, free pages, and later log.
+fn tree(folder: &Path) -> (PathBuf, KeyValues) {
     let (place, left) = (folder.join("x.tree"), folder.join("left.tree"));
     let db = Db::open(&name(&place)).unwrap();
-    let mut records = Map::new();
+    let mut records = KeyValues::new();
     for round in 0..3usize {
         for n in 0..600usize {
             let long = if n % 150 == 0 { "k".repeat(600) } else { String::new() };
@@ -70,7 +70,7 @@ fn files(place: &Path, into: &mut Vec<PathBuf>) {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum DamageOutcome {
     Refused,
     ReadFails,
     CheckReports,
@@ -81,13 +81,13 @@ fn is_told(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Unavailable)
 }
 
-/// Returns the effect of the damage on a tree. `spare` is a copy of it.
-fn outcome(place: &Path, spare: &Path, records: &Map) -> Outcome {
+/// Returns the effect of the damage on a tree. `spare` is the path of a copy.
+fn outcome(place: &Path, spare: &Path, records: &KeyValues) -> DamageOutcome {
     let db = match Db::open(&name(place)) {
         Ok(db) => db,
         Err(error) => {
             assert!(is_told(&error), "{error}");
-            return Outcome::Refused;
+            return DamageOutcome::Refused;
         }
     };
     let (mut failures, mut missing) = (0, 0);
@@ -112,7 +112,7 @@ fn outcome(place: &Path, spare: &Path, records: &Map) -> Outcome {
         std::ops::ControlFlow::Continue(())
     });
     match scanned {
-        Ok(_) if failures == 0 && missing == 0 && seen == records.len() => return Outcome::Harmless,
+        Ok(_) if failures == 0 && missing == 0 && seen == records.len() => return DamageOutcome::Harmless,
         Ok(_) => {}
         Err(error) => {
             assert!(is_told(&error), "{error}");
@@ -123,9 +123,9 @@ fn outcome(place: &Path, spare: &Path, records: &Map) -> Outcome {
     if missing > 0 || failures == 0 {
         let checked = DiskTree::check(&spare.join("tree"));
         assert!(checked.is_err(), "{missing} records are missing, {seen} are shown, and nothing reports it");
-        return Outcome::CheckReports;
+        return DamageOutcome::CheckReports;
     }
-    Outcome::ReadFails
+    DamageOutcome::ReadFails
 }
 
 #[test]
@@ -141,13 +141,13 @@ fn changed_tree_bit_never_yields_wrong_values() {
     println!("seed {seed}, {cases} bits");
     let mut dice = Dice::new(seed);
     let mut below = |end: usize| dice.roll(end as u64) as usize;
-    let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
+    let mut outcomes: BTreeMap<DamageOutcome, usize> = BTreeMap::new();
     for case in 0..cases {
         let data = all.iter().position(|path| path.ends_with("data.mdb")).unwrap();
         let file = &all[if case % 8 == 0 { below(all.len()) } else { data }];
         let mut bytes = fs::read(file).unwrap();
-        // Most of a page is zeros that are never read, so three of four places are chosen
-        // elsewhere.
+        // Most of a page consists of zeros that are never read, so three of four places are chosen
+        // outside of them.
         let at = (0..1000)
             .map(|_| below(bytes.len()))
             .find(|&at| case % 4 == 0 || bytes[at] != 0)
@@ -168,8 +168,8 @@ fn changed_tree_bit_never_yields_wrong_values() {
     assert!(outcomes.len() >= 3, "{outcomes:?}");
 }
 
-/// A page with random bytes, as after a misdirected write of a controller: all of it, or everything
-/// after its header.
+/// Fills a page with random bytes, as a controller does that writes to the wrong place: either all
+/// of the page, or everything after its header.
 #[test]
 fn overwritten_tree_page_never_yields_wrong_values() {
     const PAGE: usize = 4096;
@@ -182,7 +182,7 @@ fn overwritten_tree_page_never_yields_wrong_values() {
     let seed = std::env::var("TODANA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_122);
     println!("seed {seed}, {pages} pages");
     let mut dice = Dice::new(seed);
-    let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
+    let mut outcomes: BTreeMap<DamageOutcome, usize> = BTreeMap::new();
     for (page, from) in (0..pages).flat_map(|page| [(page, 0), (page, HEADER)]) {
         let mut bytes = intact.clone();
         bytes[page * PAGE + from..(page + 1) * PAGE].fill_with(|| dice.roll(256) as u8);
@@ -193,7 +193,7 @@ fn overwritten_tree_page_never_yields_wrong_values() {
         }
         println!("page {page} from byte {from} on");
         let outcome = outcome(&place, &spare, &records);
-        if outcome != Outcome::Harmless {
+        if outcome != DamageOutcome::Harmless {
             let error = DiskTree::check(&spare.join("tree")).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid), "{error}");
             assert!(error.to_string().contains(spare.to_str().unwrap()), "{error}");
@@ -203,5 +203,8 @@ fn overwritten_tree_page_never_yields_wrong_values() {
         fs::remove_dir_all(&spare).unwrap();
     }
     println!("{outcomes:?}");
-    assert!(outcomes[&Outcome::Refused] + outcomes[&Outcome::ReadFails] > pages / 4, "{outcomes:?}");
+    assert!(
+        outcomes[&DamageOutcome::Refused] + outcomes[&DamageOutcome::ReadFails] > pages / 4,
+        "{outcomes:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! A tree on disk with its update log, reopened after its process was killed.
+//! A tree on disk and its update log, opened again after the process was killed.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -18,29 +18,29 @@ use todana_engine::{DiskTree, DiskTreeOptions};
 
 const START: u64 = 1_700_000_000;
 
-struct Tree {
+struct OpenedTree {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
-    // Dropped last: the lock must outlive the log.
+    // This is dropped last, because the lock must outlive the log.
     directory: DataDirectory,
 }
 
-fn open(path: &Path) -> Tree {
+fn open(path: &Path) -> OpenedTree {
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
     let clock_too = || Arc::clone(&clock) as Arc<dyn Clock>;
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
     let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
     let engine = DiskTree::open(&path.join("tree"), options).unwrap();
     let database = Database::new(Box::new(engine), clock_too());
-    // Nothing is synced without a request.
+    // With this interval, nothing is synced without a request.
     let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, clock_too(), &options, &mut |_| ()).unwrap();
-    Tree { worker_counters: database.worker_counters(), database, clock, directory }
+    OpenedTree { worker_counters: database.worker_counters(), database, clock, directory }
 }
 
-impl Tree {
+impl OpenedTree {
     fn run(&self, command: Operation<'_>) {
         let mut is_done = false;
         self.database.execute(&self.worker_counters, &command, &mut |reply| {
@@ -88,7 +88,7 @@ fn tree_with_front(folder: &Path, front_bytes: u64) -> Database {
     Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(START))))
 }
 
-/// Replays the log of this disk into a database, and stops early if `breaks` is true.
+/// Replays the log of this disk into a database. Stops early if `breaks` is true.
 fn restore(disk: &CrashDisk, database: &Database, breaks: bool) -> todana_core::Result<DataDirectory> {
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(LOG)).unwrap();
     let log = LogOptions { sync: SyncPolicy::Never, ..LogOptions::default() };
@@ -130,7 +130,7 @@ fn tree_never_outruns_its_log() {
         let database = tree_with_front(&place(&format!("after {seed}")), 1 << 30);
         let disk = CrashDisk::with(disk.state().reboot(seed));
         let _directory = restore(&disk, &database, false).unwrap();
-        let told = database.status().records;
-        assert!(told >= kept, "seed {seed}: {told} records in the log, {kept} in the tree");
+        let reported = database.status().records;
+        assert!(reported >= kept, "seed {seed}: {reported} records in the log, {kept} in the tree");
     }
 }

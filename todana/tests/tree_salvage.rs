@@ -1,4 +1,4 @@
-//! A tree on disk with a damaged or lost update log: its records up to the last checkpoint are
+//! A tree on disk whose update log is damaged or lost. Its records up to the last checkpoint are
 //! intact, and can be salvaged.
 
 mod folder;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{
-    DataOptions, Db, DbOptions, ErrorKind, Name, Records, RestoreOptions, Result, Salvaged, SystemClock,
+    DataOptions, DatabaseName, Db, DbOptions, ErrorKind, Records, RestoreOptions, Result, SalvageReport,
+    SystemClock,
 };
 
 fn open(path: &Path) -> Result<Db> {
@@ -36,7 +37,8 @@ fn set(db: &Db, prefix: &str) {
     }
 }
 
-/// A tree as a killed process leaves it: nine records in the tree, nine more in the log.
+/// Creates a tree as a killed process leaves it: nine records in the tree, and nine more in the
+/// log.
 fn killed_tree(folder: &Path) -> PathBuf {
     let (tree, killed) = (folder.join("x.tree"), folder.join("killed.tree"));
     let db = open(&tree).unwrap();
@@ -52,13 +54,13 @@ fn segments(tree: &Path) -> Vec<PathBuf> {
     names.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "log")).collect()
 }
 
-fn salvage(from: &Path, to: &Path) -> Result<Salvaged> {
+fn salvage(from: &Path, to: &Path) -> Result<SalvageReport> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    let name = Name::parse(to.to_str().unwrap())?;
+    let name = DatabaseName::parse(to.to_str().unwrap())?;
     todana::salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())
 }
 
-fn texts(salvaged: &Salvaged) -> String {
+fn texts(salvaged: &SalvageReport) -> String {
     let texts = salvaged.damages.iter().map(|damage| format!("{}: {}", damage.finding.what, damage.outcome));
     texts.collect::<Vec<_>>().join("\n")
 }
@@ -70,8 +72,8 @@ fn contents(tree: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// Salvages a tree that does not open. The new tree has its path, and the old one stays unchanged
-/// beside it.
+/// Salvages a tree that cannot be opened. The new tree gets the path of the old one, which stays
+/// unchanged under another name.
 fn salvaged(tree: &Path, says: &str) -> Db {
     let error = open(tree).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -79,7 +81,7 @@ fn salvaged(tree: &Path, says: &str) -> Db {
     let made = tree.with_extension("made.tree");
     let salvaged = salvage(tree, &made).unwrap();
     assert!(texts(&salvaged).contains(says), "{}", texts(&salvaged));
-    let is_original = |damage: &todana::Damage| damage.finding.path.starts_with(tree);
+    let is_original = |damage: &todana::FoundDamage| damage.finding.path.starts_with(tree);
     assert!(salvaged.damages.iter().all(is_original), "{salvaged:?}");
     assert_eq!(contents(tree), before, "salvaging changes nothing");
     assert!(
@@ -112,7 +114,7 @@ fn tree_without_log_has_its_checkpoint() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     fs::remove_dir_all(tree.join("log")).unwrap();
-    let db = salvaged(&tree, "acknowledged behind the last checkpoint is lost");
+    let db = salvaged(&tree, "acknowledged after the last checkpoint, if there were any, are lost");
     assert_eq!(keys(&db), NINE);
     assert_goes_on(db, &tree);
 }
@@ -123,8 +125,8 @@ fn tree_with_only_pages_has_its_records() {
     let tree = killed_tree(folder.path());
     fs::remove_dir_all(tree.join("log")).unwrap();
     fs::remove_file(tree.join("identity")).unwrap();
-    // Opening it creates another identity, which is not the tree's.
-    let db = salvaged(&tree, "told by the other files");
+    // If the identity is missing, an opening creates another one, which is not that of the tree.
+    let db = salvaged(&tree, "reconstructed from the other files");
     assert_eq!(keys(&db), NINE);
     assert_goes_on(db, &tree);
 }
@@ -156,7 +158,7 @@ fn tree_with_older_log_copy_has_its_records() {
     copy(&tree, &killed);
     fs::remove_dir_all(killed.join("log")).unwrap();
     copy(&older.join("log"), &killed.join("log"));
-    let db = salvaged(&killed, "acknowledged behind the last checkpoint is lost");
+    let db = salvaged(&killed, "acknowledged after the last checkpoint, if there were any, are lost");
     assert_eq!(keys(&db).len(), 18);
     assert_goes_on(db, &killed);
 }
@@ -170,7 +172,7 @@ fn lost_log_never_repeats_versions() {
     assert!(before > 0);
     drop(db);
     fs::remove_dir_all(tree.join("log")).unwrap();
-    let db = salvaged(&tree, "acknowledged behind the last checkpoint is lost");
+    let db = salvaged(&tree, "acknowledged after the last checkpoint, if there were any, are lost");
     assert_eq!(db.get_record(b"a1").unwrap().unwrap().version, before);
     let after = db.get_record(b"a2").unwrap().unwrap().version;
     assert!(after >> 32 > (before >> 32) + 60_000, "{after:x} behind {before:x}");
@@ -185,7 +187,7 @@ fn damaged_tree_log_is_marked_lost() {
     let middle = bytes.len() / 2;
     bytes[middle..middle + 20].fill(7);
     fs::write(segment, bytes).unwrap();
-    let db = salvaged(&tree, "what stands behind it is kept");
+    let db = salvaged(&tree, "everything after them is kept");
     let found = keys(&db);
     assert_eq!(found[..9], NINE);
     assert!((10..18).contains(&found.len()) && found.contains(&"b8".into()), "{found:?}");
@@ -204,7 +206,7 @@ fn tree_with_foreign_log_is_not_salvaged() {
     let before = fs::read(tree.join("identity")).unwrap();
     let error = salvage(&tree, &folder.path().join("y.tree")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("not this tree's"), "{error}");
+    assert!(error.to_string().contains("not to this tree"), "{error}");
     assert!(!folder.path().join("y.tree").exists());
     assert_eq!(fs::read(tree.join("identity")).unwrap(), before);
 }
@@ -232,7 +234,7 @@ fn open_tree_is_not_salvaged() {
     assert_eq!(keys(&db).len(), 18);
     assert_eq!(salvage(&tree, &target).unwrap_err().kind(), ErrorKind::Busy);
     drop(db);
-    // Of a tree without its pages only the contents of the log remain.
+    // If the pages of the tree are missing, only the contents of its log remain.
     let other = folder::folder();
     let tree = killed_tree(other.path());
     fs::remove_file(tree.join("tree/data.mdb")).unwrap();

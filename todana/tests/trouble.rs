@@ -1,11 +1,11 @@
-//! The behaviour of the log when the disk is full, fails, hangs or is read-only.
+//! The behaviour of the log if the disk is full, fails, does not answer, or is read-only.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Op};
-use kept::{Kept, open, options};
+use kept::{CrashDiskDatabase, open, options};
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -18,14 +18,14 @@ const REFUSED: &str = "Refused(LogUnwritable)";
 const MODES: [SyncPolicy; 3] =
     [SyncPolicy::Always, SyncPolicy::Every(Duration::from_millis(5)), SyncPolicy::Never];
 
-/// Waits until `is_so` accepts the health of the log.
+/// Waits until `is_so` returns true for the health of the log.
 fn wait_for(log: &UpdateLog, is_so: impl Fn(&DurabilityHealth) -> bool) {
-    let (sender, told) = mpsc::channel();
+    let (sender, reported) = mpsc::channel();
     log.on_progress(move || {
         let _ = sender.send(());
     });
     while !is_so(&log.health()) {
-        told.recv().unwrap();
+        reported.recv().unwrap();
     }
 }
 
@@ -45,8 +45,8 @@ fn put<'a>(key: &'a [u8], value: &'a [u8]) -> LogChange<'a> {
     LogChange::Put { key, record: Record::new(value, Attributes::default()) }
 }
 
-/// Opens what the machine has on its disk after a power failure now.
-fn after_power_loss(kept: Kept, seed: u64) -> Kept {
+/// Opens the database in the state that the disk has after a power failure now.
+fn after_power_loss(kept: CrashDiskDatabase, seed: u64) -> CrashDiskDatabase {
     let state = kept.disk.state().reboot(seed);
     let now = kept.database.now().0;
     kept.kill();
@@ -78,7 +78,7 @@ fn full_disk_refuses_writes_and_loses_nothing() {
                 Ok(()) => acknowledged.push(key),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Unavailable);
-                    assert!(error.to_string().starts_with("cannot write the update log: "), "{error}");
+                    assert!(error.to_string().starts_with("update log: cannot write to it: "), "{error}");
                     unknown.push(key);
                 }
             }
@@ -134,7 +134,7 @@ fn changes_under_way_survive_a_stuck_log() {
         let log = kept.log();
         log.append(&put(b"first", b"1"));
         log.sync_to(log.end()).unwrap_err();
-        // This worker had checked before that.
+        // This worker has checked the log before the failure.
         let end = log.append(&put(b"second", b"2"));
         if sync == SyncPolicy::Always {
             assert!(!log.is_durable(end));
@@ -185,7 +185,7 @@ fn reads_accumulate_nothing_while_the_log_is_stuck() {
         assert!(kept.run(Operation::Get(Get { key: b"s", needs, ..Get::default() })).starts_with("Hit"));
     }
     assert_eq!(kept.log().end(), end);
-    // A read that would change something is refused.
+    // A read that would change the record is refused.
     let touch = Some(Ttl::Seconds(5));
     assert_eq!(kept.run(Operation::Get(Get { key: b"s", touch, ..Get::default() })), REFUSED);
     kept.kill();
@@ -205,18 +205,23 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
         });
         kept.set(b"k", b"1");
         let end = log.end();
-        assert!(log.sync_to(end).unwrap_err().to_string().starts_with("update log: it may not be on disk"));
+        assert!(
+            log.sync_to(end)
+                .unwrap_err()
+                .to_string()
+                .starts_with("update log: recent writes may not be on disk")
+        );
         assert!(is_lost(&log.health()));
         disk.heal();
         assert_eq!(kept.set(b"k", b"2"), REFUSED);
         assert_eq!(kept.get(b"k").unwrap(), b"1");
-        // Neither the entries written before nor those under way.
+        // Neither the entries that were written before nor those in progress become durable.
         let dropped = log.append(&put(b"k", b"3"));
         assert!(!log.is_durable(end) && !log.is_durable(dropped) && log.wait(dropped).is_err());
         assert!(log.is_durable(log.synced()));
         assert!(log.rotate().is_err() && log.close().is_err());
-        // The next process sees what the system had reported as written, and acknowledges nothing
-        // before it is on disk.
+        // The next process reads the entries that the system has reported as written. It
+        // acknowledges nothing before they are on disk.
         let state = disk.state();
         kept.kill();
         let second = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
@@ -249,7 +254,7 @@ fn unwritable_directory_is_not_opened() {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             let message = error.to_string();
             assert!(
-                message.starts_with("cannot ") && message.contains("/data") && message.contains(why),
+                message.starts_with("/data") && message.contains(": cannot ") && message.contains(why),
                 "{message}"
             );
             disk.heal();
@@ -258,14 +263,14 @@ fn unwritable_directory_is_not_opened() {
     }
 }
 
-/// Operations of a kind wait here until they are released.
+/// Makes operations of a kind wait until they are released.
 #[derive(Default)]
-struct Gate {
+struct OperationGate {
     is_shut: Mutex<bool>,
     moved: Condvar,
 }
 
-impl Gate {
+impl OperationGate {
     fn shut(&self) {
         *self.is_shut.lock().unwrap() = true;
     }
@@ -285,7 +290,7 @@ impl Gate {
 fn hanging_sync_stops_acknowledgements_after_the_interval() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Every(Duration::from_millis(10)))).unwrap();
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(OperationGate::default());
     gate.shut();
     let gate_too = Arc::clone(&gate);
     disk.fault(move |op| {
@@ -299,7 +304,7 @@ fn hanging_sync_stops_acknowledgements_after_the_interval() {
     while log.is_durable(log.end()) {
         std::thread::yield_now();
     }
-    // Later changes are not acknowledged either while it hangs.
+    // Later changes are not acknowledged either while the disk does not answer.
     kept.set(b"k", b"2");
     assert!(!log.is_durable(log.end()) && log.synced() == LogPosition(0));
     gate.open();
@@ -312,7 +317,7 @@ fn thread_waiting_for_the_backlog_is_woken() {
     for sync in [SyncPolicy::Never, SyncPolicy::Every(Duration::from_secs(3_600))] {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 40, ..options(sync) }).unwrap();
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(OperationGate::default());
         gate.shut();
         let gate_too = Arc::clone(&gate);
         disk.fault(move |op| {
@@ -370,7 +375,7 @@ fn closed_log_acknowledges_nothing() {
     assert_eq!(kept.set(b"k", b"w"), REFUSED);
     let late = log.append(&put(b"k", b"w"));
     assert!(!log.is_durable(late));
-    assert_eq!(log.wait(late).unwrap_err().to_string(), "update log: it is closed");
+    assert_eq!(log.wait(late).unwrap_err().to_string(), "update log: is closed");
 }
 
 #[test]
@@ -385,7 +390,7 @@ fn rotation_finishes_all_earlier_entries() {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, options(sync)).unwrap();
         let log = kept.log();
-        // Nothing appended, everything synced, nothing synced.
+        // The log is empty, completely synced, or not synced.
         log.rotate().unwrap();
         for syncs in [true, false] {
             kept.set(b"k", b"v");
@@ -427,8 +432,8 @@ fn failed_writer_thread_wakes_all_waiters() {
     assert!(is_lost(&log.health()) && log.close().is_err());
 }
 
-/// Many threads append and wait, another one rotates, and the disk fails from time to time: all of
-/// them complete, and acknowledged entries exist.
+/// Many threads append and wait, another thread rotates, and the disk fails from time to time. All
+/// threads come to an end, and the acknowledged entries exist.
 #[test]
 fn acknowledged_writes_survive_disk_errors() {
     const THREADS: u32 = 8;
@@ -451,7 +456,7 @@ fn acknowledged_writes_survive_disk_errors() {
                 scope.spawn(move || {
                     for n in 0..EACH {
                         let end = log.append(&put(format!("{thread} {n}").as_bytes(), b"v"));
-                        // The entry is under way; wait until it is written.
+                        // The entry was appended, so the thread waits until it is written.
                         while log.wait(end).is_err() {
                             wait_for(log, |health| !is_stuck(health));
                         }
@@ -475,10 +480,10 @@ fn acknowledged_writes_survive_disk_errors() {
     }
 }
 
-/// A client with a version from before must not find it again on another value.
+/// If a client has a version from before, the same version must not be assigned to another value.
 #[test]
 fn lost_version_is_not_assigned_again() {
-    let shown = |kept: &Kept| -> u64 {
+    let shown = |kept: &CrashDiskDatabase| -> u64 {
         let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
         let answer = kept.run(Operation::Get(Get { key: b"k", needs, ..Get::default() }));
         let version = answer.split("version: ").nth(1).unwrap_or_else(|| panic!("{answer}"));
@@ -494,7 +499,7 @@ fn lost_version_is_not_assigned_again() {
         first.kill();
         for round in 0..4 {
             let kept = open(&CrashDisk::with(state.reboot(seed + round)), NOW, lazily).unwrap();
-            // The access may have been logged, with the same contents.
+            // The access may have been logged; the contents are the same.
             let is_there = kept.records()[&b"k"[..]].1.version != 0;
             let version = shown(&kept);
             assert!(is_there || versions.iter().all(|&before| before < version), "{versions:?} {version}");

@@ -1,7 +1,9 @@
-//! The C library: its header, its installation, and programs in C that use it as it is installed.
+//! The C library: its header, its installation, and C programs that use the installed library.
 
 use crate::pages::blocks;
-use crate::step::{Outcome, Report, SHARED_BUILD, built, cargo, patient, program, target_directory};
+use crate::step::{
+    SHARED_BUILD, StepOutcome, StepReport, built, cargo, program, target_directory, with_time_limit,
+};
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -10,64 +12,66 @@ use std::process::Command;
 
 const HEADER: &str = "bindings/c/include/todana.h";
 const TESTS: [&str; 3] = ["todana", "exit", "killed"];
-/// As build.rs of the library has it.
+/// The shared library's name, as in `bindings/c/build.rs`.
 const SONAME: &str = "libtodana.so.0";
 
-/// Makes the header anew.
-pub(crate) fn header() -> Outcome {
-    match made_header() {
+/// Regenerates the header.
+pub(crate) fn header() -> StepOutcome {
+    match generated_header() {
         Ok(text) => match fs::write(HEADER, text) {
-            Ok(()) => Outcome::Passed,
-            Err(error) => Outcome::Failed(format!("cannot write {HEADER}: {error}")),
+            Ok(()) => StepOutcome::Passed,
+            Err(error) => StepOutcome::Failed(format!("{HEADER}: cannot write: {error}")),
         },
-        Err(why) => Outcome::Failed(why),
+        Err(why) => StepOutcome::Failed(why),
     }
 }
 
-/// Builds the library as it is released, and puts it below `prefix`.
-pub(crate) fn install(prefix: &Path) -> Outcome {
+/// Builds the library with the release profile and installs it into `prefix`.
+pub(crate) fn install(prefix: &Path) -> StepOutcome {
     let built = cargo(&["build", "--release", "--package", "todana-c"]).run();
-    if !matches!(built, Outcome::Passed) {
+    if !matches!(built, StepOutcome::Passed) {
         return built;
     }
-    match place(&target_directory().join("release"), prefix) {
+    match install_files(&target_directory().join("release"), prefix) {
         Ok(()) => {
-            println!("installed below {}; with pkg-config from", prefix.display());
+            println!("installed into {}; to use it with pkg-config, set", prefix.display());
             println!("PKG_CONFIG_PATH={}", prefix.join("lib/pkgconfig").display());
-            Outcome::Passed
+            StepOutcome::Passed
         }
-        Err(error) => Outcome::Failed(format!("cannot install below {}: {error}", prefix.display())),
+        Err(error) => StepOutcome::Failed(format!("{}: cannot install: {error}", prefix.display())),
     }
 }
 
-/// The header is that of the sources; C programs run against the library as it is installed.
-pub(crate) fn run(report: &mut Report) {
-    report.step("c: header", || match (made_header(), fs::read_to_string(HEADER)) {
-        (Ok(made), Ok(there)) if made == there => Outcome::Passed,
-        (Ok(_), _) => Outcome::Failed(format!("{HEADER} is not that of the sources: cargo xtask header")),
-        (Err(why), _) => Outcome::Failed(why),
+/// Checks that the header matches the sources, and runs C programs with the installed library.
+pub(crate) fn run(report: &mut StepReport) {
+    report.step("c: header", || match (generated_header(), fs::read_to_string(HEADER)) {
+        (Ok(generated), Ok(committed)) if generated == committed => StepOutcome::Passed,
+        (Ok(_), _) => {
+            StepOutcome::Failed(format!("{HEADER}: differs from the sources; run `cargo xtask header`"))
+        }
+        (Err(why), _) => StepOutcome::Failed(why),
     });
     report.step("c: programs", || match programs() {
-        Ok(()) => Outcome::Passed,
+        Ok(()) => StepOutcome::Passed,
         Err(outcome) => outcome,
     });
 }
 
-/// The tool stands in a workspace of its own, as nobody but this task needs it.
-fn made_header() -> Result<String, String> {
+/// Generates the header with a tool that has its own workspace, because only this task needs it.
+fn generated_header() -> Result<String, String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["run", "--quiet", "--locked", "--manifest-path", "bindings/c/header/Cargo.toml"])
         .env("CARGO_TARGET_DIR", target_directory().join("header"))
         .output()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
-        return Err(format!("the header cannot be made: {}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!("{HEADER}: cannot be generated: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    String::from_utf8(output.stdout).map_err(|_| "the header is no text".into())
+    String::from_utf8(output.stdout).map_err(|_| format!("{HEADER}: the generated header is not UTF-8"))
 }
 
-/// Puts a library that was built below a prefix, with header and pkg-config file.
-fn place(built: &Path, prefix: &Path) -> io::Result<()> {
+/// Copies a built library, its header, and a pkg-config file into `prefix`.
+fn install_files(built: &Path, prefix: &Path) -> io::Result<()> {
     let prefix = std::path::absolute(prefix)?;
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
     fs::create_dir_all(&include)?;
@@ -76,7 +80,7 @@ fn place(built: &Path, prefix: &Path) -> io::Result<()> {
     fs::copy(built.join("libtodana_c.a"), lib.join("libtodana.a"))?;
     let (named, link) = (lib.join(SONAME), lib.join("libtodana.so"));
     for old in [&named, &link] {
-        // Not written over: a program that runs has it mapped.
+        // The old file is removed, not overwritten, because a running program may have it mapped.
         match fs::remove_file(old) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -90,28 +94,29 @@ fn place(built: &Path, prefix: &Path) -> io::Result<()> {
     fs::write(lib.join("pkgconfig/todana.pc"), pc)
 }
 
-fn programs() -> Result<(), Outcome> {
-    let failed = |error: io::Error| Outcome::Failed(error.to_string());
+fn programs() -> Result<(), StepOutcome> {
+    let failed = |error: io::Error| StepOutcome::Failed(error.to_string());
     for tool in ["cc", "pkg-config"] {
         if !program(tool, &["--version"]).succeeds() {
-            return Err(Outcome::Skipped(format!("{tool} is not installed")));
+            return Err(StepOutcome::Skipped(format!("{tool} is not installed")));
         }
     }
-    must(cargo(&SHARED_BUILD).run())?;
+    require_passed(cargo(&SHARED_BUILD).run())?;
     let folder = tempfile::tempdir().map_err(failed)?;
     let prefix = folder.path().join("installed");
-    place(&built("deps"), &prefix).map_err(failed)?;
-    let c = Compiler { folder: folder.path().into(), prefix };
+    install_files(&built("deps"), &prefix).map_err(failed)?;
+    let compiler = CCompiler { folder: folder.path().into(), prefix };
 
     for name in TESTS {
-        let test = c.compile(&format!("bindings/c/tests/{name}.c"), name, "")?;
-        c.run(&test, ".", "")?;
+        let test = compiler.compile(&format!("bindings/c/tests/{name}.c"), name, "")?;
+        compiler.run(&test, ".", "")?;
     }
-    if c.compile_text("int main(void) { return 0; }", "empty", "-fsanitize=address,undefined").is_ok() {
+    if compiler.compile_text("int main(void) { return 0; }", "empty", "-fsanitize=address,undefined").is_ok()
+    {
         for name in TESTS {
             let (source, name) = (format!("bindings/c/tests/{name}.c"), format!("{name}-sanitized"));
-            let test = c.compile(&source, &name, "-fsanitize=address,undefined")?;
-            c.run(&test, ".", "")?;
+            let test = compiler.compile(&source, &name, "-fsanitize=address,undefined")?;
+            compiler.run(&test, ".", "")?;
         }
     } else {
         println!("skipped: cc has no AddressSanitizer here");
@@ -122,40 +127,40 @@ fn programs() -> Result<(), Outcome> {
     for (example, argument) in [("word_count", "words.tree"), ("frequencies", ".")] {
         for (kind, flags) in [("shared", ""), ("static", "-static")] {
             let source = format!("bindings/c/examples/{example}.c");
-            let program = c.compile(&source, &format!("{example}-{kind}"), flags)?;
-            let printed = c.run(&program, argument, text)?;
+            let program = compiler.compile(&source, &format!("{example}-{kind}"), flags)?;
+            let printed = compiler.run(&program, argument, text)?;
             if !printed.starts_with(expected) {
-                return Err(Outcome::Failed(format!("{example} ({kind}) printed {printed:?}")));
+                return Err(StepOutcome::Failed(format!("{example} ({kind}) printed {printed:?}")));
             }
         }
     }
     let guide = fs::read_to_string("docs/c.md").map_err(failed)?;
     let programs = blocks(&guide, "c");
     if programs.is_empty() {
-        return Err(Outcome::Failed("docs/c.md has no block marked c".into()));
+        return Err(StepOutcome::Failed("docs/c.md: no block is marked `c`".into()));
     }
     for (line, block) in programs {
         println!("docs/c.md:{line}");
-        let program = c.compile_text(&block, &format!("guide-{line}"), "")?;
-        c.run(&program, "", "")?;
+        let program = compiler.compile_text(&block, &format!("guide-{line}"), "")?;
+        compiler.run(&program, "", "")?;
     }
     Ok(())
 }
 
-struct Compiler {
+struct CCompiler {
     folder: PathBuf,
     prefix: PathBuf,
 }
 
-impl Compiler {
-    fn compile_text(&self, text: &str, name: &str, flags: &str) -> Result<PathBuf, Outcome> {
+impl CCompiler {
+    fn compile_text(&self, text: &str, name: &str, flags: &str) -> Result<PathBuf, StepOutcome> {
         let source = self.folder.join(name).with_extension("c");
-        fs::write(&source, text).map_err(|error| Outcome::Failed(error.to_string()))?;
+        fs::write(&source, text).map_err(|error| StepOutcome::Failed(error.to_string()))?;
         self.compile(&source.display().to_string(), name, flags)
     }
 
-    /// Compiles as the guide says it is done. `-static` links only our library so.
-    fn compile(&self, source: &str, name: &str, flags: &str) -> Result<PathBuf, Outcome> {
+    /// Compiles a program as docs/c.md describes. `-static` links only Todana's library statically.
+    fn compile(&self, source: &str, name: &str, flags: &str) -> Result<PathBuf, StepOutcome> {
         let program = self.folder.join(name);
         let (flags, libraries) = match flags {
             "-static" => {
@@ -167,16 +172,16 @@ impl Compiler {
             "cc -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Wpedantic -Werror {flags} '{source}' -o '{}' -pthread {libraries}",
             program.display(),
         );
-        must(self.shell(&line).run())?;
+        require_passed(self.shell(&line).run())?;
         Ok(program)
     }
 
-    /// Runs a program in a folder of its own; what it has printed.
-    fn run(&self, program: &Path, argument: &str, input: &str) -> Result<String, Outcome> {
+    /// Runs a program in a folder of its own and returns its output.
+    fn run(&self, program: &Path, argument: &str, input: &str) -> Result<String, StepOutcome> {
         let own = program.with_extension("folder");
         let (from, to) = (program.with_extension("in"), program.with_extension("out"));
         let prepared = fs::create_dir_all(&own).and_then(|()| fs::write(&from, input));
-        prepared.map_err(|error| Outcome::Failed(error.to_string()))?;
+        prepared.map_err(|error| StepOutcome::Failed(error.to_string()))?;
         let line = format!(
             "cd '{}' && '{}' {argument} < '{}' > '{}'",
             own.display(),
@@ -184,23 +189,23 @@ impl Compiler {
             from.display(),
             to.display()
         );
-        must(self.shell(&line).run())?;
-        let printed = fs::read(to).map_err(|error| Outcome::Failed(error.to_string()))?;
-        // The guide's snapshot, for one, is no text.
+        require_passed(self.shell(&line).run())?;
+        let printed = fs::read(to).map_err(|error| StepOutcome::Failed(error.to_string()))?;
+        // Output may be binary: the guide prints a snapshot.
         Ok(String::from_utf8_lossy(&printed).into_owned())
     }
 
-    fn shell(&self, line: &str) -> crate::step::Run {
+    fn shell(&self, line: &str) -> crate::step::StepCommand {
         let lib = self.prefix.join("lib");
-        patient("sh", &["-c", line])
+        with_time_limit("sh", &["-c", line])
             .env("PKG_CONFIG_PATH", &lib.join("pkgconfig").display().to_string())
             .env("LD_LIBRARY_PATH", &lib.display().to_string())
     }
 }
 
-fn must(outcome: Outcome) -> Result<(), Outcome> {
+fn require_passed(outcome: StepOutcome) -> Result<(), StepOutcome> {
     match outcome {
-        Outcome::Passed => Ok(()),
+        StepOutcome::Passed => Ok(()),
         other => Err(other),
     }
 }

@@ -1,22 +1,22 @@
-//! Garbage sessions against a live server: it must neither fall nor swell.
+//! Sends sessions of random bytes to a running server, which must not crash, hang or grow.
 
-use crate::clients::Server;
-use crate::step::Outcome;
+use crate::clients::TestServer;
+use crate::step::StepOutcome;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// How much the server may have grown at the end.
+/// Maximum growth of the server's memory over all sessions.
 const GROWTH_MAX_KB: u64 = 32 << 10;
 
-/// A small random source (xorshift64*): the same garbage every time.
-pub(crate) struct Random(u64);
+/// A random number generator (xorshift64*) with the same sequence for the same seed.
+pub(crate) struct GarbageSource(u64);
 
-impl Random {
-    /// One that repeats itself for the same seed.
-    pub(crate) fn new(seed: u64) -> Random {
-        // Everything after a zero is zero.
-        Random(seed.max(1))
+impl GarbageSource {
+    /// Creates a generator; equal seeds give equal sequences.
+    pub(crate) fn new(seed: u64) -> GarbageSource {
+        // A state of zero would yield only zeros.
+        GarbageSource(seed.max(1))
     }
 
     fn next(&mut self) -> u64 {
@@ -70,8 +70,8 @@ const PIECES: [&[u8]; 36] = [
     b"\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 ];
 
-/// Requests that a broken client could send.
-pub(crate) fn session(random: &mut Random) -> Vec<u8> {
+/// Returns requests that a broken client could send.
+pub(crate) fn session(random: &mut GarbageSource) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..=random.below(12) {
         match random.below(10) {
@@ -80,7 +80,7 @@ pub(crate) fn session(random: &mut Random) -> Vec<u8> {
             kind => {
                 let mut piece = PIECES[random.below(PIECES.len())].to_vec();
                 if kind < 5 {
-                    // Damaged in one place.
+                    // Half of the pieces are damaged at one place.
                     let at = random.below(piece.len());
                     match random.below(3) {
                         0 => piece[at] = random.next() as u8,
@@ -101,27 +101,27 @@ fn anonymous_kb(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-fn version(address: &str) -> Result<(), String> {
+fn check_version(address: &str) -> Result<(), String> {
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(|error| error.to_string())?;
     stream.write_all(b"version\r\nquit\r\n").map_err(|error| error.to_string())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(|error| error.to_string())?;
-    if answer.starts_with("VERSION ") { Ok(()) } else { Err(format!("answered {answer:?} to version")) }
+    if answer.starts_with("VERSION ") { Ok(()) } else { Err(format!("version: unexpected reply {answer:?}")) }
 }
 
-pub(crate) fn run(sessions: u32) -> Outcome {
-    match throw(sessions) {
-        Ok(()) => Outcome::Passed,
-        Err(error) => Outcome::Failed(error),
+pub(crate) fn run(sessions: u32) -> StepOutcome {
+    match send_sessions(sessions) {
+        Ok(()) => StepOutcome::Passed,
+        Err(error) => StepOutcome::Failed(error),
     }
 }
 
-fn throw(sessions: u32) -> Result<(), String> {
-    let mut server = Server::start(&[])?;
-    version(&server.address)?;
-    let before = anonymous_kb(server.pid()).ok_or("cannot read the server's memory")?;
-    let mut random = Random(0x1234_5678_9ABC_DEF1);
+fn send_sessions(sessions: u32) -> Result<(), String> {
+    let mut server = TestServer::start(&[])?;
+    check_version(&server.address)?;
+    let before = anonymous_kb(server.pid()).ok_or("server: cannot read its memory from /proc")?;
+    let mut random = GarbageSource(0x1234_5678_9ABC_DEF1);
     let mut answers = 0u64;
     for number in 0..sessions {
         let bytes = session(&mut random);
@@ -129,7 +129,7 @@ fn throw(sessions: u32) -> Result<(), String> {
         let mut stream = TcpStream::connect(&server.address).map_err(text)?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(text)?;
         stream.set_write_timeout(Some(Duration::from_secs(10))).map_err(text)?;
-        // The server may close at any moment; that is its right. It may not hang.
+        // The server may close the connection at any moment, but it must not hang.
         let mut broken = false;
         let cut = random.below(bytes.len() + 1);
         for part in [&bytes[..cut], &bytes[cut..]] {
@@ -145,23 +145,23 @@ fn throw(sessions: u32) -> Result<(), String> {
                         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
                     ) =>
                 {
-                    return Err(format!("session {number} hangs: {}", bytes.escape_ascii()));
+                    return Err(format!("session {number}: hangs: {}", bytes.escape_ascii()));
                 }
                 Err(_) => {}
             }
         }
         if number % 1000 == 0 && !server.is_alive() {
-            return Err(format!("the server has fallen before session {number}"));
+            return Err(format!("session {number}: the server crashed before it"));
         }
     }
-    version(&server.address)?;
+    check_version(&server.address)?;
     if !server.is_alive() {
-        return Err("the server has fallen".into());
+        return Err("server: crashed".into());
     }
-    let after = anonymous_kb(server.pid()).ok_or("cannot read the server's memory")?;
+    let after = anonymous_kb(server.pid()).ok_or("server: cannot read its memory from /proc")?;
     println!("{sessions} sessions, {answers} bytes of answers; RssAnon {before} kB before, {after} kB after");
     if after > before + GROWTH_MAX_KB {
-        return Err(format!("the server grew by {} kB", after - before));
+        return Err(format!("server: RssAnon grew by {} kB", after - before));
     }
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! Relative links in the Markdown files of the repository: each leads to a file, and to a heading
-//! if it names one.
+//! Checks that the relative links in Markdown files point to existing files and headings.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,7 @@ use std::process::Command;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Returns the Markdown files that git knows or would add.
+/// Returns the Markdown files that git tracks or would add.
 fn markdown_files() -> Vec<PathBuf> {
     let words = ["-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"];
     let output = Command::new("git").args(words).output().expect("git lists the files");
@@ -48,7 +47,7 @@ fn anchors(text: &str) -> HashSet<String> {
 }
 
 #[test]
-fn relative_links_lead_to_files_and_headings() {
+fn relative_links_point_to_files_and_headings() {
     let mut broken = Vec::new();
     for file in markdown_files() {
         let text = std::fs::read_to_string(&file).expect("git's files can be read");
@@ -66,7 +65,7 @@ fn relative_links_lead_to_files_and_headings() {
             }
         }
     }
-    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
 /// Returns the paths of this repository that a text names, such as

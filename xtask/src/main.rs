@@ -1,4 +1,4 @@
-//! `cargo xtask TASK`: the only spelling of a task in this repository; CI calls the same.
+//! `cargo xtask TASK` runs every task of this repository, also in CI.
 #![forbid(unsafe_code)]
 
 mod c;
@@ -25,7 +25,7 @@ use prove::Proof;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
-use step::{Outcome, PROFILE, Report, SHARED_BUILD, cargo, target_directory};
+use step::{PROFILE, SHARED_BUILD, StepOutcome, StepReport, cargo, target_directory};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -36,13 +36,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run all tests: what CI runs
+    /// Run all steps that CI runs
     Test {
-        /// Only this step
+        /// Run only this step, or all steps named STEP:...
         #[arg(long)]
         only: Option<String>,
     },
-    /// Count what the house style counts, and fail where a figure exceeds its limit
+    /// Count violations of the house style, and fail if a figure exceeds its limit
     Tidy {
         /// Lower the limits in xtask/tidy.toml to the figures
         #[arg(long)]
@@ -51,18 +51,17 @@ enum Task {
         #[arg(long, value_name = "FIGURE")]
         list: Option<String>,
     },
-    /// Make the header of the C library anew
+    /// Regenerate the header of the C library
     Header,
-    /// Build the C library as it is released, and put it with its header and a pkg-config file
-    /// below a folder
+    /// Install the release build of the C library, its header, and a pkg-config file
     InstallC {
-        /// The folder, say /usr/local
+        /// The folder to install into, such as /usr/local
         #[arg(long)]
         prefix: std::path::PathBuf,
     },
-    /// Build the executable as it is released, and put its debug information into a file beside it
+    /// Build the release executable, with its debug information in a separate file
     Release,
-    /// Prove what takes too long for the tests: all of it, or one thing
+    /// Run all checks that take too long for the tests, or one of them
     Prove {
         #[command(subcommand)]
         proof: Option<Proof>,
@@ -77,13 +76,13 @@ fn main() -> ExitCode {
         eprintln!("cannot enter {}: {error}", root.display());
         return ExitCode::FAILURE;
     }
-    let mut report = Report::default();
+    let mut report = StepReport::default();
     match Arguments::parse_from(with_old_names(std::env::args_os().collect())).task {
         Task::Test { only } => test(&mut report, only.as_deref()),
         Task::Tidy { lower, list } => report.step("tidy", || tidy::run(lower, list.as_deref())),
         Task::Header => report.step("header", c::header),
         Task::InstallC { prefix } => {
-            // Relative to where the user stands.
+            // The prefix is relative to the folder that the task was called from.
             let prefix = called_from.join(prefix);
             report.step("install", || c::install(&prefix));
         }
@@ -94,7 +93,7 @@ fn main() -> ExitCode {
     report.finish()
 }
 
-/// Proofs were tasks by themselves once, and may be called so.
+/// Inserts `prove` before the name of a proof, because proofs once were tasks of their own.
 fn with_old_names(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_proof = |word: &OsString| Proof::has_subcommand(&word.to_string_lossy());
     if words.get(1).is_some_and(is_proof) {
@@ -103,12 +102,12 @@ fn with_old_names(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// All steps, the quick ones first.
-fn test(report: &mut Report, only: Option<&str>) {
+/// Runs all steps, the quick ones first.
+fn test(report: &mut StepReport, only: Option<&str>) {
     report.only(only);
-    report.step("room", room);
-    // Quietly and at once, so that the steps' output is theirs alone. What is missing afterwards
-    // the steps will name.
+    report.step("room", check_room);
+    // All crates are fetched before the first step, so that no step prints the progress of a
+    // download. A step that lacks a crate afterwards reports it.
     for manifest in ["Cargo.toml", "bindings/c/header/Cargo.toml"] {
         cargo(&["fetch", "--locked", "--manifest-path", manifest]).succeeds();
     }
@@ -136,27 +135,28 @@ fn test(report: &mut Report, only: Option<&str>) {
     sanitize::short(report);
 }
 
-/// A full disk shows itself as a linker that dies, twenty steps later; better said at once.
-fn room() -> Outcome {
+/// Checks that the disk has room for the build. Without this step, a full disk kills the linker
+/// many steps later.
+fn check_room() -> StepOutcome {
     const NEEDED_MIB: u64 = 5 << 10;
     let target = target_directory();
     if let Err(error) = std::fs::create_dir_all(&target) {
-        return Outcome::Failed(format!("cannot make {}: {error}", target.display()));
+        return StepOutcome::Failed(format!("cannot create {}: {error}", target.display()));
     }
     let free_mib = match free_mib(&target) {
         Some(free) => free,
-        None => return Outcome::Skipped("df does not tell how much room there is".into()),
+        None => return StepOutcome::Skipped("df does not report the free space".into()),
     };
     println!("{free_mib} MiB are free for {}", target.display());
-    // A folder that was built before holds what the steps need.
+    // A target folder with an earlier build needs less room.
     if free_mib < NEEDED_MIB && !target.join(PROFILE).exists() {
-        return Outcome::Failed(format!(
-            "{free_mib} MiB are free for {}, and a first build takes some {NEEDED_MIB}; \
-             CARGO_TARGET_DIR can name another place",
+        return StepOutcome::Failed(format!(
+            "{}: {free_mib} MiB are free, but a first build needs about {NEEDED_MIB} MiB; \
+             set CARGO_TARGET_DIR to build elsewhere",
             target.display()
         ));
     }
-    Outcome::Passed
+    StepOutcome::Passed
 }
 
 fn free_mib(folder: &std::path::Path) -> Option<u64> {
@@ -165,7 +165,7 @@ fn free_mib(folder: &std::path::Path) -> Option<u64> {
     answer.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }
 
-/// The server that the steps with clients start.
-pub(crate) fn build(report: &mut Report) {
+/// Builds the server that the steps with clients start.
+pub(crate) fn build(report: &mut StepReport) {
     report.step("build", || cargo(&SHARED_BUILD).run());
 }

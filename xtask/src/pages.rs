@@ -1,4 +1,4 @@
-//! The blocks of README.md and of the pages in docs/, run as they stand: what you paste must work.
+//! Runs the code blocks of README.md and of the pages in docs/, so that pasted commands work.
 //!
 //! ```text
 //! sh        commands; `command  # prints: TEXT` fails unless the output contains TEXT
@@ -6,32 +6,33 @@
 //!           `...` within a line for any text
 //! ```
 //!
-//! All such blocks of a page are one script, in a folder of its own. A block that cannot run
-//! carries its reason in its first line: `sh not-run: needs root`. Ports and absolute paths are
-//! replaced, so that no other server is touched.
+//! All such blocks of a page are run as one script, in a new folder. A block that cannot run has
+//! the reason in its first line: `sh not-run: needs root`. Ports and absolute paths are replaced,
+//! so that the script does not touch any other server.
 //!
 //! Not here: Rust (doctests of `todana`), C (`c.rs`), docs/python.md (its binding's tests), the
 //! page on moving from Kyoto Tycoon (`cli/tests/moving.rs`).
 
-use crate::clients::{PYTHON, Server, pip};
-use crate::step::{Outcome, Report, SHARED_BUILD, built, install_debian, patient, program};
+use crate::clients::{PYTHON, TestServer, pip};
+use crate::step::{SHARED_BUILD, StepOutcome, StepReport, built, install_debian, program, with_time_limit};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-/// The address that the examples of clients name.
+/// The server address in the examples of clients.
 const ADDRESS: &str = "127.0.0.1:11311";
-/// The TCP ports that pages may name; the pages for monitoring are 10000 above each.
+/// The TCP ports that pages may use; the monitoring pages are 10000 above each.
 const PORTS: [&str; 5] = ["11311", "11312", "11313", "1978", "1979"];
-/// Where absolute paths of pages may begin.
+/// The folders in which absolute paths of pages may lie.
 const ROOTS: [&str; 4] = ["/var/lib/", "/backup/", "/etc/", "/run/"];
 /// Pages that other tests run.
 const RUN_ELSEWHERE: [&str; 1] = ["docs/replacing-kyoto-tycoon.md"];
-/// Commands that must not hide in a block that nothing runs.
-const PROGRAMS: [&str; 8] = ["todana", "memcached", "ktserver", "cargo", "curl", "pip", "python", "ln"];
+/// Programs that must not appear in an indented block, because such a block is not run.
+const PROGRAMS: [&str; 9] =
+    ["todana", "memcached", "ktserver", "ttserver", "cargo", "curl", "pip", "python", "ln"];
 /// Separates the outputs of commands. No command of a page prints this byte.
 const MARK: char = '\u{1e}';
 
-pub(crate) fn run(report: &mut Report) {
+pub(crate) fn run(report: &mut StepReport) {
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap_or_default();
         if commands(&page, &text).is_ok_and(|commands| commands.is_empty()) {
@@ -47,14 +48,14 @@ pub(crate) fn run(report: &mut Report) {
         let has = || program("ruby", &["-e", "require 'active_support'; require 'dalli'"]).succeeds();
         match has() || (install_debian(&["ruby", "ruby-dalli", "ruby-activesupport"]) && has()) {
             true => clients("ruby", "ruby", "-e"),
-            false => Outcome::Skipped("Ruby, Dalli or Active Support is not installed".into()),
+            false => StepOutcome::Skipped("Ruby, Dalli or Active Support: not installed".into()),
         }
     });
     report.step("pages: php", || {
         let has = || program("php", &["-r", "exit(extension_loaded('memcached') ? 0 : 1);"]).succeeds();
         match has() || (install_debian(&["php-cli", "php-memcached"]) && has()) {
             true => clients("php", "php", "-r"),
-            false => Outcome::Skipped("PHP or its extension memcached is not installed".into()),
+            false => StepOutcome::Skipped("PHP or its extension memcached: not installed".into()),
         }
     });
 }
@@ -74,16 +75,16 @@ fn pages() -> Vec<PathBuf> {
 
 /// A fenced block of a page.
 #[derive(Debug, PartialEq, Eq)]
-struct Block<'a> {
+struct CodeBlock<'a> {
     /// The number of its first line of content.
     line: usize,
     language: &'a str,
-    /// The reason why it is not run; empty if it is.
+    /// The reason why the block is not run, or an empty string if it is run.
     not_run: &'a str,
     content: Vec<&'a str>,
 }
 
-fn fenced(text: &str) -> Vec<Block<'_>> {
+fn fenced(text: &str) -> Vec<CodeBlock<'_>> {
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
@@ -91,7 +92,7 @@ fn fenced(text: &str) -> Vec<Block<'_>> {
         let (language, note) = info.split_once(' ').unwrap_or((info, ""));
         let content = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").collect();
         let not_run = note.strip_prefix("not-run: ").unwrap_or_default();
-        blocks.push(Block { line: number + 2, language, not_run, content });
+        blocks.push(CodeBlock { line: number + 2, language, not_run, content });
     }
     blocks
 }
@@ -111,7 +112,7 @@ struct PageCommand {
     /// `PAGE:LINE`.
     place: String,
     text: String,
-    /// Lines of the output, if the page shows them.
+    /// The lines of the output, if the page shows them.
     expected: Option<Vec<String>>,
 }
 
@@ -125,7 +126,7 @@ fn commands(page: &Path, text: &str) -> Result<Vec<PageCommand>, String> {
         let is_opening = page.ends_with("README.md") && number < 12;
         if !is_fenced && line.starts_with("    ") && PROGRAMS.contains(&word) && !is_opening {
             return Err(format!(
-                "{}:{}: a command in an indented block is not run",
+                "{}:{}: command in an indented block, which is not run; use a fenced block",
                 page.display(),
                 number + 1
             ));
@@ -135,7 +136,7 @@ fn commands(page: &Path, text: &str) -> Result<Vec<PageCommand>, String> {
         match block.language {
             "sh" => commands.extend(script_commands(page, block)),
             "console" => commands.extend(console_commands(page, block)?),
-            "" => return Err(format!("{}:{}: the block names no language", page.display(), block.line - 1)),
+            "" => return Err(format!("{}:{}: code block has no language", page.display(), block.line - 1)),
             _ => {}
         }
     }
@@ -150,7 +151,7 @@ fn place(page: &Path, line: usize) -> String {
 }
 
 /// Joins lines that end in a backslash, and those of a here-document.
-fn script_commands(page: &Path, block: &Block<'_>) -> Vec<PageCommand> {
+fn script_commands(page: &Path, block: &CodeBlock<'_>) -> Vec<PageCommand> {
     let mut commands = Vec::new();
     let mut lines = block.content.iter().enumerate();
     while let Some((number, line)) = lines.next() {
@@ -179,7 +180,7 @@ fn script_commands(page: &Path, block: &Block<'_>) -> Vec<PageCommand> {
     commands
 }
 
-fn console_commands(page: &Path, block: &Block<'_>) -> Result<Vec<PageCommand>, String> {
+fn console_commands(page: &Path, block: &CodeBlock<'_>) -> Result<Vec<PageCommand>, String> {
     let mut commands: Vec<PageCommand> = Vec::new();
     for (number, line) in block.content.iter().enumerate() {
         let place = place(page, block.line + number);
@@ -222,8 +223,7 @@ fn script(commands: &[PageCommand]) -> String {
     for (number, command) in commands.iter().enumerate() {
         script.push_str(&format!("printf '{MARK}{number}\\n'\n"));
         if let Some(server) = command.text.strip_suffix('&') {
-            // A reader takes longer for the next line than the server for its start; a script does
-            // not.
+            // The script waits for the server; a reader is slower than the server's start.
             let is_up = match ports_in(server).first() {
                 Some(port) if !server.starts_with("todana serve") => {
                     format!("(exec 3<>/dev/tcp/127.0.0.1/{port})")
@@ -275,7 +275,7 @@ fn free_ports() -> Vec<u16> {
 }
 
 /// Returns the page with free ports, and with absolute paths below `folder`.
-fn localised(text: &str, folder: &Path) -> String {
+fn with_local_ports_and_paths(text: &str, folder: &Path) -> String {
     let mut text = text.to_string();
     for (named, free) in PORTS.iter().zip(free_ports()) {
         let above: u32 = named.parse::<u32>().unwrap_or_default() + 10_000;
@@ -291,30 +291,29 @@ fn localised(text: &str, folder: &Path) -> String {
     text
 }
 
-fn shell(page: &Path, text: &str) -> Outcome {
+fn shell(page: &Path, text: &str) -> StepOutcome {
     let folder = match tempfile::tempdir() {
         Ok(folder) => folder,
-        Err(error) => return Outcome::Failed(error.to_string()),
+        Err(error) => return StepOutcome::Failed(error.to_string()),
     };
-    // Root gives its rights up to another user in some commands, who writes files, too.
+    // Some commands drop root's privileges to another user, who also writes files.
     let everyone = || std::os::unix::fs::PermissionsExt::from_mode(0o777);
     let _ = std::fs::set_permissions(folder.path(), everyone());
     for root in ROOTS {
         let path = folder.path().join(&root[1..]);
         let _ = std::fs::create_dir_all(&path).and_then(|()| std::fs::set_permissions(&path, everyone()));
     }
-    // The executable of the other steps serves: that of the release takes some minutes more to
-    // build.
+    // The executable of the other steps is used, because a release build takes minutes more.
     let root = std::path::absolute(".").unwrap_or_default();
     let build =
         format!("cargo {} --manifest-path '{}'", SHARED_BUILD.join(" "), root.join("Cargo.toml").display());
-    let text = localised(text, folder.path()).replace("cargo build --release", &build);
+    let text = with_local_ports_and_paths(text, folder.path()).replace("cargo build --release", &build);
     let commands = match commands(page, &text) {
         Ok(commands) => commands,
-        Err(why) => return Outcome::Failed(why),
+        Err(why) => return StepOutcome::Failed(why),
     };
     let script = format!("exec 2>&1\n{}", script(&commands));
-    let output = patient("bash", &["-c", &script])
+    let output = with_time_limit("bash", &["-c", &script])
         .folder(folder.path())
         .path_first(&built(""))
         .env(
@@ -324,50 +323,50 @@ fn shell(page: &Path, text: &str) -> Outcome {
         .output();
     match output {
         Ok(output) => conclude(&commands, &String::from_utf8_lossy(&output.stdout)),
-        Err(error) => Outcome::Failed(format!("bash: {error}")),
+        Err(error) => StepOutcome::Failed(format!("bash: {error}")),
     }
 }
 
 /// Compares what the commands printed with what the page shows.
-fn conclude(commands: &[PageCommand], printed: &str) -> Outcome {
+fn conclude(commands: &[PageCommand], printed: &str) -> StepOutcome {
     let outputs: Vec<&str> = printed.split(MARK).skip(1).collect();
     for (number, command) in commands.iter().enumerate() {
         println!("{}: {}", command.place, command.text);
         let output =
             outputs.get(number).and_then(|output| output.split_once('\n')).map_or("", |(_, text)| text);
         print!("{output}");
-        // The script ends with a mark of its own.
+        // The script prints a mark at its end.
         if outputs.len() <= number + 1 {
-            return Outcome::Failed(format!("{}: the command failed", command.place));
+            return StepOutcome::Failed(format!("{}: the command failed", command.place));
         }
         let lines: Vec<&str> = output.lines().collect();
         if command.expected.as_ref().is_some_and(|expected| !matches(expected, &lines)) {
-            return Outcome::Failed(format!("{}: the output is not as shown", command.place));
+            return StepOutcome::Failed(format!("{}: the output differs from the page", command.place));
         }
     }
-    Outcome::Passed
+    StepOutcome::Passed
 }
 
 /// Runs the blocks of a language that name the server's address, each against a server of its own.
-fn clients(language: &str, interpreter: &str, option: &str) -> Outcome {
+fn clients(language: &str, interpreter: &str, option: &str) -> StepOutcome {
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap_or_default();
         for (line, block) in blocks(&text, language).iter().filter(|(_, block)| block.contains(ADDRESS)) {
             println!("{}", place(&page, *line));
-            let server = match Server::start(&[]) {
+            let server = match TestServer::start(&[]) {
                 Ok(server) => server,
-                Err(error) => return Outcome::Failed(error),
+                Err(error) => return StepOutcome::Failed(error),
             };
             let program = block.replace(ADDRESS, &server.address);
             // `php -r` takes no opening tag.
             let program = program.trim_start_matches("<?php\n");
-            let outcome = patient(interpreter, &[option, program]).run();
-            if !matches!(outcome, Outcome::Passed) {
+            let outcome = with_time_limit(interpreter, &[option, program]).run();
+            if !matches!(outcome, StepOutcome::Passed) {
                 return outcome;
             }
         }
     }
-    Outcome::Passed
+    StepOutcome::Passed
 }
 
 #[cfg(test)]
@@ -378,7 +377,7 @@ mod tests {
         commands(Path::new("p.md"), text)
     }
 
-    fn outcome(text: &str) -> Outcome {
+    fn outcome(text: &str) -> StepOutcome {
         let commands = of(text).unwrap();
         let output = program("bash", &["-c", &format!("exec 2>&1\n{}", script(&commands))]).output().unwrap();
         conclude(&commands, &String::from_utf8_lossy(&output.stdout))
@@ -408,15 +407,15 @@ mod tests {
 
     #[test]
     fn wrong_output_and_failure_are_reported() {
-        assert!(matches!(outcome("```sh\necho 42  # prints: 4\n```"), Outcome::Passed));
+        assert!(matches!(outcome("```sh\necho 42  # prints: 4\n```"), StepOutcome::Passed));
         assert!(matches!(
             outcome("```console\n$ printf 'a\\nb\\nc 7 d\\n'\na\n...\nc ... d\n$ true\n```"),
-            Outcome::Passed
+            StepOutcome::Passed
         ));
         for text in
             ["```sh\necho 43  # prints: 42\n```", "```sh\nfalse\ntrue\n```", "```console\n$ echo a\nb\n```"]
         {
-            assert!(matches!(outcome(text), Outcome::Failed(_)), "{text}");
+            assert!(matches!(outcome(text), StepOutcome::Failed(_)), "{text}");
         }
     }
 
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_of_every_page_is_run_or_marked() {
+    fn every_code_block_is_run_or_marked() {
         std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
         for page in pages() {
             let text = std::fs::read_to_string(&page).unwrap();

@@ -1,6 +1,6 @@
-//! Proofs that take too long for the tests.
+//! Checks that take too long for the tests.
 
-use crate::step::{Outcome, PROFILE, Report, built, cargo};
+use crate::step::{PROFILE, StepOutcome, StepReport, built, cargo};
 use crate::{build, differential, fuzz, garbage, sanitize, soak};
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
@@ -8,61 +8,60 @@ use std::time::Duration;
 
 #[derive(Subcommand)]
 pub(crate) enum Proof {
-    /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part and what is on
-    /// disk under valgrind
+    /// Run all tests of the engine under AddressSanitizer, and those of its unsafe code and its
+    /// files under valgrind
     Sanitize,
-    /// Fuzz every target, or one
+    /// Fuzz all targets, or one
     Fuzz {
-        /// The target
+        /// The fuzz target; all if omitted
         target: Option<String>,
-        /// Minutes for each
+        /// Minutes per target
         #[arg(long, default_value_t = 10)]
         minutes: u32,
     },
-    /// Lose power at every operation that sessions make on their disk, in several ways, and open
-    /// what is left; kill 200 processes that write to each kind of database; flip 10,000 bits of
-    /// large files
+    /// Simulate a power failure at every disk operation of several sessions and recover; kill 200
+    /// processes that write to each kind of database; flip 10,000 bits of large files
     Crash,
-    /// Have pairs, chains and replicas converge after each round of writes, while lines are cut,
-    /// processes killed and machines lose their power
+    /// Check that pairs, chains and replicas converge after each round of writes, while connections
+    /// fail, processes are killed and machines lose power
     Replication {
-        /// How many rounds
+        /// Number of rounds
         #[arg(long, default_value_t = 20_000)]
         rounds: u32,
     },
-    /// Throw garbage sessions at a live server
+    /// Send sessions of random bytes to a running server
     Garbage {
-        /// How many
+        /// Number of sessions
         #[arg(long, default_value_t = 100_000)]
         sessions: u32,
     },
-    /// Soak live servers in requests of all kinds and in faults, and check every reply
+    /// Send requests of all kinds and faulty connections to running servers, and check every reply
     Soak {
-        /// For how long
+        /// Length of the run in minutes
         #[arg(long, default_value_t = 10.0)]
         minutes: f64,
-        /// Repeats the requests of a run that printed it
+        /// The seed that an earlier run printed, to repeat its requests
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Send random requests to a memcached and to this server, and compare the answers
+    /// Send random requests to memcached and to Todana, and compare the replies
     Differential {
-        /// The executable of memcached
+        /// The memcached executable
         memcached: PathBuf,
-        /// How many requests
+        /// Number of requests
         #[arg(long, default_value_t = 1_000_000)]
         requests: u64,
-        /// Repeats the requests of a run that printed it
+        /// The seed that an earlier run printed, to repeat its requests
         #[arg(long)]
         seed: Option<u64>,
-        /// This executable of Todana, instead of a fresh build
+        /// The Todana executable; a new build if omitted
         #[arg(long, value_name = "FILE")]
         todana: Option<PathBuf>,
     },
 }
 
-/// Proves all, the quick ones first. The memcached is the one that is installed.
-pub(crate) fn all(report: &mut Report) {
+/// Runs all proofs, the quick ones first. Uses the installed memcached.
+pub(crate) fn all(report: &mut StepReport) {
     build(report);
     report.step("garbage", || garbage::run(100_000));
     report.step("differential", || differential::run_installed(1_000_000));
@@ -74,8 +73,8 @@ pub(crate) fn all(report: &mut Report) {
 }
 
 impl Proof {
-    /// Runs it. Paths are relative to the folder that the task was called from.
-    pub(crate) fn run(self, report: &mut Report, called_from: &Path) {
+    /// Runs the proof. Paths are relative to the folder that the task was called from.
+    pub(crate) fn run(self, report: &mut StepReport, called_from: &Path) {
         match self {
             Proof::Sanitize => sanitize::full(report),
             Proof::Fuzz { target, minutes } => fuzz::run(report, target.as_deref(), minutes * 60),
@@ -102,7 +101,7 @@ impl Proof {
     }
 }
 
-fn crash() -> Outcome {
+fn crash() -> StepOutcome {
     let mut words = vec!["test", "-p", "todana", "-p", "todana-engine", "--profile", PROFILE];
     let of_engine = ["disk_hash_crash", "disk_hash_recovery", "disk_hash_damage_crash"];
     let tests = ["crash", "crash_engines", "killed", "generations", "bits"].into_iter().chain(of_engine);
@@ -111,7 +110,7 @@ fn crash() -> Outcome {
     cargo(&words).env("TODANA_CRASH", "full").env("TODANA_KILLS", "200").run()
 }
 
-fn replication(rounds: u32) -> Outcome {
+fn replication(rounds: u32) -> StepOutcome {
     let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "replication_rounds"];
     cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_ROUNDS", &rounds.to_string()).run()
 }

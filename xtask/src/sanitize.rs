@@ -1,23 +1,25 @@
-//! The engine under AddressSanitizer (nightly toolchain) and valgrind.
+//! Runs the engine's tests under AddressSanitizer (nightly toolchain) and valgrind.
 
-use crate::step::{Outcome, PROFILE, Report, nightly, program};
+use crate::step::{PROFILE, StepOutcome, StepReport, nightly, program};
 
-/// The engine's own tests, which reach all of its unsafe part, with few cases of each property.
-pub(crate) fn short(report: &mut Report) {
+/// Runs the engine's unit tests, which reach all of its unsafe code, with few cases per property.
+pub(crate) fn short(report: &mut StepReport) {
     report.step("sanitizer", || address_sanitizer(&["--lib"], 6));
 }
 
-/// All of the engine's tests, and valgrind.
-pub(crate) fn full(report: &mut Report) {
+/// Runs all of the engine's tests under AddressSanitizer, and a selection under valgrind.
+pub(crate) fn full(report: &mut StepReport) {
     report.step("sanitizer", || address_sanitizer(&["--lib", "--tests"], 200));
     valgrind(report, "valgrind", IN_MEMORY);
     valgrind(report, "valgrind:disk", ON_DISK);
 }
 
-/// Doc tests are not built with the sanitizer.
-fn address_sanitizer(tests: &[&str], cases: u32) -> Outcome {
+/// Runs tests under AddressSanitizer. Doc tests are left out, because they are not built with it.
+fn address_sanitizer(tests: &[&str], cases: u32) -> StepOutcome {
     if !nightly(&["--version"]).succeeds() {
-        return Outcome::Skipped("AddressSanitizer needs the nightly toolchain, which is not there".into());
+        return StepOutcome::Skipped(
+            "AddressSanitizer: needs the nightly toolchain, which is not installed".into(),
+        );
     }
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let words = ["test", "--package", "todana-engine", "--target", &target, "--profile", PROFILE];
@@ -28,14 +30,14 @@ fn address_sanitizer(tests: &[&str], cases: u32) -> Outcome {
         .run()
 }
 
-/// Patterns of test programs, and of their tests those that valgrind runs: it takes fifty times as
-/// long.
-type Selection = [(&'static str, &'static str)];
+/// Patterns of test programs, and the filters for the tests that valgrind runs in them. Valgrind
+/// runs only a selection because it takes fifty times as long.
+type TestSelection = [(&'static str, &'static str)];
 
-const IN_MEMORY: &Selection = &[("*", "raw:: record:: decimal:: agrees_with")];
+const IN_MEMORY: &TestSelection = &[("*", "raw:: record:: decimal:: agrees_with")];
 
 /// Tests of mapped files and of LMDB, whose C code AddressSanitizer does not check.
-const ON_DISK: &Selection = &[
+const ON_DISK: &TestSelection = &[
     ("todana_engine", "disk_hash::entry disk_hash::sweep disk_tree:: raw::lmdb raw::mapped_file"),
     (
         "conformance",
@@ -49,10 +51,10 @@ const ON_DISK: &Selection = &[
     ("disk_tree_checkpoint", "--skip gibibyte"),
 ];
 
-fn valgrind(report: &mut Report, name: &str, selection: &Selection) {
+fn valgrind(report: &mut StepReport, name: &str, selection: &TestSelection) {
     report.step(name, || {
         if !program("sh", &["-c", "command -v valgrind"]).succeeds() {
-            return Outcome::Skipped("valgrind is not installed".into());
+            return StepOutcome::Skipped("valgrind: not installed".into());
         }
         let cases: String =
             selection.iter().map(|(test, words)| format!("{test}) words='{words}';; ")).collect();

@@ -1,28 +1,28 @@
-//! Steps of a task, and the table at the end.
+//! The steps of a task, their outcomes, and the table of them at the end.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// How a step ended.
-pub(crate) enum Outcome {
+/// The outcome of a step.
+pub(crate) enum StepOutcome {
     Passed,
     Failed(String),
-    /// Why it was skipped.
+    /// The step was skipped, for this reason.
     Skipped(String),
 }
 
-/// The steps so far and their outcomes.
+/// The steps that have run and their outcomes.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct StepReport {
     only: Option<String>,
-    /// The names by which `only` could have chosen.
+    /// The names that `--only` accepts.
     known: Vec<String>,
-    steps: Vec<(String, Outcome, Duration)>,
+    steps: Vec<(String, StepOutcome, Duration)>,
 }
 
-impl Report {
+impl StepReport {
     pub(crate) fn only(&mut self, only: Option<&str>) {
         self.only = only.map(String::from);
     }
@@ -31,17 +31,17 @@ impl Report {
         self.only.as_deref().is_none_or(|only| only == name || name.split(':').next() == Some(only))
     }
 
-    /// Notes a name that may stand after `--only`.
-    pub(crate) fn knows(&mut self, name: &str) {
+    /// Records a name that `--only` accepts.
+    pub(crate) fn add_name(&mut self, name: &str) {
         if name != "build" && !self.known.iter().any(|known| known == name) {
             self.known.push(name.to_string());
         }
     }
 
-    /// Runs a step unless another one was asked for.
-    pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> Outcome) {
-        self.knows(name.split(':').next().unwrap_or(name));
-        // `build` is called for whoever stands on it.
+    /// Runs a step unless `--only` names another.
+    pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> StepOutcome) {
+        self.add_name(name.split(':').next().unwrap_or(name));
+        // `build` always runs: the caller calls it only if a chosen step needs it.
         if !self.wants(name) && name != "build" {
             return;
         }
@@ -49,30 +49,30 @@ impl Report {
         let start = Instant::now();
         let outcome = run();
         match &outcome {
-            Outcome::Failed(why) => println!("=== {name} FAILED: {why}"),
-            Outcome::Skipped(why) => println!("=== {name} skipped: {why}"),
-            Outcome::Passed => {}
+            StepOutcome::Failed(why) => println!("=== {name} FAILED: {why}"),
+            StepOutcome::Skipped(why) => println!("=== {name} skipped: {why}"),
+            StepOutcome::Passed => {}
         }
         self.steps.push((name.to_string(), outcome, start.elapsed()));
     }
 
-    /// Prints the table.
+    /// Prints the table of all steps and returns the exit code.
     pub(crate) fn finish(self) -> ExitCode {
         println!();
         if let (Some(only), true) = (&self.only, self.steps.is_empty()) {
-            println!("there is no step {only:?}; there are: {}", self.known.join(" "));
+            println!("{only:?}: no such step; the steps are: {}", self.known.join(" "));
         }
         let (mut passed, mut failed, mut skipped) = (0, 0, 0);
         for (name, outcome, time) in &self.steps {
             let (word, why) = match outcome {
-                Outcome::Passed => ("passed", ""),
-                Outcome::Failed(why) => ("FAILED", why.as_str()),
-                Outcome::Skipped(why) => ("skipped", why.as_str()),
+                StepOutcome::Passed => ("passed", ""),
+                StepOutcome::Failed(why) => ("FAILED", why.as_str()),
+                StepOutcome::Skipped(why) => ("skipped", why.as_str()),
             };
             match outcome {
-                Outcome::Passed => passed += 1,
-                Outcome::Failed(_) => failed += 1,
-                Outcome::Skipped(_) => skipped += 1,
+                StepOutcome::Passed => passed += 1,
+                StepOutcome::Failed(_) => failed += 1,
+                StepOutcome::Skipped(_) => skipped += 1,
             }
             println!("{name:28} {word:8} {:6.1} s  {why}", time.as_secs_f64());
         }
@@ -81,28 +81,28 @@ impl Report {
     }
 }
 
-/// Many times what any program of the tests takes on a busy machine.
-const LONGEST_SECONDS: &str = "900";
+/// The limit for a program of the tests: many times what any needs on a busy machine.
+const TIME_LIMIT_SECONDS: &str = "900";
 
 /// A command to run as a step.
-pub(crate) struct Run(Command);
+pub(crate) struct StepCommand(Command);
 
-/// cargo, as it was called for this task.
-pub(crate) fn cargo(words: &[&str]) -> Run {
+/// Returns a command of the cargo that runs this task.
+pub(crate) fn cargo(words: &[&str]) -> StepCommand {
     program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), words)
 }
 
-/// cargo of the nightly toolchain.
-pub(crate) fn nightly(words: &[&str]) -> Run {
+/// Returns a command of the nightly toolchain's cargo.
+pub(crate) fn nightly(words: &[&str]) -> StepCommand {
     let mut run = program("cargo", &[&["+nightly"], words].concat());
-    // The wrapper picks the toolchain; what this task was started with must not decide.
+    // rustup's wrapper must choose the toolchain, not the variables that cargo set for this task.
     for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTDOC"] {
         run.0.env_remove(name);
     }
     run
 }
 
-pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
+pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> StepCommand {
     let mut command = Command::new(name);
     command.args(words).stdin(Stdio::null());
     // Cargo sets these variables for this task. Build scripts that read them would run again
@@ -115,82 +115,82 @@ pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
             command.env_remove(&name);
         }
     }
-    Run(command)
+    StepCommand(command)
 }
 
-/// A program that waits for others: after as many seconds it is ended, with all that it has
-/// started, and has failed.
-pub(crate) fn patient(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
-    let mut run = program("timeout", &["--kill-after=10", LONGEST_SECONDS]);
+/// Returns a command that fails after `TIME_LIMIT_SECONDS`: the program and all its children are
+/// killed then. Meant for programs that wait for others.
+pub(crate) fn with_time_limit(name: impl AsRef<OsStr>, words: &[&str]) -> StepCommand {
+    let mut run = program("timeout", &["--kill-after=10", TIME_LIMIT_SECONDS]);
     run.0.arg(name).args(words);
     run
 }
 
-impl Run {
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Run {
+impl StepCommand {
+    pub(crate) fn env(mut self, name: &str, value: &str) -> StepCommand {
         self.0.env(name, value);
         self
     }
 
-    /// Looks for programs in this folder first.
-    pub(crate) fn path_first(self, folder: &Path) -> Run {
-        // The program may change its folder.
+    /// Searches this folder first for programs.
+    pub(crate) fn path_first(self, folder: &Path) -> StepCommand {
+        // An absolute path stays valid if the program changes its folder.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
         let path = std::env::var("PATH").unwrap_or_default();
         self.env("PATH", &format!("{}:{path}", folder.display()))
     }
 
-    /// Runs it, its output shown.
-    pub(crate) fn run(mut self) -> Outcome {
+    /// Runs the command and shows its output.
+    pub(crate) fn run(mut self) -> StepOutcome {
         match self.0.status() {
-            Ok(status) if status.success() => Outcome::Passed,
-            Ok(status) => Outcome::Failed(format!("{:?} ended with {status}", self.0.get_program())),
-            Err(error) => Outcome::Failed(format!("cannot run {:?}: {error}", self.0.get_program())),
+            Ok(status) if status.success() => StepOutcome::Passed,
+            Ok(status) => StepOutcome::Failed(format!("{:?} ended with {status}", self.0.get_program())),
+            Err(error) => StepOutcome::Failed(format!("cannot run {:?}: {error}", self.0.get_program())),
         }
     }
 
-    /// Runs it in a folder.
-    pub(crate) fn folder(mut self, folder: &Path) -> Run {
+    /// Sets the folder in which the command runs.
+    pub(crate) fn folder(mut self, folder: &Path) -> StepCommand {
         self.0.current_dir(folder);
         self
     }
 
-    /// Runs it; what it printed.
+    /// Runs the command and returns its output.
     pub(crate) fn output(mut self) -> std::io::Result<std::process::Output> {
         self.0.output()
     }
 
-    /// Runs it; what it printed but for errors, which are shown.
+    /// Runs the command, returns its standard output, and shows its standard error.
     pub(crate) fn output_with_errors_shown(mut self) -> std::io::Result<std::process::Output> {
         self.0.stderr(Stdio::inherit()).output()
     }
 
-    /// Runs it without output; whether it succeeded.
+    /// Runs the command without showing output. Returns true if it succeeded.
     pub(crate) fn succeeds(mut self) -> bool {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 }
 
-/// The profile by which all steps build: optimised as the server is, so that the property tests get
-/// through many cases.
+/// The profile with which all steps build. It is optimised, so that the property tests run many
+/// cases.
 pub(crate) const PROFILE: &str = "fast";
 
-/// Builds the server and the C library as the tests do, of the same features, so that after them
-/// there is nothing to do.
+/// The arguments that build the server and the C library with the same features as the tests, so
+/// that the build is already up to date after the tests.
 pub(crate) const SHARED_BUILD: [&str; 8] =
     ["build", "--workspace", "--profile", PROFILE, "--bin", "todana", "--test", "symbols"];
 
-/// Where cargo puts what it builds by that profile.
+/// Returns the path of a file that cargo builds with that profile.
 pub(crate) fn built(name: &str) -> PathBuf {
     target_directory().join(PROFILE).join(name)
 }
 
-/// Where cargo builds.
+/// Returns cargo's target directory.
 pub(crate) fn target_directory() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// Installs Debian packages, where that can be done.
+/// Installs Debian packages if this process may. Returns true on success.
 pub(crate) fn install_debian(packages: &[&str]) -> bool {
     let is_root = program("sh", &["-c", "[ $(id -u) = 0 ]"]).succeeds();
     if !is_root {

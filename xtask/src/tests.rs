@@ -1,13 +1,13 @@
-//! The tests of the workspace: built at once, then some programs side by side, as most of them wait
-//! for servers and disks.
+//! Runs the tests of the workspace. They are built by one cargo command; then several test programs
+//! run at a time, because most of them wait for servers and disks.
 
-use crate::step::{Outcome, PROFILE, Report, cargo, patient};
+use crate::step::{PROFILE, StepOutcome, StepReport, cargo, with_time_limit};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Begin first, so that no long program is left for the end.
+/// The programs that start first, because they take longest.
 const LONG: [&str; 8] = [
     "bits",
     "conformance",
@@ -18,28 +18,28 @@ const LONG: [&str; 8] = [
     "mistakes",
     "todana_engine",
 ];
-/// As many of the slowest programs are named at the end.
+/// The number of slowest programs that are printed at the end.
 const SLOWEST: usize = 10;
 
-/// A program that cargo has built from tests.
-struct Program {
+/// A program that cargo built from tests.
+struct TestProgram {
     /// `PACKAGE TARGET`.
     name: String,
     executable: PathBuf,
-    /// The folder of its package, where it runs.
+    /// The folder of its package, in which the program runs.
     folder: PathBuf,
 }
 
-impl Program {
+impl TestProgram {
     fn is_long(&self) -> bool {
         self.name.split(' ').nth(1).is_some_and(|target| LONG.contains(&target))
     }
 
-    /// Runs it; what it has printed, if it failed.
+    /// Runs the program and returns its output if it failed.
     fn run(&self) -> Option<String> {
-        // Relative, a path would be looked for in the folder.
+        // A relative path would be resolved in the program's folder.
         let executable = std::path::absolute(&self.executable).unwrap_or_else(|_| self.executable.clone());
-        let run = patient(executable, &[]).folder(&self.folder);
+        let run = with_time_limit(executable, &[]).folder(&self.folder);
         let run = run.env("CARGO_MANIFEST_DIR", &self.folder.display().to_string());
         let failure = match run.output() {
             Ok(output) if output.status.success() => return None,
@@ -55,49 +55,53 @@ impl Program {
     }
 }
 
-/// A program that has run, its time, and what it printed if it failed.
-type Ran = (String, Duration, Option<String>);
+/// The name of a program that has run, its time, and its output if it failed.
+type FinishedProgram = (String, Duration, Option<String>);
 
-pub(crate) fn run(report: &mut Report) {
+pub(crate) fn run(report: &mut StepReport) {
     let mut programs = Vec::new();
     report.step("tests: build", || match build() {
         Ok(built) => {
             programs = built;
-            Outcome::Passed
+            StepOutcome::Passed
         }
         Err(outcome) => outcome,
     });
     report.step("tests: programs", || {
-        if programs.is_empty() { Outcome::Failed("no test was built".into()) } else { run_all(programs) }
+        if programs.is_empty() {
+            StepOutcome::Failed("tests: none was built".into())
+        } else {
+            run_all(programs)
+        }
     });
     report.step("tests: documentation", || {
         cargo(&["test", "--workspace", "--doc", "--profile", PROFILE]).run()
     });
 }
 
-fn build() -> Result<Vec<Program>, Outcome> {
+fn build() -> Result<Vec<TestProgram>, StepOutcome> {
     let words = ["test", "--workspace", "--no-run", "--profile", PROFILE];
     let format = ["--message-format", "json-render-diagnostics"];
     let output = cargo(&[&words[..], &format].concat()).output_with_errors_shown();
-    let output = output.map_err(|error| Outcome::Failed(format!("cannot run cargo: {error}")))?;
+    let output = output.map_err(|error| StepOutcome::Failed(format!("cannot run cargo: {error}")))?;
     if !output.status.success() {
-        return Err(Outcome::Failed("the tests do not build".into()));
+        return Err(StepOutcome::Failed("tests: the build failed".into()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(built_program).collect())
 }
 
-/// The program that a message of cargo's is about.
-fn built_program(message: &str) -> Option<Program> {
+/// Returns the program that a JSON message of cargo describes.
+fn built_program(message: &str) -> Option<TestProgram> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_test = message["profile"]["test"].as_bool()?;
     let executable = message["executable"].as_str().filter(|_| is_test)?;
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
     let package = folder.file_name()?.to_string_lossy();
     let name = format!("{package} {}", message["target"]["name"].as_str()?);
-    Some(Program { name, executable: executable.into(), folder: folder.into() })
+    Some(TestProgram { name, executable: executable.into(), folder: folder.into() })
 }
 
-fn run_all(mut programs: Vec<Program>) -> Outcome {
+fn run_all(mut programs: Vec<TestProgram>) -> StepOutcome {
     programs.sort_by_key(|program| !program.is_long());
     let at_once = std::thread::available_parallelism().map_or(2, usize::from);
     println!("{} programs, {at_once} at a time", programs.len());
@@ -112,7 +116,7 @@ fn run_all(mut programs: Vec<Program>) -> Outcome {
                     let start = Instant::now();
                     let failure = program.run();
                     let ran = (program.name, start.elapsed(), failure);
-                    println!("{}", told(&ran));
+                    println!("{}", result_text(&ran));
                     done.lock().expect("no thread panics").push(ran);
                 }
             });
@@ -121,15 +125,15 @@ fn run_all(mut programs: Vec<Program>) -> Outcome {
     conclude(done.into_inner().expect("no thread panics"))
 }
 
-/// The line, or the whole output, that reports the result of a program.
-fn told((name, time, failure): &Ran) -> String {
+/// Returns a line for a program that passed, or the complete output of one that failed.
+fn result_text((name, time, failure): &FinishedProgram) -> String {
     match failure {
         None => format!("{name:40} {:6.1} s", time.as_secs_f64()),
         Some(printed) => format!("\n--- {name} FAILED\n{printed}\n---"),
     }
 }
 
-fn conclude(mut done: Vec<Ran>) -> Outcome {
+fn conclude(mut done: Vec<FinishedProgram>) -> StepOutcome {
     done.sort_by_key(|(_, time, _)| std::cmp::Reverse(*time));
     println!("\nthe slowest:");
     for (name, time, _) in done.iter().take(SLOWEST) {
@@ -137,7 +141,7 @@ fn conclude(mut done: Vec<Ran>) -> Outcome {
     }
     let failed = done.iter().filter(|(_, _, failure)| failure.is_some());
     let failed: Vec<&str> = failed.map(|(name, ..)| name.as_str()).collect();
-    if failed.is_empty() { Outcome::Passed } else { Outcome::Failed(failed.join(", ")) }
+    if failed.is_empty() { StepOutcome::Passed } else { StepOutcome::Failed(failed.join(", ")) }
 }
 
 #[cfg(test)]
@@ -145,7 +149,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn programs_of_tests_are_taken_from_the_messages_and_nothing_else() {
+    fn test_programs_are_read_from_cargo_messages() {
         let message = |executable: &str, test: bool| {
             format!(
                 r#"{{"reason":"compiler-artifact","manifest_path":"/w/engine/Cargo.toml",
@@ -164,11 +168,11 @@ mod unit {
     }
 
     #[test]
-    fn a_program_that_fails_is_named() {
+    fn failed_program_is_named() {
         let ran =
             |name: &str, failure: Option<&str>| (name.to_string(), Duration::ZERO, failure.map(String::from));
-        assert!(matches!(conclude(vec![ran("a b", None)]), Outcome::Passed));
+        assert!(matches!(conclude(vec![ran("a b", None)]), StepOutcome::Passed));
         let outcome = conclude(vec![ran("a b", None), ran("a c", Some("assertion failed"))]);
-        assert!(matches!(outcome, Outcome::Failed(names) if names == "a c"));
+        assert!(matches!(outcome, StepOutcome::Failed(names) if names == "a c"));
     }
 }

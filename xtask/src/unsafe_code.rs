@@ -1,12 +1,12 @@
-//! `unsafe` stands where SAFETY.md says that it does. The compiler holds each crate to its own
-//! promise; this holds all crates to having made it.
+//! Checks that `unsafe` occurs only in the files that SAFETY.md lists, and that every crate forbids
+//! or denies it elsewhere. The compiler then enforces each crate's attribute.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where code may be unsafe.
+/// The files that may contain unsafe code.
 const RAW: [&str; 2] = ["engine/src/raw/", "bindings/c/src/raw.rs"];
-/// Here functions are given names that C knows, which is an attribute called unsafe.
+/// The folder in which functions are exported to C, by an attribute that is marked unsafe.
 const NAMED: &str = "bindings/c/src/";
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -21,23 +21,23 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line has the word, beside what is a comment or a string.
-fn says_unsafe(line: &str) -> bool {
+/// Returns true if a line has the word `unsafe` outside of comments and strings.
+fn has_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let code: String = code.split('"').step_by(2).collect();
     code.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|word| word == "unsafe")
 }
 
 #[test]
-fn unsafe_stands_only_where_it_may() {
+fn unsafe_code_is_confined() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let mut files = Vec::new();
     sources(root, &mut files);
     let (mut wrong, mut raw) = (Vec::new(), 0);
     for file in files {
-        let name = file.strip_prefix(root).expect("it lies below").display().to_string();
+        let name = file.strip_prefix(root).expect("the file lies below the root").display().to_string();
         let text = fs::read_to_string(&file).expect("a text");
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| says_unsafe(line)) {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| has_unsafe(line)) {
             if RAW.iter().any(|place| name.starts_with(place)) {
                 raw += 1;
             } else if !(name.starts_with(NAMED) && line == "#[unsafe(no_mangle)]") {
@@ -54,18 +54,18 @@ fn unsafe_stands_only_where_it_may() {
             _ => false,
         };
         if is_root && !text.lines().any(promises) {
-            wrong.push(format!("{name} does not forbid it"));
+            wrong.push(format!("{name}: does not forbid unsafe code"));
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-    assert!(raw > 10, "the test looks in the wrong place");
+    assert!(raw > 10, "the test found no unsafe code in {RAW:?}");
 }
 
 #[test]
-fn the_word_is_found_in_code_alone() {
-    assert!(says_unsafe("    let x = unsafe { *p };"));
-    assert!(says_unsafe("pub unsafe fn f() {"));
-    assert!(!says_unsafe("#![deny(unsafe_code)]"));
-    assert!(!says_unsafe("// no unsafe here"));
-    assert!(!says_unsafe(&format!("let text = {:?};", "unsafe")));
+fn unsafe_keyword_is_found_only_in_code() {
+    assert!(has_unsafe("    let x = unsafe { *p };"));
+    assert!(has_unsafe("pub unsafe fn f() {"));
+    assert!(!has_unsafe("#![deny(unsafe_code)]"));
+    assert!(!has_unsafe("// no unsafe here"));
+    assert!(!has_unsafe(&format!("let text = {:?};", "unsafe")));
 }

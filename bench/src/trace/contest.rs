@@ -1,9 +1,9 @@
 //! Replays the same requests on the reference caches and on the real engine, with the same capacity
 //! in objects.
 //!
-//! The engine runs in process under a database, as in the server: a get, and a set after a miss.
-//! Its capacity is a count of records (`capcnt`) in one shard, as a server with that little memory
-//! has.
+//! The engine is called through a [`Database`] in this process, with the same operations as in the
+//! server: a get, and a set after a miss. Its capacity is a number of records (`capcnt`). The
+//! engine has one shard, as in a server whose memory limit allows only so few records.
 
 use super::lru::LruCache;
 use super::policy::CachePolicy;
@@ -13,10 +13,11 @@ use super::sieve::SieveCache;
 use std::io::Write;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Database, EngineOptions, ManualClock, Name, WorkerCounters};
+use todana::{Database, DatabaseName, EngineOptions, ManualClock, WorkerCounters};
 use todana_core::{Get, Operation, Reply, Store, UnixSeconds};
 
-/// Requests between two progress reports, and between two counts of the engine's records.
+/// The number of requests between two progress reports, and between two counts of the engine's
+/// records.
 const STEP: usize = 1024;
 
 /// The reference caches, in the order of the report.
@@ -32,24 +33,24 @@ fn reference(name: &str, capacity: usize, keys: usize) -> Box<dyn CachePolicy> {
     }
 }
 
-/// Replays the requests on a reference cache and returns the miss ratio. Calls `tell` regularly
-/// with the number of requests done since the last call.
-pub(crate) fn replay(name: &str, requests: &TraceRequests, capacity: usize, tell: &dyn Fn(u64)) -> f64 {
+/// Replays the requests on a reference cache and returns the miss ratio. Calls `report` regularly
+/// with the number of requests since the last call.
+pub(crate) fn replay(name: &str, requests: &TraceRequests, capacity: usize, report: &dyn Fn(u64)) -> f64 {
     let mut policy = reference(name, capacity, requests.keys);
     let mut misses = 0;
     for step in requests.ids.chunks(STEP) {
         misses += step.iter().filter(|&&id| !policy.request(id)).count();
-        tell(step.len() as u64);
+        report(step.len() as u64);
     }
     misses as f64 / requests.ids.len() as f64
 }
 
-/// The sizes of the engine's records and the seed of its hash.
+/// The sizes of the engine's records, and the seed of its hash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordShape {
-    /// Digits of a key, with leading zeros.
+    /// The number of digits of a key, which has leading zeros.
     pub(crate) key_size: usize,
-    /// Bytes of a value.
+    /// The number of bytes of a value.
     pub(crate) value_size: usize,
     /// The seed of the hash.
     pub(crate) seed: u64,
@@ -59,10 +60,10 @@ pub(crate) struct RecordShape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EngineResult {
     pub(crate) miss_ratio: f64,
-    /// Mean number of records held, counted every 1024 requests once the capacity was reached; 0 if
-    /// it never was.
+    /// The mean number of stored records, counted every 1024 requests after the capacity was
+    /// reached; 0 if it was never reached.
     pub(crate) held_mean: f64,
-    /// Highest number of records held.
+    /// The highest number of stored records.
     pub(crate) held_max: u64,
     pub(crate) evictions: u64,
 }
@@ -72,7 +73,7 @@ pub(crate) fn replay_engine(
     requests: &TraceRequests,
     capacity: usize,
     shape: RecordShape,
-    tell: &dyn Fn(u64),
+    report: &dyn Fn(u64),
 ) -> Result<EngineResult, String> {
     let mut contestant = EngineUnderTest::new(capacity, shape).map_err(|error| error.to_string())?;
     let (mut misses, mut held_sum, mut held_times) = (0u64, 0u64, 0u64);
@@ -90,7 +91,7 @@ pub(crate) fn replay_engine(
             held_sum += records;
             held_times += 1;
         }
-        tell(step.len() as u64);
+        report(step.len() as u64);
     }
     outcome.miss_ratio = misses as f64 / requests.ids.len() as f64;
     outcome.held_mean = held_sum as f64 / held_times.max(1) as f64;
@@ -98,21 +99,21 @@ pub(crate) fn replay_engine(
     Ok(outcome)
 }
 
-/// The engine under a database.
+/// The engine, called through a database.
 struct EngineUnderTest {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     key: Vec<u8>,
     key_size: usize,
     value: Vec<u8>,
-    /// The reason of the first refused set.
+    /// The reason of the last refused set.
     error: Option<String>,
 }
 
 impl EngineUnderTest {
     fn new(capacity: usize, shape: RecordShape) -> todana_core::Result<EngineUnderTest> {
         let options = EngineOptions { seed: Some(shape.seed), shards: Some(1), ..EngineOptions::default() };
-        let name = Name::parse(&format!("mem:hash#capcnt={capacity}"))?;
+        let name = DatabaseName::parse(&format!("mem:hash#capcnt={capacity}"))?;
         let engine = name.open_engine(Arc::new(SystemDisk), options)?;
         let database = Database::new(engine, Arc::new(ManualClock::new(UnixSeconds(1_000_000_000))));
         let worker_counters = database.worker_counters();
@@ -121,7 +122,7 @@ impl EngineUnderTest {
             worker_counters,
             key: Vec::new(),
             key_size: shape.key_size,
-            // A value that is not a decimal number is stored with exactly this many bytes.
+            // Unlike a decimal number, this value is stored with exactly this number of bytes.
             value: vec![b'v'; shape.value_size],
             error: None,
         })

@@ -1,4 +1,4 @@
-//! The best-known reference cache: evicts the least recently used object.
+//! Implements the best-known reference cache, which evicts the least recently used object.
 
 use super::policy::CachePolicy;
 use super::queue::IdQueue;
@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn least_recently_used_object_is_evicted() {
-        // After 0 1 2 and a hit on 0, the order from old to new is 1 2 0. 3 evicts 1; 1 evicts 2; 0
-        // hits; 2 evicts 3.
+        // After 0 1 2 and a hit on 0, the order from old to new is 1 2 0. Then 3 evicts 1, 1 evicts
+        // 2, 0 hits, and 2 evicts 3.
         let missed = misses(&mut LruCache::new(3, 4), &[0, 1, 2, 0, 3, 1, 0, 2, 1, 3]);
         assert_eq!(missed, [0, 1, 2, 3, 1, 2, 3]);
     }

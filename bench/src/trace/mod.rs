@@ -1,12 +1,12 @@
-//! `todana bench trace`: replays recorded requests through the engine and through reference caches
+//! Implements `todana bench trace`: replays recorded requests on the engine and on reference caches
 //! of the same capacity in objects, and compares their miss ratios. It needs no server and no
 //! network.
 //!
 //! ```text
 //! requests   a trace file
 //! policy     the interface of a reference cache
-//! lru, s3_fifo, sieve (on queue)   the references: one global order of all objects
-//! contest    the replays: references, and the engine under a database
+//! lru, s3_fifo, sieve (on queue)   the reference caches, each with one global order of all objects
+//! contest    the replays on reference caches, and on the engine under a database
 //! report     results as a table, as JSON and as charts
 //! ```
 
@@ -94,12 +94,12 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A replay to run: its subject and its capacity.
+/// A replay to run, on a reference cache or on the engine.
 #[derive(Clone, Copy)]
 enum ReplayJob {
-    /// The index of the capacity, and of the reference cache.
+    /// A reference cache: the index of the capacity, and the index of the cache.
     Reference(usize, usize),
-    /// The index of the capacity, and the round.
+    /// The engine: the index of the capacity, and the number of the round.
     Engine(usize, usize),
 }
 
@@ -116,7 +116,7 @@ fn replay(options: &TraceOptions, path: &Path, requests: &TraceRequests) -> Resu
             rounds: vec![EngineResult::default(); rounds],
         })
         .collect();
-    // The engine's jobs come first, because they take longest.
+    // The replays on the engine come first, because they take longest.
     let mut jobs = Vec::new();
     for cell in 0..cells.len() {
         jobs.extend((0..rounds).map(|round| ReplayJob::Engine(cell, round)));
@@ -129,7 +129,7 @@ fn replay(options: &TraceOptions, path: &Path, requests: &TraceRequests) -> Resu
         "{prefix} {wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
     )
     .with_prefix(name_of(path));
-    let done = work_off(options, requests, &cells, &jobs, &bar);
+    let done = run_jobs(options, requests, &cells, &jobs, &bar);
     bar.finish_and_clear();
     for (job, outcome) in done.map_err(BenchError::Failed)? {
         match job {
@@ -140,8 +140,8 @@ fn replay(options: &TraceOptions, path: &Path, requests: &TraceRequests) -> Resu
     Ok(TraceResult { name: name_of(path), requests: requests.ids.len(), keys: requests.keys, cells })
 }
 
-/// Runs the jobs in several threads. The first failure ends them all.
-fn work_off(
+/// Runs the jobs in several threads. The first failure ends all threads.
+fn run_jobs(
     options: &TraceOptions,
     requests: &TraceRequests,
     cells: &[CapacityResult],
@@ -203,11 +203,11 @@ impl TraceOptions {
         job: ReplayJob,
         requests: &TraceRequests,
         cells: &[CapacityResult],
-        tell: &dyn Fn(u64),
+        report: &dyn Fn(u64),
     ) -> Result<EngineResult, String> {
         match job {
             ReplayJob::Reference(cell, index) => {
-                let miss_ratio = contest::replay(REFERENCES[index], requests, cells[cell].capacity, tell);
+                let miss_ratio = contest::replay(REFERENCES[index], requests, cells[cell].capacity, report);
                 Ok(EngineResult { miss_ratio, ..EngineResult::default() })
             }
             ReplayJob::Engine(cell, round) => {
@@ -216,12 +216,12 @@ impl TraceOptions {
                     value_size: self.value_size as usize,
                     seed: self.seed.wrapping_add(round as u64),
                 };
-                contest::replay_engine(requests, cells[cell].capacity, shape, tell)
+                contest::replay_engine(requests, cells[cell].capacity, shape, report)
             }
         }
     }
 
-    /// Returns the parameters that the figures depend on besides the traces.
+    /// Returns the parameters on which the results depend, except the traces.
     fn work(&self) -> serde_json::Value {
         serde_json::json!({
             "requests": self.requests,

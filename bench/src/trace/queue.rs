@@ -1,5 +1,5 @@
-//! A queue of object IDs that supports removal from the middle: a doubly linked list in arrays,
-//! indexed by ID.
+//! Implements a queue of object IDs that supports removal from the middle: a doubly linked list in
+//! arrays, indexed by ID.
 
 const NONE: u32 = u32::MAX;
 

@@ -1,24 +1,24 @@
-//! The results of `todana bench trace`, as a table, as JSON and as charts.
+//! Prints the results of `todana bench trace` as a table, as JSON and as charts.
 
 use super::contest::{EngineResult, REFERENCES};
-use crate::chart::{self, Axis, Curve, Heading};
+use crate::chart::{self, ChartAxis, ChartCurve, PlotHeading};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// The summary excludes capacities below this, because they are too small to be meaningful.
+/// The least capacity that the summary includes. Smaller capacities are not meaningful.
 const SUMMARY_FROM_PERCENT: f64 = 1.0;
-/// Name of the engine in tables and charts.
+/// The name of the engine in tables and charts.
 const ENGINE: &str = "todana";
 
 /// The miss ratios of all caches at one capacity.
 #[derive(Clone, Debug)]
 pub(crate) struct CapacityResult {
     pub(crate) percent: f64,
-    /// Capacity in records.
+    /// The capacity in records.
     pub(crate) capacity: usize,
-    /// In the order of [`REFERENCES`].
+    /// The miss ratios of the reference caches, in the order of [`REFERENCES`].
     pub(crate) references: Vec<f64>,
-    /// The engine's rounds, each with another hash seed.
+    /// The rounds of the engine, each with another hash seed.
     pub(crate) rounds: Vec<EngineResult>,
 }
 
@@ -35,7 +35,7 @@ impl CapacityResult {
         self.rounds.iter().map(|round| round.held_max).max().unwrap_or(0)
     }
 
-    /// Returns the engine's miss ratio divided by that of a reference.
+    /// Returns the engine's miss ratio divided by that of a reference cache.
     fn relative_to(&self, reference: &str) -> f64 {
         let index = REFERENCES.iter().position(|name| *name == reference).expect("one of REFERENCES");
         self.miss_ratio() / self.references[index]
@@ -54,14 +54,14 @@ pub(crate) struct TraceResult {
 /// The results of all traces.
 #[derive(Debug)]
 pub(crate) struct TraceReport {
-    /// The parameters that the figures depend on besides the traces.
+    /// The parameters on which the results depend, except the traces.
     pub(crate) work: Value,
     pub(crate) traces: Vec<TraceResult>,
 }
 
 impl TraceReport {
-    /// Returns the engine's miss ratio divided by that of a reference, for each capacity in the
-    /// summary.
+    /// Returns the engine's miss ratio divided by that of a reference cache, for each capacity in
+    /// the summary.
     fn ratios(&self, reference: &str) -> Vec<f64> {
         let cells = self.traces.iter().flat_map(|trace| &trace.cells);
         let counting = cells.filter(|cell| cell.percent >= SUMMARY_FROM_PERCENT);
@@ -118,7 +118,7 @@ impl TraceReport {
         out
     }
 
-    /// Returns all figures.
+    /// Returns all results as JSON.
     pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
         let cell = |cell: &CapacityResult| {
             let references: Map<String, Value> = REFERENCES
@@ -173,7 +173,7 @@ impl TraceReport {
         let chart = |trace: &TraceResult| {
             let curve = |name: &str, of: &dyn Fn(&CapacityResult) -> f64| {
                 let points = trace.cells.iter().map(|cell| (cell.percent, 100.0 * of(cell)));
-                Curve::whole(name, points.collect())
+                ChartCurve::whole(name, points.collect())
             };
             let mut curves = vec![curve(ENGINE, &CapacityResult::miss_ratio)];
             for (index, name) in REFERENCES.iter().enumerate() {
@@ -181,22 +181,22 @@ impl TraceReport {
             }
             let percents = || trace.cells.iter().map(|cell| cell.percent);
             let (low, high) = (percents().fold(100.0, f64::min), percents().fold(0.0, f64::max));
-            let most = curves.iter().flat_map(Curve::points).map(|point| point.1).fold(0.1, f64::max);
-            let x = Axis {
+            let most = curves.iter().flat_map(ChartCurve::points).map(|point| point.1).fold(0.1, f64::max);
+            let x = ChartAxis {
                 title: "capacity, % of the keys",
                 logarithmic: true,
                 ticks: chart::numbered(chart::round_ticks(low, high)),
             };
-            let y = Axis { title: "miss ratio, %", logarithmic: false, ticks: chart::even_ticks(most) };
+            let y = ChartAxis { title: "miss ratio, %", logarithmic: false, ticks: chart::even_ticks(most) };
             chart::curves(&trace.name, &curves, &x, &y)
         };
         self.traces.iter().map(chart).collect()
     }
 
     /// Returns the heading of the charts.
-    pub(crate) fn heading(&self) -> Heading {
+    pub(crate) fn heading(&self) -> PlotHeading {
         let line = "misses of caches that hold the same number of objects; lower is better";
-        Heading { title: "todana bench trace".into(), lines: vec![line.into()] }
+        PlotHeading { title: "todana bench trace".into(), lines: vec![line.into()] }
     }
 }
 

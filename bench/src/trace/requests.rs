@@ -1,15 +1,15 @@
-//! A trace file: object IDs in the order of their requests, each a little-endian u32. The file may
-//! be compressed with zstd.
+//! Reads a trace file: object IDs in the order of their requests, each a little-endian u32. The
+//! file may be compressed with zstd.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// First bytes of a zstd file.
+/// The first bytes of a zstd file.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-/// Maximum number of requests read (256 MiB in memory) unless a limit is given, because a small
-/// compressed file can contain very many.
+/// The maximum number of requests that are read if no limit is stated, because a small compressed
+/// file can contain very many requests. They take 256 MiB of memory.
 pub(crate) const REQUESTS_MAX: u64 = 1 << 26;
 
 /// The requests of a trace.
@@ -17,12 +17,12 @@ pub(crate) const REQUESTS_MAX: u64 = 1 << 26;
 pub struct TraceRequests {
     /// The objects, renumbered from 0 in the order of their first request.
     pub(crate) ids: Vec<u32>,
-    /// Number of distinct objects.
+    /// The number of distinct objects.
     pub(crate) keys: usize,
 }
 
 impl TraceRequests {
-    /// Reads a file, or its first `limit` requests.
+    /// Reads the requests of a file, or its first `limit` requests.
     pub(crate) fn read(path: &Path, limit: Option<u64>) -> io::Result<TraceRequests> {
         let mut input = BufReader::with_capacity(1 << 16, File::open(path)?);
         let mut start = Vec::new();
@@ -81,7 +81,7 @@ impl TraceRequests {
     }
 }
 
-/// Fills the buffer as far as the input reaches.
+/// Reads until the buffer is full or the input ends. Returns the number of bytes read.
 fn read_up_to(input: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

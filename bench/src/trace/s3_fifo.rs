@@ -1,18 +1,18 @@
-//! S3-FIFO (Yang and others, SOSP 2023) with the paper's parameters: a small queue with a tenth of
-//! the capacity, a main queue with the rest, and a ghost queue of as many IDs as the main queue
-//! holds.
+//! Implements S3-FIFO (Yang and others, SOSP 2023) with the parameters of the paper. A small queue
+//! has a tenth of the capacity, a main queue has the rest, and a ghost queue has as many IDs as the
+//! main queue has objects.
 //!
-//! New objects enter the small queue; objects in the ghost queue enter the main queue. An object
-//! that leaves the small queue moves to the main queue if it was used more than once, else its ID
-//! moves to the ghost queue. The main queue evicts objects whose use count is 0 and reinserts the
-//! others with their count reduced by one.
+//! A new object enters the small queue, or the main queue if its ID is in the ghost queue. An
+//! object that leaves the small queue moves to the main queue if it was used more than once;
+//! otherwise its ID moves to the ghost queue. The main queue evicts an object whose use count is 0.
+//! It inserts other objects again, with a count that is lower by one.
 
 use super::policy::CachePolicy;
 use super::queue::IdQueue;
 
-/// Maximum of the use count.
+/// The maximum of the use count.
 const USES_MAX: u8 = 3;
-/// Uses that move an object from the small queue to the main queue.
+/// The number of uses that move an object from the small queue to the main queue.
 const USES_TO_MAIN: u8 = 2;
 
 /// A cache with the S3-FIFO policy.
@@ -45,7 +45,8 @@ impl S3FifoCache {
         }
     }
 
-    /// Evicts from the small queue. Returns false if all its objects moved to the main queue.
+    /// Evicts an object from the small queue. Returns false if all its objects moved to the main
+    /// queue.
     fn evict_small(&mut self) -> bool {
         while let Some(id) = self.small.pop() {
             if self.uses[id as usize] >= USES_TO_MAIN {
@@ -90,7 +91,7 @@ impl CachePolicy for S3FifoCache {
             *uses = (*uses + 1).min(USES_MAX);
             return true;
         }
-        // Checked before the eviction, which may drop the ghost.
+        // This check comes before the eviction, because the eviction may drop the ghost.
         let is_remembered = self.ghosts.holds(id);
         if is_remembered {
             self.ghosts.remove(id);
@@ -119,7 +120,8 @@ mod tests {
 
     #[test]
     fn only_objects_used_twice_enter_the_main_queue() {
-        // Capacity 3: one in the small queue, two in main, two ghosts.
+        // A capacity of 3 means one object in the small queue, two in the main queue, and two
+        // ghosts.
         let mut cache = S3FifoCache::new(3, 9);
         misses(&mut cache, &[0, 1, 2, 0, 0, 1]);
         assert_eq!(content(&cache.small), [0, 1, 2]);
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(misses(&mut cache, &[3]), [3]);
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![2, 3], vec![0]));
         assert_eq!(content(&cache.ghosts), [1]);
-        // 1 is a ghost and enters the main queue; 2 is evicted.
+        // 1 is a ghost, so it enters the main queue. 2 is evicted.
         assert_eq!(misses(&mut cache, &[1]), [1]);
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![3], vec![0, 1]));
         assert_eq!(content(&cache.ghosts), [2]);
@@ -145,15 +147,15 @@ mod tests {
     #[test]
     fn main_queue_spends_one_use_per_round() {
         let mut cache = S3FifoCache::new(3, 9);
-        // 0, 1 and 2 all move to the main queue when 3 arrives. The used ones lose one use each; 0
-        // reaches zero first and is evicted.
+        // 0, 1 and 2 all move to the main queue when 3 arrives. Each of them loses one use per
+        // visit. 0 is the first to reach zero and is evicted.
         misses(&mut cache, &[0, 1, 2, 0, 0, 1, 1, 2, 2, 3]);
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![3], vec![1, 2]));
-        // Objects evicted from the main queue do not become ghosts.
+        // An object that is evicted from the main queue does not become a ghost.
         assert!(content(&cache.ghosts).is_empty());
         misses(&mut cache, &[1, 3, 3, 4]);
-        // 3 moves to the main queue and the small queue is empty. The main queue evicts 2, because
-        // 1 was used.
+        // 3 moves to the main queue, and the small queue becomes empty. The main queue evicts 2,
+        // because 1 was used.
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![4], vec![3, 1]));
     }
 }

@@ -1,6 +1,6 @@
-//! SIEVE (Zhang and others, NSDI 2024): a queue in order of arrival and a hand that moves from old
-//! to new. The hand passes objects that were used since its last visit and evicts the first that
-//! was not.
+//! Implements SIEVE (Zhang and others, NSDI 2024): a queue in the order of arrival, and a hand that
+//! moves from old objects to new objects. The hand passes objects that were used since its last
+//! visit, and evicts the first object that was not.
 
 use super::policy::CachePolicy;
 use super::queue::IdQueue;
@@ -9,7 +9,7 @@ use super::queue::IdQueue;
 pub(crate) struct SieveCache {
     queue: IdQueue,
     visited: Vec<bool>,
-    /// The next object that the hand visits; `None` means the oldest.
+    /// The next object that the hand visits. `None` means the oldest object.
     hand: Option<u32>,
     capacity: usize,
 }
@@ -52,16 +52,17 @@ mod tests {
 
     #[test]
     fn hand_spares_used_objects_and_keeps_its_position() {
-        // 0 was used. 3 clears 0 and evicts 1, and the hand is at 2. 4 evicts 2, and the hand is at
-        // 3, which was used. 5 clears 3 and evicts 4. The cache holds 0 3 5.
+        // 0 was used. 3 clears the mark of 0 and evicts 1, and the hand is at 2. 4 evicts 2, and
+        // the hand is at 3, which was used. 5 clears the mark of 3 and evicts 4. The cache holds 0
+        // 3 5.
         let missed = misses(&mut SieveCache::new(3, 6), &[0, 1, 2, 0, 3, 4, 3, 5, 0, 3, 5]);
         assert_eq!(missed, [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
     fn hand_wraps_from_newest_to_oldest() {
-        // All were used: 3 clears them all, returns to the oldest and evicts 0. Now 1 and 2 are
-        // clear, so 0 evicts 1.
+        // All objects were used. 3 clears all marks, returns to the oldest object and evicts 0. Now
+        // 1 and 2 have no mark, so 0 evicts 1.
         let missed = misses(&mut SieveCache::new(3, 4), &[0, 1, 2, 0, 1, 2, 3, 0, 2, 3]);
         assert_eq!(missed, [0, 1, 2, 3, 0]);
     }

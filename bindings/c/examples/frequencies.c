@@ -1,10 +1,11 @@
-// Counts the words of its input by map-reduce, and prints those that are the most frequent.
+// Counts the words of its input by map-reduce, and prints the most frequent ones.
 //
 //     cc frequencies.c -o frequencies $(pkg-config --cflags --libs todana)
 //     ./frequencies < book.txt
 //
-// The lines are records of a database; count_words() is called with them by several threads at once, and keeps nothing of its own. Where
-// the words of many lines come together, sum() makes one number of several, so that little is kept before rank() has them all.
+// The lines are records of a database. Several threads call count_words() with them at once, so it
+// keeps no state. sum() combines several counts of a word into one before memory runs out. rank()
+// gets the final counts.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ struct found {
   char most[3][64];
 };
 
-// Words come in their order, so that of equals the first one stays before the others.
+// Words arrive in their order, so that of equally frequent words the first one is kept.
 static int rank(void *context, todana_bytes word, todana_values *values) {
   struct found *found = context;
   const unsigned long long count = added(values);

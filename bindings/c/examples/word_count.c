@@ -1,9 +1,10 @@
-// Counts the words of its input in a database, and prints those that are the most frequent.
+// Counts the words of its input in a database, and prints the most frequent ones.
 //
 //     cc word_count.c -o word_count $(pkg-config --cflags --libs todana)
 //     ./word_count words.tree < book.txt
 //
-// A line is counted as a whole or not at all: what it adds is one transaction. Called again with another text it goes on counting.
+// A line is counted completely or not at all, because its words are added in one transaction. If
+// the program is called again with another text, it adds to the stored counts.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ struct most {
   char word[64];
 };
 
-// Is shown every word and its count; keeps the three best.
+// Called with every word and its count. Keeps the three most frequent words.
 static int rank(void *context, const todana_record *record) {
   struct most *most = context, found;
   char digits[24];

@@ -22,20 +22,20 @@
 // There is no such record, or there are no more records.
 #define TODANA_NONE 1
 
-// There is already a record, or a different one than expected.
+// There is already a record, or the record differs from the expected one.
 #define TODANA_OTHER 2
 
-// The call is invalid: correct it.
+// The call is invalid. Correct it.
 #define TODANA_INVALID -1
 
-// There is no room: remove records or raise the limit.
+// There is no room. Remove records or raise the limit.
 #define TODANA_FULL -2
 
-// Another process or thread uses it: try again. Or a visitor called the library, or this thread
-// bypassed its own transaction.
+// Another process or thread uses the database: try again. Also: a visitor called the library, or
+// this thread bypassed its own transaction.
 #define TODANA_BUSY -3
 
-// Stored bytes are damaged: salvage the database.
+// Stored bytes are damaged. Salvage the database.
 #define TODANA_CORRUPT -4
 
 // The disk cannot be read or written now.
@@ -44,7 +44,7 @@
 // The handle was closed, or was never open.
 #define TODANA_CLOSED -6
 
-// The library caught an error of its own: report it, and stop using the database.
+// The library caught an error of its own. Report it, and stop using the database.
 #define TODANA_BROKEN -7
 
 // The record does not expire.
@@ -77,10 +77,10 @@
 // Keeps existing records.
 #define TODANA_MERGE_ADD 1
 
-// Replaces existing records and adds no new ones.
+// Replaces existing records and adds no new records.
 #define TODANA_MERGE_REPLACE 2
 
-// Appends the new value to the existing one.
+// Appends the new value to the existing value.
 #define TODANA_MERGE_APPEND 3
 
 // Keeps the record.
@@ -101,30 +101,30 @@
 // Distances count characters of UTF-8.
 #define TODANA_CHARACTERS 1
 
-// Descending by bytes.
+// The order of the bytes, descending.
 #define TODANA_LEXICAL_DESCENDING 0
 
-// Ascending by the decimal number with which keys begin.
+// The order of the decimal numbers with which the keys begin, ascending.
 #define TODANA_DECIMAL 1
 
-// Descending by that number.
+// The order of the decimal numbers with which the keys begin, descending.
 #define TODANA_DECIMAL_DESCENDING 2
 
-// By sort keys that the program computes: todana_stored_key_by().
+// The order of sort keys that the program computes: todana_stored_key_by().
 #define TODANA_BY_SORT_KEY 3
 
-// Plain values, as Kyoto Cabinet writes them.
+// Values without expiry, as Kyoto Cabinet writes them.
 #define TODANA_BARE 0
 
-// Five bytes before each value hold its expiry, as Kyoto Tycoon writes them.
+// Values with their expiry in five bytes before them, as Kyoto Tycoon writes them.
 #define TODANA_TIMED 1
 
-// A cursor, for one thread at a time. It holds no lock and survives all changes: if its record is
-// removed, it stays at that position and steps to the next record from there. Functions that move
-// it return TODANA_NONE if there is no record; the cursor then has no position.
+// A cursor, for one thread at a time. It holds no lock and stays valid after all changes. If its
+// record is removed, it keeps the position and steps to the next record from there. Functions that
+// move it return TODANA_NONE if there is no record; the cursor then has no position.
 typedef struct todana_cursor todana_cursor;
 
-// An open database, or a snapshot of one. Any number of threads may use the same handle at once.
+// An open database or snapshot. Any number of threads may use the same handle at the same time.
 typedef struct todana_db todana_db;
 
 // An iterator over records, for one thread at a time.
@@ -134,35 +134,36 @@ typedef struct todana_iterator todana_iterator;
 typedef struct todana_values todana_values;
 
 // Receives the pairs, or the combined values, that a function emits. Valid only until the function
-// returns, and only in its thread.
+// returns, and only in the thread of the function.
 typedef struct todana_emitter todana_emitter;
 
-// Options for opening a database. All zero suits most programs.
+// Options for opening a database. If all fields are zero, they suit most programs.
 typedef struct todana_options {
-  // The data directory of a database in memory. NULL: it is not kept on disk.
+  // The data directory of a database in memory. NULL: the records are not stored on disk.
   const char *data_dir;
-  // The most bytes of memory of a database in memory. 0: no limit.
+  // The maximum number of bytes of memory of a database in memory. 0: no limit.
   uint64_t memory_max;
-  // Not 0: a write without room fails. 0: other records are evicted for it.
+  // Not 0: a write without room fails. 0: the write evicts other records.
   int refuses_when_full;
-  // When writes reach the disk, for databases that are kept there: TODANA_SYNC_SOON, ...
+  // The time at which writes reach the disk, for databases that are stored there:
+  // TODANA_SYNC_SOON, ...
   int sync;
-  // The interval for TODANA_SYNC_EVERY.
+  // The interval of TODANA_SYNC_EVERY, in milliseconds.
   uint64_t sync_ms;
-  // Not 0: opens the database for reading only. Several processes can read at once, but not
-  // while one writes.
+  // Not 0: opens the database for reading only. Several processes can read at the same time, but
+  // not while a process writes.
   int reads_only;
   // Must be 0.
   uint64_t reserved[3];
 } todana_options;
 
-// Figures of a database.
+// Numbers that describe a database.
 typedef struct todana_status {
-  // The number of records, including expired ones that are not removed yet.
+  // The number of records, including expired records that are not removed yet.
   uint64_t records;
   // The bytes of the records as stored.
   uint64_t record_bytes;
-  // The bytes of memory allocated for them.
+  // The bytes of memory allocated for the records.
   uint64_t memory_bytes;
   // The number of records evicted since the database was opened.
   uint64_t evictions;
@@ -170,69 +171,71 @@ typedef struct todana_status {
   int is_ordered;
 } todana_status;
 
-// A run of bytes. As an argument, `data` may be NULL if `len` is 0. As a result that the caller
-// frees, a NUL follows the bytes, which `len` does not count. Bytes that are only shown have no
-// NUL. `data` is NULL if there is no result.
+// A sequence of bytes. In an argument, `data` may be NULL if `len` is 0. In a result that the
+// caller frees, a NUL follows the bytes and does not count for `len`. Bytes that are only shown
+// have no NUL. `data` is NULL if there is no result.
 typedef struct todana_bytes {
   const void *data;
   size_t len;
 } todana_bytes;
 
-// The attributes of a record. All zero: no flags, no expiry.
+// The attributes of a record. If all fields are zero, the record has no flags and does not expire.
 typedef struct todana_attributes {
-  // TODANA_NEVER, TODANA_SECONDS, TODANA_AT or TODANA_SLIDING. Records that are read never have
-  // TODANA_SECONDS.
+  // The kind of expiry: TODANA_NEVER, TODANA_SECONDS, TODANA_AT or TODANA_SLIDING. A record that
+  // was read never has TODANA_SECONDS.
   int life;
-  // The flags, whose meaning is the program's own.
+  // The flags. The program defines their meaning.
   uint32_t flags;
   // The time for `life`.
   uint64_t seconds;
 } todana_attributes;
 
-// A list of byte runs. As a result it is a single allocation, bytes included:
+// A list of byte sequences. A result is a single allocation that includes the bytes:
 // todana_free(list.items).
 typedef struct todana_list {
   const struct todana_bytes *items;
   size_t len;
 } todana_list;
 
-// A record that a function shows. Its memory belongs to the library: copy what you keep. No NUL
-// follows these bytes; use `len`.
+// A record that a function shows. Its memory belongs to the library, so copy the bytes that you
+// keep. No NUL follows the bytes; use `len`.
 typedef struct todana_record {
   struct todana_bytes key;
   struct todana_bytes value;
   struct todana_attributes attributes;
-  // The Unix time at which the record expires unless it is used again; 0 for never.
+  // The Unix time at which the record expires unless it is used again, or 0 if it does not
+  // expire.
   uint64_t expires_at;
 } todana_record;
 
-// Receives a record. todana_each() continues while it returns 0.
+// Receives a record. todana_each() continues while the function returns 0.
 typedef int (*todana_see)(void *context, const struct todana_record *record);
 
-// The change that a visitor wants. It is copied when the visitor returns.
+// The change that a visitor requests. The library copies it when the visitor returns.
 typedef struct todana_change {
   struct todana_bytes value;
   struct todana_attributes attributes;
 } todana_change;
 
-// Receives a record, or NULL if there is none. Returns TODANA_KEEP, TODANA_PUT, TODANA_PUT_WITH or
-// TODANA_REMOVE.
+// Receives a record, or NULL if there is no record. Returns TODANA_KEEP, TODANA_PUT,
+// TODANA_PUT_WITH or TODANA_REMOVE.
 typedef int (*todana_visit)(void *context,
                             struct todana_bytes key,
                             const struct todana_record *record,
                             struct todana_change *change);
 
-// The records of an iterator, and their direction. All zero: all records, forwards.
+// The records that an iterator shows, and their direction. If all fields are zero, it shows all
+// records, forwards.
 typedef struct todana_range {
   // The first key. NULL: from the start.
   struct todana_bytes from;
   // The key before which the iterator stops. NULL: to the end.
   struct todana_bytes to;
-  // The prefix of the keys, instead of `from` and `to`. NULL: any.
+  // The prefix of the keys, which replaces `from` and `to`. NULL: no prefix.
   struct todana_bytes prefix;
-  // Not 0: excludes `from` itself.
+  // Not 0: excludes the record with the key `from`.
   int without_from;
-  // Not 0: includes `to` itself.
+  // Not 0: includes the record with the key `to`.
   int with_to;
   // Not 0: backwards.
   int backwards;
@@ -240,86 +243,88 @@ typedef struct todana_range {
   int only_keys;
 } todana_range;
 
-// A list of numbers. As a result it is a single allocation: todana_free(numbers.items).
+// A list of numbers. A result is a single allocation: todana_free(numbers.items).
 typedef struct todana_numbers {
   const size_t *items;
   size_t len;
 } todana_numbers;
 
-// Receives the next piece of a stream, and returns 0 to continue. Must not call the library.
+// Receives the next piece of a stream and returns 0 to continue. Must not call the library.
 typedef int (*todana_sink)(void *context, struct todana_bytes piece);
 
-// Writes at most `room` bytes of a stream to `piece`, and returns their number: 0 at the end, a
+// Writes up to `room` bytes of a stream to `piece` and returns their number: 0 at the end, or a
 // negative number on failure. Must not call the library.
 typedef ptrdiff_t (*todana_source)(void *context, void *piece, size_t room);
 
 // Receives some values of a key, or results of earlier calls, and emits one value that replaces
-// them. Several threads call it at once.
+// them. Called in several threads at the same time.
 typedef void (*todana_combine)(void *context,
                                struct todana_bytes key,
                                struct todana_values *values,
                                struct todana_emitter *emitter);
 
-// Options of map-reduce. All zero suits most programs.
+// Options of map-reduce. If all fields are zero, they suit most programs.
 typedef struct todana_work {
-  // The number of threads that call `map` at once, including the caller's. 0: as many as there
-  // are cores.
+  // The number of threads that call `map` at the same time, including the caller's thread. 0:
+  // one for each core.
   size_t threads;
-  // The most bytes of memory for emitted pairs; the rest goes to disk. 0: 64 MiB.
+  // The maximum number of bytes of memory for emitted pairs. Further pairs are written to disk.
+  // 0: 64 MiB.
   size_t memory_max;
   // The directory of temporary files, which have no names. NULL: the system's directory.
   const char *temp_dir;
-  // Combines several values of one key before they go to disk, which saves space. NULL: no
-  // combining.
+  // Combines several values of one key before they are written to disk, which saves space. NULL:
+  // values are not combined.
   todana_combine combine;
   // Must be 0.
   uint64_t reserved[4];
 } todana_work;
 
-// Receives each record, in several threads at once, and emits pairs by todana_emit(). A result
-// other than 0 ends the run.
+// Receives each record, in several threads at the same time, and emits pairs by todana_emit(). A
+// result other than 0 ends the run.
 typedef int (*todana_map)(void *context, const struct todana_record *record, struct todana_emitter *emitter);
 
-// Receives each emitted key, in order, and its values, in any order, by todana_next_value(). The
-// thread that called todana_map_reduce() calls it. A result other than 0 ends the run.
+// Receives each emitted key, in the order of the keys, and reads its values, in any order, by
+// todana_next_value(). Called in the thread that called todana_map_reduce(). A result other than 0
+// ends the run.
 typedef int (*todana_reduce)(void *context, struct todana_bytes key, struct todana_values *values);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// Returns the message of the last call of this thread that failed, or "" if none has. It stays
-// valid until the next call fails.
+// Returns the message of the last failed call of this thread, or "" if no call has failed. The
+// message stays valid until the next call fails.
 const char *todana_message(void);
 
 // Returns the version of the library.
 const char *todana_version(void);
 
 // Frees bytes or a list that a function has returned. NULL is ignored. May be called at any time,
-// also in a visitor.
+// even by a visitor.
 void todana_free(const void *memory);
 
-// Opens a database by its name (docs/embedding.md): "mem:hash", "mem:tree", "PATH.hash",
-// "PATH.tree" and more. `options` may be NULL.
+// Opens a database by its name: "mem:hash", "mem:tree", "PATH.hash", "PATH.tree" and others
+// (docs/embedding.md). `options` may be NULL.
 int todana_open(const char *name, const struct todana_options *options, struct todana_db **db);
 
-// Closes a database or a snapshot, after calls in other threads have returned. Aborts a
-// transaction of this thread. Iterators and cursors fail with TODANA_CLOSED from then on. The
-// database is also closed if its last writes cannot reach the disk; the function then returns that
-// error. TODANA_BUSY: the database has open snapshots, or transactions of other threads, and stays
-// open. NULL is ignored.
+// Closes a database or a snapshot, after the calls in other threads have returned. Aborts a
+// transaction of this thread. Iterators and cursors then fail with TODANA_CLOSED. If the last
+// writes cannot reach the disk, the database is closed and the function returns that error.
+// TODANA_BUSY: the database stays open, because it has open snapshots or transactions of other
+// threads. NULL is ignored.
 int todana_close(struct todana_db *db);
 
-// Opens a view of the database as it is now, which later writes do not change. It is read like a
-// database and closed by todana_close(). Records that change meanwhile are kept in memory in their
-// old form. TODANA_BUSY: this thread has an open transaction.
+// Opens a snapshot: a view of the database as it is now, which later writes do not change. Read it
+// like a database, and close it by todana_close(). Records that change meanwhile are kept in
+// memory in their old form. TODANA_BUSY: this thread has an open transaction.
 int todana_snapshot(struct todana_db *db, struct todana_db **snapshot);
 
-// Returns the number of records, including expired ones that are not removed yet, and without
-// those of an open transaction. Does not scan.
+// Returns the number of records, including expired records that are not removed yet. The changes
+// of an open transaction do not count. Does not scan.
 int todana_count(struct todana_db *db, uint64_t *count);
 
-// Returns figures of the database.
+// Returns numbers that describe the database.
 int todana_inform(struct todana_db *db, struct todana_status *status);
 
 // Returns TODANA_OK if the database is ordered, else TODANA_NONE.
@@ -328,35 +333,38 @@ int todana_is_ordered(struct todana_db *db);
 // Removes all records. Cannot be part of a transaction.
 int todana_clear(struct todana_db *db);
 
-// Returns when all writes so far are on disk, for a database that is kept there.
+// Returns when all earlier writes are on disk. Has no effect if the database is not stored on
+// disk.
 int todana_sync(struct todana_db *db);
 
-// Makes a checkpoint if there is an update log: the next opening then reads only the log after it.
+// Writes a checkpoint if there is an update log. The next opening then reads only the log after
+// the checkpoint.
 int todana_checkpoint(struct todana_db *db);
 
-// Copies all records, as of one moment, into a new database on disk, of any kind. Reports their
-// number (unless `copied` is NULL). The copy is on disk when the function returns.
+// Copies all records, as of one moment, into a new database on disk of any kind. Stores their
+// number in `copied`, unless it is NULL. The copy is on disk when the function returns.
 int todana_copy(struct todana_db *db, const char *name, uint64_t *copied);
 
-// Copies the records of another database into this one, with their attributes. Reports the number
-// of records that were stored (unless `merged` is NULL). `mode`: TODANA_MERGE_SET, ...
+// Copies the records of another database into this database, with their attributes. Stores the
+// number of records that were written in `merged`, unless it is NULL. `mode`: TODANA_MERGE_SET,
+// ...
 int todana_merge(struct todana_db *db, struct todana_db *source, int mode, uint64_t *merged);
 
 // Writes all records to a file, as tab-separated text with flags and expiry (docs/format/tsv.md).
-// Reports their number (unless `dumped` is NULL). Replaces a file of this name.
+// Stores their number in `dumped`, unless it is NULL. Replaces an existing file.
 int todana_dump(struct todana_db *db, const char *path, uint64_t *dumped);
 
-// Stores the records of such a file. Reports their number (unless `loaded` is NULL). Skips expired
-// records. TODANA_INVALID: a line is malformed; the message names it, and the lines before it may
-// be stored.
+// Stores the records of a file that todana_dump() wrote. Stores their number in `loaded`, unless
+// it is NULL. Skips expired records. TODANA_INVALID: a line is malformed. The message names the
+// line, and the lines before it may be stored.
 int todana_load(struct todana_db *db, const char *path, uint64_t *loaded);
 
-// Returns the value of a record, for the caller to free. TODANA_NONE: there is no record.
+// Returns the value of a record. The caller frees it. TODANA_NONE: there is no record.
 int todana_get(struct todana_db *db, struct todana_bytes key, struct todana_bytes *value);
 
-// Returns a record with its attributes and its version, for todana_compare_and_set(). All places
-// except `value` may be NULL. The first request for a version costs a write, because versions are
-// created on demand.
+// Returns a record with its attributes and its version, which todana_compare_and_set() needs. All
+// pointers for results except `value` may be NULL. The first request for the version of a record
+// costs a write, because versions are created on demand.
 int todana_get_with(struct todana_db *db,
                     struct todana_bytes key,
                     struct todana_bytes *value,
@@ -366,23 +374,23 @@ int todana_get_with(struct todana_db *db,
 // Returns TODANA_OK if there is a record, else TODANA_NONE.
 int todana_contains(struct todana_db *db, struct todana_bytes key);
 
-// Stores a record, replacing any other. It does not expire.
+// Stores a record that does not expire. Replaces an existing record.
 int todana_set(struct todana_db *db, struct todana_bytes key, struct todana_bytes value);
 
-// Stores a record with attributes. NULL: no attributes.
+// Stores a record with attributes. NULL: the record has no attributes.
 int todana_set_with(struct todana_db *db,
                     struct todana_bytes key,
                     struct todana_bytes value,
                     const struct todana_attributes *attributes);
 
-// Stores a record if there is none. TODANA_OTHER: there is one. `attributes` may be NULL.
+// Stores a record if there is none. TODANA_OTHER: there is already a record. `attributes` may be
+// NULL.
 int todana_add(struct todana_db *db,
                struct todana_bytes key,
                struct todana_bytes value,
                const struct todana_attributes *attributes);
 
-// Replaces a record, its attributes included. TODANA_NONE: there is no record. `attributes` may be
-// NULL.
+// Replaces a record and its attributes. TODANA_NONE: there is no record. `attributes` may be NULL.
 int todana_replace(struct todana_db *db,
                    struct todana_bytes key,
                    struct todana_bytes value,
@@ -394,18 +402,18 @@ int todana_append(struct todana_db *db, struct todana_bytes key, struct todana_b
 // Prepends a piece to a value, or creates the record.
 int todana_prepend(struct todana_db *db, struct todana_bytes key, struct todana_bytes piece);
 
-// Adds to a decimal number and reports the sum (unless `sum` is NULL). Without a record, the
-// result is `*initial`, to which nothing is added; if `initial` is NULL: TODANA_NONE.
-// TODANA_INVALID: the value is not a number, or the sum exceeds the range of 64 bits.
+// Adds to a decimal number. Stores the sum in `sum`, unless it is NULL. If there is no record,
+// stores `*initial` and adds nothing to it. TODANA_NONE: there is no record, and `initial` is
+// NULL. TODANA_INVALID: the value is not a number, or the sum exceeds the range of 64 bits.
 int todana_increment(struct todana_db *db,
                      struct todana_bytes key,
                      int64_t delta,
                      const int64_t *initial,
                      int64_t *sum);
 
-// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant
-// first, and reports the sum (unless `sum` is NULL). Without a record, adds to `origin`. INT64_MAX
-// as `origin` stores `delta` itself, whatever the number was; INT64_MIN requires a record:
+// Adds to a number in the form of Kyoto Cabinet and Kyoto Tycoon: 8 bytes, the most significant
+// first. Stores the sum in `sum`, unless it is NULL. If there is no record, adds to `origin`. If
+// `origin` is INT64_MAX, stores `delta` itself. If `origin` is INT64_MIN, there must be a record:
 // TODANA_NONE. Keeps the attributes. TODANA_INVALID: the value is not 8 bytes long, or the sum
 // exceeds the range of 64 bits.
 int todana_increment_binary(struct todana_db *db,
@@ -414,8 +422,8 @@ int todana_increment_binary(struct todana_db *db,
                             int64_t origin,
                             int64_t *sum);
 
-// Does the same for a number with a fraction, in 16 bytes. INFINITY and -INFINITY as `origin` have
-// those meanings.
+// Does the same as todana_increment_binary() for a number with a fraction, which has 16 bytes.
+// INFINITY corresponds to INT64_MAX, and -INFINITY to INT64_MIN.
 int todana_increment_double(struct todana_db *db,
                             struct todana_bytes key,
                             double delta,
@@ -429,17 +437,18 @@ int todana_compare_and_set(struct todana_db *db,
                            struct todana_bytes value,
                            uint64_t version);
 
-// Replaces a record by `*to` (NULL: removes it) if its value is `*from` (NULL: if there is none).
-// TODANA_OTHER: the value differs. Keeps the attributes.
+// Replaces a record by `*to` if its value is `*from`. If `to` is NULL, removes the record. If
+// `from` is NULL, there must be no record. TODANA_OTHER: the value differs. Keeps the attributes.
 int todana_compare_and_swap(struct todana_db *db,
                             struct todana_bytes key,
                             const struct todana_bytes *from,
                             const struct todana_bytes *to);
 
-// Removes a record. TODANA_NONE: there is none.
+// Removes a record. TODANA_NONE: there is no record.
 int todana_remove(struct todana_db *db, struct todana_bytes key);
 
-// Removes a record and returns its value, for the caller to free. TODANA_NONE: there is none.
+// Removes a record and returns its value. The caller frees the value. TODANA_NONE: there is no
+// record.
 int todana_seize(struct todana_db *db, struct todana_bytes key, struct todana_bytes *value);
 
 // Changes the expiry of a record and keeps its flags. NULL: the record does not expire.
@@ -447,19 +456,20 @@ int todana_seize(struct todana_db *db, struct todana_bytes key, struct todana_by
 int todana_touch(struct todana_db *db, struct todana_bytes key, const struct todana_attributes *attributes);
 
 // Returns the values of several records, in the order of the keys. The caller frees them:
-// todana_free(values.items). `data` is NULL where there is no record. If one record cannot be
-// read, nothing is returned and todana_message() names its key; todana_get() can read the others.
+// todana_free(values.items). `data` is NULL where there is no record. If a record cannot be read,
+// returns nothing; todana_message() then names its key, and todana_get() can read the other
+// records.
 int todana_get_many(struct todana_db *db, struct todana_list keys, struct todana_list *values);
 
-// Stores several records, one after another; within a transaction, all at once. There must be as
+// Stores several records, one after another, or all at once within a transaction. There must be as
 // many values as keys.
 int todana_set_many(struct todana_db *db, struct todana_list keys, struct todana_list values);
 
-// Removes several records and reports how many there were (unless `removed` is NULL).
+// Removes several records. Stores the number of removed records in `removed`, unless it is NULL.
 int todana_remove_many(struct todana_db *db, struct todana_list keys, size_t *removed);
 
-// Shows a record in place, without a copy. `see` runs under a lock: it must be brief, and all
-// calls of the library except todana_free() fail with TODANA_BUSY. Its result is ignored.
+// Shows a record in its place, without a copy. `see` runs under a lock: it must be brief, and all
+// calls of the library except todana_free() fail with TODANA_BUSY. The result of `see` is ignored.
 // TODANA_NONE: there is no record.
 int todana_view(struct todana_db *db, struct todana_bytes key, todana_see see, void *context);
 
@@ -470,46 +480,46 @@ int todana_update(struct todana_db *db, struct todana_bytes key, todana_visit vi
 
 // Runs `visit` on each of several records and applies all decisions at once: other threads see all
 // changes or none. An error discards all changes, unless they belong to an open transaction of
-// this thread. The rules of todana_update() hold for `visit`.
+// this thread. `visit` must obey the rules of todana_update().
 int todana_update_many(struct todana_db *db, struct todana_list keys, todana_visit visit, void *context);
 
-// Runs `visit` on every record and applies each decision atomically. Reports the number of changed
-// records (unless `changed` is NULL). Records that are added meanwhile may be visited or not.
-// After an error the earlier changes stay, unless this thread has an open transaction and aborts
-// it. The rules of todana_update() hold for `visit`.
+// Runs `visit` on every record and applies each decision atomically. Stores the number of changed
+// records in `changed`, unless it is NULL. Records that are added meanwhile may or may not be
+// visited. After an error the earlier changes stay, unless this thread has an open transaction and
+// aborts it. `visit` must obey the rules of todana_update().
 int todana_update_each(struct todana_db *db, todana_visit visit, void *context, uint64_t *changed);
 
-// Begins a transaction, once no other thread has one open. From now on all calls of this thread
-// with the database belong to it, until todana_commit() or todana_abort(). Other threads read the
-// records of before, and wait before they write. A thread that ends aborts its transaction.
-// TODANA_BUSY: this thread has one open already.
+// Begins a transaction after no other thread has an open transaction. All calls of this thread
+// with the database then belong to the transaction, until todana_commit() or todana_abort(). Other
+// threads read the old records, and must wait before they write. A thread that ends aborts its
+// transaction. TODANA_BUSY: this thread already has an open transaction.
 int todana_begin(struct todana_db *db);
 
-// Applies all changes of this thread's transaction at once, or none if it fails. In either case
-// the transaction is over.
+// Applies all changes of this thread's transaction at once, or none of them if the call fails. The
+// transaction has ended in both cases.
 int todana_commit(struct todana_db *db);
 
 // Discards all changes of this thread's transaction.
 int todana_abort(struct todana_db *db);
 
-// Opens an iterator. `range` may be NULL for all records. TODANA_INVALID: an unordered database
-// has no ranges and cannot be read backwards. Records are read in batches, with no lock between
-// them: concurrent writes may be shown or not. Within a transaction of this thread, the iterator
-// shows the transaction's records.
+// Opens an iterator. `range` may be NULL for all records. TODANA_INVALID: the database is
+// unordered, so it has no ranges and cannot be read backwards. Records are read in batches without
+// a lock between the batches, so concurrent writes may or may not be shown. Within a transaction
+// of this thread, the iterator shows the records of the transaction.
 int todana_iterate(struct todana_db *db, const struct todana_range *range, struct todana_iterator **iterator);
 
-// Shows the next record. It stays valid until the next call with this iterator. TODANA_NONE: there
-// are no more.
+// Shows the next record. The view stays valid until the next call with this iterator. TODANA_NONE:
+// there are no more records.
 int todana_next(struct todana_iterator *iterator, struct todana_record *record);
 
 // Closes an iterator. NULL is ignored.
 int todana_iterator_close(struct todana_iterator *iterator);
 
-// Calls `see` with each record of a range (NULL: all) while it returns 0. No lock is held
-// meanwhile, so `see` may call the library.
+// Calls `see` with each record of a range (NULL: all records) while `see` returns 0. No lock is
+// held meanwhile, so `see` may call the library.
 int todana_each(struct todana_db *db, const struct todana_range *range, todana_see see, void *context);
 
-// Opens a cursor without a position. In an unordered database it can only move forwards.
+// Opens a cursor without a position. In an unordered database the cursor can only move forwards.
 int todana_cursor_open(struct todana_db *db, struct todana_cursor **cursor);
 
 // Closes a cursor. NULL is ignored.
@@ -521,10 +531,11 @@ int todana_cursor_first(struct todana_cursor *cursor);
 // Moves to the last record.
 int todana_cursor_last(struct todana_cursor *cursor);
 
-// Moves to the record with this key or, in an ordered database, the first one after it.
+// Moves to the record with this key. If there is none in an ordered database, moves to the first
+// record after the key.
 int todana_cursor_jump(struct todana_cursor *cursor, struct todana_bytes key);
 
-// Moves to the record with this key or the last one before it.
+// Moves to the record with this key. If there is none, moves to the last record before the key.
 int todana_cursor_jump_back(struct todana_cursor *cursor, struct todana_bytes key);
 
 // Moves to the next record.
@@ -533,9 +544,9 @@ int todana_cursor_step(struct todana_cursor *cursor);
 // Moves to the previous record.
 int todana_cursor_step_back(struct todana_cursor *cursor);
 
-// Shows the current record as it is now. It stays valid until the next call with this cursor.
-// TODANA_NONE: the record was removed (its key is still shown), or the cursor has no position
-// (`key.data` is NULL).
+// Shows the current record with its present value. The view stays valid until the next call with
+// this cursor. TODANA_NONE: the record was removed (its key is still shown), or the cursor has no
+// position (`key.data` is NULL).
 int todana_cursor_record(struct todana_cursor *cursor, struct todana_record *record);
 
 // Replaces the value of the current record and keeps its attributes. TODANA_NONE: the record was
@@ -543,24 +554,24 @@ int todana_cursor_record(struct todana_cursor *cursor, struct todana_record *rec
 int todana_cursor_set(struct todana_cursor *cursor, struct todana_bytes value);
 
 // Removes the current record. The cursor keeps its position and steps from there. TODANA_NONE: the
-// record was removed already.
+// record had already been removed.
 int todana_cursor_remove(struct todana_cursor *cursor);
 
-// Returns the keys that begin with `prefix`, at most `limit` of them. The caller frees them:
+// Returns up to `limit` keys that begin with `prefix`. The caller frees them:
 // todana_free(keys.items).
 int todana_match_prefix(struct todana_db *db,
                         struct todana_bytes prefix,
                         size_t limit,
                         struct todana_list *keys);
 
-// Returns the keys in which a regular expression matches, at most `limit` of them. The caller
-// frees them. Reads all keys. TODANA_INVALID: the regular expression is invalid.
+// Returns up to `limit` keys in which a regular expression matches. The caller frees them. Reads
+// all keys. TODANA_INVALID: the regular expression is invalid.
 int todana_match_regex(struct todana_db *db, const char *pattern, size_t limit, struct todana_list *keys);
 
-// Returns the keys that are most similar to `key`, the best first, at most `limit` of them. Unless
-// `distances` is NULL, also returns the number of symbols (TODANA_BYTES or TODANA_CHARACTERS) that
-// must be inserted, removed or replaced, which is at most `distance_max`. The caller frees both.
-// Reads all keys.
+// Returns up to `limit` keys that are most similar to `key`, the most similar first. The distance
+// of a key is the number of symbols (TODANA_BYTES or TODANA_CHARACTERS) that must be inserted,
+// removed or replaced; it is at most `distance_max`. Stores the distances in `distances`, unless
+// it is NULL. The caller frees both lists. Reads all keys.
 int todana_match_similar(struct todana_db *db,
                          struct todana_bytes key,
                          size_t distance_max,
@@ -569,62 +580,62 @@ int todana_match_similar(struct todana_db *db,
                          struct todana_list *keys,
                          struct todana_numbers *distances);
 
-// Returns the stored form of a key, with which ordered databases sort it in another order than
-// that of its bytes. The caller frees it. `order`: TODANA_LEXICAL_DESCENDING, ... Use this form as
-// the key in all calls.
+// Returns the stored form of a key. An ordered database sorts the stored forms by their bytes,
+// which gives the keys the requested order. Use the stored form as the key in all calls. The
+// caller frees it. `order`: TODANA_LEXICAL_DESCENDING, ...
 int todana_stored_key(int order, struct todana_bytes key, struct todana_bytes *stored);
 
 // Returns the stored form of a key with a sort key. The program must always compute the same sort
 // key for the same key. Keys with equal sort keys are sorted by their bytes.
 int todana_stored_key_by(struct todana_bytes sort_key, struct todana_bytes key, struct todana_bytes *stored);
 
-// Returns the key of a stored form; the caller frees it. TODANA_INVALID: no key has this form in
-// the order.
+// Returns the key of a stored form. The caller frees it. TODANA_INVALID: no key has this stored
+// form in this order.
 int todana_original_key(int order, struct todana_bytes stored, struct todana_bytes *key);
 
 // Writes all records, as of one moment, to a file in the format of Kyoto Cabinet's snapshots.
-// Reports their number (unless `dumped` is NULL). `values`: TODANA_BARE or TODANA_TIMED. A file of
-// this name is replaced once the snapshot is complete and on disk.
+// Stores their number in `dumped`, unless it is NULL. `values`: TODANA_BARE or TODANA_TIMED.
+// Replaces an existing file after the snapshot is complete and on disk.
 int todana_dump_snapshot(struct todana_db *db, const char *path, int values, uint64_t *dumped);
 
-// Stores the records of such a file, replacing existing ones. Reports their number (unless
-// `loaded` is NULL). Skips expired records. TODANA_CORRUPT: the file is damaged or incomplete; the
-// message names the place, and nothing is stored.
+// Stores the records of a snapshot file, and replaces existing records. Stores their number in
+// `loaded`, unless it is NULL. Skips expired records. TODANA_CORRUPT: the file is damaged or
+// incomplete. The message names the place, and nothing is stored.
 int todana_load_snapshot(struct todana_db *db, const char *path, int values, uint64_t *loaded);
 
-// Does the same as todana_dump_snapshot(), to a stream. TODANA_UNAVAILABLE: `sink` did not return
-// 0.
+// Writes a snapshot like todana_dump_snapshot(), but to a stream. TODANA_UNAVAILABLE: `sink` did
+// not return 0.
 int todana_stream_snapshot(struct todana_db *db,
                            todana_sink sink,
                            void *context,
                            int values,
                            uint64_t *dumped);
 
-// Does the same as todana_load_snapshot(), from a stream. If the stream is damaged or fails, the
-// records before that place are stored.
+// Stores the records of a snapshot like todana_load_snapshot(), but from a stream. If the stream
+// is damaged or fails, the records before that place are stored.
 int todana_take_snapshot(struct todana_db *db,
                          todana_source source,
                          void *context,
                          int values,
                          uint64_t *loaded);
 
-// Calls `map` with every record, in several threads at once, and then `reduce` with every emitted
-// key and its values. No lock is held meanwhile: the functions may call the library, and must
-// protect what they share through `context`. `work` may be NULL. TODANA_OTHER: a function returned
-// something other than 0. TODANA_BUSY: this thread has an open transaction, which the other
-// threads would not see.
+// Calls `map` with every record, in several threads at the same time, and then `reduce` with every
+// emitted key and its values. No lock is held meanwhile: the functions may call the library, and
+// must protect the data that they share through `context`. `work` may be NULL. TODANA_OTHER: a
+// function returned a result other than 0. TODANA_BUSY: this thread has an open transaction, whose
+// changes the other threads would not see.
 int todana_map_reduce(struct todana_db *db,
                       const struct todana_work *work,
                       todana_map map,
                       todana_reduce reduce,
                       void *context);
 
-// Emits a pair, which is copied. Within a `todana_combine` it emits a value and ignores the key.
-// An error of this call ends todana_map_reduce().
+// Emits a pair, which is copied. In a `combine` function, emits a value and ignores the key. An
+// error of this call ends todana_map_reduce().
 int todana_emit(struct todana_emitter *emitter, struct todana_bytes key, struct todana_bytes value);
 
-// Shows the next value of a key. It stays valid until the next call. TODANA_NONE: there are no
-// more.
+// Shows the next value of a key. The view stays valid until the next call. TODANA_NONE: there are
+// no more values.
 int todana_next_value(struct todana_values *values, struct todana_bytes *value);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-//! Results of functions: a code, and a message for this thread if a call has failed.
+//! Converts results of functions to codes, and keeps the message of a failed call for its thread.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use std::any::Any;
@@ -12,23 +12,23 @@ use todana::{Error, ErrorKind, Result};
 pub const TODANA_OK: c_int = 0;
 /// There is no such record, or there are no more records.
 pub const TODANA_NONE: c_int = 1;
-/// There is already a record, or a different one than expected.
+/// There is already a record, or the record differs from the expected one.
 pub const TODANA_OTHER: c_int = 2;
 
-/// The call is invalid: correct it.
+/// The call is invalid. Correct it.
 pub const TODANA_INVALID: c_int = -1;
-/// There is no room: remove records or raise the limit.
+/// There is no room. Remove records or raise the limit.
 pub const TODANA_FULL: c_int = -2;
-/// Another process or thread uses it: try again. Or a visitor called the library, or this thread
-/// bypassed its own transaction.
+/// Another process or thread uses the database: try again. Also: a visitor called the library, or
+/// this thread bypassed its own transaction.
 pub const TODANA_BUSY: c_int = -3;
-/// Stored bytes are damaged: salvage the database.
+/// Stored bytes are damaged. Salvage the database.
 pub const TODANA_CORRUPT: c_int = -4;
 /// The disk cannot be read or written now.
 pub const TODANA_UNAVAILABLE: c_int = -5;
 /// The handle was closed, or was never open.
 pub const TODANA_CLOSED: c_int = -6;
-/// The library caught an error of its own: report it, and stop using the database.
+/// The library caught an error of its own. Report it, and stop using the database.
 pub const TODANA_BROKEN: c_int = -7;
 
 thread_local! {
@@ -36,8 +36,8 @@ thread_local! {
     static IN_VISITOR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the message of the last call of this thread that failed, or "" if none has. It stays
-/// valid until the next call fails.
+/// Returns the message of the last failed call of this thread, or "" if no call has failed. The
+/// message stays valid until the next call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_message() -> *const c_char {
     MESSAGE
@@ -56,8 +56,9 @@ pub extern "C" fn todana_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Runs the body of a function. Turns an error or a panic into a code and this thread's message. (A
-/// library that was built to abort on panics, as `release` is, ends the process instead.)
+/// Runs the body of a function. Turns an error or a panic into a code and a message for this
+/// thread. If the library was built to abort on panics, as by the profile `release`, a panic ends
+/// the process instead.
 pub(crate) fn answer(run: impl FnOnce() -> Result<c_int>) -> c_int {
     if IN_VISITOR.get() {
         return note(TODANA_BUSY, "a visitor must not call the library".into());
@@ -84,7 +85,7 @@ fn note(code: c_int, message: String) -> c_int {
     let mut message = message.into_bytes();
     message.retain(|&byte| byte != 0);
     let message = CString::new(message).unwrap_or_default();
-    // While the process ends there may be no message; the code must suffice.
+    // While the process ends, the message cannot be stored any more. The code must suffice.
     let _ = MESSAGE.try_with(|last| last.replace(message));
     code
 }
@@ -94,11 +95,11 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
-/// Runs a visitor. Calls of the library from within it are refused, because it may run under a
-/// lock.
+/// Runs a visitor. Calls of the library by the visitor are refused, because the visitor may run
+/// under a lock.
 pub(crate) fn visiting<T>(run: impl FnOnce() -> T) -> T {
     IN_VISITOR.set(true);
-    // C code does not unwind; an attempt aborts the process.
+    // A C function cannot unwind. An attempt aborts the process.
     let outcome = run();
     IN_VISITOR.set(false);
     outcome
@@ -113,15 +114,15 @@ pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// A place for a result.
+/// A pointer through which a function stores a result for its caller.
 pub(crate) trait ResultPlace<T> {
-    /// Returns the place, or an error if it is NULL. Must be called before anything is done that
-    /// would be lost with the result.
+    /// Returns the pointer, or an error if it is NULL. A function must call this before it does
+    /// anything that cannot be repeated, because the result would be lost.
     fn must(self) -> Result<Self>
     where
         Self: Sized;
 
-    /// Stores the result, unless the place is NULL.
+    /// Stores the result, unless the pointer is NULL.
     fn put(self, value: T);
 }
 

@@ -1,4 +1,4 @@
-//! Attributes of a record: flags and expiry.
+//! Defines the attributes of a record: flags and expiry.
 
 use crate::answer::invalid;
 use crate::raw::Bytes;
@@ -14,27 +14,28 @@ pub const TODANA_AT: c_int = 2;
 /// The record expires when it has not been used for `seconds` seconds.
 pub const TODANA_SLIDING: c_int = 3;
 
-/// The attributes of a record. All zero: no flags, no expiry.
+/// The attributes of a record. If all fields are zero, the record has no flags and does not expire.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct RecordAttributes {
-    /// TODANA_NEVER, TODANA_SECONDS, TODANA_AT or TODANA_SLIDING. Records that are read never have
-    /// TODANA_SECONDS.
+    /// The kind of expiry: TODANA_NEVER, TODANA_SECONDS, TODANA_AT or TODANA_SLIDING. A record that
+    /// was read never has TODANA_SECONDS.
     life: c_int,
-    /// The flags, whose meaning is the program's own.
+    /// The flags. The program defines their meaning.
     flags: u32,
     /// The time for `life`.
     seconds: u64,
 }
 
-/// A record that a function shows. Its memory belongs to the library: copy what you keep. No NUL
-/// follows these bytes; use `len`.
+/// A record that a function shows. Its memory belongs to the library, so copy the bytes that you
+/// keep. No NUL follows the bytes; use `len`.
 #[repr(C)]
 pub struct ShownRecord {
     key: Bytes,
     value: Bytes,
     attributes: RecordAttributes,
-    /// The Unix time at which the record expires unless it is used again; 0 for never.
+    /// The Unix time at which the record expires unless it is used again, or 0 if it does not
+    /// expire.
     expires_at: u64,
 }
 
@@ -98,7 +99,7 @@ impl ShownRecord {
         }
     }
 
-    /// Shows a record that stays in place while it is shown.
+    /// Returns a view of a record. The record must stay in its place while the view is used.
     pub(crate) fn of_owned(key: &[u8], record: &OwnedRecord) -> ShownRecord {
         ShownRecord {
             key: Bytes::lend(key),
@@ -108,7 +109,7 @@ impl ShownRecord {
         }
     }
 
-    /// Shows a key without a record.
+    /// Returns a view of a key without a record.
     pub(crate) fn of_key(key: &[u8]) -> ShownRecord {
         ShownRecord { key: Bytes::lend(key), ..ShownRecord::NOTHING }
     }

@@ -1,4 +1,4 @@
-//! Cursors: positions among the records that survive all changes.
+//! Exports cursors: positions among the records that stay valid after all changes.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, answer, found};
@@ -12,9 +12,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use todana::{OwnedRecord, Result};
 
-/// A cursor, for one thread at a time. It holds no lock and survives all changes: if its record is
-/// removed, it stays at that position and steps to the next record from there. Functions that move
-/// it return TODANA_NONE if there is no record; the cursor then has no position.
+/// A cursor, for one thread at a time. It holds no lock and stays valid after all changes. If its
+/// record is removed, it keeps the position and steps to the next record from there. Functions that
+/// move it return TODANA_NONE if there is no record; the cursor then has no position.
 pub struct CursorHandle {
     _private: [u8; 0],
 }
@@ -27,7 +27,7 @@ struct OpenCursor {
 
 static OPEN: HandleTable<Mutex<OpenCursor>> = HandleTable::new();
 
-/// Opens a cursor without a position. In an unordered database it can only move forwards.
+/// Opens a cursor without a position. In an unordered database the cursor can only move forwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_open(
     db: *mut DatabaseHandle,
@@ -66,13 +66,14 @@ pub extern "C" fn todana_cursor_last(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.last())
 }
 
-/// Moves to the record with this key or, in an ordered database, the first one after it.
+/// Moves to the record with this key. If there is none in an ordered database, moves to the first
+/// record after the key.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_jump(cursor: *mut CursorHandle, key: Bytes) -> c_int {
     moved(cursor, |cursor| cursor.jump(key.as_slice()?))
 }
 
-/// Moves to the record with this key or the last one before it.
+/// Moves to the record with this key. If there is none, moves to the last record before the key.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_jump_back(cursor: *mut CursorHandle, key: Bytes) -> c_int {
     moved(cursor, |cursor| cursor.jump_back(key.as_slice()?))
@@ -90,9 +91,9 @@ pub extern "C" fn todana_cursor_step_back(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.step_back())
 }
 
-/// Shows the current record as it is now. It stays valid until the next call with this cursor.
-/// TODANA_NONE: the record was removed (its key is still shown), or the cursor has no position
-/// (`key.data` is NULL).
+/// Shows the current record with its present value. The view stays valid until the next call with
+/// this cursor. TODANA_NONE: the record was removed (its key is still shown), or the cursor has no
+/// position (`key.data` is NULL).
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_record(
     cursor: *mut CursorHandle,
@@ -125,7 +126,7 @@ pub extern "C" fn todana_cursor_set(cursor: *mut CursorHandle, value: Bytes) -> 
 }
 
 /// Removes the current record. The cursor keeps its position and steps from there. TODANA_NONE: the
-/// record was removed already.
+/// record had already been removed.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_remove(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.remove())

@@ -1,8 +1,8 @@
-//! Databases: opening, closing, snapshots, copies, merging, text files.
+//! Exports functions on entire databases: opening, closing, snapshots, copies, merging, text files.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_OK, answer, found, invalid};
-use crate::open_database::{self, CloseBlocker, DatabaseHandle, DatabaseOrSnapshot, OpenDatabase};
+use crate::open_database::{self, CloseBlocker, DatabaseHandle, DatabaseOrSnapshot, RegisteredDatabase};
 use crate::raw::CText;
 use crate::transactions;
 use std::ffi::c_int;
@@ -27,39 +27,40 @@ pub const TODANA_SYNC_NEVER: c_int = 3;
 pub const TODANA_MERGE_SET: c_int = 0;
 /// Keeps existing records.
 pub const TODANA_MERGE_ADD: c_int = 1;
-/// Replaces existing records and adds no new ones.
+/// Replaces existing records and adds no new records.
 pub const TODANA_MERGE_REPLACE: c_int = 2;
-/// Appends the new value to the existing one.
+/// Appends the new value to the existing value.
 pub const TODANA_MERGE_APPEND: c_int = 3;
 
-/// Options for opening a database. All zero suits most programs.
+/// Options for opening a database. If all fields are zero, they suit most programs.
 #[repr(C)]
 pub struct OpenOptions {
-    /// The data directory of a database in memory. NULL: it is not kept on disk.
+    /// The data directory of a database in memory. NULL: the records are not stored on disk.
     data_dir: CText,
-    /// The most bytes of memory of a database in memory. 0: no limit.
+    /// The maximum number of bytes of memory of a database in memory. 0: no limit.
     memory_max: u64,
-    /// Not 0: a write without room fails. 0: other records are evicted for it.
+    /// Not 0: a write without room fails. 0: the write evicts other records.
     refuses_when_full: c_int,
-    /// When writes reach the disk, for databases that are kept there: TODANA_SYNC_SOON, ...
+    /// The time at which writes reach the disk, for databases that are stored there:
+    /// TODANA_SYNC_SOON, ...
     sync: c_int,
-    /// The interval for TODANA_SYNC_EVERY.
+    /// The interval of TODANA_SYNC_EVERY, in milliseconds.
     sync_ms: u64,
-    /// Not 0: opens the database for reading only. Several processes can read at once, but not
-    /// while one writes.
+    /// Not 0: opens the database for reading only. Several processes can read at the same time, but
+    /// not while a process writes.
     reads_only: c_int,
     /// Must be 0.
     reserved: [u64; 3],
 }
 
-/// Figures of a database.
+/// Numbers that describe a database.
 #[repr(C)]
 pub struct DatabaseStatus {
-    /// The number of records, including expired ones that are not removed yet.
+    /// The number of records, including expired records that are not removed yet.
     records: u64,
     /// The bytes of the records as stored.
     record_bytes: u64,
-    /// The bytes of memory allocated for them.
+    /// The bytes of memory allocated for the records.
     memory_bytes: u64,
     /// The number of records evicted since the database was opened.
     evictions: u64,
@@ -67,8 +68,8 @@ pub struct DatabaseStatus {
     is_ordered: c_int,
 }
 
-/// Opens a database by its name (docs/embedding.md): "mem:hash", "mem:tree", "PATH.hash",
-/// "PATH.tree" and more. `options` may be NULL.
+/// Opens a database by its name: "mem:hash", "mem:tree", "PATH.hash", "PATH.tree" and others
+/// (docs/embedding.md). `options` may be NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_open(
     name: CText,
@@ -79,16 +80,16 @@ pub extern "C" fn todana_open(
         let place = db.must()?;
         let name = required(&name, "name")?;
         let options = options.map_or_else(|| Ok(DbOptions::default()), OpenOptions::parse)?;
-        place.put(OpenDatabase::open(DatabaseOrSnapshot::Db(options.open(name)?)));
+        place.put(RegisteredDatabase::open(DatabaseOrSnapshot::Db(options.open(name)?)));
         Ok(TODANA_OK)
     })
 }
 
-/// Closes a database or a snapshot, after calls in other threads have returned. Aborts a
-/// transaction of this thread. Iterators and cursors fail with TODANA_CLOSED from then on. The
-/// database is also closed if its last writes cannot reach the disk; the function then returns that
-/// error. TODANA_BUSY: the database has open snapshots, or transactions of other threads, and stays
-/// open. NULL is ignored.
+/// Closes a database or a snapshot, after the calls in other threads have returned. Aborts a
+/// transaction of this thread. Iterators and cursors then fail with TODANA_CLOSED. If the last
+/// writes cannot reach the disk, the database is closed and the function returns that error.
+/// TODANA_BUSY: the database stays open, because it has open snapshots or transactions of other
+/// threads. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_close(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
@@ -106,9 +107,9 @@ pub extern "C" fn todana_close(db: *mut DatabaseHandle) -> c_int {
     })
 }
 
-/// Opens a view of the database as it is now, which later writes do not change. It is read like a
-/// database and closed by todana_close(). Records that change meanwhile are kept in memory in their
-/// old form. TODANA_BUSY: this thread has an open transaction.
+/// Opens a snapshot: a view of the database as it is now, which later writes do not change. Read it
+/// like a database, and close it by todana_close(). Records that change meanwhile are kept in
+/// memory in their old form. TODANA_BUSY: this thread has an open transaction.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_snapshot(
     db: *mut DatabaseHandle,
@@ -122,15 +123,15 @@ pub extern "C" fn todana_snapshot(
                     snapshot: db.snapshot()?,
                     _of: CloseBlocker::new(open_database),
                 };
-                place.put(OpenDatabase::open(snapshot));
+                place.put(RegisteredDatabase::open(snapshot));
                 Ok(TODANA_OK)
             })
         })
     })
 }
 
-/// Returns the number of records, including expired ones that are not removed yet, and without
-/// those of an open transaction. Does not scan.
+/// Returns the number of records, including expired records that are not removed yet. The changes
+/// of an open transaction do not count. Does not scan.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_count(db: *mut DatabaseHandle, count: Option<&mut MaybeUninit<u64>>) -> c_int {
     answer(|| {
@@ -140,7 +141,7 @@ pub extern "C" fn todana_count(db: *mut DatabaseHandle, count: Option<&mut Maybe
     })
 }
 
-/// Returns figures of the database.
+/// Returns numbers that describe the database.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_inform(
     db: *mut DatabaseHandle,
@@ -174,20 +175,22 @@ pub extern "C" fn todana_clear(db: *mut DatabaseHandle) -> c_int {
     answer(|| with_db(db, |db| db.clear()).map(|()| TODANA_OK))
 }
 
-/// Returns when all writes so far are on disk, for a database that is kept there.
+/// Returns when all earlier writes are on disk. Has no effect if the database is not stored on
+/// disk.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_sync(db: *mut DatabaseHandle) -> c_int {
     answer(|| with_db(db, |db| db.sync()).map(|()| TODANA_OK))
 }
 
-/// Makes a checkpoint if there is an update log: the next opening then reads only the log after it.
+/// Writes a checkpoint if there is an update log. The next opening then reads only the log after
+/// the checkpoint.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_checkpoint(db: *mut DatabaseHandle) -> c_int {
     answer(|| with_db(db, |db| db.checkpoint()).map(|()| TODANA_OK))
 }
 
-/// Copies all records, as of one moment, into a new database on disk, of any kind. Reports their
-/// number (unless `copied` is NULL). The copy is on disk when the function returns.
+/// Copies all records, as of one moment, into a new database on disk of any kind. Stores their
+/// number in `copied`, unless it is NULL. The copy is on disk when the function returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_copy(
     db: *mut DatabaseHandle,
@@ -200,8 +203,9 @@ pub extern "C" fn todana_copy(
     })
 }
 
-/// Copies the records of another database into this one, with their attributes. Reports the number
-/// of records that were stored (unless `merged` is NULL). `mode`: TODANA_MERGE_SET, ...
+/// Copies the records of another database into this database, with their attributes. Stores the
+/// number of records that were written in `merged`, unless it is NULL. `mode`: TODANA_MERGE_SET,
+/// ...
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_merge(
     db: *mut DatabaseHandle,
@@ -217,14 +221,14 @@ pub extern "C" fn todana_merge(
             TODANA_MERGE_APPEND => MergePolicy::Append,
             other => return Err(invalid(format!("there is no merging of kind {other}"))),
         };
-        // A thread that closes the source meanwhile waits.
+        // A thread that closes the source meanwhile must wait for this call.
         merged.put(with_db(source, |source| with_db(db, |db| db.merge(&[source], mode)))?);
         Ok(TODANA_OK)
     })
 }
 
 /// Writes all records to a file, as tab-separated text with flags and expiry (docs/format/tsv.md).
-/// Reports their number (unless `dumped` is NULL). Replaces a file of this name.
+/// Stores their number in `dumped`, unless it is NULL. Replaces an existing file.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_dump(
     db: *mut DatabaseHandle,
@@ -241,9 +245,9 @@ pub extern "C" fn todana_dump(
     })
 }
 
-/// Stores the records of such a file. Reports their number (unless `loaded` is NULL). Skips expired
-/// records. TODANA_INVALID: a line is malformed; the message names it, and the lines before it may
-/// be stored.
+/// Stores the records of a file that todana_dump() wrote. Stores their number in `loaded`, unless
+/// it is NULL. Skips expired records. TODANA_INVALID: a line is malformed. The message names the
+/// line, and the lines before it may be stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_load(
     db: *mut DatabaseHandle,
@@ -291,7 +295,7 @@ impl OpenOptions {
 }
 
 pub(crate) fn with_db<T>(db: *mut DatabaseHandle, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
-    open_database::with(db, |open_database: &Arc<OpenDatabase>| open_database.with_db(run))
+    open_database::with(db, |open_database: &Arc<RegisteredDatabase>| open_database.with_db(run))
 }
 
 pub(crate) fn required<'t>(text: &'t CText, what: &str) -> Result<&'t str> {

@@ -1,4 +1,5 @@
-//! Handles: numbers of open objects. A closed handle is invalid, and no number is used twice.
+//! Defines handles, which are numbers of open objects. A closed handle is invalid, and no number is
+//! used twice.
 
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use todana::{Error, ErrorKind, Result};
 /// All open objects of one type.
 pub(crate) struct HandleTable<T>(LazyLock<RwLock<HashMap<usize, Arc<T>>>>);
 
-/// The numbers look like addresses at which no object can be.
+/// The next number. The numbers look like addresses at which there cannot be an object.
 static NEXT: AtomicUsize = AtomicUsize::new(16);
 
 /// Returns the number for a new object.
@@ -46,7 +47,7 @@ fn unknown(number: usize, what: &str) -> Error {
     Error::new(ErrorKind::Closed, format!("the {what} was closed, or is none"))
 }
 
-/// Returns the form of a number in C: an address that is never dereferenced.
+/// Returns the number in the form that C receives: an address that is never dereferenced.
 pub(crate) fn shown<H>(number: usize) -> *mut H {
     ptr::without_provenance_mut(number)
 }

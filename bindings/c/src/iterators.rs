@@ -1,4 +1,4 @@
-//! Iterators over all records, a range, or the keys with a prefix; forwards or backwards.
+//! Exports iterators over all records, a range, or the keys with a prefix, forwards or backwards.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, answer, invalid};
@@ -14,18 +14,19 @@ use std::ops::Bound;
 use std::sync::Arc;
 use todana::{IterKeys, IterRecords, OwnedRecord, RecordIter, Records, Result};
 
-/// The records of an iterator, and their direction. All zero: all records, forwards.
+/// The records that an iterator shows, and their direction. If all fields are zero, it shows all
+/// records, forwards.
 #[repr(C)]
 pub struct KeyRange {
     /// The first key. NULL: from the start.
     from: Bytes,
     /// The key before which the iterator stops. NULL: to the end.
     to: Bytes,
-    /// The prefix of the keys, instead of `from` and `to`. NULL: any.
+    /// The prefix of the keys, which replaces `from` and `to`. NULL: no prefix.
     prefix: Bytes,
-    /// Not 0: excludes `from` itself.
+    /// Not 0: excludes the record with the key `from`.
     without_from: c_int,
-    /// Not 0: includes `to` itself.
+    /// Not 0: includes the record with the key `to`.
     with_to: c_int,
     /// Not 0: backwards.
     backwards: c_int,
@@ -52,10 +53,10 @@ enum IteratorKind {
 
 static OPEN: HandleTable<Mutex<OpenIterator>> = HandleTable::new();
 
-/// Opens an iterator. `range` may be NULL for all records. TODANA_INVALID: an unordered database
-/// has no ranges and cannot be read backwards. Records are read in batches, with no lock between
-/// them: concurrent writes may be shown or not. Within a transaction of this thread, the iterator
-/// shows the transaction's records.
+/// Opens an iterator. `range` may be NULL for all records. TODANA_INVALID: the database is
+/// unordered, so it has no ranges and cannot be read backwards. Records are read in batches without
+/// a lock between the batches, so concurrent writes may or may not be shown. Within a transaction
+/// of this thread, the iterator shows the records of the transaction.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_iterate(
     db: *mut DatabaseHandle,
@@ -72,8 +73,8 @@ pub extern "C" fn todana_iterate(
     })
 }
 
-/// Shows the next record. It stays valid until the next call with this iterator. TODANA_NONE: there
-/// are no more.
+/// Shows the next record. The view stays valid until the next call with this iterator. TODANA_NONE:
+/// there are no more records.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_next(
     iterator: *mut IteratorHandle,
@@ -102,8 +103,8 @@ pub extern "C" fn todana_iterator_close(iterator: *mut IteratorHandle) -> c_int 
     })
 }
 
-/// Calls `see` with each record of a range (NULL: all) while it returns 0. No lock is held
-/// meanwhile, so `see` may call the library.
+/// Calls `see` with each record of a range (NULL: all records) while `see` returns 0. No lock is
+/// held meanwhile, so `see` may call the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_each(
     db: *mut DatabaseHandle,

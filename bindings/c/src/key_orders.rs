@@ -1,4 +1,4 @@
-//! Orders of keys other than that of their bytes.
+//! Exports orders of keys that differ from the order of their bytes.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_OK, answer, invalid};
@@ -7,18 +7,18 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use todana::{KeyOrder, Result};
 
-/// Descending by bytes.
+/// The order of the bytes, descending.
 pub const TODANA_LEXICAL_DESCENDING: c_int = 0;
-/// Ascending by the decimal number with which keys begin.
+/// The order of the decimal numbers with which the keys begin, ascending.
 pub const TODANA_DECIMAL: c_int = 1;
-/// Descending by that number.
+/// The order of the decimal numbers with which the keys begin, descending.
 pub const TODANA_DECIMAL_DESCENDING: c_int = 2;
-/// By sort keys that the program computes: todana_stored_key_by().
+/// The order of sort keys that the program computes: todana_stored_key_by().
 pub const TODANA_BY_SORT_KEY: c_int = 3;
 
-/// Returns the stored form of a key, with which ordered databases sort it in another order than
-/// that of its bytes. The caller frees it. `order`: TODANA_LEXICAL_DESCENDING, ... Use this form as
-/// the key in all calls.
+/// Returns the stored form of a key. An ordered database sorts the stored forms by their bytes,
+/// which gives the keys the requested order. Use the stored form as the key in all calls. The
+/// caller frees it. `order`: TODANA_LEXICAL_DESCENDING, ...
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_stored_key(
     order: c_int,
@@ -47,8 +47,8 @@ pub extern "C" fn todana_stored_key_by(
     })
 }
 
-/// Returns the key of a stored form; the caller frees it. TODANA_INVALID: no key has this form in
-/// the order.
+/// Returns the key of a stored form. The caller frees it. TODANA_INVALID: no key has this stored
+/// form in this order.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_original_key(
     order: c_int,

@@ -1,15 +1,19 @@
-//! The embeddable database for C: `include/todana.h`, which is generated from these files (`cargo
-//! xtask header`), and docs/c.md.
+//! The embeddable database for C. The header `include/todana.h` is generated from these files
+//! (`cargo xtask header`), and docs/c.md is the guide.
 //!
 //! ```text
-//! C --numbers, bytes--> a function of this crate --OpenDatabase, the thread's transaction--> todana::Records
-//! C <---code, message-- answer(): every error, every panic <--------------------------------- Result
+//! C -- numbers, bytes --> a function of this crate
+//!     -- RegisteredDatabase, the transaction of the thread --> todana::Records
+//! C <-- code, message -- answer(): every error and every panic <-- Result
 //! ```
 //!
-//! Invariants: a handle is a number that is looked up, never an address, so a closed one is an
-//! error and not a crash. No panic leaves this crate. All memory that is given to the caller was
-//! allocated by `malloc`. `raw` is the only file that dereferences pointers; the others translate
-//! between `#[unsafe(no_mangle)]` functions and safe code.
+//! Invariants:
+//! - A handle is a number that is looked up, and never an address. The use of a closed handle is an
+//!   error and not a crash.
+//! - No panic leaves this crate.
+//! - `malloc` allocates all memory that the caller must free.
+//! - `raw` is the only file that dereferences pointers. The other files translate between
+//!   `#[unsafe(no_mangle)]` functions and safe code.
 #![deny(unsafe_code)]
 
 pub mod answer;

@@ -1,4 +1,4 @@
-//! Map and reduce with functions of the caller.
+//! Exports map-reduce with functions of the caller.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, TODANA_OTHER, answer, invalid};
@@ -15,42 +15,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::{Error, ErrorKind, MapReduce, Result};
 
-/// Options of map-reduce. All zero suits most programs.
+/// Options of map-reduce. If all fields are zero, they suit most programs.
 #[repr(C)]
 pub struct MapReduceOptions {
-    /// The number of threads that call `map` at once, including the caller's. 0: as many as there
-    /// are cores.
+    /// The number of threads that call `map` at the same time, including the caller's thread. 0:
+    /// one for each core.
     threads: usize,
-    /// The most bytes of memory for emitted pairs; the rest goes to disk. 0: 64 MiB.
+    /// The maximum number of bytes of memory for emitted pairs. Further pairs are written to disk.
+    /// 0: 64 MiB.
     memory_max: usize,
     /// The directory of temporary files, which have no names. NULL: the system's directory.
     temp_dir: CText,
-    /// Combines several values of one key before they go to disk, which saves space. NULL: no
-    /// combining.
+    /// Combines several values of one key before they are written to disk, which saves space. NULL:
+    /// values are not combined.
     combine: CombineFunction,
     /// Must be 0.
     reserved: [u64; 4],
 }
 
 /// Receives the pairs, or the combined values, that a function emits. Valid only until the function
-/// returns, and only in its thread.
+/// returns, and only in the thread of the function.
 pub struct PairEmitter<'e>(&'e mut dyn FnMut(&[u8], &[u8]));
 
 /// The values of one key, one after another. Valid only until the function returns.
 pub struct KeyValues<'v>(&'v mut dyn LentValues);
 
-/// Receives each record, in several threads at once, and emits pairs by todana_emit(). A result
-/// other than 0 ends the run.
+/// Receives each record, in several threads at the same time, and emits pairs by todana_emit(). A
+/// result other than 0 ends the run.
 pub type MapFunction =
     Option<extern "C" fn(context: *mut c_void, record: &ShownRecord, emitter: &mut PairEmitter<'_>) -> c_int>;
 
-/// Receives each emitted key, in order, and its values, in any order, by todana_next_value(). The
-/// thread that called todana_map_reduce() calls it. A result other than 0 ends the run.
+/// Receives each emitted key, in the order of the keys, and reads its values, in any order, by
+/// todana_next_value(). Called in the thread that called todana_map_reduce(). A result other than 0
+/// ends the run.
 pub type ReduceFunction =
     Option<extern "C" fn(context: *mut c_void, key: Bytes, values: &mut KeyValues<'_>) -> c_int>;
 
 /// Receives some values of a key, or results of earlier calls, and emits one value that replaces
-/// them. Several threads call it at once.
+/// them. Called in several threads at the same time.
 pub type CombineFunction = Option<
     extern "C" fn(
         context: *mut c_void,
@@ -60,11 +62,11 @@ pub type CombineFunction = Option<
     ),
 >;
 
-/// Calls `map` with every record, in several threads at once, and then `reduce` with every emitted
-/// key and its values. No lock is held meanwhile: the functions may call the library, and must
-/// protect what they share through `context`. `work` may be NULL. TODANA_OTHER: a function returned
-/// something other than 0. TODANA_BUSY: this thread has an open transaction, which the other
-/// threads would not see.
+/// Calls `map` with every record, in several threads at the same time, and then `reduce` with every
+/// emitted key and its values. No lock is held meanwhile: the functions may call the library, and
+/// must protect the data that they share through `context`. `work` may be NULL. TODANA_OTHER: a
+/// function returned a result other than 0. TODANA_BUSY: this thread has an open transaction, whose
+/// changes the other threads would not see.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_map_reduce(
     db: *mut DatabaseHandle,
@@ -83,8 +85,8 @@ pub extern "C" fn todana_map_reduce(
             }
             Ok(Arc::clone(open_database))
         })?;
-        // A pointer cannot be sent to other threads. The caller ensures that its target may be used
-        // there.
+        // Rust does not send pointers to other threads. The caller promises that the functions may
+        // use the target in other threads.
         let context = context.expose_provenance();
         let own = || ptr::with_exposed_provenance_mut(context);
         let was_ended = AtomicBool::new(false);
@@ -120,10 +122,10 @@ pub extern "C" fn todana_map_reduce(
                 go_on(map(own(), &ShownRecord::of(key, record), &mut PairEmitter(&mut emit)))
             },
             &mut |key, values| {
-                let mut values = StreamedValues { values, trouble: None };
+                let mut values = StreamedValues { values, error: None };
                 let code = reduce(own(), Bytes::lend(key), &mut KeyValues(&mut values));
                 // The function may have ignored an error of todana_next_value().
-                values.trouble.map_or_else(|| go_on(code), Err)
+                values.error.map_or_else(|| go_on(code), Err)
             },
         );
         if was_ended.into_inner() {
@@ -133,8 +135,8 @@ pub extern "C" fn todana_map_reduce(
     })
 }
 
-/// Emits a pair, which is copied. Within a `todana_combine` it emits a value and ignores the key.
-/// An error of this call ends todana_map_reduce().
+/// Emits a pair, which is copied. In a `combine` function, emits a value and ignores the key. An
+/// error of this call ends todana_map_reduce().
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_emit(emitter: Option<&mut PairEmitter<'_>>, key: Bytes, value: Bytes) -> c_int {
     answer(|| {
@@ -144,8 +146,8 @@ pub extern "C" fn todana_emit(emitter: Option<&mut PairEmitter<'_>>, key: Bytes,
     })
 }
 
-/// Shows the next value of a key. It stays valid until the next call. TODANA_NONE: there are no
-/// more.
+/// Shows the next value of a key. The view stays valid until the next call. TODANA_NONE: there are
+/// no more values.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_next_value(
     values: Option<&mut KeyValues<'_>>,
@@ -181,7 +183,7 @@ impl MapReduceOptions {
     }
 }
 
-/// Yields values one after another.
+/// A source of values, one after another.
 trait LentValues {
     fn lend(&mut self) -> Result<Option<&[u8]>>;
 }
@@ -189,14 +191,14 @@ trait LentValues {
 /// All values of a key.
 struct StreamedValues<'r, 'v> {
     values: &'r mut todana::ReduceValues<'v>,
-    trouble: Option<Error>,
+    error: Option<Error>,
 }
 
 impl LentValues for StreamedValues<'_, '_> {
     fn lend(&mut self) -> Result<Option<&[u8]>> {
         let next = self.values.next();
         if let Err(error) = &next {
-            self.trouble = Some(error.clone());
+            self.error = Some(error.clone());
         }
         next
     }

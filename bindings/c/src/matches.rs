@@ -1,4 +1,4 @@
-//! Searches for keys by prefix, regular expression and similarity.
+//! Exports searches for keys by prefix, regular expression and similarity.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_OK, answer, invalid};
@@ -13,7 +13,7 @@ pub const TODANA_BYTES: c_int = 0;
 /// Distances count characters of UTF-8.
 pub const TODANA_CHARACTERS: c_int = 1;
 
-/// Returns the keys that begin with `prefix`, at most `limit` of them. The caller frees them:
+/// Returns up to `limit` keys that begin with `prefix`. The caller frees them:
 /// todana_free(keys.items).
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_match_prefix(
@@ -31,8 +31,8 @@ pub extern "C" fn todana_match_prefix(
     })
 }
 
-/// Returns the keys in which a regular expression matches, at most `limit` of them. The caller
-/// frees them. Reads all keys. TODANA_INVALID: the regular expression is invalid.
+/// Returns up to `limit` keys in which a regular expression matches. The caller frees them. Reads
+/// all keys. TODANA_INVALID: the regular expression is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_match_regex(
     db: *mut DatabaseHandle,
@@ -49,10 +49,10 @@ pub extern "C" fn todana_match_regex(
     })
 }
 
-/// Returns the keys that are most similar to `key`, the best first, at most `limit` of them. Unless
-/// `distances` is NULL, also returns the number of symbols (TODANA_BYTES or TODANA_CHARACTERS) that
-/// must be inserted, removed or replaced, which is at most `distance_max`. The caller frees both.
-/// Reads all keys.
+/// Returns up to `limit` keys that are most similar to `key`, the most similar first. The distance
+/// of a key is the number of symbols (TODANA_BYTES or TODANA_CHARACTERS) that must be inserted,
+/// removed or replaced; it is at most `distance_max`. Stores the distances in `distances`, unless
+/// it is NULL. The caller frees both lists. Reads all keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_match_similar(
     db: *mut DatabaseHandle,

@@ -1,4 +1,4 @@
-//! The open databases and snapshots, which functions find by their handles.
+//! Keeps the open databases and snapshots, which functions find by their handles.
 
 use crate::answer::invalid;
 use crate::handles::{HandleTable, shown};
@@ -10,18 +10,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use todana::{Db, Error, ErrorKind, Records, RecordsHandle, Result, Snapshot, UnixSeconds};
 
-/// An open database, or a snapshot of one. Any number of threads may use the same handle at once.
+/// An open database or snapshot. Any number of threads may use the same handle at the same time.
 pub struct DatabaseHandle {
     _private: [u8; 0],
 }
 
-pub(crate) struct OpenDatabase {
+pub(crate) struct RegisteredDatabase {
     pub(crate) number: usize,
-    /// `None` after it was closed. Closing waits for the calls that are running.
+    /// The database or snapshot, or `None` after it was closed. Closing waits for the running
+    /// calls.
     base: RwLock<Option<DatabaseOrSnapshot>>,
     /// The number of open snapshots and transactions.
     dependents: AtomicUsize,
-    /// The number of threads that wait to close it.
+    /// The number of threads that wait to close the database.
     closers: AtomicUsize,
 }
 
@@ -34,34 +35,35 @@ pub(crate) enum DatabaseOrSnapshot {
     },
 }
 
-/// The interval at which a closing thread checks whether it still may close.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How long a thread with many calls pauses while another one waits to close the database.
-const MAKE_WAY: Duration = Duration::from_millis(1);
+/// The interval at which a waiting thread checks whether it may still close the database.
+const CLOSE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// The pause of a thread with many calls, while another thread waits to close the database.
+const CLOSING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Keeps a database from being closed.
-pub(crate) struct CloseBlocker(Arc<OpenDatabase>);
+pub(crate) struct CloseBlocker(Arc<RegisteredDatabase>);
 
-static OPEN: HandleTable<OpenDatabase> = HandleTable::new();
+static OPEN: HandleTable<RegisteredDatabase> = HandleTable::new();
 
 thread_local! {
-    /// The database that this thread used last, because most threads use only one. It is unset
-    /// while the process ends: a function given to `atexit` looks its handles up.
-    static LAST: Cell<Option<Arc<OpenDatabase>>> = const { Cell::new(None) };
+    /// The database that this thread used last. Most threads use only one database, so this saves
+    /// the lookup. While the process ends the value is not available, and a function given to
+    /// `atexit` looks handles up.
+    static LAST: Cell<Option<Arc<RegisteredDatabase>>> = const { Cell::new(None) };
 }
 
 /// Runs `run` with the database of a handle.
 pub(crate) fn with<T>(
     database: *mut DatabaseHandle,
-    run: impl FnOnce(&Arc<OpenDatabase>) -> Result<T>,
+    run: impl FnOnce(&Arc<RegisteredDatabase>) -> Result<T>,
 ) -> Result<T> {
     let number = database.addr();
-    // Taken and not borrowed, because `run` may call this function again.
+    // The value is taken and not borrowed, because `run` may call this function again.
     let open_database = match LAST.try_with(Cell::take).ok().flatten() {
-        // Only an outer call pauses here. An inner one finds nothing to take, and the closing
-        // thread waits for it.
+        // Only an outer call pauses here. An inner call finds no value to take, and must not pause,
+        // because the closing thread waits for the outer call.
         Some(open_database) if open_database.number == number => {
-            open_database.make_way();
+            open_database.pause_for_closing();
             open_database
         }
         _ => OPEN.find(number, "database")?,
@@ -71,11 +73,11 @@ pub(crate) fn with<T>(
     outcome
 }
 
-impl OpenDatabase {
+impl RegisteredDatabase {
     /// Registers an open database and returns its handle.
     pub(crate) fn open(base: DatabaseOrSnapshot) -> *mut DatabaseHandle {
         let number = crate::handles::new_number();
-        let open_database = OpenDatabase {
+        let open_database = RegisteredDatabase {
             number,
             base: RwLock::new(Some(base)),
             dependents: AtomicUsize::new(0),
@@ -100,19 +102,21 @@ impl OpenDatabase {
 
     fn wait_for_calls(&self) -> Result<RwLockWriteGuard<'_, Option<DatabaseOrSnapshot>>> {
         loop {
-            // A running call may wait for an open transaction, which is reason enough to refuse.
+            // The running call may wait for an open transaction. A database with an open
+            // transaction must not be closed.
             self.refuse_if_needed()?;
-            if let Some(base) = self.base.try_write_for(LOOK_AGAIN) {
+            if let Some(base) = self.base.try_write_for(CLOSE_CHECK_INTERVAL) {
                 return Ok(base);
             }
         }
     }
 
-    /// Pauses if a thread waits to close the database. Otherwise threads with many calls kept it
-    /// waiting for minutes, because calls do not queue after it: one call may run within another.
-    fn make_way(&self) {
+    /// Pauses if a thread waits to close the database. Calls do not queue after that thread,
+    /// because one call may run within another. Without this pause, threads with many calls kept
+    /// the closing thread waiting for minutes.
+    fn pause_for_closing(&self) {
         if self.closers.load(Ordering::Relaxed) > 0 {
-            std::thread::sleep(MAKE_WAY);
+            std::thread::sleep(CLOSING_PAUSE);
         }
     }
 
@@ -124,9 +128,10 @@ impl OpenDatabase {
         Ok(())
     }
 
-    /// Runs `run` with the database itself. Fails with `Invalid` for a snapshot.
+    /// Runs `run` with the database. Fails with `Invalid` for a snapshot.
     pub(crate) fn with_db<T>(&self, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
-        // One call may run within another: a thread that waits to close must not come between them.
+        // One call may run within another, so a thread that waits to close the database must not
+        // block the inner call.
         match &*self.base.read_recursive() {
             Some(DatabaseOrSnapshot::Db(db)) => run(db),
             Some(DatabaseOrSnapshot::Snapshot { .. }) => Err(invalid("a snapshot can only be read")),
@@ -134,15 +139,16 @@ impl OpenDatabase {
         }
     }
 
-    /// Returns the time by which records expire.
+    /// Returns the current time of the database's clock, by which records expire.
     pub(crate) fn now(&self) -> Result<UnixSeconds> {
         self.with_db(|db| Ok(db.database().now()))
     }
 }
 
 impl CloseBlocker {
-    /// Must be called while something else keeps the database open.
-    pub(crate) fn new(open_database: &Arc<OpenDatabase>) -> CloseBlocker {
+    /// Prevents the database from being closed. Must be called while a running call keeps the
+    /// database open.
+    pub(crate) fn new(open_database: &Arc<RegisteredDatabase>) -> CloseBlocker {
         open_database.dependents.fetch_add(1, Ordering::SeqCst);
         CloseBlocker(Arc::clone(open_database))
     }
@@ -162,7 +168,7 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the database was closed")
 }
 
-impl RecordsHandle for OpenDatabase {
+impl RecordsHandle for RegisteredDatabase {
     /// Runs `run` with this thread's transaction if it has one open.
     fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
         let base = self.base.read_recursive();
@@ -177,5 +183,5 @@ impl RecordsHandle for OpenDatabase {
     }
 }
 
-/// The database of a cursor or an iterator, which does not keep it open.
-pub(crate) type DatabaseScope = Arc<OpenDatabase>;
+/// The database of a cursor or an iterator. It can be closed while the cursor or iterator exists.
+pub(crate) type DatabaseScope = Arc<RegisteredDatabase>;

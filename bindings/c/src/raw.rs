@@ -1,18 +1,18 @@
-//! Memory that is shared with C: pointers of the caller, and memory for the caller, allocated by
-//! `malloc`.
+//! Translates memory that is shared with C: pointers of the caller, and memory for the caller,
+//! which is allocated by `malloc`.
 //!
-//! The caller promises (see include/todana.h) that a pointer that is not NULL points at a value of
-//! its type, with the stated length, and stays valid until the function returns; and that no thread
-//! writes there meanwhile. The fields are private, so that Rust code cannot create these values
-//! from nothing.
+//! The caller promises the following (see include/todana.h). A pointer that is not NULL points at a
+//! value of its type with the stated length. It stays valid until the function returns, and no
+//! thread writes to the value meanwhile. The fields are private, so that Rust code cannot create
+//! these values from nothing.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use todana::{Error, ErrorKind, Result};
 
-/// A run of bytes. As an argument, `data` may be NULL if `len` is 0. As a result that the caller
-/// frees, a NUL follows the bytes, which `len` does not count. Bytes that are only shown have no
-/// NUL. `data` is NULL if there is no result.
+/// A sequence of bytes. In an argument, `data` may be NULL if `len` is 0. In a result that the
+/// caller frees, a NUL follows the bytes and does not count for `len`. Bytes that are only shown
+/// have no NUL. `data` is NULL if there is no result.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Bytes {
@@ -20,7 +20,7 @@ pub struct Bytes {
     len: usize,
 }
 
-/// A list of byte runs. As a result it is a single allocation, bytes included:
+/// A list of byte sequences. A result is a single allocation that includes the bytes:
 /// todana_free(list.items).
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ pub struct BytesList {
     len: usize,
 }
 
-/// A list of numbers. As a result it is a single allocation: todana_free(numbers.items).
+/// A list of numbers. A result is a single allocation: todana_free(numbers.items).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NumberList {
@@ -47,7 +47,7 @@ pub struct CText(*const c_char);
 impl Bytes {
     pub(crate) const NONE: Bytes = Bytes { data: ptr::null(), len: 0 };
 
-    /// Returns true if the argument is missing, as distinct from empty.
+    /// Returns true if the argument is missing. An empty argument is not missing.
     pub(crate) fn is_null(&self) -> bool {
         self.data.is_null()
     }
@@ -64,12 +64,13 @@ impl Bytes {
         }
     }
 
-    /// Shows bytes that stay in place for as long as the function's description says.
+    /// Returns a view of bytes that stay in their place for as long as the description of the
+    /// function says.
     pub(crate) fn lend(bytes: &[u8]) -> Bytes {
         Bytes { data: bytes.as_ptr().cast(), len: bytes.len() }
     }
 
-    /// Returns a copy for the caller to free, with a NUL after it.
+    /// Returns a copy that the caller frees, followed by a NUL.
     pub(crate) fn give(bytes: &[u8]) -> Result<Bytes> {
         let copy = allocate(bytes.len().checked_add(1))?;
         // SAFETY: `copy` is new and has `bytes.len() + 1` bytes.
@@ -82,7 +83,7 @@ impl Bytes {
 }
 
 impl BytesList {
-    /// Returns the byte runs of the caller.
+    /// Returns the byte sequences of the caller.
     pub(crate) fn as_slices(&self) -> Result<Vec<&[u8]>> {
         match (self.items.is_null(), self.len) {
             (true, 0) => Ok(Vec::new()),
@@ -99,7 +100,7 @@ impl BytesList {
         }
     }
 
-    /// Returns a copy for the caller to free: the items, followed by their bytes, each with a NUL.
+    /// Returns a copy that the caller frees: the items, followed by their bytes, each with a NUL.
     /// `None` becomes NULL.
     pub(crate) fn give<B: AsRef<[u8]>>(all: &[Option<B>]) -> Result<BytesList> {
         let head = all.len().checked_mul(size_of::<Bytes>());
@@ -131,7 +132,7 @@ impl BytesList {
 }
 
 impl NumberList {
-    /// Returns a copy for the caller to free.
+    /// Returns a copy that the caller frees.
     pub(crate) fn give(numbers: &[usize]) -> Result<NumberList> {
         let items: *mut usize = allocate(numbers.len().checked_mul(size_of::<usize>()))?.cast();
         // SAFETY: the block is new, long enough, and aligned for numbers, as all memory of `malloc`
@@ -154,7 +155,7 @@ impl CText {
 }
 
 /// Frees bytes or a list that a function has returned. NULL is ignored. May be called at any time,
-/// also in a visitor.
+/// even by a visitor.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_free(memory: *const c_void) {
     // SAFETY: all memory given to the caller was allocated by `malloc`; the caller promises that

@@ -1,15 +1,15 @@
-//! Records by their keys: one, and several.
+//! Exports operations on one record or several records by their keys.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, TODANA_OTHER, answer, found, invalid};
 use crate::attributes::RecordAttributes;
-use crate::open_database::{self, DatabaseHandle, OpenDatabase};
+use crate::open_database::{self, DatabaseHandle, RegisteredDatabase};
 use crate::raw::{Bytes, BytesList};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use todana::{CompareOutcome, Records, Result, Ttl};
 
-/// Returns the value of a record, for the caller to free. TODANA_NONE: there is no record.
+/// Returns the value of a record. The caller frees it. TODANA_NONE: there is no record.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_get(
     db: *mut DatabaseHandle,
@@ -35,9 +35,9 @@ pub extern "C" fn todana_get(
     })
 }
 
-/// Returns a record with its attributes and its version, for todana_compare_and_set(). All places
-/// except `value` may be NULL. The first request for a version costs a write, because versions are
-/// created on demand.
+/// Returns a record with its attributes and its version, which todana_compare_and_set() needs. All
+/// pointers for results except `value` may be NULL. The first request for the version of a record
+/// costs a write, because versions are created on demand.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_get_with(
     db: *mut DatabaseHandle,
@@ -72,7 +72,7 @@ pub extern "C" fn todana_contains(db: *mut DatabaseHandle, key: Bytes) -> c_int 
     answer(|| with(db, |open_database| open_database.contains(key.as_slice()?)).map(found))
 }
 
-/// Stores a record, replacing any other. It does not expire.
+/// Stores a record that does not expire. Replaces an existing record.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_set(db: *mut DatabaseHandle, key: Bytes, value: Bytes) -> c_int {
     answer(|| {
@@ -80,7 +80,7 @@ pub extern "C" fn todana_set(db: *mut DatabaseHandle, key: Bytes, value: Bytes) 
     })
 }
 
-/// Stores a record with attributes. NULL: no attributes.
+/// Stores a record with attributes. NULL: the record has no attributes.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_set_with(
     db: *mut DatabaseHandle,
@@ -88,10 +88,11 @@ pub extern "C" fn todana_set_with(
     value: Bytes,
     attributes: Option<&RecordAttributes>,
 ) -> c_int {
-    store(db, key, value, attributes, OpenDatabase::set_with, |()| TODANA_OK)
+    store(db, key, value, attributes, RegisteredDatabase::set_with, |()| TODANA_OK)
 }
 
-/// Stores a record if there is none. TODANA_OTHER: there is one. `attributes` may be NULL.
+/// Stores a record if there is none. TODANA_OTHER: there is already a record. `attributes` may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_add(
     db: *mut DatabaseHandle,
@@ -99,18 +100,12 @@ pub extern "C" fn todana_add(
     value: Bytes,
     attributes: Option<&RecordAttributes>,
 ) -> c_int {
-    store(
-        db,
-        key,
-        value,
-        attributes,
-        OpenDatabase::add_with,
-        |is_new| if is_new { TODANA_OK } else { TODANA_OTHER },
-    )
+    store(db, key, value, attributes, RegisteredDatabase::add_with, |is_new| {
+        if is_new { TODANA_OK } else { TODANA_OTHER }
+    })
 }
 
-/// Replaces a record, its attributes included. TODANA_NONE: there is no record. `attributes` may be
-/// NULL.
+/// Replaces a record and its attributes. TODANA_NONE: there is no record. `attributes` may be NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_replace(
     db: *mut DatabaseHandle,
@@ -118,7 +113,7 @@ pub extern "C" fn todana_replace(
     value: Bytes,
     attributes: Option<&RecordAttributes>,
 ) -> c_int {
-    store(db, key, value, attributes, OpenDatabase::replace_with, found)
+    store(db, key, value, attributes, RegisteredDatabase::replace_with, found)
 }
 
 /// Appends a piece to a value, or creates the record.
@@ -138,9 +133,9 @@ pub extern "C" fn todana_prepend(db: *mut DatabaseHandle, key: Bytes, piece: Byt
     })
 }
 
-/// Adds to a decimal number and reports the sum (unless `sum` is NULL). Without a record, the
-/// result is `*initial`, to which nothing is added; if `initial` is NULL: TODANA_NONE.
-/// TODANA_INVALID: the value is not a number, or the sum exceeds the range of 64 bits.
+/// Adds to a decimal number. Stores the sum in `sum`, unless it is NULL. If there is no record,
+/// stores `*initial` and adds nothing to it. TODANA_NONE: there is no record, and `initial` is
+/// NULL. TODANA_INVALID: the value is not a number, or the sum exceeds the range of 64 bits.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_increment(
     db: *mut DatabaseHandle,
@@ -154,9 +149,9 @@ pub extern "C" fn todana_increment(
     })
 }
 
-/// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant
-/// first, and reports the sum (unless `sum` is NULL). Without a record, adds to `origin`. INT64_MAX
-/// as `origin` stores `delta` itself, whatever the number was; INT64_MIN requires a record:
+/// Adds to a number in the form of Kyoto Cabinet and Kyoto Tycoon: 8 bytes, the most significant
+/// first. Stores the sum in `sum`, unless it is NULL. If there is no record, adds to `origin`. If
+/// `origin` is INT64_MAX, stores `delta` itself. If `origin` is INT64_MIN, there must be a record:
 /// TODANA_NONE. Keeps the attributes. TODANA_INVALID: the value is not 8 bytes long, or the sum
 /// exceeds the range of 64 bits.
 #[unsafe(no_mangle)]
@@ -172,8 +167,8 @@ pub extern "C" fn todana_increment_binary(
     })
 }
 
-/// Does the same for a number with a fraction, in 16 bytes. INFINITY and -INFINITY as `origin` have
-/// those meanings.
+/// Does the same as todana_increment_binary() for a number with a fraction, which has 16 bytes.
+/// INFINITY corresponds to INT64_MAX, and -INFINITY to INT64_MIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_increment_double(
     db: *mut DatabaseHandle,
@@ -209,8 +204,8 @@ pub extern "C" fn todana_compare_and_set(
     })
 }
 
-/// Replaces a record by `*to` (NULL: removes it) if its value is `*from` (NULL: if there is none).
-/// TODANA_OTHER: the value differs. Keeps the attributes.
+/// Replaces a record by `*to` if its value is `*from`. If `to` is NULL, removes the record. If
+/// `from` is NULL, there must be no record. TODANA_OTHER: the value differs. Keeps the attributes.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_compare_and_swap(
     db: *mut DatabaseHandle,
@@ -225,13 +220,14 @@ pub extern "C" fn todana_compare_and_swap(
     })
 }
 
-/// Removes a record. TODANA_NONE: there is none.
+/// Removes a record. TODANA_NONE: there is no record.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_remove(db: *mut DatabaseHandle, key: Bytes) -> c_int {
     answer(|| with(db, |open_database| open_database.remove(key.as_slice()?)).map(found))
 }
 
-/// Removes a record and returns its value, for the caller to free. TODANA_NONE: there is none.
+/// Removes a record and returns its value. The caller frees the value. TODANA_NONE: there is no
+/// record.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_seize(
     db: *mut DatabaseHandle,
@@ -261,8 +257,9 @@ pub extern "C" fn todana_touch(
 }
 
 /// Returns the values of several records, in the order of the keys. The caller frees them:
-/// todana_free(values.items). `data` is NULL where there is no record. If one record cannot be
-/// read, nothing is returned and todana_message() names its key; todana_get() can read the others.
+/// todana_free(values.items). `data` is NULL where there is no record. If a record cannot be read,
+/// returns nothing; todana_message() then names its key, and todana_get() can read the other
+/// records.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_get_many(
     db: *mut DatabaseHandle,
@@ -277,7 +274,7 @@ pub extern "C" fn todana_get_many(
     })
 }
 
-/// Stores several records, one after another; within a transaction, all at once. There must be as
+/// Stores several records, one after another, or all at once within a transaction. There must be as
 /// many values as keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_set_many(db: *mut DatabaseHandle, keys: BytesList, values: BytesList) -> c_int {
@@ -291,7 +288,7 @@ pub extern "C" fn todana_set_many(db: *mut DatabaseHandle, keys: BytesList, valu
     })
 }
 
-/// Removes several records and reports how many there were (unless `removed` is NULL).
+/// Removes several records. Stores the number of removed records in `removed`, unless it is NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_remove_many(
     db: *mut DatabaseHandle,
@@ -304,17 +301,17 @@ pub extern "C" fn todana_remove_many(
     })
 }
 
-fn with<T>(db: *mut DatabaseHandle, run: impl FnOnce(&OpenDatabase) -> Result<T>) -> Result<T> {
+fn with<T>(db: *mut DatabaseHandle, run: impl FnOnce(&RegisteredDatabase) -> Result<T>) -> Result<T> {
     open_database::with(db, |open_database| run(open_database))
 }
 
-/// Adds to a number. Returns `TODANA_NONE` if there is no record and `is_required` is set.
+/// Adds to a number. Returns `TODANA_NONE` if there is no record and `is_required` is true.
 fn add<T>(
     db: *mut DatabaseHandle,
     key: Bytes,
     is_required: bool,
     sum: Option<&mut MaybeUninit<T>>,
-    add: impl FnOnce(&OpenDatabase, &[u8]) -> Result<T>,
+    add: impl FnOnce(&RegisteredDatabase, &[u8]) -> Result<T>,
 ) -> c_int {
     answer(|| {
         with(db, |open_database| {
@@ -337,7 +334,7 @@ fn store<T>(
     key: Bytes,
     value: Bytes,
     attributes: Option<&RecordAttributes>,
-    store: impl FnOnce(&OpenDatabase, &[u8], &[u8], Ttl, u32) -> Result<T>,
+    store: impl FnOnce(&RegisteredDatabase, &[u8], &[u8], Ttl, u32) -> Result<T>,
     code: impl FnOnce(T) -> c_int,
 ) -> c_int {
     answer(|| {

@@ -1,4 +1,4 @@
-//! Kyoto Cabinet's snapshots (.kcss) of a database, as files and as streams.
+//! Exports Kyoto Cabinet's snapshots (.kcss) of a database, as files and as streams.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_OK, answer, invalid, visiting};
@@ -12,21 +12,21 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use todana::{DumpedValues, Result};
 
-/// Plain values, as Kyoto Cabinet writes them.
+/// Values without expiry, as Kyoto Cabinet writes them.
 pub const TODANA_BARE: c_int = 0;
-/// Five bytes before each value hold its expiry, as Kyoto Tycoon writes them.
+/// Values with their expiry in five bytes before them, as Kyoto Tycoon writes them.
 pub const TODANA_TIMED: c_int = 1;
 
-/// Receives the next piece of a stream, and returns 0 to continue. Must not call the library.
+/// Receives the next piece of a stream and returns 0 to continue. Must not call the library.
 pub type StreamSink = Option<extern "C" fn(context: *mut c_void, piece: Bytes) -> c_int>;
 
-/// Writes at most `room` bytes of a stream to `piece`, and returns their number: 0 at the end, a
+/// Writes up to `room` bytes of a stream to `piece` and returns their number: 0 at the end, or a
 /// negative number on failure. Must not call the library.
 pub type StreamSource = Option<extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize>;
 
 /// Writes all records, as of one moment, to a file in the format of Kyoto Cabinet's snapshots.
-/// Reports their number (unless `dumped` is NULL). `values`: TODANA_BARE or TODANA_TIMED. A file of
-/// this name is replaced once the snapshot is complete and on disk.
+/// Stores their number in `dumped`, unless it is NULL. `values`: TODANA_BARE or TODANA_TIMED.
+/// Replaces an existing file after the snapshot is complete and on disk.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_dump_snapshot(
     db: *mut DatabaseHandle,
@@ -41,9 +41,9 @@ pub extern "C" fn todana_dump_snapshot(
     })
 }
 
-/// Stores the records of such a file, replacing existing ones. Reports their number (unless
-/// `loaded` is NULL). Skips expired records. TODANA_CORRUPT: the file is damaged or incomplete; the
-/// message names the place, and nothing is stored.
+/// Stores the records of a snapshot file, and replaces existing records. Stores their number in
+/// `loaded`, unless it is NULL. Skips expired records. TODANA_CORRUPT: the file is damaged or
+/// incomplete. The message names the place, and nothing is stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_load_snapshot(
     db: *mut DatabaseHandle,
@@ -58,8 +58,8 @@ pub extern "C" fn todana_load_snapshot(
     })
 }
 
-/// Does the same as todana_dump_snapshot(), to a stream. TODANA_UNAVAILABLE: `sink` did not return
-/// 0.
+/// Writes a snapshot like todana_dump_snapshot(), but to a stream. TODANA_UNAVAILABLE: `sink` did
+/// not return 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_stream_snapshot(
     db: *mut DatabaseHandle,
@@ -75,8 +75,8 @@ pub extern "C" fn todana_stream_snapshot(
     })
 }
 
-/// Does the same as todana_load_snapshot(), from a stream. If the stream is damaged or fails, the
-/// records before that place are stored.
+/// Stores the records of a snapshot like todana_load_snapshot(), but from a stream. If the stream
+/// is damaged or fails, the records before that place are stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_take_snapshot(
     db: *mut DatabaseHandle,

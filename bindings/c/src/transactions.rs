@@ -1,8 +1,9 @@
-//! The transactions of this thread, each kept until it commits, aborts or the thread ends.
+//! Exports the transactions of threads. A transaction is kept until it commits or aborts, or until
+//! its thread ends.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{TODANA_OK, answer, invalid};
-use crate::open_database::{self, CloseBlocker, DatabaseHandle, OpenDatabase};
+use crate::open_database::{self, CloseBlocker, DatabaseHandle, RegisteredDatabase};
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
@@ -11,7 +12,8 @@ use todana::{Error, ErrorKind, Records, Result, Transaction};
 
 pub(crate) struct ThreadTransaction {
     transaction: Transaction<'static>,
-    /// Dropped last: the database must stay open until then.
+    /// The database of the transaction. This field is dropped last, because the database must stay
+    /// open until then.
     open_database: CloseBlocker,
 }
 
@@ -22,26 +24,27 @@ impl ThreadTransaction {
 }
 
 thread_local! {
-    /// At most one for each database; rarely more than one.
+    /// The open transactions of this thread. There is at most one for each database, and rarely
+    /// more than one.
     static OPEN: RefCell<Vec<Rc<ThreadTransaction>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Returns the transaction of this database that this thread has open.
 pub(crate) fn of_this_thread(number: usize) -> Option<Rc<ThreadTransaction>> {
-    // A thread that is about to end has none.
+    // A thread that is about to end has no transactions any more.
     OPEN.try_with(|open| open.borrow().iter().find(|own| own.open_database.number() == number).cloned())
         .ok()
         .flatten()
 }
 
-/// Begins a transaction, once no other thread has one open. From now on all calls of this thread
-/// with the database belong to it, until todana_commit() or todana_abort(). Other threads read the
-/// records of before, and wait before they write. A thread that ends aborts its transaction.
-/// TODANA_BUSY: this thread has one open already.
+/// Begins a transaction after no other thread has an open transaction. All calls of this thread
+/// with the database then belong to the transaction, until todana_commit() or todana_abort(). Other
+/// threads read the old records, and must wait before they write. A thread that ends aborts its
+/// transaction. TODANA_BUSY: this thread already has an open transaction.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_begin(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
-        open_database::with(db, |open_database: &Arc<OpenDatabase>| {
+        open_database::with(db, |open_database: &Arc<RegisteredDatabase>| {
             open_database.with_db(|db| {
                 let transaction = db.begin_owned()?;
                 keep(Rc::new(ThreadTransaction {
@@ -54,8 +57,8 @@ pub extern "C" fn todana_begin(db: *mut DatabaseHandle) -> c_int {
     })
 }
 
-/// Applies all changes of this thread's transaction at once, or none if it fails. In either case
-/// the transaction is over.
+/// Applies all changes of this thread's transaction at once, or none of them if the call fails. The
+/// transaction has ended in both cases.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_commit(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
@@ -76,7 +79,7 @@ pub extern "C" fn todana_abort(db: *mut DatabaseHandle) -> c_int {
     })
 }
 
-/// Aborts this thread's transaction, if it has one open.
+/// Aborts the open transaction of this thread, if there is one.
 pub(crate) fn abort_own(number: usize) {
     drop(take(number));
 }
@@ -95,7 +98,7 @@ fn take(number: usize) -> Result<ThreadTransaction> {
     })
 }
 
-/// Keeps a transaction for this thread. Aborts it if the thread is about to end.
+/// Stores a transaction for this thread. Aborts it if the thread is about to end.
 fn keep(own: Rc<ThreadTransaction>) -> Result<()> {
     OPEN.try_with(|open| open.borrow_mut().push(own))
         .map_err(|_| invalid("the thread ends: it keeps no transaction open"))

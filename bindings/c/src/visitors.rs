@@ -1,9 +1,9 @@
-//! Visitors: functions of the caller that receive records and decide about changes.
+//! Exports visitors: functions of the caller that receive records and decide on changes.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{ResultPlace, TODANA_OK, answer, found, invalid, visiting};
 use crate::attributes::{RecordAttributes, ShownRecord};
-use crate::open_database::{self, DatabaseHandle, OpenDatabase};
+use crate::open_database::{self, DatabaseHandle, RegisteredDatabase};
 use crate::raw::{Bytes, BytesList};
 use crate::transactions;
 use std::ffi::{c_int, c_void};
@@ -19,18 +19,18 @@ pub const TODANA_PUT_WITH: c_int = 2;
 /// Removes the record.
 pub const TODANA_REMOVE: c_int = 3;
 
-/// The change that a visitor wants. It is copied when the visitor returns.
+/// The change that a visitor requests. The library copies it when the visitor returns.
 #[repr(C)]
 pub struct RecordChange {
     value: Bytes,
     attributes: RecordAttributes,
 }
 
-/// Receives a record. todana_each() continues while it returns 0.
+/// Receives a record. todana_each() continues while the function returns 0.
 pub type ViewFunction = Option<extern "C" fn(context: *mut c_void, record: &ShownRecord) -> c_int>;
 
-/// Receives a record, or NULL if there is none. Returns TODANA_KEEP, TODANA_PUT, TODANA_PUT_WITH or
-/// TODANA_REMOVE.
+/// Receives a record, or NULL if there is no record. Returns TODANA_KEEP, TODANA_PUT,
+/// TODANA_PUT_WITH or TODANA_REMOVE.
 pub type VisitFunction = Option<
     extern "C" fn(
         context: *mut c_void,
@@ -40,8 +40,8 @@ pub type VisitFunction = Option<
     ) -> c_int,
 >;
 
-/// Shows a record in place, without a copy. `see` runs under a lock: it must be brief, and all
-/// calls of the library except todana_free() fail with TODANA_BUSY. Its result is ignored.
+/// Shows a record in its place, without a copy. `see` runs under a lock: it must be brief, and all
+/// calls of the library except todana_free() fail with TODANA_BUSY. The result of `see` is ignored.
 /// TODANA_NONE: there is no record.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_view(
@@ -82,7 +82,7 @@ pub extern "C" fn todana_update(
 
 /// Runs `visit` on each of several records and applies all decisions at once: other threads see all
 /// changes or none. An error discards all changes, unless they belong to an open transaction of
-/// this thread. The rules of todana_update() hold for `visit`.
+/// this thread. `visit` must obey the rules of todana_update().
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_update_many(
     db: *mut DatabaseHandle,
@@ -108,10 +108,10 @@ pub extern "C" fn todana_update_many(
     })
 }
 
-/// Runs `visit` on every record and applies each decision atomically. Reports the number of changed
-/// records (unless `changed` is NULL). Records that are added meanwhile may be visited or not.
-/// After an error the earlier changes stay, unless this thread has an open transaction and aborts
-/// it. The rules of todana_update() hold for `visit`.
+/// Runs `visit` on every record and applies each decision atomically. Stores the number of changed
+/// records in `changed`, unless it is NULL. Records that are added meanwhile may or may not be
+/// visited. After an error the earlier changes stay, unless this thread has an open transaction and
+/// aborts it. `visit` must obey the rules of todana_update().
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_update_each(
     db: *mut DatabaseHandle,
@@ -143,7 +143,7 @@ type RequiredVisitFunction = extern "C" fn(
 struct CVisitor<'h> {
     visit: RequiredVisitFunction,
     context: *mut c_void,
-    open_database: &'h OpenDatabase,
+    open_database: &'h RegisteredDatabase,
 }
 
 impl CVisitor<'_> {
@@ -154,21 +154,21 @@ impl CVisitor<'_> {
                 Ok(update) => (update, Ok(())),
                 Err(error) => (UpdateAction::Keep, Err(error)),
             };
-            // Only the last run counts.
+            // If the visitor ran more than once, only the last run counts.
             outcome = of_this_run;
             update
         })?;
         outcome
     }
 
-    /// Does the same for a record that may have been removed meanwhile. Returns true if it was
-    /// changed.
+    /// Runs `visit` on a record that may have been removed meanwhile. Returns true if the record
+    /// was changed.
     fn update_existing(&self, key: &[u8]) -> Result<bool> {
         let mut outcome = Ok(false);
         self.open_database.update(key, &mut |record| {
             let decided = record.map_or(Ok(UpdateAction::Keep), |record| self.run(key, Some(record)));
             let update = decided.as_ref().map_or(UpdateAction::Keep, Clone::clone);
-            // Only the last run counts.
+            // If the visitor ran more than once, only the last run counts.
             outcome = decided.map(|update| update != UpdateAction::Keep);
             update
         })?;
@@ -189,7 +189,8 @@ impl CVisitor<'_> {
             TODANA_PUT_WITH => UpdateAction::Record(OwnedRecord {
                 value: change.value.as_slice()?.to_vec(),
                 flags: change.attributes.flags(),
-                // Counts from now, because the update may have waited for a transaction.
+                // The seconds count from now and not from the call, because the update may have
+                // waited for a transaction.
                 expiry: change.attributes.expiry(self.open_database.now()?)?,
                 version: 0,
             }),

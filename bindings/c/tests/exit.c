@@ -1,5 +1,5 @@
-// Where a process ends, its databases can still be written and closed: in functions given to atexit(), and so in static destructors of C++.
-// What the main thread kept for itself is gone by then.
+// While a process ends, its databases can still be written and closed: in functions given to
+// atexit(), and so in static destructors of C++. The main thread's thread-local data is gone then.
 // Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 static const char *folder;
 static todana_db *open_ones[KINDS];
 
-// Not exit(), which must not be called while the process ends.
+// A failure calls _exit(), because exit() must not be called while the process ends.
 #define CHECK(what)                                                                                \
   do {                                                                                             \
     if (!(what)) {                                                                                 \
@@ -58,7 +58,7 @@ static void closes(void) {
     CHECK(has(db, "early", "1") && has(db, "open", NULL));
     CHECK(todana_set(db, S("late"), S("2")) == TODANA_OK && has(db, "late", "2"));
     CHECK(todana_update_many(db, both, put_late, NULL) == TODANA_OK);
-    // Nobody would end it.
+    // No other code would end this transaction.
     CHECK(todana_begin(db) == TODANA_INVALID && strlen(todana_message()) > 0);
     CHECK(todana_commit(db) == TODANA_INVALID);
     CHECK(todana_close(db) == TODANA_OK && todana_close(db) == TODANA_CLOSED);

@@ -1,5 +1,5 @@
-// A process that is killed loses nothing that todana_set() has returned for, though nothing was synced.
-// It lost all that it had gathered in its memory for the next sync: up to --sync, or sync_ms, of writes.
+// A killed process loses no write for which todana_set() has returned, even if nothing was synced.
+// Earlier versions lost all writes since the last sync, up to --sync or sync_ms.
 // Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
 #include <signal.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static todana_db *opened(int kind) {
   todana_options options = {0};
   todana_db *db = NULL;
   snprintf(name, sizeof name, names[kind], folder);
-  // An hour: nothing is synced while it runs.
+  // An hour, so that nothing is synced during the test.
   options.sync = TODANA_SYNC_EVERY;
   options.sync_ms = 3600 * 1000;
   if (data_dirs[kind]) {
@@ -46,7 +46,7 @@ static void text_of(char text[64], const char *what, unsigned long number) {
   snprintf(text, 64, "%s %lu", what, number);
 }
 
-// Writes one record after another, and says after each how many there are, until it is killed.
+// Writes records until it is killed, and reports the number of records after each.
 static void writes_on(int kind, unsigned long from, int says) {
   todana_db *db = opened(kind);
   for (unsigned long number = from + 1;; number++) {
@@ -54,7 +54,7 @@ static void writes_on(int kind, unsigned long from, int says) {
     text_of(key, "key", number);
     text_of(value, "value", number);
     CHECK(todana_set(db, S(key), S(value)) == TODANA_OK);
-    // Fails once nobody listens any more.
+    // Fails once the parent no longer reads.
     if (write(says, &number, sizeof number) != sizeof number) exit(1);
   }
 }
@@ -71,7 +71,7 @@ static int has(todana_db *db, unsigned long number) {
   return 1;
 }
 
-// Kills a process in the middle of its writes; returns how many writes are there then.
+// Kills a process during its writes and returns the number of acknowledged writes.
 static unsigned long killed_once(int kind, unsigned long from, unsigned long wanted) {
   int pipe_ends[2], status = -1;
   unsigned long said = from;
@@ -92,7 +92,7 @@ static unsigned long killed_once(int kind, unsigned long from, unsigned long wan
 
   todana_db *db = opened(kind);
   for (unsigned long number = 1; number <= said; number++) CHECK(has(db, number));
-  // The one that it was about when it was killed is there or not; no other one is.
+  // The write in progress at the kill may be stored; no later record may exist.
   said += has(db, said + 1);
   uint64_t count = 0;
   CHECK(todana_count(db, &count) == TODANA_OK && count == said && todana_close(db) == TODANA_OK);

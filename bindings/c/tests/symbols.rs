@@ -1,11 +1,12 @@
-//! The header and the library name the same functions. (The C programs beside this file are run by
-//! `cargo xtask test`.)
+//! Tests that the header and the library name the same functions. `cargo xtask test` runs the C
+//! programs beside this file.
 
 use std::collections::BTreeSet;
 
 const HEADER: &str = include_str!("../include/todana.h");
 
-/// The names that stand before a parenthesis at the beginning of a declaration.
+/// Returns the functions that the header declares: the names before a parenthesis at the beginning
+/// of a declaration.
 fn declared() -> BTreeSet<&'static str> {
     let lines = HEADER.lines().filter(|line| !line.starts_with("//") && !line.starts_with("static"));
     let names = lines.filter_map(|line| {
@@ -16,7 +17,7 @@ fn declared() -> BTreeSet<&'static str> {
     names.collect()
 }
 
-/// The functions that the sources export.
+/// Returns the functions that the sources export.
 fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
@@ -38,7 +39,7 @@ fn header_declares_all_exported_functions() {
 
 #[test]
 fn library_exports_all_declared_functions() {
-    // Beside the test, or one folder above.
+    // The library is beside the test program, or one folder above it.
     let test = std::env::current_exe().expect("a test has a path");
     let places = test.ancestors().skip(1).take(2).map(|folder| folder.join("libtodana_c.so"));
     let Some(library) = places.filter_map(|place| std::fs::read(place).ok()).next() else {

@@ -1,4 +1,4 @@
-// What the functions of the C library promise: on bytes, on codes, and on what goes wrong.
+// Tests the functions of the C library: their bytes, their codes, and their errors.
 // Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
 #include <math.h>
 #include <pthread.h>
@@ -32,7 +32,7 @@ static todana_db *opened(const char *name) {
   return db;
 }
 
-// Whether a record has this value; NULL: whether there is none.
+// Returns true if a record has this value, or for NULL if the record does not exist.
 static int has(todana_db *db, const char *key, const char *value) {
   todana_bytes found;
   int code = todana_get(db, S(key), &found);
@@ -52,7 +52,7 @@ static void values_are_bytes(void) {
   todana_bytes value;
   CHECK(todana_set(db, todana_span("a\0b", 3), todana_span("\0\xff\n", 3)) == TODANA_OK);
   CHECK(todana_get(db, todana_span("a\0b", 3), &value) == TODANA_OK);
-  CHECK(value.len == 3 && memcmp(value.data, "\0\xff\n", 4) == 0); // and a NUL behind it
+  CHECK(value.len == 3 && memcmp(value.data, "\0\xff\n", 4) == 0); // followed by a NUL
   todana_free(value.data);
   CHECK(todana_contains(db, S("a")) == TODANA_NONE);
   CHECK(todana_set(db, S(""), todana_span(NULL, 0)) == TODANA_OK);
@@ -191,7 +191,7 @@ static void ranges_go_both_ways(void) {
   CHECK(todana_iterate(hash, &range, &iterator) == TODANA_INVALID);
   CHECK(todana_is_ordered(db) == TODANA_OK && todana_is_ordered(hash) == TODANA_NONE);
 
-  // An iterator and a cursor of a database that has been closed.
+  // An iterator and a cursor of a closed database.
   todana_cursor *cursor;
   CHECK(todana_iterate(db, NULL, &iterator) == TODANA_OK && todana_cursor_open(db, &cursor) == TODANA_OK);
   CHECK(todana_close(db) == TODANA_OK && todana_close(hash) == TODANA_OK);
@@ -307,12 +307,12 @@ static void transactions_are_whole_and_of_their_thread(void) {
   CHECK(todana_commit(db) == TODANA_OK && has(db, "a", "before!"));
   CHECK(todana_cursor_close(cursor) == TODANA_OK);
 
-  // A thread that ends aborts what it has left open, and others go on.
+  // The end of a thread aborts its open transaction, and other threads continue.
   CHECK(in_thread(leaves_it_open, db) == db);
   CHECK(has(db, "left", "open") && todana_set(db, S("b"), S("2")) == TODANA_OK);
   CHECK(todana_count(db, &count) == TODANA_OK && count == 3);
 
-  // Closing aborts.
+  // Closing aborts the transaction.
   CHECK(todana_begin(db) == TODANA_OK && todana_set(db, S("c"), S("3")) == TODANA_OK);
   CHECK(todana_close(db) == TODANA_OK && todana_commit(db) == TODANA_CLOSED);
 }
@@ -368,7 +368,8 @@ static void seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction(voi
   CHECK(todana_close(held.db) == TODANA_OK);
 }
 
-// It would wait for ever: the call ends only once the close has been answered.
+// Closing must fail while another thread is in a transaction, because that transaction ends only
+// after the close has returned. Earlier versions waited forever.
 static void who_cannot_close_is_told_so_while_others_are_in_a_call(void) {
   struct held held = {.db = opened("mem:hash")};
   pthread_t thread;
@@ -428,7 +429,7 @@ static void databases_travel(void) {
   CHECK(todana_close(db) == TODANA_OK && todana_open("mem:hash", &options, &db) == TODANA_OK);
   CHECK(has(db, "a", "1\t2"));
   CHECK(todana_copy(db, place, &count) == TODANA_OK && count == 2);
-  CHECK(todana_copy(db, place, NULL) == TODANA_INVALID && says("is there already"));
+  CHECK(todana_copy(db, place, NULL) == TODANA_INVALID && says("exists already"));
   copy = opened(place);
   CHECK(has(copy, "b", "3") && todana_open(place, NULL, &(todana_db *){NULL}) == TODANA_BUSY);
   CHECK(todana_merge(other, copy, TODANA_MERGE_SET, &count) == TODANA_OK && count == 2);
@@ -493,14 +494,14 @@ static void what_is_wrong_is_said(void) {
   CHECK(todana_set(db, todana_span("a", SIZE_MAX), S("v")) == TODANA_INVALID);
   CHECK(todana_set(db, todana_string(NULL), S("v")) == TODANA_OK); // no bytes
 
-  // A key that is too long, and one that the tree on disk cannot hold: nothing is stored.
+  // A key that is too long, and one that the tree on disk cannot hold, are refused.
   size_t len = ((size_t)1 << 28) + 1;
   char *key = calloc(1, len);
-  CHECK(key && todana_set(db, todana_span(key, len), S("v")) == TODANA_INVALID && says("longer"));
+  CHECK(key && todana_set(db, todana_span(key, len), S("v")) == TODANA_INVALID && says("too long for this database"));
   CHECK(todana_contains(db, todana_span(key, len)) != TODANA_OK);
   free(key);
 
-  // Small limits, where nothing may go.
+  // With small limits and no eviction, stores are refused.
   todana_db *small;
   memset(&options, 0, sizeof options);
   options.memory_max = 4 << 20;
@@ -511,7 +512,7 @@ static void what_is_wrong_is_said(void) {
   free(large);
   CHECK(todana_close(small) == TODANA_OK);
 
-  // What was closed, or never open.
+  // Objects that are closed or were never open.
   CHECK(todana_close(db) == TODANA_OK && todana_close(db) == TODANA_CLOSED && says("closed"));
   CHECK(todana_get(db, S("a"), &value) == TODANA_CLOSED && todana_begin(db) == TODANA_CLOSED);
   CHECK(todana_set((todana_db *)&value, S("a"), S("b")) == TODANA_CLOSED);
@@ -545,7 +546,7 @@ static void threads_share_a_handle(void) {
   void *result;
   for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, counts, &shared) == 0);
   for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
-  // The first one made it 0.
+  // The first call created the number as 0.
   CHECK(has(shared.db, "n", "19999"));
   for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, writes_until_it_is_closed, shared.db) == 0);
   while (todana_contains(shared.db, S("k")) != TODANA_OK) {}
@@ -560,14 +561,14 @@ struct tally {
   char seen[256];
 };
 
-// Emits the first letter of each key with its value; "x" stands for what ends it all.
+// Emits the first letter of each key with its value. The key "x" ends the job.
 static int initials(void *context, const todana_record *record, todana_emitter *emitter) {
   struct tally *tally = context;
   CHECK(pthread_mutex_lock(&tally->lock) == 0);
   tally->mapped++;
   CHECK(pthread_mutex_unlock(&tally->lock) == 0);
   if (is(record->value, "x")) return 7;
-  CHECK(has(tally->db, "a1", "1")); // the library may be called
+  CHECK(has(tally->db, "a1", "1")); // calls of the library are allowed here
   CHECK(todana_emit(emitter, todana_span(NULL, 3), S("v")) == TODANA_INVALID);
   CHECK(todana_emit(NULL, S("k"), S("v")) == TODANA_INVALID);
   CHECK(todana_emit(emitter, todana_span(record->key.data, 1), record->value) == TODANA_OK);
@@ -619,7 +620,7 @@ static void map_reduce_goes_over_all_records(void) {
   CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_OK);
   CHECK(tally.mapped == 20000 && strcmp(tally.seen, expected) == 0);
 
-  // In little memory it goes to disk, or is combined.
+  // With little memory, pairs go to disk or are combined.
   for (int combines = 0; combines <= 1; combines++) {
     work.threads = 3, work.memory_max = 1, work.temp_dir = folder;
     work.combine = combines ? into_one : NULL;
@@ -665,7 +666,7 @@ static void numbers_are_those_of_kyoto_cabinet(void) {
   CHECK(has(db, "x", "word") && todana_close(db) == TODANA_OK);
 }
 
-// Doubles a value of one byte, removes what begins with r, and is not allowed for x.
+// Doubles a value of one byte, removes a record whose key begins with r, and fails for x.
 static int edit(void *context, todana_bytes key, const todana_record *record, todana_change *change) {
   static char twice[2];
   const char *value;
@@ -751,7 +752,7 @@ static void snapshots_are_those_of_kyoto_cabinet(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
-// Kyoto Cabinet's comparators: keys in the order of their numbers.
+// Like Kyoto Cabinet's comparators: keys in the order of their numbers.
 static void keys_have_other_orders(void) {
   todana_db *db = opened("mem:tree");
   const char *keys[] = {"10", "9", "-1", "9.5"}, *sorted[] = {"-1", "9", "9.5", "10"};
@@ -780,7 +781,8 @@ static void keys_have_other_orders(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
-// Kyoto Cabinet's OREADER: one process had a database on disk open, be it for reading.
+// Kyoto Cabinet's OREADER. Earlier versions allowed only one process to open a database on disk,
+// even for reading.
 static void readers_share_what_no_writer_has(void) {
   todana_options reading = {.reads_only = 1};
   const char *name = path("read.tree");

@@ -1,16 +1,19 @@
-"""How many gets and sets a second does a program get through, beside what Python programs use otherwise?
+"""How many gets and sets per second does Todana reach, compared with other stores for Python?
 
     python3 bindings/python/benches/rivals.py [--records 100000] [--rounds 5] [--only NAME ...]
 
-All do the same in one run, taking turns: set every record, one by one, close (what is on disk: everything handed to the system, not
-waited for by an fsync for each record), open again, get every record in another order, overwrite every one in a third. Keys of 16
-bytes, values of 100 random ones. Times are of the processor, all threads, in user and kernel mode; so a busy machine matters less.
+All stores do the same in one run, in turns: set every record, one by one; close (data on disk is
+handed to the system, without an fsync per record); open again; get every record in another order;
+overwrite every record in a third order. Keys have 16 bytes, values 100 random bytes. Times are
+processor times of all threads in user and kernel mode, so that a busy machine matters less.
 
-    todana mem:hash, mem:tree      in memory: the only ones that lose everything at the end; they are set and read without being closed
+    todana mem:hash, mem:tree      in memory: the only stores that lose everything at the end; not
+                                   closed between setting and reading
     todana disk.hash, disk.tree    on disk within a second of the write (sync=1, the default)
-    dbm.gnu, shelve on it          on disk when the kernel likes (mode "n", no "s"); shelve pickles the values
-    diskcache                      SQLite with a write-ahead log, synchronous=NORMAL, as it comes
-    dict                           what Python's own costs, for scale
+    dbm.gnu, shelve on it          on disk when the kernel writes it (mode "n", no "s"); shelve pickles
+                                   the values
+    diskcache                      SQLite with a write-ahead log, synchronous=NORMAL, its default
+    dict                           the cost of Python's own dict, for scale
 """
 
 import argparse
@@ -88,7 +91,7 @@ def measured(run):
 
 
 def session(subject, keys, values, seed):
-    """Processor time of each step."""
+    """Returns the processor time of each step."""
     times = {}
     # shelve's keys are str.
     if isinstance(subject, Shelve):

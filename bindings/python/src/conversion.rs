@@ -1,4 +1,4 @@
-//! Conversion of keys, values and times between Python and the library.
+//! Converts keys, values and times between Python and the library.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -6,8 +6,8 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
 use std::borrow::Cow;
 use todana_core::Ttl;
 
-/// Longer values are copied before they become Python objects. Python's own allocation then zeroes
-/// memory, and raises an exception if there is none.
+/// The length from which a value is copied before it becomes a Python object. For such a value,
+/// Python's own allocation zeroes the memory, and raises an exception if there is none.
 const LONG_LEN: usize = 1 << 20;
 
 /// The bytes of a key or value, borrowed or copied.
@@ -50,7 +50,7 @@ pub(crate) enum OutputForm {
 
 impl OutputForm {
     /// Returns the Python object. Must not be called under a lock, because an exception may run any
-    /// code.
+    /// Python code.
     #[inline]
     pub(crate) fn show<'py>(self, py: Python<'py>, octets: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         match self {
@@ -64,15 +64,15 @@ impl OutputForm {
         }
     }
 
-    /// Returns `bytes`, or `None` if that is impossible under a lock. It runs no Python code, and
-    /// fails only for want of memory for a small object.
+    /// Returns `bytes`, or `None` if this type of object cannot be created under a lock. Runs no
+    /// Python code, and fails only if there is no memory for a small object.
     #[inline]
     pub(crate) fn show_under_lock<'py>(self, py: Python<'py>, octets: &[u8]) -> Option<Bound<'py, PyAny>> {
         (self == OutputForm::Bytes && octets.len() <= LONG_LEN).then(|| PyBytes::new(py, octets).into_any())
     }
 }
 
-/// Returns the time to live from the arguments, of which at most one may be given.
+/// Returns the time to live from the arguments, of which at most one may be present.
 pub(crate) fn ttl(
     ttl: Option<&Bound<'_, PyAny>>,
     sliding: Option<&Bound<'_, PyAny>>,
@@ -87,7 +87,8 @@ pub(crate) fn ttl(
         },
         (None, None, Some(expires)) => {
             let at = number(expires, "timestamp")?;
-            // Saturates; 0 is in the distant past, too.
+            // A time that is too large becomes the largest time. 0 becomes 1, which is also in the
+            // distant past.
             Ok(Ttl::At((at.ceil() as u64).max(1)))
         }
         _ => Err(PyValueError::new_err("only one of ttl, sliding and expires can be given")),
@@ -97,12 +98,12 @@ pub(crate) fn ttl(
 /// Returns whole seconds, at least one, or `None` for a time in the past.
 fn span(object: &Bound<'_, PyAny>, method: &str) -> PyResult<Option<u32>> {
     let seconds = number(object, method)?;
-    // Saturates at 136 years.
+    // A span that is too large becomes the largest span, 136 years.
     Ok((seconds > 0.0).then(|| seconds.ceil() as u32))
 }
 
-/// Returns a number of seconds, either given or computed by `method` of a `timedelta` or a
-/// `datetime`.
+/// Returns a number of seconds. The argument is a number, or a `timedelta` or `datetime` whose
+/// `method` computes the number.
 fn number(object: &Bound<'_, PyAny>, method: &str) -> PyResult<f64> {
     let seconds: f64 = match object.getattr_opt(method)? {
         Some(method) => method.call0()?.extract()?,

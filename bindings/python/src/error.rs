@@ -1,10 +1,10 @@
-//! Translation of the library's errors into exceptions.
+//! Translates the library's errors into exceptions.
 
 use crate::interruption;
 use pyo3::{PyErr, PyResult};
 use todana_core::{Error, ErrorKind, Result};
 
-// Defined in Python, because some derive from two classes.
+// The exceptions are defined in Python, because some derive from two classes.
 pyo3::import_exception!(todana._errors, InvalidError);
 pyo3::import_exception!(todana._errors, FullError);
 pyo3::import_exception!(todana._errors, BusyError);
@@ -12,8 +12,8 @@ pyo3::import_exception!(todana._errors, CorruptError);
 pyo3::import_exception!(todana._errors, UnavailableError);
 pyo3::import_exception!(todana._errors, ClosedError);
 
-/// Returns the exception for an error, or the one that a signal handler raised if that is the
-/// cause.
+/// Returns the exception for an error. If a signal handler raised an exception and so caused the
+/// error, returns that exception.
 #[cold]
 pub(crate) fn raised(error: Error) -> PyErr {
     if let Some(error) = interruption::taken() {

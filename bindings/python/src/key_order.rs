@@ -1,4 +1,4 @@
-//! Orders of keys other than that of their bytes.
+//! Exports orders of keys that differ from the order of their bytes.
 
 use crate::conversion::octets;
 use crate::error::raised;
@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use todana::KeyOrder;
 
-/// Returns the stored form of a key, with which ordered databases sort it in this order: "lexdesc",
-/// "dec", "decdesc"; or by a sort key, and keys with equal sort keys by their bytes.
+/// Returns the stored form of a key, by which an ordered database sorts the key in this order:
+/// "lexdesc", "dec" or "decdesc". With a sort key, the keys are sorted by their sort keys, and keys
+/// with equal sort keys by their bytes.
 #[pyfunction]
 #[pyo3(signature = (key, order=None, *, sort_key=None))]
 pub(crate) fn stored_key<'py>(
@@ -26,8 +27,8 @@ pub(crate) fn stored_key<'py>(
     Ok(PyBytes::new(py, &stored))
 }
 
-/// Returns the key of a stored form. Without an order, the key must have been stored with a sort
-/// key.
+/// Returns the key of a stored form. Without an order, the stored form must have been created with
+/// a sort key.
 #[pyfunction]
 #[pyo3(signature = (stored, order=None))]
 pub(crate) fn original_key<'py>(

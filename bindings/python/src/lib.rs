@@ -1,18 +1,20 @@
 //! The Python extension module `todana._todana`, which the package `todana` exports.
 //!
 //! ```text
-//! DB, Transaction, Snapshot   the objects of a program; all three are Records, with their common methods
-//! View, Iterator, Cursor      ways to walk over records
-//! source, pace                access to records, and whether it is possible: closed, over, forked
+//! DB, Transaction, Snapshot   the objects of a program; all three derive from Records
+//! Records                     their common methods
+//! View, Iterator, Cursor      objects that show one record after another
+//! source                      access to records, and checks that an object is not closed or forked
+//! pace                        decides whether a call releases the interpreter
 //! ```
 //!
-//! Invariant: no thread waits for the interpreter while it holds a lock of the library. So a thread
-//! that holds the interpreter may wait for such a lock, which is released soon. Short calls do so,
-//! because releasing and reacquiring the interpreter would take longer (`pace`). All other calls
-//! release the interpreter. A thread that waits for a transaction holds no such lock, and takes the
-//! interpreter at intervals to check for Ctrl-C (`interruption`).
+//! Invariant: no thread waits for the interpreter while it holds a lock of the library. A thread
+//! that holds the interpreter may therefore wait for such a lock, which is released soon. Short
+//! calls do so, because releasing and reacquiring the interpreter would take longer (`pace`). All
+//! other calls release the interpreter. A thread that waits for a transaction holds no such lock,
+//! and takes the interpreter at intervals to check for Ctrl-C (`interruption`).
 //!
-//! PyO3's macros generate `unsafe` code; this crate's own text has none.
+//! PyO3's macros generate `unsafe` code. The text of this crate has none.
 #![forbid(unsafe_code)]
 
 mod conversion;
@@ -34,9 +36,8 @@ mod visits;
 
 use pyo3::prelude::*;
 
-/// Todana, a key-value store: the compiled part. In a Python that was built without an interpreter
-/// lock, importing it enables the lock, because this module relies on holding the interpreter
-/// alone.
+/// The compiled part of Todana, a key-value store. In a Python that was built without an
+/// interpreter lock, importing this module enables the lock, because the module relies on it.
 #[pymodule(gil_used = true)]
 mod _todana {
     use pyo3::prelude::*;

@@ -1,8 +1,9 @@
-//! Map and reduce with Python functions.
+//! Runs map-reduce with Python functions.
 //!
-//! They run on one thread that holds the interpreter, because Python would run no second one. The
-//! thread also holds it between the calls, while records are read and sorted. Releasing it for each
-//! record would cost up to 5 ms each time while another thread computes.
+//! The functions run on one thread that holds the interpreter, because Python would not run a
+//! second thread at the same time. The thread also holds the interpreter between the calls, while
+//! records are read and sorted. Releasing the interpreter for each record would cost up to 5 ms
+//! each time while another thread computes.
 
 use crate::conversion::{ObjectBytes, OutputForm, octets};
 use crate::error::raised;
@@ -12,7 +13,7 @@ use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use todana::{Db, Error, ErrorKind, MapReduce, Result};
 
-/// The first exception of a Python function, which passes around the library.
+/// The first exception of a Python function. It is kept here, because the library cannot carry it.
 #[derive(Default)]
 struct RaisedException(Mutex<Option<PyErr>>);
 
@@ -24,7 +25,7 @@ impl RaisedException {
         })
     }
 
-    /// Fails if an exception is pending: a combination cannot return an error itself.
+    /// Fails if an exception is pending. A `combine` function cannot return an error itself.
     fn must_be_none(&self) -> Result<()> {
         if self.0.lock().is_some() { Err(called_off()) } else { Ok(()) }
     }
@@ -34,7 +35,7 @@ fn called_off() -> Error {
     Error::new(ErrorKind::Closed, "a function has raised an exception")
 }
 
-pub(crate) struct Options {
+pub(crate) struct MapReduceOptions {
     pub(crate) memory_max: Option<usize>,
     pub(crate) temp_dir: Option<PathBuf>,
 }
@@ -47,7 +48,7 @@ pub(crate) fn run<'py>(
     map: &Py<PyAny>,
     reduce: &Py<PyAny>,
     combine: Option<&Py<PyAny>>,
-    options: Options,
+    options: MapReduceOptions,
 ) -> PyResult<Bound<'py, PyDict>> {
     let (kept, answer) = (RaisedException::default(), PyDict::new(py));
     let combined = |key: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
@@ -61,7 +62,7 @@ pub(crate) fn run<'py>(
             out.extend_from_slice(&octets(&made)?);
             Ok(())
         });
-        // The next call of map or reduce reports the exception.
+        // The next call of `map` or `reduce` reports the exception.
         let _ = kept.keep(made);
     };
     let mut work = MapReduce::new().threads(1);

@@ -1,24 +1,25 @@
 //! Decides whether calls hold the interpreter or release it.
 //!
-//! Releasing and reacquiring it takes about 100 ns if no other thread wants it, and up to 5 ms
-//! otherwise; a read of a record in memory takes 200 ns. So calls that never wait hold it, and
-//! writes to a disk release it. Reads from a disk are in between: they do not wait as long as the
-//! system has the pages in memory. One read in sixteen is timed. After a long one, reads release
-//! the interpreter until many in a row were short.
+//! Releasing and reacquiring the interpreter takes about 100 ns if no other thread wants it, and up
+//! to 5 ms otherwise. A read of a record in memory takes 200 ns. So calls that never wait hold the
+//! interpreter, and writes to a disk release it. Reads from a disk are in between: they do not wait
+//! as long as the system has the pages in memory. One read in sixteen is timed. After a long read,
+//! reads release the interpreter until many reads in a row were short.
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A read from the disk takes longer, a read from the system's memory takes less.
+/// The time between the two kinds of reads: a read from the disk takes longer, and a read from the
+/// system's memory takes less.
 const LONG: Duration = Duration::from_micros(30);
 const TIMED_ONE_IN: u32 = 16;
 const QUICK_IN_A_ROW: u32 = 256;
 
 pub(crate) enum CallPace {
-    /// No call waits.
+    /// Calls never wait.
     Memory,
-    /// Reads may wait; timing decides.
+    /// Reads may wait. Their timing decides.
     Disk(DiskPace),
     /// Every call may wait.
     Waits,
@@ -27,12 +28,12 @@ pub(crate) enum CallPace {
 #[derive(Default)]
 pub(crate) struct DiskPace {
     calls: AtomicU32,
-    /// The number of calls that still release the interpreter.
-    wary: AtomicU32,
+    /// The number of calls that will still release the interpreter.
+    released_calls: AtomicU32,
 }
 
-/// Permission to run a call while holding the interpreter. If it is timed, dropping it records the
-/// duration.
+/// The permission to run a call while holding the interpreter. If the call is timed, dropping the
+/// permission records the duration.
 pub(crate) struct CallPermission<'p>(Option<(&'p DiskPace, Instant)>);
 
 impl Drop for CallPermission<'_> {
@@ -47,10 +48,13 @@ impl Drop for CallPermission<'_> {
 impl DiskPace {
     #[cold]
     fn note(&self, took: Duration) {
-        // Threads may overwrite each other's value here, which is harmless.
-        let wary =
-            if took > LONG { QUICK_IN_A_ROW } else { self.wary.load(Ordering::Relaxed).saturating_sub(1) };
-        self.wary.store(wary, Ordering::Relaxed);
+        // Threads may overwrite each other's number here, which does no harm.
+        let released_calls = if took > LONG {
+            QUICK_IN_A_ROW
+        } else {
+            self.released_calls.load(Ordering::Relaxed).saturating_sub(1)
+        };
+        self.released_calls.store(released_calls, Ordering::Relaxed);
     }
 }
 
@@ -60,7 +64,7 @@ impl CallPace {
     pub(crate) fn turn(&self) -> Option<CallPermission<'_>> {
         match self {
             CallPace::Memory => Some(CallPermission(None)),
-            CallPace::Disk(disk) if disk.wary.load(Ordering::Relaxed) == 0 => {
+            CallPace::Disk(disk) if disk.released_calls.load(Ordering::Relaxed) == 0 => {
                 let calls = disk.calls.load(Ordering::Relaxed).wrapping_add(1);
                 disk.calls.store(calls, Ordering::Relaxed);
                 Some(CallPermission(calls.is_multiple_of(TIMED_ONE_IN).then(|| (disk, Instant::now()))))

@@ -1,4 +1,4 @@
-//! Records with their attributes, as Python objects.
+//! Defines records with their attributes as Python objects.
 
 use crate::conversion::OutputForm;
 use pyo3::prelude::*;
@@ -13,9 +13,10 @@ pub(crate) struct PyRecord {
     flags: u32,
     /// The expiry in Unix seconds; None if the record does not expire.
     expires: Option<u64>,
-    /// The seconds after its last use when the record expires; None without a sliding expiry.
+    /// The number of seconds after its last use when the record expires; None without a sliding
+    /// expiry.
     sliding: Option<u32>,
-    /// The version, by which `compare_and_set` recognises changes.
+    /// The version, by which `compare_and_set` detects changes.
     version: u64,
 }
 

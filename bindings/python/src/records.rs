@@ -1,10 +1,11 @@
-//! Operations on records in a database, a transaction and, if they only read, a snapshot.
+//! Exports operations on the records of a database, a transaction or a snapshot. A snapshot only
+//! has the operations that read.
 
 use crate::conversion::{ObjectBytes, octets, ttl};
 use crate::cursor::PyCursor;
 use crate::error::{InvalidError, raised};
 use crate::record::PyRecord;
-use crate::source::Source;
+use crate::source::RecordsSource;
 use crate::view::{ItemPart, KeySelection, PyRecordIterator, PyView};
 use crate::visits::VisitDecision;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -12,14 +13,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
 use todana::{CompareOutcome, IncrementOrigin, KeySymbols, Records as _, Result, Ttl};
 
-/// The common methods of a database, a transaction and a snapshot: a dict of bytes.
+/// The common methods of a database, a transaction and a snapshot, which work like a dict of bytes.
 #[pyclass(module = "todana", subclass, frozen, generic, mapping)]
 pub(crate) struct Records {
-    pub(crate) source: Source,
+    pub(crate) source: RecordsSource,
 }
 
 impl Records {
-    pub(crate) fn new(source: Source) -> Records {
+    pub(crate) fn new(source: RecordsSource) -> Records {
         Records { source }
     }
 
@@ -30,7 +31,7 @@ impl Records {
         (key, value): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
         ttl: Ttl,
         flags: u32,
-        store: impl FnOnce(&Source, &[u8], &[u8], Ttl, u32) -> Result<T> + Send,
+        store: impl FnOnce(&RecordsSource, &[u8], &[u8], Ttl, u32) -> Result<T> + Send,
     ) -> PyResult<T> {
         let (key, value) = (octets(key)?, octets(value)?);
         self.source.change(py, |source| store(source, &key, &value, ttl, flags))
@@ -54,24 +55,24 @@ impl Records {
                 return Ok(shown);
             }
         } else {
-            copy = self.source.look(py, |source| source.get(key))?;
+            copy = self.source.read(py, |source| source.get(key))?;
         }
         copy.map(|value| form.show(py, &value)).transpose()
     }
 
-    /// Adds to a number. Raises KeyError if there is no record and `is_required` is set.
+    /// Adds to a number. Raises KeyError if there is no record and `is_required` is true.
     fn sum<T: Send>(
         &self,
         key: &Bound<'_, PyAny>,
         is_required: bool,
-        add: impl FnOnce(&Source, &[u8]) -> Result<T> + Send,
+        add: impl FnOnce(&RecordsSource, &[u8]) -> Result<T> + Send,
     ) -> PyResult<T> {
         let (py, name) = (key.py(), octets(key)?);
         match self.source.change(py, |source| add(source, &name)) {
             Err(error)
                 if is_required
                     && error.is_instance_of::<InvalidError>(py)
-                    && !self.source.look(py, |source| source.contains(&name))? =>
+                    && !self.source.read(py, |source| source.contains(&name))? =>
             {
                 Err(missing(key))
             }
@@ -103,7 +104,7 @@ fn pairs<'py>(records: &Bound<'py, PyAny>) -> PyResult<Vec<(Bound<'py, PyAny>, B
     if let Ok(dict) = records.cast::<PyDict>() {
         return Ok(dict.iter().collect());
     }
-    // An object that is registered as a mapping may not be a `PyMapping`.
+    // An object that is registered as a mapping need not be a `PyMapping`.
     if records.cast::<PyMapping>().is_ok() || records.hasattr("keys")? {
         let keys = records.call_method0("keys")?;
         return keys
@@ -122,7 +123,7 @@ fn missing(key: &Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.clone().unbind(),))
 }
 
-/// Returns the most results of a search.
+/// Returns the maximum number of results of a search.
 fn limit_of(limit: Option<usize>) -> usize {
     limit.unwrap_or(usize::MAX)
 }
@@ -145,7 +146,7 @@ impl Records {
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let key = octets(key)?;
-        self.source.look(py, |source| source.contains(&key))
+        self.source.read(py, |source| source.contains(&key))
     }
 
     fn __iter__(&self) -> PyResult<PyRecordIterator> {
@@ -156,7 +157,7 @@ impl Records {
         PyView::new(self.source.clone(), ItemPart::Keys, KeySelection::All, true)?.iterator(true)
     }
 
-    /// Returns the number of records; reads all keys.
+    /// Returns the number of records. Reads all keys.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.source
             .at_length(py, |source| source.iter().keys().try_fold(0, |count, key| key.map(|_| count + 1)))
@@ -173,8 +174,8 @@ impl Records {
         Ok(self.value(py, &octets(key)?)?.or(default))
     }
 
-    /// Returns a record with its attributes and a version, or None. The first request costs a
-    /// write, because versions are created on demand.
+    /// Returns a record with its attributes and a version, or None. The first request for a record
+    /// costs a write, because versions are created on demand.
     fn get_record(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<PyRecord>> {
         let key = octets(key)?;
         let Some(record) = self.source.change(py, |source| source.get_record(&key))? else { return Ok(None) };
@@ -186,7 +187,7 @@ impl Records {
         PyCursor::new(self.source.clone())
     }
 
-    /// Returns the keys of all records or of a range; `start` is included, `stop` is not.
+    /// Returns the keys of all records, or of a range that includes `start` and excludes `stop`.
     #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
     fn keys(
         &self,
@@ -222,8 +223,8 @@ impl Records {
         PyView::new(self.source.clone(), ItemPart::Items, KeySelection::of(start, stop, prefix)?, reverse)
     }
 
-    /// Stores a record, replacing any other. It expires `ttl` seconds from now, `sliding` seconds
-    /// after its last use, or at the Unix time `expires`.
+    /// Stores a record and replaces an existing one. The record expires `ttl` seconds from now,
+    /// `sliding` seconds after its last use, or at the Unix time `expires`.
     #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)] // They are Python's, by name.
     fn set(
@@ -236,10 +237,10 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<()> {
-        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::set_with)
+        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, RecordsSource::set_with)
     }
 
-    /// Stores a record if there is none. Returns True if it did.
+    /// Stores a record if there is none. Returns True if the record was stored.
     #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)]
     fn add(
@@ -252,10 +253,10 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<bool> {
-        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::add_with)
+        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, RecordsSource::add_with)
     }
 
-    /// Replaces a record, its flags and expiry included. Returns False if there is none.
+    /// Replaces a record, its flags and its expiry. Returns False if there is no record.
     #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)]
     fn replace(
@@ -268,7 +269,7 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<bool> {
-        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::replace_with)
+        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, RecordsSource::replace_with)
     }
 
     /// Appends a piece to a value, or creates the record.
@@ -283,16 +284,17 @@ impl Records {
         self.source.change(py, |source| source.prepend(&key, &piece))
     }
 
-    /// Adds to a decimal number and returns the sum. Without a record, stores `initial`, to which
-    /// nothing is added. Raises KeyError if that is None.
+    /// Adds to a decimal number and returns the sum. If there is no record, stores `initial` and
+    /// adds nothing to it. Raises KeyError if there is no record and `initial` is None.
     #[pyo3(signature = (key, delta=1, initial=None))]
     fn increment(&self, key: &Bound<'_, PyAny>, delta: i64, initial: Option<i64>) -> PyResult<i64> {
         self.sum(key, initial.is_none(), |source, key| source.increment(key, delta, initial))
     }
 
-    /// Adds to a number as Kyoto Cabinet stores it, in 8 bytes, and returns the sum. Without a
-    /// record, adds to `origin`; raises KeyError if that is None. As in Kyoto Cabinet,
-    /// `origin=2**63-1` stores `delta` itself, and `-2**63` is the same as None.
+    /// Adds to a number in the form of Kyoto Cabinet, which has 8 bytes, and returns the sum. If
+    /// there is no record, adds to `origin`. Raises KeyError if there is no record and `origin` is
+    /// None. As in Kyoto Cabinet, `origin=2**63-1` stores `delta` itself, and `origin=-2**63` is
+    /// the same as None.
     #[pyo3(signature = (key, delta=1, origin=Some(0)), text_signature = "($self, key, delta=1, origin=0)")]
     fn increment_binary(&self, key: &Bound<'_, PyAny>, delta: i64, origin: Option<i64>) -> PyResult<i64> {
         let origin = origin.map_or(IncrementOrigin::Try, IncrementOrigin::from);
@@ -301,8 +303,8 @@ impl Records {
         })
     }
 
-    /// Does the same for a number with a fraction, in 16 bytes. Infinities as `origin` have those
-    /// meanings.
+    /// Does the same as `increment_binary` for a number with a fraction, which has 16 bytes. The
+    /// infinities correspond to `2**63-1` and `-2**63`.
     #[pyo3(signature = (key, delta=1.0, origin=Some(0.0)), text_signature = "($self, key, delta=1.0, origin=0.0)")]
     fn increment_double(&self, key: &Bound<'_, PyAny>, delta: f64, origin: Option<f64>) -> PyResult<f64> {
         let origin = origin.map_or(IncrementOrigin::Try, IncrementOrigin::from);
@@ -311,7 +313,8 @@ impl Records {
         })
     }
 
-    /// Replaces a record if it still has this version (`get_record`). Returns True if it did.
+    /// Replaces a record if it still has this version (`get_record`). Returns True if the record
+    /// was replaced.
     fn compare_and_set(
         &self,
         py: Python<'_>,
@@ -324,8 +327,9 @@ impl Records {
         Ok(compared == CompareOutcome::Stored)
     }
 
-    /// Replaces a record by `new` (None: removes it) if its value is `old` (None: if there is
-    /// none). Returns True if it did. Keeps flags and expiry.
+    /// Replaces a record by `new` if its value is `old`. If `new` is None, removes the record. If
+    /// `old` is None, there must be no record. Returns True if the condition was true. Keeps flags
+    /// and expiry.
     fn compare_and_swap(
         &self,
         py: Python<'_>,
@@ -337,9 +341,9 @@ impl Records {
         self.source.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))
     }
 
-    /// Calls `change` with a value (None if there is none), stores the result in its place (None:
-    /// removes it) and returns it. Calls it again if another thread changed the record meanwhile,
-    /// so no change is lost. Keeps flags and expiry.
+    /// Calls `change` with a value (None if there is no record), stores the result as the new
+    /// value, and returns it. A result of None removes the record. Calls `change` again if another
+    /// thread changed the record meanwhile, so that no change is lost. Keeps flags and expiry.
     fn change_value<'py>(
         &self,
         py: Python<'py>,
@@ -354,36 +358,36 @@ impl Records {
     }
 
     /// Calls `visitor` with a key and its value (None if there is no record) and applies the
-    /// result: None keeps the record, REMOVE removes it, anything else replaces it. Calls it again
-    /// if another thread changed the record meanwhile. Returns True if anything changed. An
-    /// exception changes nothing. Keeps flags and expiry.
+    /// result: None keeps the record, REMOVE removes it, and any other result replaces it. Calls
+    /// `visitor` again if another thread changed the record meanwhile. Returns True if the record
+    /// was changed. After an exception nothing is changed. Keeps flags and expiry.
     fn visit(&self, key: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.visit_one(key, visitor)
     }
 
     /// Calls `visitor` for each of several keys and applies all results at once: other threads see
-    /// all changes or none. A repeated key shows the result of its first visit. Returns the number
-    /// of changed records. An exception changes nothing; within the caller's transaction, earlier
-    /// changes stay until it ends.
+    /// all changes or none. If a key is repeated, its second visit receives the result of the
+    /// first. Returns the number of changed records. After an exception nothing is changed; within
+    /// the caller's transaction, the changes of earlier calls stay.
     fn visit_many(&self, keys: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.visit_several(keys, visitor)
     }
 
-    /// Calls `visitor` with key and value of every record and applies each result by itself.
-    /// Returns the number of changed records. After an exception that record stays and the rest is
-    /// not visited; within a transaction, all changes apply or none.
+    /// Calls `visitor` with the key and value of every record and applies each result by itself.
+    /// Returns the number of changed records. After an exception, its record is unchanged and the
+    /// remaining records are not visited. Within a transaction, all changes are applied or none.
     fn visit_each(&self, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.visit_all(visitor)
     }
 
-    /// Removes a record and returns its value, or None.
+    /// Removes a record and returns its value, or None if there is no record.
     fn seize<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let key = octets(key)?;
         let value = self.source.change(py, |source| source.seize(&key))?;
         value.map(|value| self.source.form().show(py, &value)).transpose()
     }
 
-    /// Removes a record and returns its value. Without a record, returns `default` or raises
+    /// Removes a record and returns its value. If there is no record, returns `default` or raises
     /// KeyError.
     #[pyo3(signature = (key, /, *default))]
     fn pop<'py>(
@@ -403,7 +407,7 @@ impl Records {
     }
 
     /// Removes the first record that is found, and returns its key and value. Raises KeyError if
-    /// there is none.
+    /// there are no records.
     fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let taken = self.source.at_length(py, |source| {
             for key in source.iter().keys() {
@@ -419,7 +423,7 @@ impl Records {
         Ok((form.show(py, &key)?, form.show(py, &value)?))
     }
 
-    /// Returns the value of a record. Without a record, stores `default`.
+    /// Returns the value of a record. If there is no record, stores `default` and returns it.
     fn setdefault<'py>(
         &self,
         py: Python<'py>,
@@ -437,7 +441,7 @@ impl Records {
         }
     }
 
-    /// Changes the time to live of a record. Returns False if there is none.
+    /// Changes the time to live of a record. Returns False if there is no record.
     #[pyo3(signature = (key, *, ttl=None, sliding=None, expires=None))]
     fn touch(
         &self,
@@ -451,9 +455,9 @@ impl Records {
         self.source.change(py, |source| source.touch(&key, ttl))
     }
 
-    /// Returns a dict of the existing records among these keys. Raises an exception if one is
-    /// damaged; with a dict for `errors`, stores the exception there under its key and returns the
-    /// others.
+    /// Returns a dict of the existing records among these keys. Raises an exception if a record is
+    /// damaged. If `errors` is a dict, stores the exception there under the key of the record, and
+    /// returns the other records.
     #[pyo3(signature = (keys, *, errors=None))]
     fn get_many<'py>(
         &self,
@@ -486,8 +490,8 @@ impl Records {
         Ok(found)
     }
 
-    /// Stores the records of a mapping or of pairs, one after another; within a transaction, all at
-    /// once.
+    /// Stores the records of a mapping or of pairs, one after another, or all at once within a
+    /// transaction.
     #[pyo3(signature = (records, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)]
     fn set_many(
@@ -502,7 +506,7 @@ impl Records {
         self.set_pairs(py, &pairs(records)?, self::ttl(ttl, sliding, expires)?, flags)
     }
 
-    /// Stores the records of a mapping or of pairs, and those of keyword arguments, as dict does.
+    /// Stores the records of a mapping or of pairs, and those of keyword arguments, like a dict.
     #[pyo3(signature = (records=None, /, **named))]
     fn update(
         &self,
@@ -515,7 +519,7 @@ impl Records {
         self.set_pairs(py, &all, Ttl::Never, 0)
     }
 
-    /// Removes records one after another. Returns how many there were.
+    /// Removes records one after another. Returns the number of removed records.
     fn delete_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys: Vec<Bound<'_, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<ObjectBytes<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
@@ -546,8 +550,8 @@ impl Records {
         self.show_all(py, keys)
     }
 
-    /// Returns the keys in which a regular expression (of Rust's crate regex, over bytes) matches.
-    /// Reads all keys.
+    /// Returns the keys in which a regular expression matches. The expression has the syntax of
+    /// Rust's crate regex and applies to bytes. Reads all keys.
     #[pyo3(signature = (pattern, limit=None))]
     fn match_regex<'py>(
         &self,
@@ -559,9 +563,9 @@ impl Records {
         self.show_all(py, keys)
     }
 
-    /// Returns the keys that are most similar to `key`, the best first, each with its distance: the
-    /// fewest characters to insert, remove or replace. Reads all keys. With `by_bytes`, counts
-    /// bytes instead of characters of UTF-8.
+    /// Returns the keys that are most similar to `key`, the most similar first, each with its
+    /// distance. The distance is the minimum number of characters that must be inserted, removed or
+    /// replaced. Reads all keys. With `by_bytes`, counts bytes instead of characters of UTF-8.
     #[pyo3(signature = (key, distance, limit=None, *, by_bytes=false))]
     fn match_similar<'py>(
         &self,

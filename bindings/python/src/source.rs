@@ -1,4 +1,4 @@
-//! Access to the records of open objects, and checks that they can still be used.
+//! Gives access to the records of open objects, and checks that the objects can still be used.
 
 use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
@@ -18,32 +18,34 @@ use crate::error::{outcome, raised};
 use crate::fork::forks;
 use crate::pace::{CallPace, CallPermission};
 
-/// All open databases, so that they can be closed when the interpreter ends. Only holders of the
-/// interpreter lock it, and a forking thread is one: so it is free in the child of a fork.
-static OPEN: Mutex<Vec<Weak<OpenDatabase>>> = Mutex::new(Vec::new());
+/// All open databases, which are closed when the interpreter ends. Only threads that hold the
+/// interpreter lock this list. A forking thread holds the interpreter too, so the list is not
+/// locked in the child of a fork.
+static OPEN: Mutex<Vec<Weak<PythonDatabase>>> = Mutex::new(Vec::new());
 
-/// Closes all databases. Called when the interpreter ends, which does not drop the objects of
-/// modules.
+/// Closes all databases. Python calls this when the interpreter ends, because it does not drop the
+/// objects of modules then.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
     let homes = std::mem::take(&mut *OPEN.lock());
     let deadline = Instant::now() + LAST_CALLS_MAX;
     py.detach(|| {
-        homes.iter().filter_map(Weak::upgrade).for_each(|home| {
-            home.close_within(deadline.saturating_duration_since(Instant::now()));
+        homes.iter().filter_map(Weak::upgrade).for_each(|database| {
+            database.close_within(deadline.saturating_duration_since(Instant::now()));
         });
     });
 }
 
-/// Threads that the interpreter does not wait for may have calls that never end.
+/// The longest wait for running calls at that time. The interpreter does not wait for all threads,
+/// so some calls may never end.
 const LAST_CALLS_MAX: Duration = Duration::from_secs(5);
 /// The interval at which a closing thread checks for Ctrl-C.
 const CLOSING_SLICE: Duration = Duration::from_millis(100);
 
-/// A part of an open database for the duration of a call. Dropping the last one notifies the
-/// closing thread.
+/// A part of an open database that is kept for the duration of a call. Dropping the last such part
+/// notifies the closing thread.
 pub(crate) struct CallGuard<T> {
-    // Dropped first.
+    // The part. It is dropped before the other fields.
     value: T,
     in_use: Sender<Infallible>,
 }
@@ -66,9 +68,10 @@ impl<T> Deref for CallGuard<T> {
 
 /// The state of a database that is being closed.
 struct PendingClose {
-    /// Disconnected when no call uses the database any more.
+    /// A channel that is disconnected when no call uses the database any more.
     is_empty: Receiver<Infallible>,
-    /// Kept until then, so that a thread with nothing else to do closes it.
+    /// The database. It is kept until no call uses it, so that a thread without other work closes
+    /// it.
     db: Option<Db>,
 }
 
@@ -98,8 +101,8 @@ impl<T: Clone> ClosableSlot<T> {
         self.value.read().clone().ok_or_else(|| self.closed())
     }
 
-    /// Runs `run` without a clone, under the lock. For threads that hold the interpreter and do not
-    /// wait.
+    /// Runs `run` with the value itself, under the lock. Only for threads that hold the interpreter
+    /// and do not wait.
     #[inline]
     fn with<R>(&self, run: impl FnOnce(&T) -> Result<R>) -> Result<R> {
         if self.is_of_parent() {
@@ -111,13 +114,13 @@ impl<T: Clone> ClosableSlot<T> {
         }
     }
 
-    /// Takes the value out.
+    /// Removes and returns the value.
     fn take(&self) -> Option<T> {
-        // The child of a fork leaves its parent's values untouched.
+        // The child of a fork must not touch the values of its parent.
         if self.is_of_parent() { None } else { self.value.write().take() }
     }
 
-    /// Takes the value out, or fails if it is closed.
+    /// Removes and returns the value. Fails if it is closed.
     fn take_open(&self) -> Result<T> {
         if self.is_of_parent() {
             return Err(self.lost());
@@ -154,15 +157,15 @@ impl<T: Clone> ClosableSlot<T> {
 impl<T> Drop for ClosableSlot<T> {
     fn drop(&mut self) {
         if self.forks != forks() {
-            // Closing it would write to the parent's files, and wait for threads that this process
-            // does not have.
+            // Closing the value would write to the files of the parent, and wait for threads that
+            // this process does not have.
             std::mem::forget(self.value.get_mut().take());
         }
     }
 }
 
 /// An open database and the objects that depend on it.
-pub(crate) struct OpenDatabase {
+pub(crate) struct PythonDatabase {
     db: ClosableSlot<Arc<CallGuard<Db>>>,
     pending_close: Mutex<PendingClose>,
     pub(crate) form: OutputForm,
@@ -170,17 +173,18 @@ pub(crate) struct OpenDatabase {
     is_ordered: bool,
     reads: CallPace,
     writes: CallPace,
-    /// The number of transactions that are open or about to be. Only holders of the interpreter
-    /// raise it; while it is 0, no thread that holds the interpreter waits for a thread without it.
+    /// The number of transactions that are open or about to be opened. Only threads that hold the
+    /// interpreter increase it. While it is 0, no thread that holds the interpreter waits for a
+    /// thread that does not hold it.
     transactions: AtomicUsize,
     transaction_list: Mutex<Vec<Weak<OpenTransaction>>>,
     snapshot_list: Mutex<Vec<Weak<OpenSnapshot>>>,
 }
 
-impl OpenDatabase {
-    pub(crate) fn new(db: Db, form: OutputForm, reads: CallPace, writes: CallPace) -> Arc<OpenDatabase> {
+impl PythonDatabase {
+    pub(crate) fn new(db: Db, form: OutputForm, reads: CallPace, writes: CallPace) -> Arc<PythonDatabase> {
         let (in_use, is_empty) = mpsc::channel();
-        let home = Arc::new(OpenDatabase {
+        let database = Arc::new(PythonDatabase {
             form,
             name: db.name().to_string(),
             is_ordered: db.is_ordered(),
@@ -192,8 +196,8 @@ impl OpenDatabase {
             transaction_list: Mutex::default(),
             snapshot_list: Mutex::default(),
         });
-        note(&OPEN, &home);
-        home
+        note(&OPEN, &database);
+        database
     }
 
     pub(crate) fn db(&self) -> Result<Arc<CallGuard<Db>>> {
@@ -209,8 +213,8 @@ impl OpenDatabase {
         if self.db.is_of_parent() { Err(self.db.lost()) } else { Ok(()) }
     }
 
-    /// Aborts open transactions and closes the database, after running calls of other threads have
-    /// returned. If the wait is interrupted, the database is closed later.
+    /// Aborts open transactions and closes the database, after the running calls of other threads
+    /// have returned. If the wait is interrupted, the last of these calls closes the database.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         while !py.detach(|| self.close_within(CLOSING_SLICE)) {
             py.check_signals()?;
@@ -218,23 +222,23 @@ impl OpenDatabase {
         Ok(())
     }
 
-    /// Does the same with a time limit. Returns true if the database is closed.
+    /// Closes the database like `close`, with a time limit. Returns true if the database is closed.
     fn close_within(&self, wait_max: Duration) -> bool {
-        // In the child of a fork, its locks may be held by threads that no longer exist.
+        // In the child of a fork, locks may be held by threads that do not exist any more.
         if self.db.is_of_parent() {
             return true;
         }
         if self.is_calling() {
-            // A call of this very thread is running; the thread with the last call closes the
-            // database.
+            // A call of this same thread is running, so this thread cannot wait for it. The last
+            // running call closes the database.
             drop(self.db.take());
             self.abandon();
             return true;
         }
         let Some(mut pending_close) = self.pending_close.try_lock_for(wait_max) else { return false };
-        if let Some(lent) = self.db.take() {
-            pending_close.db = Some(Db::clone(&lent));
-            drop(lent);
+        if let Some(open_db) = self.db.take() {
+            pending_close.db = Some(Db::clone(&open_db));
+            drop(open_db);
             self.abandon();
         }
         if pending_close.is_empty.recv_timeout(wait_max) == Err(RecvTimeoutError::Timeout) {
@@ -247,21 +251,21 @@ impl OpenDatabase {
     /// Ends the objects that depend on the closed database.
     fn abandon(&self) {
         let transactions = std::mem::take(&mut *self.transaction_list.lock());
-        transactions.iter().filter_map(Weak::upgrade).for_each(|undertaking| undertaking.drop_it());
+        transactions.iter().filter_map(Weak::upgrade).for_each(|transaction| transaction.drop_it());
         let snapshots = std::mem::take(&mut *self.snapshot_list.lock());
         snapshots.iter().filter_map(Weak::upgrade).for_each(|view| view.close());
     }
 
-    /// Runs Python functions, which may close the database, during a call.
+    /// Runs Python functions during a call. The functions may close the database.
     pub(crate) fn calling<R>(&self, run: impl FnOnce() -> R) -> R {
-        struct Ends;
-        impl Drop for Ends {
+        struct PopOnDrop;
+        impl Drop for PopOnDrop {
             fn drop(&mut self) {
                 CALLING.with_borrow_mut(Vec::pop);
             }
         }
         CALLING.with_borrow_mut(|calling| calling.push(self.address()));
-        let _ends = Ends;
+        let _pop = PopOnDrop;
         run()
     }
 
@@ -273,12 +277,12 @@ impl OpenDatabase {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Begins a transaction, once no other one is open.
-    pub(crate) fn begin(self: &Arc<OpenDatabase>, py: Python<'_>) -> PyResult<Arc<OpenTransaction>> {
+    /// Begins a transaction after no other transaction is open.
+    pub(crate) fn begin(self: &Arc<PythonDatabase>, py: Python<'_>) -> PyResult<Arc<OpenTransaction>> {
         let db = self.db().map_err(raised)?;
         self.transactions.fetch_add(1, Ordering::Relaxed);
         let begun = py.detach(|| db.begin_owned());
-        // The guard keeps the count right on every way out of this function.
+        // The guard decreases the count on every path out of this function.
         let slot = match begun {
             Ok(transaction) => ClosableSlot::new(Arc::new(db.with(transaction)), "transaction"),
             Err(error) => {
@@ -286,29 +290,29 @@ impl OpenDatabase {
                 return Err(raised(error));
             }
         };
-        let undertaking = Arc::new(OpenTransaction {
-            home: Arc::clone(self),
+        let transaction = Arc::new(OpenTransaction {
+            database: Arc::clone(self),
             slot,
             thread: thread::current().id(),
             was_ended: AtomicBool::new(false),
         });
-        note(&self.transaction_list, &undertaking);
-        // A thread that closed the database meanwhile may have missed this transaction.
+        note(&self.transaction_list, &transaction);
+        // A thread that closed the database meanwhile may not have seen this transaction.
         match self.db.must_be_open() {
-            Ok(()) => Ok(undertaking),
+            Ok(()) => Ok(transaction),
             Err(error) => {
-                py.detach(|| undertaking.drop_it());
+                py.detach(|| transaction.drop_it());
                 Err(raised(error))
             }
         }
     }
 
     /// Returns a view of the database as it is now.
-    pub(crate) fn snapshot(self: &Arc<OpenDatabase>, py: Python<'_>) -> PyResult<Arc<OpenSnapshot>> {
+    pub(crate) fn snapshot(self: &Arc<PythonDatabase>, py: Python<'_>) -> PyResult<Arc<OpenSnapshot>> {
         let db = self.db().map_err(raised)?;
         let snapshot = py.detach(|| db.snapshot()).map_err(raised)?;
         let slot = ClosableSlot::new(Arc::new(db.with(snapshot)), "snapshot");
-        let view = Arc::new(OpenSnapshot { home: Arc::clone(self), slot });
+        let view = Arc::new(OpenSnapshot { database: Arc::clone(self), slot });
         note(&self.snapshot_list, &view);
         match self.db.must_be_open() {
             Ok(()) => Ok(view),
@@ -320,14 +324,15 @@ impl OpenDatabase {
     }
 }
 
-impl Drop for OpenDatabase {
+impl Drop for PythonDatabase {
     fn drop(&mut self) {
         if self.db.is_of_parent() {
             std::mem::forget(self.pending_close.get_mut().db.take());
             return;
         }
-        // No object uses it any more. Mostly Python's garbage collection runs this, in a thread
-        // that holds the interpreter, and closing may wait for the disk.
+        // No object uses the database any more. In most cases Python's garbage collection runs this
+        // in a thread that holds the interpreter, and closing may wait for the disk, so the
+        // interpreter is released.
         let close = || drop((self.db.take(), self.pending_close.lock().db.take()));
         if Python::try_attach(|py| py.detach(close)).is_none() {
             close();
@@ -343,10 +348,10 @@ fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
 
 /// An open transaction.
 pub(crate) struct OpenTransaction {
-    pub(crate) home: Arc<OpenDatabase>,
+    pub(crate) database: Arc<PythonDatabase>,
     slot: ClosableSlot<Arc<CallGuard<Transaction<'static>>>>,
     thread: ThreadId,
-    /// True if its user committed or aborted it, false if its database was closed.
+    /// True if the program committed or aborted the transaction. False if the database was closed.
     was_ended: AtomicBool,
 }
 
@@ -374,19 +379,20 @@ impl OpenTransaction {
         self.was_ended.store(true, Ordering::Relaxed);
         self.finish(|| match Arc::try_unwrap(transaction) {
             Ok(CallGuard { value: transaction, in_use: _in_use }) => transaction.commit(),
-            // Only its own thread uses it, which is this one.
+            // Only the thread of the transaction uses it. That is this thread, within an outer
+            // call.
             Err(_) => Err(Error::new(ErrorKind::Busy, "the transaction is in use")),
         })
     }
 
-    /// Commits the transaction, unless its user has ended it already. Fails with `Closed` if
-    /// anything else has.
+    /// Commits the transaction, unless the program has already ended it. Fails with `Closed` if it
+    /// ended for another reason.
     pub(crate) fn commit_unless_ended(&self) -> Result<()> {
         if !self.is_open() && self.was_ended.load(Ordering::Relaxed) { Ok(()) } else { self.commit() }
     }
 
-    /// Aborts the transaction. Any thread may do so, because its own may have ended without doing
-    /// so.
+    /// Aborts the transaction. Any thread may do so, because the thread of the transaction may have
+    /// ended without an abort.
     pub(crate) fn abort(&self) {
         self.was_ended.store(true, Ordering::Relaxed);
         self.drop_it();
@@ -400,8 +406,9 @@ impl OpenTransaction {
 
     fn finish<R>(&self, run: impl FnOnce() -> R) -> R {
         let outcome = run();
-        // Only now, because another thread may wait for the transaction until here.
-        self.home.transactions.fetch_sub(1, Ordering::Relaxed);
+        // The count is decreased only now, because another thread may wait for the transaction
+        // until here.
+        self.database.transactions.fetch_sub(1, Ordering::Relaxed);
         outcome
     }
 }
@@ -414,7 +421,7 @@ impl Drop for OpenTransaction {
 
 /// An open snapshot.
 pub(crate) struct OpenSnapshot {
-    pub(crate) home: Arc<OpenDatabase>,
+    pub(crate) database: Arc<PythonDatabase>,
     slot: ClosableSlot<Arc<CallGuard<Snapshot>>>,
 }
 
@@ -430,42 +437,42 @@ impl OpenSnapshot {
 
 /// The object whose records are used.
 #[derive(Clone)]
-pub(crate) enum Source {
-    Database(Arc<OpenDatabase>),
+pub(crate) enum RecordsSource {
+    Database(Arc<PythonDatabase>),
     Transaction(Arc<OpenTransaction>),
     Snapshot(Arc<OpenSnapshot>),
 }
 
-impl Source {
+impl RecordsSource {
     #[inline]
-    pub(crate) fn home(&self) -> &Arc<OpenDatabase> {
+    pub(crate) fn database(&self) -> &Arc<PythonDatabase> {
         match self {
-            Source::Database(home) => home,
-            Source::Transaction(undertaking) => &undertaking.home,
-            Source::Snapshot(view) => &view.home,
+            RecordsSource::Database(database) => database,
+            RecordsSource::Transaction(transaction) => &transaction.database,
+            RecordsSource::Snapshot(view) => &view.database,
         }
     }
 
     #[inline]
     pub(crate) fn form(&self) -> OutputForm {
-        self.home().form
+        self.database().form
     }
 
-    /// Fails in the child of a fork. Must be called before any lock is taken that is held while
-    /// other code runs: in the child its holder may no longer exist.
+    /// Fails in the child of a fork. Must be called before taking any lock that is held while other
+    /// code runs, because in the child the holder of the lock may not exist any more.
     #[inline]
     pub(crate) fn must_be_of_this_process(&self) -> Result<()> {
-        self.home().must_be_of_this_process()
+        self.database().must_be_of_this_process()
     }
 
     /// Reads one record.
     #[inline]
-    pub(crate) fn look<T: Send>(
+    pub(crate) fn read<T: Send>(
         &self,
         py: Python<'_>,
-        run: impl FnOnce(&Source) -> Result<T> + Send,
+        run: impl FnOnce(&RecordsSource) -> Result<T> + Send,
     ) -> PyResult<T> {
-        self.run(py, &self.home().reads, run)
+        self.run(py, &self.database().reads, run)
     }
 
     /// Changes one record.
@@ -473,23 +480,24 @@ impl Source {
     pub(crate) fn change<T: Send>(
         &self,
         py: Python<'_>,
-        run: impl FnOnce(&Source) -> Result<T> + Send,
+        run: impl FnOnce(&RecordsSource) -> Result<T> + Send,
     ) -> PyResult<T> {
         let pace = match self {
-            Source::Database(home) => &home.writes,
-            // Conflicts of a commit are reported by the commit.
-            Source::Transaction(_) | Source::Snapshot(_) => &self.home().reads,
+            RecordsSource::Database(database) => &database.writes,
+            // A change within a transaction writes nothing before the commit, which also reports
+            // conflicts.
+            RecordsSource::Transaction(_) | RecordsSource::Snapshot(_) => &self.database().reads,
         };
         self.run(py, pace, run)
     }
 
-    /// Runs a call at this pace, without the interpreter if a transaction may block it.
+    /// Runs a call at this pace. If a transaction may block the call, releases the interpreter.
     #[inline]
     fn run<T: Send>(
         &self,
         py: Python<'_>,
         pace: &CallPace,
-        run: impl FnOnce(&Source) -> Result<T> + Send,
+        run: impl FnOnce(&RecordsSource) -> Result<T> + Send,
     ) -> PyResult<T> {
         if self.waits_for_none() {
             pace.run(py, || run(self)).map_err(raised)
@@ -498,33 +506,32 @@ impl Source {
         }
     }
 
-    /// Runs a call that may take long or wait, without the interpreter.
+    /// Runs a call that may take long or wait. Releases the interpreter.
     pub(crate) fn at_length<T: Send>(
         &self,
         py: Python<'_>,
-        run: impl FnOnce(&Source) -> Result<T> + Send,
+        run: impl FnOnce(&RecordsSource) -> Result<T> + Send,
     ) -> PyResult<T> {
         outcome(py.detach(|| run(self)))
     }
 
     /// Returns true if reads never wait.
     pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self.home().reads, CallPace::Memory)
+        matches!(self.database().reads, CallPace::Memory)
     }
 
-    /// Returns the permission to read one record while holding the interpreter, until it is
-    /// dropped.
+    /// Returns the permission to hold the interpreter while reading one record.
     #[inline]
     pub(crate) fn look_turn(&self) -> Option<CallPermission<'_>> {
-        // A read may have to move a sliding expiry, which waits for transactions.
-        if self.waits_for_none() { self.home().reads.turn() } else { None }
+        // A read may move a sliding expiry, and this write waits for transactions.
+        if self.waits_for_none() { self.database().reads.turn() } else { None }
     }
 
-    /// Shows a record to a thread with the permission to hold the interpreter meanwhile.
+    /// Shows a record to a thread that has the permission to hold the interpreter.
     #[inline]
     pub(crate) fn view_in_turn(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         match self {
-            Source::Database(home) => home.db.with(|db| db.view(key, see)),
+            RecordsSource::Database(database) => database.db.with(|db| db.view(key, see)),
             _ => self.view(key, see),
         }
     }
@@ -532,23 +539,23 @@ impl Source {
     #[inline]
     fn waits_for_none(&self) -> bool {
         match self {
-            Source::Database(home) => home.transactions.load(Ordering::Relaxed) == 0,
+            RecordsSource::Database(database) => database.transactions.load(Ordering::Relaxed) == 0,
             _ => true,
         }
     }
 }
 
-impl RecordsHandle for Source {
+impl RecordsHandle for RecordsSource {
     #[inline]
     fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
         match self {
-            Source::Database(home) => run(&**home.db.get()?),
-            Source::Transaction(undertaking) => run(&**undertaking.get()?),
-            Source::Snapshot(view) => run(&**view.slot.get()?),
+            RecordsSource::Database(database) => run(&**database.db.get()?),
+            RecordsSource::Transaction(transaction) => run(&**transaction.get()?),
+            RecordsSource::Snapshot(view) => run(&**view.slot.get()?),
         }
     }
 
     fn has_order(&self) -> bool {
-        self.home().is_ordered
+        self.database().is_ordered
     }
 }

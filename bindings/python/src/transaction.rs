@@ -1,47 +1,47 @@
-//! Transactions and snapshots, which end before their database.
+//! Exports transactions and snapshots, which end before their database is closed.
 
 use crate::error::raised;
 use crate::records::Records;
-use crate::source::{OpenDatabase, OpenSnapshot, OpenTransaction, Source};
+use crate::source::{OpenSnapshot, OpenTransaction, PythonDatabase, RecordsSource};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// A transaction. Its changes become visible, and survive a crash, all at once when it is
-/// committed, or not at all. As a context manager it commits at the end, and aborts when an
-/// exception leaves the block. Only the thread that began it may use it; any other can only abort
-/// it.
+/// A transaction. When it is committed, all its changes become visible at once and survive a crash
+/// together. As a context manager it commits at the end of the block, and aborts if an exception
+/// leaves the block. Only the thread that began it may use it. Other threads can only abort it.
 #[pyclass(module = "todana", extends = Records, frozen, generic, weakref)]
 pub(crate) struct Transaction {
-    undertaking: Arc<OpenTransaction>,
+    transaction: Arc<OpenTransaction>,
 }
 
 impl Transaction {
     pub(crate) fn begin(
         py: Python<'_>,
-        home: &Arc<OpenDatabase>,
+        database: &Arc<PythonDatabase>,
     ) -> PyResult<PyClassInitializer<Transaction>> {
-        let undertaking = home.begin(py)?;
-        let records = Records::new(Source::Transaction(Arc::clone(&undertaking)));
-        Ok(PyClassInitializer::from(records).add_subclass(Transaction { undertaking }))
+        let transaction = database.begin(py)?;
+        let records = Records::new(RecordsSource::Transaction(Arc::clone(&transaction)));
+        Ok(PyClassInitializer::from(records).add_subclass(Transaction { transaction }))
     }
 }
 
 #[pymethods]
 impl Transaction {
-    /// Applies all changes, or none. Returns when they are durable, as `sync` defines it.
+    /// Applies all changes, or none. Returns when the changes are durable, as `sync` defines it.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.undertaking.commit()).map_err(raised)
+        py.detach(|| self.transaction.commit()).map_err(raised)
     }
 
-    /// Discards all changes. Any thread may call it. Aborting a finished transaction has no effect.
+    /// Discards all changes. Any thread may call this method. Aborting a finished transaction has
+    /// no effect.
     fn abort(&self, py: Python<'_>) {
-        py.detach(|| self.undertaking.abort());
+        py.detach(|| self.transaction.abort());
     }
 
-    /// True if it has been committed or aborted.
+    /// True if the transaction has been committed or aborted.
     #[getter]
     fn closed(&self) -> bool {
-        !self.undertaking.is_open()
+        !self.transaction.is_open()
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -61,15 +61,15 @@ impl Transaction {
                 self.abort(py);
                 Ok(())
             }
-            // The block may have ended it by itself. If its database was closed, nothing was
-            // committed, and an exception says so.
-            None => py.detach(|| self.undertaking.commit_unless_ended()).map_err(raised),
+            // The block may have ended the transaction itself. If the database was closed, nothing
+            // was committed, and an exception reports this.
+            None => py.detach(|| self.transaction.commit_unless_ended()).map_err(raised),
         }
     }
 
     fn __repr__(&self) -> String {
-        let closed = if self.undertaking.is_open() { "" } else { ", closed" };
-        format!("<todana.Transaction of {:?}{closed}>", self.undertaking.home.name)
+        let closed = if self.transaction.is_open() { "" } else { ", closed" };
+        format!("<todana.Transaction of {:?}{closed}>", self.transaction.database.name)
     }
 }
 
@@ -80,21 +80,24 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn take(py: Python<'_>, home: &Arc<OpenDatabase>) -> PyResult<PyClassInitializer<Snapshot>> {
-        let view = home.snapshot(py)?;
-        let records = Records::new(Source::Snapshot(Arc::clone(&view)));
+    pub(crate) fn take(
+        py: Python<'_>,
+        database: &Arc<PythonDatabase>,
+    ) -> PyResult<PyClassInitializer<Snapshot>> {
+        let view = database.snapshot(py)?;
+        let records = Records::new(RecordsSource::Snapshot(Arc::clone(&view)));
         Ok(PyClassInitializer::from(records).add_subclass(Snapshot { view }))
     }
 }
 
 #[pymethods]
 impl Snapshot {
-    /// Frees what is kept for the snapshot. Closing it again has no effect.
+    /// Releases the memory that the snapshot uses. A second call has no effect.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.view.close());
     }
 
-    /// True if it has been closed.
+    /// True if the snapshot has been closed.
     #[getter]
     fn closed(&self) -> bool {
         !self.view.is_open()
@@ -111,6 +114,6 @@ impl Snapshot {
 
     fn __repr__(&self) -> String {
         let closed = if self.view.is_open() { "" } else { ", closed" };
-        format!("<todana.Snapshot of {:?}{closed}>", self.view.home.name)
+        format!("<todana.Snapshot of {:?}{closed}>", self.view.database.name)
     }
 }

@@ -1,4 +1,4 @@
-//! Python file objects, as the library reads and writes them.
+//! Adapts Python file objects, so that the library can read and write them.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 /// A Python file object in binary mode. No lock of the library is held while it is read or written.
 pub(crate) struct PyFile<'f> {
     object: &'f Py<PyAny>,
-    /// The exception that it raised.
+    /// The exception that the file object raised.
     raised: &'f Mutex<Option<PyErr>>,
 }
 
@@ -34,11 +34,11 @@ impl Write for PyFile<'_> {
         self.call(|file| {
             let written = file.call_method1("write", (PyBytes::new(file.py(), bytes),))?;
             if !written.is_none() {
-                // Raw files may write less than they are given.
+                // A raw file may write fewer bytes than it receives.
                 return Ok(written.extract::<usize>()?.min(bytes.len()));
             }
-            // For Python's own raw files, None means that nothing was written; other objects may
-            // return nothing at all.
+            // If a raw file of Python returns None, nothing was written. Other objects may return
+            // None after they wrote all bytes.
             if file.is_instance(&file.py().import("io")?.getattr("RawIOBase")?)? {
                 return Err(PyBlockingIOError::new_err("the file does not block, and takes no more now"));
             }

@@ -1,8 +1,9 @@
-//! Keys, values and items: views that can be iterated any number of times, and iterators.
+//! Exports views of keys, values and items, which can be iterated any number of times, and their
+//! iterators.
 
 use crate::conversion::octets;
 use crate::error::raised;
-use crate::source::{OpenDatabase, Source};
+use crate::source::{PythonDatabase, RecordsSource};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -24,7 +25,7 @@ pub(crate) enum ItemPart {
 pub(crate) enum KeySelection {
     All,
     Prefix(Vec<u8>),
-    /// From the first key, inclusive, to the second one, exclusive.
+    /// The records from the first key, inclusive, to the second key, exclusive.
     Range(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
@@ -59,7 +60,7 @@ impl KeySelection {
         }
     }
 
-    fn iter(&self, source: Source) -> Result<RecordIter<Source>> {
+    fn iter(&self, source: RecordsSource) -> Result<RecordIter<RecordsSource>> {
         match self {
             KeySelection::All => Ok(RecordIter::new(source)),
             KeySelection::Prefix(prefix) => Ok(RecordIter::with_prefix(source, prefix)),
@@ -72,10 +73,11 @@ impl KeySelection {
     }
 }
 
-/// The keys, values or items of a database or of a range, as they are at each iteration.
+/// The keys, values or items of a database or of a range. Each iteration shows the records of that
+/// time.
 #[pyclass(name = "View", module = "todana", frozen, generic)]
 pub(crate) struct PyView {
-    source: Source,
+    source: RecordsSource,
     part: ItemPart,
     which: KeySelection,
     is_down: bool,
@@ -83,7 +85,7 @@ pub(crate) struct PyView {
 
 impl PyView {
     pub(crate) fn new(
-        source: Source,
+        source: RecordsSource,
         part: ItemPart,
         which: KeySelection,
         is_down: bool,
@@ -97,7 +99,7 @@ impl PyView {
 
     pub(crate) fn iterator(&self, is_down: bool) -> PyResult<PyRecordIterator> {
         let iter = self.which.iter(self.source.clone()).map_err(raised)?;
-        Ok(PyRecordIterator::new(Arc::clone(self.source.home()), self.part, iter, is_down))
+        Ok(PyRecordIterator::new(Arc::clone(self.source.database()), self.part, iter, is_down))
     }
 }
 
@@ -112,7 +114,7 @@ impl PyView {
             .iterator(!self.is_down)
     }
 
-    /// Returns the number of records; reads all keys of the view.
+    /// Returns the number of records. Reads all keys of the view.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         py.detach(|| {
             let mut count = 0;
@@ -125,7 +127,8 @@ impl PyView {
         .map_err(raised)
     }
 
-    /// Returns True if there is such a key, value or item. Reads all values to find a value.
+    /// Returns True if the view contains this key, value or item. The search for a value reads all
+    /// values.
     fn __contains__(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         match self.part {
             ItemPart::Keys => {
@@ -161,17 +164,18 @@ impl PyView {
             ItemPart::Values => "values",
             ItemPart::Items => "items",
         };
-        format!("<todana.View: {part} of {:?}>", self.source.home().name)
+        format!("<todana.View: {part} of {:?}>", self.source.database().name)
     }
 }
 
-/// Walks over records once, in batches. It survives all changes.
+/// Shows the records of a view once, in batches. An iterator stays valid after all changes.
 #[pyclass(name = "Iterator", module = "todana", frozen, generic)]
 pub(crate) struct PyRecordIterator {
-    home: Arc<OpenDatabase>,
+    database: Arc<PythonDatabase>,
     part: ItemPart,
     is_down: bool,
-    /// The fetched records and the rest. Never held by a thread that waits for the interpreter.
+    /// The fetched records and the remaining records. A thread that waits for the interpreter never
+    /// holds this lock.
     walk: Mutex<BatchWalk>,
 }
 
@@ -183,10 +187,10 @@ struct BatchWalk {
 
 /// The records that have not been fetched.
 enum RemainingRecords {
-    Keys(IterKeys<Source>),
-    Records(RecordIter<Source>),
+    Keys(IterKeys<RecordsSource>),
+    Records(RecordIter<RecordsSource>),
     /// An error, which is raised once.
-    Trouble(Error),
+    Failed(Error),
     Nothing,
 }
 
@@ -198,18 +202,18 @@ impl RemainingRecords {
             RemainingRecords::Keys(keys) => keys.next().map(bare),
             RemainingRecords::Records(records) if is_down => records.next_back(),
             RemainingRecords::Records(records) => records.next(),
-            RemainingRecords::Trouble(_) | RemainingRecords::Nothing => None,
+            RemainingRecords::Failed(_) | RemainingRecords::Nothing => None,
         }
     }
 }
 
-/// The same as in the library's own batches.
+/// The length of the first batch, as in the library's own batches.
 const BATCH_FIRST: usize = 16;
 const BATCH_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
 impl BatchWalk {
-    /// Fetches the next batch when the last one is used up.
+    /// Fetches the next batch if the last batch is used up.
     fn fetch(&mut self, is_down: bool) -> Result<()> {
         let mut bytes = 0;
         while self.fetched.len() < self.batch_len && bytes < BATCH_BYTES_MAX {
@@ -218,8 +222,8 @@ impl BatchWalk {
                     bytes += key.len() + value.len();
                     self.fetched.push_back((key, value));
                 }
-                // The records before the error are yielded first.
-                Some(Err(error)) => self.ahead = RemainingRecords::Trouble(error),
+                // The records before the error are shown first.
+                Some(Err(error)) => self.ahead = RemainingRecords::Failed(error),
                 None => break,
             }
         }
@@ -228,7 +232,7 @@ impl BatchWalk {
             return Ok(());
         }
         match std::mem::replace(&mut self.ahead, RemainingRecords::Nothing) {
-            RemainingRecords::Trouble(error) => Err(error),
+            RemainingRecords::Failed(error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -236,9 +240,9 @@ impl BatchWalk {
 
 impl PyRecordIterator {
     pub(crate) fn new(
-        home: Arc<OpenDatabase>,
+        database: Arc<PythonDatabase>,
         part: ItemPart,
-        iter: RecordIter<Source>,
+        iter: RecordIter<RecordsSource>,
         is_down: bool,
     ) -> PyRecordIterator {
         let ahead = if part == ItemPart::Keys {
@@ -247,12 +251,13 @@ impl PyRecordIterator {
             RemainingRecords::Records(iter)
         };
         let walk = BatchWalk { fetched: VecDeque::new(), ahead, batch_len: BATCH_FIRST };
-        PyRecordIterator { home, part, is_down, walk: Mutex::new(walk) }
+        PyRecordIterator { database, part, is_down, walk: Mutex::new(walk) }
     }
 
     pub(crate) fn next(&self, py: Python<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        self.home.must_be_of_this_process()?;
-        // A thread that fetches holds the lock, and does not need the interpreter to finish.
+        self.database.must_be_of_this_process()?;
+        // A thread that fetches records holds this lock, and does not need the interpreter to
+        // finish.
         if let Some(mut walk) = self.walk.try_lock() {
             if let Some(record) = walk.fetched.pop_front() {
                 return Ok(Some(record));
@@ -279,7 +284,7 @@ impl PyRecordIterator {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some((key, value)) = self.next(py).map_err(raised)? else { return Ok(None) };
-        let form = self.home.form;
+        let form = self.database.form;
         Ok(Some(match self.part {
             ItemPart::Keys => form.show(py, &key)?,
             ItemPart::Values => form.show(py, &value)?,

@@ -1,18 +1,18 @@
-//! Visitors: Python functions that receive records and decide about changes.
+//! Runs visitors: Python functions that receive records and decide on changes.
 //!
-//! Invariant: they run without any lock of the library. If another thread changed a record
+//! Invariant: visitors run without any lock of the library. If another thread changed a record
 //! meanwhile, the visitor is called again.
 
 use crate::conversion::octets;
 use crate::error::raised;
 use crate::records::Records;
-use crate::source::Source;
+use crate::source::RecordsSource;
 use crate::view::{ItemPart, KeySelection, PyView};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use todana::Records as _;
 
-/// The result of a visitor that removes the record: `todana.REMOVE`.
+/// The type of `todana.REMOVE`, the result of a visitor that removes the record.
 #[pyclass(module = "todana", name = "Removal", frozen)]
 pub(crate) struct RemovalMarker;
 
@@ -22,7 +22,7 @@ impl RemovalMarker {
         "todana.REMOVE"
     }
 
-    /// Copies and pickles are the same object, found by its name.
+    /// Copies and pickles of the object are the same object, which is found by its name.
     fn __reduce__(&self) -> &'static str {
         "REMOVE"
     }
@@ -35,7 +35,7 @@ pub(crate) enum VisitDecision {
     Put,
 }
 
-/// Returns the decision in a visitor's result: None keeps the record.
+/// Returns the decision that the result of a visitor states.
 fn decision(answer: &Bound<'_, PyAny>) -> VisitDecision {
     if answer.is_none() {
         VisitDecision::Keep
@@ -47,9 +47,9 @@ fn decision(answer: &Bound<'_, PyAny>) -> VisitDecision {
 }
 
 impl Records {
-    /// Calls `ask` with a value and applies the decision of `decide` about its result. Repeats both
-    /// if another thread changed the record meanwhile. Returns the result, and true if anything
-    /// changed.
+    /// Calls `ask` with a value, and applies the decision that `decide` derives from the result.
+    /// Repeats both if another thread changed the record meanwhile. Returns the result, and true if
+    /// the record was changed.
     pub(crate) fn decide<'py>(
         &self,
         py: Python<'py>,
@@ -58,7 +58,7 @@ impl Records {
         decide: fn(&Bound<'_, PyAny>) -> VisitDecision,
     ) -> PyResult<(Bound<'py, PyAny>, bool)> {
         loop {
-            let old = self.source.look(py, |source| source.get(key))?;
+            let old = self.source.read(py, |source| source.get(key))?;
             let shown = old.as_ref().map(|old| self.source.form().show(py, old)).transpose()?;
             let answer = ask(shown)?;
             let new = match decide(&answer) {
@@ -67,7 +67,7 @@ impl Records {
                 VisitDecision::Remove => None,
                 VisitDecision::Put => Some(octets(&answer)?),
             };
-            let swap = |source: &Source| source.compare_and_swap(key, old.as_deref(), new.as_deref());
+            let swap = |source: &RecordsSource| source.compare_and_swap(key, old.as_deref(), new.as_deref());
             if self.source.change(py, swap)? {
                 drop(new);
                 return Ok((answer, true));
@@ -76,7 +76,7 @@ impl Records {
         }
     }
 
-    /// Runs a visitor on a record that may be missing. Returns true if anything changed.
+    /// Runs a visitor on a record that may not exist. Returns true if the record was changed.
     pub(crate) fn visit_one(&self, key: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = key.py();
         let name = octets(key)?;
@@ -103,22 +103,24 @@ impl Records {
         Ok(changed)
     }
 
-    /// Runs a visitor on several records, within a transaction of its own if none is open. Returns
-    /// the number of changes.
+    /// Runs a visitor on several records. If no transaction is open, runs it within a new
+    /// transaction. Returns the number of changes.
     pub(crate) fn visit_several(
         &self,
         keys: &Bound<'_, PyAny>,
         visitor: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let py = keys.py();
-        let Source::Database(home) = &self.source else { return self.visit_in_turn(keys, visitor) };
-        let undertaking = home.begin(py)?;
-        let within = Records::new(Source::Transaction(Arc::clone(&undertaking)));
+        let RecordsSource::Database(database) = &self.source else {
+            return self.visit_in_turn(keys, visitor);
+        };
+        let transaction = database.begin(py)?;
+        let within = Records::new(RecordsSource::Transaction(Arc::clone(&transaction)));
         let outcome = within.visit_in_turn(keys, visitor);
         py.detach(|| match outcome {
-            Ok(changed) => undertaking.commit().map(|()| Ok(changed)),
+            Ok(changed) => transaction.commit().map(|()| Ok(changed)),
             Err(error) => {
-                undertaking.abort();
+                transaction.abort();
                 Ok(Err(error))
             }
         })

@@ -102,7 +102,7 @@ def test_views_know_what_is_in_them(db):
     assert len(db.keys()) == len(db.values()) == len(db.items()) == 2
     assert sorted(db.items()) == [(b"a", b"1"), (b"b", b"2")]
     assert sorted(db.values()) == [b"1", b"2"]
-    # A view shows what is there whenever it is gone through.
+    # A view shows the current records each time it is iterated.
     view = db.keys()
     db["c"] = "3"
     assert sorted(view) == sorted(view) == [b"a", b"b", b"c"]

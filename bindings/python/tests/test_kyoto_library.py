@@ -1,4 +1,4 @@
-"""What Kyoto Cabinet's library has beside a dict: its numbers, visitors and snapshots."""
+"""Features of Kyoto Cabinet's library beyond a dict: numbers, visitors and snapshots."""
 
 import io
 import pickle
@@ -9,7 +9,7 @@ import todana
 
 SET, TRY = 2**63 - 1, -(2**63)
 
-# Captured: Kyoto Cabinet 1.2.76 has written it.
+# Written by Kyoto Cabinet 1.2.76.
 CAPTURED = b"KCSS\n\0\0\0\x02\x00\xff\0\x05\x05japantokyo\0\x01\x08n\0\0\0\0\0\0\0\x05\xff"
 
 
@@ -80,7 +80,7 @@ def test_visitor_that_raises_leaves_everything_as_it_was(db):
         with db.transaction() as t:
             t.visit_each(fails_at_b)
     assert dict(db) == before
-    # By itself it changes each record on its own: those before stay changed.
+    # Outside of a transaction, each record is changed separately, so earlier changes stay.
     with pytest.raises(RuntimeError):
         db.visit_each(fails_at_b)
     assert db["b"] == b"2"
@@ -90,7 +90,7 @@ def test_visit_many_is_atomic_and_sees_its_own_changes(db):
     db.update(a="1", b="2")
 
     def visit(key, value):
-        # Others, which this is outside of its arguments, see nothing yet.
+        # Calls that do not use the visitor's arguments see no changes yet.
         assert db.get("c") is None
         return (value or b"") + b"!"
 

@@ -1,4 +1,4 @@
-"""Programs that say `import kyotocabinet` run as they are, and see what they saw with the original."""
+"""Programs that use `import kyotocabinet` run unchanged, with the same results as the original."""
 
 import pathlib
 import subprocess
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_an_error(tmp_path):
     empty.write_bytes(b"")
     assert not db.open(str(empty), kc.DB.OREADER) and empty.is_file()
     assert db.open(str(empty)) and db.set("a", "1") and db.close()
-    # Nobody else writes a database that is open.
+    # No other process may write an open database.
     assert db.open(str(empty))
     other = kc.DB()
     assert not other.open(str(empty)) and other.error() == kc.Error.LOGIC
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_an_error(tmp_path):
     assert hashed.open(":") and hashed.set("a", "1")
     assert not hashed.cursor().jump_back() and hashed.error() == kc.Error.NOIMPL
     db.increment("n", 2**63 - 1)
-    # The original begins again from the other end of the range.
+    # The original continues at the other end of the range.
     assert db.increment("n", 2) is None and db.error() == kc.Error.LOGIC
 
 
@@ -144,7 +144,7 @@ def test_a_cursor_survives_a_commit_and_no_abort():
     assert cursor.get() == (b"b", b"2") and cursor.remove()
     assert cursor.get_key() == b"c" and db.end_transaction()
     assert cursor.get_key() == b"c" and cursor.step_back() and cursor.get_key() == b"a"
-    # As in the original it stands nowhere after these.
+    # As in the original, the cursor has no position after these calls.
     assert db.begin_transaction() and db.end_transaction(False)
     assert cursor.get() is None and cursor.jump() and db.clear() and db.set("a", "1")
     assert cursor.get() is None and cursor.jump() and db.close()

@@ -18,7 +18,7 @@ def python(program, *words, **options):
 
 
 def run_all(count, work):
-    """Runs in so many threads; what one raises comes out."""
+    """Runs a function in several threads. Re-raises an exception of any of them."""
     failures = []
 
     def guarded(number):
@@ -51,7 +51,7 @@ def test_threads_count_together(db):
 
 
 def test_threads_with_transactions_iterators_and_snapshots(db):
-    """Money moves; whoever looks sees the same sum."""
+    """Threads transfer money, and every snapshot shows the same sum."""
     accounts = [f"account {number}" for number in range(10)]
     db.update({name: "100" for name in accounts})
 
@@ -63,7 +63,7 @@ def test_threads_with_transactions_iterators_and_snapshots(db):
                     assert sum(int(snapshot[name]) for name in accounts) == 1000
             elif number % 4 == 1:
                 db.get(source)
-                # Not only those: others come and go.
+                # Other records are added and removed meanwhile.
                 assert sum(key.startswith(b"account") for key in set(db)) == 10
                 db.set(f"other {number}", "x", sliding=100)
                 db.get(f"other {number}")
@@ -84,7 +84,8 @@ def test_a_database_may_be_closed_while_threads_are_at_it(place):
         if number == 0:
             started.wait()
             db.close()
-            # Nobody is at it any more. On disk it would be another's else.
+            # No thread uses the database any more. Otherwise a database on disk could not be opened
+            # again.
             with todana.open(place) as again:
                 again["last"] = "x"
             return
@@ -122,7 +123,7 @@ def test_close_waits_for_a_call_that_is_under_way(tmp_path):
             with todana.open(tmp_path / "a.hash") as again:
                 assert dict(again) == {b"a": b"1"}
         else:
-            # Time enough for a close that does not wait.
+            # A close that does not wait would return within this time.
             closed.wait(0.5)
             release.set()
 
@@ -136,7 +137,8 @@ def test_who_waits_for_a_transaction_of_a_closed_database_is_told(place):
     def work(number):
         started.wait()
         if number == 0:
-            # What the others wait for; here it is only hoped that some of them do already.
+            # The other threads wait for this call. The test cannot ensure that some of them already
+            # do when it begins.
             db.close()
             return
         with pytest.raises(todana.ClosedError):
@@ -193,7 +195,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("sync", ["always", "sync", "unsynced"])
 def test_what_was_committed_outlives_a_kill(durable, sync):
-    """A killed process lost all that it had committed since the last sync: it was gathered in its memory."""
+    """A killed process once lost all commits since the last sync, which were only in its memory."""
     name, options = durable
     child = python(KILLED, name, options.get("data_dir", ""), sync)
     printed, _ = child.communicate(timeout=120)
@@ -205,7 +207,7 @@ def test_what_was_committed_outlives_a_kill(durable, sync):
 
 
 def test_the_end_of_the_interpreter_closes_what_is_open(durable):
-    """Whatever waits to be written is, although nobody has called close."""
+    """Pending writes are written at the end even if close was not called."""
     name, options = durable
     program = """
 import sys, todana
@@ -252,7 +254,7 @@ import os, sys, todana
 db = todana.open(sys.argv[1], data_dir=sys.argv[2] or None)
 db["a"] = "1"
 iterator, snapshot, cursor = iter(db), db.snapshot(), db.cursor()
-# What they have in hand is the parent's, too.
+# The records that these objects have read belong to the parent, too.
 db["b"] = "1"
 begun = iter(db.items())
 next(begun)
@@ -272,7 +274,7 @@ if child == 0:
     snapshot.close()
     db.close()
     del iterator, begun, cursor, snapshot, transaction, db
-    # What it opens itself is its own, and closed when it ends.
+    # The child owns the databases that it opens; they are closed when it ends.
     own = todana.open(sys.argv[3], sync=3600)
     own.update({str(number): "x" for number in range(1000)})
     sys.exit(0)
@@ -295,12 +297,13 @@ print("well")
 
 
 def test_a_slow_writer_does_not_hold_the_interpreter(tmp_path):
-    """Another thread runs while one waits for a transaction of a third."""
+    """Another thread runs while one thread waits for the transaction of a third."""
     with todana.open("mem:hash") as db:
         t = db.transaction()
         thread = threading.Thread(target=lambda: db.set("a", "1"))
         thread.start()
-        # Would hang for good if the writer held the interpreter, as only this thread can end the transaction.
+        # Would hang for good if the writer held the interpreter, as only this thread can end the
+        # transaction.
         for _ in range(1000):
             db.get("a")
         t.commit()
@@ -311,10 +314,10 @@ def test_a_slow_writer_does_not_hold_the_interpreter(tmp_path):
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("has_open", [False, True])
 def test_the_end_of_a_child_of_multiprocessing_closes_what_is_open(method, has_open, durable, tmp_path):
-    """Such children do not end as other programs do: what is to be done at exit is left out."""
+    """Children of multiprocessing skip the functions that are registered with atexit."""
     context = multiprocessing.get_context(method)
     name, options = durable
-    # A child of a fork has its parent's to leave alone.
+    # The child of a fork must not use its parent's databases.
     with todana.open(tmp_path / "parent.hash") if has_open else contextlib.nullcontext():
         process = context.Process(target=_fill, args=(name, options))
         process.start()
@@ -326,10 +329,10 @@ def test_the_end_of_a_child_of_multiprocessing_closes_what_is_open(method, has_o
 
 
 def _fill(name, options):
-    global kept  # Else it is closed when it is dropped.
+    global kept  # Otherwise it would be closed when it is dropped.
     kept = todana.open(name, sync=3600, **options)
     kept.update({str(number): "x" for number in range(999)}, pid=str(os.getpid()))
-    # A thread that still writes is waited for.
+    # The process waits for a thread that still writes.
     ending = threading.Event()
     multiprocessing.util.Finalize(None, ending.set, exitpriority=0)
     threading.Thread(target=_fill_last, args=(ending,)).start()

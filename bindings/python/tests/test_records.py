@@ -1,4 +1,4 @@
-"""What is done with records beyond what a dict does."""
+"""Operations on records beyond those of a dict."""
 
 import datetime
 import io
@@ -45,7 +45,7 @@ def test_a_time_is_said_in_one_way(db):
             db.set("a", "1", **wrong)
     with pytest.raises(TypeError):
         db.set("a", "1", ttl="soon")
-    # As long as can be said.
+    # The longest possible time to live.
     db.set("a", "1", ttl=float("inf"))
     db.set("b", "1", expires=1e300)
     assert db["a"] == db["b"] == b"1"
@@ -295,7 +295,7 @@ def test_dump_and_load(db, tmp_path):
         assert other["greeting"] == b"hello\tworld"
         with pytest.raises(todana.InvalidError):
             other.load(io.BytesIO(b"no tab"))
-        # What a file raises comes out as it is; what opening one does, too.
+        # Exceptions of a file object and of opening a file are re-raised unchanged.
         with pytest.raises(io.UnsupportedOperation):
             with path.open("rb") as file:
                 other.dump(file)
@@ -306,7 +306,7 @@ def test_dump_and_load(db, tmp_path):
 
 
 def test_a_file_that_does_not_block_loses_nothing_in_silence(db):
-    # More than a pipe holds.
+    # More bytes than a pipe can hold.
     db.update({str(number): "x" * 1000 for number in range(1000)})
     reader, writer = os.pipe()
     os.set_blocking(reader, False)

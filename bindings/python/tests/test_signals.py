@@ -11,8 +11,8 @@ PROGRAM = """
     import os, signal, sys, threading
     import todana
 
-    # Nobody gets the interpreter from a thread that does not give it up: once the main thread is in the call, and not before, the other one
-    # goes on.
+    # A thread keeps the interpreter until it releases it. The other thread therefore continues only
+    # after the main thread has entered the call.
     sys.setswitchinterval(1000)
     signal.signal(signal.SIGINT, {handler})
     db = todana.open(sys.argv[1])
@@ -57,7 +57,7 @@ PROGRAM = """
 
 def run(place, call, handler="signal.default_int_handler", after="pass"):
     program = textwrap.dedent(PROGRAM).format(call=call, handler=handler, after=after)
-    # As long as a machine may be busy: what cannot be interrupted does not end at all.
+    # Long enough for a busy machine; an uninterruptible call would never end.
     ran = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.splitlines()
@@ -88,19 +88,19 @@ def test_what_waits_for_a_transaction_can_be_interrupted_and_has_done_nothing(pl
 
 
 def test_a_handler_that_raises_nothing_does_not_end_the_wait():
-    # It lets the other thread end its transaction, and the call goes on.
+    # The handler lets the other thread end its transaction, and the call continues.
     lines = run("mem:tree", "db['b'] = '2'; print('written')", handler="lambda *_: may_end.set()")
     assert lines == ["written", AFTERWARDS]
 
 
 def test_a_handler_may_close_the_database():
-    # It aborts the transaction of the other thread; the call that is under way comes to its end.
+    # The handler aborts the transaction of the other thread, and the call completes.
     lines = run("mem:tree", "db['b'] = '3'; print('written')", handler="lambda *_: db.close()")
     assert lines == ["written", "aborted", "True"]
 
 
 def test_a_handler_does_not_wait_for_the_cursor_of_the_call_that_it_interrupts():
-    # It waited for ever: the call goes on only once its handler has ended.
+    # This once waited forever, because the call continues only after its handler has returned.
     handler = "lambda *_: (print(outcome(cursor.step)), may_end.set())"
     lines = run("mem:tree", "cursor.set_value('2'); print(cursor.key)", handler=handler)
     assert lines == ["the cursor is in use by the call that a signal has interrupted", "b'b'", AFTERWARDS]
@@ -112,12 +112,13 @@ def test_once_it_was_interrupted_the_next_call_is_as_any_other():
 
 
 def test_only_a_signal_is_needed(tmp_path):
-    """From outside, as a terminal sends it."""
+    """Sends the signal from another process, as a terminal does."""
     program = textwrap.dedent(
         """
         import signal, sys, threading, todana
 
-        # What a shell starts in the background inherits that it is ignored, and Python leaves it so.
+        # A background process of a shell inherits an ignored SIGINT, and Python leaves it
+        # ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         db = todana.open("mem:hash")
         begun = threading.Event()

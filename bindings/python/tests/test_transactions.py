@@ -1,4 +1,4 @@
-"""All of it or nothing."""
+"""Transactions apply all of their changes or none."""
 
 import gc
 import threading
@@ -30,7 +30,7 @@ def test_an_exception_undoes_it_and_comes_out(db):
             t["b"] = "2"
             1 / 0
     assert dict(db) == {b"a": b"1"}
-    # Others may begin one again.
+    # Other threads can begin a transaction again.
     with db.transaction() as t:
         t["c"] = "3"
     assert db["c"] == b"3"
@@ -103,7 +103,7 @@ def test_another_thread_may_abort_it(db):
     for abort in [lambda: begun[-1].abort(), abort_in_block]:
         thread = threading.Thread(target=begin)
         thread.start()
-        # Its own thread is no more.
+        # The thread of the transaction has ended.
         thread.join()
         with pytest.raises(todana.InvalidError):
             begun[-1].commit()
@@ -127,7 +127,8 @@ def test_writers_wait_and_readers_do_not(db):
     with db.transaction() as t:
         t["a"] = "1"
         thread.start()
-        # The reader gets through while this thread waits for it: neither the transaction nor the interpreter is in its way.
+        # The reader gets through while this thread waits for it: neither the transaction nor the
+        # interpreter is in its way.
         assert read.wait(60)
         assert not wrote.is_set()
     assert wrote.wait(60)
@@ -160,7 +161,7 @@ def test_a_block_whose_database_was_closed_does_not_end_as_if_committed(durable,
             close(db)
     with pytest.raises(todana.ClosedError):
         t.commit()
-    # What the user has ended stays so.
+    # A transaction that the user has ended stays ended.
     db = todana.open(name, **options)
     with db.transaction() as t:
         t["b"] = "2"

@@ -1,4 +1,4 @@
-"""The stubs say what is there, and are right about it."""
+"""The stubs list all functions with the right types."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def run(*words, folder):
 
 def test_the_stubs_are_those_of_what_is_there(tmp_path):
     allowed = tmp_path / "allowed"
-    # What is compiled is shown by the package.
+    # The package exports the compiled functions.
     allowed.write_text("todana\\._todana\ntodana\\._errors\ntodana\\._processes\ntodana\\.kyotocabinet.*\n")
     done = run("mypy.stubtest", "todana", "--allowlist", str(allowed), "--ignore-unused-allowlist", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

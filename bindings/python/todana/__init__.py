@@ -1,4 +1,4 @@
-"""Todana: a key-value store for very many small records, in memory and on disk, as a dict that outlives the program.
+"""Todana: a key-value store for many small records, in memory or on disk, as a persistent dict.
 
 >>> import todana
 >>> with todana.open("mem:tree") as db:
@@ -55,5 +55,8 @@ _abc.Iterator.register(Iterator)
 
 
 def open(name, **options):
-    """Opens a database by its name: mem:hash, mem:tree, PATH.hash, PATH.tree. The options are DB's."""
+    """Opens a database by its name: mem:hash, mem:tree, PATH.hash, PATH.tree.
+
+    Takes DB's options.
+    """
     return DB(name, **options)

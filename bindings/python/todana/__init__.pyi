@@ -28,13 +28,13 @@ __all__ = [
     "stored_key",
 ]
 
-# What keys and values come out as.
+# The type of returned keys and values.
 _S = TypeVar("_S", bytes, str)
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 _D = TypeVar("_D")
 
-# What keys and values go in as; str is UTF-8.
+# The types of keys and values that are passed; str is encoded as UTF-8.
 _Octets = bytes | str | bytearray | memoryview
 _Span = int | float | timedelta
 _Moment = int | float | datetime
@@ -105,7 +105,8 @@ class Cursor(Generic[_S]):
     @classmethod
     def __class_getitem__(cls, key: Any) -> GenericAlias: ...
 
-# It is registered as a MutableMapping, and is one but for what its methods take besides.
+# The class is registered as a MutableMapping. Its methods accept more arguments than those of a
+# MutableMapping.
 @disjoint_base
 class Records(Generic[_S]):
     def __getitem__(self, key: _Octets, /) -> _S: ...

@@ -1,32 +1,32 @@
-"""What can go wrong. The names say what the caller can do about it."""
+"""The exceptions of Todana, named after what the caller can do."""
 
 
 class Error(Exception):
-    """Whatever the store reports. That there is no such record is a KeyError, or None."""
+    """Base class of all errors of the store. A missing record is a KeyError or None instead."""
 
 
 class InvalidError(Error, ValueError):
-    """The call is wrong: mend it."""
+    """The call is invalid. Correct it."""
 
 
 class FullError(Error):
-    """There is no memory or space: make room."""
+    """Memory or disk space is exhausted. Free some."""
 
 
 class BusyError(Error):
-    """Somebody else has it: try again later."""
+    """Another thread or process uses the object. Try again later."""
 
 
 class CorruptError(Error):
-    """Stored bytes are damaged: salvage them."""
+    """Stored data is damaged. Run `todana salvage`."""
 
 
 class UnavailableError(Error, OSError):
-    """The disk cannot be reached, read or written now."""
+    """The disk cannot be read or written now."""
 
 
 class ClosedError(Error, ValueError):
-    """It was closed: open it again."""
+    """The object is closed. Open it again."""
 
 
 for _error in (Error, InvalidError, FullError, BusyError, CorruptError, UnavailableError, ClosedError):

@@ -1,4 +1,5 @@
-//! Commands on complete databases: their contents, files in and out, copies.
+//! Commands on whole databases: count, list, copy, merge, compact, check, and import and export of
+//! files.
 
 use super::key_range::{KeyRange, walk};
 use super::transfer::{StoreRecord, export, import};
@@ -20,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, refuse_overlap};
+use todana::{Action, DatabaseName, DatabaseStorage, Db, DbOptions, Record, Records, refuse_overlap};
 use todana_core::Attributes;
 
 /// A server or a database, and the options to reach the server.
@@ -39,13 +40,13 @@ impl DatabaseArgument {
     }
 }
 
-/// A database and a file, both optional.
+/// The arguments for a database and a file, both optional.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseAndFile {
     /// The database (./x.hash, ./x.tree, or a data directory) or the server (host:port); or use -S
     #[arg(value_name = "DB")]
     first: Option<OsString>,
-    /// The file; - is standard input or output [default: -]. With -S the only argument
+    /// The file; - is standard input or output [default: -]. With -S the file is the only argument
     #[arg(value_name = "FILE")]
     second: Option<OsString>,
     #[command(flatten)]
@@ -53,8 +54,8 @@ pub(crate) struct DatabaseAndFile {
 }
 
 impl DatabaseAndFile {
-    /// Returns the database and the file. With `-S` a single word is the file. Without, it is the
-    /// database if it names one.
+    /// Returns the database and the file. A single word is the file if `-S` is given. Without `-S`,
+    /// it is the database if it has the form of one, and otherwise the file.
     fn find(&self) -> Result<(RecordSource<'_>, PathBuf), CommandFailure> {
         let (place, file) = match (&self.first, &self.second) {
             (Some(first), None) if self.server.has_server() || !names_database(first) => (None, Some(first)),
@@ -67,7 +68,7 @@ impl DatabaseAndFile {
     }
 }
 
-/// The place of the records.
+/// The opened form of the place where the records are.
 enum RecordSource<'o> {
     Local(LocalDatabase),
     Server(ServerTarget<'o>),
@@ -83,7 +84,7 @@ fn found(options: &ServerOptions, place: CommandTarget) -> Result<RecordSource<'
     }
 }
 
-/// Commands on complete databases.
+/// Commands on whole databases.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatabaseCommand {
     /// Show kind, records and bytes of a database, as `stats` does (until the next version)
@@ -100,7 +101,7 @@ pub(crate) enum DatabaseCommand {
         #[command(flatten)]
         of: DatabaseArgument,
     },
-    /// Print the keys of a database; those of a tree in order
+    /// Print the keys of a database; the keys of a tree in order
     #[command(
         visible_alias = "keys",
         after_help = "Examples:\n  todana list ./users.tree --prefix a --limit 10\n  todana list ./users.tree --from k --to m --values\n  todana list ./users.tree --reverse --limit 1\n\nControl characters and backslashes in keys and values are escaped: \\\\ \\t \\n \\r \\xHH."
@@ -120,7 +121,7 @@ pub(crate) enum DatabaseCommand {
         /// At most this number of keys
         #[arg(long, value_name = "COUNT")]
         limit: Option<u64>,
-        /// Descending order; needs a tree
+        /// Print the keys in descending order; needs a tree
         #[arg(long)]
         reverse: bool,
         /// Print values too, after a tab
@@ -155,20 +156,21 @@ pub(crate) enum DatabaseCommand {
         #[arg(value_name = "TO")]
         to: CommandTarget,
     },
-    /// Store the records of other databases in one; the last record of a key wins
+    /// Store the records of other databases in one; if a key occurs more than once, its last record
+    /// is kept
     #[command(after_help = "Example:\n  todana merge ./all.tree ./monday.tree ./tuesday.hash")]
     Merge {
-        /// The database to store them in; created if it does not exist
+        /// The database that receives the records; created if it does not exist
         #[arg(value_name = "DB")]
         to: CommandTarget,
-        /// The databases to read, which stay unchanged
+        /// The databases to read, in this order; they stay unchanged
         #[arg(value_name = "FROM", required = true)]
         from: Vec<CommandTarget>,
-        /// Keep existing records instead of overwriting them
+        /// Keep records that exist, instead of overwriting them
         #[arg(long)]
         keep: bool,
     },
-    /// Return the disk space of old records to the system
+    /// Rewrite a database so that the disk space of removed and overwritten records becomes free
     Compact {
         /// The database
         #[arg(value_name = "DB")]
@@ -233,13 +235,14 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
             let hint = "`todana backup` copies a running server's, and `todana verify` checks the backup";
             match database(&place, hint)? {
                 LocalDatabase::Named(name) => check(name),
-                LocalDatabase::Kept(path) => verify::run(&verify::VerifyArguments::of(path)),
+                LocalDatabase::DataDirectory(path) => verify::run(&verify::VerifyArguments::of(path)),
             }
         }
     }
 }
 
-/// Returns the database of a word that must not name a server; `hint` says what to do instead.
+/// Returns the database that the word names. Fails if the word names a server; the error ends with
+/// `hint`, which names the command to use instead.
 fn database<'p>(place: &'p CommandTarget, hint: &str) -> Result<&'p LocalDatabase, CommandFailure> {
     match place {
         CommandTarget::Database(local) => Ok(local),
@@ -249,7 +252,7 @@ fn database<'p>(place: &'p CommandTarget, hint: &str) -> Result<&'p LocalDatabas
     }
 }
 
-/// The alternative for a server.
+/// The hint for a command that copies from databases on disk only.
 const COPIES: &str = "`todana backup` and `todana dump` copy a server's records";
 
 pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFailure> {
@@ -258,7 +261,7 @@ pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFai
     let path = local.path();
     let kind = match local {
         LocalDatabase::Named(name) => name.kind.word(),
-        LocalDatabase::Kept(_) => "data directory",
+        LocalDatabase::DataDirectory(_) => "data directory",
     };
     let mut facts: Vec<(&str, serde_json::Value)> = vec![
         ("kind", kind.into()),
@@ -292,8 +295,9 @@ pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFai
     Ok(())
 }
 
-/// Returns the disk usage of a directory in blocks of its files: the file of a tree has holes.
-fn size_of(path: &Path) -> Result<u64, CommandFailure> {
+/// Returns the disk space of a directory's files, counted in blocks, because the file of a tree has
+/// holes.
+pub(crate) fn size_of(path: &Path) -> Result<u64, CommandFailure> {
     let named = |error: io::Error| CommandFailure::trouble(format!("{}: {error}", path.display()));
     let mut sum = 0;
     for entry in std::fs::read_dir(path).map_err(named)? {
@@ -329,7 +333,7 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
     Ok(())
 }
 
-/// Lists the keys of a server, in no order.
+/// Lists the keys of a server, which are not ordered.
 fn list_of_server(
     server: &ServerTarget<'_>,
     range: &KeyRange,
@@ -356,12 +360,13 @@ fn list_of_server(
     left_out.fail_if_any()
 }
 
-/// Stores all records of one database in another. Returns the number of records read.
+/// Stores all records of one database in another, except existing ones if `keeps` is true. Returns
+/// the number of records read.
 fn copy_records(from: &Db, to: &Db, keeps: bool) -> Result<u64, CommandFailure> {
     let bar = records_bar(from.count());
     let mut copied = 0;
     walk(from, &KeyRange::default(), &mut |record| {
-        // Versions are only valid within one database.
+        // Versions have a meaning only within their own database.
         let attributes = Attributes { version: 0, access: None, ..record.attributes };
         let put = Action::Put(Record::new(&record.value, attributes));
         to.visit(&record.key, &mut StoreRecord { put, keeps })?;
@@ -421,11 +426,11 @@ fn compact(local: &LocalDatabase) -> Result<(), CommandFailure> {
     let path = local.path();
     expect_database(path)?;
     let instead = match local {
-        LocalDatabase::Named(name) if name.kind.storage() != Storage::FilesAndLog => None,
+        LocalDatabase::Named(name) if name.kind.storage() != DatabaseStorage::FilesAndLog => None,
         LocalDatabase::Named(name) => Some(format!(
             "{name}: trees reuse free pages but never shrink the file; `todana copy {name} NEW.tree` writes a compact copy"
         )),
-        LocalDatabase::Kept(_) => Some(format!(
+        LocalDatabase::DataDirectory(_) => Some(format!(
             "{local}: its server keeps the log short; `todana restore {local} NEW` writes a data directory with a single checkpoint"
         )),
     };
@@ -451,9 +456,9 @@ fn compact(local: &LocalDatabase) -> Result<(), CommandFailure> {
 }
 
 /// Checks every checksum of a database on disk that no server has open.
-pub(crate) fn check(name: &Name) -> Result<(), CommandFailure> {
+pub(crate) fn check(name: &DatabaseName) -> Result<(), CommandFailure> {
     let damaged = |error: &dyn std::fmt::Display| {
-        // If nobody reads the line, the exit code still reports the damage.
+        // If the line cannot be written, the exit code still reports the damage.
         let _ = writeln!(io::stdout(), "damaged: {error}");
         CommandFailure::miss()
     };
@@ -469,8 +474,9 @@ pub(crate) fn check(name: &Name) -> Result<(), CommandFailure> {
     };
     if !verified.damages.is_empty() {
         verified.damages.iter().for_each(|damage| drop(damaged(damage)));
-        // Nothing can be salvaged from a tree whose pages are damaged.
-        if name.kind.storage() == Storage::Files || verified.tree.is_some() {
+        // `salvage` is suggested only if it can help: from a tree whose pages are damaged, it
+        // recovers nothing.
+        if name.kind.storage() == DatabaseStorage::Files || verified.tree.is_some() {
             let _ = writeln!(io::stdout(), "{}", salvage::advice(path));
         }
         return Err(CommandFailure::miss());
@@ -483,7 +489,7 @@ pub(crate) fn check(name: &Name) -> Result<(), CommandFailure> {
     let bar = records_bar(db.count());
     let (mut place, mut checked, mut bytes) = (None, 0u64, 0u64);
     loop {
-        // Expired records are read too.
+        // The scan also returns expired records.
         let scanned = db.database().engine().scan(place.take(), &mut |key, record| {
             checked += 1;
             bytes += (key.len() + record.value.len()) as u64;

@@ -1,16 +1,16 @@
-//! Ranges of keys, and the iteration over their records in batches.
+//! A range of keys, and the walk over its records in batches.
 
 use crate::CommandFailure;
 use std::ops::{Bound, ControlFlow};
 use todana::{Db, Record};
 use todana_core::{Attributes, OrderedEngine};
 
-/// Records are copied out of the engine in batches of this many records or bytes, so that its locks
-/// are not held while the records are written.
+/// The most records, and the most bytes, that are copied out of the engine at once. The engine's
+/// locks are not held while the copies are printed.
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The requested keys, and the direction.
+/// The requested keys, and the direction of the walk.
 #[derive(Default)]
 pub(super) struct KeyRange {
     pub(super) prefix: Option<Vec<u8>>,
@@ -26,18 +26,19 @@ impl KeyRange {
             && self.to.as_ref().is_none_or(|to| key < to.as_slice())
     }
 
-    /// Returns true if a key lies below the range: a descending walk may end there.
+    /// Returns true if the key comes before the range, so that a descending walk can end.
     fn is_before(&self, key: &[u8]) -> bool {
         let before = |least: &Option<Vec<u8>>| least.as_ref().is_some_and(|least| key < least.as_slice());
         before(&self.prefix) || before(&self.from)
     }
 
-    /// Returns the start of an ascending walk.
+    /// Returns the key at which an ascending walk starts.
     fn least(&self) -> Option<&Vec<u8>> {
         self.prefix.iter().chain(&self.from).max()
     }
 
-    /// Returns the exclusive start of a descending walk, or `None` for the end of the database.
+    /// Returns the key before which a descending walk starts, or `None` to start at the end of the
+    /// database.
     fn most(&self) -> Option<Vec<u8>> {
         let behind = self.prefix.as_ref().and_then(|prefix| {
             let last = prefix.iter().rposition(|&byte| byte != 0xFF)?;
@@ -61,7 +62,7 @@ pub(super) struct OwnedRecord {
 struct RecordBatch {
     records: Vec<OwnedRecord>,
     bytes: usize,
-    /// The last key visited, in the range or not.
+    /// The last key that was visited, even if it is not in the range.
     last: Vec<u8>,
     seen: usize,
 }
@@ -84,8 +85,8 @@ impl RecordBatch {
     }
 }
 
-/// Passes the live records of a range to `see` until it breaks, in key order if the database has
-/// one. No lock is held while `see` runs.
+/// Passes the live records of a range to `see` until `see` breaks, in the order of their keys if
+/// the database is ordered. No lock is held while `see` runs.
 pub(super) fn walk(
     db: &Db,
     range: &KeyRange,

@@ -1,14 +1,14 @@
-//! Databases on disk that a command opens without a server.
+//! Databases on disk that a command opens itself, without a server.
 //!
-//! `records` has the data commands that `-S ./x.hash` sends here, `commands` those on complete
-//! databases (`list`, `copy` ...), `transfer` the import and export of files.
+//! `records` has the commands on records, such as `get`, for `-S ./x.hash`. `commands` has the
+//! commands on whole databases, such as `list` and `copy`. `transfer` imports and exports files.
 
 mod commands;
 mod key_range;
 mod records;
 mod transfer;
 
-pub(crate) use commands::{DatabaseCommand, check, run as run_whole};
+pub(crate) use commands::{DatabaseCommand, check, run as run_whole, size_of};
 pub(crate) use records::run;
 
 use crate::CommandFailure;
@@ -18,16 +18,16 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
-use todana::{Db, DbOptions, Name};
+use todana::{DatabaseName, Db, DbOptions};
 use todana_core::{Error, ErrorKind};
 
-/// Opens a database. Creates a missing one only if `makes` is true: a read must not leave an empty
-/// database.
+/// Opens a database. Creates a missing database only if `makes` is true, because a command that
+/// only reads must not leave an empty database.
 pub(crate) fn open(local: &LocalDatabase, makes: bool) -> Result<Db, CommandFailure> {
     let path = local.path();
     let name = match local {
         LocalDatabase::Named(name) => name,
-        LocalDatabase::Kept(path) => return open_data_directory(path),
+        LocalDatabase::DataDirectory(path) => return open_data_directory(path),
     };
     if !makes {
         expect_no_truncation(name)?;
@@ -40,7 +40,8 @@ pub(crate) fn open(local: &LocalDatabase, makes: bool) -> Result<Db, CommandFail
         .map_err(|error| open_failure(error, path))
 }
 
-/// Opens an existing data directory of a server. Its records are read into memory, in key order.
+/// Opens an existing data directory of a server, by reading its records into an ordered database in
+/// memory.
 fn open_data_directory(path: &Path) -> Result<Db, CommandFailure> {
     expect_database(path)?;
     let shown = path.display();
@@ -64,7 +65,8 @@ fn print_notes(db: Db) -> Db {
     db
 }
 
-/// Runs `work` and shows a spinner after a second. For steps that do not report their progress.
+/// Runs `work`, and shows a spinner if it takes longer than a second. Used for steps that do not
+/// report their progress.
 fn with_spinner<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();
@@ -75,7 +77,7 @@ fn with_spinner<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
             if waits.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 let bar = progress(None, "{spinner} {msg} {elapsed}").with_message(what);
                 bar.enable_steady_tick(Duration::from_millis(100));
-                // Returns when the work is done, also after a panic.
+                // This returns when `work` has ended, even by a panic.
                 let _ = waits.recv();
                 bar.finish_and_clear();
             }
@@ -86,9 +88,9 @@ fn with_spinner<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Fails for a name whose tuning empties the database when it is opened: no command that reads it
-/// can mean that.
-fn expect_no_truncation(name: &Name) -> Result<(), CommandFailure> {
+/// Fails if the tuning in the name empties the database at the opening. A user who runs a command
+/// that reads the database cannot mean that.
+fn expect_no_truncation(name: &DatabaseName) -> Result<(), CommandFailure> {
     match name.tuning.truncate {
         true => Err(CommandFailure::usage(format!(
             "{name}: would be emptied when opened; leave out erase=true and the t of mode="
@@ -97,7 +99,7 @@ fn expect_no_truncation(name: &Name) -> Result<(), CommandFailure> {
     }
 }
 
-/// Fails if there is no database at a path.
+/// Fails if no database exists at the path.
 fn expect_database(path: &Path) -> Result<(), CommandFailure> {
     let shown = path.display();
     match std::fs::metadata(path) {
@@ -110,7 +112,8 @@ fn expect_database(path: &Path) -> Result<(), CommandFailure> {
     }
 }
 
-/// Returns the failure for an error of opening, with advice for a database in use.
+/// Returns the failure for a database that cannot be opened. If another process has the database
+/// open, the message says what to do.
 fn open_failure(error: Error, path: &Path) -> CommandFailure {
     if error.kind() != ErrorKind::Busy {
         return error.into();

@@ -1,4 +1,4 @@
-//! The data commands on a database on disk.
+//! Commands on the records of a database on disk.
 
 use super::open;
 use crate::CommandFailure;
@@ -13,7 +13,7 @@ use todana_core::{
     StoreMode, Touch, Ttl,
 };
 
-/// Runs a data command on a database. Its changes are on disk when it returns.
+/// Runs a command on the records of a database. Returns when its changes are on disk.
 pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), CommandFailure> {
     match command {
         RecordCommand::Get { wanted, shown, quiet, .. } => {
@@ -44,7 +44,7 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
         }
         RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let db = open(name, false)?;
-            let ttl = Ttl::from_memcached(time.or(*ttl).unwrap_or(0));
+            let ttl = Ttl::from_exptime(time.or(*ttl).unwrap_or(0));
             let is_there =
                 execute(&db, &Operation::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
                     Reply::Touched => Some(Ok(true)),
@@ -77,8 +77,8 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
     }
 }
 
-/// Executes an operation. `answer` maps the reply to a result and returns `None` for an unexpected
-/// reply.
+/// Executes an operation. `answer` converts the reply to the result, and returns `None` for a reply
+/// that the operation cannot have.
 fn execute<T>(
     db: &Db,
     operation: &Operation<'_>,
@@ -93,7 +93,9 @@ fn execute<T>(
 
 fn refused(reply: &Reply<'_>) -> CommandFailure {
     CommandFailure::trouble(match reply {
-        Reply::Refused(RefusalReason::TooLarge) => "the key or value is too long for this database",
+        Reply::Refused(RefusalReason::TooLarge) => {
+            "the key or value is too long for this database, or the key must be a number"
+        }
         Reply::Refused(RefusalReason::OutOfMemory) => {
             "the database cannot store the record; is the disk full?"
         }
@@ -123,7 +125,7 @@ fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<FetchedRecord>, Comm
 }
 
 fn put(db: &Db, store: &TextStore<'_>) -> Result<WriteOutcome, CommandFailure> {
-    let ttl = Ttl::from_memcached(store.exptime);
+    let ttl = Ttl::from_exptime(store.exptime);
     let (mode, compare) = match store.verb {
         StoreVerb::Set => (StoreMode::Set, None),
         StoreVerb::Add => (StoreMode::Add, None),
@@ -153,7 +155,7 @@ fn count(
         key: sum.key.as_bytes(),
         delta: sum.by,
         direction,
-        vivify: sum.initial.map(|_| Ttl::from_memcached(0)),
+        vivify: sum.initial.map(|_| Ttl::from_exptime(0)),
         initial: sum.initial.unwrap_or(0),
         ..Arithmetic::default()
     };

@@ -1,4 +1,4 @@
-//! Import and export of record files for a database on disk.
+//! Import and export of record files, for a database on disk.
 
 use super::key_range::{KeyRange, walk};
 use super::open;
@@ -10,8 +10,10 @@ use crate::progress::records as records_bar;
 use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
 use std::path::Path;
+use todana::table::new_row_number;
+use todana::tyrant::{AppliedOutcome, LoggedTarget, apply_logged};
 use todana::{Action, Db, Expiry, Record, Records, UnixSeconds, Visitor};
-use todana_core::{Attributes, ErrorKind};
+use todana_core::{Attributes, ErrorKind, NumberedEngine};
 
 /// Writes all records of a database to a file.
 pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) -> Result<(), CommandFailure> {
@@ -36,16 +38,17 @@ pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) ->
     Ok(())
 }
 
-/// Stores the records of a file in a database, or applies the changes of an update log.
+/// Stores the records of a file in a database. The changes of an update log of Kyoto Tycoon are
+/// applied in their order.
 pub(super) fn import(name: &LocalDatabase, file: &Path, options: &LoadOptions) -> Result<(), CommandFailure> {
-    // Check the file before a database is created for it.
+    // The file is checked first, so that a wrong path does not create an empty database.
     if file != Path::new("-") {
         file.metadata().map_err(|error| CommandFailure::of_file(file, error))?;
     }
     let db = open(name, true)?;
     let (now, mut tally) = (time_to_live::now(), LoadTally::default());
     let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
-    // The records before an unreadable place are stored and reported.
+    // If a part of the file is unreadable, the records before it are stored and counted.
     let synced = db.sync();
     let outcome = outcome.and(synced.map_err(CommandFailure::from));
     tally.report(false, outcome.as_ref().err());
@@ -81,14 +84,76 @@ fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Res
             db.clear()?;
             tally.cleared += 1;
         }
+        FileChange::Command(command) => {
+            let outcome = apply_logged(command, &mut DbTarget { db, tally }).map_err(refused)?;
+            tally.differ += u64::from(outcome == AppliedOutcome::Different);
+        }
     }
     Ok(())
+}
+
+/// A database on disk as the target of Tokyo Tyrant's commands.
+struct DbTarget<'t> {
+    db: &'t Db,
+    tally: &'t mut LoadTally,
+}
+
+impl LoggedTarget for DbTarget<'_> {
+    fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
+        let mut noting = NotingVisitor { inner: visitor, stores: false, removes: false };
+        self.db.visit(key, &mut noting)?;
+        self.tally.loaded += u64::from(noting.stores);
+        self.tally.removed += u64::from(noting.removes);
+        Ok(())
+    }
+
+    fn clear(&mut self) -> todana_core::Result<()> {
+        self.tally.cleared += 1;
+        self.db.clear()
+    }
+
+    fn sync(&mut self) -> todana_core::Result<()> {
+        self.db.sync()
+    }
+
+    fn is_table(&self) -> bool {
+        self.db.database().engine().indexed().is_some()
+    }
+
+    fn new_row_number(&mut self) -> todana_core::Result<u64> {
+        let no_table = || todana_core::Error::new(ErrorKind::Invalid, "the database is no table");
+        let indexed = self.db.database().engine().indexed().ok_or_else(no_table)?;
+        new_row_number(indexed, self.db)
+    }
+
+    fn width(&self) -> Option<usize> {
+        self.db.database().engine().numbered().map(NumberedEngine::width)
+    }
+}
+
+/// Passes a record to another visitor, and notes whether that stores or removes it.
+struct NotingVisitor<'v> {
+    inner: &'v mut dyn Visitor,
+    stores: bool,
+    removes: bool,
+}
+
+impl Visitor for NotingVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let action = self.inner.visit(old);
+        (self.stores, self.removes) = (matches!(action, Action::Put(_)), action == Action::Remove);
+        action
+    }
+
+    fn overwrites(&self) -> bool {
+        self.inner.overwrites()
+    }
 }
 
 /// Stores a record with its attributes.
 pub(super) struct StoreRecord<'r> {
     pub(super) put: Action<'r>,
-    /// Keeps a record that exists already.
+    /// Keeps a record that exists instead of overwriting it.
     pub(super) keeps: bool,
 }
 

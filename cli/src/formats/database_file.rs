@@ -1,6 +1,7 @@
-//! Reader of Kyoto Cabinet's database files: hash (`.kch`) and tree (`.kct`).
+//! Reads database files of Kyoto Cabinet: hash (`.kch`) and tree (`.kct`).
 //!
-//! Records are passed on in file order. A value is decompressed in memory, up to one gigabyte.
+//! Records are passed on in the order of the file. Memory is needed for one decompressed value at a
+//! time, up to one gigabyte.
 
 use super::record_reader::RecordReader;
 use crate::CommandFailure;
@@ -9,14 +10,14 @@ use todana::kyoto::UnreadBytes;
 use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::Compression;
 use todana_protocol::kyoto::database_file::{
-    DatabaseKind, DatabaseReader, DatabaseStep, is_leaf, leaf_records,
+    DatabaseFileKind, DatabaseReader, DatabaseStep, is_leaf, leaf_records,
 };
 use todana_server::decompressed;
 
 /// The longest accepted value, in bytes.
 const VALUE_LEN_MAX: u64 = 1 << 30;
 
-/// The reason why not all records of a leaf could be read.
+/// The reason why some records of a leaf could not be read.
 enum LeafFailure {
     Damaged(&'static str),
     Failed(CommandFailure),
@@ -35,7 +36,7 @@ impl RecordReader<'_, '_> {
         mut window: UnreadBytes<R>,
     ) -> Result<(), CommandFailure> {
         let mut reader = DatabaseReader::default();
-        let (mut kind, mut compression) = (DatabaseKind::Hash, None);
+        let (mut kind, mut compression) = (DatabaseFileKind::Hash, None);
         let mut buffer = Vec::new();
         loop {
             let at = reader.offset();
@@ -52,13 +53,13 @@ impl RecordReader<'_, '_> {
                 }
                 DatabaseStep::Passed { consumed } => window.consume(consumed),
                 DatabaseStep::Record { consumed, key, value } => {
-                    if kind == DatabaseKind::Hash || is_leaf(key) {
+                    if kind == DatabaseFileKind::Hash || is_leaf(key) {
                         let value = self.decompress(compression, value, at, &mut buffer)?;
                         match kind {
-                            DatabaseKind::Hash => {
+                            DatabaseFileKind::Hash => {
                                 self.put(&format_args!("byte {at}"), key, &StoredValue::raw(value))?;
                             }
-                            DatabaseKind::Tree => self.leaf(value, at)?,
+                            DatabaseFileKind::Tree => self.leaf(value, at)?,
                         }
                     }
                     window.consume(consumed);

@@ -1,21 +1,25 @@
-//! Counts of the records loaded from a file.
+//! Counts the records that are loaded from a file.
 
 use crate::CommandFailure;
 use crate::amount::amount;
 
-/// Counts of the records loaded from a file so far.
+/// The counts of a file that is being loaded.
 #[derive(Debug, Default)]
 pub(crate) struct LoadTally {
     pub(crate) loaded: u64,
-    /// Already expired.
+    /// Records that have already expired.
     pub(crate) skipped: u64,
-    /// Refused by the database or the server.
+    /// Records that the database or the server refused.
     pub(crate) refused: u64,
     pub(crate) removed: u64,
     pub(crate) cleared: u64,
+    /// Commands of Tokyo Tyrant that fail here and succeeded in the log, or the other way round.
+    pub(crate) differ: u64,
     /// The time stamp of a snapshot, or of the newest change of a log.
     pub(crate) timestamp: Option<u64>,
-    /// Place of the first refused record, with the reason.
+    /// The number of digits of the time stamp, if it is not Kyoto Tycoon's.
+    pub(crate) timestamp_digits: Option<usize>,
+    /// The place of the first refused record in the file, with the reason.
     pub(crate) example: Option<String>,
 }
 
@@ -27,7 +31,8 @@ impl LoadTally {
     }
 
     /// Prints the counts on standard error. If the file could not be read to its end, prints the
-    /// cause first, and no counts if nothing was done.
+    /// `cause` before them, and omits the counts if they are all 0. `says_refused` prints the
+    /// number of refused records even if it is 0.
     pub(crate) fn report(&self, says_refused: bool, cause: Option<&CommandFailure>) {
         if let Some(cause) = cause {
             cause.print();
@@ -45,16 +50,21 @@ impl LoadTally {
         if self.cleared > 0 {
             words.push(format!("cleared {}", amount(self.cleared, "time")));
         }
+        if self.differ > 0 {
+            words.push(format!("{} with another outcome than logged", amount(self.differ, "command")));
+        }
         if says_refused || self.refused > 0 {
             words.push(format!("{} refused", self.refused));
         }
         eprintln!("{}", words.join(", "));
         if let Some(timestamp) = self.timestamp {
-            eprintln!("as of the time stamp {timestamp:020}");
+            let digits = self.timestamp_digits.unwrap_or(20);
+            eprintln!("as of the time stamp {timestamp:0digits$}");
         }
     }
 
-    /// Fails if `whom` refused records.
+    /// Fails if any records were refused. `whom` is the subject of the message: the database or the
+    /// server.
     pub(crate) fn fail_if_refused(&self, whom: &str) -> Result<(), CommandFailure> {
         if self.refused == 0 {
             return Ok(());

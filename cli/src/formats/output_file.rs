@@ -1,6 +1,6 @@
-//! The file that records are written to.
+//! The file that a dump writes.
 //!
-//! Invariant: the file under its final name is either the previous one or complete.
+//! Invariant: under its final name, the file is either the previous one or the complete new one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ const BUFFER: usize = 1 << 18;
 
 /// The destination of the records.
 pub(super) enum OutputFile {
-    /// A destination without contents to lose: standard output, a pipe, a device.
+    /// A destination that cannot be replaced by a rename: standard output, a pipe, a device.
     Stream(BufWriter<Box<dyn Write>>),
     /// A temporary file beside the final one. It is renamed when it is complete, and removed
     /// otherwise.
@@ -28,7 +28,7 @@ impl OutputFile {
         if before.as_ref().is_some_and(|metadata| !metadata.is_file()) {
             return stream(Box::new(OpenOptions::new().write(true).open(path)?));
         }
-        // Replace the target of a link, not the link.
+        // If the path is a symbolic link, its target is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -39,13 +39,13 @@ impl OutputFile {
             .tempfile_in(directory.unwrap_or(Path::new(".")))
             .map_err(|error| unnamed(&error, directory))?;
         if let Some(before) = before {
-            // Fails for a file of another owner; the dump is still valid.
+            // This fails for a file of another owner. The dump is still valid.
             let _ = part.as_file().set_permissions(before.permissions());
         }
         Ok(OutputFile::Part(BufWriter::with_capacity(BUFFER, part), path))
     }
 
-    /// Rewrites the first bytes. Does nothing for a stream.
+    /// Overwrites the first bytes of the file. Does nothing for a stream.
     pub(super) fn rewrite_head(&mut self, head: &[u8]) -> io::Result<()> {
         match self {
             OutputFile::Stream(_) => Ok(()),
@@ -70,7 +70,7 @@ impl OutputFile {
     }
 }
 
-/// Returns the error without the temporary name, which means nothing to the user.
+/// Returns the error without the temporary name, which the user does not know.
 fn unnamed(error: &io::Error, directory: Option<&Path>) -> io::Error {
     match (error.kind(), directory) {
         (kind @ io::ErrorKind::NotFound, Some(directory)) => {
@@ -80,7 +80,7 @@ fn unnamed(error: &io::Error, directory: Option<&Path>) -> io::Error {
     }
 }
 
-/// Returns the permissions of a newly created file before the umask.
+/// Returns the permissions that a new file gets, without those that the umask removes.
 fn usual_permissions() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }

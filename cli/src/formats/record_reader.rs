@@ -1,7 +1,8 @@
-//! Reader of record files in all formats.
+//! Reads record files in all formats.
 
 use super::{
-    ChangeSink, FileChange, InputFormat, LoadOptions, LoadTally, LoadedRecord, StoreProblem, expiry_of, ulog,
+    ChangeSink, FileChange, InputFormat, LoadOptions, LoadTally, LoadedRecord, StoreProblem, expiry_of,
+    ttulog, ulog,
 };
 use crate::amount::amount;
 use crate::progress::bytes_read;
@@ -16,7 +17,7 @@ use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::read_snapshot;
 
-/// Length of the longest mark at the start of a file.
+/// The number of bytes by which a format is detected.
 const MARK_LEN: usize = 6;
 
 /// Passes the changes of a file to `see` and shows a progress bar. The file `-` is standard input.
@@ -28,17 +29,24 @@ pub(crate) fn read(
 ) -> Result<(), CommandFailure> {
     let is_directory = file != Path::new("-") && file.is_dir();
     match options.format {
+        None if is_directory && !ttulog::files(file)?.is_empty() => {
+            return ttulog::read_directory(file, options, tally, see);
+        }
+        Some(InputFormat::Ttulog) if is_directory => {
+            return ttulog::read_directory(file, options, tally, see);
+        }
         None if is_directory => return ulog::read(file, options, tally, see),
         Some(InputFormat::Ulog) => return ulog::read(file, options, tally, see),
         Some(_) if is_directory => {
             return Err(CommandFailure::usage(format!(
-                "{}: is a directory; only the format ulog is read from a directory",
+                "{}: is a directory; only the formats ulog and ttulog are read from a directory",
                 file.display()
             )));
         }
         _ => {}
     }
-    if options.since.is_some() || options.of_database.is_some() {
+    let is_log = options.format == Some(InputFormat::Ttulog);
+    if (options.since.is_some() && !is_log) || options.of_database.is_some() {
         return Err(CommandFailure::usage("--since and --of-database: need an update log (ulog)"));
     }
     let (input, bar) = input(file)?;
@@ -48,15 +56,18 @@ pub(crate) fn read(
             Some(format) => Ok(format),
             None => at_least(&mut window, MARK_LEN).map(|()| recognised(window.unread())),
         };
+        if options.format == Some(InputFormat::Ttulog) {
+            return ttulog::read_text(file, window, options, tally, see);
+        }
         let mut reading = RecordReader { file, options, tally, see };
         match format.map_err(|error| CommandFailure::of_file(file, error))? {
             InputFormat::Ktss => reading.snapshot(window),
-            InputFormat::Kcss => reading.dump(window),
+            InputFormat::Kcss => reading.read_dump_records(window),
             InputFormat::Kc => reading.database_file(window),
             format @ (InputFormat::Tsv | InputFormat::TsvRaw | InputFormat::TsvHex) => {
                 reading.lines(window, format)
             }
-            InputFormat::Ulog => Err(CommandFailure::usage(format!(
+            InputFormat::Ulog | InputFormat::Ttulog => Err(CommandFailure::usage(format!(
                 "{}: is a file; an update log of Kyoto Tycoon is a directory",
                 file.display()
             ))),
@@ -66,7 +77,7 @@ pub(crate) fn read(
     outcome
 }
 
-/// Returns the format that the first bytes indicate.
+/// Returns the format that the first bytes of a file indicate.
 fn recognised(bytes: &[u8]) -> InputFormat {
     match bytes.get(..MARK_LEN) {
         Some(b"KTSS\n\0") => InputFormat::Ktss,
@@ -76,7 +87,7 @@ fn recognised(bytes: &[u8]) -> InputFormat {
     }
 }
 
-/// Opens a file, with a bar that shows how much has been read.
+/// Opens a file, and returns it with a progress bar for the bytes that are read.
 fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), CommandFailure> {
     let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
@@ -88,7 +99,7 @@ fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), CommandFailure> {
     Ok((input, bytes_read(len)))
 }
 
-/// A file that is being read.
+/// Reads one file.
 pub(super) struct RecordReader<'r, 's> {
     pub(super) file: &'r Path,
     pub(super) options: &'r LoadOptions,
@@ -110,7 +121,7 @@ impl RecordReader<'_, '_> {
         CommandFailure::of_file(self.file, error)
     }
 
-    /// Passes on a record of a Kyoto format.
+    /// Passes on a record of a Kyoto format, whose value may start with the expiry.
     pub(super) fn put(
         &mut self,
         place: &dyn Display,
@@ -122,8 +133,8 @@ impl RecordReader<'_, '_> {
         self.show(place, FileChange::Put(LoadedRecord { key, value, flags: 0, expiry }))
     }
 
-    /// Passes on a change. A refused record is counted and skipped, because another database may
-    /// accept the next one.
+    /// Passes on a change. A refused record is counted and skipped, because the next record may be
+    /// accepted.
     pub(super) fn show(&mut self, place: &dyn Display, change: FileChange<'_>) -> Result<(), CommandFailure> {
         match (self.see)(change, self.tally) {
             Ok(()) => Ok(()),
@@ -139,7 +150,7 @@ impl RecordReader<'_, '_> {
     fn snapshot<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
         let (mut promised, mut found) = (0, 0u64);
         let mut timestamp = None;
-        // The failure that ended the reading early.
+        // The failure that ended the reading before the end of the file.
         let mut failure = None;
         let mut begin = |head: SnapshotHead| {
             promised = head.count;
@@ -160,7 +171,7 @@ impl RecordReader<'_, '_> {
         }
         let file = self.file.display();
         outcome.map_err(|error| CommandFailure::trouble(format!("{file}: {error}")))?;
-        // Only the count shows that a file is cut between two records.
+        // If a file is cut off between two records, only the count in its head shows that.
         if found < promised {
             let found = amount(found, "record");
             return Err(CommandFailure::trouble(format!(
@@ -170,12 +181,13 @@ impl RecordReader<'_, '_> {
         Ok(())
     }
 
-    fn dump<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
+    fn read_dump_records<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
         let mut see =
             |at: u64, key: &[u8], stored: &StoredValue<'_>| self.put(&format_args!("byte {at}"), key, stored);
         match read_dump(&mut window, usize::MAX, &mut see) {
             Ok(beyond) => {
-                // Kyoto Cabinet's tools append progress output when they dump to standard output.
+                // If Kyoto Cabinet's tools dump to standard output, they append progress messages
+                // to the dump.
                 let beyond =
                     beyond + io::copy(&mut window, &mut io::sink()).map_err(|error| self.io(error))?;
                 if beyond > 0 {
@@ -183,7 +195,7 @@ impl RecordReader<'_, '_> {
                 }
                 Ok(())
             }
-            Err(DumpFailure::Ended(failure)) => Err(failure),
+            Err(DumpFailure::Stopped(failure)) => Err(failure),
             Err(DumpFailure::Unreadable(error)) => Err(self.io(error)),
             Err(DumpFailure::Cut { offset }) => Err(self.cut(offset)),
             Err(DumpFailure::Damaged { offset, what }) => Err(self.at_byte(offset, &what)),
@@ -223,7 +235,7 @@ impl RecordReader<'_, '_> {
     }
 }
 
-/// Reads until there are `len` unread bytes or the file ends.
+/// Reads until at least `len` unused bytes are in the buffer, or the file ends.
 pub(super) fn at_least<R: Read>(input: &mut UnreadBytes<R>, len: usize) -> io::Result<()> {
     while input.unread().len() < len && input.read_more(len)? > 0 {}
     Ok(())
@@ -244,7 +256,7 @@ fn line<R: Read>(input: &mut UnreadBytes<R>) -> io::Result<Option<(usize, usize)
     }
 }
 
-/// Reads an unescaped line of Kyoto's tools.
+/// Parses a line without escapes, as Kyoto's tools print it.
 fn raw_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     match (columns.next(), columns.next(), columns.next()) {
@@ -256,7 +268,7 @@ fn raw_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     }
 }
 
-/// Reads a line printed with -px, and optionally -pt.
+/// Parses a line that was printed with -px, with or without -pt.
 fn hex_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unhex(columns.next().unwrap_or_default())?;

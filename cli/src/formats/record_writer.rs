@@ -1,4 +1,4 @@
-//! Writer of record files.
+//! Writes record files in all formats.
 
 use super::output_file::OutputFile;
 use super::{DumpFormat, DumpOptions};
@@ -13,8 +13,8 @@ use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::{SnapshotCompression, SnapshotWriter};
 
-/// Number of bytes to collect before writing.
-const PENDING: usize = 1 << 16;
+/// The number of bytes that are collected before a write.
+const WRITE_LEN: usize = 1 << 16;
 
 /// A file that is being written.
 pub(crate) struct RecordWriter {
@@ -27,7 +27,7 @@ pub(crate) struct RecordWriter {
 }
 
 enum WriteTarget {
-    /// Lines, written as they come.
+    /// Text lines, which are written as they come.
     File {
         output: OutputFile,
         pending: Vec<u8>,
@@ -36,7 +36,7 @@ enum WriteTarget {
     Dump(DumpWriter<OutputFile>),
 }
 
-/// Counts of attributes that the format cannot store.
+/// Counts the attributes that the format cannot store.
 #[derive(Default)]
 struct DroppedAttributes {
     flags: u64,
@@ -51,8 +51,8 @@ impl RecordWriter {
             return Err(CommandFailure::usage("--bare: needs the format ktss or kcss"));
         }
         let output = OutputFile::create(path).map_err(failed)?;
-        // The time stamp is that of the start. Later changes may be missing, so a replica that
-        // continues from there applies them again.
+        // The snapshot has the time stamp of its start. It may lack changes made after the start,
+        // so a replica that continues from this time stamp receives those changes again.
         let mut head = SnapshotHead { timestamp: timestamp_now(), ..SnapshotHead::default() };
         let to = match options.format {
             DumpFormat::Ktss => WriteTarget::Snapshot(
@@ -77,7 +77,7 @@ impl RecordWriter {
         })
     }
 
-    /// Writes a record.
+    /// Writes a record. Fails with a message that names the file.
     pub(crate) fn put(
         &mut self,
         key: &[u8],
@@ -86,10 +86,17 @@ impl RecordWriter {
         expiry: tsv::TsvExpiry,
     ) -> Result<(), CommandFailure> {
         self.written += 1;
-        self.try_put(key, value, flags, expiry).map_err(|error| CommandFailure::of_file(&self.path, error))
+        self.write_record(key, value, flags, expiry)
+            .map_err(|error| CommandFailure::of_file(&self.path, error))
     }
 
-    fn try_put(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: tsv::TsvExpiry) -> io::Result<()> {
+    fn write_record(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expiry: tsv::TsvExpiry,
+    ) -> io::Result<()> {
         let format = self.options.format;
         if let (DumpFormat::Tsv, WriteTarget::File { output, .. }) = (format, &mut self.to) {
             return tsv::put(output, key, value, flags, expiry);
@@ -99,7 +106,7 @@ impl RecordWriter {
         let keeps_times = !self.options.bare && format != DumpFormat::TsvHex;
         self.left_out.times += u64::from(!keeps_times && expiry.at != 0);
         let stored = if keeps_times {
-            // Kyoto stores the last second of life, Todana the second of death.
+            // In Kyoto Tycoon, a record expires after this second; in Todana, at its start.
             let time = if expiry.at == 0 { NEVER } else { expiry.at - 1 };
             StoredValue::with_expiry(time.min(NEVER), value)
         } else {
@@ -118,13 +125,13 @@ impl RecordWriter {
                 pending.push(b'\t');
                 put_hex(value, pending);
                 pending.push(b'\n');
-                if pending.len() < PENDING {
+                if pending.len() < WRITE_LEN {
                     return Ok(());
                 }
                 output.write_all(pending)?;
                 pending.clear();
-                // Later records must not pay for one long value.
-                pending.shrink_to(2 * PENDING);
+                // One long value must not occupy memory until the end.
+                pending.shrink_to(2 * WRITE_LEN);
                 Ok(())
             }
         }
@@ -141,7 +148,8 @@ impl RecordWriter {
             }
             WriteTarget::Snapshot(snapshot) => {
                 let mut output = snapshot.finish()?;
-                // The head of a stream cannot be rewritten, so it announces no records.
+                // The head now contains the number of records. In a stream it cannot be rewritten,
+                // so there it keeps the number 0, which readers accept.
                 output.rewrite_head(&head.to_bytes())?;
                 output.finish()
             }
@@ -179,9 +187,10 @@ fn put_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Returns a time stamp before which all changes are in a dump that begins now. Within a second,
-/// the time stamps of Todana servers are counters, so a change after the start of the dump could
-/// have a smaller stamp than the current time.
+/// Returns a time stamp for a dump that begins now: the dump contains all changes with earlier time
+/// stamps. Within a second, the time stamps of Todana's servers only count, so a change after the
+/// start of the dump could have an earlier time stamp than the current time. The result therefore
+/// lies before the current second.
 fn timestamp_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     first_of_second(since.as_secs().saturating_sub(1)).saturating_sub(1)

@@ -1,4 +1,4 @@
-//! Reader of Kyoto Tycoon's update logs: the directory of ktserver's -ulog.
+//! Reads update logs of Kyoto Tycoon: the directory of ktserver's -ulog.
 
 use super::record_reader::{RecordReader, at_least};
 use super::{ChangeSink, FileChange, LoadOptions, LoadTally};
@@ -14,33 +14,35 @@ use todana::moment;
 use todana_protocol::kyoto::message::{self, UpdateMessage};
 use todana_protocol::kyoto::update_log::{HEAD_LEN, LogFileHead, LogFileReader, LogFileStep, file_number};
 
-/// Units of a time stamp per millisecond.
-pub(crate) const STAMPS_A_MS: u64 = 1_000_000;
-/// Numbers from this one on are time stamps; Unix seconds reach it in three million years.
-const LEAST_STAMP: u64 = 100_000_000_000_000;
+/// Time stamps of Kyoto Tycoon count nanoseconds.
+pub(crate) const STAMPS_PER_MS: u64 = 1_000_000;
+/// The smallest number that an option interprets as a time stamp. Smaller numbers are Unix seconds,
+/// which reach this number in three million years.
+const STAMP_MIN: u64 = 100_000_000_000_000;
 
-/// Reads the time stamp of an option: a time, or a stamp itself.
+/// Parses the time stamp of an option: a time, or a time stamp as in the log.
 pub(crate) fn stamp(text: &str) -> Result<u64, String> {
     match text.trim().parse() {
-        Ok(stamp) if stamp >= LEAST_STAMP => Ok(stamp),
-        _ => moment::parse(text).map(|unix_ms| unix_ms.saturating_mul(STAMPS_A_MS)),
+        Ok(stamp) if stamp >= STAMP_MIN => Ok(stamp),
+        _ => moment::parse(text).map(|unix_ms| unix_ms.saturating_mul(STAMPS_PER_MS)),
     }
 }
 
-/// Returns the time of a time stamp in Unix milliseconds.
+/// Converts a time stamp to Unix milliseconds.
 pub(crate) fn unix_ms(stamp: u64) -> u64 {
-    stamp / STAMPS_A_MS
+    stamp / STAMPS_PER_MS
 }
 
-/// A file of a log.
+/// One file of an update log.
 pub(crate) struct UpdateLogFile {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
-    /// Counts from 1. The oldest files may have been removed.
+    /// The number in the name of the file. Files are numbered from 1, and the oldest may have been
+    /// removed.
     number: u64,
 }
 
-/// Returns the files of a log in order. Empty if the directory is not a log of Kyoto Tycoon.
+/// Returns the files of a log in order. Returns none if the directory is not a log of Kyoto Tycoon.
 pub(crate) fn files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> {
     let failed = |error| CommandFailure::of_file(directory, error);
     let mut files = Vec::new();
@@ -55,7 +57,7 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailu
     Ok(files)
 }
 
-/// Returns the files of a log. Fails if there are none.
+/// Returns the files of a log in order. Fails if there are none.
 fn expect_files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> {
     let files = files(directory)?;
     match files.is_empty() {
@@ -101,7 +103,8 @@ pub(super) fn read(
         match message.change {
             message::UpdateChange::Set { key, stored } => {
                 match options.split(stored.as_raw().unwrap_or_default()) {
-                    // A value that was overwritten by an expired one must be removed.
+                    // An expired record is not stored, but it must overwrite an earlier value of
+                    // its key. So the key is removed.
                     Ok((expiry, _)) if expiry.at != 0 && expiry.at <= now => {
                         reading.tally.skipped += 1;
                         reading.show(&place, FileChange::Remove(key))
@@ -116,12 +119,12 @@ pub(super) fn read(
     })
 }
 
-/// Receives each change of a log: file, offset, time stamp, message.
+/// Receives each change of a log: its file, offset and time stamp, and the message.
 pub(crate) type LoggedChangeSink<'s> =
     dyn FnMut(&Path, u64, u64, &UpdateMessage<'_>) -> Result<(), CommandFailure> + 's;
 
-/// Passes on the changes from a time stamp on. Skips files that end before it. Fails if a file in
-/// between is missing.
+/// Passes on the changes from a time stamp on. Files that end before it are skipped. Fails if a
+/// file between two others is missing.
 pub(crate) fn each(
     files: &[UpdateLogFile],
     since: Option<u64>,

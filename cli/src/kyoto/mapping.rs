@@ -1,34 +1,35 @@
-//! Conversion of ktserver's settings to the server's options. Only this module knows the abilities
-//! of the server.
+//! Converts ktserver's settings to the options of the server. This is the only module of `kyoto`
+//! that knows what the server can do.
 
 use super::settings::{KyotoSettings, SyncSettings};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
-    CheckpointOptions, CompatiblePort, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode,
-    KyotoOptions, LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, ProtocolOptions,
-    ReplicationOptions, ServerOptions, SnapshotCompression, SnapshotOptions, Storage, SyncPolicy,
+    CheckpointOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, DatabaseStorage,
+    KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MasterAddress, MemoryOptions, PluginOptions,
+    ProtocolOptions, ReplicationOptions, ServerOptions, SnapshotCompression, SnapshotOptions, SyncPolicy,
 };
 
-/// Default number of threads. The original has sixteen, which wait for each other's locks; these do
-/// not wait for locks.
+/// The default number of threads. ktserver's default is 16, because its threads wait for each
+/// other's locks. The threads of this server do not.
 const THREADS: usize = 4;
 
-/// The largest key or value that Kyoto Tycoon's protocols carry.
+/// The longest key or value that Kyoto Tycoon's protocols can carry.
 const ITEM_SIZE_MAX: u64 = 1 << 28;
 
-/// Length of the update log that is kept for each database, for replicas that are offline.
+/// Bytes of the update log that are kept for each database, for replicas that are disconnected.
 const LOG_KEPT_LEN: u64 = 1 << 30;
 
-/// Minimum length of a log segment.
+/// The shortest length of a log segment that can be set.
 const SEGMENT_LEN_MIN: u64 = 4 << 10;
 
-/// Returns the server's options. The error names the setting that cannot be satisfied.
+/// Converts the settings to the server's options. The error names the setting that the server
+/// cannot satisfy.
 pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Result<ServerOptions, String> {
     expect_usable_paths(settings)?;
     let sync = sync(settings.synchronization);
     let mut databases = settings.databases.iter().cloned().enumerate().map(|(number, mut name)| {
-        // As in the original, a read-only server creates no database.
+        // ktserver with -ord creates no database either.
         name.tuning.must_exist |= settings.is_read_only && name.path.is_some();
         further(settings, number, name, sync)
     });
@@ -42,17 +43,20 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
     let mut listen = vec![place(&settings.host, settings.port.unwrap_or(0))];
     let compatible = settings.plugin.as_ref().map(|plugin| {
         listen.push(format!("proto[ascii]:{}", place(&plugin.host, plugin.port.unwrap_or(0))));
-        CompatiblePort {
+        PluginOptions {
             keeps_flags: plugin.keeps_flags,
             is_read_only: plugin.is_read_only,
-            queue_wait: plugin.queue_wait_s.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
+            queue_wait_max: plugin
+                .queue_wait_s
+                .map(|seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
         }
     });
     let none = ServerOptions::default();
     let options = ServerOptions {
         listen: ListenOptions { addresses: listen, ..none.listen },
         memory: MemoryOptions {
-            // No limit for the process. The name of a database can limit that database.
+            // The process has no memory limit. The name of a database can contain a limit for that
+            // database.
             limit_mib: 0,
             ..none.memory
         },
@@ -71,8 +75,8 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
                     .map_or(none.protocols.kyoto.script_memory_max, |len| {
                         usize::try_from(len).unwrap_or(usize::MAX)
                     }),
-                // As in the original, scripts can access files in the directory of the start, but
-                // nowhere else. A daemon leaves that directory.
+                // As in ktserver, scripts can access files in the directory in which the server was
+                // started. A daemon leaves that directory, so it is noted here.
                 files: std::env::current_dir().ok(),
                 pages_allowed: true,
                 plugin: compatible,
@@ -109,8 +113,9 @@ fn is_empty_file(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0)
 }
 
-/// Removes empty files at the paths of databases. As in the original, such a file (from `mktemp`)
-/// becomes a database, which is a directory here.
+/// Removes empty files at the paths of databases. Scripts create such files with `mktemp`, and
+/// ktserver turns them into databases. Here a database is a directory, so the file must be removed
+/// first.
 fn remove_empty_files(settings: &KyotoSettings) -> Result<(), String> {
     for path in settings.databases.iter().filter_map(|name| name.path.as_ref()) {
         if is_empty_file(path) {
@@ -122,17 +127,21 @@ fn remove_empty_files(settings: &KyotoSettings) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the data place of a database. A database in memory is lost at exit unless there is an
-/// update log (`-ulog`). The log restores the database, so that its replicas are never ahead of it.
-fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy) -> DatabaseSpec {
+/// Returns the options of one database. If there is an update log (`-ulog`), a database in memory
+/// is restored from it, so that its replicas never have changes that the database has lost. Without
+/// an update log, its records are lost at exit.
+fn further(settings: &KyotoSettings, number: usize, name: DatabaseName, sync: SyncPolicy) -> DatabaseSpec {
     let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind.storage() {
-        Storage::FilesAndLog => name.path.clone(),
-        // Named by number, as in the original's log.
-        Storage::Memory | Storage::Files => log.map(|log| log.directory.join(format!("{number:08}"))),
+        DatabaseStorage::FilesAndLog => name.path.clone(),
+        // The folder of the log is named after the number of the database, as the entries of
+        // ktserver's log are.
+        DatabaseStorage::Memory | DatabaseStorage::Files => {
+            log.map(|log| log.directory.join(format!("{number:08}")))
+        }
     };
-    let is_for_replicas = name.kind.storage() == Storage::Files;
-    // The database's own files are authoritative for its changes.
+    let is_for_replicas = name.kind.storage() == DatabaseStorage::Files;
+    // If the log is only for replicas, the database's own files decide which changes are durable.
     let sync = if is_for_replicas { DatabaseOptions::default().sync } else { sync };
     let data = directory.map(|directory| {
         let mut place =
@@ -155,6 +164,7 @@ fn replication(settings: &KyotoSettings) -> ReplicationOptions {
     ReplicationOptions {
         server_id: settings.server_id.unwrap_or(none.server_id),
         master: asked.master.clone().map(|(host, port)| MasterAddress { host, port }),
+        protocol: none.protocol,
         position_file: asked.position.clone(),
         interval: asked
             .interval_ms
@@ -181,8 +191,8 @@ fn every(interval_s: f64) -> SyncPolicy {
     SyncPolicy::Every(Duration::from_secs_f64(interval_s.clamp(0.001, 86400.0)))
 }
 
-/// Returns the durability of writes. The default is stricter than the original's, which leaves it
-/// to the kernel.
+/// Returns the durability of writes. The default is stricter than in ktserver, where the kernel
+/// decides when to write.
 fn sync(asked: SyncSettings) -> SyncPolicy {
     match asked {
         SyncSettings { is_immediate: true, .. } => SyncPolicy::Always,
@@ -191,10 +201,10 @@ fn sync(asked: SyncSettings) -> SyncPolicy {
     }
 }
 
-/// Refuses databases and directories that cannot be used, with the name of the option.
+/// Fails if a database or a directory cannot be used. The error names the option.
 fn expect_usable_paths(settings: &KyotoSettings) -> Result<(), String> {
-    // A database is a directory here.
-    let file = |name: &&Name| {
+    // A database is a directory here, so a file at its path is an error.
+    let file = |name: &&DatabaseName| {
         let path = name.path.as_ref().filter(|path| path.is_file());
         path.is_some_and(|path| settings.is_read_only || !is_empty_file(path))
     };

@@ -1,17 +1,16 @@
-//! Todana under the name of Kyoto Tycoon's server: its command line, log, exit codes, signals and
-//! files.
+//! The program under the name `ktserver`: command line, log, exit codes, signals and files of Kyoto
+//! Tycoon's server.
 //!
 //! ```text
-//! words --settings--> Settings --mapping--> todana_server::Options
-//!                          \--serving--> daemon, log file, pid file, signals
+//! command line --settings--> KyotoSettings --mapping--> todana_server::ServerOptions
+//!                                \--serving--> daemon, log file, pid file, signals
 //! ```
 //!
-//! Invariants: a command line that starts ktserver either starts Todana, or is refused with a
-//! message that names the option. Options without effect are logged. Only `mapping` knows the
-//! abilities of the server. Update logs, replication, snapshots and scripts have their own parts in
-//! [`settings::KyotoSettings`].
+//! Invariants: if ktserver accepts a command line, this program starts too, or refuses with a
+//! message that names the option. Options without effect are logged. Only `mapping` knows what the
+//! server can do.
 //!
-//! Not here: the server itself (`todana_server`).
+//! Not here: the server itself (crate `todana_server`).
 
 mod mapping;
 mod number;
@@ -24,7 +23,7 @@ use crate::serving::{ServerFailure, ServerPersonality, StartAction};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The name under which the executable is Kyoto Tycoon's server.
+/// The name of the executable of Kyoto Tycoon's server.
 const NAME: &str = "ktserver";
 
 /// Returns true if a program of this name should act as ktserver.
@@ -45,7 +44,7 @@ fn read(program: &str, words: Vec<OsString>) -> Result<StartAction, ServerFailur
     }
 }
 
-/// Returns a failure with exit code 1, the only one of the original.
+/// Returns a failure with exit code 1, the only code that ktserver uses for failures.
 fn refusal(program: &str, problem: &str) -> ServerFailure {
     ServerFailure::new(1, format!("{program}: {problem}"))
 }

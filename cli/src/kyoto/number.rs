@@ -1,6 +1,7 @@
-//! Numbers of Kyoto Tycoon's options. Unlike in the original, text after a number is an error.
+//! Parses the numbers of ktserver's options. Text after a number is an error, although ktserver
+//! ignores it.
 
-/// Reads an integer, optionally with k, m, g or t after it in either case, for powers of 1024.
+/// Parses an integer. A suffix k, m, g or t, in either case, multiplies it by a power of 1024.
 pub(super) fn whole(text: &str) -> Option<i64> {
     let text = text.trim();
     let shift = match text.bytes().last()?.to_ascii_lowercase() {
@@ -13,7 +14,7 @@ pub(super) fn whole(text: &str) -> Option<i64> {
     text[..text.len() - 1].trim_end().parse::<i64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Reads a decimal number of at least 0.
+/// Parses a decimal number that is not negative.
 pub(super) fn seconds(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }

@@ -1,33 +1,36 @@
-//! The plug-in servers of `-plsv`. Only memcached's exists, recognised by its file name.
+//! The plug-in servers of `-plsv`. Only the plug-in for memcached's protocol is supported; it is
+//! recognised by its file name.
 
 use super::number;
 use std::path::Path;
 
-/// The file name of the plug-in for memcached's clients. The file is never opened: its function is
-/// built in.
+/// The file name of the plug-in for memcached's protocol. The file is never opened, because its
+/// function is built in.
 const MEMCACHED: &str = "ktplugservmemc.so";
-/// Default time that a client waits for a queued message, in seconds.
+/// The default time, in seconds, for which a client waits for a message of a queue.
 const QUEUE_WAIT_S: f64 = 10.0;
 
-/// The settings of memcached's plug-in (`-plex`).
+/// The settings of the plug-in for memcached's protocol (`-plex`).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PluginSettings {
-    /// `None` for all addresses.
+    /// The host to listen on; `None` for all addresses.
     pub(super) host: Option<String>,
-    /// `None` lets the system choose.
+    /// The port; `None` lets the system choose.
     pub(super) port: Option<u16>,
-    /// Client flags are stored after the value (`opts=f`).
+    /// Stores client flags after the value (`opts=f`).
     pub(super) keeps_flags: bool,
-    /// Writes are refused (`opts=r`).
+    /// Refuses writes (`opts=r`).
     pub(super) is_read_only: bool,
-    /// Queues are enabled (`opts=q`), and a client waits this time for a message (`qtout`).
+    /// Enables queues (`opts=q`), in which a client waits this time, in seconds, for a message
+    /// (`qtout`).
     pub(super) queue_wait_s: Option<f64>,
-    /// Accepted words without effect, for the log.
+    /// Notes about words that were accepted but have no effect, for the log.
     pub(super) notes: Vec<String>,
 }
 
 impl PluginSettings {
-    /// Reads both options. The error names the wrong one.
+    /// Parses the values of `-plsv` (`file`) and `-plex` (`expression`). The error names the wrong
+    /// option.
     pub(super) fn read(file: &str, expression: &str) -> Result<PluginSettings, String> {
         if Path::new(file).file_name().is_none_or(|name| name != MEMCACHED) {
             return Err(format!(
@@ -66,7 +69,7 @@ impl PluginSettings {
                     }
                 }
                 "qtout" | "qtimeout" => match number::seconds(value) {
-                    // As in the original, 0 means the default.
+                    // As in ktserver, 0 selects the default.
                     Some(seconds) => wait = Some((seconds, word)).filter(|_| seconds > 0.0),
                     None => return wrong("must be a number"),
                 },

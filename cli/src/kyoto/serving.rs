@@ -1,6 +1,7 @@
-//! The server under the name of Kyoto Tycoon's: its messages, files and signals.
+//! Runs the server under the name `ktserver`: with the messages, files and signals of Kyoto
+//! Tycoon's server.
 //!
-//! Not here: the serving loop (`crate::serving`).
+//! Not here: the order of the steps from the start to the end (`crate::serving`).
 
 use super::mapping;
 use super::settings::KyotoSettings;
@@ -11,16 +12,16 @@ use nix::sys::resource::{Resource, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::path::Path;
 use todana_protocol::kyoto::update_log::file_number;
-use todana_server::{LogFile, Opened, PidFile, Server};
+use todana_server::{LogFile, LogStyle, OpeningReport, PidFile, Server};
 use tracing::{error, info};
 
-/// Maximum number of connections, if the descriptor limit allows that. The original has no other
-/// limit.
+/// The most connections, if the limit on file descriptors allows that many. ktserver has no limit
+/// of its own.
 const CONNECTIONS_MAX: u64 = 65_536;
-/// Descriptors for everything else.
+/// The number of file descriptors that are needed for other purposes than connections.
 const DESCRIPTORS_BESIDES: u64 = 1024;
 
-/// The server under the name of Kyoto Tycoon's.
+/// The server under the name `ktserver`.
 pub(super) struct KyotoTycoonProgram {
     /// The name of the program in messages.
     program: String,
@@ -34,12 +35,12 @@ impl KyotoTycoonProgram {
         KyotoTycoonProgram { program: program.into(), settings, log: None, pid_file: None }
     }
 
-    /// Returns a failure without a log line.
+    /// Returns the failure for a problem, without a log line.
     fn unlogged(&self, problem: &str) -> ServerFailure {
         super::refusal(&self.program, problem)
     }
 
-    /// Logs a problem and returns its failure.
+    /// Logs a problem and returns the failure.
     fn logged(&self, problem: &str) -> ServerFailure {
         error!("{problem}");
         self.unlogged(problem)
@@ -61,7 +62,7 @@ impl ServerProgram for KyotoTycoonProgram {
             let path = settings.log.as_deref().unwrap_or("-".as_ref());
             self.unlogged(&format!("-log {}: cannot open it: {error}", path.display()))
         })?;
-        log.receive(settings.log_kinds);
+        log.receive(settings.log_kinds, LogStyle::Kyoto);
         info!("================ [START]: pid={}", std::process::id());
         describe(settings);
         self.log = Some(log);
@@ -83,11 +84,11 @@ impl ServerProgram for KyotoTycoonProgram {
         }
     }
 
-    fn bound(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
+    fn before_fork(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
         server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))
     }
 
-    fn in_place(&mut self, server: &Server) -> Result<(), ServerFailure> {
+    fn after_fork(&mut self, server: &Server) -> Result<(), ServerFailure> {
         if self.settings.is_daemon {
             info!("switched to a daemon: pid={}", std::process::id());
         }
@@ -106,7 +107,8 @@ impl ServerProgram for KyotoTycoonProgram {
     fn signal_handler(&mut self, _server: &Server) -> SignalHandler {
         let (log, is_daemon) = (self.log.take(), self.settings.is_daemon);
         Box::new(move |signal, controls| {
-            // The signals by which the original restarts, mostly to have its log rotated.
+            // ktserver restarts on these signals. Scripts send them to rotate the log, so the log
+            // file is opened again.
             if signal == SIGUSR1 || (signal == SIGHUP && is_daemon) {
                 match log.as_ref().map_or(Ok(()), LogFile::reopen) {
                     Ok(()) => info!("the log file was reopened"),
@@ -120,20 +122,20 @@ impl ServerProgram for KyotoTycoonProgram {
         })
     }
 
-    fn started(&mut self, _server: &Server, _opened: Option<&Opened>) {
+    fn started(&mut self, _server: &Server, _opened: Option<&OpeningReport>) {
         info!("the server has started");
     }
 
-    fn closed(&mut self) {
+    fn remove_files(&mut self) {
         self.pid_file = None;
     }
 
-    fn ended(&mut self, _is_called_off: bool) {
+    fn ended(&mut self, _is_cancelled: bool) {
         info!("================ [FINISH]: pid={}", std::process::id());
     }
 }
 
-/// Logs the databases, and the options without effect.
+/// Logs the databases, and notes about options without effect.
 fn describe(settings: &KyotoSettings) {
     let is_alone = settings.update_log.is_none() && settings.replication.position.is_none();
     if let Some(number) = settings.server_id.filter(|_| is_alone) {
@@ -153,8 +155,8 @@ fn describe(settings: &KyotoSettings) {
     }
 }
 
-/// Returns true if the directory has an update log of the original. Ignoring that silently would
-/// lose changes.
+/// Returns true if the directory contains an update log of ktserver. The user must be warned,
+/// because the changes in this log are not applied.
 fn has_log_of_original(directory: &Path) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.file_name().to_str().and_then(file_number).is_some())

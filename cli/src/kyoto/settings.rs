@@ -1,27 +1,27 @@
-//! The settings of ktserver's command line.
+//! Parses ktserver's command line.
 
 use super::plugin::PluginSettings;
 use super::{number, usage};
 use crate::suggestions::did_you_mean;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use todana_server::{Kind, LogKinds, Name};
+use todana_server::{DatabaseKind, DatabaseName, LogKinds};
 
-/// The file name of the plug-in database that stores nothing. The file is never opened: its
+/// The file name of the plug-in database that stores nothing. The file is never opened, because its
 /// function is built in.
 const VOID: &str = "ktplugdbvoid.so";
 
-/// Maximum number of threads. The original reduces larger numbers to its own maximum too.
+/// The most threads. A larger number is reduced to this one, as ktserver does with its own maximum.
 const THREADS_MAX: i64 = 512;
 
-/// The names of all options, for suggestions.
+/// The names of all options, for suggestions in errors.
 const OPTIONS: [&str; 37] = [
     "-host", "-port", "-tout", "-th", "-log", "-li", "-ls", "-le", "-lz", "-ulog", "-ulim", "-uasi", "-sid",
     "-ord", "-oat", "-oas", "-onl", "-otl", "-onr", "-asi", "-ash", "-bgs", "-bgsi", "-bgsc", "-dmn", "-pid",
     "-cmd", "-scr", "-scrt", "-scrm", "-mhost", "-mport", "-rts", "-riv", "-plsv", "-plex", "-pldb",
 ];
 
-/// The action that a command line asks for.
+/// The action that a command line requests.
 #[derive(Debug)]
 pub(super) enum KyotoStart {
     /// Print a text and exit.
@@ -29,52 +29,53 @@ pub(super) enum KyotoStart {
     Serve(Box<KyotoSettings>),
 }
 
-/// The settings of a server.
+/// The settings of a server, as the command line states them.
 #[derive(Debug)]
 pub(super) struct KyotoSettings {
-    /// `None` for all addresses.
+    /// The host to listen on; `None` for all addresses.
     pub(super) host: Option<String>,
-    /// `None` lets the system choose.
+    /// The port; `None` lets the system choose.
     pub(super) port: Option<u16>,
-    /// Time limit for the rest of a request, in seconds.
+    /// The time, in seconds, within which the rest of a request must arrive.
     pub(super) timeout_s: f64,
     /// Number of worker threads, if given.
     pub(super) threads: Option<usize>,
-    /// `None` is standard output.
+    /// The log file; `None` for standard output.
     pub(super) log: Option<PathBuf>,
     pub(super) log_kinds: LogKinds,
-    pub(super) databases: Vec<Name>,
+    pub(super) databases: Vec<DatabaseName>,
     pub(super) synchronization: SyncSettings,
-    /// Refuse writes (`-ord`).
+    /// Refuses writes (`-ord`).
     pub(super) is_read_only: bool,
     pub(super) is_daemon: bool,
     pub(super) pid_file: Option<PathBuf>,
-    /// Directory of the commands of `synchronize`.
+    /// The directory of the programs that `synchronize` may run.
     pub(super) commands: PathBuf,
-    /// ID of this server for replication, if given.
+    /// The ID of this server in replication, if given.
     pub(super) server_id: Option<u16>,
     pub(super) update_log: Option<UpdateLogSettings>,
     pub(super) replication: ReplicationSettings,
     pub(super) snapshots: Option<SnapshotSettings>,
     pub(super) script: Option<PathBuf>,
-    /// Time limit of a script call in seconds, and memory limit in bytes. The original has neither.
+    /// The time limit of a script call in seconds, and the memory limit of a script in bytes.
+    /// ktserver has neither.
     pub(super) script_time_s: Option<f64>,
     pub(super) script_memory: Option<u64>,
     pub(super) plugin: Option<PluginSettings>,
-    /// Writes are logged but not stored (`-pldb ktplugdbvoid.so`).
+    /// Logs writes but does not store them (`-pldb ktplugdbvoid.so`).
     pub(super) stores_nothing: bool,
-    /// Accepted options without effect, for the log.
+    /// Notes about options that were accepted but have no effect, for the log.
     pub(super) notes: Vec<String>,
 }
 
-/// The durability settings.
+/// Determines when writes are on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SyncSettings {
-    /// Writes are on disk before the reply (`-oas`).
+    /// Writes are on disk before their replies are sent (`-oas`).
     pub(super) is_immediate: bool,
-    /// Interval in seconds until writes are synchronized (`-asi`).
+    /// The time in seconds after which writes are synchronized (`-asi`).
     pub(super) interval_s: Option<f64>,
-    /// Synchronization reaches the disk, not only the kernel (`-ash`).
+    /// Synchronized writes are on disk, not only passed to the kernel (`-ash`).
     pub(super) is_hard: bool,
 }
 
@@ -82,20 +83,21 @@ pub(super) struct SyncSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct UpdateLogSettings {
     pub(super) directory: PathBuf,
-    /// Maximum length of a log file in bytes.
+    /// The length in bytes at which a new log file is started.
     pub(super) file_len_max: Option<u64>,
-    /// Interval in seconds until the log is on disk; `None` leaves it to the kernel.
+    /// The time in seconds after which changes in the log are on disk. With `None`, the kernel
+    /// decides.
     pub(super) sync_interval_s: Option<f64>,
 }
 
 /// The settings of a replica.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ReplicationSettings {
-    /// Host and port; `None` until a client names a master.
+    /// Host and port of the master; `None` until a client names a master.
     pub(super) master: Option<(String, u16)>,
-    /// The file for the time stamp of the last update.
+    /// The file that stores the time stamp of the last applied change.
     pub(super) position: Option<PathBuf>,
-    /// In milliseconds.
+    /// The time between two requests to an idle master.
     pub(super) interval_ms: Option<f64>,
 }
 
@@ -107,7 +109,7 @@ pub(super) struct SnapshotSettings {
     pub(super) compression: Option<String>,
 }
 
-/// The options as given.
+/// The options as they stand on the command line.
 #[derive(Default)]
 struct GivenOptions {
     host: Option<String>,
@@ -142,7 +144,7 @@ struct GivenOptions {
 }
 
 impl KyotoStart {
-    /// Reads a command line. The error names the wrong option.
+    /// Parses a command line. The error names the wrong option.
     pub(super) fn read(words: Vec<OsString>) -> Result<KyotoStart, String> {
         match words.first().and_then(|word| word.to_str()) {
             Some("--version" | "-version") => return Ok(KyotoStart::Print(usage::version())),
@@ -162,7 +164,7 @@ impl KyotoStart {
             } else if are_options && word.starts_with('-') && word != "-" {
                 given.option(&word, &mut words)?;
             } else {
-                // As in the original, no options follow a database.
+                // As in ktserver, all words after the first database are databases.
                 are_options = false;
                 names.push(word);
             }
@@ -171,7 +173,7 @@ impl KyotoStart {
     }
 }
 
-/// Reads the value of an option.
+/// Returns the next word, which is the value of an option.
 fn value(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<String, String> {
     let value = words.next().ok_or_else(|| format!("{option}: needs a value ({})", usage::HINT))?;
     value.into_string().map_err(|_| format!("{option}: its value is not UTF-8"))
@@ -279,7 +281,8 @@ impl GivenOptions {
             self.notes.extend(plugin.notes.iter().cloned());
         }
         let port_ = match self.port {
-            // -1 is an extension; the log names the chosen port.
+            // -1 lets the system choose the port, which ktserver does not offer. The log names the
+            // chosen port.
             Some(-1) => None,
             Some(number) => Some(port("-port", number)?),
             None => Some(1978),
@@ -290,7 +293,7 @@ impl GivenOptions {
             Some(number) => return Err(format!("-th {number}: must be at least 1")),
         };
         let server_id = match self.server_id {
-            // The original treats a negative ID as none.
+            // In ktserver, a negative ID means no ID.
             None | Some(..0) => None,
             Some(number) => {
                 Some(u16::try_from(number).map_err(|_| format!("-sid {number}: must be 0 to 65535"))?)
@@ -298,13 +301,13 @@ impl GivenOptions {
         };
         let names = if names.is_empty() { vec![":".to_owned()] } else { names };
         let databases =
-            names.iter().map(|name| Name::parse_as_original(name).map_err(|error| error.to_string()));
-        let mut databases = databases.collect::<Result<Vec<Name>, String>>()?;
+            names.iter().map(|name| DatabaseName::parse_as_original(name).map_err(|error| error.to_string()));
+        let mut databases = databases.collect::<Result<Vec<DatabaseName>, String>>()?;
         if stores_nothing {
-            // As in the original, names only have numbers then.
-            databases.iter_mut().for_each(|name| (name.kind, name.path) = (Kind::MemHash, None));
+            // With this plug-in, ktserver ignores the names and only counts the databases.
+            databases.iter_mut().for_each(|name| (name.kind, name.path) = (DatabaseKind::MemHash, None));
         }
-        let is_relative = |name: &&Name| name.path.as_ref().is_some_and(|path| !path.is_absolute());
+        let is_relative = |name: &&DatabaseName| name.path.as_ref().is_some_and(|path| !path.is_absolute());
         if let Some(name) = databases.iter().find(is_relative).filter(|_| self.is_daemon) {
             return Err(format!("{name}: a daemon (-dmn) needs absolute paths"));
         }
@@ -313,7 +316,7 @@ impl GivenOptions {
             port: port_,
             timeout_s: self.timeout_s.filter(|&timeout| timeout > 0.0).unwrap_or(30.0),
             threads,
-            // `-` means standard output too.
+            // `-` and the empty name both mean standard output.
             log: self.log.take().filter(|path| !["", "-"].iter().any(|none| path.as_os_str() == *none)),
             log_kinds: self.log_kinds,
             databases,
@@ -335,8 +338,8 @@ impl GivenOptions {
         })
     }
 
-    /// Fails for relative paths: a daemon works in the root directory, where they would mean
-    /// something else.
+    /// Fails if a daemon gets a relative path. A daemon works in the root directory, so the path
+    /// would name another file.
     fn expect_absolute_paths(&self) -> Result<(), String> {
         let paths = [
             ("-log", &self.log),
@@ -355,7 +358,7 @@ impl GivenOptions {
         Ok(())
     }
 
-    /// Notes an option that has no effect because another one is missing.
+    /// Notes that an option has no effect because another option, `missing`, is not given.
     fn note_without(&mut self, missing: &str, option: &str, is_given: bool) {
         if is_given {
             self.notes.push(format!("{option} has no effect without {missing}"));

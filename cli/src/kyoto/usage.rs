@@ -1,9 +1,9 @@
-//! The texts of `--help` and `--version`.
+//! The texts that ktserver prints for `--help` and `--version`.
 
-/// A pointer to the help, for errors.
+/// The last sentence of errors about options.
 pub(super) const HINT: &str = "--help lists all options";
 
-/// Returns the version in the original's format, from which scripts cut the number.
+/// Returns the version in ktserver's format, because scripts extract the number from it.
 pub(super) fn version() -> String {
     format!(
         "Kyoto Tycoon {} (2.19) on Linux (Todana {})\n",
@@ -37,36 +37,37 @@ Log
 
 Data
   -ord            refuse writes
-  -oas            every write is on disk before its reply
-  -asi SECONDS -ash   together: every write is on disk within this time (1)
-  -oat -onl -otl -onr   accepted
+  -oas            every write is on disk before its reply is sent
+  -asi SECONDS -ash   with both, every write is on disk within this time (1)
+  -oat -onl -otl -onr   accepted, no effect
   -bgs DIR        snapshots of databases in memory (00000000.ktss ...): read at the start, written at exit
-  -bgsi SECONDS   and at this interval (180)
-  -bgsc zlib      compressed
+  -bgsi SECONDS   also write snapshots at this interval (180)
+  -bgsc zlib      compress the snapshots
 
 Replication
   -ulog DIR       write an update log for replicas, which also restores databases in memory
   -ulim SIZE      maximum size of a log file (64m)
   -uasi SECONDS   the log is on disk within this time (1)
-  -sid N          ID of this server among those that replicate each other, 0 to 65535
-  -mhost HOST     replicate from this master ...
-  -mport N        ... at this port (1978)
-  -rts FILE       store the position in the master's log; without -mhost a client may choose the master
-  -riv MILLISECONDS   time to wait before asking an idle master for more (40)
+  -sid N          ID of this server, 0 to 65535; must differ among servers that replicate each other
+  -mhost HOST     be a replica of the master at this host
+  -mport N        port of the master (1978)
+  -rts FILE       store the replication position in this file; without -mhost, a client can set the master
+  -riv MILLISECONDS   time between two requests to a master that has no changes to send (40)
 
 Process
   -dmn            run in the background; all paths must be absolute
   -pid FILE       write the process ID to this file
-  -cmd DIR        directory of the commands of `synchronize` (.)
-  -scr FILE       procedures in Lua, for play_script; the signals that reopen the log reload it
+  -cmd DIR        directory of the programs that `synchronize` may run (.)
+  -scr FILE       file with Lua procedures for play_script; the signals that reopen the log reload it
   -scrt SECONDS   maximum run time of a script call (5)
-  -scrm SIZE      maximum memory of a script (64m); one script can run per worker thread
+  -scrm SIZE      maximum memory of a script (64m); each worker thread can run one script
 
 Plug-ins
   -plsv ktplugservmemc.so   serve memcached's clients too
-  -plex WORDS     its settings: host=HOST#port=N#opts=LETTERS#qtout=SECONDS; f stores client flags after the value,
-                  r refuses writes, q makes queues in an ordered database: get waits up to qtout for a message
+  -plex WORDS     settings of this plug-in: host=HOST#port=N#opts=LETTERS#qtout=SECONDS. LETTERS: f stores client
+                  flags after the value, r refuses writes, q creates queues in an ordered database, where get
+                  waits up to qtout for a message
   -pldb ktplugdbvoid.so     store nothing: writes go only to the update log, for replicas
 
-SIGTERM and SIGINT stop the server, and so does SIGHUP unless it is a daemon. Exit codes: 0 stopped, 1 any failure.
+SIGTERM and SIGINT stop the server; SIGHUP stops it unless it is a daemon. Exit codes: 0 stopped, 1 any failure.
 ";

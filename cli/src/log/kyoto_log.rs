@@ -1,6 +1,6 @@
-//! Prints an update log of Kyoto Tycoon as text.
+//! `todana log` for an update log of Kyoto Tycoon: prints the log as text.
 
-use super::{LogArguments, LogStart, put_value};
+use super::{LogArguments, LogFormat, LogStart, put_value};
 use crate::formats::ulog;
 use crate::{CommandFailure, tsv};
 use std::io::{self, BufWriter, Write};
@@ -14,6 +14,9 @@ pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), Com
         return Err(CommandFailure::usage(
             "--follow: not available for a log of Kyoto Tycoon; `todana serve --replicate` follows its server",
         ));
+    }
+    if arguments.format != LogFormat::Columns {
+        return Err(CommandFailure::usage("--format: not available for a log of Kyoto Tycoon"));
     }
     let files = ulog::files(directory)?;
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -31,9 +34,9 @@ pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), Com
         Some(LogStart::Position(stamp)) => stamp,
         Some(LogStart::End) => return Ok(()),
     };
-    let since = arguments.since.map_or(0, |since| (since / 1000 * 1000).saturating_mul(ulog::STAMPS_A_MS));
+    let since = arguments.since.map_or(0, |since| (since / 1000 * 1000).saturating_mul(ulog::STAMPS_PER_MS));
     ulog::each(&files, Some(from.max(since)), &mut |_, _, stamp, message| {
-        // As in the other logs, `--until` includes all of its second.
+        // `--until` includes the complete second, as for the other logs.
         if arguments.wants_more(ulog::unix_ms(stamp)) {
             put(&mut out, stamp, message, arguments)?;
         }

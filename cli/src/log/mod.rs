@@ -1,13 +1,15 @@
-//! `todana log`: prints an update log as text, and follows it as it grows.
+//! `todana log`: prints an update log as text. With --follow, also prints the changes that are
+//! appended later.
 
 mod kyoto_log;
+mod tyrant_log;
 
-use crate::command_failure::kept_nothing;
+use crate::command_failure::no_stored_data;
 use crate::command_target::{DirectoryOrServer, expect_source};
-use crate::formats::ulog;
+use crate::formats::{ttulog, ulog};
 use crate::server_options::ServerOptions;
 use crate::{CommandFailure, tsv};
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -18,14 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::moment;
+use todana::replication::ChangeOrigin;
 use todana::update_log::{EntryDecoder, LogChange, LogEntry, LogFollower, LogPosition, segments};
-use todana_client::{Destination, ExportFrame, LogFrom};
+use todana_client::{ExportFrame, LogFrom, LoginDestination};
 use todana_core::Attributes;
+use tyrant_log::TyrantLines;
 
 pub(crate) const AFTER_HELP: &str = "\
 One line per change, with tabs between the columns:
   position  time  origin  operation  key  attributes  value
-origin is the ID of the server that made the change. The operations are put,
+origin is the ID of the server that made the change, and :ID of the server that
+it was received from, if that is a third one. The operations are put,
 retag (new attributes, same value), remove, clear, plan-clear, transaction and
 lost. Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS,
 span=SECONDS of a sliding expiry, version=, stale, token-out, at=UNIX-SECONDS of
@@ -42,6 +47,11 @@ attributes have db=NUMBER of the database, and --segments shows file, bytes and
 newest time stamp. --follow is not available for it. Changes after POSITION and
 before the first time mark show the year 1970.
 
+With --format ttulog each change of a record is a line of Tokyo Tyrant's `ttulmgr
+export`: time stamp in microseconds, server ID:ID of its master, put or misc (a
+removal, `outlist`) or vanish, bytes. `ttulmgr import` writes a log of the lines, for `tcrmgr restore`. A
+log of ttserver (files NUMBER.ulog with 8 digits) is printed in both formats.
+
 HOST:PORT is a server, and so is anything that contains :// or begins with
 unix: or [; everything else is a directory. ./HOST:PORT is always a directory.
 
@@ -50,11 +60,12 @@ Examples:
   todana log /var/lib/todana --since 2026-11-21T14:00:00Z
   todana log /var/lib/todana --follow --values none
   todana log /var/lib/todana --segments
-  todana log /var/ktserver/ulog --since 2026-11-21T14:00:00Z --values whole";
+  todana log /var/ktserver/ulog --since 2026-11-21T14:00:00Z --values whole
+  todana log /var/lib/todana --format ttulog | ttulmgr import ulog";
 
-/// Time between two checks for new entries.
+/// The time between two checks for new entries.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Number of bytes that are shown of a long value.
+/// The number of bytes that are printed of a long value.
 const SHORT: usize = 40;
 
 /// The arguments of `todana log`.
@@ -64,26 +75,33 @@ pub(crate) struct LogArguments {
     /// server (host:port, unix:/path ...; or use -S)
     #[arg(value_name = "DIR|SERVER")]
     source: Option<OsString>,
-    /// Start at this position of a line, or at the `end`: with --follow, show only new changes
+    /// Start at this position, as printed at the start of a line, or at `end`: with --follow, print
+    /// only new changes
     #[arg(long, value_name = "POSITION")]
     from: Option<LogStart>,
-    /// Only changes of this time and later: RFC 3339 or Unix seconds
+    /// Print only changes of this time and later: RFC 3339 or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     since: Option<u64>,
-    /// Only changes up to this time
+    /// Print only changes up to this time
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     until: Option<u64>,
     /// How much of each value to print
     #[arg(long, default_value = "short", value_name = "HOW")]
     values: ValueDetail,
-    /// Continue as the log grows
+    /// Continue to print changes as the log grows
     #[arg(long, conflicts_with = "segments")]
     follow: bool,
-    /// List the segments: file, first position, bytes, time of creation, number of openings of the
-    /// database before
+    /// List the segments: file, first position, bytes, time of creation, and how many times the
+    /// database had been opened
     #[arg(long)]
     segments: bool,
-    /// Log of Kyoto Tycoon: values have no time before them (databases with ktopts=p)
+    /// Print columns, or the text of Tokyo Tyrant's `ttulmgr`
+    #[arg(long, default_value = "columns", value_name = "FORMAT", conflicts_with_all = ["from", "segments"])]
+    format: LogFormat,
+    /// ttulog: server ID of the changes that were made at the server of this log
+    #[arg(long, default_value = "1", value_name = "NUMBER", value_parser = value_parser!(u16).range(1..))]
+    server_id: u16,
+    /// For a log of Kyoto Tycoon: values are stored without an expiry (databases with ktopts=p)
     #[arg(long)]
     bare: bool,
     #[command(flatten)]
@@ -106,6 +124,14 @@ impl FromStr for LogStart {
             text => text.parse().map(LogStart::Position).map_err(|_| "must be a position or `end`"),
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// A line per change, with the columns below
+    Columns,
+    /// The text of Tokyo Tyrant's `ttulmgr`; `ttulmgr import` writes a log of it
+    Ttulog,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -132,8 +158,8 @@ pub(crate) fn run(arguments: &LogArguments) -> Result<(), CommandFailure> {
     }
 }
 
-/// Prints the log that a server sends. Each entry is checked here.
-fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), CommandFailure> {
+/// Prints the log that a server sends. This process checks each entry.
+fn of_server(server: &LoginDestination, arguments: &LogArguments) -> Result<(), CommandFailure> {
     let mut connection = arguments.server.connect(server)?;
     let from = match arguments.from {
         None => LogFrom::First,
@@ -141,10 +167,11 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
         Some(LogStart::End) => LogFrom::End,
     };
     let database = arguments.server.database_number(&mut connection)?;
-    let head = connection.begin_log(database, from, arguments.follow).map_err(kept_nothing)?;
+    let head = connection.begin_log(database, from, arguments.follow).map_err(no_stored_data)?;
     let mut entries = EntryDecoder::new(head.database_id, LogPosition(head.position));
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut time_ms = 0;
+    let mut printer = EntryPrinter::new(arguments, head.server_id);
     loop {
         let frame = connection.next_frame(|frame| match frame {
             ExportFrame::Data(data) => {
@@ -168,11 +195,9 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
                 out.flush()?;
                 return Ok(());
             }
-            if arguments.wants(time_ms) {
-                put(&mut out, position, time_ms, head.server_id, &entry, arguments.values)?;
-            }
+            printer.put(&mut out, position, time_ms, &entry, arguments.wants(time_ms))?;
         }
-        // A follower sees each line at once.
+        // With --follow, each line is printed at once.
         if arguments.follow || !goes_on {
             out.flush()?;
         }
@@ -189,12 +214,13 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
 }
 
 impl LogArguments {
-    /// Returns true if changes of this time are printed. Time marks have whole seconds.
+    /// Returns true if changes of this time are printed. The marks of a log contain only complete
+    /// seconds.
     fn wants(&self, time_ms: u64) -> bool {
         self.since.is_none_or(|since| time_ms / 1000 >= since / 1000)
     }
 
-    /// Returns true if changes of this time or later may still be printed.
+    /// Returns true if changes of this time or of a later time may have to be printed.
     fn wants_more(&self, time_ms: u64) -> bool {
         self.until.is_none_or(|until| time_ms <= until)
     }
@@ -203,6 +229,9 @@ impl LogArguments {
 fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), CommandFailure> {
     expect_source(directory, "log")?;
     let within = directory.join("log");
+    if !within.is_dir() && !ttulog::files(directory)?.is_empty() {
+        return tyrant_log::show(directory, arguments);
+    }
     if !within.is_dir() && !ulog::files(directory)?.is_empty() {
         return kyoto_log::show(directory, arguments);
     }
@@ -211,17 +240,20 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
         return list(&log);
     }
     let stdout = io::stdout().lock();
-    // A user at a terminal sees each line at once.
+    // At a terminal, each line is printed at once.
     let is_watched = stdout.is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, stdout);
     let segments = segments(&SystemDisk, &log)?;
     let own = segments.first().map_or(0, |one| one.identity.server_id);
+    let mut printer = EntryPrinter::new(arguments, own);
     let mut from = match arguments.from {
         Some(LogStart::End) => segments.last().map(|last| last.start),
         Some(LogStart::Position(position)) => Some(LogPosition(position)),
         None => None,
     };
-    let mut follower = LogFollower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
+    // Time stamps of Tokyo Tyrant count the changes of a second, so they need the log before it.
+    let since = arguments.since.filter(|_| arguments.format == LogFormat::Columns);
+    let mut follower = LogFollower::open(Arc::new(SystemDisk), &log, from, since)?;
     match from {
         Some(_) if matches!(arguments.from, Some(LogStart::End)) => {
             follower.read_new(&mut |_, _, _| ControlFlow::Continue(()))?;
@@ -237,8 +269,8 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
     loop {
         let mut outcome = Ok(());
         let is_over = !follower.read_new(&mut |position, time_ms, entry| {
-            // As a server does, refuse a position that is not between two entries: a reader that
-            // continues from there would miss a change.
+            // A position that is not between two entries is refused, as a server does. A reader
+            // that continued from it would miss a change.
             if let Some(from) = from.take_if(|from| *from != position) {
                 outcome = Err(not_between(from));
                 return ControlFlow::Break(());
@@ -247,17 +279,14 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
             if !arguments.wants_more(time_ms) {
                 return ControlFlow::Break(());
             }
-            if !arguments.wants(time_ms) {
-                return ControlFlow::Continue(());
-            }
-            outcome = put(&mut out, position, time_ms, own, entry, arguments.values);
+            outcome = printer.put(&mut out, position, time_ms, entry, arguments.wants(time_ms));
             if is_watched && outcome.is_ok() {
                 outcome = out.flush();
             }
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         outcome?;
-        // No entry follows the position, or it is not between two entries.
+        // Either no entry follows the position, or the position is not between two entries.
         if let Some(from) = from.take() {
             let end = follower.position();
             match from.cmp(&end) {
@@ -296,7 +325,41 @@ fn list(log: &Path) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Writes a line for an entry. A time mark has none.
+/// Prints the entries of a log in one of the formats.
+enum EntryPrinter {
+    Columns { own: u32, values: ValueDetail },
+    Tyrant(TyrantLines),
+}
+
+impl EntryPrinter {
+    /// Creates the printer. `own` is the ID in the columns of changes without another origin.
+    fn new(arguments: &LogArguments, own: u32) -> EntryPrinter {
+        match arguments.format {
+            LogFormat::Columns => EntryPrinter::Columns { own, values: arguments.values },
+            LogFormat::Ttulog => EntryPrinter::Tyrant(TyrantLines::new(arguments.server_id)),
+        }
+    }
+
+    /// Reads an entry, and prints it if it `is_wanted`.
+    fn put(
+        &mut self,
+        out: &mut impl Write,
+        position: LogPosition,
+        time_ms: u64,
+        entry: &LogEntry<'_>,
+        is_wanted: bool,
+    ) -> io::Result<()> {
+        match self {
+            EntryPrinter::Columns { own, values } if is_wanted => {
+                put(out, position, time_ms, *own, entry, *values)
+            }
+            EntryPrinter::Columns { .. } => Ok(()),
+            EntryPrinter::Tyrant(lines) => lines.put(out, position, entry, is_wanted),
+        }
+    }
+}
+
+/// Writes a line for an entry. A mark has no line.
 fn put(
     out: &mut impl Write,
     position: LogPosition,
@@ -316,7 +379,9 @@ fn put(
         LogChange::Transaction(_) => ("transaction", None, none, None),
         LogChange::Lost { .. } => ("lost", None, none, None),
     };
-    let (position, time, origin) = (position.0, moment::text(time_ms), entry.origin.unwrap_or(own));
+    let (position, time) = (position.0, moment::text(time_ms));
+    let origin =
+        entry.origin.map_or_else(|| own.to_string(), |origin| ChangeOrigin::from(origin).to_string());
     write!(out, "{position}\t{time}\t{origin}\t{operation}\t")?;
     tsv::escape(out, key.unwrap_or_default())?;
     out.write_all(b"\t")?;
@@ -344,7 +409,8 @@ fn put(
     write!(out, "{words}\t")?;
     put_value(out, value.unwrap_or_default(), values)?;
     out.write_all(b"\n")?;
-    // The changes of a transaction follow one by one, for readers that only know puts and removes.
+    // The changes of a transaction have one line each, for programs that know only puts and
+    // removals.
     if let LogChange::Transaction(changes) = entry.change {
         for change in changes.iter() {
             put(out, LogPosition(position), time_ms, own, &LogEntry { change, ..*entry }, values)?;
@@ -353,7 +419,7 @@ fn put(
     Ok(())
 }
 
-/// Writes as much of a value as `values` asks for.
+/// Writes a value, or the part of it that `values` requests.
 fn put_value(out: &mut impl Write, value: &[u8], values: ValueDetail) -> io::Result<()> {
     match values {
         ValueDetail::None => Ok(()),

@@ -1,6 +1,7 @@
-//! The admin pages under memcached's name. memcached has no option for them, so the variables of
-//! `todana serve` request them: a start script stays as it is, and a line in the unit's environment
-//! is enough.
+//! The admin pages of a server under the name `memcached`.
+//!
+//! memcached has no options for them, so the variables of `todana serve` enable them. A start
+//! script can stay unchanged, and a line in the unit's environment is enough.
 
 use super::server_failure::ServerFailure;
 use todana_server::AdminOptions;
@@ -8,13 +9,13 @@ use todana_server::AdminOptions;
 const PORT: &str = "TODANA_ADMIN_PORT";
 const LISTEN: &str = "TODANA_ADMIN_LISTEN";
 
-/// Returns the address of the pages, or `None` if no port is given.
+/// Returns the options of the pages, or `None` if no port is given.
 pub(super) fn asked(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<AdminOptions>, ServerFailure> {
     let port = match variable(PORT).as_deref().map(str::trim) {
         None | Some("" | "0") => return Ok(None),
-        // The system chooses.
+        // Port 0 lets the system choose.
         Some("-1") => 0,
         Some(text) => text.parse().map_err(|_| {
             ServerFailure::usage(format!("{PORT} must be 1 to 65535, 0 for none or -1, not \"{text}\""))

@@ -1,23 +1,23 @@
-//! The place of the records over a restart: beside the file of `-e`, or in the directory that the
-//! variables of `todana serve` name. The command line takes precedence.
+//! The place where records are kept over a restart: beside the file of `-e`, or in the directory
+//! that the variables of `todana serve` name. The command line takes precedence.
 //!
-//! memcached's file is its memory itself, and complete only after a graceful stop. Here `-e PATH`
-//! names the data directory `PATH.todana`. A file of memcached at PATH stays as it is, so that the
-//! user can return to memcached.
+//! memcached's memory file contains the memory itself, and is complete only after a graceful stop.
+//! Here `-e PATH` selects the data directory `PATH.todana`. If memcached has written a file at
+//! PATH, that file stays unchanged, so that the user can return to memcached.
 
 use super::server_failure::{ABORTED, ServerFailure};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use todana_server::{DataDirectoryOptions, Opened, SyncPolicy};
+use todana_server::{DataDirectoryOptions, OpeningReport, SyncPolicy};
 
 const DIRECTORY: &str = "TODANA_DATA_DIR";
 const SYNC: &str = "TODANA_SYNC";
 
-/// Appended to the path of `-e`.
+/// The suffix that is appended to the path of `-e`.
 const ENDING: &str = ".todana";
 
-/// Returns the place of the records, or `None` if they are not kept.
+/// Returns the place where records are kept, or `None` if they are lost at exit.
 pub(super) fn asked(
     memory_file: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -33,7 +33,7 @@ pub(super) fn asked(
         (Some(file), _) if file.as_os_str().is_empty() => {
             return Err(ServerFailure::new(ABORTED, "failed to open the memory file: -e has an empty path"));
         }
-        // memcached too lets the kernel decide when its file is on disk.
+        // The kernel decides when changes are on disk, as it does for memcached's file.
         (Some(file), _) => (beside(file), sync.unwrap_or(SyncPolicy::Never)),
         (None, Some(directory)) => (PathBuf::from(directory), sync.unwrap_or(crate::serve::SYNC_DEFAULT)),
         (None, None) if sync.is_some() => {
@@ -41,15 +41,16 @@ pub(super) fn asked(
         }
         (None, None) => return Ok(None),
     };
-    // The path is absolute because a daemon changes to `/`.
+    // A daemon changes to the directory `/`, so the path must be absolute.
     let directory = std::path::absolute(&path).map_err(|error| {
         ServerFailure::new(ABORTED, format!("{}: cannot find it: {error}", path.display()))
     })?;
     Ok(Some(DataDirectoryOptions::new(directory, sync)))
 }
 
-/// Returns the warning that `-e` overrides the directory of the environment. It is printed at any
-/// verbosity, because the user expects the records in that directory.
+/// Returns a warning if both `-e` and a directory of the environment are given, because `-e` takes
+/// precedence. It is printed at any verbosity, because the user expects the records in the
+/// directory.
 pub(super) fn outdone(
     memory_file: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -68,8 +69,8 @@ fn beside(file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Returns the failure for a directory that cannot be opened or read. memcached aborts then, which
-/// a shell reports as 134.
+/// Returns the failure for a directory that cannot be opened or read. memcached aborts in this
+/// case, which a shell reports as 134.
 pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFailure {
     let place = memory_file.map_or_else(
         || format!("failed to open the data directory ({DIRECTORY})"),
@@ -78,8 +79,8 @@ pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFa
     ServerFailure::new(ABORTED, format!("{place}: {error}"))
 }
 
-/// Describes the loaded data in memcached's style, at any verbosity.
-pub(super) fn found(place: &DataDirectoryOptions, opened: &Opened) -> String {
+/// Describes the loaded data in memcached's style. Printed at any verbosity.
+pub(super) fn found(place: &DataDirectoryOptions, opened: &OpeningReport) -> String {
     let sync = match place.sync {
         SyncPolicy::Always => "before its reply".into(),
         SyncPolicy::Every(interval) => format!("within {} ms", interval.as_millis()),

@@ -1,12 +1,15 @@
-//! The variables of `todana serve` under memcached's name. The command line alone counts, so that a
-//! variable for another server cannot change a port or the memory limit. The exceptions are
-//! settings for which memcached has no option. `-v` names the variables without effect.
+//! The variables of `todana serve` for a server under the name `memcached`.
+//!
+//! Only the variables for settings without an option of memcached have an effect. All others are
+//! ignored, so that a variable for another server cannot change a port or the memory limit. `-v`
+//! lists the ignored variables.
 
-/// The variables that have an effect under this name, and the client's.
+/// The variables that have an effect under this name, and those of the client commands.
 const KNOWN: [&str; 5] =
     ["TODANA_ADMIN_PORT", "TODANA_ADMIN_LISTEN", "TODANA_DATA_DIR", "TODANA_SYNC", "TODANA_SERVER"];
 
-/// Returns a note for each variable without effect. `names` are the names of all variables.
+/// Returns a note for each variable without effect. `names` are the names of all variables of the
+/// environment.
 pub(super) fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> =
         names.filter(|name| name.starts_with("TODANA_") && !KNOWN.contains(&&**name)).collect();

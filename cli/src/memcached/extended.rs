@@ -1,4 +1,4 @@
-//! The words of `-o`: a comma-separated list of `word`, `no_word` or `word=value`.
+//! Parses the option `-o`: a comma-separated list of `word`, `no_word` or `word=value`.
 
 use super::number::{leading_fraction, leading_integer, whole};
 use super::server_failure::ServerFailure;
@@ -35,11 +35,11 @@ pub(super) struct TlsSettings {
     pub(super) key: Option<PathBuf>,
     pub(super) ca_cert: Option<PathBuf>,
     pub(super) ciphers: Option<String>,
-    /// 0 none, 1 request, 2 require, 3 once.
+    /// How client certificates are verified: 0 none, 1 request, 2 require, 3 once.
     pub(super) verify_mode: u8,
-    /// OpenSSL's number of the format; `None` is PEM.
+    /// OpenSSL's number for the format of the private key; `None` means PEM.
     pub(super) key_format: Option<i64>,
-    /// 0 for TLS 1.0 to 3 for TLS 1.3; `None` is 1.2.
+    /// The oldest accepted version: 0 for TLS 1.0 to 3 for TLS 1.3; `None` means TLS 1.2.
     pub(super) min_version: Option<u8>,
     pub(super) session_cache: bool,
     pub(super) kernel: bool,
@@ -49,38 +49,38 @@ pub(super) struct TlsSettings {
 /// The meaning of a negative expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NegativeExpiry {
-    /// Expired at once.
+    /// The record expires at once.
     #[default]
     Expired,
-    /// Seconds since the last access.
+    /// The number of seconds counts from the last access.
     Sliding,
 }
 
 /// The settings of `-o`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ExtendedSettings {
-    /// Refuse connections over the limit instead of letting them wait.
+    /// Refuses connections above the limit instead of letting them wait.
     pub(super) maxconns_fast: bool,
-    /// Seconds; 0 for never.
+    /// The time in seconds after which idle connections are closed; 0 for never.
     pub(super) idle_timeout_s: u32,
     pub(super) track_sizes: bool,
     pub(super) lru_crawler: bool,
     pub(super) lru_maintainer: bool,
-    /// Microseconds between two records.
+    /// The pause between two records, in microseconds.
     pub(super) lru_crawler_sleep_us: u32,
-    /// Maximum number of records per class; 0 for all.
+    /// The most records per class; 0 for all.
     pub(super) lru_crawler_tocrawl: u32,
-    /// Time to live in seconds below which memcached keeps records apart, or `None`.
+    /// The time to live in seconds below which memcached stores records separately, or `None`.
     pub(super) temporary_ttl_s: Option<u32>,
     pub(super) hot_lru_percent: u32,
     pub(super) warm_lru_percent: u32,
     pub(super) hot_max_factor: f64,
     pub(super) warm_max_factor: f64,
-    /// The largest chunk of an item in KiB.
+    /// The largest chunk of an item, in KiB.
     pub(super) slab_chunk_max_kib: Option<u32>,
     pub(super) watcher_buffer_kib: u32,
     pub(super) worker_log_buffer_kib: u32,
-    /// MiB for read and reply buffers; 0 for no limit.
+    /// The most memory for read and reply buffers, in MiB; 0 for no limit.
     pub(super) read_buffer_limit_mib: u32,
     pub(super) tls: TlsSettings,
     pub(super) negative_expiry: NegativeExpiry,
@@ -88,7 +88,7 @@ pub(super) struct ExtendedSettings {
     pub(super) debug_commands: bool,
     /// Makes every store fail as if memory were full.
     pub(super) emulate_full: bool,
-    /// All given words in order, without values.
+    /// All given words, in order and without their values.
     pub(super) given: Vec<String>,
 }
 
@@ -121,11 +121,11 @@ impl Default for ExtendedSettings {
 }
 
 impl ExtendedSettings {
-    /// Reads a list.
+    /// Parses a list.
     pub(super) fn read(&mut self, list: &[u8], warnings: &mut Vec<String>) -> Result<(), ServerFailure> {
         let mut pieces: Vec<&[u8]> = list.split(|&byte| byte == b',').collect();
-        // As in memcached, a comma at the end is ignored, and an empty word in between is an
-        // unknown one.
+        // As in memcached, a comma at the end is ignored, but an empty word between commas is an
+        // unknown word.
         if pieces.last().is_some_and(|piece| piece.is_empty()) {
             pieces.pop();
         }
@@ -144,7 +144,7 @@ impl ExtendedSettings {
         Ok(())
     }
 
-    /// Applies a word. Returns false for an unknown one.
+    /// Applies a word without a value. Returns false for an unknown word.
     fn take(
         &mut self,
         name: &str,
@@ -194,14 +194,14 @@ impl ExtendedSettings {
     }
 }
 
-/// A word with its value, if it has one.
+/// A word and its value, if it has a value.
 struct OptionValue<'a> {
     name: &'a str,
     value: Option<&'a [u8]>,
 }
 
 impl<'a> OptionValue<'a> {
-    /// Applies the value. Returns false for an unknown word.
+    /// Applies the word. Returns false for an unknown word.
     fn take(&self, to: &mut ExtendedSettings) -> Result<bool, ServerFailure> {
         match self.name {
             "hashpower" => self.check_hash_power()?,
@@ -287,7 +287,8 @@ impl<'a> OptionValue<'a> {
         Ok(true)
     }
 
-    /// Checks external storage only for likely typing errors, because it has no effect.
+    /// Checks the words about external storage for likely typing errors. Otherwise they are
+    /// ignored, because they have no effect here.
     fn check_external(&self) -> Result<bool, ServerFailure> {
         match self.name {
             "ext_path" => {
@@ -324,7 +325,7 @@ impl<'a> OptionValue<'a> {
     fn check_slab_sizes(&self) -> Result<(), ServerFailure> {
         let sizes = self.text()?.split(|&byte| byte == b'-').map(leading_integer);
         for size in sizes {
-            // The size of an item header alone.
+            // memcached's item header alone has this size.
             if size < 48 {
                 return Err(ServerFailure::usage(format!("slab size {size} is out of valid range")));
             }
@@ -336,7 +337,7 @@ impl<'a> OptionValue<'a> {
         ServerFailure::bad_value(format!("{} {why}", self.name))
     }
 
-    // memcached has three wordings for a missing value.
+    // memcached words the error for a missing value in three ways.
 
     fn text(&self) -> Result<&'a [u8], ServerFailure> {
         self.value.ok_or_else(|| ServerFailure::bad_value(format!("Missing {} argument", self.name)))

@@ -1,11 +1,13 @@
-//! A parser with the rules of getopt_long: clustered letters (`-vvd`), attached values (`-p11211`,
-//! `--port=11211`), unambiguous prefixes of long names, operands anywhere, `--` as the end.
+//! Parses command lines by the rules of getopt_long: clustered letters (`-vvd`), attached values
+//! (`-p11211`, `--port=11211`), unambiguous prefixes of long names, operands at any place, and `--`
+//! as the end of the options.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::vec::IntoIter;
 
-/// An option: its letter, which identifies it, and its long name (empty for none).
+/// An option that a command line may contain: its letter, which identifies it, and its long name
+/// (empty if it has none).
 #[derive(Debug)]
 pub(super) struct OptionSpec {
     pub(super) letter: u8,
@@ -13,11 +15,11 @@ pub(super) struct OptionSpec {
     pub(super) takes_value: bool,
 }
 
-/// An option on the command line.
+/// An option that a command line contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GivenOption {
     pub(super) letter: u8,
-    /// Empty for options without a value.
+    /// The value; empty for an option without a value.
     pub(super) value: Vec<u8>,
 }
 
@@ -25,11 +27,11 @@ pub(super) struct GivenOption {
 pub(super) struct OptionWords<'a> {
     switches: &'a [OptionSpec],
     words: IntoIter<OsString>,
-    /// The rest of a word of clustered letters.
+    /// The letters of the current word that have not been returned yet.
     cluster: Vec<u8>,
 }
 
-/// The error for a word, in getopt's wording.
+/// An error about an option, in getopt's wording.
 type OptionFault = String;
 
 impl<'a> OptionWords<'a> {
@@ -53,7 +55,7 @@ impl<'a> OptionWords<'a> {
         Ok(GivenOption { letter, value })
     }
 
-    /// Reads a long option; `word` follows the two dashes.
+    /// Parses a long option. `word` is the text after the two dashes.
     fn long(&mut self, word: &[u8]) -> Result<GivenOption, OptionFault> {
         let mut parts = word.splitn(2, |&byte| byte == b'=');
         let (name, glued) = (parts.next().unwrap_or_default(), parts.next());
@@ -98,7 +100,7 @@ impl Iterator for OptionWords<'_> {
             match &word[..] {
                 b"--" => return None,
                 [b'-', b'-', word @ ..] => return Some(self.long(word)),
-                // A single dash is an operand. Operands are ignored.
+                // A single dash is an operand, and operands are ignored.
                 [b'-', letters @ ..] => self.cluster = letters.to_vec(),
                 _ => {}
             }

@@ -1,9 +1,9 @@
-//! The addresses of `-l`: `host`, `host:port`, `[v6]:port` or `*`, with prefixes for protocol and
-//! TLS.
+//! Parses the addresses of `-l`: `host`, `host:port`, `[v6]:port` or `*`, with prefixes for
+//! protocol and TLS.
 
 use super::settings::AcceptedProtocol;
 
-/// The kind of TLS of a listener.
+/// How a listener uses TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListenerTls {
     /// No TLS (`notls:`).
@@ -17,18 +17,18 @@ pub(super) enum ListenerTls {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListenAddress {
-    /// Host with or without port, as the server takes it.
+    /// The host, with or without a port, in the form that the server accepts.
     pub(super) place: String,
-    /// `None` for the default of the server.
+    /// The protocol; `None` for the default of the server.
     pub(super) protocol: Option<AcceptedProtocol>,
-    /// `None` for the default of the server.
+    /// The use of TLS; `None` for the default of the server.
     pub(super) tls: Option<ListenerTls>,
-    /// memcached's proxy was requested there (`proto[proxy]:`).
+    /// True if memcached's proxy was requested at this address (`proto[proxy]:`).
     pub(super) is_proxy: bool,
 }
 
 impl ListenAddress {
-    /// Reads a list separated by commas or semicolons. An empty list means all addresses.
+    /// Parses a list that is separated by commas or semicolons. An empty list means all addresses.
     pub(super) fn read(list: &str) -> Vec<ListenAddress> {
         let pieces = list.split([',', ';']).map(str::trim).filter(|piece| !piece.is_empty());
         let mut all: Vec<ListenAddress> = pieces.map(ListenAddress::one).collect();
@@ -61,7 +61,7 @@ impl ListenAddress {
             } else if let Some((_, behind)) =
                 rest.strip_prefix("tag_").and_then(|inner| inner.split_once("_:"))
             {
-                // A name for the routes of memcached's proxy, which Todana does not have.
+                // The prefix names routes of memcached's proxy, which does not exist here.
                 rest = behind;
             } else {
                 listen.place = rest.to_string();

@@ -1,5 +1,5 @@
-//! Conversion of memcached's settings to the server's options. Only this module knows the abilities
-//! of the server.
+//! Converts memcached's settings to the options of the server. This is the only module of
+//! `memcached` that knows what the server can do.
 
 use super::data_place;
 use super::extended::NegativeExpiry;
@@ -10,23 +10,26 @@ use std::path::PathBuf;
 use todana_server::{
     AuthenticationMode, DatabaseOptions, DialectChoice, KyotoOptions, LimitOptions, ListenOptions,
     MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions, TlsOptions,
+    TyrantOptions,
 };
 
-/// The variable that names the users file for SASL, in memcached builds with that feature.
+/// The variable that names the users file for SASL. memcached reads it if it was built with that
+/// feature.
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// The smallest memory limit of the server.
 const MEMORY_LIMIT_MIN_MIB: u64 = 4;
 
-/// Limit of all replies to one UDP request. memcached has none and was abused for the largest
-/// amplification attacks. Here the user asked for -U, so an item of the default size must fit.
+/// The most bytes of all replies to one UDP request. memcached has no such limit and was abused for
+/// the largest amplification attacks. Here the user has enabled UDP by `-U`, so an item of the
+/// default maximum size must fit.
 const UDP_REPLY_MAX: usize = 1 << 20;
 
-/// Approximate memory of the process besides its records.
+/// The approximate memory that the process needs in addition to its records, in MiB.
 const PROCESS_MIB: u64 = 3;
 
-/// Returns the server's options. Settings that the server cannot satisfy are an error, never
-/// ignored.
+/// Converts the settings to the server's options. Fails if the server cannot satisfy a setting; no
+/// setting is silently ignored.
 pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, ServerFailure> {
     let options = ServerOptions {
         listen: ListenOptions {
@@ -69,6 +72,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
                 std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from),
             )?,
             kyoto: KyotoOptions::default(),
+            tyrant: TyrantOptions::default(),
         },
         databases: DatabaseOptions {
             stores_nothing: false,
@@ -83,13 +87,13 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
         observation: ObservationOptions {
             verbosity: settings.verbosity,
             logs_requests: true,
-            // The pid file of memcached has other rules: see `pid_file`.
+            // memcached has other rules for its pid file: see `pid_file`.
             pid_file: None,
             watcher_buffer_bytes: settings.extended.watcher_buffer_kib as usize * 1024,
             prefix_delimiter: settings.prefix_delimiter,
             track_sizes: settings.extended.track_sizes,
             crawler_enabled: settings.extended.lru_crawler,
-            // memcached has no option for them: see `admin`.
+            // memcached has no option for admin pages: see `admin`.
             admin: None,
         },
         limits: LimitOptions {
@@ -110,7 +114,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
     Ok(options)
 }
 
-/// Returns the kind of login. `passwords` is the users file of the environment.
+/// Returns the kind of login. `passwords` is the users file that the environment names.
 fn authentication(
     settings: &MemcachedSettings,
     passwords: Option<PathBuf>,
@@ -119,7 +123,7 @@ fn authentication(
         (Some(path), _) => Ok(AuthenticationMode::Text(path.clone())),
         (None, _) if !settings.sasl => Ok(AuthenticationMode::None),
         (None, Some(path)) => Ok(AuthenticationMode::Sasl(path)),
-        // memcached would use Cyrus SASL, which has its own files.
+        // memcached would use Cyrus SASL, whose user database is not readable here.
         (None, None) => Err(ServerFailure::bad_value(format!(
             "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines); for example made \
              of Cyrus' database by: db_dump -p /etc/sasldb2 | todana password --from-sasldb > users\n\
@@ -164,7 +168,7 @@ fn listen(settings: &MemcachedSettings) -> Result<Vec<String>, ServerFailure> {
     Ok(places)
 }
 
-/// OpenSSL's number for DER; 1 is PEM, and no other exists.
+/// OpenSSL's number for the format DER. 1 is PEM, and no other formats exist.
 const KEY_FORMAT_DER: i64 = 2;
 
 fn tls(settings: &MemcachedSettings) -> Result<Option<TlsOptions>, ServerFailure> {
@@ -189,14 +193,15 @@ fn tls(settings: &MemcachedSettings) -> Result<Option<TlsOptions>, ServerFailure
         verify_mode: tls.verify_mode,
         only_1_3: tls.min_version == Some(3),
         ciphers: tls.ciphers.clone(),
-        // memcached issues tickets regardless of ssl_session_cache.
+        // memcached issues session tickets even without ssl_session_cache.
         resumption: true,
         session_cache: tls.session_cache,
         write_buffer_bytes: tls.write_buffer_kib.map(|kib| u64::from(kib) << 10),
     }))
 }
 
-/// Returns warnings about surprising combinations, for standard error at any verbosity.
+/// Returns warnings about combinations of settings that may surprise the user. Printed on standard
+/// error at any verbosity.
 pub(super) fn warnings(settings: &MemcachedSettings) -> Vec<&'static str> {
     let mut warnings = Vec::new();
     if settings.tls && settings.udp_port != PortChoice::Off && settings.unix_socket.is_none() {
@@ -212,7 +217,7 @@ pub(super) fn warnings(settings: &MemcachedSettings) -> Vec<&'static str> {
     warnings
 }
 
-/// Returns the options that have no effect, each with its reason, for `-v`.
+/// Returns the options that have no effect here, each with its reason. Printed with `-v`.
 pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
     let mut notes = Vec::new();
     for letter in &settings.given {
@@ -342,7 +347,8 @@ mod tests {
                     debug_commands: true,
                     protocol: DialectChoice::Binary,
                     authentication: AuthenticationMode::None,
-                    kyoto: KyotoOptions::default()
+                    kyoto: KyotoOptions::default(),
+                    tyrant: TyrantOptions::default()
                 },
                 databases: DatabaseOptions {
                     replication: ReplicationOptions::default(),
@@ -447,7 +453,8 @@ mod tests {
         assert_eq!(warnings(&settings(&["-Z", "-U", "0", "-o", "ssl_chain_cert=/c"])), [""; 0]);
     }
 
-    /// ssl_ports.t of memcached's suite failed because the server refused to start.
+    /// The test ssl_ports.t of memcached failed, because the server refused to start with its
+    /// options.
     #[test]
     fn mtls_without_authority_draws_a_warning() {
         let read = settings(&["-Z", "-l", "mtls:127.0.0.1", "-o", "ssl_chain_cert=/c"]);

@@ -1,17 +1,18 @@
-//! Todana under memcached's name: its command line, messages, exit codes, signals and files.
+//! The program under the name `memcached`: command line, messages, exit codes, signals and files of
+//! memcached.
 //!
 //! ```text
-//! words --getopt--> switches --settings, extended--> Settings --mapping--> todana_server::Options
-//!                              |
-//!                              +--serving--> privileges, sockets, daemon, pid and port file
+//! command line --getopt--> options --settings, extended--> MemcachedSettings
+//! MemcachedSettings --mapping--> todana_server::ServerOptions
+//! MemcachedSettings --serving--> privileges, sockets, daemon, pid file and port file
 //! ```
 //!
-//! Invariants: a command line that starts memcached either starts Todana, or is refused with a
-//! message that names the missing feature. Every option without effect is reported under `-v`. Only
-//! `mapping` knows the abilities of the server. Limits that memcached has only because of its slabs
-//! do not apply.
+//! Invariants: if memcached accepts a command line, this program starts too, or refuses with a
+//! message that names the missing feature. Every option without effect is reported with `-v`. Only
+//! `mapping` knows what the server can do. Limits that memcached has only because of its slabs do
+//! not exist.
 //!
-//! Not here: the server itself (`todana_server`).
+//! Not here: the server itself (crate `todana_server`).
 
 mod admin;
 mod data_place;
@@ -33,7 +34,7 @@ use crate::serving::{ServerFailure, ServerPersonality, StartAction};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Names under which the executable acts as memcached. The second is that of memcached's test
+/// The names of executables that act as memcached. The second is the name of memcached's test
 /// build.
 const NAMES: [&str; 2] = ["memcached", "memcached-debug"];
 

@@ -1,9 +1,10 @@
-//! Numbers as C programs read them: blanks before a number and any text after it are ignored.
+//! Parses numbers as C programs do: blanks before a number and any text after it are ignored.
 //!
-//! Deployments rely on both: charts pass `-m 1024` as one word, which leaves a blank in the value,
-//! and `-m 1024m` has always meant 1024.
+//! Deployments rely on both. Helm charts pass `-m 1024` as one word, so the value starts with a
+//! blank. `-m 1024m` has always meant 1024.
 
-/// Returns the integer at the start of a text, or 0 if there is none. Saturates.
+/// Returns the integer at the start of a text, or 0 if there is none. A number that is too large
+/// becomes the largest integer.
 pub(super) use todana_protocol::memcached::plugin::number as leading_integer;
 
 /// Returns true if `text` starts with a number.
@@ -16,17 +17,17 @@ pub(super) fn starts_with_number(text: &[u8]) -> bool {
         .is_some_and(u8::is_ascii_digit)
 }
 
-/// Returns the decimal fraction at the start of `text`, or 0 if there is none.
+/// Returns the decimal fraction at the start of a text, or 0 if there is none.
 pub(super) fn leading_fraction(text: &[u8]) -> f64 {
     let text = text.trim_ascii_start();
     let len =
         text.iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E')).count();
     let text = std::str::from_utf8(&text[..len]).unwrap_or_default();
-    // The longest prefix that is a number: `2.0-1` is 2.
+    // The longest prefix that is a number counts, so `2.0-1` yields 2.
     (1..=len).rev().find_map(|len| text[..len].parse().ok()).unwrap_or(0.0)
 }
 
-/// Returns the 32-bit integer that is all of `text` except blanks around it.
+/// Parses a 32-bit integer. Apart from blanks around it, the text must contain nothing else.
 pub(super) fn whole(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blanks_before_and_text_behind_are_passed_over() {
+    fn surrounding_blanks_and_text_are_ignored() {
         for (text, value) in [
             ("64", 64),
             (" 8192", 8192),
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_told_from_none() {
+    fn numbers_are_distinguished_from_missing_ones() {
         for text in ["0", " -1", "+7x"] {
             assert!(starts_with_number(text.as_bytes()), "{text:?}");
         }

@@ -1,5 +1,5 @@
-//! The pid file: always written if requested, but removed at the end only by a daemon, as in
-//! memcached.
+//! The pid file of `-P`. As in memcached, any server writes it, but only a daemon removes it at the
+//! end.
 
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -7,27 +7,27 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the process ID and renames the complete file into place. Errors are only reported: the
-/// server continues without the file.
+/// Writes the process ID to a temporary file, and renames that file. Errors are only printed, and
+/// the server continues without the file.
 pub(super) fn write(path: &Path, trouble: &mut impl Write) {
-    // Standard error may be closed.
-    let mut tell = |text: String| drop(writeln!(trouble, "{text}"));
+    // A failure is ignored, because standard error may be closed.
+    let mut print = |text: String| drop(writeln!(trouble, "{text}"));
     if let Some(pid) = running(path) {
-        tell(format!("WARNING: The pid file contained the following (running) pid: {pid}"));
+        print(format!("WARNING: The pid file contained the following (running) pid: {pid}"));
     }
     let unfinished = unfinished(path);
     if let Err(error) = std::fs::write(&unfinished, format!("{}\n", std::process::id())) {
         let reason = crate::serving::reason(&error);
-        return tell(format!("Could not open the pid file {} for writing: {reason}", unfinished.display()));
+        return print(format!("Could not open the pid file {} for writing: {reason}", unfinished.display()));
     }
     if let Err(error) = std::fs::rename(&unfinished, path) {
         let reason = crate::serving::reason(&error);
         let (from, to) = (unfinished.display(), path.display());
-        tell(format!("Could not rename the pid file from {from} to {to}: {reason}"));
+        print(format!("Could not rename the pid file from {from} to {to}: {reason}"));
     }
 }
 
-/// Removes the file unless a successor has replaced it.
+/// Removes the file, unless it contains the ID of another process, which has replaced it.
 pub(super) fn remove(path: &Path) {
     if named(path) == Some(std::process::id()) {
         let _ = std::fs::remove_file(path);
@@ -45,11 +45,11 @@ fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Returns the process ID in the file if that is another, living process.
+/// Returns the process ID in the file if it belongs to another process that is running.
 fn running(path: &Path) -> Option<i32> {
     let pid = i32::try_from(named(path)?).ok().filter(|&pid| pid > 0)?;
     let ours = u32::try_from(pid) == Ok(std::process::id());
-    // EPERM shows that the process exists.
+    // The error EPERM also shows that the process exists.
     let alive = !matches!(kill(Pid::from_raw(pid), None), Err(nix::errno::Errno::ESRCH));
     (alive && !ours).then_some(pid)
 }
@@ -62,7 +62,7 @@ mod tests {
     fn only_its_own_process_removes_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
-        // A process ID that cannot be this process.
+        // This process ID cannot be that of the test's process.
         let successor = format!("1{}\n", std::process::id());
         std::fs::write(&path, &successor).unwrap();
         remove(&path);

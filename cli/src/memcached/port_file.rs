@@ -1,5 +1,5 @@
-//! The file in which tests and scripts find the ports that the system chose: a line `TCP INET:
-//! PORT` for each address, then those of UDP. Empty if there are none.
+//! The port file, from which tests and scripts read the ports that the system chose. It has a line
+//! `TCP INET: PORT` for each TCP address, then such lines for UDP. Without addresses it is empty.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -7,11 +7,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The variable that names the file.
+/// The variable that names the port file.
 const VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
-/// Writes the file if the environment requests it, and renames the complete file into place. Errors
-/// are only reported.
+/// Writes the ports to a temporary file and renames that file, if the environment names a port
+/// file. Errors are only printed.
 pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl io::Write) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let mut unfinished = OsString::from(&path);
@@ -20,7 +20,7 @@ pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl i
         std::fs::write(&unfinished, lines(tcp, udp)).and_then(|()| std::fs::rename(&unfinished, &path));
     if let Err(error) = outcome {
         let reason = crate::serving::reason(&error);
-        // Standard error may be closed.
+        // A failure is ignored, because standard error may be closed.
         let _ = writeln!(trouble, "Failed to open \"{}\": {reason}", Path::new(&unfinished).display());
     }
 }

@@ -1,6 +1,6 @@
-//! The process settings of a daemon: limits, user, memory locks.
+//! The settings of the process itself: limits, user, memory locks.
 //!
-//! Invariant: everything here runs while the process has a single thread. Forking and changing the
+//! Invariant: these functions run while the process has a single thread. Forking and changing the
 //! user are sound only then.
 
 use super::server_failure::{SYSTEM, ServerFailure};
@@ -12,14 +12,15 @@ use nix::unistd::{User, geteuid, getuid, setgid, setgroups, setuid};
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::io::Write;
 
-/// Descriptors besides connections: listeners, polls and wakers of the threads, standard streams,
-/// files.
+/// The number of file descriptors that are needed for other purposes than connections: listeners,
+/// polls and wakers of the threads, standard streams, files.
 const DESCRIPTORS_BESIDES: u64 = 256;
 
 /// Allows core files of any size.
 pub(super) fn allow_core_dumps() -> Result<(), ServerFailure> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(|_| no_core_dumps())?;
-    // Only root may raise the hard limit; others get the current one.
+    // Only root may raise the hard limit. For other users, the soft limit is raised to the current
+    // hard limit.
     if setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY).is_err() {
         setrlimit(Resource::RLIMIT_CORE, hard, hard).map_err(|_| no_core_dumps())?;
     }
@@ -33,8 +34,8 @@ fn no_core_dumps() -> ServerFailure {
     ServerFailure::new(SYSTEM, "failed to ensure corefile creation")
 }
 
-/// Raises the limits that only root may raise. A limit that stays too low is reported when the
-/// server starts.
+/// Raises the limits that only root may raise. If a limit stays too low, the start of the server
+/// reports that.
 pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: bool) {
     let wanted = connections_max as u64 + 2 * threads as u64 + DESCRIPTORS_BESIDES;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -47,7 +48,7 @@ pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: 
     }
 }
 
-/// Changes to another user if the process is root. Otherwise does nothing, as memcached.
+/// Changes to another user if the process runs as root. Otherwise does nothing, as memcached.
 pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
     if !getuid().is_root() && !geteuid().is_root() {
         return Ok(());
@@ -61,7 +62,8 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
             format!("can't find the user {name} to switch to"),
         ));
     };
-    // EPERM: a container that removed the right has removed the groups too.
+    // EPERM is ignored: a container that has removed the right to change groups has also removed
+    // the groups.
     match setgroups(&[]) {
         Ok(()) | Err(Errno::EPERM) => {}
         Err(error) => {
@@ -76,19 +78,20 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
         .map_err(|_| ServerFailure::new(SYSTEM, format!("failed to assume identity of user {name}")))
 }
 
-/// Allows core files again, which the kernel disables when a process changes its user.
+/// Allows core files again. The kernel forbids them when a process changes its user.
 pub(super) fn stay_dumpable() {
     let _ = prctl::set_dumpable(true);
 }
 
-/// Keeps all current and future memory from being swapped out.
+/// Locks all current and future memory, so that it is never swapped out.
 pub(super) fn lock_memory(trouble: &mut impl Write) {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
-    // Locks pages only when they are touched: mappings are larger than their contents, and thread
-    // stacks alone would lock megabytes. Kernels before 4.4 can only lock everything.
+    // With ONFAULT, a page is locked only when it is first used. Mappings are larger than their
+    // contents, and the stacks of the threads alone would lock megabytes. Kernels before 4.4 can
+    // only lock everything.
     let outcome = mlockall(all | MlockAllFlags::ONFAULT).or_else(|_| mlockall(all));
     if let Err(error) = outcome {
-        // Standard error may be closed.
+        // A failure is ignored, because standard error may be closed.
         let _ = writeln!(trouble, "warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
     }
 }

@@ -1,18 +1,18 @@
-//! Start failures with memcached's wording and exit codes.
+//! Failures of the start, with memcached's exit codes and wording.
 
 pub(super) use crate::serving::ServerFailure;
 
-/// An invalid value.
+/// Exit code for an invalid value.
 pub(super) const BAD_VALUE: u8 = 1;
-/// Wrong usage (`EX_USAGE`).
+/// Exit code for wrong usage (`EX_USAGE`).
 pub(super) const USAGE: u8 = 64;
-/// No such user (`EX_NOUSER`).
+/// Exit code for an unknown user (`EX_NOUSER`).
 pub(super) const NO_USER: u8 = 67;
-/// A system call failed: an address, a limit (`EX_OSERR`).
+/// Exit code for a failed system call, such as one for an address or a limit (`EX_OSERR`).
 pub(super) const SYSTEM: u8 = 71;
 
-/// The exit code that a shell reports for an aborted process. memcached aborts if it cannot open
-/// its memory file.
+/// Exit code that a shell reports for an aborted process. memcached aborts if it cannot open its
+/// memory file.
 pub(super) const ABORTED: u8 = 134;
 
 impl ServerFailure {

@@ -1,6 +1,6 @@
-//! The server under memcached's name: its messages, files and signals, in memcached's order.
+//! Runs the server under the name `memcached`: with the messages, files and signals of memcached.
 //!
-//! Not here: the serving loop (`crate::serving`).
+//! Not here: the order of the steps from the start to the end (`crate::serving`).
 
 use super::server_failure::{SYSTEM, ServerFailure};
 use super::settings::{MemcachedSettings, PortChoice};
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
 use todana_server::{
-    AdminError, DataDirectoryOptions, ListenError, LogFormat, LoginError, Opened, Server, Tls, Transport,
-    init_logging,
+    AdminError, DataDirectoryOptions, ListenError, LogFormat, LoginError, OpeningReport, Server, Tls,
+    Transport, init_logging,
 };
 
-/// The size of memcached's slab pages.
+/// The size of a slab page of memcached, in bytes.
 const SLAB_PAGE: u32 = 1 << 20;
 
-/// The server under memcached's name.
+/// The server under the name `memcached`.
 pub(super) struct MemcachedProgram {
     settings: MemcachedSettings,
     place: Option<DataDirectoryOptions>,
-    /// Standard error, for problems before clients are served. memcached's daemon has closed its
-    /// streams by then and continues silently.
+    /// Standard error, for problems before clients are served. memcached's daemon has closed this
+    /// stream by then and prints nothing.
     trouble: Option<Box<dyn Write>>,
     is_graceful: Arc<AtomicBool>,
 }
@@ -48,13 +48,14 @@ impl ServerProgram for MemcachedProgram {
         let settings = &self.settings;
         let mut options = mapping::options(settings)?;
         options.observation.admin = admin::asked(|name| std::env::var(name).ok())?;
-        // While the process is root, because private keys are often readable only by root.
+        // Private keys are often readable only by root, so they are read before the user changes.
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| ServerFailure::usage(error.to_string()))?;
         let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
         settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
         mapping::warnings(settings).iter().for_each(|warning| eprintln!("{warning}"));
-        // Limits first, while the process is root; then the user, who should own sockets and files.
+        // The limits are raised while the process runs as root. Then the user changes, who becomes
+        // the owner of sockets and files.
         if settings.core_dumps {
             process::allow_core_dumps()?;
         }
@@ -63,12 +64,12 @@ impl ServerProgram for MemcachedProgram {
         if settings.core_dumps {
             process::stay_dumpable();
         }
-        // From `-vv` on, requests and connections are logged in memcached's format instead.
+        // With `-vv` or more, requests and connections are logged in memcached's own format.
         init_logging(LogFormat::Text, settings.verbosity.min(1));
         describe(settings);
         self.place = options.databases.data.clone();
-        // memcached opens its sockets in the background, and returns before it knows whether they
-        // open. Here the caller learns of a failure.
+        // memcached opens its sockets after the fork, so its caller does not see a failure. Here
+        // the caller does, because the sockets are open before.
         let background = settings
             .daemon
             .then_some(BackgroundStart { stays: settings.core_dumps, keeps_streams: settings.verbosity > 0 });
@@ -93,17 +94,17 @@ impl ServerProgram for MemcachedProgram {
         }
     }
 
-    fn bound(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
-        // Opens the directory as far as possible without reading all data, so that the caller of a
-        // daemon sees the failure.
+    fn before_fork(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
+        // The data directory is opened and locked before the fork, so that the caller of a daemon
+        // sees a failure. The data is read later.
         server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))?;
         self.trouble = Some(error_stream());
         Ok(())
     }
 
-    fn in_place(&mut self, server: &Server) -> Result<(), ServerFailure> {
+    fn after_fork(&mut self, server: &Server) -> Result<(), ServerFailure> {
         let Some(trouble) = &mut self.trouble else { return Ok(()) };
-        // A forked process does not inherit memory locks.
+        // Memory locks are not inherited by a forked process, so they are set after the fork.
         if self.settings.lock_memory {
             process::lock_memory(trouble);
         }
@@ -127,21 +128,21 @@ impl ServerProgram for MemcachedProgram {
         })
     }
 
-    fn started(&mut self, _server: &Server, opened: Option<&Opened>) {
+    fn started(&mut self, _server: &Server, opened: Option<&OpeningReport>) {
         let trouble = self.trouble.take();
         if let (Some(mut trouble), Some(place), Some(opened)) = (trouble, &self.place, opened) {
-            // Standard error may be closed.
+            // A failure is ignored, because standard error may be closed.
             let _ = writeln!(trouble, "{}", data_place::found(place, opened));
         }
     }
 
-    fn closed(&mut self) {
+    fn remove_files(&mut self) {
         if let Some(path) = self.settings.pid_file.as_ref().filter(|_| self.settings.daemon) {
             pid_file::remove(path);
         }
     }
 
-    fn ended(&mut self, _is_called_off: bool) {
+    fn ended(&mut self, _is_cancelled: bool) {
         if self.is_graceful.load(Ordering::Relaxed) {
             eprintln!("Gracefully stopping");
         } else if self.settings.verbosity > 0 {
@@ -150,7 +151,7 @@ impl ServerProgram for MemcachedProgram {
     }
 }
 
-/// Prints the notes of `-v` and the slab classes of `-vv`.
+/// Prints the notes of `-v`, and the slab classes of `-vv`.
 fn describe(settings: &MemcachedSettings) {
     if settings.verbosity > 0 {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
@@ -159,7 +160,7 @@ fn describe(settings: &MemcachedSettings) {
         }
     }
     if settings.verbosity > 1 {
-        // The classes in statistics. Tools parse these lines.
+        // These are the size classes of the statistics. Tools parse these lines.
         for (index, size) in CHUNK_SIZES.iter().enumerate() {
             eprintln!("slab class {:3}: chunk size {size:9} perslab {:7}", index + 1, SLAB_PAGE / size);
         }
@@ -190,7 +191,7 @@ fn cannot_listen(settings: &MemcachedSettings, error: &io::Error) -> ServerFailu
     ServerFailure::new(SYSTEM, format!("failed to listen on {place}: {reason}"))
 }
 
-/// Returns the error of the system inside an error that names the address.
+/// Returns the system's error that is the cause of an error which names the address.
 fn cause(error: &io::Error) -> Option<&io::Error> {
     error.get_ref()?.source()?.downcast_ref()
 }

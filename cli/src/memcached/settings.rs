@@ -1,6 +1,6 @@
-//! The settings of memcached's command line, typed and checked.
+//! Parses and checks memcached's command line.
 //!
-//! Not here: whether the server can satisfy them (`mapping`).
+//! Not here: whether the server can satisfy the settings (`mapping`).
 
 use super::extended::ExtendedSettings;
 use super::getopt::{GivenOption, OptionSpec, OptionWords};
@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The options, in the order of messages.
+/// All options, in the order in which messages list them.
 const SWITCHES: [OptionSpec; 37] = [
     flag(b'A', "enable-shutdown"),
     valued(b'a', "unix-mask"),
@@ -60,38 +60,38 @@ const fn valued(letter: u8, long: &'static str) -> OptionSpec {
     OptionSpec { letter, long, takes_value: true }
 }
 
-/// Above this number of worker threads, memcached prints a warning.
+/// With more worker threads than this, memcached prints a warning.
 const THREADS_ADVISED: usize = 64;
 const ITEM_SIZE_MIN: u64 = 1024;
 const ITEM_SIZE_MAX: u64 = 1 << 30;
 
-/// A port on the command line.
+/// The value of a port option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortChoice {
     Off,
-    /// The system chooses.
+    /// The system chooses the port.
     Any,
     Number(u16),
 }
 
-/// The protocol that a connection may speak.
+/// The protocol that connections may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcceptedProtocol {
-    /// Detected by the first byte.
+    /// The first byte of a connection selects the protocol.
     Auto,
     Ascii,
     Binary,
 }
 
-/// The settings of a command line.
+/// The settings of a server, as the command line states them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MemcachedSettings {
     pub(super) tcp_port: PortChoice,
     pub(super) udp_port: PortChoice,
     pub(super) unix_socket: Option<PathBuf>,
-    /// Permissions of the Unix socket.
+    /// The permissions of the Unix socket.
     pub(super) unix_mask: u32,
-    /// All values of `-l` in one comma-separated list; `None` for all addresses.
+    /// The values of all `-l` options, joined by commas; `None` for all addresses.
     pub(super) listen: Option<String>,
     pub(super) listen_backlog: u32,
     pub(super) protocol: AcceptedProtocol,
@@ -116,14 +116,14 @@ pub(super) struct MemcachedSettings {
     pub(super) dump_allowed: bool,
     pub(super) watch_allowed: bool,
     pub(super) cas_enabled: bool,
-    /// The last byte of the key prefix by which statistics are counted.
+    /// The character at which a key's prefix ends. Statistics are counted by prefix.
     pub(super) prefix_delimiter: Option<u8>,
     /// The path of `-e`.
     pub(super) memory_file: Option<PathBuf>,
     pub(super) extended: ExtendedSettings,
-    /// The letters of all given options in order, each once.
+    /// The letters of all given options, in order and each once.
     pub(super) given: Vec<u8>,
-    /// Warnings for standard error, at any verbosity.
+    /// Warnings that are printed on standard error at any verbosity.
     pub(super) warnings: Vec<String>,
 }
 
@@ -166,7 +166,7 @@ impl Default for MemcachedSettings {
     }
 }
 
-/// The action that a command line asks for.
+/// The action that a command line requests.
 #[derive(Debug)]
 pub(super) enum MemcachedStart {
     /// Print a text and exit.
@@ -175,8 +175,8 @@ pub(super) enum MemcachedStart {
 }
 
 impl MemcachedSettings {
-    /// Reads a command line. As in memcached, the first wrong option is reported, and `-h` or `-V`
-    /// before it ends the program.
+    /// Parses a command line. As in memcached, the first wrong option is reported. If `-h` or `-V`
+    /// comes before it, the text of that option is printed instead.
     pub(super) fn read(program: &str, words: Vec<OsString>) -> Result<MemcachedStart, ServerFailure> {
         let mut settings = MemcachedSettings::default();
         for given in OptionWords::new(&SWITCHES, words) {
@@ -190,7 +190,7 @@ impl MemcachedSettings {
                 _ => settings.take(given)?,
             }
         }
-        // If one of the two ports is given, it applies to both, except for `-U 0`.
+        // If only one of the two ports is given, it applies to both, except for `-U 0`.
         if settings.has(b'U') && !settings.has(b'p') && settings.udp_port != PortChoice::Off {
             settings.tcp_port = settings.udp_port;
         }
@@ -207,7 +207,7 @@ impl MemcachedSettings {
         if !self.has(letter) {
             self.given.push(letter);
         }
-        // Charts pass `-u memcache` as one word, which leaves a blank before the value.
+        // Helm charts pass `-u memcache` as one word, so the value starts with a blank.
         let value = if letter == b'D' { &value[..] } else { value.trim_ascii_start() };
         match letter {
             b'A' => self.shutdown_allowed = true,
@@ -239,7 +239,7 @@ impl MemcachedSettings {
                 return Err(ServerFailure::bad_value("Chunk size must be greater than 0"));
             }
             b'o' => self.extended.read(value, &mut self.warnings)?,
-            // Scripts pass `-P "$PIDFILE"` with an empty variable.
+            // Scripts pass `-P "$PIDFILE"` even if the variable is empty.
             b'P' => self.pid_file = Some(path(value)).filter(|_| !value.is_empty()),
             b'p' => self.tcp_port = port(value)?,
             b'R' => {
@@ -270,7 +270,7 @@ impl MemcachedSettings {
             b'X' => self.dump_allowed = false,
             b'Y' => self.auth_file = Some(path(value)),
             b'Z' => self.tls = true,
-            // -f, -L and -n have no further effect.
+            // The options -f, -L and -n have no effect apart from their checks.
             _ => {}
         }
         Ok(())
@@ -317,7 +317,7 @@ fn path(value: &[u8]) -> PathBuf {
     OsString::from_vec(value.to_vec()).into()
 }
 
-/// Converts like C's `(unsigned) atoi`: a negative number becomes a very large one.
+/// Converts a number like C's `(unsigned) atoi`: a negative number becomes a very large one.
 fn unsigned(value: &[u8]) -> u32 {
     let number = leading_integer(value);
     if number < 0 { u32::MAX } else { u32::try_from(number).unwrap_or(u32::MAX) }
@@ -333,8 +333,8 @@ fn at_least_one(value: &[u8], what: &str) -> Result<usize, ServerFailure> {
 fn port(value: &[u8]) -> Result<PortChoice, ServerFailure> {
     let number = leading_integer(value);
     match number {
-        // memcached reads `-p ""` and `-p x` as 0 and then listens nowhere, which no script can
-        // want.
+        // memcached reads `-p ""` and `-p x` as 0 and then listens on no port. No script can want
+        // that, so the value is refused.
         _ if !starts_with_number(value) => {}
         -1 => return Ok(PortChoice::Any),
         0 => return Ok(PortChoice::Off),
@@ -355,7 +355,7 @@ fn octal(value: &[u8]) -> Result<u32, ServerFailure> {
         .map_err(|_| ServerFailure::usage(format!("ERROR: Invalid access mask {text}: it must be octal.")))
 }
 
-/// Reads a number of bytes with k, m or g after it; 0 if there is none.
+/// Parses a number of bytes with an optional suffix k, m or g. Returns 0 if there is no number.
 fn size(value: &[u8]) -> u64 {
     let unit = match value.trim_ascii_end().last() {
         Some(b'k' | b'K') => 1 << 10,

@@ -1,34 +1,34 @@
-//! The texts of `-h`, `-V` and `-i`.
+//! The texts that memcached prints for `-h`, `-V` and `-i`.
 
-/// The reported version, by which tools choose features.
+/// The version that is reported to clients. Tools decide by it which features they use.
 pub(super) const VERSION: &str = "1.6.45";
 
-/// The help after the line with the version.
+/// The help text, without its first line, which contains the version.
 const HELP: &str = "\
 This is Todana under memcached's name: the same options, commands and defaults, less memory.
 
 Network
   -p, --port=<n>                TCP port, on all addresses (11211); 0 is off, -1 lets the system choose
-  -U, --udp-port=<n>            UDP port (0, off); without -p the TCP port too
-  -l, --listen=<address>        listen here only: host, host:port, [v6]:port or *; a list with commas, repeatable;
+  -U, --udp-port=<n>            UDP port (0, off); also the TCP port if -p is not given
+  -l, --listen=<address>        listen only at: host, host:port, [v6]:port or *; a list with commas, repeatable;
                                 prefixes notls: btls: mtls: proto[ascii]: tag_x_:
   -s, --unix-socket=<path>      listen on a Unix socket instead of TCP and UDP
-  -a, --unix-mask=<octal>       its permissions (700)
+  -a, --unix-mask=<octal>       permissions of the Unix socket (700)
   -c, --conn-limit=<n>          maximum number of connections (1024)
   -b, --listen-backlog=<n>      connections that may wait to be accepted (1024)
-  -R, --max-reqs-per-event=<n>  requests of one connection before others get a turn (20)
+  -R, --max-reqs-per-event=<n>  requests served for one connection before others get a turn (20)
   -B, --protocol=<name>         auto, ascii or binary (auto)
-  -N, --napi-ids=<n>            accepted
+  -N, --napi-ids=<n>            accepted, no effect
 
 Memory
   -m, --memory-limit=<MB>       memory of the process, in megabytes (64)
-  -M, --disable-evictions       refuse what does not fit instead of evicting
+  -M, --disable-evictions       refuse items for which there is no memory, instead of evicting others
   -I, --max-item-size=<size>    largest item, with k, m or g after the number: 1k to 1g (1m)
   -k, --lock-memory             keep memory from being swapped out
-  -L, --enable-largepages       accepted
+  -L, --enable-largepages       accepted, no effect
   -e, --memory-file=<path>      keep the records in the directory <path>.todana, and load them at the start
-  -f, --slab-growth-factor=<x>  accepted, above 1 (1.25)
-  -n, --slab-min-size=<bytes>   accepted (48)
+  -f, --slab-growth-factor=<x>  accepted, no effect; above 1 (1.25)
+  -n, --slab-min-size=<bytes>   accepted, no effect (48)
 
 Process
   -d, --daemon                  run in the background
@@ -39,22 +39,22 @@ Process
   -v, --verbose                 log warnings and notices; -vv also connections and requests
 
 Permissions of clients
-  -A, --enable-shutdown         allow the shutdown command
-  -F, --disable-flush-all       refuse flush_all
-  -X, --disable-dumping         refuse cachedump and metadump
-  -W, --disable-watch           refuse watch
-  -C, --disable-cas             accepted
-  -D <character>                count by key prefix, up to this character (:)
+  -A, --enable-shutdown         allow the command shutdown
+  -F, --disable-flush-all       refuse the command flush_all
+  -X, --disable-dumping         refuse the commands cachedump and metadump
+  -W, --disable-watch           refuse the command watch
+  -C, --disable-cas             accepted, no effect
+  -D <character>                count reads and stores by key prefix, which ends at this character (:)
   -S, --enable-sasl             logins over the binary protocol
   -Y, --auth-file=<path>        logins over the text protocol: lines user:password
   -Z, --enable-ssl              TLS
 
   -h, --help   -V, --version   -i, --license
 
-  -o, --extended=<words>        a list with commas; no_ before a word switches it off:
-    idle_timeout=<s>            close connections that are idle for this time (0, never)
-    maxconns_fast               refuse connections over the limit at once (on)
-    track_sizes                 count sizes for 'stats sizes'
+  -o, --extended=<words>        a list with commas; the prefix no_ switches a word off:
+    idle_timeout=<s>            close connections that have been idle for this time (0, never)
+    maxconns_fast               refuse connections above the limit instead of letting them wait (on)
+    track_sizes                 count items by size, for 'stats sizes'
     negative_exptime=sliding    a negative expiry counts from the last access
     ssl_chain_cert=<path> ssl_key=<path> ssl_ca_cert=<path> ssl_verify_mode=<0-3> ssl_ciphers=<list>
     ssl_min_version=<0-3> ssl_keyformat=<n> ssl_wbuf_size=<KB> ssl_session_cache ssl_kernel_tls
@@ -66,10 +66,11 @@ Permissions of clients
     relaxed_privileges sock_cookie_id modern ext_*
 
 TODANA_ADMIN_PORT in the environment enables monitoring pages (HTTP: /metrics /healthz /readyz) on that
-port of TODANA_ADMIN_LISTEN (127.0.0.1). TODANA_DATA_DIR keeps the records in that directory unless -e is given.
+port of the addresses in TODANA_ADMIN_LISTEN (127.0.0.1). TODANA_DATA_DIR keeps the records in that directory,
+unless -e is given.
 TODANA_SYNC determines when writes are on disk: always, a number of milliseconds (1000), never (default with -e).
 
--v names options without effect. Exit codes: 0 stopped, 1 bad value, 64 wrong usage,
+-v lists options that have no effect. Exit codes: 0 stopped, 1 bad value, 64 wrong usage,
 67 no such user, 71 system error, 134 no memory file.
 ";
 

@@ -1,11 +1,11 @@
-//! The folders that contain a server's databases.
+//! Checks the folders in which a server's databases lie.
 
 use crate::CommandFailure;
 use std::path::Path;
 use todana_server::ServerOptions;
 
-/// Fails if the folder of a new database does not exist: an unmounted volume must not look like an
-/// empty database.
+/// Fails if the folder of a new database does not exist. If its volume is not mounted, the server
+/// must not start with an empty database.
 pub(super) fn expect_folders(options: &ServerOptions) -> Result<(), CommandFailure> {
     let databases = options.databases.all();
     let place = |one: &todana_server::DatabaseSpec| match &one.data {
@@ -15,7 +15,8 @@ pub(super) fn expect_folders(options: &ServerOptions) -> Result<(), CommandFailu
     let places: Vec<_> = databases.iter().filter_map(place).collect();
     for place in places.iter().filter(|place| !place.exists()) {
         let above = place.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Further databases lie in the data directory of the first, which may be new itself.
+        // The other databases may lie in the data directory of the first one, which may itself be
+        // new.
         if !above.exists() && !places.iter().any(|other| other == above) {
             let (place, above) = (place.display(), above.display());
             let message =

@@ -1,8 +1,8 @@
-//! `todana serve`: options from the command line, the environment and a file.
+//! `todana serve`: its options on the command line, in the environment and in a file.
 //!
-//! The fields of [`ServeArguments`] define all three: a field `conn_limit` is the flag
-//! `--conn-limit`, the variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file.
-//! `option_sources` applies their precedence.
+//! The fields of [`ServeArguments`] define all three. For example, the field `conn_limit` defines
+//! the option `--conn-limit`, the variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the
+//! file. The module `option_sources` decides which of them takes precedence.
 
 mod folders;
 mod options;
@@ -18,11 +18,12 @@ use crate::{CommandFailure, HELP_WIDTH_MAX, ProgramArguments, serving, suggestio
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
+use replication::NamedMaster;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_program::TodanaProgram;
 use todana_server::{
-    CheckpointCompression, DatabaseSpec, LogFormat, MasterAddress, Name, ServerOptions, Storage, SyncPolicy,
+    CheckpointCompression, DatabaseName, DatabaseSpec, DatabaseStorage, LogFormat, ServerOptions, SyncPolicy,
     init_logging_with_notices,
 };
 use values::{
@@ -58,27 +59,29 @@ const DATA: &str = "Persistence";
 /// The arguments of `todana serve`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// The databases: mem:hash or mem:tree (in memory), PATH.hash or PATH.tree (on disk; a tree is
-    /// ordered), or a name of Kyoto Cabinet or Tokyo Cabinet; NAME=DB gives it a name. memcached's
-    /// protocols use the first [default: mem:hash]
+    /// The databases: mem:hash, mem:tree, mem:table or mem:fixed (in memory), PATH.hash, PATH.tree,
+    /// PATH.table or PATH.fixed (on disk), or a name of Kyoto Cabinet or Tokyo Cabinet. A tree is
+    /// ordered, a table has rows of columns, and fixed has numbers as keys. NAME=DB gives a
+    /// database a name. memcached's protocols use the first database [default: mem:hash]
     #[arg(value_name = "DB", value_parser = database)]
-    databases: Vec<Name>,
-    /// The same for environment and file; databases on the command line take precedence
+    databases: Vec<DatabaseName>,
+    /// A database, for the environment and the file. Databases on the command line replace those of
+    /// this option
     #[arg(long, env = "TODANA_DATABASE", value_parser = database, action = ArgAction::Append, value_name = "DB", help_heading = DATA)]
-    database: Vec<Name>,
+    database: Vec<DatabaseName>,
     /// TCP port; 0 or -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
     /// UDP port; 0 for no UDP, -1 lets the system choose
     #[arg(short = 'U', long, env = "TODANA_UDP_PORT", default_value = "0", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     udp_port: i32,
-    /// Limit of all replies to one UDP request, with k or m; a forged sender would direct them at a
-    /// victim
+    /// Most bytes of all replies to one UDP request, with k or m. Protects others: a request with a
+    /// forged address directs its replies at a victim
     #[arg(long, env = "TODANA_UDP_REPLY_MAX", default_value = "16k", value_parser = size, value_name = "SIZE", help_heading = NETWORK)]
     udp_reply_max: u64,
     /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a
-    /// list with commas. With TLS, the prefix `notls:` switches it off there, `mtls:` requires
-    /// client certificates, `btls:` asks for none
+    /// list with commas. Prefixes change the use of TLS at an address: `notls:` no TLS, `mtls:`
+    /// requires client certificates, `btls:` requests none
     #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
     listen: Vec<String>,
     /// Listen on this Unix socket instead of TCP
@@ -93,13 +96,14 @@ pub(crate) struct ServeArguments {
     /// Let connections above the limit wait instead of refusing them
     #[arg(long, env = "TODANA_CONN_LIMIT_WAITS", help_heading = NETWORK)]
     conn_limit_waits: bool,
-    /// Close TCP connections that are idle for this time, in seconds or as 5m, 1h ...; 0 for never
+    /// Close TCP connections that have been idle for this time, in seconds or as 5m, 1h ...; 0 for
+    /// never
     #[arg(long, env = "TODANA_IDLE_TIMEOUT", default_value = "0", value_parser = idle_timeout, value_name = "SECONDS", help_heading = NETWORK)]
     idle_timeout: u32,
-    /// Maximum number of connections waiting to be accepted
+    /// Maximum number of connections that wait to be accepted
     #[arg(short = 'b', long, env = "TODANA_LISTEN_BACKLOG", default_value = "1024", value_parser = number::<u32>, help_heading = NETWORK)]
     listen_backlog: u32,
-    /// Requests of one connection in a row before others get a turn
+    /// Requests that are served for one connection before other connections get a turn
     #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
     max_reqs_per_event: u32,
     /// Port of the pages /metrics, /healthz and /readyz; 0 for none, -1 lets the system choose
@@ -118,118 +122,121 @@ pub(crate) struct ServeArguments {
     /// PEM file of the authorities that may sign client certificates
     #[arg(long, env = "TODANA_TLS_CA", value_name = "FILE", help_heading = TLS)]
     tls_ca: Option<PathBuf>,
-    /// Client certificates [default: required if --tls-ca is given]
+    /// Whether clients need a certificate [default: required if --tls-ca is given, otherwise off]
     #[arg(long, env = "TODANA_TLS_CLIENTS", value_name = "WHETHER", help_heading = TLS)]
     tls_clients: Option<ClientCertificates>,
     /// The oldest accepted version of TLS
     #[arg(long, env = "TODANA_TLS_MIN_VERSION", value_name = "VERSION", default_value = "1.2", help_heading = TLS)]
     tls_min_version: TlsVersion,
-    /// Cipher suites of TLS 1.2 and 1.3 by OpenSSL's names and keywords; those of 1.3 stay unless
-    /// one is named
+    /// Cipher suites of TLS 1.2 and 1.3, by OpenSSL's names and keywords; if no suite of TLS 1.3 is
+    /// named, all of them stay enabled
     #[arg(long, env = "TODANA_TLS_CIPHERS", value_name = "LIST", help_heading = TLS)]
     tls_ciphers: Option<String>,
-    /// Do not issue tickets for resuming a session
+    /// Do not issue tickets by which clients resume a session
     #[arg(long, env = "TODANA_TLS_NO_RESUMPTION", help_heading = TLS)]
     tls_no_resumption: bool,
-    /// Require a login with a password of --password-file: by SASL PLAIN over the binary protocol,
-    /// as with -Y over the text protocol, by HTTP Basic for each request of Kyoto Tycoon's protocol
+    /// Require a login with a user of --password-file: by SASL PLAIN in the binary protocol, as
+    /// with -Y in the text protocol, by HTTP Basic in Kyoto Tycoon's protocol
     #[arg(short = 'S', long, env = "TODANA_ENABLE_SASL", help_heading = NETWORK)]
     enable_sasl: bool,
-    /// The users for -S, in lines written by `todana password`
+    /// File with the users for -S; `todana password` writes its lines
     #[arg(long, env = "TODANA_PASSWORD_FILE", value_name = "FILE", help_heading = NETWORK)]
     password_file: Option<PathBuf>,
-    /// Require a login over the text protocol, or by HTTP Basic; the file has up to eight lines
+    /// Require a login in the text protocol, or by HTTP Basic; the file has up to eight lines
     /// user:password
     #[arg(short = 'Y', long, env = "TODANA_AUTH_FILE", value_name = "FILE", help_heading = NETWORK)]
     auth_file: Option<PathBuf>,
-    /// Memory limit of the process in MiB, or with m, g or t after the number; 0 for no limit.
-    /// Shared by the databases in memory; caches of databases on disk are not counted
+    /// Memory limit of the process in MiB, or with m, g or t after the number; 0 for no limit. The
+    /// databases in memory share it; caches of databases on disk do not count
     #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = mebibytes, value_name = "MIB", help_heading = CACHE)]
     memory_limit: u64,
-    /// Refuse writes at the memory limit instead of evicting
+    /// At the memory limit, refuse writes instead of evicting records
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
     disable_evictions: bool,
-    /// Largest record, 1k to 1g; bytes without k, m or g
+    /// Largest record, from 1k to 1g; a number without k, m or g is in bytes
     #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
     max_item_size: u64,
-    /// Keep the data in this directory (created if needed) and load it at the start [default: data
+    /// Keep the data in this directory (created if needed), and load it at the start [default: data
     /// is lost at exit]
     #[arg(long, env = "TODANA_DATA_DIR", value_name = "DIR", help_heading = DATA)]
     data_dir: Option<PathBuf>,
-    /// When writes are on disk: `always` before the reply; a NUMBER of milliseconds, which a power
-    /// failure can lose (a crash of the process loses nothing); `never` leaves it to the kernel,
-    /// and a crash of the process can lose a second
+    /// When writes are on disk. `always`: before the reply. A NUMBER: after this many milliseconds;
+    /// a power failure can lose the writes of this time, a crash of the process loses nothing.
+    /// `never`: when the kernel decides; a crash of the process can lose a second
     #[arg(long, env = "TODANA_SYNC", default_value = "1000", value_parser = sync, value_name = "WHEN", help_heading = DATA)]
     sync: SyncPolicy,
-    /// Start a new segment of the update log when the current one has this size, 4k or more
+    /// Start a new segment of the update log when the current one has reached this size, 4k or more
     #[arg(long, env = "TODANA_LOG_SEGMENT_SIZE", default_value = "64m", value_parser = some_size, value_name = "SIZE", help_heading = DATA)]
     log_segment_size: u64,
-    /// Start a new segment when the current one has this age in seconds
+    /// Start a new segment of the update log when the current one has reached this age in seconds
     #[arg(long, env = "TODANA_LOG_SEGMENT_AGE", default_value = "86400", value_parser = seconds, value_name = "SECONDS", help_heading = DATA)]
     log_segment_age: u64,
-    /// Keep up to this much of the update log that no checkpoint needs, to restore a backup to a
-    /// point in time [default: nothing, unless --log-keep-age is given]
+    /// Keep up to this much of the update log that no checkpoint needs, so that a backup can be
+    /// restored to a point in time [default: nothing, unless --log-keep-age is given]
     #[arg(long, env = "TODANA_LOG_KEEP_SIZE", value_parser = size, value_name = "SIZE", help_heading = DATA)]
     log_keep_size: Option<u64>,
-    /// At each checkpoint, remove unneeded update log older than this number of seconds, 1 or more
-    /// [default: no age limit if --log-keep-size is given]
+    /// Keep update log that no checkpoint needs for this number of seconds, 1 or more; older log is
+    /// removed at the next checkpoint [default: no age limit if --log-keep-size is given]
     #[arg(long, env = "TODANA_LOG_KEEP_AGE", value_parser = seconds, value_name = "SECONDS", help_heading = DATA)]
     log_keep_age: Option<u64>,
-    /// Write a checkpoint when the update log has grown by this size plus that of the previous
+    /// Write a checkpoint when the update log has grown by this size plus the size of the previous
     /// checkpoint
     #[arg(long, env = "TODANA_CHECKPOINT_LOG_SIZE", default_value = "64m", value_parser = size, value_name = "SIZE", help_heading = DATA)]
     checkpoint_log_size: u64,
     /// Compression of checkpoints: none, zstd, or zstd:1 to zstd:22 (smaller and slower)
     #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
     checkpoint_compression: CheckpointCompression,
-    /// Follow this master, HOST or HOST:PORT: a Todana server or Kyoto Tycoon's
+    /// Be a replica of this master, HOST or HOST:PORT: a server of Todana or Kyoto Tycoon; or
+    /// tyrant://HOST:PORT: a server of Tokyo Tyrant
     #[arg(long, env = "TODANA_REPLICATE", value_parser = replication::master, value_name = "MASTER", help_heading = REPLICATION)]
-    replicate: Option<MasterAddress>,
-    /// Store the position in the master's log in this file; without it, each start copies all of
-    /// the master's records
+    replicate: Option<NamedMaster>,
+    /// Store the replication position in this file; without the file, each start copies all records
+    /// of the master
     #[arg(long, env = "TODANA_REPLICA_POSITION", value_name = "FILE", help_heading = REPLICATION)]
     replica_position: Option<PathBuf>,
-    /// Milliseconds to wait before asking an idle master for more
+    /// Milliseconds between two requests to a master that has no changes to send
     #[arg(long, env = "TODANA_REPLICA_INTERVAL", default_value = "40", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = REPLICATION)]
     replica_interval: u32,
-    /// ID of this server's changes, 0 to 65535; must differ among servers that replicate each other
+    /// ID that names this server as the origin of changes, 0 to 65535; must differ among servers
+    /// that replicate each other
     #[arg(long, env = "TODANA_SERVER_ID", default_value = "1", value_parser = number::<u16>, value_name = "NUMBER", help_heading = REPLICATION)]
     server_id: u16,
-    /// Lua procedures for Kyoto Tycoon's clients (`play_script`); SIGHUP reloads them
+    /// File with Lua procedures for Kyoto Tycoon's clients (`play_script`); SIGHUP reloads it
     #[arg(long, env = "TODANA_SCRIPT", value_name = "FILE", help_heading = KYOTO)]
     script: Option<PathBuf>,
     /// Maximum run time of a script call in seconds
     #[arg(long, env = "TODANA_SCRIPT_TIME_LIMIT", default_value = "5", value_parser = values::seconds, value_name = "SECONDS", help_heading = KYOTO)]
     script_time_limit: u64,
-    /// Maximum memory of a script; one script can run per worker thread
+    /// Maximum memory of a script; each worker thread can run one script
     #[arg(long, env = "TODANA_SCRIPT_MEMORY_LIMIT", default_value = "64m", value_parser = values::some_size, value_name = "SIZE", help_heading = KYOTO)]
     script_memory_limit: u64,
-    /// Directory of the programs that Kyoto Tycoon's `synchronize` may run [default: none allowed]
+    /// Directory of the programs that Kyoto Tycoon's `synchronize` may run [default: it may run
+    /// none]
     #[arg(long, env = "TODANA_COMMANDS", value_name = "DIR", help_heading = KYOTO)]
     commands: Option<PathBuf>,
-    /// Allow requests from web pages of any site; by default, requests that browsers mark as such
-    /// are refused
+    /// Accept requests from web pages of any site; by default, requests that a browser marks as
+    /// coming from a page are refused
     #[arg(long, env = "TODANA_ALLOW_PAGES", help_heading = KYOTO)]
     allow_pages: bool,
     /// Host names that HTTP requests may use (Kyoto Tycoon's protocol and admin pages), besides
-    /// addresses and localhost; repeatable, or a list with commas [default: no other name for
-    /// browsers, any name for other clients]
+    /// addresses and localhost; repeatable, or a list with commas [default: browsers may use no
+    /// other name, other clients any name]
     #[arg(long, env = "TODANA_HTTP_HOST", action = ArgAction::Append, value_delimiter = ',', value_name = "NAME", help_heading = NETWORK)]
     http_host: Vec<String>,
-    /// Write snapshots of the databases in memory to this directory, as Kyoto Tycoon does (.ktss),
-    /// also at exit; load them at the start. Snapshots do not store client flags
+    /// Write snapshots of the databases in memory to this directory, regularly and at exit, in
+    /// Kyoto Tycoon's format (.ktss), and load them at the start. Snapshots contain no client flags
     #[arg(long, env = "TODANA_SNAPSHOTS", value_name = "DIR", help_heading = KYOTO)]
     snapshots: Option<PathBuf>,
     /// Seconds between two snapshots
     #[arg(long, env = "TODANA_SNAPSHOT_INTERVAL", default_value = "180", value_parser = seconds, value_name = "SECONDS", help_heading = KYOTO)]
     snapshot_interval: u64,
-    /// Compression of snapshots: none or zlib; both are readable
+    /// Compression of snapshots: none or zlib; the server can load both
     #[arg(long, env = "TODANA_SNAPSHOT_PACKING", default_value = "none", hide_possible_values = true, value_name = "HOW", help_heading = KYOTO)]
     snapshot_packing: SnapshotPacking,
     /// Number of worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,
-    /// Log more: -v notices, -vv connections too
+    /// Log more: notices with -v, also connections with -vv
     #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
     verbose: u8,
     /// Write the process ID to this file
@@ -238,7 +245,8 @@ pub(crate) struct ServeArguments {
     /// Allow the `shutdown` command
     #[arg(short = 'A', long, env = "TODANA_ENABLE_SHUTDOWN", help_heading = PROCESS)]
     enable_shutdown: bool,
-    /// Accept only this protocol: auto (detected by the first byte), ascii or binary
+    /// Accept only this protocol: ascii or binary; auto accepts all, and detects them by the first
+    /// byte
     #[arg(short = 'B', long, env = "TODANA_PROTOCOL", default_value = "auto", value_enum, hide_possible_values = true, value_name = "PROTOCOL", help_heading = PROCESS)]
     protocol: ServedProtocol,
     /// Refuse the `flush_all` command
@@ -249,16 +257,17 @@ pub(crate) struct ServeArguments {
     /// as if memory were full)
     #[arg(short = 'o', long, env = "TODANA_EXTENDED", action = ArgAction::Append, value_delimiter = ',', value_enum, value_name = "WORDS", hide_possible_values = true, help_heading = PROCESS)]
     extended: Vec<ExtendedWord>,
-    /// Refuse to list keys: `lru_crawler metadump`, `stats cachedump`, `stats detail`
+    /// Refuse the commands that list keys: `lru_crawler metadump`, `stats cachedump`, `stats
+    /// detail`
     #[arg(short = 'X', long, env = "TODANA_DISABLE_DUMPING", help_heading = PROCESS)]
     disable_dumping: bool,
     /// Refuse the `watch` command
     #[arg(short = 'W', long, env = "TODANA_DISABLE_WATCH", help_heading = PROCESS)]
     disable_watch: bool,
-    /// Count reads and stores per key prefix, which ends at this character (`stats detail`)
+    /// Count reads and stores by key prefix, for `stats detail`; a prefix ends at this character
     #[arg(short = 'D', long, env = "TODANA_PREFIX_DELIMITER", value_parser = delimiter, value_name = "CHARACTER", help_heading = PROCESS)]
     prefix_delimiter: Option<u8>,
-    /// Count records by size for `stats sizes`
+    /// Count records by their size, for `stats sizes`
     #[arg(long, env = "TODANA_TRACK_SIZES", help_heading = PROCESS)]
     track_sizes: bool,
     /// Format of log lines
@@ -276,25 +285,26 @@ fn serve_command() -> clap::Command {
     serve.clone().args_override_self(true).max_term_width(HELP_WIDTH_MAX).bin_name("todana serve")
 }
 
-/// The effective options with their sources.
+/// The effective options, and their sources.
 pub(crate) struct EffectiveOptions {
     pub(crate) options: ServerOptions,
     log_format: LogFormat,
-    /// Name, value, and source of each option.
+    /// The name, the value and the source of each option.
     pub(crate) origins: Vec<(String, String, &'static str)>,
 }
 
-/// Reads command line, environment and file. `words` is a complete command line of `serve`,
-/// including the program's name.
+/// Reads the command line, the environment and the file. `words` is a complete command line of
+/// `serve`, with the name of the program.
 pub(crate) fn effective(
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<EffectiveOptions, CommandFailure> {
-    // clap treats program name and `serve` as one name.
+    // For clap, the name of the program and `serve` are a single word.
     let words: Vec<OsString> = words.into_iter().skip(1).collect();
     let first =
         option_sources::flags_only(serve_command()).try_get_matches_from(&words).unwrap_or_else(|error| {
             if error.kind() == ErrorKind::DisplayHelp {
-                // The full command shows the variables in its help.
+                // This prints the help and ends the process. The help of the unchanged command
+                // shows the variables.
                 serve_command().get_matches_from(&words);
             }
             let options: Vec<String> =
@@ -308,7 +318,7 @@ pub(crate) fn effective(
     let origins = origins(&command, &matches, &configured);
     let arguments = ServeArguments::from_arg_matches(&matches).map_err(usage)?;
     let (options, log_format) = arguments.into_options().map_err(|what| {
-        // The value is wrong by itself, not only together with others.
+        // Finds the value that is wrong on its own, so that the error can name its source.
         let is_culprit =
             |configured: &&ConfiguredValue| checked_alone(configured).is_err_and(|alone| alone == what);
         match configured.iter().find(is_culprit) {
@@ -316,14 +326,15 @@ pub(crate) fn effective(
             None => CommandFailure::usage(what),
         }
     })?;
-    let is_kept = |one: &DatabaseSpec| one.data.is_some() || one.name.kind.storage() == Storage::Files;
+    let is_kept =
+        |one: &DatabaseSpec| one.data.is_some() || one.name.kind.storage() == DatabaseStorage::Files;
     if !options.databases.all().iter().any(is_kept) {
         expect_no_persistence_options(&origins, &configured)?;
     }
     Ok(EffectiveOptions { options, log_format, origins })
 }
 
-/// Fails if a persistence option is given without persistent data.
+/// Fails if an option about persistence is given, but the data is not persistent.
 fn expect_no_persistence_options(
     origins: &[(String, String, &'static str)],
     configured: &[ConfiguredValue],
@@ -334,7 +345,8 @@ fn expect_no_persistence_options(
         let Some(argument) = argument.filter(|argument| argument.get_help_heading() == Some(DATA)) else {
             continue;
         };
-        // A file printed by `config show` contains the defaults.
+        // A default value is accepted, because a file that `config show` has printed contains the
+        // defaults.
         let is_default = match argument.get_default_values() {
             [default] => default.to_str() == Some(value.trim()),
             _ => value.is_empty(),
@@ -357,7 +369,7 @@ fn usage(error: clap::Error) -> CommandFailure {
     CommandFailure::usage(text.strip_prefix("error: ").unwrap_or(&text))
 }
 
-/// Returns the error of a value without any other values.
+/// Returns the error that this value causes if it is the only one.
 fn checked_alone(configured: &ConfiguredValue) -> Result<(), String> {
     let words = std::iter::once(OsString::from("serve")).chain(configured.flags.iter().cloned());
     let matches = option_sources::flags_only(serve_command()).try_get_matches_from(words);
@@ -376,7 +388,7 @@ fn origins(
         if long == "help" {
             continue;
         }
-        // Databases on the command line take precedence over all others.
+        // Databases on the command line replace the databases of environment and file.
         if long == "database" && matches.value_source("databases") == Some(ValueSource::CommandLine) {
             id = "databases";
         }

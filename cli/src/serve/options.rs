@@ -1,18 +1,18 @@
-//! Conversion of the command line arguments to the server's options.
+//! Converts the arguments of `todana serve` to the options of the server.
 
 use super::ServeArguments;
 use super::values::{ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking, TlsVersion};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, AuthenticationMode, CheckpointOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec,
-    DialectChoice, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name,
-    ObservationOptions, ProtocolOptions, ServerOptions, SnapshotCompression, SnapshotOptions, Storage,
-    TlsOptions,
+    AdminOptions, AuthenticationMode, CheckpointOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions,
+    DatabaseSpec, DatabaseStorage, DialectChoice, KyotoMode, KyotoOptions, LimitOptions, ListenOptions,
+    LogFormat, MemoryOptions, ObservationOptions, ProtocolOptions, ServerOptions, SnapshotCompression,
+    SnapshotOptions, TlsOptions, TyrantMode, TyrantOptions,
 };
 
 impl ServeArguments {
-    /// Returns the server's options. The error names the wrong option.
+    /// Converts the arguments. The error names the wrong option.
     pub(super) fn into_options(self) -> Result<(ServerOptions, LogFormat), String> {
         let tls = self.tls()?;
         let replication = self.replication();
@@ -69,6 +69,7 @@ impl ServeArguments {
                     pages_allowed: self.allow_pages,
                     ..KyotoOptions::default()
                 },
+                tyrant: TyrantOptions { spoken: TyrantMode::Binary, ..TyrantOptions::default() },
                 ..ProtocolOptions::default()
             },
             databases: DatabaseOptions {
@@ -112,20 +113,22 @@ impl ServeArguments {
 
     /// Returns the first database, the place of its data, and the other databases.
     #[allow(clippy::type_complexity, reason = "three fields of the server's options")]
-    fn databases(&self) -> Result<(Option<Name>, Option<DataDirectoryOptions>, Vec<DatabaseSpec>), String> {
+    fn databases(
+        &self,
+    ) -> Result<(Option<DatabaseName>, Option<DataDirectoryOptions>, Vec<DatabaseSpec>), String> {
         let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
         let mut directory = self.data_dir.clone();
         let mut is_first_in_memory = true;
-        let mut place = |name: &Name| match name.kind.storage() {
-            Storage::Files => Ok(None),
-            Storage::FilesAndLog => Ok(name.path.clone().map(|path| self.place(path))),
-            Storage::Memory => {
+        let mut place = |name: &DatabaseName| match name.kind.storage() {
+            DatabaseStorage::Files => Ok(None),
+            DatabaseStorage::FilesAndLog => Ok(name.path.clone().map(|path| self.place(path))),
+            DatabaseStorage::Memory => {
                 let Some(directory) = &directory else { return Ok(None) };
                 if std::mem::take(&mut is_first_in_memory) {
                     return Ok(Some(self.place(directory.clone())));
                 }
-                // The folder of a further database lies in the data directory, among the files of
-                // the first.
+                // The folder of each other database lies in the data directory, beside the files of
+                // the first one.
                 match name.alias.as_deref() {
                     Some(alias)
                         if !["log", "checkpoints", "lock", "identity", ".", ".."].contains(&alias) =>
@@ -156,8 +159,7 @@ impl ServeArguments {
     }
 
     fn place(&self, directory: PathBuf) -> DataDirectoryOptions {
-        // A limit that is not given does not restrict the other one. Without either, no log is
-        // kept.
+        // If only one limit is given, the other one does not apply. Without either, no log is kept.
         let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
         let log_kept_len = self.log_keep_size.unwrap_or(all);
         let log_kept_age = self.log_keep_age.map_or(Duration::MAX, Duration::from_secs);
@@ -203,7 +205,8 @@ impl ServeArguments {
     }
 }
 
-/// Returns the kind of login. Incomplete options are an error, never an open server.
+/// Returns the kind of login. If the options are incomplete, fails instead of starting a server
+/// without logins.
 fn authentication(
     sasl: bool,
     passwords: Option<PathBuf>,
@@ -221,15 +224,15 @@ fn authentication(
     }
 }
 
-/// Distance between the TCP port and the default port of the admin pages. The ports right above the
-/// TCP port often belong to further servers.
+/// The default port of the admin pages is the TCP port plus this number. The ports directly above
+/// the TCP port often belong to other servers.
 const ADMIN_PORT_DISTANCE: u16 = 10_000;
 
-/// Returns the address of the admin pages. A default port that is in use must not keep the server
-/// from starting.
+/// Returns the options of the admin pages. The default port may be in use, which must not prevent
+/// the start of the server.
 fn admin(arguments: &ServeArguments) -> Option<AdminOptions> {
     let beside = |port: i32| match u16::try_from(port) {
-        // The system chooses a port if it chose the other one, or if the sum is too large.
+        // The system chooses the port if it also chooses the TCP port, or if the sum is too large.
         Err(_) | Ok(0) => 0,
         Ok(port) => port.checked_add(ADMIN_PORT_DISTANCE).unwrap_or(0),
     };

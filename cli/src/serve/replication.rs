@@ -1,12 +1,27 @@
-//! The replication options of `serve`.
+//! Parses the replication options of `serve`.
 
 use super::ServeArguments;
 use std::time::Duration;
-use todana_server::{MasterAddress, ReplicationOptions};
+use todana_server::{MasterAddress, MasterProtocol, ReplicationOptions};
 
-/// Reads `HOST:PORT`, or `HOST` with Kyoto Tycoon's default port.
-pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
+/// The prefix of a master that speaks Tokyo Tyrant's protocol.
+const TYRANT: &str = "tyrant://";
+
+/// A master as the command line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NamedMaster {
+    address: MasterAddress,
+    protocol: MasterProtocol,
+}
+
+/// Parses `HOST:PORT`, or `HOST` with the default port of Kyoto Tycoon and Tokyo Tyrant, perhaps
+/// with [`TYRANT`] before it.
+pub(super) fn master(text: &str) -> Result<NamedMaster, String> {
     const PORT: u16 = 1978;
+    let (protocol, text) = match text.strip_prefix(TYRANT) {
+        Some(text) => (MasterProtocol::Tyrant { checks_outcomes: false }, text),
+        None => (MasterProtocol::Kyoto, text),
+    };
     let (host, port) = match text.rsplit_once(':') {
         Some((host, _)) if host.contains(':') && !host.starts_with('[') => (text, Ok(PORT)),
         Some((host, port)) => (host, port.parse()),
@@ -14,16 +29,20 @@ pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     match port {
-        Ok(port) if port > 0 && !host.is_empty() => Ok(MasterAddress { host: host.into(), port }),
-        _ => Err("must be HOST or HOST:PORT".into()),
+        Ok(port) if port > 0 && !host.is_empty() && !host.contains('/') => {
+            Ok(NamedMaster { address: MasterAddress { host: host.into(), port }, protocol })
+        }
+        _ => Err("must be HOST or HOST:PORT, or tyrant://HOST:PORT".into()),
     }
 }
 
 impl ServeArguments {
     pub(super) fn replication(&self) -> ReplicationOptions {
+        let master = self.replicate.as_ref();
         ReplicationOptions {
             server_id: self.server_id,
-            master: self.replicate.clone(),
+            master: master.map(|master| master.address.clone()),
+            protocol: master.map_or(MasterProtocol::Kyoto, |master| master.protocol),
             position_file: self.replica_position.clone(),
             interval: Duration::from_millis(self.replica_interval.into()),
         }
@@ -36,12 +55,19 @@ mod tests {
 
     #[test]
     fn master_is_a_host_with_an_optional_port() {
-        let found = |text| master(text).map(|master| (master.host, master.port)).map_err(|_| ());
+        let found =
+            |text| master(text).map(|master| (master.address.host, master.address.port)).map_err(|_| ());
         assert_eq!(found("a.example"), Ok(("a.example".into(), 1978)));
         assert_eq!(found("10.0.0.1:7000"), Ok(("10.0.0.1".into(), 7000)));
         assert_eq!(found("[::1]:7000"), Ok(("::1".into(), 7000)));
         assert_eq!(found("::1"), Ok(("::1".into(), 1978)));
-        for wrong in ["", ":7000", "host:", "host:0", "host:x", "host:70000"] {
+        assert_eq!(found("tyrant://b.example:1979"), Ok(("b.example".into(), 1979)));
+        assert_eq!(master("b.example").unwrap().protocol, MasterProtocol::Kyoto);
+        let tyrant = MasterProtocol::Tyrant { checks_outcomes: false };
+        assert_eq!(master("tyrant://b.example").unwrap().protocol, tyrant);
+        for wrong in
+            ["", "tyrant://", "http://b.example:80", ":7000", "host:", "host:0", "host:x", "host:70000"]
+        {
             assert_eq!(found(wrong), Err(()), "{wrong}");
         }
     }

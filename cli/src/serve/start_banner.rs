@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use todana::update_log::LogPosition;
 use todana_server::{
-    AuthenticationMode, DataDirectoryOptions, DatabaseSpec, DialectChoice, Name, Opened, ServerOptions,
-    Storage, SyncPolicy,
+    AuthenticationMode, DataDirectoryOptions, DatabaseName, DatabaseSpec, DatabaseStorage, DialectChoice,
+    OpeningReport, ServerOptions, SyncPolicy,
 };
 
-/// Returns the durability that `--sync` promises.
+/// Returns a text about the durability that `--sync` promises.
 fn promise(sync: SyncPolicy) -> String {
     match sync {
         SyncPolicy::Always => "--sync always: every write is on disk before its reply".to_string(),
@@ -24,8 +24,8 @@ fn promise(sync: SyncPolicy) -> String {
 
 const NEW: &str = "; no data found, starting a new database";
 
-/// Describes the loaded data.
-fn found(opened: &Opened) -> String {
+/// Returns a text about the loaded data.
+fn found(opened: &OpeningReport) -> String {
     if opened.checkpoint.is_none() && opened.end == LogPosition(0) {
         return NEW.trim_start_matches("; ").into();
     }
@@ -41,16 +41,17 @@ fn found(opened: &Opened) -> String {
     format!("loaded {checkpoint}{} of the log in {seconds:.1} s{lost}", amount(entries, "entry"))
 }
 
-/// The lines at the start: program, addresses, an example; then databases, data and warnings.
+/// The contents of the lines at the start: program, addresses and an example, then databases, data
+/// and warnings.
 pub(super) struct StartBanner {
     is_unix: bool,
-    /// The certificate by which clients can verify the server.
+    /// The certificate by which clients of the example can verify the server.
     certificate: Option<PathBuf>,
-    /// Clients must present a certificate.
+    /// True if clients must present a certificate.
     wants_certificate: bool,
     wants_login: bool,
     is_binary: bool,
-    /// The limit of the databases in memory, or `None` if there are none.
+    /// The memory limit of the databases in memory, or `None` without such databases.
     memory: Option<String>,
     threads: usize,
     data: Option<DataDirectoryOptions>,
@@ -61,7 +62,7 @@ pub(super) struct StartBanner {
     sync: SyncPolicy,
     /// The limit and the machine's memory in MiB, if the limit exceeds it.
     excess_mib: Option<(u64, u64)>,
-    /// All TLS listeners require a client certificate.
+    /// True if all TLS listeners require a client certificate.
     guards_tls: bool,
 }
 
@@ -97,14 +98,14 @@ impl StartBanner {
         }
     }
 
-    /// Returns a line for each named database.
+    /// Returns a line for each database that was named on the command line.
     fn databases(&self) -> String {
         let is_one = self.databases.len() == 1;
         let line = |(number, DatabaseSpec { name, data }): (usize, &DatabaseSpec)| {
             let new = if self.new.get(number) == Some(&true) { NEW } else { "" };
             let place = match (name.kind.storage(), data) {
-                (Storage::Files, _) => format!("{new}; {}", promise(self.sync)),
-                // The `data:` line describes it.
+                (DatabaseStorage::Files, _) => format!("{new}; {}", promise(self.sync)),
+                // The line `data:` describes the first database.
                 (_, Some(_)) if number == 0 => String::new(),
                 (_, Some(place)) => {
                     format!(", in {}{new}; {}", place.directory.display(), promise(place.sync))
@@ -124,8 +125,9 @@ impl StartBanner {
         self.databases.iter().enumerate().map(line).collect()
     }
 
-    /// Returns the limit of a database: its own, or that of all databases in memory.
-    fn limit(&self, name: &Name) -> String {
+    /// Returns a text about the limit of a database: its own limit, or the common limit of all
+    /// databases in memory.
+    fn limit(&self, name: &DatabaseName) -> String {
         let own = [
             name.tuning.records_max.map(|records| format!("at most {}", amount(records, "record"))),
             name.tuning.bytes_max.map(|bytes| format!("at most {}", amount(bytes, "byte"))),
@@ -138,7 +140,7 @@ impl StartBanner {
         }
     }
 
-    /// Returns a warning if the server is reachable from other machines without a login.
+    /// Returns a warning if clients on other machines can reach the server without a login.
     fn warning(&self, listening_on: &[String]) -> String {
         let is_open = |place: &&String| {
             let (is_tls, address) = match place.strip_prefix("todanas://") {
@@ -156,14 +158,20 @@ impl StartBanner {
         }
     }
 
-    pub(super) fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
-        let persistence = if self.databases.iter().any(|one| one.name.kind.storage() == Storage::Files)
-            || self.data.is_some()
-        {
-            "on"
-        } else {
-            "off (--data-dir DIR)"
-        };
+    pub(super) fn print(
+        &self,
+        listening_on: &[String],
+        admin: &[SocketAddr],
+        opened: Option<&OpeningReport>,
+    ) {
+        let persistence =
+            if self.databases.iter().any(|one| one.name.kind.storage() == DatabaseStorage::Files)
+                || self.data.is_some()
+            {
+                "on"
+            } else {
+                "off (--data-dir DIR)"
+            };
         let data = match (&self.data, opened) {
             (Some(place), Some(opened)) => {
                 format!("data: {}: {}; {}\n", place.directory.display(), found(opened), promise(place.sync))
@@ -187,19 +195,19 @@ impl StartBanner {
             listening_on.join(", "),
             self.example(listening_on.first().map_or("", String::as_str)),
         );
-        // A daemon may have closed standard output. It serves all the same.
+        // A daemon may have closed standard output. A failure is ignored, and the server serves.
         let mut out = std::io::stdout();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// Returns a command that tries the server at this address. Capitals stand for values that only
-    /// the client knows.
+    /// Returns a command by which the user can try the server at this address. Words in capitals
+    /// stand for values that only the user knows.
     fn example(&self, place: &str) -> String {
         if self.is_binary {
             return "a client of the binary protocol (the commands of todana speak the text protocol)".into();
         }
-        // `unix:` because a relative path looks like a host name; no client can connect to "all
-        // addresses".
+        // A relative path needs the prefix `unix:`, because it looks like a host name. A client
+        // cannot connect to "all addresses", so that is replaced by a loopback address.
         let mut server = if self.is_unix { format!("unix:{place}") } else { connectable(place) };
         if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
             server = format!("{server} --tls-ca {}", certificate.display());
@@ -214,20 +222,21 @@ impl StartBanner {
     }
 }
 
-/// Returns the limit and the memory of the machine in MiB if the limit exceeds it.
+/// Returns the limit and the memory of the machine in MiB, if the limit exceeds the memory.
 fn excess_mib(limit: u64) -> Option<(u64, u64)> {
     let system = rustix::system::sysinfo();
     let all = (system.totalram as u64).saturating_mul(system.mem_unit.into()) >> 20;
     (limit > all).then_some((limit, all))
 }
 
-/// Returns true if the directory of a database is still empty.
+/// Returns true if the database is new, because its directory is empty.
 fn begins(further: &DatabaseSpec) -> bool {
     let directory = further.data.as_ref().map(|data| &data.directory).or(further.name.path.as_ref());
     directory.is_some_and(|directory| todana::begins_at(directory))
 }
 
-/// Returns an address to which a client on this machine can connect: loopback for "all addresses".
+/// Returns an address to which a client on this machine can connect. "All addresses" becomes a
+/// loopback address.
 fn connectable(place: &str) -> String {
     let (scheme, address) = place.split_at(place.find("://").map_or(0, |at| at + 3));
     match address.parse::<SocketAddr>() {

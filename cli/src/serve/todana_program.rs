@@ -1,6 +1,6 @@
-//! The server under its own name: its messages and signals.
+//! Runs the server under its own name: `todana serve`, with its messages and signals.
 //!
-//! Not here: the serving loop (`crate::serving`).
+//! Not here: the order of the steps from the start to the end (`crate::serving`).
 
 use super::start_banner::StartBanner;
 use crate::CommandFailure;
@@ -9,13 +9,13 @@ use crate::serving::{PreparedServer, ServerProgram, ServingProblem, SignalHandle
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::emulate_default_handler;
-use todana_server::{NOTICE, Opened, Progress, Server, ServerOptions, Tls};
+use todana_server::{LoadProgress, NOTICE, OpeningReport, Server, ServerOptions, Tls};
 
 /// The server under its own name.
 pub(super) struct TodanaProgram {
     options: ServerOptions,
     banner: StartBanner,
-    /// Created only if there is data to load.
+    /// The progress bar, which is created only if there is data to load.
     bar: Option<ProgressBar>,
 }
 
@@ -59,7 +59,8 @@ impl ServerProgram for TodanaProgram {
         let (reloadable, mut is_stopped) = (server.reloadable().join(", "), false);
         Box::new(move |signal, controls| {
             if signal == SIGHUP {
-                // Closing terminals and log rotation send SIGHUP too; it must not end a cache.
+                // SIGHUP also comes from closed terminals and log rotation, so it must not end the
+                // server.
                 controls.reload();
                 match &reloadable {
                     all if all.is_empty() => tracing::info!(
@@ -75,13 +76,14 @@ impl ServerProgram for TodanaProgram {
             tracing::info!(signal, "stopping");
             controls.stop();
             if std::mem::replace(&mut is_stopped, true) && controls.is_loading() {
-                // A slow disk can delay the reaction, and nothing has to be finished yet.
+                // While data is loaded, nothing needs to be finished, so the signal ends the
+                // process at once. A slow disk could delay a regular stop.
                 let _ = emulate_default_handler(signal);
             }
         })
     }
 
-    fn loading(&mut self, step: Progress) {
+    fn loading(&mut self, step: LoadProgress) {
         let bar = self.bar.get_or_insert_with(|| {
             progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
         });
@@ -89,17 +91,17 @@ impl ServerProgram for TodanaProgram {
         bar.set_position(step.done);
     }
 
-    fn started(&mut self, server: &Server, opened: Option<&Opened>) {
+    fn started(&mut self, server: &Server, opened: Option<&OpeningReport>) {
         self.clear();
         self.banner.print(server.listening_on(), server.admin_addresses(), opened);
     }
 
-    fn closed(&mut self) {
+    fn remove_files(&mut self) {
         self.clear();
     }
 
-    fn ended(&mut self, is_called_off: bool) {
-        match is_called_off {
+    fn ended(&mut self, is_cancelled: bool) {
+        match is_cancelled {
             true => tracing::info!("stopped before all data was loaded"),
             false => tracing::info!(target: NOTICE, "stopped"),
         }

@@ -1,19 +1,19 @@
-//! Parsers for the values of options, and their errors.
+//! Parses the values of options, with errors in plain words.
 
 use crate::suggestions::did_you_mean_database;
 use crate::time_to_live;
 use clap::ValueEnum;
 use std::time::Duration;
-use todana_server::{CheckpointCompression, Name, SyncPolicy};
+use todana_server::{CheckpointCompression, DatabaseName, SyncPolicy};
 
-/// The policy for client certificates.
+/// Whether clients need a certificate.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum ClientCertificates {
     /// Clients are not asked for a certificate
     Off,
-    /// A client may present none, but an invalid one is refused
+    /// A client may send a certificate; an invalid certificate is refused
     Optional,
-    /// Every client must present a valid one
+    /// Every client must send a valid certificate
     Required,
 }
 
@@ -26,7 +26,8 @@ pub(super) enum TlsVersion {
     V1_3,
 }
 
-/// The effective words of `-o`. Under memcached's name, all of its words are accepted.
+/// The words of `-o` that have an effect. Under the name `memcached`, all of memcached's words are
+/// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExtendedWord {
     #[value(name = "negative_exptime=sliding")]
@@ -39,7 +40,7 @@ pub(super) enum ExtendedWord {
     EmulateFull,
 }
 
-/// The protocol that connections speak.
+/// The protocol that connections may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ServedProtocol {
     Auto,
@@ -64,7 +65,7 @@ pub(super) enum LogLineFormat {
 }
 
 pub(super) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    // Deployment tools pass `-m 8192` as one word, which leaves a blank before the value.
+    // Deployment tools pass `-m 8192` as one word, so the value starts with a blank.
     let text = text.trim();
     text.parse().map_err(|_| match text.parse::<i128>() {
         Ok(_) => "out of range".into(),
@@ -93,11 +94,11 @@ pub(crate) fn sync(text: &str) -> Result<SyncPolicy, String> {
     }
 }
 
-pub(super) fn database(text: &str) -> Result<Name, String> {
-    Name::parse(text).map_err(|error| format!("{error}{}", did_you_mean_database(text)))
+pub(super) fn database(text: &str) -> Result<DatabaseName, String> {
+    DatabaseName::parse(text).map_err(|error| format!("{error}{}", did_you_mean_database(text)))
 }
 
-/// Reads a duration of at least a second: `90`, `5m`, `1h`, `2d`.
+/// Parses a duration of at least a second: `90`, `5m`, `1h`, `2d`.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     match time_to_live::seconds(text)? {
         seconds @ 1.. => Ok(seconds as u64),
@@ -105,12 +106,12 @@ pub(super) fn seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a duration, which may be 0.
+/// Parses a duration, which may be 0.
 pub(super) fn idle_timeout(text: &str) -> Result<u32, String> {
     u32::try_from(time_to_live::seconds(text)?).map_err(|_| "out of range".into())
 }
 
-/// Reads a size in MiB, or with a unit: `1024`, `512m`, `1G`.
+/// Parses a size in MiB, or with a unit: `1024`, `512m`, `1G`.
 pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, unit_mib) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
@@ -123,7 +124,7 @@ pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     number::<u64>(digits)?.checked_mul(unit_mib).ok_or_else(|| "out of range".into())
 }
 
-/// Reads a size that leaves room for more than a header and a name.
+/// Parses a size of at least 4k, so that there is space for more than a header and a name.
 pub(super) fn some_size(text: &str) -> Result<u64, String> {
     size(text).and_then(|size| if size < 4096 { Err("must be at least 4k".into()) } else { Ok(size) })
 }

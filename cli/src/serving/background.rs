@@ -1,4 +1,4 @@
-//! The move of a server into the background, and its messages from there.
+//! Moves a server into the background, and keeps a stream for its messages from there.
 
 use super::ServingProblem;
 use nix::unistd::daemon;
@@ -6,20 +6,21 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-/// Settings of a daemon.
+/// How a server continues in the background.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackgroundStart {
-    /// Stay in the current directory, for core files, instead of changing to `/`.
+    /// Stays in the current directory, where the kernel writes core files, instead of changing to
+    /// `/`.
     pub(crate) stays: bool,
-    /// Keep the standard streams open.
+    /// Keeps the standard streams open.
     pub(crate) keeps_streams: bool,
 }
 
 impl BackgroundStart {
-    /// Continues in a process and session of its own. The calling process ends here with exit code
-    /// 0.
+    /// Continues in a new process with a session of its own. The calling process ends with exit
+    /// code 0.
     pub(super) fn enter(self) -> Result<(), ServingProblem<'static>> {
-        // A fork copies only the calling thread. The locks of other threads would never be
+        // A fork copies only the calling thread, so locks that other threads hold would never be
         // released.
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads > 1 {
@@ -29,16 +30,16 @@ impl BackgroundStart {
     }
 }
 
-/// Returns a copy of standard error, for messages after the process has left its terminal.
+/// Returns a copy of standard error, which stays open after the process has left its terminal.
 pub(crate) fn error_stream() -> Box<dyn Write> {
     match io::stderr().as_fd().try_clone_to_owned() {
         Ok(stream) => Box::new(File::from(stream)),
-        // Standard error is closed, or no descriptor is free.
+        // Standard error is closed, or no file descriptor is free.
         Err(_) => Box::new(io::stderr()),
     }
 }
 
-/// Returns the message of the system without the number that Rust adds.
+/// Returns the system's message without the number that Rust appends.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let number = error.raw_os_error().map(|number| format!(" (os error {number})"));

@@ -1,15 +1,18 @@
-//! The serving loop, from the options to the end of the process, for every name of the program.
+//! Runs a server from its options to the end of the process, under each name of the program.
 //!
 //! ```text
-//! prepare -> sockets -> signals -> bound -> background -> in_place
-//!         -> load data -> started -> served -> closed -> ended
+//! prepare() -> open the sockets -> handle signals -> before_fork() -> fork, if requested
+//!           -> after_fork() -> load the data, loading() -> started() -> serve clients
+//!           -> remove_files() -> ended()
 //! ```
 //!
-//! The sockets are opened before the fork into the background, so that exit code 0 means that the
-//! server listens. The fork precedes the first thread. A name of the program consists of data
-//! ([`ServerPersonality`]), a parser, and a [`ServerProgram`] for its messages.
+//! The names with `()` are methods of [`ServerProgram`]. The sockets are opened before the fork, so
+//! that exit code 0 of the parent process means that the server listens. The fork precedes the
+//! first thread.
 //!
-//! Not here: command lines, and the server itself (`todana_server`).
+//! The program behaves differently under each of its names. Each name has its data
+//! ([`ServerPersonality`]), a parser of its command line, and a [`ServerProgram`] for its messages.
+//! Not here: command lines, and the server itself (crate `todana_server`).
 
 mod background;
 mod server_failure;
@@ -23,69 +26,72 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana_server::{Opened, Progress, Server, ServerHandle, ServerOptions, Tls};
+use todana_server::{LoadProgress, OpeningReport, Server, ServerHandle, ServerOptions, Tls};
 
-/// Handles a signal.
+/// Handles a signal that has arrived.
 pub(crate) type SignalHandler = Box<dyn FnMut(i32, &SignalControls) + Send>;
 
-/// The options of a server that is about to be opened.
+/// A server that is ready to be opened.
 pub(crate) struct PreparedServer {
     pub(crate) options: ServerOptions,
-    /// Certificates, loaded while the process can still read them as root.
+    /// The certificates, which are read while the process still runs as root.
     pub(crate) tls: Option<Tls>,
-    /// How to continue in the background, if at all.
+    /// How the server continues in the background. `None` stays in the foreground.
     pub(crate) background: Option<BackgroundStart>,
 }
 
-/// The reason why the loop cannot continue.
+/// The reason why a server cannot start or continue.
 pub(crate) enum ServingProblem<'e> {
     /// A signal handler or a thread cannot be created.
     System(&'e io::Error),
-    /// An address or a file of the options cannot be opened.
+    /// An address, or a file that the options name, cannot be opened.
     Bind(&'e io::Error),
-    /// A fork would lose this many threads.
+    /// The process already has this number of threads, which a fork would lose.
     Threads(usize),
     /// The process cannot continue in the background.
     Background(nix::errno::Errno),
     /// The data cannot be loaded.
     Load(&'e io::Error),
-    /// The server failed.
+    /// The server has failed while it served clients.
     Run(&'e io::Error),
 }
 
-/// A server under one of its names: its messages, files and signals. The methods are in the order
-/// of the calls.
+/// The messages, files and signals of a server under one of its names.
 pub(crate) trait ServerProgram {
     /// The reason why the server does not start.
     type StartError;
 
-    /// Returns the handled signals.
+    /// Returns the signals that [`signal_handler`](Self::signal_handler) handles.
     fn signals(&self) -> &'static [i32];
-    /// Does what must precede the sockets: log, limits, user.
+    /// Does everything that must precede the sockets: opens the log, raises limits, changes the
+    /// user.
     fn prepare(&mut self) -> Result<PreparedServer, Self::StartError>;
-    /// Returns the failure for a problem, in the words of the program.
+    /// Returns the failure for a problem, in the wording of the program.
     fn refusal(&self, problem: ServingProblem<'_>) -> Self::StartError;
-    /// Does what the caller of a daemon should see fail. The process still has a single thread.
-    fn bound(&mut self, _server: &mut Server) -> Result<(), Self::StartError> {
+    /// Does everything whose failure the parent process of a daemon must see. Called when the
+    /// sockets are open and before the fork, while the process has a single thread.
+    fn before_fork(&mut self, _server: &mut Server) -> Result<(), Self::StartError> {
         Ok(())
     }
-    /// Writes the files that belong to the serving process.
-    fn in_place(&mut self, _server: &Server) -> Result<(), Self::StartError> {
+    /// Writes the files that contain the process ID, and logs the addresses. Called after the fork,
+    /// or in its place if the server stays in the foreground.
+    fn after_fork(&mut self, _server: &Server) -> Result<(), Self::StartError> {
         Ok(())
     }
     /// Returns the signal handler, which runs in a thread of its own.
     fn signal_handler(&mut self, server: &Server) -> SignalHandler;
     /// Shows the progress of loading.
-    fn loading(&mut self, _step: Progress) {}
+    fn loading(&mut self, _step: LoadProgress) {}
     /// Reports that the data is loaded and clients are served.
-    fn started(&mut self, server: &Server, opened: Option<&Opened>);
-    /// Removes the files. Called at every end except a failure before loading.
-    fn closed(&mut self) {}
-    /// Reports the end. `is_called_off` is true if it came before all data was loaded.
-    fn ended(&mut self, is_called_off: bool);
+    fn started(&mut self, server: &Server, opened: Option<&OpeningReport>);
+    /// Removes the files of the process. Not called if the start fails before the loading begins.
+    fn remove_files(&mut self) {}
+    /// Reports the end of the server. `is_cancelled` is true if a signal ended it before all data
+    /// was loaded.
+    fn ended(&mut self, is_cancelled: bool);
 }
 
-/// Actions of a signal handler on the server.
+/// The actions that a signal handler can request.
 pub(crate) struct SignalControls {
     handle: ServerHandle,
     reload: Box<dyn Fn() + Send>,
@@ -98,7 +104,7 @@ impl SignalControls {
         (self.reload)();
     }
 
-    /// Stops the server; the second call stops at once.
+    /// Stops the server. A second call stops it without waiting for anything.
     pub(crate) fn stop(&self) {
         self.handle.stop();
     }
@@ -109,31 +115,31 @@ impl SignalControls {
     }
 }
 
-/// Serves until a signal or a client ends it.
+/// Runs the server until a signal or a client stops it.
 pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P::StartError> {
     let PreparedServer { options, tls, background } = program.prepare()?;
     let server = Server::bind_with(options, tls);
     let mut server = server.map_err(|error| program.refusal(ServingProblem::Bind(&error)))?;
-    // Before this point, while databases on disk are opened, a signal ends the process: no handler
-    // exists yet.
+    // Until here a signal ends the process at once, as a kill does. Databases on disk are already
+    // open, and survive that.
     let signals = Signals::new(program.signals());
     let mut signals = signals.map_err(|error| program.refusal(ServingProblem::System(&error)))?;
-    program.bound(&mut server)?;
+    program.before_fork(&mut server)?;
     if let Some(background) = background {
         background.enter().map_err(|problem| program.refusal(problem))?;
     }
-    program.in_place(&server)?;
+    program.after_fork(&server)?;
     let is_loading = Arc::new(AtomicBool::new(true));
     let controls = SignalControls {
         handle: server.handle(),
         reload: Box::new(server.reloader()),
         is_loading: Arc::clone(&is_loading),
     };
-    let (closer, mut handle) = (signals.handle(), program.signal_handler(&server));
+    let (signals_handle, mut handle) = (signals.handle(), program.signal_handler(&server));
     let watcher = std::thread::Builder::new().name("signals".into());
     let watcher = watcher.spawn(move || signals.forever().for_each(|signal| handle(signal, &controls)));
     let watcher = watcher.map_err(|error| program.refusal(ServingProblem::System(&error)))?;
-    // Clients wait while the data is loaded.
+    // Clients can already connect, and wait until the data is loaded.
     let outcome = match server.load(&mut |step| program.loading(step)) {
         Ok(opened) => {
             is_loading.store(false, Ordering::SeqCst);
@@ -141,13 +147,13 @@ pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P:
             let outcome = server.run().map(|()| false);
             outcome.map_err(|error| program.refusal(ServingProblem::Run(&error)))
         }
-        // A signal cancelled the loading. The files are unchanged.
+        // A signal has cancelled the loading, which changes no files.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
         Err(error) => Err(program.refusal(ServingProblem::Load(&error))),
     };
-    closer.close();
+    signals_handle.close();
     let _ = watcher.join();
-    program.closed();
+    program.remove_files();
     program.ended(outcome?);
     Ok(())
 }

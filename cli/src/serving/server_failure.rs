@@ -1,4 +1,4 @@
-//! The failure of a server under another name: an exit code and a message.
+//! The failure of a server under a name such as `memcached`: an exit code and a message.
 
 use std::process::ExitCode;
 

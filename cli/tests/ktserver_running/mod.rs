@@ -1,4 +1,4 @@
-//! The executable under the name of Kyoto Tycoon's server, in a folder of its own.
+//! The program under the name `ktserver`, in a folder of its own.
 #![allow(dead_code, reason = "each program of tests uses a part")]
 
 use nix::sys::signal::{Signal, kill};
@@ -12,21 +12,21 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than any machine needs; it only ends a hanging test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// This time is longer than any machine needs. It only ends a test that hangs.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A folder with the executable under its other name.
-pub(crate) struct Place {
+/// A folder that contains the executable under the name `ktserver`.
+pub(crate) struct KtserverFolder {
     pub(crate) folder: TempDir,
     ktserver: PathBuf,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl KtserverFolder {
+    pub(crate) fn new() -> KtserverFolder {
         let folder = tempfile::tempdir().unwrap();
         let ktserver = folder.path().join("ktserver");
         symlink(env!("CARGO_BIN_EXE_todana"), &ktserver).unwrap();
-        Place { folder, ktserver }
+        KtserverFolder { folder, ktserver }
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -44,9 +44,9 @@ impl Place {
     }
 
     /// Starts a server on a port that the system chooses, and waits for its start.
-    pub(crate) fn start(&self, words: &[&str]) -> Server {
+    pub(crate) fn start(&self, words: &[&str]) -> KtserverProcess {
         let log = self.path("log");
-        // A previous server has logged its own port there.
+        // A previous server has logged its port to this file.
         let _ = fs::remove_file(&log);
         let base = ["-host", "127.0.0.1", "-port", "-1", "-log", &log];
         let mut child = self.command(&[&base[..], words].concat()).stderr(Stdio::piped()).spawn().unwrap();
@@ -59,7 +59,7 @@ impl Place {
             read(&log).contains("the server has started")
         });
         let ports = ports(&read(&log));
-        Server { child, ports, log }
+        KtserverProcess { child, ports, log }
     }
 }
 
@@ -78,31 +78,32 @@ pub(crate) fn read(path: &str) -> String {
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < WAIT_MAX, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-pub(crate) struct Server {
+pub(crate) struct KtserverProcess {
     pub(crate) child: Child,
-    /// The server's port, and the plug-in's.
+    /// The port of the server, and that of the plug-in.
     pub(crate) ports: Vec<u16>,
     pub(crate) log: String,
 }
 
-impl Server {
+impl KtserverProcess {
     pub(crate) fn connect(&self, number: usize) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.ports[number])).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream
     }
 
-    /// Sends bytes after which the server closes, and returns everything received until then.
+    /// Sends bytes after which the server closes the connection. Returns everything that is
+    /// received before that.
     pub(crate) fn last_words(&self, number: usize, sent: &[u8]) -> String {
         let mut stream = self.connect(number);
         stream.write_all(sent).unwrap();
         let mut got = Vec::new();
-        // A server that closes without reading everything resets the connection.
+        // If the server closes without reading everything, the connection is reset.
         let _ = stream.read_to_end(&mut got);
         String::from_utf8_lossy(&got).into_owned()
     }
@@ -149,7 +150,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for KtserverProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! The executable and its servers.
+//! The program `todana`, and its servers.
 
 // Each test file uses only part of this module.
 #![allow(dead_code)]
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
-/// Longer than any machine needs; it only ends a hanging test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// This time is longer than any machine needs. It only ends a test that hangs.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Returns the executable without the caller's variables.
+/// Returns the program without the environment variables of this process.
 pub(crate) fn todana() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_todana"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
@@ -29,12 +29,12 @@ pub(crate) fn run(words: &[&str]) -> Output {
     todana().args(words).output().unwrap()
 }
 
-/// Runs a command that must end with this exit code. Returns its output.
+/// Runs a command that must end with this exit code. Returns its standard output.
 pub(crate) fn expect(words: &[&str], code: i32) -> String {
     printed(words, &run(words), code)
 }
 
-/// Runs a command that must end with this exit code. Returns its error.
+/// Runs a command that must end with this exit code. Returns its standard error.
 pub(crate) fn refused(words: &[&str], code: i32) -> String {
     said(words, &run(words), code)
 }
@@ -49,12 +49,12 @@ fn said(words: &[&str], output: &Output, code: i32) -> String {
     text(&output.stderr)
 }
 
-/// A folder for commands to run in.
-pub(crate) struct Folder(pub(crate) tempfile::TempDir);
+/// A temporary folder in which commands run.
+pub(crate) struct TestFolder(pub(crate) tempfile::TempDir);
 
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
+impl TestFolder {
+    pub(crate) fn new() -> TestFolder {
+        TestFolder(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -65,12 +65,12 @@ impl Folder {
         todana().args(words).current_dir(self.0.path()).output().unwrap()
     }
 
-    /// Runs a command that must end with this exit code. Returns its output.
+    /// Runs a command that must end with this exit code. Returns its standard output.
     pub(crate) fn expect(&self, words: &[&str], code: i32) -> String {
         printed(words, &self.run(words), code)
     }
 
-    /// Runs a command that must end with this exit code. Returns its error.
+    /// Runs a command that must end with this exit code. Returns its standard error.
     pub(crate) fn complaint(&self, words: &[&str], code: i32) -> String {
         said(words, &self.run(words), code)
     }
@@ -89,38 +89,38 @@ impl Folder {
     }
 }
 
-/// Stops a server, which must succeed.
-pub(crate) fn stop(mut server: Server) {
+/// Stops a server. Its exit code must be 0.
+pub(crate) fn stop(mut server: RunningServer) {
     server.signal("TERM");
     assert!(server.child.wait().unwrap().success());
 }
 
 /// A server process on a port that the system chose.
-pub(crate) struct Server {
+pub(crate) struct RunningServer {
     pub(crate) child: Child,
     pub(crate) stdout: BufReader<ChildStdout>,
     pub(crate) banner: Vec<String>,
     pub(crate) address: String,
 }
 
-impl Server {
-    pub(crate) fn start(options: &[&str]) -> Server {
-        Server::start_as(todana(), options)
+impl RunningServer {
+    pub(crate) fn start(options: &[&str]) -> RunningServer {
+        RunningServer::start_as(todana(), options)
     }
 
     /// Starts a server from another executable.
-    pub(crate) fn start_as(command: Command, options: &[&str]) -> Server {
-        Server::start_logging(command, options, Stdio::null())
+    pub(crate) fn start_as(command: Command, options: &[&str]) -> RunningServer {
+        RunningServer::start_logging(command, options, Stdio::null())
     }
 
     /// Starts a server with its log at `log`.
-    pub(crate) fn start_logging(mut command: Command, options: &[&str], log: Stdio) -> Server {
+    pub(crate) fn start_logging(mut command: Command, options: &[&str], log: Stdio) -> RunningServer {
         command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let banner = banner(&mut stdout);
         let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
-        Server { child, stdout, banner, address }
+        RunningServer { child, stdout, banner, address }
     }
 
     pub(crate) fn run(&self, words: &[&str]) -> Output {
@@ -138,24 +138,24 @@ impl Server {
     pub(crate) fn talk(&self) -> BufReader<TcpStream> {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
         BufReader::new(stream)
     }
 
-    /// Returns the anonymous memory of the process in MiB. The program's code does not count, as
-    /// for `-m`: an unoptimised build has several times as much.
+    /// Returns the anonymous memory of the process in MiB. As for `-m`, the program's code does not
+    /// count, because an unoptimised build has several times as much.
     pub(crate) fn anonymous_mib(&self) -> u64 {
         self.status_kib("RssAnon") >> 10
     }
 
-    /// Returns the maximum of the process's anonymous memory, in MiB. Linux records only the peak
-    /// of all resident memory, so the files that are mapped now are subtracted from it.
+    /// Returns the highest anonymous memory of the process so far, in MiB. Linux records only the
+    /// peak of all resident memory, so the files that are mapped now are subtracted from it.
     pub(crate) fn anonymous_peak_mib(&self) -> u64 {
         self.status_kib("VmHWM").saturating_sub(self.status_kib("RssFile")) >> 10
     }
 
-    /// Returns a line of the process's status.
+    /// Returns a value of the process's status file, in KiB.
     fn status_kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
@@ -169,11 +169,11 @@ impl Server {
 }
 
 /// A client for raw requests of the text protocol.
-pub(crate) struct Client(pub(crate) BufReader<TcpStream>);
+pub(crate) struct TextClient(pub(crate) BufReader<TcpStream>);
 
-impl Client {
-    pub(crate) fn connect(server: &Server) -> Client {
-        Client(server.talk())
+impl TextClient {
+    pub(crate) fn connect(server: &RunningServer) -> TextClient {
+        TextClient(server.talk())
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
@@ -212,7 +212,7 @@ impl Client {
     }
 }
 
-/// Waits until a condition holds, or fails after a long time.
+/// Waits until a condition holds. Fails after a long time.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..6_000 {
         if holds() {
@@ -223,7 +223,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-impl Drop for Server {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -240,13 +240,13 @@ pub(crate) fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
     (0..3).map(line).collect()
 }
 
-/// A file system in memory of limited size.
+/// A file system in memory with a limited size.
 pub(crate) struct SmallDisk {
     folder: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// Mounts one. Returns `None` if that is not allowed.
+    /// Mounts such a file system. Returns `None` if that is not allowed.
     pub(crate) fn mount(options: &str) -> Option<SmallDisk> {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().to_str().unwrap();
@@ -257,7 +257,7 @@ impl SmallDisk {
         self.folder.path().join(name)
     }
 
-    /// Fills the file system with a file, and returns that.
+    /// Fills the file system with a file. Returns the path of this file.
     pub(crate) fn fill(&self) -> PathBuf {
         let path = self.path("ballast");
         let mut file = std::fs::File::options().append(true).create(true).open(&path).unwrap();

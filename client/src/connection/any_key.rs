@@ -1,5 +1,5 @@
-//! Records with keys of any bytes. A key is sent unchanged if a text line can carry it, and
-//! otherwise in base64 by a meta command.
+//! Reads and writes records whose keys have any bytes. A key is sent as it is if a text line can
+//! carry it, otherwise in base64 by a meta command.
 
 use super::{Connection, unexpected};
 use crate::Error;
@@ -9,7 +9,7 @@ use todana_protocol::memcached::client::{
     ClientResponse, InvalidRequest, KEY_LEN_MAX, MetaField, MetaRequest,
 };
 
-/// A record, borrowed from the bytes that the server sent.
+/// A record that was found. It borrows from the bytes that the server sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRecord<'a> {
     /// The value.
@@ -26,14 +26,16 @@ pub fn needs_base64(key: &[u8]) -> bool {
 }
 
 impl Connection {
-    /// Reads records with keys of any bytes and passes each to `see` as it arrives, with the index
-    /// of its key, so that only one value is held at a time. `see` receives [`Error::Invalid`] for
-    /// a key that no request can carry (one that needs base64 and is longer than 186 bytes) and
-    /// [`Error::Refused`] if the server does not accept base64. It is not called for missing
-    /// records.
+    /// Reads records whose keys have any bytes. Passes each record to `see` as it arrives, with the
+    /// index of its key, so that only one value is in memory at a time. `see` is not called for
+    /// missing records.
     ///
-    /// Works with any server. A server with meta commands counts these reads as access, which
-    /// extends sliding expiries; [`Connection::peek_any`] avoids that.
+    /// `see` receives [`Error::Invalid`] for a key that no request can carry: one that needs base64
+    /// and is longer than 186 bytes. It receives [`Error::Refused`] if the server does not accept
+    /// base64.
+    ///
+    /// Works with any server. A server with meta commands counts these reads as accesses, which
+    /// extends sliding expiries. [`Connection::peek_any`] avoids that.
     pub fn read_any(
         &mut self,
         keys: &[&[u8]],
@@ -44,8 +46,9 @@ impl Connection {
         self.peek(keys, &in_base64, &mut see)
     }
 
-    /// Reads like [`Connection::read_any`], but only by meta commands that do not count as access:
-    /// sliding expiries and eviction order stay unchanged. Check [`Connection::takes_meta`] first.
+    /// Reads like [`Connection::read_any`], but only by meta commands that do not count as
+    /// accesses, so that sliding expiries and the order of evictions stay unchanged. Call
+    /// [`Connection::takes_meta`] first.
     pub fn peek_any(
         &mut self,
         keys: &[&[u8]],
@@ -133,14 +136,14 @@ impl Connection {
                 outcome => outcome?,
             }
         }
-        won.into_iter().try_for_each(|at| self.hand_back(keys[at]))
+        won.into_iter().try_for_each(|at| self.mark_stale_again(keys[at]))
     }
 
     /// Marks a stale record as stale again. The server asks only the first reader of a stale record
-    /// to recompute it. This reader will not do that, so the record is marked again for the next
-    /// reader. If another client has recomputed it meanwhile, the next reader recomputes it once
-    /// more than necessary.
-    fn hand_back(&mut self, key: &[u8]) -> Result<(), Error> {
+    /// to recompute it. This reader will not do so, and the new mark makes the server ask the next
+    /// reader. If another client has recomputed the record meanwhile, the next reader recomputes it
+    /// needlessly.
+    fn mark_stale_again(&mut self, key: &[u8]) -> Result<(), Error> {
         let Ok(request) = MetaRequest::delete(&mut self.output, key) else { return Ok(()) };
         request.mark_stale().end()?;
         self.flush()?;
@@ -150,8 +153,8 @@ impl Connection {
         })
     }
 
-    /// Buffers a `set` of a key of any bytes. Outcomes are read in order by `read_outcome`. Check
-    /// [`Connection::takes_meta`] before the first key for which [`needs_base64`] is true.
+    /// Buffers a `set` of a key of any bytes. `read_outcome` returns the outcomes in order. Call
+    /// [`Connection::takes_meta`] before the first key for which [`needs_base64`] returns true.
     pub fn write_any(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i32) -> Result<(), Error> {
         if needs_base64(key) {
             return Ok(MetaRequest::set(&mut self.output, key, value)?.flags(flags).ttl(exptime).end()?);
@@ -165,14 +168,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Buffers a `set` like [`Connection::write_any`], of a record that expires `span_s` seconds
-    /// after its last access. memcached does not support that and refuses it.
+    /// Buffers a `set` like [`Connection::write_any`], for a record that expires `span_s` seconds
+    /// after its last access. memcached refuses such a request.
     pub fn write_sliding(&mut self, key: &[u8], value: &[u8], flags: u32, span_s: u32) -> Result<(), Error> {
         Ok(MetaRequest::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
     }
 
-    /// Adds to a number or subtracts from it; creates it as `initial` if it is missing. Needs meta
-    /// commands.
+    /// Adds to a number or subtracts from it. A missing number is created as `initial`. Needs a
+    /// server with meta commands.
     pub fn count_or_create(&mut self, key: &[u8], delta: u64, up: bool, initial: u64) -> Result<u64, Error> {
         let direction = if up { ArithmeticDirection::Increment } else { ArithmeticDirection::Decrement };
         MetaRequest::arithmetic(&mut self.output, key)?
@@ -192,9 +195,9 @@ impl Connection {
         })
     }
 
-    /// Returns true if the server accepts meta commands, and so keys in base64. A server that does
-    /// not, such as memcached before 1.6, would read the value of such a write as commands. Must
-    /// not be called while replies are outstanding.
+    /// Returns true if the server accepts meta commands, and therefore keys in base64. A server
+    /// without them, such as memcached before 1.6, would read the value of such a write as
+    /// commands. Must not be called while replies are outstanding.
     pub fn takes_meta(&mut self) -> Result<bool, Error> {
         MetaRequest::get(&mut self.output, b" ")?.without_access().end()?;
         self.flush()?;
@@ -209,10 +212,10 @@ impl Connection {
     }
 }
 
-/// Appends a read of flags and value that does not count as access.
+/// Appends a request that reads flags and value and does not count as an access.
 fn put_peek(out: &mut Vec<u8>, key: &[u8]) -> Result<(), InvalidRequest> {
     if !needs_base64(key) && MetaRequest::get(out, key).is_err() {
-        // The key has control characters but is too long for base64.
+        // The key contains control characters, but is too long for base64.
         check_len(key)?;
         out.extend_from_slice(&[b"mg ", key, b" f v u\r\n"].concat());
         return Ok(());

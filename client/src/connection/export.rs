@@ -1,4 +1,4 @@
-//! Exports: checkpoints, backups and update logs of a server's data on disk
+//! Requests checkpoints, backups and update logs of a server's data on disk
 //! (docs/protocol/exports.md).
 
 use super::{Connection, unexpected};
@@ -9,19 +9,19 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use todana_protocol::memcached::client::ClientResponse;
 
-/// Maximum bytes of a frame.
+/// The largest frame, in bytes.
 const FRAME_LEN_MAX: usize = 65_536;
 
 /// A checkpoint that a server has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedCheckpoint {
-    /// Position in the update log from which replay continues.
+    /// The position in the update log from which a replay continues.
     pub position: u64,
-    /// Number of records.
+    /// The number of records.
     pub records: u64,
-    /// Its length in bytes.
+    /// The length of the checkpoint in bytes.
     pub len: u64,
-    /// Duration of the checkpoint.
+    /// The time that the checkpoint took.
     pub took_ms: u64,
 }
 
@@ -41,9 +41,9 @@ pub enum LogFrom {
 pub struct LogHeader {
     /// The position of the first byte of data.
     pub position: u64,
-    /// ID of the database.
+    /// The ID of the database.
     pub database_id: [u8; 16],
-    /// ID of the server.
+    /// The ID of the server.
     pub server_id: u32,
 }
 
@@ -58,8 +58,8 @@ pub enum ExportFrame<'a> {
     End,
 }
 
-/// The words that select a database. There are none for the first database, so older servers
-/// understand the request.
+/// The words of a request that select a database. The first database needs no words, so that older
+/// servers understand the request.
 struct DatabaseSelector(u32);
 
 impl fmt::Display for DatabaseSelector {
@@ -84,8 +84,8 @@ impl Connection {
         self.simple(&format!("todana use {number}")).map(drop)
     }
 
-    /// Makes the server checkpoint the database with this number, and waits until the checkpoint is
-    /// on disk.
+    /// Asks the server for a checkpoint of the database with this number, and waits until the
+    /// checkpoint is on disk.
     pub fn checkpoint(&mut self, database: u32) -> Result<CompletedCheckpoint, Error> {
         self.line(&format!("todana checkpoint{}", DatabaseSelector(database)))?;
         let head = self.head(b"CHECKPOINT")?;
@@ -97,15 +97,16 @@ impl Connection {
         })
     }
 
-    /// Requests a backup of the database with this number, sent with at most `rate` bytes per
-    /// second. [`next_frame`](Self::next_frame) returns its frames.
+    /// Requests a backup of the database with this number. The server sends at most `rate` bytes
+    /// per second. [`next_frame`](Self::next_frame) returns the frames.
     pub fn begin_backup(&mut self, database: u32, rate: Option<NonZeroU64>) -> Result<(), Error> {
         let rate = rate.map(|rate| format!(" {rate}")).unwrap_or_default();
         self.line(&format!("todana backup{rate}{}", DatabaseSelector(database)))
     }
 
-    /// Requests the update log of the database with this number and, if `follows`, also future
-    /// changes. [`next_frame`](Self::next_frame) returns its bytes, which are not verified.
+    /// Requests the update log of the database with this number, and also future changes if
+    /// `follows`. [`next_frame`](Self::next_frame) returns the bytes of the log, which are not
+    /// verified.
     pub fn begin_log(&mut self, database: u32, from: LogFrom, follows: bool) -> Result<LogHeader, Error> {
         let follow = if follows { " follow" } else { "" };
         self.line(&format!("todana log {from}{follow}{}", DatabaseSelector(database)))?;
@@ -117,7 +118,7 @@ impl Connection {
     }
 
     /// Passes the next frame of an export to `see`. Refuses a frame of more than 65,536 bytes
-    /// before it is received.
+    /// before receiving it.
     pub fn next_frame<T>(&mut self, see: impl FnOnce(ExportFrame<'_>) -> T) -> Result<T, Error> {
         self.response_within(FRAME_LEN_MAX, |response| match response {
             ClientResponse::Data(bytes) => Ok(see(ExportFrame::Data(bytes))),

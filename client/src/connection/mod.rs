@@ -1,5 +1,5 @@
-//! A blocking connection that speaks the text dialect, and the meta dialect for keys that text
-//! cannot carry.
+//! Defines a blocking connection. It speaks the text dialect, and the meta dialect for keys that a
+//! text line cannot carry.
 
 mod any_key;
 mod export;
@@ -9,18 +9,18 @@ pub use export::{CompletedCheckpoint, ExportFrame, LogFrom, LogHeader};
 
 use crate::socket::ClientSocket;
 use crate::tls_error::{NO_TLS, UNTRUSTED};
-use crate::{Address, Error, Login, TextFetch, TextStore, Timeouts, Tls};
+use crate::{Address, Error, Login, SocketTimeouts, TextFetch, TextStore, Tls};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::client::{self, ClientResponse};
 
-/// Maximum bytes of a received value: the most that a server can hold.
+/// The longest value that is received, in bytes. No server can store a longer value.
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// Maximum number of statistics in a reply, far above that of any server.
+/// The largest number of statistics in a reply, far above that of any server.
 const STATISTICS_MAX: usize = 1 << 20;
 const READ: usize = 64 << 10;
-/// First bytes of the alert that a TLS server sends to a client that does not speak TLS.
+/// The first bytes of the alert that a TLS server sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A record that was read.
@@ -39,11 +39,11 @@ pub struct FetchedRecord {
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// The write was done.
+    /// The server carried out the write.
     Done,
     /// The condition of add, replace, append or prepend was false.
     NotStored,
-    /// The version differs.
+    /// The version of the record differs.
     Exists,
     /// The record does not exist.
     NotFound,
@@ -68,29 +68,33 @@ pub struct Connection {
     at: usize,
     /// The server's address, for messages.
     name: String,
-    /// The address to suggest if the server turns out to speak TLS; `None` once it has replied in
-    /// plain text.
+    /// The address to suggest if the server turns out to speak TLS. `None` after the server has
+    /// replied in plain text.
     may_be_tls: Option<String>,
-    /// True if replies can no longer be matched with requests.
+    /// True if the connection has lost track of which reply belongs to which request.
     is_lost: bool,
-    /// Requests fail while they wait for a reply once this is true.
+    /// If this becomes true, requests that wait for a reply fail.
     gives_up: Option<Arc<AtomicBool>>,
 }
 
 impl Connection {
     /// Connects with the default timeouts.
     pub fn open(address: &Address) -> Result<Connection, Error> {
-        Connection::open_within(address, Timeouts::default())
+        Connection::open_within(address, SocketTimeouts::default())
     }
 
     /// Connects with these timeouts.
-    pub fn open_within(address: &Address, timeouts: Timeouts) -> Result<Connection, Error> {
+    pub fn open_within(address: &Address, timeouts: SocketTimeouts) -> Result<Connection, Error> {
         Connection::open_with(address, timeouts, None)
     }
 
-    /// Connects. A TLS address uses `tls`, or the certificate authorities of the system if that is
-    /// `None`.
-    pub fn open_with(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> Result<Connection, Error> {
+    /// Connects. For a TLS address, uses the configuration `tls`, or the certificate authorities of
+    /// the system if `tls` is `None`.
+    pub fn open_with(
+        address: &Address,
+        timeouts: SocketTimeouts,
+        tls: Option<&Tls>,
+    ) -> Result<Connection, Error> {
         let socket =
             ClientSocket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
         let may_be_tls = matches!(address, Address::Tcp(..)).then(|| format!("todanas://{address}"));
@@ -100,22 +104,22 @@ impl Connection {
     }
 
     /// Logs in if the server requires it. Must be called before any request. Fails with `Refused`
-    /// if user or password are wrong.
+    /// if the user or the password is wrong.
     pub fn log_in(&mut self, login: &Login) -> Result<(), Error> {
-        self.talk(|connection| login.say(&mut connection.socket))?;
+        self.exchange(|connection| login.log_in(&mut connection.socket))?;
         self.may_be_tls = None;
         Ok(())
     }
 
-    /// Runs an exchange with the server. A failure between a request and the end of its reply
-    /// leaves bytes that the next request would take for its own reply, so it makes the connection
-    /// unusable.
-    fn talk<T>(&mut self, talk: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+    /// Runs an exchange with the server. If it fails between a request and the end of its reply,
+    /// the next request would take the rest of that reply for its own reply. The connection then
+    /// becomes unusable.
+    fn exchange<T>(&mut self, exchange: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.is_lost {
             let error = "an earlier request failed on this connection; open another one";
             return Err(io::Error::new(io::ErrorKind::NotConnected, error).into());
         }
-        let outcome = talk(self);
+        let outcome = exchange(self);
         self.is_lost = !matches!(outcome, Ok(_) | Err(Error::Refused(_) | Error::Invalid(_)));
         outcome.map_err(|error| match error {
             Error::Io(error)
@@ -127,10 +131,10 @@ impl Connection {
         })
     }
 
-    /// Sends the buffered requests. The server stops reading if its replies are not read, so do not
-    /// buffer megabytes ahead of them.
+    /// Sends the buffered requests. The server stops reading while its replies are not read, so a
+    /// caller must not buffer megabytes of requests before reading replies.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.talk(|connection| {
+        self.exchange(|connection| {
             connection.socket.write_all(&connection.output)?;
             connection.output.clear();
             Ok(())
@@ -142,14 +146,14 @@ impl Connection {
         self.response_within(VALUE_LEN_MAX, see)
     }
 
-    /// Waits for the next reply like `response`. Treats a value longer than the limit as malformed,
-    /// before memory is allocated for it.
+    /// Waits for the next reply like `response`. A value longer than `value_len_max` counts as
+    /// malformed, before memory is allocated for it.
     fn response_within<T>(
         &mut self,
         value_len_max: usize,
         see: impl FnOnce(ClientResponse<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.talk(|connection| {
+        self.exchange(|connection| {
             loop {
                 let unread = &connection.input[connection.at..];
                 let is_tls = connection.may_be_tls.is_some() && unread.starts_with(&TLS_ALERT);
@@ -193,7 +197,7 @@ impl Connection {
         })
     }
 
-    /// Appends received bytes to the first `held` bytes of the input.
+    /// Receives bytes and appends them to the first `held` bytes of the input.
     fn receive(&mut self, held: usize) -> io::Result<usize> {
         loop {
             if self.gives_up.as_ref().is_some_and(|gives_up| gives_up.load(Ordering::Relaxed)) {
@@ -206,8 +210,8 @@ impl Connection {
         }
     }
 
-    /// Makes requests fail once `gives_up` is true. It is checked after every signal and after
-    /// every receive.
+    /// Makes requests fail when `gives_up` becomes true. The flag is checked after every signal and
+    /// after every receive.
     pub fn give_up_when(&mut self, gives_up: Arc<AtomicBool>) {
         self.gives_up = Some(gives_up);
     }
@@ -241,21 +245,21 @@ impl Connection {
         self.outcome()
     }
 
-    /// Reads records, with their versions if requested. Returns them in the order of the keys,
-    /// without the missing ones.
+    /// Reads records, with their versions if `versions`. Returns the existing records in the order
+    /// of the keys.
     pub fn get(&mut self, keys: &[&[u8]], versions: bool) -> Result<Vec<FetchedRecord>, Error> {
         self.fetch(TextFetch { versions, touch: None }, keys)
     }
 
-    /// Reads records and optionally gives them a new expiry. Returns them in the order of the keys,
-    /// without the missing ones.
+    /// Reads records, and gives them a new expiry if `fetch` has one. Returns the existing records
+    /// in the order of the keys.
     pub fn fetch(&mut self, fetch: TextFetch, keys: &[&[u8]]) -> Result<Vec<FetchedRecord>, Error> {
         client::put_get(&mut self.output, fetch, keys)?;
         self.flush()?;
         let (mut items, mut asked) = (Vec::new(), keys.iter());
         loop {
             let item = self.response(|response| match response {
-                // A reply to another request must not be taken for one to this request.
+                // A reply to another request must not pass for a reply to this request.
                 ClientResponse::Value { key, flags, version, value } if asked.any(|asked| *asked == key) => {
                     Ok(Some(FetchedRecord { key: key.to_vec(), value: value.to_vec(), flags, version }))
                 }
@@ -276,7 +280,7 @@ impl Connection {
         self.read_outcome()
     }
 
-    /// Buffers a storage request. Outcomes are read in order by `read_outcome`.
+    /// Buffers a storage request. `read_outcome` returns the outcomes in order.
     pub fn write_store(&mut self, store: &TextStore<'_>) -> Result<(), Error> {
         Ok(client::put_store(&mut self.output, store, false)?)
     }
@@ -286,7 +290,7 @@ impl Connection {
         self.output.len()
     }
 
-    /// Reads the outcome of the oldest buffered request that has none yet.
+    /// Reads the outcome of the oldest buffered request whose outcome has not been read.
     pub fn read_outcome(&mut self) -> Result<WriteOutcome, Error> {
         self.outcome()
     }
@@ -313,7 +317,8 @@ impl Connection {
         })
     }
 
-    /// Returns the statistics of a group (empty: the general ones) in the server's order.
+    /// Returns the statistics of a group in the server's order. The empty name means the general
+    /// statistics.
     pub fn stats(&mut self, group: &str) -> Result<Vec<(String, String)>, Error> {
         self.line(format!("stats {group}").trim_end_matches(' '))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -342,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// Returns one of the general statistics, or `None` if the server lacks it.
+    /// Returns one of the general statistics, or `None` if the server does not have it.
     pub fn statistic(&mut self, name: &str) -> Result<Option<String>, Error> {
         let found = self.stats("")?.into_iter().find(|(known, _)| known == name);
         Ok(found.map(|(_, value)| value))
@@ -392,7 +397,7 @@ pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
         (Address::Tls(..), _) if text == UNTRUSTED => {
             "; --tls-ca FILE names its authority, or its own certificate".into()
         }
-        // The server's reply was not TLS, or it sent none.
+        // The server sent no reply, or a reply that is not TLS.
         (Address::Tls(host, port), kind)
             if text == NO_TLS
                 || matches!(

@@ -1,4 +1,4 @@
-//! The memory budget shared by all shards of an engine: the limit, and the amount in use.
+//! Defines the memory budget that all shards of an engine share: the limit, and the amount in use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
@@ -6,14 +6,15 @@ use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
 /// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryNeed {
-    /// For new data: only within the limit.
+    /// Memory for new data. It is granted only within the limit.
     Growth,
-    /// To shrink, move or remove something: always allowed, so that a removal never fails for lack
-    /// of memory. Compaction regains the excess.
+    /// Memory to shrink, move or remove something. It is always granted, so that a removal never
+    /// fails for lack of memory. Compaction frees the excess later.
     Upkeep,
 }
 
-/// Memory committed against a limit. Concurrent commits may exceed the limit by their own amounts.
+/// The memory that is committed against a limit. Concurrent commits may exceed the limit by their
+/// own amounts.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     limit: AtomicU64,
@@ -21,13 +22,14 @@ pub(crate) struct MemoryBudget {
     /// The committed bytes of values that are still being received.
     unfinished: AtomicU64,
     refuse: AtomicBool,
-    /// Memory has been scarce since the limit was set, so records may be evicted.
+    /// True if memory has been scarce since the limit was set, so that records may be evicted.
     notes_uses: AtomicBool,
-    /// Unix seconds.
+    /// The current time in Unix seconds.
     now: AtomicU64,
-    /// The bits of a key's hash that are zero if its record is in the sample for statistics.
+    /// The bits of a key's hash that must be zero if its record is in the sample for statistics.
     sample_mask: AtomicU32,
-    /// The bits of a key's hash that are zero if its reads are noted: none while memory is scarce.
+    /// The bits of a key's hash that must be zero if its reads are noted. While memory is scarce,
+    /// the mask has no bits, so all reads are noted.
     attention_mask: AtomicU32,
 }
 
@@ -53,13 +55,13 @@ impl MemoryBudget {
         if limit.bytes.is_none() || self.refuses() {
             self.notes_uses.store(false, Ordering::Relaxed);
         }
-        // A concurrent thinning of the sample may have stored an old mask. `set_limit` is called
+        // A concurrent reduction of the sample may have stored an old mask. `set_limit` is called
         // regularly and corrects it.
         self.update_attention_mask();
     }
 
-    /// Returns true if reads of this key are noted: records may be evicted, or the key is in the
-    /// sample.
+    /// Returns true if reads of this key are noted, because records may be evicted or because the
+    /// key is in the sample.
     #[inline]
     pub(crate) fn may_note_use(&self, hash: u64) -> bool {
         hash as u32 & self.attention_mask.load(Ordering::Relaxed) == 0
@@ -70,8 +72,8 @@ impl MemoryBudget {
         self.sample_mask.load(Ordering::Relaxed)
     }
 
-    /// Halves the sample unless another thread has changed the mask `from`. Returns the current
-    /// mask.
+    /// Halves the sample, unless another thread has changed the mask since this thread read it as
+    /// `from`. Returns the current mask.
     pub(crate) fn thin_sample(&self, from: u32) -> u32 {
         let thinner = crate::mem_hash::thinner(from);
         let _ = self.sample_mask.compare_exchange(from, thinner, Ordering::Relaxed, Ordering::Relaxed);
@@ -130,7 +132,7 @@ impl MemoryBudget {
         UnixSeconds(self.now.load(Ordering::Relaxed))
     }
 
-    /// Commits `bytes`, within the limit or not, according to their purpose.
+    /// Commits `bytes`. For [`MemoryNeed::Growth`], fails if they do not fit within the limit.
     #[inline]
     pub(crate) fn commit_for(&self, need: MemoryNeed, bytes: usize) -> bool {
         match need {
@@ -157,25 +159,25 @@ impl MemoryBudget {
         self.committed.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum size of one record. The rest of the limit is for the index; it is small
-    /// enough that a record of half the limit of a process still fits.
+    /// Returns the maximum size of one record. The remainder of the limit is for the index. It is
+    /// small enough that a record of half the limit of a process still fits.
     pub(crate) fn record_max(&self) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         limit - (limit / 8).min(256 << 10)
     }
 
-    /// Returns true if an unfinished value of `len` bytes, of which `own` are committed, may commit
-    /// `more`. All unfinished values together may use half of the limit, and short ones an
-    /// additional eighth. A single one may use as much as a record may, if the others use at most a
-    /// quarter. Stalled values therefore leave half of the memory to stored records; the largest
-    /// value can still be received, and short values can be received beside stalled long ones.
-    /// Other records are evicted for unfinished values, as they would be if the values had arrived
-    /// completely.
+    /// Returns true if an unfinished value may commit `more` bytes. An unfinished value is one that
+    /// is still being received; `len` is its announced length, and `own` is the number of bytes
+    /// that it has committed. All unfinished values together may use half of the limit, and short
+    /// ones an additional eighth. A single value may use as much as a record may, if the others use
+    /// at most a quarter. Stalled values therefore leave half of the memory to stored records, the
+    /// largest value can still be received, and short values can be received beside stalled long
+    /// ones. Other records are evicted for unfinished values, as they would be for complete ones.
     ///
     /// Only received bytes count, because announcing a length costs the sender nothing. If there
-    /// are too many values, some are refused halfway, and their memory lets the others continue.
-    /// Values count as short by their announced length: a long value that has just begun would
-    /// otherwise use the space of short ones and still be refused later.
+    /// are too many values, some are refused halfway, and their memory lets the others continue. A
+    /// value counts as short by its announced length. Otherwise a long value that has just begun
+    /// would use the space of short ones and still be refused later.
     pub(crate) fn may_receive(&self, len: u64, own: u64, more: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let (half, is_short) = (limit / 2, len <= limit / 64);
@@ -188,7 +190,7 @@ impl MemoryBudget {
 
     /// Notes that the committed bytes of unfinished values have changed from `before` to `now`.
     pub(crate) fn received(&self, before: usize, now: usize) {
-        // Wraps around if the amount shrinks.
+        // The addition wraps around if the amount has decreased.
         self.unfinished.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
     }
 
@@ -198,7 +200,8 @@ impl MemoryBudget {
         self.committed().saturating_add(bytes) <= self.limit.load(Ordering::Relaxed)
     }
 
-    /// Returns true within the last 64th of the limit, where new records replace others.
+    /// Returns true if memory is scarce: if less than the last 64th of the limit is free. New
+    /// records then replace others.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A heap for blocks that are too large for pages: two-level segregated fit (Masmano et al., 2004)
-//! within chunks of 1 MiB.
+//! Implements a heap for blocks that are too large for pages. It uses two-level segregated fit
+//! (Masmano et al., 2004) within chunks of 1 MiB.
 //!
 //! ```text
 //! block = size and state (u32) | size of the block before it in the chunk (u32) | payload
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Sizes are multiples of 16 and include the 8 bytes of the header. Neighbouring free blocks are
-//! always merged, and the blocks cover every chunk without gaps. A chunk that is mostly free is
-//! evacuated into the others, a few blocks at a time, and returned to the system. Memory is counted
-//! by system page: a page counts from the first block on it until it is discarded from inside a
-//! large free block.
+//! always merged, and the blocks cover every chunk without gaps. If a chunk is mostly free, its
+//! blocks are moved to other chunks, a few at a time, and the chunk is returned to the system.
+//! Memory is counted by system page. A page counts once a block lies on it, until it is inside a
+//! large free block and is discarded.
 
 use super::{BlockHandle, CHUNK_SIZE, ChunkTable, CompactionEffort, MemoryNeed, MoveCallback, NoRoom};
 use crate::raw::SYSTEM_PAGE;
@@ -18,7 +18,7 @@ use crate::raw::SYSTEM_PAGE;
 /// The kind of a block's contents, which determines how its reference is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
-    /// The records of a bucket, or a leaf.
+    /// A bucket with its records, or a leaf.
     Bucket,
     /// One record that is too long for a bucket or a leaf.
     Record,
@@ -45,7 +45,8 @@ pub(super) fn block_size(len: usize) -> usize {
     ((len + HEADER).next_multiple_of(GRANULE)).max(BLOCK_MIN)
 }
 
-/// Returns the list for free blocks of this size: by power of two, then by sixteenths of it.
+/// Returns the list for free blocks of this size. Lists are divided by power of two, and each power
+/// into sixteenths.
 #[inline]
 fn list_of(size: usize) -> usize {
     let power = size.ilog2() as usize;
@@ -53,7 +54,7 @@ fn list_of(size: usize) -> usize {
     ((power - 5) * SUBLISTS + sixteenth).min(LISTS - 1)
 }
 
-/// Returns the first list whose blocks are all at least this large.
+/// Returns the first list in which all blocks have at least this size.
 #[inline]
 fn list_for(size: usize) -> usize {
     let power = size.ilog2() as usize;
@@ -62,13 +63,13 @@ fn list_for(size: usize) -> usize {
 
 /// The state of a chunk of the heap.
 struct HeapChunk {
-    /// Bytes in used blocks, including headers.
+    /// The number of bytes in used blocks, including headers.
     used: usize,
     /// One bit for each system page that may hold memory.
     resident: [u64; PAGES / 64],
 }
 
-/// The chunk that is being evacuated, and the progress.
+/// The chunk that is being evacuated, and the offset that the evacuation has reached.
 #[derive(Clone, Copy)]
 struct EvacuatedChunk {
     chunk: usize,
@@ -77,19 +78,20 @@ struct EvacuatedChunk {
 
 /// All heap chunks of an arena.
 pub(super) struct BlockHeap {
-    /// By chunk number; `None` for chunks of pages and for unused numbers.
+    /// The states of the chunks, by chunk number; `None` for chunks of pages and for unused
+    /// numbers.
     tables: Vec<Option<HeapChunk>>,
     /// The first free block of each list.
     lists: Box<[u32; LISTS]>,
     /// One bit for each list that is not empty.
     occupied: [u64; LISTS.div_ceil(64)],
-    /// Bytes in used blocks.
+    /// The number of bytes in used blocks.
     used: usize,
     committed: usize,
     evacuated: Option<EvacuatedChunk>,
     chunk_count: usize,
-    /// The value of `used` when an evacuation last gained nothing. Until it changes, another
-    /// evacuation is useless.
+    /// The value of `used` when an evacuation last gained nothing. Another evacuation is useless
+    /// until the value changes.
     stuck_at: Option<usize>,
 }
 
@@ -111,8 +113,8 @@ impl BlockHeap {
         self.committed
     }
 
-    // Block headers. A `BlockHandle` in this module refers to a payload; a block is given by its
-    // chunk and the offset of its header.
+    // The functions below read and write block headers. A `BlockHandle` in this module refers to a
+    // payload; a block is given by its chunk and the offset of its header.
 
     fn word(chunks: &ChunkTable, chunk: usize, at: usize) -> u32 {
         let bytes = &chunks.chunk(chunk).bytes()[at..at + 4];
@@ -139,7 +141,8 @@ impl BlockHeap {
         self.evacuated.is_some_and(|evacuated| evacuated.chunk == chunk)
     }
 
-    // Free lists. Free blocks of the chunk that is being evacuated are in no list.
+    // The functions below manage the free lists. Free blocks of the chunk that is being evacuated
+    // are in no list.
 
     fn insert(&mut self, chunks: &mut ChunkTable, chunk: usize, at: usize, size: usize) {
         Self::set_block(chunks, chunk, at, size, FREE);
@@ -191,7 +194,8 @@ impl BlockHeap {
         let handle = BlockHandle(self.lists[list]);
         let (chunk, at) = (handle.chunk(), handle.offset() - HEADER);
         let (found, _) = Self::size_at(chunks, chunk, at);
-        // Only the last list may contain smaller blocks, because complete chunks are in it too.
+        // Only the last list may contain blocks that are too small, because blocks of a complete
+        // chunk are in it too.
         if found < size {
             return None;
         }
@@ -249,7 +253,8 @@ impl BlockHeap {
         let written = if split { size + BLOCK_MIN } else { found };
         if !self.commit(chunks, chunk, at, written, need) {
             self.insert(chunks, chunk, at, found);
-            // Complete pages count, and the block may begin and end within others.
+            // The number counts complete pages, because the block may begin and end within further
+            // ones.
             return Err(NoRoom { bytes: size.next_multiple_of(SYSTEM_PAGE) + 2 * SYSTEM_PAGE });
         }
         let size = if split { size } else { found };
@@ -285,15 +290,15 @@ impl BlockHeap {
                 size += before;
             }
         }
-        // The position of an evacuation must not lie inside a merged block.
+        // The offset of an evacuation must not lie inside a merged block.
         if let Some(evacuated) = &mut self.evacuated
             && evacuated.chunk == chunk
             && (at..at + size).contains(&evacuated.offset)
         {
             evacuated.offset = at;
         }
-        // Keep the only chunk, so that a single record that comes and goes does not map and unmap a
-        // chunk each time.
+        // The last remaining chunk is kept, so that a single record that is stored and removed
+        // repeatedly does not map and unmap a chunk each time.
         if empty && self.chunk_count > 1 {
             self.close_chunk(chunks, chunk);
             return;
@@ -302,7 +307,7 @@ impl BlockHeap {
         self.insert(chunks, chunk, at, size);
     }
 
-    /// Returns the system pages inside a free block to the system if there are many.
+    /// If there are many system pages inside a free block, returns them to the system.
     fn discard_inside(&mut self, chunks: &mut ChunkTable, chunk: usize, at: usize, size: usize) {
         let inside = (at + BLOCK_MIN).div_ceil(SYSTEM_PAGE)..(at + size) / SYSTEM_PAGE;
         if inside.len() < DISCARD_PAGES_MIN {
@@ -322,7 +327,7 @@ impl BlockHeap {
         self.committed -= count * SYSTEM_PAGE;
     }
 
-    /// Adds a chunk and returns it as one free block that is in no list.
+    /// Adds a chunk. Returns it as one free block that is in no list.
     fn open_chunk(&mut self, chunks: &mut ChunkTable) -> Result<(usize, usize, usize), NoRoom> {
         let chunk = chunks.add()?;
         if self.tables.len() <= chunk {
@@ -330,15 +335,16 @@ impl BlockHeap {
         }
         self.tables[chunk] = Some(HeapChunk { used: 0, resident: [0; PAGES / 64] });
         self.chunk_count += 1;
-        // Handle 0 means "none". The first payload of a heap has offset 8, so offset 0 is never
-        // used.
+        // Handle 0 means that there is no block. Offset 0 is never used, because the first payload
+        // of a heap has offset 8.
         self.commit(chunks, chunk, 0, SYSTEM_PAGE, MemoryNeed::Upkeep);
         Self::set_block(chunks, chunk, 0, CHUNK_SIZE, FREE);
         Self::set_word(chunks, chunk, 4, 0);
         Ok((chunk, 0, CHUNK_SIZE))
     }
 
-    /// Returns an unused chunk to the system. Its free blocks must be off their lists.
+    /// Returns an unused chunk to the system. Its free blocks must have been removed from their
+    /// lists.
     fn close_chunk(&mut self, chunks: &mut ChunkTable, chunk: usize) {
         let table = self.tables[chunk].take().expect("a heap chunk");
         let resident = table.resident.iter().map(|word| word.count_ones() as usize).sum::<usize>();
@@ -351,7 +357,7 @@ impl BlockHeap {
         }
     }
 
-    /// Returns true if much more memory is committed than used.
+    /// Returns true if much more memory is committed than is used.
     #[inline]
     pub(super) fn is_sparse(&self) -> bool {
         self.committed > self.used + self.used / 4 + CHUNK_SIZE && !self.is_stuck()
@@ -390,7 +396,7 @@ impl BlockHeap {
                 break;
             }
             if offset >= CHUNK_SIZE {
-                // Blocks that could not be moved stay. Free blocks return to the lists.
+                // Blocks that could not be moved stay. The free blocks are put back into the lists.
                 self.end_evacuation(chunks);
                 break;
             }
@@ -401,7 +407,7 @@ impl BlockHeap {
             }
             let kind = if state & RECORD != 0 { BlockKind::Record } else { BlockKind::Bucket };
             let from = BlockHandle::at(chunk, offset + HEADER);
-            // Move only into existing holes: a new chunk would gain nothing.
+            // Blocks are moved only into existing holes, because a new chunk would gain nothing.
             let Some((to_chunk, at, found)) = self.find(chunks, size) else {
                 self.end_evacuation(chunks);
                 break;
@@ -423,8 +429,8 @@ impl BlockHeap {
         step > 0
     }
 
-    /// Selects the chunk with the fewest used bytes for evacuation, if the others have space for
-    /// them.
+    /// Selects the chunk with the fewest used bytes for evacuation, if the other chunks have space
+    /// for them. Returns true if a chunk was selected.
     fn choose_evacuated(&mut self, chunks: &mut ChunkTable) -> bool {
         let mut heaps = 0;
         let mut least = None;

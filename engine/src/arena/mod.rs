@@ -1,4 +1,4 @@
-//! An arena of movable blocks, and the budget of its memory.
+//! Provides an arena of movable blocks, and the budget of its memory.
 //!
 //! ```text
 //! arena = chunks of 1 MiB = either pages of 8 KiB, each cut into blocks of one size (up to 1 KiB: `pages`)
@@ -33,7 +33,7 @@ use std::sync::Arc;
 pub(crate) struct BlockHandle(pub(crate) u32);
 
 impl BlockHandle {
-    /// No block.
+    /// The handle that refers to no block.
     pub(crate) const NONE: BlockHandle = BlockHandle(0);
 
     #[inline]
@@ -59,41 +59,43 @@ impl BlockHandle {
 
 const CHUNK_BITS: usize = 20;
 const CHUNK_SIZE: usize = 1 << CHUNK_BITS;
-/// 2^32 handles of 8 bytes: 32 GiB per arena.
+/// The maximum number of chunks. 2^32 handles of 8 bytes address 32 GiB per arena.
 const CHUNKS_MAX: usize = 1 << (32 - (CHUNK_BITS - 3));
 
-/// Called with each moved block: its bytes, its kind, its old and its new handle.
+/// A function that is called with each moved block: its bytes, its kind, its old and its new
+/// handle.
 pub(crate) type MoveCallback<'a> = &'a mut dyn FnMut(&[u8], BlockKind, BlockHandle, BlockHandle);
 
-/// How sparse a page or chunk must be to be evacuated. The less slack there is, the more bytes must
-/// be moved for each byte gained.
+/// The effort of compaction, which states how sparse a page or chunk must be to be evacuated. The
+/// less slack remains, the more bytes must be moved for each byte gained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompactionEffort {
-    /// Only very sparse pages, between two writes.
+    /// Evacuates only very sparse pages. This is the effort between two writes.
     Urgent,
-    /// Memory is scarce, so slack costs records.
+    /// Evacuates sparse pages more readily, because memory is scarce and slack costs records.
     Pressed,
-    /// Down to a few percent of slack, in the background.
+    /// Leaves a few percent of slack. This is the effort in the background.
     Thorough,
-    /// Down to the last page, while nothing else is happening.
+    /// Leaves hardly any slack. This is the effort while nothing else happens.
     Leisurely,
 }
 
-/// This number of bytes is not available: the budget is spent, or the system refuses memory.
+/// States that this number of bytes is not available, because the budget is spent or the system
+/// refuses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
     pub(crate) bytes: usize,
 }
 
-/// The chunks of an arena, both kinds.
+/// All chunks of an arena: chunks of pages and chunks of the heap.
 pub(crate) struct ChunkTable {
     chunks: Vec<Option<MemoryMapping>>,
     budget: Arc<MemoryBudget>,
 }
 
 impl ChunkTable {
-    /// Adds a chunk and returns its number. Its pages are not committed yet; the caller commits
-    /// those it writes to.
+    /// Adds a chunk and returns its number. The pages of the chunk are not committed yet; the
+    /// caller commits each page that it writes to.
     fn add(&mut self) -> Result<usize, NoRoom> {
         let number = self.chunks.iter().rposition(Option::is_none).unwrap_or(self.chunks.len());
         if number >= CHUNKS_MAX {
@@ -156,12 +158,12 @@ impl ChunkTable {
     }
 }
 
-/// An arena of movable blocks; see the module.
+/// An arena of movable blocks (see the module).
 pub(crate) struct Arena {
     chunks: ChunkTable,
     pages: PagedBlocks,
     heap: BlockHeap,
-    /// Bytes copied or written into blocks since the start.
+    /// The number of bytes that were copied or written into blocks since the start.
     moved: u64,
 }
 
@@ -175,7 +177,7 @@ impl Arena {
         }
     }
 
-    /// Returns the number of bytes moved since the start.
+    /// Returns the number of bytes that were copied or written into blocks since the start.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
     }
@@ -221,7 +223,8 @@ impl Arena {
         }
     }
 
-    /// Returns the size of a block for `len` bytes. A change fits in place if the size stays equal.
+    /// Returns the size of a block for `len` bytes. A change fits in place if this size stays
+    /// equal.
     #[inline]
     pub(crate) fn block_size(len: usize, kind: BlockKind) -> usize {
         if kind == BlockKind::Bucket && len <= pages::BLOCK_MAX {
@@ -238,9 +241,9 @@ impl Arena {
         self.moved += bytes.len() as u64;
     }
 
-    /// Replaces a range of a block of `len` bytes by `insert`, and moves the block if its size
-    /// changes. Returns its new handle; a block without bytes has none. `growth` is the purpose if
-    /// the block grows.
+    /// Replaces a range of a block of `len` bytes by `insert`. If the size of the block changes,
+    /// moves it. Returns the new handle of the block; a block without bytes has the handle `NONE`.
+    /// `growth` is the purpose of the memory if the block grows.
     pub(crate) fn splice(
         &mut self,
         handle: BlockHandle,
@@ -288,7 +291,7 @@ impl Arena {
     pub(crate) fn compact(&mut self, effort: CompactionEffort, moved_block: MoveCallback<'_>) -> bool {
         let moved_before = self.moved;
         let pages = self.pages.compact(&mut self.chunks, effort, &mut self.moved, moved_block);
-        // Bounded work: a heap step may move 64 KiB by itself.
+        // The work of one step is bounded, and a step of the heap may move 64 KiB by itself.
         let heap = self.moved == moved_before
             && self.heap.compact(&mut self.chunks, effort, &mut self.moved, moved_block);
         pages || heap
@@ -300,14 +303,15 @@ impl Arena {
         self.chunks.effort()
     }
 
-    /// Returns true if some page or chunk is very sparse. Cheap enough to be called after every
-    /// write.
+    /// Returns true if some page or chunk is very sparse. The function is cheap enough to be called
+    /// after every write.
     #[inline]
     pub(crate) fn is_sparse(&self) -> bool {
         self.pages.is_sparse() || self.heap.is_sparse()
     }
 
-    /// Frees the spare pages. Returns true if there were any.
+    /// Frees the spare pages, which are empty but still hold memory. Returns true if there were
+    /// any.
     pub(crate) fn trim(&mut self) -> bool {
         self.pages.trim(&mut self.chunks)
     }
@@ -315,8 +319,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // Release the budget before the memory is unmapped, which takes time: no write should be
-        // refused because of memory that is being freed.
+        // The budget is released before the memory is unmapped, which takes time. No write should
+        // be refused because of memory that is being freed.
         self.chunks.budget.release(self.pages.committed() + self.heap.committed());
     }
 }

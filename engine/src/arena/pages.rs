@@ -1,20 +1,20 @@
-//! Pages of 8 KiB, each cut into blocks of one size.
+//! Implements pages of 8 KiB, each of which is cut into blocks of one size.
 //!
 //! ```text
 //! page = block | block | ...        free block = 0xF0 | .. | next free block of the page (u16 at offset 2)
 //! ```
 //!
 //! A used block never begins with 0xF0 (the END byte of a bucket; used buckets contain at least one
-//! record), so compaction distinguishes the two without a bitmap. For each size, pages with a free
-//! block are in eight lists by how full they are. A new block is one that was freed recently, whose
-//! cache lines are still loaded, or else one of the fullest page. The sparsest pages therefore
-//! become empty by themselves or are evacuated. The metadata of a page is stored outside of it, 16
-//! bytes each.
+//! record), so compaction distinguishes used from free blocks without a bitmap. For each size, the
+//! pages with a free block are in eight lists (bins) by how full they are. An allocation takes a
+//! block that was freed recently, whose cache lines are still loaded, or otherwise a block of the
+//! fullest page. The sparsest pages therefore become empty by themselves, or are evacuated. The
+//! metadata of a page is stored outside of the page and takes 16 bytes.
 
 use super::heap::BlockKind;
 use super::{BlockHandle, CHUNK_SIZE, ChunkTable, CompactionEffort, MemoryNeed, MoveCallback, NoRoom};
 
-/// The largest block.
+/// The maximum size of a block.
 pub(super) const BLOCK_MAX: usize = 1024;
 
 const PAGE_SIZE: usize = 8192;
@@ -25,12 +25,12 @@ const FREE_MARK: u8 = 0xF0;
 const NO_BLOCK: u16 = u16::MAX;
 const NO_PAGE: u32 = u32::MAX;
 const BINS: usize = 8;
-/// The number of pages remembered for their recently freed blocks (measured: 1 gives half of the
-/// gain, 8 no more than 4).
+/// The number of pages that are remembered because a block on them was freed recently (measured:
+/// remembering 1 gives half of the gain, 8 no more than 4).
 const RECENT: usize = 4;
 
-/// Sizes: 16, 24 ... 256 in steps of 8; then those with which 31 to 8 blocks fill a page, so that
-/// little of it is wasted.
+/// The number of sizes of blocks: 16, 24 ... 256 in steps of 8; above that, the sizes of which 31
+/// to 8 blocks fill a page, so that little of the page is wasted.
 const CLASSES: usize = 31 + 24;
 
 const SIZES: [u16; CLASSES] = {
@@ -44,7 +44,7 @@ const SIZES: [u16; CLASSES] = {
     sizes
 };
 
-/// The class by length in units of 8 bytes, rounded up.
+/// The class of a length. The index is the length in units of 8 bytes, rounded up.
 const CLASS_OF: [u8; BLOCK_MAX / 8 + 1] = {
     let mut classes = [0; BLOCK_MAX / 8 + 1];
     let (mut eighths, mut class) = (0, 0);
@@ -89,10 +89,11 @@ pub(super) fn block_size(len: usize) -> usize {
 struct ArenaPage {
     prev: u32,
     next: u32,
-    /// The first free block among those used before.
+    /// The first free block among the blocks that were used before.
     free: u16,
     used: u16,
-    /// Blocks from this one on have never been used since the page got its class.
+    /// The index of the first block that has never been used since the page got its class. The
+    /// blocks after it have never been used either.
     fresh: u16,
     class: u8,
     bin: u8,
@@ -124,8 +125,8 @@ impl BlockClass {
         self.recent[0] = page;
     }
 
-    /// Removes a page that leaves the class or is being evacuated, so that it supplies no more
-    /// blocks.
+    /// Removes a page from the remembered ones, because it leaves the class or is being evacuated
+    /// and must supply no more blocks.
     fn remove_recent(&mut self, page: u32) {
         self.recent.iter_mut().filter(|recent| **recent == page).for_each(|recent| *recent = NO_PAGE);
     }
@@ -134,8 +135,8 @@ impl BlockClass {
         self.pages as usize * usize::from(CAPACITY[class]) - self.used as usize
     }
 
-    /// Returns true if an evacuation is worthwhile. The other pages must have more free blocks than
-    /// one page holds.
+    /// Returns true if an evacuation is worthwhile. It is only if the other pages have more free
+    /// blocks than one page holds.
     fn is_sparse(&self, class: usize, effort: CompactionEffort) -> bool {
         let capacity = usize::from(CAPACITY[class]);
         let (spare_pages, share) = match effort {
@@ -150,17 +151,17 @@ impl BlockClass {
 
 /// All pages of an arena.
 pub(super) struct PagedBlocks {
-    /// By chunk number; empty for chunks of the heap.
+    /// The pages of each chunk, by chunk number; empty for chunks of the heap.
     tables: Vec<Vec<ArenaPage>>,
     classes: [BlockClass; CLASSES],
-    /// Empty pages that still hold memory, newest last.
+    /// Empty pages that still hold memory, the newest last.
     reserve: Vec<u32>,
     /// Empty pages whose memory was returned.
     discarded: Vec<u32>,
     /// The chunk that is being cut into pages, and the number of pages it has supplied.
     cutting: Option<(usize, usize)>,
     committed: usize,
-    /// A class that the last change has left sparse, if any.
+    /// A class whose pages the last change has left sparse, if there is one.
     sparse: Option<u8>,
     /// The class at which the search for sparse classes continues.
     next_class: usize,
@@ -241,8 +242,8 @@ impl PagedBlocks {
     ) -> Result<BlockHandle, NoRoom> {
         let class = class_of(len);
         let recent = match chunks.effort() {
-            // Recently freed blocks may lie on any page; while memory is scarce, full pages are
-            // worth more.
+            // Recently freed blocks may lie on any page, but while memory is scarce it is better to
+            // fill pages.
             CompactionEffort::Pressed => None,
             _ => self.classes[class].take_recent().filter(|&page| self.page(page).free != NO_BLOCK),
         };
@@ -316,7 +317,7 @@ impl PagedBlocks {
         }
     }
 
-    /// Returns an empty page, linked into its class.
+    /// Returns an empty page that has been added to the lists of its class.
     fn open_page(&mut self, chunks: &mut ChunkTable, class: usize, need: MemoryNeed) -> Result<u32, NoRoom> {
         let number = match self.reserve.pop() {
             Some(number) => number,
@@ -354,7 +355,7 @@ impl PagedBlocks {
         Ok(number)
     }
 
-    /// Cuts a new page from a chunk.
+    /// Cuts a new page from a chunk and returns its number.
     fn cut_page(&mut self, chunks: &mut ChunkTable) -> Result<u32, NoRoom> {
         let (chunk, given) = match self.cutting {
             Some(cutting) => cutting,
@@ -363,8 +364,8 @@ impl PagedBlocks {
                 if self.tables.len() <= chunk {
                     self.tables.resize_with(chunk + 1, Vec::new);
                 }
-                // Handle 0 means "none", so the first page of chunk 0 stays unused (and costs no
-                // memory).
+                // Handle 0 means that there is no block, so the first page of chunk 0 stays unused
+                // and costs no memory.
                 (chunk, usize::from(chunk == 0))
             }
         };
@@ -379,7 +380,7 @@ impl PagedBlocks {
         Ok((chunk * PAGES_PER_CHUNK + given) as u32)
     }
 
-    /// Removes an empty, unlinked page from its class.
+    /// Removes an empty page from its class. The page must be in no list.
     fn close_page(&mut self, chunks: &mut ChunkTable, number: u32) {
         let class = usize::from(self.page(number).class);
         self.classes[class].remove_recent(number);
@@ -429,8 +430,9 @@ impl PagedBlocks {
         let Some(&number) = self.classes[class].bins.iter().find(|&&page| page != NO_PAGE) else {
             return false;
         };
-        // Unlink the page so that its blocks do not move to itself. The other pages have space:
-        // `is_sparse` requires more free blocks than one page has.
+        // The page is removed from its list, so that its blocks do not move to the page itself. The
+        // other pages have space, because `is_sparse` requires that they have more free blocks than
+        // one page holds.
         self.unlink(number);
         self.classes[class].remove_recent(number);
         let fresh = self.page(number).fresh;
@@ -445,7 +447,7 @@ impl PagedBlocks {
                 .expect("the class has free blocks on other pages");
             chunks.copy(from, 0, to, 0, size);
             *moved += size as u64;
-            // `alloc` has counted the block a second time.
+            // `alloc` has counted the moved block a second time.
             self.classes[class].used -= 1;
             moved_block(chunks.bytes(to), BlockKind::Bucket, from, to);
         }

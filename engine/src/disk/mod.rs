@@ -1,7 +1,7 @@
-//! The operations that an engine needs of a file system, as a trait, so that tests can use file
-//! systems that fail and crash.
+//! Defines the operations that an engine needs of a file system as a trait, so that tests can use
+//! file systems that fail and crash.
 //!
-//! The bytes of a file are certain to be on disk only after [`File::sync`], its name only after
+//! The bytes of a file are certain to be on disk only after [`File::sync`], and its name only after
 //! [`Disk::sync_directory`].
 
 mod patched;
@@ -24,12 +24,13 @@ pub trait Disk: Send + Sync {
         None
     }
 
-    /// Creates a file for reading and appending. Fails with `AlreadyExists` if there is one.
+    /// Creates a file for reading and appending. Fails with `AlreadyExists` if there is a file of
+    /// this name.
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         below(self)?.create(path)
     }
 
-    /// Opens a file for reading and, if `writable`, appending. Fails for anything but a regular
+    /// Opens a file for reading and, if `writable`, for appending. Fails for anything but a regular
     /// file, because opening a pipe could block.
     fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
         below(self)?.open(path, writable)
@@ -40,13 +41,13 @@ pub trait Disk: Send + Sync {
         below(self)?.list(directory)
     }
 
-    /// Creates a directory and its missing parents. Does nothing if it exists.
+    /// Creates a directory and its missing parents. Does nothing if the directory exists.
     fn make_directory(&self, directory: &Path) -> io::Result<()> {
         below(self)?.make_directory(directory)
     }
 
-    /// Renames a file or a directory atomically. Replaces a file, or an empty directory, of the new
-    /// name.
+    /// Renames a file or a directory atomically. If the new name exists and is a file or an empty
+    /// directory, it is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         below(self)?.rename(from, to)
     }
@@ -56,13 +57,13 @@ pub trait Disk: Send + Sync {
         below(self)?.remove(path)
     }
 
-    /// Removes an empty directory. A file system that cannot do this leaves it.
+    /// Removes an empty directory. A file system that cannot do this does nothing.
     fn remove_directory(&self, directory: &Path) -> io::Result<()> {
         below(self)?.remove_directory(directory)
     }
 
-    /// Returns true if this name is a symbolic link, whatever it points to; false if there is
-    /// nothing. File systems without links return false.
+    /// Returns true if this name is a symbolic link, even if the link leads nowhere. Returns false
+    /// if there is nothing of this name. File systems without links return false.
     fn is_link(&self, path: &Path) -> io::Result<bool> {
         self.below().map_or(Ok(false), |below| below.is_link(path))
     }
@@ -72,21 +73,23 @@ pub trait Disk: Send + Sync {
         below(self)?.sync_directory(directory)
     }
 
-    /// Locks a file for this process; creates the file if it is missing. Fails with `WouldBlock` if
-    /// another process has it. The locked file is the one that has this name at that time. The lock
-    /// ends when it is dropped, or with the process. A file named `lock` guards its directory.
+    /// Locks a file for this process. Creates the file if it is missing. Fails with `WouldBlock` if
+    /// another process has locked it. If the name refers to another file by then, the attempt is
+    /// repeated with that file. The lock ends when the returned value is dropped, or with the
+    /// process. A file named `lock` guards its directory.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         below(self)?.lock(path)
     }
 
-    /// Locks a file together with other callers of this method, which excludes callers of
+    /// Locks a file for sharing with other callers of this method. The lock excludes callers of
     /// [`lock`](Disk::lock). Changes nothing on disk: if the file is missing, its directory is
     /// locked. A file system without shared locks locks the file exclusively.
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         self.below().map_or_else(|| self.lock(path), |below| below.lock_shared(path))
     }
 
-    /// Returns true if no operation changes the disk. Databases on it are opened for reading.
+    /// Returns true if no operation changes the disk. Databases on such a disk are opened for
+    /// reading.
     fn is_read_only(&self) -> bool {
         self.below().is_some_and(Disk::is_read_only)
     }
@@ -96,21 +99,21 @@ fn below<D: Disk + ?Sized>(disk: &D) -> io::Result<&dyn Disk> {
     disk.below().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Describes a database whose lock file, at `lock`, could not be locked.
+/// Returns an error message for a database whose lock file, at `lock`, could not be locked.
 pub fn busy(disk: &dyn Disk, directory: &Path, lock: &Path) -> String {
     let directory = directory.display();
     if disk.is_read_only() {
         return format!(
-            "{directory} is open for writing, in another process or in this one: close it there, or read it through \
+            "{directory}: is open for writing, in another process or in this one; close it there, or read it through \
              the server that has it"
         );
     }
-    // A shared lock is possible only if the holder is a reader itself.
+    // A shared lock is possible only if the current holder of the lock is a reader.
     match disk.lock_shared(lock) {
         Ok(_) => {
-            format!("{directory} is open for reading, in another process or in this one: close it there")
+            format!("{directory}: is open for reading, in another process or in this one; close it there")
         }
-        Err(_) => format!("{directory} is open in another process, or once more in this one"),
+        Err(_) => format!("{directory}: is open in another process, or more than once in this one"),
     }
 }
 
@@ -124,25 +127,26 @@ pub trait File: Send + Sync {
         Ok(self.len()? == 0)
     }
 
-    /// Reads at an offset. Returns fewer bytes than requested only at the end of the file.
+    /// Reads bytes at an offset. Returns fewer bytes than requested only at the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all pieces in sequence at an offset, which must not exceed the length. After an error
-    /// any part of them may have been written.
+    /// Writes all pieces in sequence at an offset, which must not exceed the length of the file.
+    /// After an error any part of the pieces may have been written.
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
 
     /// Truncates the file to this length, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Maps the first `len` bytes of the file, including those that are appended later; `None` if
-    /// that is not supported. Existing bytes must not be changed while the mapping exists.
+    /// Maps the first `len` bytes of the file, including bytes that are appended later. Returns
+    /// `None` if the file system does not support that. Existing bytes must not be changed while
+    /// the mapping exists.
     fn map(&self, len: u64) -> Option<MappedFile> {
         let _ = len;
         None
     }
 
-    /// Extends an empty file to this length and maps it for writing; `None` if that is not
-    /// supported.
+    /// Extends an empty file to this length and maps it for writing. Returns `None` if the file
+    /// system does not support that.
     fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
         let _ = len;
         None
@@ -152,9 +156,9 @@ pub trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// The bytes of a file in memory that survives the process.
+/// A file as memory. Bytes written to it survive the death of the process.
 pub trait SharedMemory: Send + Sync {
-    /// Changes bytes within the file. Later reads return them as if they had been written by a
-    /// system call, equally unsynced.
+    /// Changes bytes within the file. Later reads of the file return the new bytes as if a system
+    /// call had written them. The bytes are equally not synced.
     fn write(&mut self, offset: u64, bytes: &[u8]);
 }

@@ -1,5 +1,4 @@
-//! A file that is shown with different bytes in one place. Neither the file nor its directory is
-//! changed.
+//! Shows a file with different bytes in one place. Neither the file nor its directory is changed.
 
 use super::{Disk, File};
 use std::io::{self, IoSlice};
@@ -13,14 +12,14 @@ pub struct FilePatch {
     pub offset: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The new length; at least the end of the bytes.
+    /// The new length of the file, which is at least the end of the bytes.
     pub len: u64,
     /// The length of the file for which the patch was made.
     pub made_for_len: u64,
 }
 
-/// A file system on which one file appears patched. Everything else is passed to the file system
-/// below.
+/// A file system on which one file appears patched. All other operations are passed to the file
+/// system below.
 pub struct PatchedDisk {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -28,9 +27,9 @@ pub struct PatchedDisk {
 }
 
 impl PatchedDisk {
-    /// Patches the file of this name. The patch is ignored if the file has another length than the
-    /// one it was made for, because the file has then been written to. The file cannot be opened
-    /// for writing.
+    /// Patches the file of this name. If the length of the file differs from the length for which
+    /// the patch was made, the file has been written to since, and the patch is ignored. The file
+    /// cannot be opened for writing.
     pub fn new(disk: Arc<dyn Disk>, path: PathBuf, patch: FilePatch) -> PatchedDisk {
         PatchedDisk { disk, path, patch: Arc::new(patch) }
     }
@@ -78,7 +77,7 @@ impl File for PatchedFile {
         let into = &mut into[..there];
         let end = offset + there as u64;
         let patch_end = begin + bytes.len() as u64;
-        // Bytes that the file lacks are in the patch, or read as zeros.
+        // Bytes beyond the end of the file are taken from the patch, or read as zeros.
         let got = self.file.read_at(offset, into)?;
         into[got..].fill(0);
         let (from, to) = (offset.max(*begin), end.min(patch_end));

@@ -1,14 +1,15 @@
-//! A read-only view of a file system: changes stay in memory and are discarded with the view.
+//! Provides a read-only view of a file system. Changes stay in memory and are discarded with the
+//! view.
 //!
 //! ```text
 //! file = the first bytes of the file on disk | bytes in memory
 //! ```
 //!
-//! It allows a database to be opened for reading by the code that opens it for writing: a torn tail
-//! is cut off and recent writes are appended as usual, while nothing on disk changes. Locks are
-//! shared, so that several readers are possible.
+//! The view allows a database to be opened for reading by the same code that opens it for writing:
+//! a torn tail is cut off and recent writes are appended as usual, while nothing on disk changes.
+//! Locks are shared, so that several readers are possible.
 //!
-//! Invariants: nothing is written, created, renamed or removed in the file system below; the files
+//! Invariants: nothing is written, created, renamed or removed in the file system below. The files
 //! below do not change, because the lock excludes writers.
 
 use super::{Disk, File, MappedFile};
@@ -18,7 +19,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The maximum number of changed bytes of a file; an opening changes little.
+/// The maximum number of changed bytes of a file. An opening changes few bytes.
 const CHANGED_BYTES_MAX: u64 = 1 << 30;
 
 /// A read-only view of a file system.
@@ -30,7 +31,7 @@ pub struct ReadOnlyDisk {
 /// The files that were opened or changed, by name.
 #[derive(Default)]
 struct OverlaidNames {
-    /// `None` if removed.
+    /// The files by name; `None` for a file that was removed.
     files: HashMap<PathBuf, Option<Arc<OverlaidFile>>>,
     directories: HashSet<PathBuf>,
 }
@@ -146,9 +147,10 @@ struct OverlaidFile {
 
 #[derive(Default)]
 struct OverlaidBytes {
-    /// The number of bytes at the beginning that are those on disk.
+    /// The number of bytes at the beginning of the file that are unchanged and are read from the
+    /// disk.
     kept: u64,
-    /// The bytes after them.
+    /// The bytes that follow the unchanged bytes.
     tail: Vec<u8>,
 }
 
@@ -173,8 +175,8 @@ impl OverlaidFile {
     }
 
     fn write(&self, bytes: &mut OverlaidBytes, offset: u64, piece: &[u8]) -> io::Result<()> {
-        // An opening rewrites bytes that may not have reached the disk; if they have, nothing
-        // changes.
+        // An opening rewrites bytes that may not have reached the disk. If the disk holds the same
+        // bytes already, nothing changes.
         let known = usize::try_from(bytes.kept.saturating_sub(offset)).unwrap_or(usize::MAX).min(piece.len());
         let mut there = vec![0; known];
         let is_known = self.read_base(offset, &mut there)? == known && there == piece[..known];

@@ -1,4 +1,4 @@
-//! The file system of the machine.
+//! Implements `Disk` for the file system of the machine.
 
 use super::{Disk, File, MappedFile, SharedMemory};
 use crate::raw::FileMemory;
@@ -22,13 +22,13 @@ impl Disk for SystemDisk {
         // Opening a pipe could block, and a device may have no end.
         let file = OpenOptions::new().read(true).write(writable).custom_flags(libc::O_NONBLOCK).open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         Ok(Box::new(SystemFile(file)))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        // Names that are not UTF-8 are not ours.
+        // Names that are not UTF-8 cannot be names of our files.
         fs::read_dir(directory)?
             .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
             .collect()
@@ -64,7 +64,7 @@ impl Disk for SystemDisk {
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         let held = HeldLock::take(|| open_lock(path), fs::File::try_lock, path)?;
-        // Readers that found no such file hold the lock of the directory instead.
+        // Readers that found no lock file hold the lock of the directory instead.
         match lock_directory(path, fs::File::try_lock) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(Box::new(held)),
@@ -79,8 +79,9 @@ impl Disk for SystemDisk {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 outcome => return Ok(Box::new(outcome?)),
             }
-            // A copy without the file is not changed by its readers. They lock its directory, which
-            // every writer tries to lock after it has created the file.
+            // A copy of a database may have no lock file, and readers must not create one. They
+            // lock the directory instead. Every writer tries to lock the directory after it has
+            // created the file.
             let held = lock_directory(path, fs::File::try_lock_shared);
             match open() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return held,
@@ -91,8 +92,8 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Locks the directory of a lock file, if the file guards the directory and the file system can
-/// lock directories.
+/// Locks the directory of a lock file. Does nothing if the file does not guard the directory, or if
+/// the file system cannot lock directories.
 fn lock_directory(
     path: &Path,
     try_lock: fn(&fs::File) -> Result<(), TryLockError>,
@@ -116,17 +117,17 @@ fn lock_directory(
 
 fn open_lock(path: &Path) -> io::Result<fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
-    // The file must not be created where a link leads.
+    // If the path is a symbolic link, the file must not be created at the target of the link.
     let mut options = owners_own();
     options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
     options.open(path)
 }
 
-/// A locked file. Dropping it unlocks the file; closing the file is not enough, because a process
-/// that another thread forks has the file too until it executes its program.
+/// A locked file. Dropping this value unlocks the file. Closing the file is not enough, because the
+/// child of a fork in another thread has the file open too, until the child executes its program.
 ///
-/// In the child of a fork, the lock remains the parent's: only the process that took the lock
-/// releases it.
+/// In the child of a fork, the lock still belongs to the parent: only the process that took the
+/// lock releases it.
 struct HeldLock {
     file: fs::File,
     process: u32,
@@ -146,7 +147,7 @@ impl HeldLock {
                     return Ok(HeldLock { file, process: std::process::id() });
                 }
                 // The file was removed or renamed after it was opened, so another process can lock
-                // a new file of this name.
+                // a new file of this name. Try again.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(TryLockError::Error(error)) => return Err(error),
@@ -163,7 +164,7 @@ impl Drop for HeldLock {
     }
 }
 
-/// Returns true if this file has this name.
+/// Returns true if the open file is the one that now has this name.
 fn has_name(file: &fs::File, path: &Path) -> io::Result<bool> {
     let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match fs::metadata(path) {
@@ -201,11 +202,12 @@ impl File for SystemFile {
     }
 
     fn write_at(&self, offset: u64, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        // A file has only one writer, so its position may be moved; std offers no gathering write
-        // at an offset.
+        // The file position may be moved because a file has only one writer. The standard library
+        // has no function that writes several pieces at an offset.
         let mut file = &self.0;
         file.seek(SeekFrom::Start(offset))?;
-        // Empty pieces at the end would look like a write of nothing.
+        // Without this, empty pieces at the end would look like a write of zero bytes, which is an
+        // error.
         IoSlice::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
             match file.write_vectored(pieces) {
@@ -240,8 +242,9 @@ impl File for SystemFile {
 mod tests {
     use super::*;
 
-    /// A test that had just closed a database found it "in use by another process": another thread
-    /// was starting `mkfifo`, and the child held the lock file until it executed that program.
+    /// A test that had just closed a database was refused with "in use by another process". Another
+    /// thread was starting `mkfifo`, and its child held the lock file until it executed that
+    /// program.
     #[test]
     fn lock_is_released_despite_a_forked_process() {
         let folder = tempfile::tempdir().unwrap();
@@ -254,14 +257,14 @@ mod tests {
         drop(forked);
     }
 
-    /// A child that ended with its copies of everything released the lock of its parent, which went
-    /// on writing.
+    /// A forked child that ended released the lock of its parent with its own copies of all values,
+    /// although the parent continued to write.
     #[test]
     fn child_of_a_fork_leaves_its_parents_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let lock = HeldLock::take(|| open_lock(&path), fs::File::try_lock, &path).unwrap();
-        // A child has the same open file.
+        // A child of a fork has the same open file.
         drop(HeldLock { file: lock.file.try_clone().unwrap(), process: std::process::id() + 1 });
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);

@@ -1,4 +1,5 @@
-//! Batches: several changes in one part of the log, of which either all or none are valid.
+//! Writes batches to the log. A batch is a group of changes: after a crash, either all or none of
+//! them are valid.
 
 use super::entry::{self, BATCH};
 use super::page::{IndexSlot, class_of, tag_of};
@@ -10,19 +11,20 @@ use std::collections::HashMap;
 use std::ops::Range;
 use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
 
-/// The maximum length of a batch in the log, not counting its longest entry.
+/// The maximum length of a batch in the log, without the longest entry of the batch.
 const BATCH_LEN_MAX: u64 = OFFSET_MAX - (8 << 20);
 
-/// A change, ready to be written.
+/// A change that is ready to be written.
 struct BatchChange<'k> {
     hash: u64,
     key: &'k [u8],
-    /// The range of its entry, which lacks the CRC.
+    /// The range of the change's entry in the buffer of entries. The CRC is not set yet.
     bytes: Range<usize>,
-    /// The slot of the old record and the length of its entry; 0 if the record is damaged.
+    /// The slot of the old record and the length of the old entry. The length is 0 if the old
+    /// record is damaged.
     old: Option<(IndexSlot, usize)>,
     damage: Option<DamagedRecord>,
-    /// `None` for a removal.
+    /// The expiry of the new record; `None` for a removal.
     expiry: Option<Expiry>,
 }
 
@@ -60,7 +62,7 @@ impl DiskHash {
                     None
                 }
                 (Action::Put(record), _) => {
-                    // Shared values are copied too: the batch is complete in memory.
+                    // Shared values are copied too, because the complete batch must be in memory.
                     self.encode(
                         key,
                         &Record { shared: None, ..record },
@@ -116,7 +118,8 @@ impl DiskHash {
         appender.flush_if_exposed().inspect_err(|error| self.log.refused_writes.note(error, total + 16))?;
         let segment = std::sync::Arc::clone(appender.segment());
         if appender.is_long(total) {
-            // If the write fails, the entries stay readable in the buffer and are written later.
+            // If the write fails, the entries stay in the buffer. They are readable there and are
+            // written later.
             let _ = appender.flush();
         }
         drop(appender);

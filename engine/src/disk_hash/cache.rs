@@ -1,18 +1,18 @@
-//! A cache of blocks of segments, so that reads of frequently used data need no system call.
+//! Caches blocks of segments, so that reads of frequently used data need no system call.
 //!
 //! ```text
 //! group = lock + 240 frames, in one huge page of the system
 //! frame = a block of 8 KiB and the beginning of the next one, which completes short entries
 //! ```
 //!
-//! A segment remembers the last frame of each of its blocks; the tag of the frame shows if the
-//! block is still there. Frames are reused in turn, except those used since the last round. When
-//! all frames are in use, only a fraction of the misses loads its block, so that data that is read
-//! once does not displace data that is read often.
+//! A segment records in which frame each of its blocks was last cached. The tag of that frame shows
+//! whether the block is still there. Frames are reused in turn; a frame that was used since the
+//! last turn is skipped. When all frames are in use, only a fraction of the misses loads a block,
+//! so that data that is read once does not displace data that is read often.
 //!
-//! Huge pages are used because reads are random: each read touches memory whose address is not in
-//! the TLB. Measured on a virtual machine (EPYC, 2026-11): without huge pages, reading two million
-//! small records takes a third longer.
+//! The frames are in huge pages because reads are random: with small pages, most reads would touch
+//! an address that is not in the TLB. Measured on a virtual machine (EPYC, 2026-11): without huge
+//! pages, reading two million small records takes a third longer.
 
 use super::segment::{BLOCK_LEN, Segment};
 use crate::raw::MemoryMapping;
@@ -26,15 +26,15 @@ const FRAME_LEN: usize = (BLOCK_LEN + OVERLAP) as usize;
 const HUGE_PAGE: usize = 2 << 20;
 /// The number of frames in a group.
 const FRAMES: usize = HUGE_PAGE / FRAME_LEN;
-/// When all frames are in use, one miss out of this number loads its block.
+/// When all frames are in use, one of this number of misses loads its block.
 const ADMISSION: u64 = 32;
-/// The number of frames that are tried for reuse.
+/// The number of frames that are tried before a search for a reusable frame gives up.
 const TRIES: usize = 8;
 
 struct FrameGroup {
-    /// Allocated when its first frame is used.
+    /// The memory of the frames, which is allocated when the first frame is used.
     memory: Option<MemoryMapping>,
-    /// The offset of the huge page in it.
+    /// The offset of the huge page in `memory`.
     start: usize,
     /// The segment and the block in each frame; 0 for none.
     tags: [u64; FRAMES],
@@ -56,8 +56,8 @@ impl FrameGroup {
 
     fn frame_mut(&mut self, frame: usize) -> Option<&mut [u8]> {
         if self.memory.is_none() {
-            // Twice as much address space, so that it contains a complete huge page. The remainder
-            // is never touched.
+            // The mapping has twice the length of a huge page, so that it contains a complete one.
+            // The remainder is never touched.
             let mut memory = MemoryMapping::new(2 * HUGE_PAGE).ok()?;
             memory.use_huge_pages();
             self.start = memory.bytes().as_ptr().addr().wrapping_neg() % HUGE_PAGE;
@@ -68,7 +68,7 @@ impl FrameGroup {
     }
 }
 
-/// The cache of a database.
+/// The cache of all blocks of one database.
 pub(crate) struct BlockCache {
     groups: Box<[RwLock<FrameGroup>]>,
     taken: AtomicUsize,
@@ -96,13 +96,14 @@ impl BlockCache {
         self.groups.len() * FRAMES
     }
 
-    /// Returns the memory used.
+    /// Returns the memory that the cache uses.
     pub(crate) fn bytes(&self) -> u64 {
         let taken = self.taken.load(Ordering::Relaxed).min(self.frames()).div_ceil(FRAMES);
         (taken * HUGE_PAGE + self.groups.len() * size_of::<RwLock<FrameGroup>>()) as u64
     }
 
-    /// Calls `see` with the cached bytes from an offset on; `None` if they are not cached.
+    /// Calls `see` with the cached bytes from an offset on. Returns `None` if these bytes are not
+    /// cached.
     #[inline]
     pub(crate) fn view<T>(&self, segment: &Segment, offset: u64, see: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let block = offset / BLOCK_LEN;
@@ -118,8 +119,8 @@ impl BlockCache {
         Some(see(group.frame(frame)?.get((offset % BLOCK_LEN) as usize..)?))
     }
 
-    /// Loads the block of an entry of at most `len` bytes after a miss, if that may be worthwhile.
-    /// Returns true if the block is cached now.
+    /// Loads the block of an entry of at most `len` bytes after a miss, if the block should be
+    /// cached. Returns true if the block is cached now.
     #[cold]
     pub(crate) fn admit(&self, segment: &Segment, offset: u64, len: usize) -> bool {
         if len as u64 > OVERLAP || self.groups.is_empty() {
@@ -128,7 +129,7 @@ impl BlockCache {
         let block = offset / BLOCK_LEN;
         let Some(note) = segment.blocks.get(block as usize) else { return false };
         let start = block * BLOCK_LEN;
-        // Blocks that still grow are not cached.
+        // Blocks of a segment that still grows are not cached.
         if !segment.is_sealed.load(Ordering::Relaxed)
             && segment.flushed.load(Ordering::Acquire) < start + FRAME_LEN as u64
         {
@@ -139,7 +140,7 @@ impl BlockCache {
         let Some(mut group) = group.try_write() else { return false };
         group.tags[frame] = 0;
         let Some(bytes) = group.frame_mut(frame) else { return false };
-        // The caller reads the entry itself and reports the error.
+        // The caller will read the entry itself and report the error.
         let Ok(read) = segment.file.read_at(start, bytes) else { return false };
         group.lens[frame] = read as u16;
         group.tags[frame] = tag(segment, block);

@@ -1,22 +1,23 @@
-//! Detection of a single changed bit in an entry, as opposed to the result of a crash, where no
-//! mark states that the entry was on disk.
+//! Detects an entry in which a single bit has changed, and distinguishes this damage from the
+//! result of a crash. It is used for entries of which no mark states that they were on disk.
 //!
-//! A crash leaves blocks that were never written. They contain zeros because a segment only grows.
-//! A crash never changes a bit amid written data, so an entry that is intact except for one bit was
-//! damaged later.
+//! A crash leaves blocks that were never written. These blocks contain zeros because a segment only
+//! grows. A crash never changes a bit amid written data, so an entry that is intact except for one
+//! bit was damaged later.
 
 use super::entry::{self, HEAD_MAX};
 use super::segment::Segment;
 use todana_core::Result;
 
-/// Disks write blocks of this size completely or not at all; only the first and last block of a
+/// Disks write blocks of this size completely or not at all. Only the first and the last block of a
 /// write may be partial.
 const BLOCK: u64 = 512;
-/// Longer torn entries would pass for damaged ones by accident too often.
+/// Only entries up to this length are checked. Longer torn entries would too often look like
+/// entries with one changed bit by accident.
 const LEN_MAX: usize = 64 << 10;
 
-/// Returns the offset of the byte with a changed bit, if a change of one bit is all that is wrong
-/// with an entry and a torn write cannot have left that bit 0.
+/// Returns the offset of the byte in which one bit has changed. Returns `None` if more than one bit
+/// of the entry is wrong, or if a torn write can have left the bit 0.
 pub(crate) fn flipped_bit(segment: &Segment, offset: u64) -> Result<Option<u64>> {
     let mut bytes = vec![0; LEN_MAX + BLOCK as usize];
     let there = segment.read_at(offset, &mut bytes)?;
@@ -36,7 +37,7 @@ fn bit_of(bytes: &mut [u8], seed: u32) -> Option<usize> {
     {
         return Some(bit);
     }
-    // The changed bit may belong to a length.
+    // The changed bit may belong to a length, so try each bit of the beginning.
     (32..bytes.len().min(HEAD_MAX) * 8).find(|bit| {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let is_it = entry::decode(bytes, seed).is_some_and(|(head, _)| is_short(head.len));
@@ -45,8 +46,9 @@ fn bit_of(bytes: &mut [u8], seed: u32) -> Option<usize> {
     })
 }
 
-/// Returns the index of the only changed bit of an entry, from its checksum: each bit affects the
-/// checksum in a different way. `None` if more than one bit has changed.
+/// Returns the index of the changed bit if exactly one bit of an entry has changed, otherwise
+/// `None`. The checksum identifies the bit because each bit affects the checksum in a different
+/// way.
 pub(crate) fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
     let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::u32_at(entry, 0);
     if wrong.is_power_of_two() {

@@ -1,15 +1,15 @@
-//! Maintenance: compaction copies the live entries of a segment with much garbage to the end of the
-//! log and removes the segment.
+//! Does the maintenance of a hash on disk. Its main part is compaction: it copies the live entries
+//! of a segment with much garbage to the end of the log and removes the segment.
 //!
 //! ```text
 //! target: its live entries are appended to the log -> "dropped" entry -> sync -> the file is removed
 //! ```
 //!
-//! A remove entry is live as long as an older segment may contain a record of its key. Until then
-//! compaction copies it along, unless the key has a record again. The segment with the largest
-//! share of garbage comes first. The oldest segment takes precedence if none of its records are
-//! live, so that the records before a clear are removed before the clear. A segment is never
-//! changed, so a crash leaves either the segment or copies of all of its live entries.
+//! A remove entry is live as long as an older segment may contain a record of its key. Compaction
+//! copies a live remove entry too, unless the key has a record again. The segment with the largest
+//! share of garbage is compacted first. The oldest segment takes precedence if none of its records
+//! are live, so that the records before a clear are removed before the clear entry. A segment is
+//! never changed, so a crash leaves either the segment or copies of all of its live entries.
 
 use super::DiskHash;
 use super::entry::{self, PUT, REMOVE};
@@ -24,21 +24,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana_core::{Error, ErrorKind, Expiry, Result};
 
-/// The length of the log that one step reads.
+/// The length of the piece of a segment that one step of a log scan reads.
 const STEP_LEN: u64 = 256 << 10;
-/// Longer entries are read again when they are copied.
+/// Longer entries are not kept in memory after the scan, but read again when they are copied.
 const KEPT_MAX: usize = 16 << 10;
-/// The buffer of the log is written at least once in this number of steps.
+/// The buffer of the log is written after at most this number of steps.
 const FLUSH_STEPS: u64 = 64;
-/// The length of a target that one step reads into memory.
+/// The length of a target that one step of an index scan reads into memory.
 const READ_LEN: u64 = 4 << 20;
 /// The longest segment that is read into memory if it is not mapped.
 const COPIED_MAX: u64 = 16 << 20;
-/// The index is scanned if its live bytes are at most this many times those of the target. A slot
-/// that points elsewhere costs about a nanosecond; looking up an entry of the log costs tens of
-/// nanoseconds.
+/// The index is scanned if all live bytes are at most this many times the live bytes of the target.
+/// Otherwise the log is scanned. A slot that points elsewhere costs about a nanosecond; looking up
+/// an entry of the log costs tens of nanoseconds.
 const PAGES_SEARCHED: u64 = 100;
-/// The number of slots that one step visits, however few of them point to the target.
+/// The number of slots that one step visits at most, even if few of them point to the target.
 const SLOTS_MAX: usize = 64 << 10;
 /// The number of small segments that are left alone. A segment is small if it is shorter than a
 /// quarter of the minimum length.
@@ -48,7 +48,7 @@ const DRAINED_MAX: usize = 2;
 /// The smallest share of garbage that makes compaction worthwhile.
 const GARBAGE_SHARE_MIN: f64 = 0.05;
 
-/// A put entry in a stretch of a segment.
+/// A put entry in a piece of a segment that was read ("stretch").
 struct StretchEntry {
     hash: u64,
     at: u64,
@@ -58,7 +58,7 @@ struct StretchEntry {
     bytes: Range<usize>,
 }
 
-/// The put entries in a stretch of a segment.
+/// The put entries in a piece of a segment that was read.
 struct SegmentStretch {
     by_shard: [Vec<StretchEntry>; SHARDS],
     bytes: Vec<u8>,
@@ -84,18 +84,19 @@ impl SegmentStretch {
 
 /// The way in which the live entries of a segment are found.
 enum CompactionMethod {
-    /// There are no live entries.
+    /// The segment has no live entries, so it is only dropped.
     DropOnly,
-    /// Reads the entries and looks each of them up in the index. This is cheaper if the segment is
-    /// a small part of the log, and it is the only way to find remove entries.
+    /// Reads the entries of the segment and looks each of them up in the index. This is cheaper if
+    /// the segment is a small part of the log, and no other method finds remove entries.
+    /// `removes_count` states that remove entries are live.
     ScanLog { at: u64, removes_count: bool },
-    /// Scans the index, one page at a time: it is read sequentially and no key is hashed. `read` is
-    /// the length of the segment that has been read into memory beforehand; into `copy` if the
-    /// segment is not mapped.
+    /// Scans the index, one page at a time: the index is read sequentially and no key is hashed.
+    /// First the segment is read into memory, into `copy` if it is not mapped; `read` is the length
+    /// that has been read so far.
     ScanIndex { read: u64, copy: Vec<u8>, page: usize },
 }
 
-/// The segment that is being compacted, and the progress.
+/// The segment that is being compacted, and the progress of its compaction.
 struct CompactionTarget {
     segment: Arc<Segment>,
     method: CompactionMethod,
@@ -105,7 +106,8 @@ struct CompactionTarget {
 pub(super) struct MaintenanceState {
     /// The compaction in progress.
     target: Option<CompactionTarget>,
-    /// Compacted segments. Each can be removed when the position is on disk.
+    /// Compacted segments with the position of their "dropped" entry. A segment can be removed when
+    /// that position is on disk.
     drained: Vec<(Arc<Segment>, LogPosition)>,
     /// The number of steps so far, and the value of `RecordLog::appended` at the last step.
     steps: u64,
@@ -115,7 +117,8 @@ pub(super) struct MaintenanceState {
     pub(super) index: Option<IndexWriter>,
     /// The number of bytes that had been appended when the index was last written.
     pub(super) indexed_bytes: u64,
-    /// Copies in progress. They need all current files.
+    /// The number of copies of the database in progress. They need all current files, so no file is
+    /// removed meanwhile.
     pub(super) copies: usize,
 }
 
@@ -128,7 +131,7 @@ impl DiskHash {
         let Some(mut maintenance) = self.maintenance.try_lock() else { return false };
         let outcome = self.step(&mut maintenance);
         if !matches!(outcome, Ok(true)) || maintenance.steps.is_multiple_of(FLUSH_STEPS) {
-            // If the files still refuse writes, `refused_write` reports it.
+            // If the files still refuse writes, `refused_write` reports the error.
             let _ = self.retry_refused();
         }
         match outcome {
@@ -152,15 +155,16 @@ impl DiskHash {
     }
 
     fn step(&self, maintenance: &mut MaintenanceState) -> Result<bool> {
-        // During continuous writing the log writes full stretches by itself. Write the buffer if
-        // nothing was appended since the last step, or after a number of steps.
+        // During continuous writing the log writes full stretches of the buffer by itself. So this
+        // step writes the buffer only if nothing was appended since the last step, or after a
+        // number of steps.
         let appended = self.log.appended();
         maintenance.steps += 1;
         if appended == maintenance.seen || maintenance.steps.is_multiple_of(FLUSH_STEPS) {
             self.log.flush()?;
         }
         maintenance.seen = appended;
-        // Choosing a target reads all shards, so do it only after writes that may have created a
+        // Choosing a target reads all shards. It is done only after enough writes to have created a
         // target.
         let is_due = self.log.appended() >= maintenance.choose_at || self.log.reserve.is_spent();
         if maintenance.target.is_none() && is_due {
@@ -179,13 +183,13 @@ impl DiskHash {
             let position = self.drop_target(&target)?;
             maintenance.drained.push((target.segment, position));
         }
-        // The index must be written now and then even if compaction never ends.
+        // The index must be written now and then, even if there is always a segment to compact.
         self.index_step(maintenance)?;
         Ok(true)
     }
 
-    /// Returns true if a segment counts more live bytes than were found in it. The target is then
-    /// searched by a scan of the index, which is exact.
+    /// Returns true if a segment still counts live bytes although all live entries that were found
+    /// are copied. Then changes the method of the target to a scan of the index, which is exact.
     fn needs_index_scan(&self, target: &mut CompactionTarget) -> bool {
         let slot = target.segment.slot as usize;
         let asks = !matches!(target.method, CompactionMethod::ScanIndex { .. })
@@ -209,7 +213,7 @@ impl DiskHash {
         self.log.lock().drop_segment(segment)
     }
 
-    /// Returns the live bytes of each segment, by slot.
+    /// Returns the live bytes of each segment, indexed by the segment's slot.
     fn live_by_slot(&self) -> Vec<u64> {
         let mut sums: Vec<u64> = Vec::new();
         for shard in &self.shards {
@@ -222,18 +226,18 @@ impl DiskHash {
         sums
     }
 
-    /// Returns the segment to compact next, if any is worth it.
+    /// Returns the segment to compact next, if compacting any segment is worthwhile.
     fn choose_target(&self) -> Option<CompactionTarget> {
         let (table, _) = self.log.table();
         let mut segments = table.by_age();
-        // Read before the live bytes, so that a clear in one of these segments has taken effect in
-        // them.
+        // The sealed segments are selected before the live bytes are read, so that the live bytes
+        // reflect a clear in one of these segments.
         segments.retain(|segment| segment.is_sealed.load(Ordering::Acquire));
         let live = self.live_by_slot();
         let counts = |segment: &Segment| live.get(segment.slot as usize).copied().unwrap_or(0);
-        // A clear is not copied. It may only be dropped after everything that it cleared, which
-        // lies in the segments before it. These segments are then the oldest, and none of their
-        // records are live.
+        // A clear entry is not copied. It may be dropped only after everything that it cleared,
+        // which lies in the segments before it. After a clear these segments are the oldest, and
+        // none of their records are live.
         if let Some(oldest) = segments.first().filter(|oldest| counts(oldest) == 0) {
             return Some(self.target(oldest, &segments, &live));
         }
@@ -249,8 +253,9 @@ impl DiskHash {
             let remove_bytes = segment.remove_bytes.load(Ordering::Relaxed);
             removes_total += remove_bytes;
             if age == 0 && remove_bytes > 0 && segment.has_damage.swap(false, Ordering::Relaxed) {
-                // The remove entries of the oldest segment are no longer needed. If nothing else
-                // was unreadable, the segment can be dropped now; this is tried once.
+                // Remove entries in the oldest segment have become unnecessary. If the damage in
+                // this segment is only in remove entries, the segment can be dropped now; this is
+                // tried once.
                 segment.remove_bytes.store(0, Ordering::Relaxed);
             }
             let is_empty = counts(segment) + remove_bytes == 0;
@@ -265,14 +270,15 @@ impl DiskHash {
             oldest = oldest.or((age == 0).then_some(segment));
         }
         if best_share < 0.2 && removes_total as f64 > total as f64 * GARBAGE_SHARE_MIN {
-            // Remove entries become garbage only when the oldest segments are gone.
+            // Remove entries become garbage only when the segments before them are gone, so compact
+            // the oldest.
             best = oldest.or(best);
         }
         Some(self.target(best?, &segments, &live))
     }
 
-    /// Each opening begins a segment. If many segments have remained small, chooses the oldest of
-    /// them.
+    /// Chooses the oldest of the small segments if there are many. Each opening begins a segment,
+    /// so segments can remain small.
     fn choose_small_segment(&self, segments: &[Arc<Segment>], live: &[u64]) -> Option<CompactionTarget> {
         let is_small = |segment: &&Arc<Segment>| {
             !segment.has_damage.load(Ordering::Relaxed) && segment.len() < self.log.slack() / 8
@@ -282,7 +288,8 @@ impl DiskHash {
         (small.count() >= SMALL_MAX).then(|| self.target(oldest, segments, live))
     }
 
-    /// Decides how to compact a segment. `live` holds the live bytes of each segment, by slot.
+    /// Decides how to compact a segment. `live` holds the live bytes of each segment, indexed by
+    /// the segment's slot.
     fn target(&self, segment: &Arc<Segment>, segments: &[Arc<Segment>], live: &[u64]) -> CompactionTarget {
         let segment = Arc::clone(segment);
         let live_total: u64 = live.iter().sum();
@@ -291,8 +298,8 @@ impl DiskHash {
         let removes_count = !is_oldest && segment.remove_bytes.load(Ordering::Relaxed) > 0;
         let method = if counts == 0 && !removes_count {
             match segment.is_live_estimated.load(Ordering::Relaxed) {
-                // The index is exact. The segment is not read beforehand because hardly any of its
-                // entries will be needed.
+                // The counts are estimates, but the index is exact. The segment is not read
+                // beforehand because the scan will need hardly any of its entries.
                 true => CompactionMethod::ScanIndex { read: segment.len(), copy: Vec::new(), page: 0 },
                 false => CompactionMethod::DropOnly,
             }
@@ -307,7 +314,7 @@ impl DiskHash {
         CompactionTarget { segment, method }
     }
 
-    /// Copies some of the live entries of a segment. Returns false when it is done.
+    /// Copies some of the live entries of a segment. Returns false when all of them are copied.
     fn compact(&self, target: &mut CompactionTarget) -> Result<bool> {
         let segment = &target.segment;
         match &mut target.method {
@@ -318,7 +325,8 @@ impl DiskHash {
                         *at = next;
                         Ok(next < segment.len())
                     }
-                    // The damaged entry may be garbage, which a scan of the index will show.
+                    // The damaged entry may be garbage. The scan of the index will show whether it
+                    // is.
                     Err(error) if error.kind() == ErrorKind::Corrupt && !*removes_count => {
                         target.method = CompactionMethod::ScanIndex { read: 0, copy: Vec::new(), page: 0 };
                         Ok(true)
@@ -349,8 +357,9 @@ impl DiskHash {
         }
     }
 
-    /// Copies those records of a page that lie in the segment. Returns their length and the number
-    /// of slots visited. `copy` holds the segment, or is empty.
+    /// Copies those records of a page of the index that lie in the segment. Returns the length of
+    /// these records and the number of slots visited. `copy` holds the bytes of the segment, or is
+    /// empty.
     fn move_page(
         &self,
         segment: &Segment,
@@ -376,7 +385,7 @@ impl DiskHash {
                 None => {
                     let fetched = self.log.fetch(segment, at.unit, slot.class(), old);
                     let fetched = fetched.inspect_err(|error| {
-                        // Stays set until the damaged record is overwritten.
+                        // This flag stays set until the damaged record is overwritten.
                         let is_damage = error.kind() == ErrorKind::Corrupt;
                         segment.has_damage.fetch_or(is_damage, Ordering::Relaxed);
                         if is_damage && part.live.get(at.slot as usize).is_none_or(|&live| live == 0) {
@@ -402,7 +411,7 @@ impl DiskHash {
         let until = from + STEP_LEN;
         let mut scratch = ThreadScratch::take();
         let mut is_enough = false;
-        // Grouped by shard, so that each shard is locked once.
+        // The entries are grouped by shard, so that each shard is locked once.
         let mut stretch = SegmentStretch::default();
         let end = walk(segment, from, segment.len(), STEP_LEN as usize, &mut |at, head, bytes| {
             if at >= until {
@@ -417,7 +426,8 @@ impl DiskHash {
             Ok(true)
         })?;
         if end < segment.len() && !is_enough {
-            // Without remove entries, a scan of the index can find the live entries.
+            // If no remove entry is live, a scan of the index can find the live entries despite the
+            // damage.
             segment.has_damage.fetch_or(removes_count, Ordering::Relaxed);
             return Err(
                 segment.corrupt(end, "the checksum of the entry differs; the segment is not compacted")
@@ -441,7 +451,8 @@ impl DiskHash {
     ) -> Result<()> {
         let mut guard = self.lock_shard(index);
         let shard = &mut *guard;
-        // Each record has its slot at another address, so several slots are prefetched at once.
+        // The slots of these records are far apart in memory, so several slots are prefetched at
+        // once.
         const AHEAD: usize = 8;
         entries.iter().take(AHEAD).for_each(|entry| shard.prefetch(entry.hash));
         let mut appender = None;
@@ -453,8 +464,8 @@ impl DiskHash {
             let Some(index) = shard.slot_at(entry.hash, place) else { continue };
             let mut long: &[u8] = &[];
             if entry.bytes.is_empty() {
-                // The entry is too long to have been kept. Read it without the lock on the end of
-                // the log.
+                // The entry is too long to have been kept in memory. Read it without holding the
+                // lock on the end of the log.
                 drop(appender.take());
                 let fetched = self.log.fetch(segment, place.unit, class_of(entry.len), old)?;
                 long = fetched.bytes(old);
@@ -473,8 +484,8 @@ impl DiskHash {
         let hash = self.hash(key);
         let shard = self.lock_shard(shard_of(hash));
         let mut damage = None;
-        // A damaged record that may belong to the key is later than the remove entry and stands in
-        // for it: as long as it is live, older records of the key are not.
+        // A damaged record that may belong to the key is later than the remove entry and has its
+        // effect: as long as the damaged record is live, older records of the key are not.
         if self.find(&shard.part, &shard.table, hash, key, old, &mut damage)?.is_some() || damage.is_some() {
             return Ok(());
         }
@@ -540,7 +551,7 @@ mod tests {
         while hash.compact(&mut target).unwrap() {
             steps += 1;
         }
-        // Without the bound there would be one step.
+        // Without `SLOTS_MAX` one step would visit all slots.
         assert_eq!(steps, 2);
         assert!(hash.view(b"crane", &mut |_| ()).unwrap());
     }

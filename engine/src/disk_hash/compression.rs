@@ -1,4 +1,4 @@
-//! Compression and decompression of values (docs/format/disk-hash.md, section 5).
+//! Compresses and decompresses values (docs/format/disk-hash.md, section 5).
 
 use super::dictionary::{DictionarySet, LEVEL, ValueDictionary};
 use super::entry::ValueEncoding;
@@ -8,20 +8,20 @@ use std::thread::LocalKey;
 use todana_core::{Error, ErrorKind};
 use zstd::zstd_safe::{CCtx, DCtx, DParameter, FrameFormat, compress_bound};
 
-/// Longer values are not compressed: reading one needs as much memory and takes a millisecond per
-/// few MiB under the lock of its shard.
+/// Longer values are not compressed, because reading a compressed value needs as much memory as the
+/// value, and takes a millisecond for every few MiB while its shard is locked.
 pub(crate) const PLAIN_LEN_MAX: usize = 16 << 20;
 /// Shorter values are not compressed.
 const LEN_MIN: usize = 32;
-/// Without a dictionary, values below this length are not compressed: it saves little and takes
-/// seven times as long as with a dictionary.
+/// Without a dictionary, values below this length are not compressed: compression without a
+/// dictionary saves little on them and takes seven times as long as with one.
 const LEN_MIN_ALONE: usize = 256;
-/// The number of bytes that compression must save: the entry needs a few more bytes, and entries
-/// are padded to 8.
+/// Compression must save at least this number of bytes, because a compressed entry has a few
+/// additional bytes and entries are padded to multiples of 8.
 const GAIN_MIN: usize = 16;
-/// The magic number of a zstd frame, which is not stored.
+/// The length of the magic number of a zstd frame. The magic number is not stored.
 const MAGIC_LEN: usize = 4;
-/// A longer buffer is freed after use.
+/// A buffer longer than this is freed after use.
 const RETAINED_MAX: usize = 1 << 20;
 
 /// Compresses values on one thread.
@@ -32,7 +32,8 @@ pub(crate) struct ValueCompressor {
 }
 
 impl ValueCompressor {
-    /// Compresses a value with the current dictionary; `None` if that is not worthwhile.
+    /// Compresses a value with the current dictionary. Returns `None` if compression is not
+    /// worthwhile.
     #[inline]
     pub(crate) fn compress(
         &mut self,
@@ -44,7 +45,8 @@ impl ValueCompressor {
         Some((ValueEncoding { dictionary: number, plain_len: value.len() }, compressed))
     }
 
-    /// Compresses a value with this dictionary, or without one; `None` if that is not worthwhile.
+    /// Compresses a value with the given dictionary, or without a dictionary. Returns `None` if
+    /// compression is not worthwhile.
     pub(crate) fn compress_with(
         &mut self,
         value: &[u8],
@@ -80,7 +82,8 @@ pub(crate) struct ValueDecompressor {
 }
 
 impl ValueDecompressor {
-    /// Decompresses a value. `dictionary` is the one that `encoding` names, if it exists.
+    /// Decompresses a value. `dictionary` is the dictionary that `encoding` names, or `None` if
+    /// there is no such dictionary.
     pub(crate) fn decompress(
         &mut self,
         compressed: &[u8],
@@ -107,8 +110,8 @@ impl ValueDecompressor {
         }
         let context = self.context.as_mut().ok_or(DecompressionError::NoMemory)?;
         self.plain.clear();
-        // Reserved memory is not touched before it is written to, so a value with a wrong length
-        // costs nothing.
+        // Reserved memory is not touched before it is written to, so a wrong, huge length costs
+        // nothing.
         self.plain.try_reserve(plain_len).map_err(|_| DecompressionError::NoMemory)?;
         let expanded = match dictionary {
             None => context.decompress(&mut self.plain, compressed),
@@ -130,7 +133,7 @@ pub(crate) enum DecompressionError {
 }
 
 impl DecompressionError {
-    /// Returns the error. `corrupt` adds the location of the value.
+    /// Returns the error of the engine for this reason. `corrupt` adds the location of the value.
     pub(crate) fn at(self, corrupt: impl FnOnce(&str) -> Error) -> Error {
         match self {
             DecompressionError::Damaged(what) => corrupt(&what),
@@ -139,7 +142,7 @@ impl DecompressionError {
     }
 }
 
-/// A value of which each thread caches one.
+/// A type of which each thread keeps one value for reuse.
 pub(crate) trait CachedPerThread: Default + 'static {
     fn cell() -> &'static LocalKey<Cell<Option<Box<Self>>>>;
 
@@ -171,12 +174,12 @@ impl CachedPerThread for ValueDecompressor {
     }
 }
 
-/// The cached value of this thread. A second one is created while the first is in use.
+/// The cached value of this thread. If that value is in use, this holds a new one.
 pub(crate) struct ThreadCached<T: CachedPerThread>(Option<Box<T>>);
 
 impl<T: CachedPerThread> ThreadCached<T> {
     pub(crate) fn take() -> ThreadCached<T> {
-        // A thread that is ending has no cache any more.
+        // A thread that is ending has no cache any more, so it gets a new value.
         ThreadCached(Some(T::cell().try_with(Cell::take).ok().flatten().unwrap_or_default()))
     }
 }

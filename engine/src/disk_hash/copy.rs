@@ -1,5 +1,6 @@
-//! Copies during normal operation: only the end of the last segment ever changes, so the files, at
-//! their lengths at one moment, are the database at that moment.
+//! Copies a database during normal operation. Only the end of the last segment ever changes.
+//! Therefore the files, cut to the lengths that they have at one moment, are the database at that
+//! moment.
 
 use super::DiskHash;
 use super::segment::{Segment, read_error, write_error};
@@ -14,10 +15,10 @@ const PIECE: usize = 1 << 20;
 
 impl DiskHash {
     pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
-        // Writes to a read-only disk stay in memory, so write the copy to the system's.
+        // A read-only disk keeps writes in memory, so write the copy to the system's disk.
         let disk = if self.log.disk.is_read_only() { &SystemDisk } else { &*self.log.disk };
         if disk.list(to).is_ok() {
-            return Err(Error::new(ErrorKind::Invalid, format!("{} is there already", to.display())));
+            return Err(Error::new(ErrorKind::Invalid, format!("{}: exists already", to.display())));
         }
         self.maintenance.lock().copies += 1;
         let outcome = self.copy_files(disk, to);
@@ -25,7 +26,8 @@ impl DiskHash {
         outcome
     }
 
-    /// Returns all segments with their lengths at one moment. All of these bytes are in the files.
+    /// Returns all segments with the lengths that they have at one moment. All bytes up to these
+    /// lengths are in the files.
     fn segments_now(&self) -> Result<Vec<(u64, Arc<Segment>)>> {
         let mut appender = self.log.lock();
         appender.flush()?;
@@ -43,7 +45,8 @@ impl DiskHash {
             content: segment,
         };
         let mut files: Vec<FrozenFile> = self.segments_now()?.into_iter().map(frozen).collect();
-        // Read after the segments, so that it includes all dictionaries that they declare.
+        // The dictionaries are read after the segments, so that the copy includes all dictionaries
+        // that these segments declare.
         for (number, dictionary) in self.dictionaries.iter() {
             let path = dictionary.path.clone();
             let file = self.log.disk.open(&path, false).map_err(|error| read_error(&path, &error))?;
@@ -61,15 +64,14 @@ impl DiskHash {
         let mut name = to.file_name().unwrap_or_default().to_os_string();
         name.push(".partial");
         let partial = to.with_file_name(name);
-        // Remove the remainder of an interrupted copy, and nothing else.
+        // Removes the remainder of an interrupted copy, and nothing else.
         let is_link = disk.is_link(&partial).map_err(|error| read_error(&partial, &error))?;
         let remains = disk.list(&partial).unwrap_or_default();
         let foreign =
             remains.iter().find(|name| !name.ends_with(".segment") && !name.ends_with(".dictionary"));
         if is_link || foreign.is_some() {
             let path = foreign.map_or_else(|| partial.clone(), |name| partial.join(name));
-            let message =
-                format!("{}: it is not part of an interrupted copy; move it elsewhere", path.display());
+            let message = format!("{}: not part of an interrupted copy; move it elsewhere", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         for name in remains {

@@ -1,8 +1,8 @@
-//! Dictionaries with which values are compressed, in files of their own (docs/format/disk-hash.md,
-//! section 5).
+//! Loads and stores the dictionaries with which values are compressed. Each dictionary has a file
+//! of its own (docs/format/disk-hash.md, section 5).
 //!
-//! Invariant: a dictionary that an entry refers to is on disk, and the header of the entry's
-//! segment declares it.
+//! Invariant: if an entry refers to a dictionary, the dictionary is on disk and the header of the
+//! entry's segment declares it.
 
 use super::segment::{DatabaseIdentity, FileHeader, HEADER_LEN, corrupt, read_error, write_error};
 use crate::disk::{Disk, File};
@@ -14,12 +14,13 @@ use todana_core::{Error, ErrorKind, Result};
 use zstd::zstd_safe::{CDict, DDict};
 
 const MAGIC: &[u8; 8] = b"TODANADD";
-/// An entry refers to a dictionary by one byte, of which 0 means none.
+/// The maximum number of dictionaries. An entry refers to a dictionary by one byte, in which 0
+/// means none.
 pub(crate) const DICTIONARIES_MAX: usize = 255;
 /// The maximum length of a dictionary.
 const LEN_MAX: usize = 1 << 20;
-/// Level 3 is 1 % smaller and takes a third longer (Nov 2026; JSON records of 180 bytes, which
-/// shrink to a third).
+/// The compression level of zstd. Level 3 would make values 1 % smaller and take a third longer
+/// (Nov 2026; JSON records of 180 bytes, which shrink to a third).
 pub(crate) const LEVEL: i32 = 1;
 
 /// Returns the file name of a dictionary.
@@ -27,7 +28,8 @@ pub(crate) fn dictionary_name(number: usize) -> String {
     format!("{number:03}.dictionary")
 }
 
-/// Returns the number in the file name of a dictionary.
+/// Returns the number in the file name of a dictionary, or `None` if the name is not that of a
+/// dictionary.
 pub(crate) fn dictionary_number(name: &str) -> Option<usize> {
     let number: usize = name.strip_suffix(".dictionary")?.parse().ok()?;
     ((1..=DICTIONARIES_MAX).contains(&number) && dictionary_name(number) == name).then_some(number)
@@ -36,10 +38,11 @@ pub(crate) fn dictionary_number(name: &str) -> Option<usize> {
 /// A dictionary that is ready for use.
 pub(crate) struct ValueDictionary {
     pub(crate) path: PathBuf,
-    /// The length of its file.
+    /// The length of the dictionary's file.
     pub(crate) len: u64,
     pub(crate) decompression: DDict<'static>,
-    /// Created on first use, so only for dictionaries that compress.
+    /// The form of the dictionary that zstd needs to compress. It is created on first use, because
+    /// only the newest dictionary compresses.
     compression: OnceLock<Option<CDict<'static>>>,
     content: Box<[u8]>,
 }
@@ -48,7 +51,7 @@ impl ValueDictionary {
     /// Prepares a dictionary. `content` is its file without the header.
     pub(crate) fn new(path: PathBuf, content: Vec<u8>) -> Result<ValueDictionary> {
         let decompression = DDict::try_create(&content).ok_or_else(|| {
-            Error::new(ErrorKind::Full, format!("no memory for the dictionary {}", path.display()))
+            Error::new(ErrorKind::Full, format!("{}: no memory for the dictionary", path.display()))
         })?;
         let len = (HEADER_LEN + content.len()) as u64;
         Ok(ValueDictionary {
@@ -60,12 +63,12 @@ impl ValueDictionary {
         })
     }
 
-    /// Returns the form for compression; `None` if memory is short.
+    /// Returns the form of the dictionary for compression, or `None` if memory is short.
     pub(crate) fn compression(&self) -> Option<&CDict<'static>> {
         self.compression.get_or_init(|| CDict::try_create(&self.content, LEVEL)).as_ref()
     }
 
-    /// Returns the memory used.
+    /// Returns the memory that the dictionary uses.
     fn bytes(&self) -> usize {
         let compression = self.compression.get().and_then(Option::as_ref).map_or(0, CDict::sizeof);
         self.content.len() + self.decompression.sizeof() + compression
@@ -88,7 +91,7 @@ impl DictionarySet {
         DictionarySet { all: all.into(), current }
     }
 
-    /// Returns the dictionary with a number, counted from 1.
+    /// Returns the dictionary with a number. Numbers begin at 1.
     #[inline]
     pub(crate) fn get(&self, number: u8) -> Option<&ValueDictionary> {
         self.all.get(usize::from(number).checked_sub(1)?)?.get()
@@ -116,7 +119,7 @@ impl DictionarySet {
 
     /// Adds a dictionary without using it for new values.
     pub(crate) fn add(&self, dictionary: ValueDictionary) {
-        // Only one thread trains at a time.
+        // No other dictionary is added at the same time, because only one thread trains.
         let _ = self.all[self.count()].set(dictionary);
     }
 
@@ -125,13 +128,14 @@ impl DictionarySet {
         self.current.store(self.count() as u8, Ordering::Release);
     }
 
-    /// Returns the memory used.
+    /// Returns the memory that all dictionaries use.
     pub(crate) fn bytes(&self) -> u64 {
         self.iter().map(|(_, dictionary)| dictionary.bytes() as u64).sum()
     }
 }
 
-/// Writes the file of a dictionary. It is on disk under its name when this returns.
+/// Writes the file of a dictionary. When this function returns, the file is on disk under its final
+/// name.
 pub(crate) fn store(
     disk: &dyn Disk,
     directory: &Path,
@@ -144,7 +148,7 @@ pub(crate) fn store(
     let extra = crc32c::crc32c(content);
     let header = FileHeader { identity, openings, number: number as u64, extra }.encode(MAGIC);
     let write = || {
-        // The remainder of an earlier attempt.
+        // An earlier attempt may have left this file.
         let _ = disk.remove(&partial);
         let file = disk.create(&partial)?;
         file.write_at(0, &mut [IoSlice::new(&header), IoSlice::new(content)])?;
@@ -156,8 +160,9 @@ pub(crate) fn store(
     Ok(path)
 }
 
-/// Reads the file of a dictionary and checks it. Returns the database it belongs to and its
-/// contents without the header. Fails with `Corrupt` if the file is damaged or missing.
+/// Reads the file of a dictionary and checks it. Returns the identity of the database to which the
+/// file belongs, and the contents without the header. Fails with `Corrupt` if the file is damaged
+/// or missing.
 pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(DatabaseIdentity, Vec<u8>)> {
     let damaged = |what: &str| corrupt(path, 0, what);
     let file = match disk.open(path, false) {
@@ -175,7 +180,7 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(Datab
     bytes.truncate(there);
     let (header, _) = FileHeader::decode(&bytes, MAGIC).map_err(|what| damaged(&what))?;
     if header.number != number as u64 {
-        return Err(damaged("its number differs from its name"));
+        return Err(damaged("the number in the header differs from the file name"));
     }
     let content = bytes.split_off(HEADER_LEN);
     if crc32c::crc32c(&content) != header.extra {
@@ -207,7 +212,7 @@ pub(crate) fn load(
             let path = directory.join(dictionary_name(number));
             let (found, content) = read(disk, &path, number)?;
             if found != identity {
-                return Err(corrupt(&path, 0, "it is another database's"));
+                return Err(corrupt(&path, 0, "belongs to another database"));
             }
             ValueDictionary::new(path, content)
         })
@@ -243,7 +248,7 @@ mod tests {
         (0..whole.len()).for_each(|len| told(&whole[..len]));
         told(&[&whole[..], b"more"].concat());
         std::fs::write(&path, &whole).unwrap();
-        assert!(read(&SystemDisk, &path, 1).unwrap_err().to_string().contains("differs from its name"));
+        assert!(read(&SystemDisk, &path, 1).unwrap_err().to_string().contains("differs from the file name"));
         std::fs::remove_file(&path).unwrap();
         assert!(read(&SystemDisk, &path, 2).unwrap_err().to_string().contains("missing"));
     }

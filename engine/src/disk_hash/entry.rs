@@ -1,4 +1,4 @@
-//! Entries of the log: encoding and decoding (docs/format/disk-hash.md, section 2).
+//! Encodes and decodes entries of the log (docs/format/disk-hash.md, section 2).
 
 use crate::raw;
 use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds};
@@ -25,7 +25,7 @@ const MORE_ACCESS: u8 = 0x04;
 const MORE_FETCHED: u8 = 0x08;
 const MORE_COMPRESSED: u8 = 0x10;
 
-/// The length of every entry can be computed from this many bytes at its beginning.
+/// The length of an entry can always be computed from this number of bytes at its beginning.
 pub(crate) const HEAD_MAX: usize = 64;
 
 /// How a value is compressed: the number of the dictionary (0 for none) and the length of the plain
@@ -45,7 +45,7 @@ pub(crate) struct EntryHead {
     pub(crate) key_at: usize,
     pub(crate) key_len: usize,
     pub(crate) value_len: usize,
-    /// Includes padding.
+    /// The length of the entry with its padding.
     pub(crate) len: usize,
 }
 
@@ -59,8 +59,8 @@ impl EntryHead {
         &entry[at..at + self.value_len]
     }
 
-    /// Returns the number that follows the tag in entries of some kinds. The entry must have at
-    /// least 16 bytes.
+    /// Returns the number that follows the tag, in those kinds of entries that have one. The entry
+    /// must have at least 16 bytes.
     pub(crate) fn number(entry: &[u8]) -> u64 {
         u64_at(entry, 8)
     }
@@ -122,7 +122,8 @@ impl Cursor<'_> {
     }
 
     fn len(&mut self) -> Option<usize> {
-        // No key or value is longer. The bound also keeps sums of these lengths from overflowing.
+        // No key or value is longer. This limit also keeps sums of the two lengths from
+        // overflowing.
         self.varint().filter(|&len| len <= u64::from(u32::MAX)).map(|len| len as usize)
     }
 }
@@ -150,13 +151,14 @@ pub(crate) fn put_head(
     into.extend_from_slice(&[0, 0, 0, 0, PUT]);
     put_varint(key_len as u64, into);
     put_varint(value_len as u64, into);
-    let Attributes { flags, expiry, version, marks, access } = *attributes;
+    let Attributes { flags, expiry, version, marks, access, has_value_list } = *attributes;
+    let access = access.filter(|_| !has_value_list);
     let mut more = 0;
     for (is_set, bit) in [
         (marks.stale, MORE_STALE),
         (marks.token_sent, MORE_TOKEN_OUT),
         (access.is_some(), MORE_ACCESS),
-        (access.is_some_and(|access| access.fetched), MORE_FETCHED),
+        (access.is_some_and(|access| access.fetched) || has_value_list, MORE_FETCHED),
         (encoding.is_some(), MORE_COMPRESSED),
     ] {
         more |= if is_set { bit } else { 0 };
@@ -203,18 +205,19 @@ pub(crate) fn put_remove(into: &mut Vec<u8>, key: &[u8]) {
     into.extend_from_slice(key);
 }
 
-/// Appends an entry of another kind without its CRC. `rest` follows the first eight bytes.
+/// Appends an entry that is neither a put nor a remove, without its CRC. `rest` follows the first
+/// eight bytes.
 pub(crate) fn put_other(into: &mut Vec<u8>, kind: u8, rest: &[u8]) {
     into.extend_from_slice(&[0, 0, 0, 0, kind, 0, 0, 0]);
     into.extend_from_slice(rest);
 }
 
-/// Pads the complete entry that begins at `start` and sets its CRC. `seed` is the one of the
-/// segment and the offset.
+/// Pads the complete entry that begins at `start` and sets its CRC. `seed` is the initial value of
+/// the CRC, which depends on the segment and the offset.
 #[inline]
 pub(crate) fn seal(into: &mut Vec<u8>, start: usize, seed: u32) {
     let len = padded(into.len() - start);
-    // Fewer than eight bytes.
+    // The padding has fewer than eight bytes.
     into.resize(start + len, 0);
     let crc = raw::crc32c(seed, &into[start + 4..]);
     into[start..start + 4].copy_from_slice(&crc.to_le_bytes());
@@ -226,7 +229,8 @@ pub(crate) fn is_intact(entry: &[u8], seed: u32) -> bool {
     raw::crc32c(seed, &entry[4..]) == u32_at(entry, 0)
 }
 
-/// Decodes the entry at the beginning of `bytes`; `None` if it is incomplete or its CRC is wrong.
+/// Decodes the entry at the beginning of `bytes`. Returns `None` if the entry is incomplete or its
+/// CRC is wrong.
 #[inline]
 pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<(EntryHead, &[u8])> {
     let head = parse(bytes)?;
@@ -234,9 +238,9 @@ pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<(EntryHead, &[u8])> {
     is_intact(entry, seed).then_some((head, entry))
 }
 
-/// Decodes the beginning of an entry from its first [`HEAD_MAX`] bytes, or from all of them if
-/// there are fewer; `None` if they are no entry. The remainder of the entry may be missing, and the
-/// CRC is not checked.
+/// Decodes the beginning of an entry from its first [`HEAD_MAX`] bytes, or from all bytes if there
+/// are fewer. Returns `None` if the bytes are not the beginning of an entry. The remainder of the
+/// entry may be missing, and the CRC is not checked.
 #[inline]
 pub(crate) fn parse(bytes: &[u8]) -> Option<EntryHead> {
     let tag = *bytes.get(4)?;
@@ -296,6 +300,9 @@ fn parse_attributes(tag: u8, cursor: &mut Cursor<'_>, head: &mut EntryHead) -> O
     if more & MORE_ACCESS != 0 {
         let at = UnixSeconds(cursor.varint()?);
         attributes.access = Some(LastAccess { at, fetched: more & MORE_FETCHED != 0 });
+    } else {
+        // Only an access can be a fetch, so the bit without an access marks a list of values.
+        attributes.has_value_list = more & MORE_FETCHED != 0;
     }
     if more & MORE_COMPRESSED != 0 {
         let dictionary = cursor.byte()?;
@@ -339,6 +346,7 @@ mod tests {
                     version: if is(1) { u64::MAX } else { 0 },
                     marks: StaleMarks { stale: is(2), token_sent: is(3) },
                     access: is(4).then_some(LastAccess { at: UnixSeconds(u64::MAX), fetched: is(1) }),
+                    has_value_list: !is(4) && is(3),
                 };
                 let encoding = is(5).then_some(ValueEncoding { dictionary: 9, plain_len: 1 << 30 });
                 let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Examination of single files without opening their database.
+//! Examines single files without opening their database.
 
 use super::dictionary::{self, DICTIONARIES_MAX, dictionary_name};
 use super::entry;
@@ -18,8 +18,8 @@ pub(super) fn openings_of(bytes: &[u8]) -> Option<u32> {
     FileHeader::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.openings)
 }
 
-/// Reads a segment and checks every checksum. Returns the number of records in it, including those
-/// that are garbage.
+/// Reads a segment and checks every checksum. Returns the number of records in the segment,
+/// including records that are garbage.
 pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
     let file = disk.open(path, false).map_err(|error| read_error(path, &error))?;
     let len = file.len().map_err(|error| read_error(path, &error))?;
@@ -28,7 +28,7 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
     let (header, seed) =
         FileHeader::decode(&bytes[..got], SEGMENT_MAGIC).map_err(|what| corrupt(path, 0, &what))?;
     if header.number != number {
-        return Err(corrupt(path, 0, "its number differs from its name"));
+        return Err(corrupt(path, 0, "the number in the header differs from the file name"));
     }
     let segment = Segment::new((number, 0), path.to_path_buf(), file, seed, 0, false);
     let (mut records, mut dictionary) = (0, 0);
@@ -56,7 +56,8 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
     Ok(records)
 }
 
-/// Reads a dictionary and checks it. Returns the ID of the database that it belongs to.
+/// Reads a dictionary and checks it. Returns the ID of the database to which the dictionary
+/// belongs.
 pub(super) fn examine_dictionary(disk: &dyn Disk, path: &Path, number: u64) -> Result<[u8; 16]> {
     let number = usize::try_from(number).unwrap_or(DICTIONARIES_MAX + 1);
     let (identity, _) = dictionary::read(disk, path, number)?;

@@ -1,5 +1,5 @@
-//! The checkpoint of the index (docs/format/disk-hash.md, section 4): written one part at a time
-//! during normal operation, read at opening.
+//! Writes and reads the checkpoint of the index (docs/format/disk-hash.md, section 4). The
+//! checkpoint is written one part at a time during normal operation, and read by an opening.
 
 use super::DiskHash;
 use super::compaction::MaintenanceState;
@@ -30,7 +30,7 @@ pub(super) struct IndexWriter {
     len: u64,
     seed: u32,
     next: usize,
-    /// The latest position of all parts.
+    /// The latest of the log positions at which the parts were written.
     until: LogPosition,
     appended: u64,
 }
@@ -80,13 +80,13 @@ impl DiskHash {
             return Ok(true);
         }
         let appended = writer.appended;
-        // A failed checkpoint is tried again only after the usual amount of writing.
+        // After a failure the next checkpoint waits for the usual amount of writing.
         maintenance.indexed_bytes = appended;
         self.finish_index(writer)?;
         Ok(false)
     }
 
-    /// Syncs everything and writes the index.
+    /// Syncs the log and writes the complete index.
     pub(super) fn write_index(&self) -> Result<()> {
         self.log.sync()?;
         let mut maintenance = self.maintenance.lock();
@@ -123,8 +123,8 @@ impl DiskHash {
             writer.until = writer.until.max(position);
             bytes.reserve(shard.records as usize * 8 + PAGES * 4);
             let mut count = 0u32;
-            // List every segment that a slot points to, whatever its count of live bytes: a record
-            // in an unlisted segment would be lost.
+            // The checkpoint must list every segment that a slot points to, even if its count of
+            // live bytes is 0: a record in an unlisted segment would be lost.
             let mut is_used: Vec<bool> = shard.live.iter().map(|&live| live > 0).collect();
             is_used.resize(shard.table.slots.len(), false);
             for slot in shard.pages.iter().flat_map(IndexPage::iter) {
@@ -187,14 +187,14 @@ impl DiskHash {
     }
 }
 
-/// The data of a segment in a checkpoint.
+/// The fields of a segment in a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentSummary {
     pub(super) remove_bytes: u64,
     pub(super) earliest_expiry: u64,
 }
 
-/// A checkpoint that was read. Its slots refer to the current table of segments.
+/// A checkpoint that was read. Its slots have been translated to the current table of segments.
 pub(super) struct LoadedIndex {
     pub(super) shards: Vec<IndexShard>,
     pub(super) positions: Vec<LogPosition>,
@@ -202,16 +202,16 @@ pub(super) struct LoadedIndex {
     pub(super) segments: HashMap<u64, SegmentSummary>,
 }
 
-/// Returns true if there is a file that begins like a checkpoint.
+/// Returns true if there is a file whose beginning is that of a checkpoint.
 pub(super) fn exists(disk: &dyn Disk, directory: &Path) -> bool {
     let mut magic = [0; MAGIC.len()];
     let read = disk.open(&directory.join(NAME), false).and_then(|file| file.read_at(0, &mut magic));
     read.is_ok() && magic == *MAGIC
 }
 
-/// Reads the checkpoint if there is one. `slot_of` returns the slot of a live segment by its
-/// number. Records in other segments are left out; the log contains what replaced them. Returns a
-/// description if the file is damaged.
+/// Reads the checkpoint if there is one. `slot_of` returns the slot of a live segment from the
+/// segment's number. Records in segments that are not live are left out, because the log contains
+/// the entries that replaced them. Returns a description if the file is damaged.
 pub(super) fn load(
     disk: &dyn Disk,
     directory: &Path,
@@ -233,7 +233,7 @@ pub(super) fn load(
     let header = reader.take(HEADER_LEN).ok_or_else(|| wrong(0, "the header is cut off"))?;
     let (header, seed) = FileHeader::decode(&header, MAGIC).map_err(|what| wrong(0, &what))?;
     if identity.is_some_and(|identity| header.identity != identity) || header.extra as usize != SHARDS {
-        return Err(wrong(0, "it is another database's"));
+        return Err(wrong(0, "belongs to another database"));
     }
     let (mut shards, mut positions) = (Vec::new(), Vec::new());
     for index in 0..SHARDS {
@@ -251,7 +251,7 @@ pub(super) fn load(
     }
     let start = reader.at;
     let footer = reader.footer(seed ^ SHARDS as u32);
-    let footer = footer.ok_or_else(|| wrong(start, "the checksum of the end differs"))?;
+    let footer = footer.ok_or_else(|| wrong(start, "the checksum of the footer differs"))?;
     let segments = footer[FOOTER_HEAD..footer.len() - 8].chunks_exact(SEGMENT_ENTRY).map(|bytes| {
         (
             u64_at(bytes, 0),
@@ -278,8 +278,8 @@ impl IndexReader<'_> {
         (read == len).then_some(bytes)
     }
 
-    /// Reads a part whose head gives the length of the rest; `None` if the length is impossible or
-    /// the checksum differs.
+    /// Reads a part, whose head gives the length of the remainder. Returns `None` if this length is
+    /// impossible or the checksum is wrong.
     fn part(&mut self, seed: u32, rest_len: impl Fn(&[u8]) -> Option<u64>) -> Option<Vec<u8>> {
         let start = self.at;
         let head = self.take(PART_HEAD)?;

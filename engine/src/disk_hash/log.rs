@@ -1,9 +1,12 @@
-//! The log: entries are appended to a buffer, written in large pieces or on request, and synced
-//! once for all waiting threads.
+//! Appends to the log. Entries are appended to a buffer. The buffer is written in large pieces or
+//! on request. One sync serves all threads that wait for one.
 //!
 //! ```text
 //! sealed segments, oldest first | ActiveSegment: its end is in memory, with a copy in the ring `recent`
 //! ```
+//!
+//! The ring is a buffer in memory that is shared with the file `recent`. Bytes in the ring survive
+//! the death of the process, before they are written to the segment.
 //!
 //! Invariants: the bytes of a segment before `flushed` are in its file, the others in the buffer of
 //! the active segment; every appended entry is readable. Locks are taken in this order: shard,
@@ -29,52 +32,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
-/// Entries longer than half of this are written directly, however long the buffer is.
+/// Entries longer than half of this length are written directly, even if the buffer is longer.
 const LONG_LEN_MAX: usize = 256 << 10;
 
-/// The length of a segment as a fraction of the log, within bounds. Small segments waste little
-/// space in a small database; large ones keep the number of open files low in a large database.
+/// The divisor that yields the length of a segment from the length of the log, within bounds. Small
+/// segments waste little space in a small database; large ones keep the number of open files low in
+/// a large database.
 const SEGMENT_SHARE: u64 = 24;
 
-/// The last segment, with its end that is not written yet.
+/// The last segment, whose end is not written yet.
 pub(crate) struct ActiveSegment {
     pub(crate) segment: Arc<Segment>,
     buffer: Vec<u8>,
     /// The offset in the segment at which the buffer begins.
     base: u64,
-    /// Bytes before this offset are in the file. It may lie within the buffer, even inside an
-    /// entry.
+    /// The bytes before this offset are in the file. The offset may lie within the buffer, even
+    /// inside an entry.
     written: u64,
     /// The offset of the last entry in the buffer.
     last: u64,
-    /// A copy of the buffer that survives the process, addressed by offsets in the segment. Without
-    /// it every entry is written at once.
+    /// The ring with a copy of the buffer, addressed by offsets in the segment. Without a ring
+    /// every entry is written at once.
     recent: Option<RecentWrites>,
-    /// The buffer contains entries that are not in that copy.
+    /// True if the buffer contains entries that are not in the ring.
     is_exposed: bool,
-    /// The segment is sealed rather than growing beyond this length, if possible.
+    /// The segment is sealed before it would grow beyond this length, if possible.
     limit: u64,
-    /// The position in the last mark entry: everything before it is on disk.
+    /// The position in the last mark entry. Everything before that position is on disk.
     marked: LogPosition,
     /// Sealed segments that may not be on disk yet.
     unsynced: Vec<Arc<Segment>>,
-    /// Names in the directory may not be on disk yet.
+    /// True if names of files in the directory may not be on disk yet.
     names_unsynced: bool,
-    /// The error after which nothing more is written.
+    /// The error after which nothing more is written. It is set when the contents of the file are
+    /// unknown.
     fatal_error: Option<Error>,
 }
 
 struct SyncState {
     /// Everything before this position is on disk.
     until: LogPosition,
-    /// A thread is syncing.
+    /// True while a thread is syncing.
     is_busy: bool,
     fatal_error: Option<Error>,
 }
 
 pub(crate) struct RecordLog {
     pub(crate) disk: Arc<dyn Disk>,
-    /// Creates the segments. Their writes may use the reserve.
+    /// The disk on which segments are created. Writes to it may use the reserve.
     segment_disk: ReserveDisk,
     pub(crate) reserve: Arc<Reserve>,
     pub(crate) reserve_bytes: u64,
@@ -89,15 +94,15 @@ pub(crate) struct RecordLog {
     dictionaries: AtomicUsize,
     active: RwLock<ActiveSegment>,
     table: Mutex<Arc<SegmentTable>>,
-    /// The number of changes of the table.
+    /// The number of changes of the table so far.
     version: AtomicU64,
     synced: Mutex<SyncState>,
     wake: Condvar,
-    /// The length of all live segments.
+    /// The total length of all live segments.
     bytes: AtomicU64,
-    /// The length of dropped segments whose files still exist.
+    /// The total length of dropped segments whose files still exist.
     pub(crate) dropped_bytes: AtomicU64,
-    /// Bytes appended since the opening or replayed by it.
+    /// The number of bytes appended since the opening or replayed by it.
     appended: AtomicU64,
     /// Changes that could not be written.
     pub(crate) refused_writes: RefusedWrites,
@@ -111,12 +116,12 @@ pub(crate) struct LogOptions {
     pub(crate) is_mapped: bool,
     pub(crate) recent_bytes: u64,
     pub(crate) reserve_bytes: u64,
-    /// Bytes of the log that the opening replayed.
+    /// The number of bytes of the log that the opening replayed.
     pub(crate) replayed: u64,
     pub(crate) dictionaries: usize,
 }
 
-/// An entry that was found: its decoded beginning, and its bytes if they are mapped.
+/// An entry that was found: its decoded beginning, and its bytes if the segment is mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct FetchedEntry<'s> {
     pub(crate) head: EntryHead,
@@ -168,13 +173,14 @@ impl RecordLog {
         table.put(Arc::clone(&segment));
         let until = LogPosition { number, offset: 0 };
         let base = segment.len();
-        // The segments on disk contain everything that the previous ring held.
+        // The segments on disk contain everything that the ring of the previous opening held, so
+        // the ring begins empty.
         let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
         // Every entry that is not written directly fits into the ring.
         let recent_len = options.recent_bytes.max(buffer_len as u64);
-        // A fault on a mapped page would end the process, so without mappings each change is
-        // written before it counts. The same applies if the reserve is spent: the ring would take
-        // space that removals need.
+        // If the disk fails, an access to a mapped page ends the process. Without mappings there is
+        // therefore no ring, and each change is written before it counts. There is no ring either
+        // if the reserve is spent, because the ring would take space that removals need.
         let recent = if options.is_mapped && !reserve.is_spent() {
             RecentWrites::create_shared(&*disk, &directory, recent_len)
         } else {
@@ -220,7 +226,7 @@ impl RecordLog {
         })
     }
 
-    /// Returns the token of the contents of the database.
+    /// Returns the token that identifies the contents of the database.
     pub(crate) fn contents(&self) -> ContentsToken {
         self.opening.contents_at(self.end())
     }
@@ -247,7 +253,8 @@ impl RecordLog {
 
     #[inline]
     fn count(&self, len: usize) {
-        // No other thread counts: the caller holds the lock of the active segment.
+        // Only the holder of the lock of the active segment changes this count, and the caller
+        // holds that lock.
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
         self.appended.store(self.appended.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
     }
@@ -257,7 +264,7 @@ impl RecordLog {
         self.appended.fetch_sub(len, Ordering::Relaxed);
     }
 
-    /// Removes the ring. Its entries must all be in the segment.
+    /// Removes the ring. All of its entries must be in the segment.
     pub(crate) fn remove_recent(&self) {
         if self.active.write().recent.take().is_some() {
             recent::remove(&*self.disk, &self.directory);
@@ -269,7 +276,7 @@ impl RecordLog {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns the table and its version.
+    /// Returns the table of segments and its version.
     pub(crate) fn table(&self) -> (Arc<SegmentTable>, u64) {
         let table = self.table.lock();
         (Arc::clone(&table), self.version())
@@ -286,12 +293,12 @@ impl RecordLog {
         self.synced.lock().until
     }
 
-    /// Returns the memory used by the buffer.
+    /// Returns the memory that the buffer uses.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         self.active.read().buffer.capacity() as u64
     }
 
-    /// Locks the end of the log, for example to append several entries in sequence.
+    /// Locks the end of the log, so that the caller can append several entries in sequence.
     pub(crate) fn lock(&self) -> LogAppender<'_> {
         let active = self.active.write();
         LogAppender {
@@ -303,13 +310,14 @@ impl RecordLog {
         }
     }
 
-    /// Writes all buffered entries to the file, so that they survive the process.
+    /// Writes all buffered entries to the file. Entries in the file survive the death of the
+    /// process.
     pub(crate) fn flush(&self) -> Result<()> {
         self.lock().flush()
     }
 
     /// Returns when everything that was appended before the call is on disk. Threads that arrive
-    /// during a sync wait for the next one, which then serves all of them. After a failed sync the
+    /// during a sync wait for the next sync, which then serves all of them. After a failed sync the
     /// state of the disk is unknown, so nothing more is written.
     pub(crate) fn sync(&self) -> Result<()> {
         let target = self.end();
@@ -362,8 +370,8 @@ impl RecordLog {
         }
         if has_names && let Err(error) = self.disk.sync_directory(&self.directory) {
             if is_out_of_descriptors(&error) {
-                // Nothing was requested from the disk, so nothing is lost; the next sync tries
-                // again.
+                // No sync of the file was requested from the disk, so nothing is lost. The next
+                // sync tries again.
                 self.note_name();
                 return Err((write_error(&self.directory, &error), false));
             }
@@ -376,7 +384,7 @@ impl RecordLog {
         let error = Error::refused_write(
             ErrorKind::Unavailable,
             format!(
-                "cannot sync {}: {error}; recent writes may be lost, so nothing more is written until it is opened again",
+                "{}: cannot sync it: {error}; recent writes may be lost, and nothing more is written until the database is reopened",
                 path.display()
             ),
         );
@@ -384,13 +392,14 @@ impl RecordLog {
         error
     }
 
-    /// Requests that the next sync also syncs the names in the directory.
+    /// Notes that the next sync must also sync the names in the directory.
     pub(crate) fn note_name(&self) {
         self.active.write().names_unsynced = true;
     }
 
-    /// Calls `view` with the entry at a location, after checking its CRC. `admits` allows its block
-    /// into the cache; callers that will rewrite the record elsewhere pass false.
+    /// Calls `view` with the entry at a location, after checking the CRC of the entry. `admits`
+    /// states that its block may be cached; a caller that will write the record elsewhere passes
+    /// false.
     #[inline]
     pub(crate) fn view<T>(
         &self,
@@ -411,7 +420,7 @@ impl RecordLog {
             if let Some(seen) = show(bytes) {
                 return Ok(seen);
             }
-            // The entry is beyond the mapping, or damaged; the read below decides.
+            // The entry is beyond the mapping, or damaged. The read below shows which.
         } else if offset >= segment.flushed.load(Ordering::Acquire) {
             let active = self.active.read();
             if active.segment.number == segment.number && offset >= active.base {
@@ -431,7 +440,8 @@ impl RecordLog {
         show(&room.read[..len]).ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
     }
 
-    /// Finds an entry as `view` does and keeps its bytes: in the mapping, or copied to `scratch`.
+    /// Finds an entry as `view` does. The bytes of the entry stay in the mapping, or are copied to
+    /// `scratch`.
     #[inline]
     pub(crate) fn fetch<'s>(
         &self,
@@ -449,7 +459,7 @@ impl RecordLog {
         }
         let bound = class_bound(class);
         if bound.is_none_or(|bound| bound > 4096) && offset < segment.flushed.load(Ordering::Acquire) {
-            // Long entries bypass the cache and are copied only once.
+            // Long entries bypass the cache, so that they are copied only once.
             return Ok(FetchedEntry { head: read_entry(segment, unit, class, scratch)?, mapped: None });
         }
         let mut copy = std::mem::take(scratch);
@@ -487,7 +497,7 @@ fn read(segment: &Segment, offset: u64, class: u32, scratch: &mut Vec<u8>) -> Re
     segment.read_at(offset, &mut scratch[..whole])
 }
 
-/// Reads an entry from its file into the beginning of `scratch` and checks its CRC.
+/// Reads an entry from its file to the beginning of `scratch` and checks its CRC.
 pub(crate) fn read_entry(
     segment: &Segment,
     unit: u32,
@@ -507,7 +517,7 @@ fn segment_limit(bytes: u64, options: &LogOptions) -> u64 {
         .min(OFFSET_MAX)
 }
 
-/// Appends a mark, without its CRC: everything before `synced` is on disk.
+/// Appends a mark without its CRC. The mark states that everything before `synced` is on disk.
 fn put_mark(buffer: &mut Vec<u8>, synced: LogPosition) {
     let mut rest = [0; 16];
     rest[..8].copy_from_slice(&synced.number.to_le_bytes());
@@ -516,9 +526,9 @@ fn put_mark(buffer: &mut Vec<u8>, synced: LogPosition) {
 }
 
 /// Creates the file of a segment and writes its first entries, so that the entries after them can
-/// be decoded after a kill. A mark with `synced`, the position that is on disk now, is written in
-/// the same call, so that no crash leaves the segment without the mark. If this fails, there is no
-/// such file.
+/// be decoded after the process was killed. `synced` is the position up to which the log is on disk
+/// now; a mark with it is written in the same call, so that no crash leaves the segment without the
+/// mark. If this function fails, there is no such file.
 fn create(
     disk: &dyn Disk,
     directory: &std::path::Path,
@@ -565,9 +575,9 @@ fn create(
     Ok(Arc::new(segment))
 }
 
-/// Creates the file of a segment. Replaces an existing file of this name only if it contains no
-/// more than a failed attempt of this opening can have written; leaves any other file alone and
-/// returns an error.
+/// Creates the file of a segment. An existing file of this name is replaced only if it contains no
+/// more than a failed attempt of this opening can have written. Any other file is left alone, and
+/// the function fails.
 fn create_file(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> Result<Box<dyn File>> {
     match disk.create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -584,8 +594,8 @@ fn create_file(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> 
     }
 }
 
-/// Returns true if a file is the beginning of a segment whose creation failed and to which nothing
-/// was appended.
+/// Returns true if a file is the beginning of a segment that could not be created completely and to
+/// which nothing was appended.
 fn is_leftover(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> Result<bool> {
     let open = || -> std::io::Result<(Box<dyn File>, u64)> {
         let file = disk.open(path, false)?;
@@ -617,7 +627,7 @@ pub(crate) struct LogAppender<'l> {
     begin: u64,
     /// The value of `is_exposed` when `prepare` was last called.
     was_exposed: bool,
-    /// The prepared entries and those before them fit into the ring.
+    /// True if the prepared entries and the buffered entries before them fit into the ring.
     fits_ring: bool,
 }
 
@@ -627,8 +637,8 @@ impl LogAppender<'_> {
         LogPosition { number: self.active.segment.number, offset: self.active.segment.len() }
     }
 
-    /// Prepares for entries of `len` bytes in total, all in one segment; the last entry has `last`
-    /// bytes. If this fails, nothing has changed.
+    /// Prepares for appending entries of `len` bytes in total, all to the same segment. The last of
+    /// these entries has `last` bytes. If this function fails, nothing has changed.
     #[inline]
     pub(crate) fn prepare(&mut self, len: usize, last: usize) -> Result<()> {
         if let Some(fatal_error) = &self.active.fatal_error {
@@ -636,7 +646,7 @@ impl LogAppender<'_> {
         }
         self.fits_ring = true;
         let end = self.active.base + self.active.buffer.len() as u64;
-        // Includes space for a mark.
+        // The sum includes space for a mark.
         let needed = len as u64 + 64;
         let is_crowded = end + needed > self.active.limit && end > self.active.segment_start();
         if is_crowded || end + needed - last as u64 >= OFFSET_MAX {
@@ -651,13 +661,14 @@ impl LogAppender<'_> {
             self.mark();
         }
         let active = &*self.active;
-        // If the entries do not all fit, none is copied: the append may still be undone.
+        // If not all of the entries fit, none of them is copied, because the append may still be
+        // undone.
         self.fits_ring = active.buffer.len() as u64 + needed <= active.recent_len();
         (self.begin, self.was_exposed) = (active.segment.len(), active.is_exposed);
         Ok(())
     }
 
-    /// Appends a mark if more is on disk than the last mark says.
+    /// Appends a mark if more of the log is on disk than the last mark states.
     fn mark(&mut self) {
         let synced = self.log.synced();
         if synced > self.active.marked {
@@ -666,7 +677,8 @@ impl LogAppender<'_> {
         }
     }
 
-    /// Appends an entry. `put` writes it without padding and CRC. `prepare` must have been called.
+    /// Appends an entry. `put` writes the entry without padding and CRC. The caller must have
+    /// called `prepare`.
     #[inline]
     pub(crate) fn append_small(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> AppendedEntry {
         let active = &mut *self.active;
@@ -682,8 +694,8 @@ impl LogAppender<'_> {
         AppendedEntry { at: EntryLocation { slot: active.segment.slot, unit: (offset / 8) as u32 }, len }
     }
 
-    /// Appends an entry that is complete, including padding, except for its CRC. `prepare` must
-    /// have been called.
+    /// Appends an entry that is complete, including padding, except for its CRC. The caller must
+    /// have called `prepare`.
     #[inline]
     pub(crate) fn append_padded(&mut self, entry: &mut [u8]) -> AppendedEntry {
         let active = &mut *self.active;
@@ -702,8 +714,8 @@ impl LogAppender<'_> {
         }
     }
 
-    /// Appends a long entry by a write of its own, from its beginning and two long parts. If this
-    /// fails, nothing was appended.
+    /// Appends a long entry with a write of its own. The entry is given as its beginning and two
+    /// long parts. If this function fails, nothing was appended.
     pub(crate) fn append_long(
         &mut self,
         beginning: &[u8],
@@ -723,7 +735,8 @@ impl LogAppender<'_> {
         let active = &mut *self.active;
         let segment = Arc::clone(&active.segment);
         if let Err(error) = segment.file.write_at(offset, &mut pieces) {
-            // Part of the entry may have been written and takes space that other entries could use.
+            // A part of the entry may have been written and takes space that other entries could
+            // use.
             self.truncate_file(offset);
             return Err(write_error(&segment.path, &error));
         }
@@ -735,10 +748,10 @@ impl LogAppender<'_> {
         Ok(AppendedEntry { at: EntryLocation { slot: segment.slot, unit: (offset / 8) as u32 }, len })
     }
 
-    /// Tries whether a refused change of `len` bytes would succeed now, by writing that many bytes
-    /// and removing them. May leave a new segment.
+    /// Tests whether a change of `len` bytes that was refused would succeed now: writes `len` bytes
+    /// and removes them again. The test may create a new segment.
     pub(crate) fn try_room(&mut self, len: u64) -> Result<()> {
-        /// The longest trial write.
+        /// The maximum length of the test write.
         const TRIED_MAX: u64 = 1 << 20;
         let entry_len = usize::try_from(len.min(OFFSET_MAX)).unwrap_or(0);
         self.prepare(entry_len, entry_len)?;
@@ -750,7 +763,7 @@ impl LogAppender<'_> {
         outcome.map_err(|error| write_error(&segment.path, &error))
     }
 
-    /// Appends an intact entry again.
+    /// Appends a copy of an intact entry.
     pub(crate) fn append_copy(&mut self, entry: &[u8]) -> Result<AppendedEntry> {
         self.prepare(entry.len(), entry.len())?;
         if self.is_long(entry.len()) {
@@ -759,8 +772,8 @@ impl LogAppender<'_> {
         Ok(self.append_small(|buffer| buffer.extend_from_slice(entry)))
     }
 
-    /// Writes the buffer if entries since `prepare` are not copied to the ring, so that they
-    /// survive the process. If this fails, the append is undone.
+    /// Writes the buffer if entries that were appended since `prepare` are not in the ring, so that
+    /// these entries survive the death of the process. If the write fails, the append is undone.
     #[inline]
     pub(crate) fn flush_if_exposed(&mut self) -> Result<()> {
         if self.active.is_exposed { self.flush().inspect_err(|_| self.undo_append()) } else { Ok(()) }
@@ -778,9 +791,9 @@ impl LogAppender<'_> {
         self.log.uncount(len);
     }
 
-    /// Truncates the file at `offset`, where a failed write may have left data: if entries followed
-    /// in its place, the next opening could read that data. If truncation fails, nothing more is
-    /// written.
+    /// Truncates the file at `offset`, where a failed write may have left data. If other entries
+    /// were written over a part of this data, the next opening could read the remainder. If
+    /// truncation fails, nothing more is written.
     #[cold]
     fn truncate_file(&mut self, offset: u64) {
         let segment = &self.active.segment;
@@ -790,7 +803,7 @@ impl LogAppender<'_> {
         }
     }
 
-    /// Returns true if an entry of this length is better written directly.
+    /// Returns true if an entry of this length should be written directly.
     #[inline]
     pub(crate) fn is_long(&self, len: usize) -> bool {
         self.active.recent.is_none() || len > self.log.buffer_len.min(LONG_LEN_MAX) / 2
@@ -827,9 +840,10 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Writes the full stretches of the file that the buffer contains. `end` is the end of the log,
-    /// where an entry of `len` bytes will follow. The system handles aligned stretches best: 0.2 ns
-    /// per byte with 256 KiB at a time, 0.67 with 6 KiB at any offset (ext4, 2026-11).
+    /// Writes those full stretches of the file that the buffer contains. A stretch is a piece of
+    /// the file of fixed length at a multiple of that length. `end` is the end of the log, where an
+    /// entry of `len` bytes will follow. The system handles aligned stretches best: 0.2 ns per byte
+    /// with 256 KiB at a time, 0.67 with 6 KiB at any offset (ext4, 2026-11).
     #[inline]
     fn flush_full_stretches(&mut self, end: u64, len: usize) -> Result<()> {
         let whole = self.log.buffer_len as u64;
@@ -842,8 +856,8 @@ impl LogAppender<'_> {
 
     #[cold]
     fn flush_until(&mut self, until: u64, end: u64) -> Result<()> {
-        // The buffer begins with a complete entry, so an entry that lies across the end of the
-        // stretch stays in it.
+        // The buffer must begin with a complete entry, so an entry that lies across the end of the
+        // stretch stays in the buffer.
         let base = if until == end { end } else { self.active.last };
         if until <= self.active.written || base > until {
             return self.flush();
@@ -862,8 +876,8 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Begins a segment whose header declares this number of dictionaries. If this fails, nothing
-    /// has changed.
+    /// Begins a segment whose header declares this number of dictionaries. If this function fails,
+    /// nothing has changed.
     pub(crate) fn begin_segment(&mut self, dictionaries: usize) -> Result<()> {
         if let Some(fatal_error) = &self.active.fatal_error {
             return Err(fatal_error.clone());
@@ -920,8 +934,8 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Appends an entry that declares a segment dropped. The file can be removed when the returned
-    /// position is on disk.
+    /// Appends an entry that declares a segment dropped. Returns the end of the log. The file of
+    /// the segment can be removed when everything before this position is on disk.
     pub(crate) fn drop_segment(&mut self, segment: &Segment) -> Result<LogPosition> {
         self.prepare(16, 0)?;
         let number = segment.number.to_le_bytes();
@@ -936,14 +950,14 @@ impl LogAppender<'_> {
         log.dropped_bytes.fetch_add(segment.len(), Ordering::Relaxed);
         drop(shared);
         // The segment may be waiting for a sync, and stays in that list: after a crash its file may
-        // exist again, and is then read before the entry that drops it.
+        // exist again, and the opening then reads the segment before the entry that drops it.
         Ok(self.end())
     }
 }
 
 impl ActiveSegment {
-    /// Copies the buffer from `start` on to the ring, so that it survives the process. `fits`
-    /// states that all prepared entries fit.
+    /// Copies the buffer from `start` on to the ring, so that these bytes survive the death of the
+    /// process. `fits` states that all prepared entries fit.
     #[inline]
     fn copy_to_ring(&mut self, start: usize, fits: bool) {
         if !self.is_exposed {
@@ -952,13 +966,13 @@ impl ActiveSegment {
         }
     }
 
-    /// Returns the number of buffered bytes that the ring can hold.
+    /// Returns the number of buffered bytes that fit into the ring; 0 if there is no ring.
     #[inline]
     fn recent_len(&self) -> u64 {
         self.recent.as_ref().map_or(0, RecentWrites::len)
     }
 
-    /// Returns the approximate offset of the entries after the segment list. A segment that
+    /// Returns the approximate offset of the first entry after the segment list. A segment that
     /// contains nothing else is not sealed.
     fn segment_start(&self) -> u64 {
         4096

@@ -1,5 +1,5 @@
-//! The hash on disk: a log of records in segments, and an index in memory that finds each record
-//! with one read.
+//! Stores a hash on disk: a log of records in segments, and an index in memory through which each
+//! record is found with one read.
 //!
 //! ```text
 //! key -> hash -> shard (lock) -> page -> slot: 21 more bits of the hash, size class, segment, offset
@@ -7,15 +7,15 @@
 //! segments of the log (docs/format/disk-hash.md): mapped | block cache and file | unwritten end
 //! ```
 //!
-//! A write appends an entry to the log and makes the index point to it. The previous entry of the
-//! key becomes garbage. Compaction copies the live entries of a segment to the end of the log and
-//! then removes the segment. The index costs about ten bytes per record and holds no keys. A miss
-//! is answered from the index alone except in about one case in several thousand; a hit reads one
-//! place.
+//! A write appends an entry to the log and changes the index so that it points to the entry. The
+//! previous entry of the key becomes garbage. Compaction copies the live entries of a segment to
+//! the end of the log and then removes the segment. The index costs about ten bytes per record and
+//! holds no keys. A miss is answered from the index alone, except in about one of several thousand
+//! cases. A hit reads one place of the log.
 //!
-//! This module starts no threads. The owner calls [`Engine::maintain`] periodically: each call does
-//! a bounded step of writing idle data to the files, compaction or writing the checkpoint of the
-//! index. The owner calls [`DurableEngine::sync`] when a write must be on disk.
+//! This module starts no threads. The owner calls [`Engine::maintain`] periodically. Each call does
+//! a bounded step of one of these tasks: writing idle data to the files, compaction, or writing the
+//! checkpoint of the index. The owner calls [`DurableEngine::sync`] when a write must be on disk.
 //!
 //! Invariants: the last entry of a key in the log is the valid one; the index points to it; every
 //! entry that the index points to lies in a live segment.
@@ -78,7 +78,7 @@ pub use training::ValueCompression;
 const KEY_LEN_MAX: usize = 1 << 28;
 const VALUE_LEN_MAX: usize = 1 << 30;
 
-/// Keeps the locks of neighbouring shards in separate cache lines.
+/// A value whose alignment keeps the locks of neighbouring shards in separate cache lines.
 #[repr(align(128))]
 struct PaddedShard(RwLock<IndexShard>);
 
@@ -114,25 +114,26 @@ pub struct DiskHash {
     log: RecordLog,
     secrets: rapidhash::v3::RapidSecrets,
     maintenance: Mutex<MaintenanceState>,
-    /// The error that keeps maintenance from its work. It has a lock of its own because
+    /// The error that keeps maintenance from its work. The error has a lock of its own because
     /// `maintenance` stays locked during waits for the disk, and readers of the error must not
     /// wait.
     maintenance_error: Mutex<Option<Error>>,
-    /// The number of damaged records that were overwritten or removed, and the error of the last.
+    /// The number of damaged records that were overwritten or removed, and the error of the last of
+    /// them.
     damaged_records: Mutex<Option<(u64, Error)>>,
     /// Damaged records that scans have skipped.
     skipped: Mutex<Vec<SkippedRecord>>,
     is_closed: AtomicBool,
-    /// Everything is on disk, including the checkpoint of the index.
+    /// True if everything is on disk, including the checkpoint of the index.
     is_index_written: Mutex<bool>,
     space_factor: f64,
     checkpoint_bytes: u64,
     dictionaries: DictionarySet,
-    /// Present if values are compressed.
+    /// The state of training; `None` if values are not compressed.
     training: Option<DictionaryTraining>,
     notes: Vec<String>,
     contents_found: Option<ContentsToken>,
-    /// The lock on the directory; released when the value is dropped.
+    /// The lock on the directory, which is released when this value is dropped.
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -160,48 +161,50 @@ struct DamagedRecord {
 
 impl DamagedRecord {
     /// Returns the index of the record in its page and a lower bound of the length of its entry.
-    /// The true length is unknown. The lower bound of the size class subtracts nothing that other
-    /// records of the segment count; the remainder stays counted until the segment is removed.
+    /// The true length is unknown. The lower bound is the minimum length of the size class, so the
+    /// count of live bytes of the segment never becomes too low; the remainder stays counted until
+    /// the segment is removed.
     fn place(&self) -> (usize, usize) {
         (self.index, least_len(self.slot.class()))
     }
 }
 
-/// The value that a visit stores, kept until its visitor has seen it.
+/// The value that a visit stores, which is kept until the visitor has seen it.
 enum StoredValue<'v> {
-    /// Part of the entry in the scratch buffers.
+    /// The value is a part of the entry in the scratch buffers.
     Entry,
-    /// Shared with the caller, and written to the log from there.
+    /// The value is shared with the caller, and is written to the log from the caller's memory.
     Shared(SharedBytes),
-    /// Compressed in the entry in the scratch buffers. The plain value is shared with the caller,
-    /// or is in the scratch buffers if this is `None`.
+    /// The value is compressed within the entry in the scratch buffers. The plain value is shared
+    /// with the caller; with `None` it is in the scratch buffers.
     Compressed(Option<SharedBytes>),
-    /// The old value.
+    /// The value is the old value.
     Unchanged(&'v [u8]),
 }
 
 impl DiskHash {
-    /// Opens the database in a directory, and creates both if they are missing. Fails with `Busy`
-    /// if another process has the database open, and with `Corrupt` if the files are damaged; the
-    /// message names file and offset.
+    /// Opens the database in a directory. Creates the directory and the database if they are
+    /// missing. Fails with `Busy` if another process has the database open, and with `Corrupt` if
+    /// the files are damaged; the message names the file and the offset.
     pub fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
         opening::open(directory, options)
     }
 
     /// Reads a segment without opening its database and checks every checksum. Returns the number
-    /// of records in it, including those that were replaced or removed later. `number` is the one
-    /// in the file name. Fails with `Corrupt` if anything is damaged, naming file and offset, or if
-    /// a dictionary is missing with which values in the segment are compressed.
+    /// of records in the segment, including records that were replaced or removed later. `number`
+    /// is the number in the file name. Fails with `Corrupt`, naming the file and the offset, if
+    /// anything is damaged, or if values in the segment need a dictionary that is missing.
     pub fn examine_segment(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
         examination::examine(disk, path, number)
     }
 
     /// Reads the segments in a directory, which must not be open and may be damaged, and replays
-    /// their intact entries into `into`, an empty engine; without an engine it only reports the
-    /// damage. Changes nothing in the directory. `may_be_torn` states that the last segment may end
-    /// as after a crash, which is no damage. `progress` is called now and then with the number of
-    /// bytes read. Fails with `Corrupt` if no segment is readable, with `Unavailable` on a read
-    /// error, and with the errors of the engine.
+    /// their intact entries into `into`, an empty engine. Without an engine, the function only
+    /// reports the damage. It changes nothing in the directory. `may_be_torn` states that the last
+    /// segment may have a torn tail, as a crash leaves it; the torn tail is then not counted as
+    /// damage. `progress` is called now and then with the number of bytes read. Fails with
+    /// `Corrupt` if no segment is readable, with `Unavailable` on a read error, and with the errors
+    /// of the engine.
     pub fn salvage(
         disk: &dyn Disk,
         directory: &Path,
@@ -212,7 +215,7 @@ impl DiskHash {
         salvage::salvage(disk, directory, may_be_torn, into, progress)
     }
 
-    /// Returns true if a directory contains the file of an index, intact or damaged.
+    /// Returns true if a directory contains an index file, intact or damaged.
     pub fn has_index(disk: &dyn Disk, directory: &Path) -> bool {
         index_file::exists(disk, directory)
     }
@@ -223,14 +226,14 @@ impl DiskHash {
         examination::examine_dictionary(disk, path, number)
     }
 
-    /// Returns the ID of the database that a segment belongs to, from the first 64 bytes of the
-    /// segment.
+    /// Returns the ID of the database to which a segment belongs. `segment` must hold the first 64
+    /// bytes of the segment.
     pub fn database_of(segment: &[u8]) -> Option<[u8; 16]> {
         examination::database_of(segment)
     }
 
-    /// Returns the number of openings of the database when a segment was created, from the first 64
-    /// bytes of the segment.
+    /// Returns how often the database had been opened when a segment was created. `segment` must
+    /// hold the first 64 bytes of the segment.
     pub fn openings_of(segment: &[u8]) -> Option<u32> {
         examination::openings_of(segment)
     }
@@ -241,15 +244,15 @@ impl DiskHash {
         &self.notes
     }
 
-    /// Returns the error that keeps maintenance from its work, such as damage met by compaction or
-    /// a full disk. `None` while maintenance succeeds.
+    /// Returns the error that keeps maintenance from its work, such as a full disk or damage that
+    /// compaction has met. Returns `None` while maintenance succeeds.
     pub fn maintenance_error(&self) -> Option<Error> {
         let maintenance_error = self.maintenance_error.lock().clone();
         maintenance_error.or_else(|| self.training.as_ref().and_then(DictionaryTraining::last_error))
     }
 
     /// Returns the number of damaged records that were overwritten or removed since the opening,
-    /// and the error of the last one.
+    /// and the error of the last of them.
     pub fn damaged_records(&self) -> Option<(u64, Error)> {
         self.damaged_records.lock().clone()
     }
@@ -259,7 +262,7 @@ impl DiskHash {
         rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Locks a shard for reading. Its table of segments is current.
+    /// Locks a shard for reading, and updates its table of segments if that is outdated.
     #[inline]
     fn read_shard(&self, index: usize) -> RwLockReadGuard<'_, IndexShard> {
         loop {
@@ -272,7 +275,7 @@ impl DiskHash {
         }
     }
 
-    /// Locks a shard for writing. Its table of segments is current.
+    /// Locks a shard for writing, and updates its table of segments if that is outdated.
     #[inline]
     fn lock_shard(&self, index: usize) -> RwLockWriteGuard<'_, IndexShard> {
         let mut shard = self.shards[index].0.write();
@@ -287,9 +290,9 @@ impl DiskHash {
         }
     }
 
-    /// Finds the record of a key. Its entry is in `old` unless the segment is mapped. If there is
-    /// no record, `damage` receives a damaged one that may have been the record of the key: it
-    /// matches all 33 bits of the hash that the index knows, so it almost certainly is.
+    /// Finds the record of a key. Its entry is in `old` afterwards, unless the segment is mapped.
+    /// If no intact record is found, `damage` receives a damaged record that matches all 33 bits of
+    /// the hash that the index knows. Such a record almost certainly belongs to the key.
     #[inline]
     fn find<'t>(
         &self,
@@ -321,7 +324,7 @@ impl DiskHash {
         Ok(None)
     }
 
-    /// Calls `see` with the record of an entry. `segment` and `unit` say where the entry lies.
+    /// Calls `see` with the record of an entry. `segment` and `unit` are the location of the entry.
     #[inline]
     fn show<T>(
         &self,
@@ -339,8 +342,8 @@ impl DiskHash {
         Ok(see(Record::new(value, head.attributes)))
     }
 
-    /// Returns the value of an entry, decompressed if necessary. `segment` and `unit` say where the
-    /// entry lies. Fails with `Corrupt` if the value cannot be decompressed.
+    /// Returns the value of an entry, decompressed if necessary. `segment` and `unit` are the
+    /// location of the entry. Fails with `Corrupt` if the value cannot be decompressed.
     #[inline]
     fn value<'v>(
         &self,
@@ -357,7 +360,7 @@ impl DiskHash {
         value.map_err(|wrong| wrong.at(|what| segment.corrupt(u64::from(unit) * 8, what)))
     }
 
-    /// Appends the put entry of a record. `new` holds the entry without CRC and padding; if the
+    /// Appends the put entry of a record. `new` holds the entry without CRC and padding. If the
     /// value is shared, `new` ends after the key and `value` follows.
     fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<AppendedEntry> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
@@ -375,8 +378,9 @@ impl DiskHash {
         Ok(appended)
     }
 
-    /// Stores a record and enters it into the index, in place of `old` if there is one. `new` holds
-    /// its entry up to the end of the value, or up to the end of the key if the value is shared.
+    /// Stores a record and enters it into the index, in place of `old` if that is given. `new`
+    /// holds the entry of the record up to the end of the value, or up to the end of the key if the
+    /// value is shared.
     fn put(
         &self,
         part: &mut IndexPart,
@@ -466,9 +470,9 @@ impl DiskHash {
         new.extend_from_slice(value);
     }
 
-    /// Encodes the entry of a record up to the end of its value, or only up to the end of its key
-    /// if the value is shared and not compressed. If the value is compressed and not shared, a copy
-    /// of the plain value is left in `given`.
+    /// Encodes the entry of a record up to the end of its value. If the value is shared and not
+    /// compressed, the entry is encoded only up to the end of its key. If the value is compressed
+    /// and not shared, `given` receives a copy of the plain value.
     fn encode(
         &self,
         key: &[u8],
@@ -662,8 +666,8 @@ impl Engine for DiskHash {
             Action::Retag(attributes) => {
                 let Some(record) = record else { return Ok(()) };
                 if let Some((slot, _)) = unchecked.filter(|(_, simple_entry)| !simple_entry.is_intact()) {
-                    // The visitor ignores the value. Damage must still not be written again under a
-                    // valid checksum.
+                    // The visitor ignores the value. A damaged value must still not be written
+                    // again, because it would then have a valid checksum.
                     return Err(damaged(table, slot));
                 }
                 match &found {
@@ -709,7 +713,8 @@ impl Engine for DiskHash {
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
         self.refuse_if_closed()?;
-        // Lock all shards at once: no write may reach one shard before the others are cleared.
+        // All shards are locked at once, so that no write reaches one shard before the others are
+        // cleared.
         let mut shards: Vec<_> = (0..SHARDS).map(|index| self.lock_shard(index)).collect();
         let mut appender = self.log.lock();
         appender.prepare(8, 0).inspect_err(|error| self.log.refused_writes.note(error, 8))?;
@@ -737,8 +742,8 @@ impl Engine for DiskHash {
         status
     }
 
-    /// With compression, trains a dictionary a few times in the life of a database, which takes
-    /// about 0.1 s without any lock on a record.
+    /// If values are compressed, a few of these calls in the life of a database train a dictionary.
+    /// Training takes about 0.1 s and holds no lock on records.
     fn maintain(&self) -> bool {
         let has_more = self.run_maintenance();
         self.train_if_due();
@@ -838,8 +843,8 @@ impl DurableEngine for DiskHash {
 
 impl Drop for DiskHash {
     fn drop(&mut self) {
-        // Nobody can receive an error here. Data that cannot be written becomes a torn tail at
-        // worst.
+        // No caller can receive an error here. At worst, data that cannot be written becomes a torn
+        // tail.
         let _ = self.close();
         // A write that began before `close` may have finished after it.
         if self.log.sync().is_ok() {

@@ -1,8 +1,8 @@
-//! Opening: reads the checkpoint of the index, and the log from there on (docs/format/disk-hash.md,
-//! section 3).
+//! Opens a hash on disk: reads the checkpoint of the index, and the log from the position of the
+//! checkpoint on (docs/format/disk-hash.md, section 3).
 //!
-//! An attempt reads everything and changes nothing. If it finds a torn tail, the tail is cut off
-//! and a new attempt begins.
+//! An attempt to open reads everything and changes nothing. If an attempt finds a torn tail, the
+//! tail is cut off and a new attempt begins.
 
 use super::changed_bit::flipped_bit;
 use super::compaction::MaintenanceState;
@@ -68,8 +68,8 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     let contents_found = found.contents()?;
     notes.extend(found.notes);
 
-    // Sync the files that were found before anything is built on them, and only then remove dropped
-    // files.
+    // The files that were found are synced before anything is built on them. Dropped files are
+    // removed only after that.
     for segment in found.table.slots.iter().flatten().filter(|segment| segment.number >= found.synced.number)
     {
         segment.file.sync().map_err(|error| write_error(&segment.path, &error))?;
@@ -101,9 +101,10 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         found.last,
         log_options,
     )?;
-    // No two openings may ever have the same number.
+    // The header with the number of this opening must be on disk, because no two openings may ever
+    // have the same number.
     log.sync()?;
-    // If there is space again, restore the reserve that this opening has used.
+    // If there is disk space again, recreate the reserve that this opening has used.
     log.reserve.hold(options.reserve_bytes);
     let has_dictionary = !found.dictionaries.is_empty();
     let training = options
@@ -130,7 +131,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     })
 }
 
-/// Appends to the last segment the entries that a killed process has left in the ring. Changes
+/// Appends the entries that a killed process has left in the ring to the last segment. Changes
 /// nothing if that segment is damaged.
 fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
     if !recent::has_recent(disk, directory).map_err(|error| read_error(directory, &error))? {
@@ -144,21 +145,20 @@ fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
         let opened = open_segment(disk, directory, number)?;
         match opened.header {
             Ok((_, seed)) => break (number, opened, seed),
-            // The segment has an incomplete header because its creation failed. The log continued
-            // in the segment before it.
+            // The header is incomplete because the creation of the segment failed. The log
+            // continued in the segment before it.
             Err(_) if opened.len < HEADER_LEN as u64 => {}
             Err(_) => return Ok(()),
         }
     };
     let segment = Segment::new((number, 0), path, file, seed, len, false);
-    let Some(patch) = recent_entries::after_entries(disk, directory, &segment, len)? else { return Ok(()) };
+    let Some(patch) = recent_entries::patch_at_end(disk, directory, &segment, len)? else { return Ok(()) };
     let written = segment.file.write_at(patch.offset, &mut [IoSlice::new(&patch.bytes)]);
     written.and_then(|()| segment.file.sync()).map_err(|error| write_error(&segment.path, &error))
 }
 
-/// Removes everything that a crash has left after a position. Removes later segments first, the
-/// last one before the others, so that the log ends at the same position whenever this is
-/// interrupted.
+/// Removes everything that a crash has left after a position. Removes later segments first,
+/// beginning with the last one. If this is interrupted, the log still ends at the same position.
 fn cut_torn_tail(disk: &dyn Disk, directory: &Path, at: LogPosition) -> Result<String> {
     let list = || disk.list(directory).map_err(|error| read_error(directory, &error));
     let mut numbers: Vec<u64> = list()?.iter().filter_map(|name| number_of(name)).collect();
@@ -188,20 +188,20 @@ struct FoundDatabase {
     identity: DatabaseIdentity,
     openings: u32,
     table: SegmentTable,
-    /// The highest number of a segment.
+    /// The highest segment number.
     last: u64,
     shards: Vec<IndexShard>,
-    /// Everything before this position was already on disk.
+    /// Everything before this position was already on disk before this opening.
     synced: LogPosition,
     leftovers: Vec<PathBuf>,
     dictionaries: Vec<ValueDictionary>,
-    /// Bytes of the log that were read.
+    /// The number of bytes of the log that were read.
     replayed: u64,
     notes: Vec<String>,
 }
 
 impl FoundDatabase {
-    /// Returns the token of the contents that were found; `None` if there were none.
+    /// Returns the token of the contents that were found, or `None` if there were none.
     fn contents(&self) -> Result<Option<ContentsToken>> {
         let Some(last) = self.table.slots.iter().flatten().find(|segment| segment.number == self.last) else {
             return Ok(None);
@@ -217,7 +217,7 @@ impl FoundDatabase {
     }
 }
 
-/// The offset of the random number of an opening in a segment list.
+/// The offset, within a segment list, of the random number of the opening.
 const NONCE_AT: u64 = 12;
 
 struct OpeningAttempt<'a> {
@@ -279,14 +279,14 @@ impl OpeningAttempt<'_> {
             let opened = self.open_segment(number)?;
             let (found, seed) = match &opened.header {
                 Ok(header) => *header,
-                // A later segment may have reached the disk before this one.
+                // A crash may leave a later segment on disk without this one.
                 Err(what) => return self.classify_bad_header(&opened, number, &numbers, what),
             };
             if found.identity != identity || found.number != number {
                 return Err(corrupt(
                     &opened.path,
                     0,
-                    "it belongs to another database, or has another number",
+                    "belongs to another database, or the number in the header differs from the file name",
                 ));
             }
             if opened.len < len {
@@ -323,10 +323,14 @@ impl OpeningAttempt<'_> {
                 LogPosition { number: last, offset: table.get(slot).map_or(0, |segment| segment.len()) };
             if synced > end {
                 let path = self.directory.join(file_name(synced.number));
-                return Err(corrupt(&path, end.offset, "the log ends before what was on disk"));
+                return Err(corrupt(
+                    &path,
+                    end.offset,
+                    "the log ends before the position that the index says was on disk",
+                ));
             }
-            // The checkpoint lists the segments that were live. The entry that dropped another one
-            // may lie before the part of the log that is replayed.
+            // The checkpoint lists the segments that were live. If another segment was dropped, its
+            // "dropped" entry may lie before the part of the log that is replayed.
             let counted_until = loaded.segments.keys().copied().max().unwrap_or_default();
             let counts = |number: u64| loaded.segments.contains_key(&number) || number > counted_until;
             replay
@@ -364,19 +368,19 @@ impl OpeningAttempt<'_> {
                 let path = self.directory.join(file_name(number));
                 return Err(corrupt(&path, 0, "the segment is missing"));
             }
-            // The names of later segments may have reached the disk before this one.
+            // A crash may leave the name of a later segment on disk without the name of this one.
             return Ok(OpeningOutcome::Torn(torn));
         }
         let LogReplay { shards, dropped, damaged, .. } = replay;
         if !has_index && replayed > 0 {
             self.notes.push(format!(
-                "{} has no index, as after an early crash or a restore; all {replayed} bytes of the log were read instead",
+                "{}: no index, as after an early crash or a restore; all {replayed} bytes of the log were read instead",
                 self.directory.display()
             ));
         }
         if damaged > 0 {
             self.notes.push(format!(
-                "{}: {damaged} damaged records were taken for older versions of later entries",
+                "{}: {damaged} damaged entries were ignored, because later entries seem to replace them",
                 self.directory.display()
             ));
         }
@@ -417,7 +421,8 @@ impl OpeningAttempt<'_> {
         })))
     }
 
-    /// Loads the dictionaries that the last segment declares. No entry refers to others.
+    /// Loads the dictionaries that the last segment declares. No entry refers to a dictionary
+    /// beyond these.
     fn dictionaries(&self, last: u64, header: &FileHeader) -> Result<Vec<ValueDictionary>> {
         let count = header.extra as usize;
         if count > DICTIONARIES_MAX {
@@ -472,7 +477,7 @@ impl OpeningAttempt<'_> {
         segment
     }
 
-    /// Returns the segment list of a segment; `None` if its first entry is not intact.
+    /// Returns the segment list of a segment, or `None` if its first entry is not intact.
     fn segment_list(&self, segment: &Segment) -> Result<Option<Vec<(u64, u64)>>> {
         let mut segment_list = None;
         walk(segment, HEADER_LEN as u64, segment.len(), 4 << 10, &mut |_, head, bytes| {
@@ -505,8 +510,8 @@ impl OpeningAttempt<'_> {
         let damage = || Err(corrupt(&opened.path, 0, what));
         let mut bytes = [0; HEADER_LEN];
         let read = opened.file.read_at(0, &mut bytes).map_err(|error| read_error(&opened.path, &error))?;
-        // Candidates for the CRC of the original header: the stored CRC, the CRC of the stored
-        // bytes, and the CRCs of headers that could follow the previous segment.
+        // Each of these is a candidate for the CRC of the original header: the stored CRC, the CRC
+        // of the stored bytes, and the CRCs of headers that could follow the previous segment.
         let mut seeds = vec![entry::u32_at(&bytes, 60), crc32c::crc32c(&bytes[..60])];
         let mut identity = None;
         if let Some(before) = numbers.iter().rfind(|&&before| before < number)
@@ -535,7 +540,7 @@ impl OpeningAttempt<'_> {
         if known > torn { damage() } else { Ok(OpeningOutcome::Torn(torn)) }
     }
 
-    /// Returns the furthest synced position that a mark in a later segment states.
+    /// Returns the furthest synced position that the marks in later segments state.
     fn marked_after(&self, number: u64, numbers: &[u64]) -> Result<LogPosition> {
         let mut known = LogPosition::default();
         for &later in numbers.iter().filter(|&&later| later > number) {
@@ -567,8 +572,8 @@ impl OpeningAttempt<'_> {
     }
 
     /// Decides whether a bad entry is damage or the result of a crash. Everything before `synced`
-    /// was on disk. `bad` is the offset of the entry, which may belong to the batch that begins at
-    /// `at`.
+    /// was on disk. `bad` is the offset of the entry. If the entry belongs to a batch, `at` is the
+    /// offset of the batch.
     fn classify_bad_entry(
         &self,
         segment: &Segment,
@@ -590,16 +595,16 @@ impl OpeningAttempt<'_> {
 }
 
 /// Removes the records in these segments from the index.
-fn forget_segments(shards: &mut [IndexShard], dropped_slots: &[u32]) {
-    if dropped_slots.is_empty() {
+fn forget_segments(shards: &mut [IndexShard], dropped_segment_slots: &[u32]) {
+    if dropped_segment_slots.is_empty() {
         return;
     }
     for shard in shards {
         for page in &mut shard.pages {
-            page.retain(|slot| !dropped_slots.contains(&slot.location().slot));
+            page.retain(|entry| !dropped_segment_slots.contains(&entry.location().slot));
         }
         shard.records = shard.pages.iter().map(|page| page.len() as u64).sum();
-        for &slot in dropped_slots {
+        for &slot in dropped_segment_slots {
             if let Some(live) = shard.live.get_mut(slot as usize) {
                 *live = 0;
             }
@@ -620,24 +625,25 @@ struct LogReplay<'t> {
     /// For each shard, the position up to which it is complete.
     positions: Vec<LogPosition>,
     dropped: HashSet<u64>,
-    /// The number of damaged records that were taken for older versions of later entries.
+    /// The number of damaged records that were treated as older versions of later entries.
     damaged: u64,
-    /// The offset at which the entries of the last segment ended.
+    /// The offset at which the valid entries of the last segment end.
     entries_end: u64,
     scratch: Vec<u8>,
 }
 
-/// Changes that were read but not applied yet: their slots are being prefetched, or their batch is
-/// incomplete.
+/// Changes that were read but not applied yet, because their slots are being prefetched or their
+/// batch is incomplete.
 #[derive(Default)]
 struct PendingChanges {
-    /// For each change: offset, decoded head, hash of the key, and range of the key in `keys`.
+    /// The offset, the decoded head, the hash of the key, and the range of the key in `keys`, for
+    /// each change.
     entries: Vec<(u64, EntryHead, u64, Range<usize>)>,
     keys: Vec<u8>,
 }
 
-/// The number of changes that are collected, so that their slots can be prefetched, before they are
-/// applied.
+/// The number of changes that are collected before they are applied, so that their slots can be
+/// prefetched.
 const PENDING_MAX: usize = 32;
 
 impl PendingChanges {
@@ -662,7 +668,7 @@ impl<'t> LogReplay<'t> {
         }
     }
 
-    /// Replays the entries of a segment. Returns the offset up to which they are valid.
+    /// Replays the entries of a segment. Returns the offset up to which the entries are valid.
     fn run(&mut self, segment: &Segment, from: u64, limit: u64) -> Result<u64> {
         // The beginning and the end of the current batch.
         let mut batch: Option<(u64, u64)> = None;
@@ -754,8 +760,8 @@ impl<'t> LogReplay<'t> {
     }
 
     /// Returns the index of the key's slot in its page and the length of its entry. If no intact
-    /// entry matches, returns the last damaged one with the same tag, as the writer did; its length
-    /// is then a lower bound.
+    /// entry matches, returns the last damaged one with the same tag, because the writer did so
+    /// too; the length is then a lower bound.
     fn find(&mut self, hash: u64, key: &[u8]) -> Result<Option<(usize, usize)>> {
         let (page, tag) = (&self.shards[shard_of(hash)].pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);

@@ -9,42 +9,46 @@ use std::sync::Arc;
 /// The options with which a [`DiskHash`] is opened.
 #[derive(Clone)]
 pub struct DiskHashOptions {
-    /// The hash seed of a new database. `None` takes a random one, which protects against keys
-    /// chosen to collide.
+    /// The hash seed of a new database. With `None` the seed is random, which protects against keys
+    /// that were chosen to collide.
     pub seed: Option<u64>,
-    /// Reads the files through memory mappings, without system calls or copies. Without mappings,
-    /// and on file systems that have none, the files are read into a cache of blocks. A failing
-    /// disk then causes an error; with mappings it ends the process.
+    /// If true, the files are read through memory mappings, without system calls or copies; a
+    /// failing disk then ends the process. If false, and on file systems without mappings, the
+    /// files are read into a cache of blocks; a failing disk then causes an error.
     pub is_mapped: bool,
-    /// Memory for the cache of blocks, which is used without mappings. Allocated as needed.
+    /// The memory for the cache of blocks, which is used only without mappings. It is allocated as
+    /// needed.
     pub cache_bytes: u64,
-    /// The number of bytes that are gathered before they are written to a file.
+    /// The number of bytes that are collected before they are written to a file.
     pub buffer_bytes: usize,
-    /// The size of the ring that keeps unwritten bytes when the process dies. Where the file system
-    /// does not support it, each write goes to the file at once.
+    /// The size of the ring, a buffer in memory that is shared with a file: bytes in the ring
+    /// survive the death of the process. If the file system does not support this, each write goes
+    /// to the segment at once.
     pub recent_bytes: u64,
     /// The disk space that is reserved for removals and for the next opening, in case the disk
-    /// becomes full; 0 for none.
+    /// becomes full. 0 reserves none.
     pub reserve_bytes: u64,
-    /// The minimum length of a segment. A segment is a 24th of the database, within the limits.
+    /// The minimum length of a segment. Between this minimum and the maximum, a segment has a 24th
+    /// of the length of the log.
     pub segment_bytes_min: u64,
     /// The maximum length of a segment (at most 128 MiB).
     pub segment_bytes_max: u64,
     /// Compaction begins when the files are this many times as large as their live contents. With
-    /// the default of 1.52 they stay below 1.6 times. A lower value causes more writing.
+    /// the default of 1.52, the files stay below 1.6 times their live contents. A lower value
+    /// causes more writing.
     pub space_factor: f64,
-    /// A checkpoint of the index is written after this many bytes, but not before one and a half
-    /// times the size of the index. This bounds the part of the log that an opening reads after a
-    /// crash.
+    /// A checkpoint of the index is written after this number of bytes was appended to the log, or
+    /// after one and a half times the size of the index if that is more. This bounds the part of
+    /// the log that an opening reads after a crash.
     pub checkpoint_bytes: u64,
-    /// The minimum number of this opening. Versions of records are derived from the number of
-    /// openings. If a copy of the files has had more openings than these files record, a higher
-    /// number keeps versions unique.
+    /// The minimum of the number that this opening gets. Openings are numbered, and the versions of
+    /// records are derived from these numbers. If another copy of the files may have been opened
+    /// more often than these files record, a higher number keeps versions unique.
     pub openings_min: u32,
-    /// Compresses values where that makes them shorter, with a dictionary when there is enough data
-    /// to train one. Existing values are readable regardless of this option.
+    /// If set, values are compressed where compression makes them shorter, with a dictionary once
+    /// there is enough data to train one. Existing values are readable regardless of this option.
     pub compression: Option<ValueCompression>,
-    /// The file system.
+    /// The file system that holds the files.
     pub disk: Arc<dyn Disk>,
 }
 

@@ -1,13 +1,14 @@
-//! A page of the index: slots in the order of their hashes, found by interpolation.
+//! Defines a page of the index: a table of slots in the order of their hashes, which is searched by
+//! interpolation.
 //!
 //! ```text
 //! slot = 21 bits of the hash | 5 bits size class | 14 bits segment slot | 24 bits offset / 8      0: empty
 //! ```
 //!
-//! Linear probing that keeps the order of the hashes. The home of a hash is its proportional
-//! position in the table; a slot is stored at its home or after it, without a gap between. A table
-//! therefore grows by an eighth in one pass, which keeps it at least three quarters full, and a
-//! search ends at the first greater hash.
+//! A page uses linear probing, but keeps the slots in the order of the hashes. The home of a hash
+//! is its proportional position in the table. A slot is stored at its home or after it, without a
+//! gap between the two. A table can therefore grow by an eighth in one pass, which keeps the table
+//! at least three quarters full, and a search ends at the first greater hash.
 //!
 //! Invariants: nonempty slots ascend by hash; each lies at its home or after it, without an empty
 //! slot between.
@@ -26,7 +27,7 @@ pub(crate) const UNIT_BITS: u32 = 24;
 const CLASS_BITS: u32 = 5;
 const TAG_BITS: u32 = 64 - SLOT_BITS - UNIT_BITS - CLASS_BITS;
 const TAG_SHIFT: u32 = 64 - TAG_BITS;
-/// The class of all entries that are longer than the bounds of the other classes.
+/// The class of all entries that are too long for the other classes.
 pub(crate) const CLASS_MAX: u32 = (1 << CLASS_BITS) - 1;
 
 /// Returns the maximum length of an entry of a class; `None` for the last class.
@@ -36,7 +37,7 @@ pub(crate) fn class_bound(class: u32) -> Option<usize> {
         return None;
     }
     let power = 32usize << (class / 2);
-    // sqrt(2) to sixteen bits.
+    // 92,681 is the square root of 2, multiplied by 2 to the power of 16.
     Some(if class.is_multiple_of(2) { power } else { (power * 92_681) >> 16 & !7 })
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn class_of(len: usize) -> u32 {
     if len <= 32 {
         return 0;
     }
-    // Begin with the power of two below, and go up by at most two classes.
+    // The search begins with the power of two below `len` and goes up by at most two classes.
     let power = (len - 1).ilog2();
     let class = ((power - 5) * 2 + 1).min(CLASS_MAX);
     match class_bound(class) {
@@ -107,7 +108,8 @@ const OVERFLOW_SLOTS: usize = 8;
 #[derive(Default)]
 pub(crate) struct IndexPage {
     slots: WordTable,
-    /// The number of homes. More slots may follow the last home.
+    /// The number of homes. There may be more slots than homes, because slots may follow the last
+    /// home.
     homes: u32,
     count: u32,
 }
@@ -123,12 +125,12 @@ impl IndexPage {
         self.count as usize
     }
 
-    /// Returns the memory used.
+    /// Returns the memory that the page uses.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.len() * 8
     }
 
-    /// Prefetches the slots of this tag.
+    /// Prefetches the slots of a tag.
     #[inline]
     pub(crate) fn prefetch(&self, tag: u32) {
         if let Some(slot) = self.slots.get(self.home(tag)) {
@@ -140,12 +142,12 @@ impl IndexPage {
     #[inline]
     pub(crate) fn first(&self, tag: u32) -> Option<usize> {
         let mut from = self.home(tag);
-        // Empty slots look like slots of tag 0.
+        // Empty slots have the same bits as slots of tag 0.
         if tag == 0 || self.slots.len() < WINDOW {
             return self.first_linear(tag, from);
         }
         loop {
-            // Slots before the home never have this tag, so the window may begin earlier.
+            // No slot before the home has this tag, so the window may begin earlier.
             from = from.min(self.slots.len() - WINDOW);
             let window = self.slots[from..].first_chunk()?;
             let found = raw::equal(window, TAG_SHIFT, u64::MAX, tag.into());
@@ -173,7 +175,8 @@ impl IndexPage {
         None
     }
 
-    /// Returns `index`, which must follow a slot with this tag, if its slot has the tag too.
+    /// Returns `index` if the slot at `index` has the tag, otherwise `None`. The slot before it
+    /// must have the tag.
     #[inline]
     pub(crate) fn next(&self, tag: u32, index: usize) -> Option<usize> {
         let bits = *self.slots.get(index)?;
@@ -185,7 +188,7 @@ impl IndexPage {
         IndexSlot(self.slots[index])
     }
 
-    /// Replaces a slot by another one with the same tag.
+    /// Replaces a slot by another slot with the same tag.
     #[inline]
     pub(crate) fn replace(&mut self, index: usize, slot: IndexSlot) {
         debug_assert_eq!(IndexSlot(self.slots[index]).tag(), slot.tag());
@@ -282,7 +285,7 @@ impl IndexPage {
         page
     }
 
-    /// Keeps only the wanted slots.
+    /// Removes the slots for which `is_wanted` returns false.
     pub(crate) fn retain(&mut self, mut is_wanted: impl FnMut(IndexSlot) -> bool) {
         let kept: Vec<u64> = self.iter().filter(|&slot| is_wanted(slot)).map(|slot| slot.0).collect();
         if kept.len() != self.len() {
@@ -301,8 +304,8 @@ impl IndexPage {
         (self.homes, self.count) = (homes, 0);
         let (mut free, mut count) = (0, 0);
         for &bits in sorted {
-            // An empty slot is copied to the next free place, which changes nothing and avoids an
-            // unpredictable branch.
+            // An empty slot is copied to the next free position. The copy changes nothing and
+            // avoids an unpredictable branch.
             let index = self.home(IndexSlot(bits).tag()).max(free);
             if index == slots.len() {
                 slots = grown(&slots);
@@ -316,7 +319,7 @@ impl IndexPage {
     }
 }
 
-/// Returns the same slots with space after the last one.
+/// Returns a table with the same slots and additional space after the last one.
 #[cold]
 fn grown(slots: &[u64]) -> WordTable {
     let mut grown = WordTable::zeroed(slots.len() + OVERFLOW_SLOTS);

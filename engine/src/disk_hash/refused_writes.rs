@@ -1,20 +1,20 @@
-//! Refused writes: the reason, and the space that must be available before the files are known to
-//! accept writes again.
+//! Keeps account of writes that the files refused: the reason, and the space that must be available
+//! before the files are known to accept writes again.
 
 use super::DiskHash;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana_core::{Error, ErrorKind, Result};
 
-/// Only one attempt out of this number tries to recreate the reserve: on a full disk each try
-/// briefly takes all remaining space.
+/// While the reserve is spent, one of this number of attempts tries to recreate the reserve. On a
+/// full disk each such attempt briefly takes all remaining space.
 const TRIES_APART: u64 = 8;
 
-/// The writes that were refused since the files last accepted all.
+/// The writes that were refused since the files last accepted every write.
 #[derive(Default)]
 pub(crate) struct RefusedWrites {
     are_there: AtomicBool,
-    /// The number of attempts while the reserve is spent.
+    /// The number of attempts that were made while the reserve was spent.
     tries: AtomicU64,
     first: Mutex<Option<RefusedWrite>>,
 }
@@ -38,8 +38,8 @@ impl RefusedWrites {
 }
 
 impl DiskHash {
-    /// Fails while the disk is full, and notes a refused change of `len` bytes. Only removals are
-    /// accepted then.
+    /// Fails while the disk is full, and notes a refused change of `len` bytes. While the disk is
+    /// full, only removals are accepted.
     #[inline]
     pub(super) fn refuse_if_disk_full(&self, len: usize) -> Result<()> {
         if self.log.reserve.is_spent() {
@@ -53,7 +53,7 @@ impl DiskHash {
     #[cold]
     fn spent(&self) -> Error {
         let message = format!(
-            "cannot write {}: the disk is full; only removals are taken",
+            "{}: cannot write to it: the disk is full; only removals are accepted",
             self.log.directory.display()
         );
         Error::refused_write(ErrorKind::Full, message)
@@ -71,7 +71,7 @@ impl DiskHash {
         refused_writes.first.lock().as_ref().map(|refused| refused.error.clone())
     }
 
-    /// Tries whether the files accept again what they have refused. Fails if they do not.
+    /// Tries a write of the length that was refused. Fails if the files still do not accept it.
     pub(super) fn retry_refused(&self) -> Result<()> {
         let refused_writes = &self.log.refused_writes;
         if self.log.reserve.is_spent() {

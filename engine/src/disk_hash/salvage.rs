@@ -1,16 +1,16 @@
-//! Salvage of a damaged hash on disk, or of a damaged backup of one: each entry has its own
-//! checksum, so intact entries are recognised and replayed into another engine.
+//! Salvages a damaged hash on disk, or a damaged backup of one. Each entry has a checksum of its
+//! own, so intact entries are recognised and replayed into another engine.
 //!
 //! ```text
 //! newest segment list --> live segments --> their intact entries, oldest first --> another engine
 //! ```
 //!
-//! After a damaged entry, the next intact one is searched for at every multiple of 8. If a single
-//! bit has changed, the checksum identifies it and the entry is repaired. Otherwise its contents
-//! are lost. If its beginning still contains a key, and its length leads to the beginning of the
-//! next entry, the record of that key is removed, because an older value of the record should not
-//! come back. The key itself may be damaged, and often none is readable; older values and removed
-//! records may come back then.
+//! After a damaged entry, the next intact entry is searched for at every multiple of 8. If a single
+//! bit has changed, the checksum identifies the bit and the entry is repaired. Otherwise the
+//! contents of the entry are lost. If the beginning of the entry still contains a key, and the
+//! length in it leads to the beginning of the next entry, the record of that key is removed,
+//! because an older value of the record should not come back. But the key itself may be damaged,
+//! and often no key is readable. Then older values and removed records may come back.
 //!
 //! The files that are read are never changed.
 
@@ -36,16 +36,16 @@ const LISTED_MAX: usize = 1000;
 /// The number of keys of damaged entries that are kept, to decide at the end which records are
 /// lost.
 const KEYS_MAX: usize = 1 << 20;
-/// The number of bytes per segment whose checksums are computed to find where entries continue.
+/// The search for the next intact entry after damage computes checksums of at most this many bytes.
 const SEARCH_MAX: u64 = 4 << 30;
-/// The engine does its maintenance each time this number of entries has been replayed.
+/// The engine does maintenance each time this number of entries has been replayed.
 const MAINTAINED_EVERY: u64 = 1 << 10;
-/// The length that is searched at once.
+/// The length of the piece of a segment that is searched at once.
 const WINDOW: usize = 256 << 10;
-/// A changed bit is searched for in entries up to this length.
+/// A changed bit is searched for only in entries up to this length.
 const REPAIRED_MAX: u64 = 16 << 20;
-/// A lost header is reconstructed from those of its neighbours: this many numbers of openings are
-/// tried after the previous one and before the next one.
+/// A lost header is reconstructed from the headers of its neighbours: this many numbers of openings
+/// are tried after that of the previous segment and before that of the next segment.
 const OPENINGS_TRIED: u32 = 1 << 10;
 
 /// The result of reading the files of a damaged hash on disk.
@@ -59,17 +59,17 @@ pub struct HashSalvage {
     pub mended: u64,
     /// The number of damaged or missing bytes that were not repaired.
     pub lost_bytes: u64,
-    /// The number of records lost in damaged entries: entries with an apparently readable key that
-    /// no later entry mentions.
+    /// The number of records that were lost in damaged entries. An entry is counted if its key is
+    /// apparently readable and no later entry mentions that key.
     pub lost_records: u64,
-    /// The number of damaged places without a readable key. Records that their entries replaced or
-    /// removed may be back.
+    /// The number of damaged places without a readable key. Records that were replaced or removed
+    /// by an entry at such a place may have come back.
     pub unclear: u64,
-    /// The torn tail that a crash has left, if one is allowed; it is no damage.
+    /// The torn tail that a crash has left, if the caller allows one. It is not counted as damage.
     pub torn: Option<HashDamage>,
     /// The number of intact entries.
     pub entries: u64,
-    /// The highest number of openings in a header.
+    /// The highest number of openings in the headers.
     pub openings: u32,
 }
 
@@ -82,16 +82,16 @@ pub struct HashDamage {
     pub offset: u64,
     /// The number of unusable bytes.
     pub len: u64,
-    /// A description of the damage, and of the lost contents if they are known.
+    /// A description of the damage, and of the contents that were lost if these are known.
     pub what: String,
-    /// The damage was repaired without loss.
+    /// True if the damage was repaired without loss.
     pub is_mended: bool,
 }
 
 /// Reads the segments in a directory, which must not be open, and replays their intact entries into
-/// `into`, an empty engine. `may_be_torn` states that the last segment may end as after a crash.
-/// `progress` is called with the number of bytes read. Fails with `Corrupt` if no segment is
-/// readable, and with the errors of the engine.
+/// `into`, an empty engine. `may_be_torn` states that the last segment may have a torn tail, as a
+/// crash leaves it. `progress` is called with the number of bytes read. Fails with `Corrupt` if no
+/// segment is readable, and with the errors of the engine.
 pub(super) fn salvage(
     disk: &dyn Disk,
     directory: &Path,
@@ -112,7 +112,7 @@ pub(super) fn salvage(
         return Err(unsalvageable_error(disk, directory, numbers.last().copied()));
     };
     let newest = sources.last().map_or(0, |source| source.number);
-    // The index of a closed hash names all of its segments and the synced position.
+    // After a clean close, the index names all segments and the synced position.
     let (until, named) = match index_file::load(disk, directory, Some(identity), &|_| None) {
         Ok(Some(index)) => (index.until, index.segments.into_keys().collect()),
         _ => (LogPosition::default(), Vec::new()),
@@ -131,7 +131,7 @@ pub(super) fn salvage(
         let openings = candidate_openings(&sources, at);
         let source = &mut sources[at];
         if let Err(what) = &source.header {
-            let what = format!("{what}; it is reconstructed from the rest of the segment");
+            let what = format!("{what}; the header was reconstructed from the rest of the segment");
             if source.repaired_header.is_none() {
                 source.guess_header(identity, &openings, dictionaries as u32);
             }
@@ -157,7 +157,7 @@ pub(super) fn salvage(
         }
     }
     for number in named.into_iter().filter(|&number| number > newest) {
-        let what = "the segment is missing: the index names it";
+        let what = "the segment is missing, but the index names it";
         salvager.report_loss(&directory.join(file_name(number)), 0, 0, what.into());
     }
     let mut found = salvager.report;
@@ -173,7 +173,7 @@ pub(super) fn salvage(
 }
 
 /// Returns the error that explains why nothing can be salvaged. `newest` is the number of the last
-/// segment, if there are any; none of them is readable.
+/// segment; `None` means that there are no segments. No segment is readable.
 fn unsalvageable_error(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error {
     let index = index_file::load(disk, directory, None, &|_| None).ok().flatten();
     let named = index.and_then(|index| Some((index.segments.len(), *index.segments.keys().max()?)));
@@ -194,9 +194,9 @@ struct SegmentSource {
     path: PathBuf,
     len: u64,
     segment: Segment,
-    /// The header and its CRC, or a description of what is wrong.
+    /// The header and its CRC, or a description of the damage.
     header: std::result::Result<(FileHeader, u32), String>,
-    /// The header before it was damaged, if it could be reconstructed.
+    /// The header as it was before the damage, if it could be reconstructed.
     repaired_header: Option<(FileHeader, u32)>,
 }
 
@@ -211,7 +211,7 @@ impl SegmentSource {
         if let Ok((found, _)) = &header
             && found.number != number
         {
-            header = Err(format!("its header says segment {}", found.number));
+            header = Err(format!("the header has the number {} of another segment", found.number));
         }
         let repaired_header = header.as_ref().err().and_then(|_| repair_changed_bit(bytes, number));
         let seed = header.as_ref().ok().or(repaired_header.as_ref()).map_or(0, |(_, seed)| *seed);
@@ -222,7 +222,7 @@ impl SegmentSource {
     /// Adds to the last segment the entries that a killed process has left in the ring.
     fn with_recent(mut self, disk: &dyn Disk, directory: &Path) -> Result<SegmentSource> {
         if self.known_header().is_some()
-            && let Some(patch) = recent_entries::after_damage(disk, directory, &self.segment, self.len)?
+            && let Some(patch) = recent_entries::patch_near_end(disk, directory, &self.segment, self.len)?
         {
             self.len = patch.len;
             self.segment.file = Box::new(PatchedFile::new(self.segment.file, Arc::new(patch)));
@@ -230,13 +230,13 @@ impl SegmentSource {
         Ok(self)
     }
 
-    /// Returns the header, or the reconstructed one.
+    /// Returns the intact header, or the reconstructed one.
     fn known_header(&self) -> Option<&FileHeader> {
         self.header.as_ref().ok().or(self.repaired_header.as_ref()).map(|(header, _)| header)
     }
 
-    /// Tries possible headers. A header is correct if the segment list after it is intact, because
-    /// the checksum of the list starts from that of the header.
+    /// Tries possible headers. A header is correct if the segment list that follows it is intact
+    /// with this header, because the checksum of the list starts from the CRC of the header.
     fn guess_header(&mut self, identity: DatabaseIdentity, openings: &[u32], dictionaries: u32) {
         let mut bytes = vec![0; HEAD_MAX];
         let at = HEADER_LEN as u64;
@@ -261,7 +261,8 @@ impl SegmentSource {
         }
     }
 
-    /// Returns the older live segments and their lengths from the segment list, if that is intact.
+    /// Returns the numbers of the older live segments and their lengths, from the segment list.
+    /// Returns `None` if the list is not intact.
     fn segment_list(&self) -> Result<Option<HashMap<u64, u64>>> {
         let mut segment_list = None;
         if self.known_header().is_some() {
@@ -287,8 +288,8 @@ impl SegmentSource {
         Ok(is_intact)
     }
 
-    /// Decodes the beginning of an entry; `None` if it cannot be one because it exceeds the limit
-    /// or its padding is not zero.
+    /// Decodes the beginning of an entry. Returns `None` if these bytes cannot be an entry, because
+    /// it would exceed the limit or its padding is not zero.
     fn decode_if_plausible(&self, at: u64, bytes: &[u8], limit: u64) -> Result<Option<EntryHead>> {
         let Some(head) = entry::parse(bytes).filter(|head| head.len as u64 <= limit - at) else {
             return Ok(None);
@@ -302,7 +303,7 @@ impl SegmentSource {
         Ok((got == head.len - content && padding == [0; entry::ALIGN]).then_some(head))
     }
 
-    /// Returns the original entry between these offsets if only one bit of it has changed.
+    /// Returns the original entry between two offsets if only one bit of it has changed.
     fn repaired_entry(&self, at: u64, end: u64) -> Result<Option<(EntryHead, Vec<u8>)>> {
         if end - at > REPAIRED_MAX || end - at < entry::ALIGN as u64 {
             return Ok(None);
@@ -319,8 +320,9 @@ impl SegmentSource {
         Ok(head.map(|head| (head, bytes)))
     }
 
-    /// Finds the next intact entry after a damaged one. Returns its offset, or the limit if there
-    /// is none, and the decoded head of the damaged entry if that ends exactly there.
+    /// Finds the next intact entry after a damaged one. Returns the offset of the intact entry, or
+    /// the limit if there is none. Also returns the decoded head of the damaged entry if the length
+    /// in that head leads exactly to the returned offset.
     fn find_next_intact(&self, damaged: u64, limit: u64) -> Result<(u64, Option<EntryHead>)> {
         let mut window = vec![0; WINDOW];
         let got = self.segment.read_at(damaged, &mut window[..HEAD_MAX])?;
@@ -332,7 +334,8 @@ impl SegmentSource {
             let mut at = 0;
             while at < got && from + (at as u64) < limit {
                 let place = from + at as u64;
-                // The beginning of an entry may continue in the next window.
+                // The beginning of an entry may continue in the next window, so begin that window
+                // here.
                 if got - at < HEAD_MAX && place + (HEAD_MAX as u64) <= limit && at > 0 {
                     break;
                 }
@@ -356,7 +359,8 @@ impl SegmentSource {
                 if searched > SEARCH_MAX {
                     return Ok((limit, None));
                 }
-                // A wrong entry with a matching checksum is hardly ever followed by another one.
+                // Other bytes can match a checksum by accident, but such a wrong entry is hardly
+                // ever followed by another intact entry.
                 if self.is_intact_at(place, limit)?
                     && (is_at_guessed_end || end == limit || self.is_intact_at(end, limit)?)
                 {
@@ -379,9 +383,9 @@ fn repair_changed_bit(bytes: [u8; HEADER_LEN], number: u64) -> Option<(FileHeade
     changed.into_iter().find(|(header, _)| header.number == number)
 }
 
-/// Returns candidates for the number of openings in the header of a segment, from its neighbours.
-/// The neighbours may be millions apart, because a restored database continues from a much higher
-/// number.
+/// Returns candidates for the number of openings in the lost header of a segment, from the headers
+/// of its neighbours. The numbers of two neighbours may be millions apart, because a restored
+/// database continues from a much higher number.
 fn candidate_openings(sources: &[SegmentSource], at: usize) -> Vec<u32> {
     let openings = |source: &SegmentSource| source.known_header().map(|header| header.openings);
     let before = sources[..at].iter().rev().find_map(openings);
@@ -395,12 +399,12 @@ fn openings_between(before: u32, behind: Option<u32>) -> Vec<u32> {
     (before..=end).chain(far.into_iter().flatten()).collect()
 }
 
-/// The live segments, as far as they are known.
+/// The segments that are known to be live.
 #[derive(Default)]
 struct CountedSegments {
     /// The lengths of the segments in the newest intact segment list.
     lens: HashMap<u64, u64>,
-    /// The segment with this list. All later ones are live.
+    /// The number of the segment that contains this list. All later segments are live.
     listed_by: u64,
     dropped: HashSet<u64>,
 }
@@ -443,14 +447,14 @@ struct HashSalvager<'e> {
     report: HashSalvage,
     /// Keys of damaged entries that no later entry mentions.
     doubtful: HashSet<Vec<u8>>,
-    /// Damage after this position, without an intact entry after it, is the result of a crash.
+    /// Damage after this position that no intact entry follows is the result of a crash.
     torn_from: Option<LogPosition>,
-    /// By number; `None` if the dictionary is damaged or missing.
+    /// The dictionaries by number. An element is `None` if the dictionary is damaged or missing.
     dictionaries: Vec<Option<ValueDictionary>>,
 }
 
 impl HashSalvager<'_> {
-    /// Loads the intact dictionaries that the headers declare.
+    /// Loads the intact ones of the dictionaries that the headers declare.
     fn load_dictionaries(
         &mut self,
         disk: &dyn Disk,
@@ -478,7 +482,8 @@ impl HashSalvager<'_> {
                             &path,
                             0,
                             0,
-                            "the dictionary is damaged or missing; what is compressed with it is lost".into(),
+                            "the dictionary is damaged or missing; the values compressed with it are lost"
+                                .into(),
                         );
                     }
                     None
@@ -490,12 +495,12 @@ impl HashSalvager<'_> {
         Ok(())
     }
 
-    /// Replays a segment. `len` is its length according to later segments.
+    /// Replays a segment. `len` is the length of the segment according to later segments.
     fn read(&mut self, source: &SegmentSource, identity: DatabaseIdentity, len: Option<u64>) -> Result<()> {
         let len = len.unwrap_or(source.len).min(OFFSET_MAX + source.len);
         let what = match (&source.header, source.known_header()) {
             (_, Some(header)) if header.identity == identity => None,
-            (Ok(_), _) => Some("it is another database's".into()),
+            (Ok(_), _) => Some("belongs to another database".into()),
             (Err(what), _) => Some(format!("{what}; nothing in the segment is readable")),
         };
         if let Some(what) = what {
@@ -506,7 +511,7 @@ impl HashSalvager<'_> {
         }
         let limit = len.min(source.len);
         let mut at = HEADER_LEN as u64;
-        // An entry that is cut off by the end of the file is reported once.
+        // An entry that the end of the file cuts off is reported only once.
         let mut is_cut_reported = false;
         while at < limit {
             let mut is_unfinished = false;
@@ -550,8 +555,8 @@ impl HashSalvager<'_> {
         Ok(())
     }
 
-    /// Returns true, and notes it in the report, if the bytes between these offsets are the result
-    /// of a crash.
+    /// Returns true if the bytes between two offsets are the result of a crash. Notes that in the
+    /// report.
     fn is_torn(&mut self, source: &SegmentSource, at: u64, end: u64) -> bool {
         let place = LogPosition { number: source.number, offset: at };
         if end < source.len || self.torn_from.is_none_or(|from| place < from) {
@@ -609,8 +614,8 @@ impl HashSalvager<'_> {
         }
     }
 
-    /// Reports a record whose value cannot be decompressed and removes the record, so that no older
-    /// value comes back.
+    /// Reports that the value of a record cannot be decompressed, and removes the record so that no
+    /// older value comes back.
     fn report_lost_value(
         &mut self,
         source: &SegmentSource,
@@ -634,7 +639,7 @@ impl HashSalvager<'_> {
     }
 
     /// Reports the damage from `at` to `next`, or repairs it. `guessed` is the decoded head of the
-    /// damaged entry.
+    /// damaged entry, if there is one.
     fn skip_damage(
         &mut self,
         source: &SegmentSource,
@@ -665,7 +670,7 @@ impl HashSalvager<'_> {
         let key = head.key(&bytes);
         self.remove(key)?;
         let shown = String::from_utf8_lossy(&key[..key.len().min(64)]).escape_debug().to_string();
-        let what = if head.kind == PUT { "its key" } else { "what it removes" };
+        let what = if head.kind == PUT { "its key" } else { "the key that it removes" };
         if head.kind == PUT {
             self.doubtful.insert(key.to_vec());
         }
@@ -695,7 +700,7 @@ impl HashSalvager<'_> {
     }
 }
 
-/// Returns a fixed action, whatever the old record is.
+/// A visitor that returns a fixed action for any old record.
 struct ApplyAction<'a>(Action<'a>);
 
 impl Visitor for ApplyAction<'_> {

@@ -1,4 +1,4 @@
-//! Scans over all records, in the order of the hashes of their keys.
+//! Scans over all records in the order of the hashes of their keys.
 
 use super::page::tag_of;
 use super::scratch::ThreadScratch;
@@ -8,15 +8,16 @@ use std::ops::ControlFlow;
 use todana_core::{ErrorKind, Record, Result, ScanPosition};
 
 impl DiskHash {
-    /// Scans one page of the index at a time under its lock. `skips_damage` makes it skip damaged
-    /// records.
+    /// Scans all records from a position on, one page of the index at a time. A page is scanned
+    /// under the lock of its shard. With `skips_damage`, damaged records are skipped; otherwise the
+    /// first of them ends the scan with an error.
     pub(super) fn scan_from(
         &self,
         from: Option<ScanPosition>,
         skips_damage: bool,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        // A place is the first 33 bits of a hash.
+        // The position of a scan is the first 33 bits of a hash.
         let from = from.map_or(0, |place| place.number());
         let mut scratch = ThreadScratch::take();
         let mut page_index = (from >> 21) as usize;
@@ -54,8 +55,8 @@ impl DiskHash {
                         }
                     }
                 }
-                // Records with the same place are shown together, because a scan could not resume
-                // between them.
+                // Records with the same position are shown without interruption, because a scan
+                // could not resume between them.
                 if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {
                     let next = (page_index as u64) << 21 | u64::from(slot.tag());
                     return Ok(Some(ScanPosition::Number(next + 1)));

@@ -1,8 +1,8 @@
-//! Buffers that each thread keeps for entries, so that operations allocate no memory.
+//! Provides buffers for entries, which each thread keeps so that operations allocate no memory.
 
 use std::cell::Cell;
 
-/// A longer buffer is freed after use.
+/// A buffer longer than this is freed after use.
 const RETAINED_MAX: usize = 1 << 20;
 
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(crate) struct ScratchBuffers {
     pub(crate) old: Vec<u8>,
     /// An entry to be written.
     pub(crate) new: Vec<u8>,
-    /// An entry that is only viewed.
+    /// An entry that is only read and passed to a viewer.
     pub(crate) read: Vec<u8>,
     /// The plain value of a record that is stored compressed.
     pub(crate) plain_value: Vec<u8>,
@@ -21,14 +21,14 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<ScratchBuffers>>> = const { Cell::new(None) };
 }
 
-/// The buffers of this thread. New ones are created while they are in use (a visit within a visit
-/// of another engine).
+/// The buffers of this thread. If they are in use, this holds new ones; that happens when a visitor
+/// visits another engine.
 pub(crate) struct ThreadScratch(Option<Box<ScratchBuffers>>);
 
 impl ThreadScratch {
     #[inline]
     pub(crate) fn take() -> ThreadScratch {
-        // A thread that is ending has no buffers any more.
+        // A thread that is ending has no buffers any more, so it gets new ones.
         ThreadScratch(Some(SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default()))
     }
 }

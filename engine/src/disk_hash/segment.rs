@@ -1,4 +1,5 @@
-//! A segment of the log: its header, its file and its statistics; and the table of live segments.
+//! Defines a segment of the log (its header, its file and its statistics) and the table of live
+//! segments.
 
 use super::entry::{u32_at, u64_at};
 use super::page::{SLOT_BITS, class_bound};
@@ -33,19 +34,21 @@ pub(crate) struct DatabaseIdentity {
     pub(crate) seed: u64,
 }
 
-/// One opening of a database. Each opening writes its log sequentially and never changes it, so an
-/// opening and a position together identify the contents of the database.
+/// One opening of a database. Each opening writes its part of the log in sequence and never changes
+/// what it has written, so an opening and a position together identify the contents of the
+/// database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseOpening {
     pub(crate) identity: DatabaseIdentity,
     /// The number of openings up to and including this one.
     pub(crate) count: u32,
-    /// Random, because copies of the same files may be opened equally often.
+    /// A random number, which is needed because two copies of the same files may have been opened
+    /// equally often.
     pub(crate) nonce: u32,
 }
 
 impl DatabaseOpening {
-    /// Returns the token of the contents at a position.
+    /// Returns the token of the contents that the database has at a position.
     pub(crate) fn contents_at(&self, end: LogPosition) -> ContentsToken {
         let mut token = [0; 40];
         token[..16].copy_from_slice(&self.identity.database_id);
@@ -83,7 +86,7 @@ impl FileHeader {
         bytes
     }
 
-    /// Decodes a header. Returns it with its CRC, or a description of what is wrong.
+    /// Decodes a header. Returns the header with its CRC, or a description of the damage.
     pub(crate) fn decode(bytes: &[u8], magic: &[u8; 8]) -> std::result::Result<(FileHeader, u32), String> {
         if bytes.len() < HEADER_LEN {
             return Err("the header is cut off".into());
@@ -99,7 +102,7 @@ impl FileHeader {
             return Err(format!("format version {}; this program knows version {VERSION}", u32_at(bytes, 8)));
         }
         if u32_at(bytes, 12) as usize != HEADER_LEN || u32_at(bytes, 32) != 0 {
-            return Err(format!("the header is not one of version {VERSION}"));
+            return Err(format!("the header is not a valid one of version {VERSION}"));
         }
         let database_id = bytes[16..32].try_into().expect("sixteen bytes");
         let identity = DatabaseIdentity { database_id, seed: u64_at(bytes, 48) };
@@ -120,7 +123,8 @@ pub(crate) fn file_name(number: u64) -> String {
     format!("{number:010}.segment")
 }
 
-/// Returns the number in the file name of a segment.
+/// Returns the number in the file name of a segment, or `None` if the name is not that of a
+/// segment.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
     let number: u64 = name.strip_suffix(".segment")?.parse().ok()?;
     (number > 0 && file_name(number) == name).then_some(number)
@@ -134,32 +138,37 @@ pub(crate) struct Segment {
     pub(crate) file: Box<dyn File>,
     /// The mapping of the file, if there is one.
     pub(crate) map: Option<MappedFile>,
-    /// The CRC of the header, which starts the CRCs of the entries.
+    /// The CRC of the header, from which the CRCs of the entries are computed.
     pub(crate) seed: u32,
-    /// The length, including bytes that are not written yet.
+    /// The length of the segment, including bytes that are not written yet.
     pub(crate) len: AtomicU64,
     /// Bytes before this offset are readable from the file.
     pub(crate) flushed: AtomicU64,
-    /// The segment will not grow any more.
+    /// True if the segment will not grow any more.
     pub(crate) is_sealed: AtomicBool,
-    /// A lower bound of the bytes of remove entries: replay overlaps the checkpoint, so opening
-    /// takes the larger of the two counts. 0 only if there are no such entries.
+    /// A lower bound of the bytes of remove entries. The replay counts some entries that the
+    /// checkpoint has counted too, so opening takes the larger of the two counts. The value is 0
+    /// only if there are no remove entries.
     pub(crate) remove_bytes: AtomicU64,
-    /// No record in it expires earlier; `u64::MAX` if none expires.
+    /// No record in the segment expires earlier than this. The value is `u64::MAX` if no record
+    /// expires.
     pub(crate) earliest_expiry: AtomicU64,
-    /// It contains a damaged entry that may be live, so it cannot be compacted.
+    /// True if the segment contains a damaged entry that may be live. Such a segment cannot be
+    /// compacted.
     pub(crate) has_damage: AtomicBool,
-    /// The length of some garbage was taken from an unchecked entry head, so the count of live
-    /// bytes may be too low.
+    /// True if the count of live bytes may be too low, because the length of some garbage was taken
+    /// from the head of an entry without a check of its CRC.
     pub(crate) is_live_estimated: AtomicBool,
-    /// The file has been removed.
+    /// True if the file has been removed.
     pub(crate) is_removed: AtomicBool,
-    /// For each block, the index of its last frame in the cache plus 1.
+    /// For each block of the segment, the index of the frame of the cache that last held it, plus
+    /// 1.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
 
 impl Segment {
-    /// `capacity` is the expected length. `is_mapped` requests a mapping, which may fail.
+    /// Creates the state of a segment. `capacity` is the expected length of the file. `is_mapped`
+    /// requests a mapping, which may fail.
     pub(crate) fn new(
         (number, slot): (u64, u32),
         path: PathBuf,
@@ -182,7 +191,7 @@ impl Segment {
             remove_bytes: AtomicU64::new(0),
             earliest_expiry: AtomicU64::new(u64::MAX),
             has_damage: AtomicBool::new(false),
-            // Counts of an earlier opening may be estimates.
+            // The counts of an earlier opening may be estimates.
             is_live_estimated: AtomicBool::new(true),
             is_removed: AtomicBool::new(false),
             blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
@@ -234,8 +243,8 @@ impl Segment {
         }
     }
 
-    /// Returns the mapped bytes from `offset` to `limit`, after reading all of them from the disk;
-    /// `None` if that is not possible.
+    /// Returns the mapped bytes from `offset` to `limit` after reading all of them from the disk.
+    /// Returns `None` if that is not possible.
     pub(crate) fn populated(&self, offset: u64, limit: u64) -> Option<&[u8]> {
         let map = self.map.as_ref()?;
         let range = offset as usize..limit as usize;
@@ -245,7 +254,7 @@ impl Segment {
         map.get(range)
     }
 
-    /// Reads up to the length of the buffer.
+    /// Reads bytes at an offset, up to the length of `into`.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.file.read_at(offset, into).map_err(|error| read_error(&self.path, &error))
     }
@@ -256,7 +265,7 @@ pub(crate) fn corrupt(path: &Path, offset: u64, what: &str) -> Error {
 }
 
 pub(crate) fn read_error(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot read it: {error}", path.display()))
 }
 
 /// Returns the error of a refused write. Its kind is `Full` if there is no disk space or no file
@@ -268,7 +277,7 @@ pub(crate) fn write_error(path: &Path, error: &std::io::Error) -> Error {
         _ if is_out_of_descriptors(error) => ErrorKind::Full,
         _ => ErrorKind::Unavailable,
     };
-    Error::refused_write(kind, format!("cannot write {}: {error}", path.display()))
+    Error::refused_write(kind, format!("{}: cannot write to it: {error}", path.display()))
 }
 
 /// Returns true if a file could not be opened because this process or the system has too many open
@@ -277,7 +286,7 @@ pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// The live segments, by slot.
+/// The live segments, indexed by their slots.
 #[derive(Clone, Default)]
 pub(crate) struct SegmentTable {
     pub(crate) slots: Vec<Option<Arc<Segment>>>,
@@ -296,7 +305,7 @@ impl SegmentTable {
         segments
     }
 
-    /// Returns a slot without a segment.
+    /// Returns a slot that has no segment.
     pub(crate) fn free_slot(&self) -> Option<u32> {
         match self.slots.iter().position(Option::is_none) {
             Some(slot) => Some(slot as u32),

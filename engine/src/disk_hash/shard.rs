@@ -1,13 +1,14 @@
-//! A part of the index: 64 pages, and the live bytes of its records in each segment.
+//! Defines a shard of the index: 64 pages, and the number of live bytes of their records in each
+//! segment.
 
 use super::page::{EntryLocation, IndexPage, IndexSlot, tag_of};
 use super::segment::SegmentTable;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The number of parts; chosen by the highest 6 bits of the hash.
+/// The number of shards. The highest 6 bits of the hash select the shard.
 pub(crate) const SHARDS: usize = 64;
-/// The number of pages in a part; chosen by the next 6 bits.
+/// The number of pages in a shard. The next 6 bits of the hash select the page.
 pub(crate) const PAGES: usize = 64;
 
 #[inline]
@@ -20,10 +21,10 @@ pub(crate) fn page_of(hash: u64) -> usize {
     (hash >> 52) as usize & (PAGES - 1)
 }
 
-/// A part of the index with the segments that it points to.
+/// A shard of the index, with the table of the segments to which it points.
 pub(crate) struct IndexShard {
     pub(crate) part: IndexPart,
-    /// The segments, as of `version` of their table.
+    /// The table of segments as it was at `version`.
     pub(crate) table: Arc<SegmentTable>,
     pub(crate) version: u64,
 }
@@ -44,10 +45,10 @@ impl DerefMut for IndexShard {
     }
 }
 
-/// The records of a part and their locations.
+/// The pages of a shard, with the locations of its records.
 pub(crate) struct IndexPart {
     pub(crate) pages: Vec<IndexPage>,
-    /// The live bytes in each segment, by slot of the segment.
+    /// The number of live bytes in each segment, indexed by the slot of the segment.
     pub(crate) live: Vec<u64>,
     pub(crate) records: u64,
 }
@@ -64,7 +65,7 @@ impl IndexShard {
 }
 
 impl IndexPart {
-    /// Returns the memory used.
+    /// Returns the memory that this part uses.
     pub(crate) fn bytes(&self) -> u64 {
         let pages: usize = self.pages.iter().map(|page| page.bytes() + size_of::<IndexPage>()).sum();
         (pages + self.live.capacity() * 8) as u64
@@ -109,7 +110,8 @@ impl IndexPart {
         None
     }
 
-    /// Enters a record. `old` is the index of the slot to replace and the length of its entry.
+    /// Enters a record into the index. `old` is the index of the slot to replace and the length of
+    /// its entry.
     #[inline]
     pub(crate) fn enter(&mut self, hash: u64, slot: IndexSlot, len: usize, old: Option<(usize, usize)>) {
         match old {
@@ -127,7 +129,8 @@ impl IndexPart {
         self.add_live(slot.location().slot, len);
     }
 
-    /// Changes a slot to the new location of its record, whose entries have the given lengths.
+    /// Changes a slot to point to the new location of its record. The old and the new entry of the
+    /// record have the given lengths.
     #[inline]
     pub(crate) fn move_entry(
         &mut self,
@@ -143,7 +146,7 @@ impl IndexPart {
         self.add_live(slot.location().slot, len);
     }
 
-    /// Removes the slot at `index`. The entry of its record has `len` bytes.
+    /// Removes the slot at `index`. The entry of its record has a length of `len` bytes.
     pub(crate) fn remove_slot(&mut self, hash: u64, index: usize, len: usize) {
         let page = &mut self.pages[page_of(hash)];
         let slot = page.get(index).location().slot;

@@ -1,18 +1,19 @@
-//! Put entries without attributes, which are the most frequent, found and read with few
+//! Finds and reads put entries without attributes, which are the most frequent, with few
 //! instructions.
 //!
-//! A random read waits for memory twice: for the slot and for the entry. Meanwhile the processor
-//! executes up to a few hundred further instructions. If a lookup takes fewer, the waits of the
-//! next record overlap with these. This path therefore handles only the common layout. `None` means
-//! that the general path is needed.
+//! A random read waits for memory twice: for the slot and for the entry. During a wait, the
+//! processor executes up to a few hundred instructions that follow. If a lookup takes fewer
+//! instructions than that, the waits of the next record overlap with those of this record. This
+//! path therefore handles only the common layout. A result of `None` means that the general path is
+//! needed.
 
 use super::entry::{PUT, is_intact, padded};
 use super::page::{IndexPage, IndexSlot, class_of};
 use super::segment::SegmentTable;
 use std::sync::atomic::Ordering;
 
-/// The size class of entries up to a cache line. Longer entries are prefetched before their
-/// beginning is read.
+/// The largest size class whose entries fit into one cache line. Longer entries are prefetched
+/// before their beginning is read.
 const LINE_CLASS: u32 = 2;
 
 /// A put entry without attributes.
@@ -20,7 +21,7 @@ const LINE_CLASS: u32 = 2;
 pub(crate) struct SimpleEntry<'b> {
     key: &'b [u8],
     pub(crate) value: &'b [u8],
-    /// The bytes of the entry, and the seed of its CRC.
+    /// The bytes of the entry, and the initial value of its CRC.
     entry: &'b [u8],
     seed: u32,
 }
@@ -68,7 +69,8 @@ pub(crate) fn put(into: &mut Vec<u8>, key: &[u8], value: &[u8]) -> bool {
     let end = at + key.len() + value.len();
     into.clear();
     into.reserve(end + 16);
-    // Appends eight bytes and truncates: copies of a constant length need no function call.
+    // Eight bytes are appended and then truncated, because a copy of constant length needs no
+    // function call.
     into.extend_from_slice(&head);
     into.truncate(at);
     into.extend_from_slice(key);
@@ -101,8 +103,9 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Returns the entry that a slot points to if it belongs to the key. `checks` requests a check of
-/// its CRC. Without it, a long entry only needs the right key and size class, for which its first
-/// cache line suffices, unless its segment contains damage.
+/// its CRC. Without this check, a long entry is accepted if its key and its size class match,
+/// because that needs only its first cache line. If its segment contains damage, the CRC is always
+/// checked.
 #[inline]
 fn find_in_slot<'t>(
     table: &'t SegmentTable,
@@ -114,8 +117,8 @@ fn find_in_slot<'t>(
     let segment = table.get(at.slot)?;
     let offset = u64::from(at.unit) * 8;
     let is_long = slot.class() > LINE_CLASS;
-    // Compaction has met damage in this segment and waits until the damaged record is overwritten,
-    // so look for it.
+    // Compaction has met damage in this segment and cannot compact it until the damaged record is
+    // overwritten, so this read must find the damage.
     let checks = checks || !is_long || segment.has_damage.load(Ordering::Relaxed);
     if checks && is_long {
         segment.prefetch(offset, slot.class());
@@ -132,8 +135,8 @@ fn find_in_slot<'t>(
     (is_right && is_same(simple_entry.key, key)).then_some(simple_entry)
 }
 
-/// Finds a key in a page. Returns its index and its entry, or `Some(None)` if the page does not
-/// contain the key.
+/// Finds a key in a page. Returns the index and the entry of the key, or `Some(None)` if the page
+/// does not contain the key.
 #[inline]
 pub(crate) fn find_in_page<'t>(
     page: &IndexPage,

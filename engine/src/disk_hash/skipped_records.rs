@@ -1,9 +1,9 @@
-//! Damaged records, which are removed when a limit on the database requires space.
+//! Removes damaged records when a limit on the database requires space.
 //!
 //! The key of a damaged record is usually readable. It is correct if its hash matches the bits in
-//! the index; then a remove entry is appended, as for any record. Otherwise only the slot is
-//! removed. That is permanent: the checkpoint of the index contains the change, and if the index is
-//! lost, or was not copied, only a salvage can read the log beyond the damage. The damaged entry is
+//! the index. Then a remove entry is appended, as for any record. Otherwise only the slot is
+//! removed. That removal is permanent: the checkpoint of the index contains it, and if the index is
+//! lost or was not copied, only a salvage can read the log beyond the damage. The damaged entry is
 //! therefore kept as long as a remove entry would be: until no older segment can contain a value of
 //! its key.
 
@@ -32,10 +32,10 @@ impl DiskHash {
         }
     }
 
-    /// Removes up to `count_max` skipped records that are still damaged. Returns the number
-    /// removed.
+    /// Removes up to `count_max` of the skipped records, if they are still damaged. Returns the
+    /// number of removed records.
     pub(super) fn remove_skipped(&self, count_max: u64) -> Result<u64> {
-        // There are almost never any.
+        // This is the usual case.
         if self.skipped.lock().is_empty() {
             return Ok(0);
         }
@@ -51,7 +51,7 @@ impl DiskHash {
         let SkippedRecord { page, slot } = *skipped;
         let mut shard = self.lock_shard(page / PAGES);
         let (tag, at) = (slot.tag(), slot.location());
-        // The part of the hash that the index knows.
+        // This is the part of the hash that the index knows; the other bits are 0.
         let hash = (page as u64) << 52 | u64::from(tag) << 31;
         let Some(index) =
             shard.slot_at(hash, at).filter(|&index| shard.pages[page % PAGES].get(index) == slot)

@@ -1,5 +1,5 @@
-//! Sweeps for expired records: segment by segment, skipping segments in which no record can have
-//! expired.
+//! Sweeps for expired records, segment by segment. Segments in which no record can have expired are
+//! skipped.
 
 use super::DiskHash;
 use super::entry::PUT;
@@ -11,19 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine, UnixSeconds};
 
-/// Shorter segments are always read.
+/// Segments shorter than this are always read.
 const SKIPPED_LEN_MIN: u64 = 512 << 10;
 
-/// Returns a place: the number of the segment in the upper 32 bits, the offset / 8 in the lower
-/// ones.
+/// Returns a scan position: the number of the segment in the upper 32 bits, and the offset / 8 in
+/// the lower ones.
 fn place(number: u64, offset: u64) -> Option<ScanPosition> {
     Some(ScanPosition::Number((number << 32) | (offset / 8)))
 }
 
 impl SweepableEngine for DiskHash {
-    /// If no record of a segment can satisfy `is_over`, only its earliest expiry is shown; that
-    /// costs nothing, and its records are not counted as seen. Reading a segment costs tens of
-    /// nanoseconds per entry.
+    /// Calls `is_over` with the earliest expiry of a long segment before reading the segment. If
+    /// the result is false, no record of the segment has expired, and the segment is skipped at no
+    /// cost; its records are not counted as seen. Reading a segment costs tens of nanoseconds per
+    /// entry.
     fn sweep(
         &self,
         from: Option<ScanPosition>,
@@ -70,7 +71,7 @@ impl DiskHash {
         is_over: &mut dyn FnMut(Expiry) -> bool,
         swept: &mut SweepProgress,
     ) -> Result<u64> {
-        // The earliest expiry of the records that remain in the segment.
+        // This is the earliest expiry of the records that remain in the segment.
         let mut earliest_expiry = u64::MAX;
         let start = from.max(HEADER_LEN as u64);
         let mut stopped = false;
@@ -102,7 +103,7 @@ impl DiskHash {
             Ok(true)
         })?;
         if end < limit && !stopped {
-            // The remainder is unreadable; continue with the other segments.
+            // The remainder is unreadable, so continue with the other segments.
             return Ok(limit);
         }
         // The earliest expiry is exact only if the complete segment was read in one call and does

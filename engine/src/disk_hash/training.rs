@@ -1,15 +1,15 @@
-//! Training of dictionaries.
+//! Trains dictionaries.
 //!
 //! ```text
 //! entries at random places of the log -> values -> seven of eight: zstd's trainer -> dictionary
 //!                                               -> the eighth: is it better than the current one?
 //! ```
 //!
-//! Training runs within [`Engine::maintain`](todana_core::Engine::maintain) without locks on
+//! Training runs within [`Engine::maintain`](todana_core::Engine::maintain). It holds no locks on
 //! records, but blocks the caller for about 0.1 s with a sample of 1 MiB (Nov 2026, virtual
 //! machine). It happens a few times in the life of a database: when there is enough data, when
-//! there is sixteen times as much, and when new values compress worse than those from which the
-//! dictionary was trained.
+//! there is sixteen times as much, and when new values compress worse than the values from which
+//! the dictionary was trained.
 
 use super::DiskHash;
 use super::compression::{ThreadCached, ValueCompressor, ValueDecompressor};
@@ -21,25 +21,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Error, Result};
 use zstd::zstd_safe::train_from_buffer;
 
-/// More data makes training slower but the dictionary no better.
+/// The maximum size of a sample. More data makes training slower but the dictionary no better.
 const SAMPLE_MAX: usize = 1 << 20;
-/// The number of bytes at the beginning of a value that are used.
+/// The number of bytes at the beginning of each value that are used for training.
 const VALUE_MAX: usize = 4 << 10;
 /// The length of the log that is read at each random place.
 const STRETCH_LEN: u64 = 16 << 10;
-/// The maximum number of places.
+/// The maximum number of random places.
 const STRETCHES_MAX: usize = 256;
 /// The minimum number of values in a sample.
 const VALUES_MIN: usize = 32;
-/// One value out of this number is excluded from training and used to measure the result.
+/// One of this number of values is excluded from training and used to measure the result.
 const JUDGED_ONE_IN: usize = 8;
 const LEN_MIN: usize = 256;
 const LEN_MAX: usize = 32 << 10;
 /// The ID of a dictionary in zstd's format.
 const ID: std::ops::Range<usize> = 4..8;
-/// A new dictionary is accepted if it reduces the stored size to this fraction or less.
+/// A new dictionary is accepted if it reduces the stored size of the values to this fraction or
+/// less.
 const COST_RATIO_MAX: f64 = 0.95;
-/// Training is repeated when the ratio of stored to plain size has grown by this factor.
+/// Training is repeated when the ratio of the stored to the plain size has grown by this factor.
 const DRIFT: f64 = 1.1;
 /// Training is repeated when the log has grown by this factor.
 const GROWTH: u64 = 16;
@@ -47,8 +48,8 @@ const GROWTH: u64 = 16;
 /// How values of a [`DiskHash`] are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueCompression {
-    /// The first dictionary is trained when the log has this length. The sample has half this size,
-    /// but at most 1 MiB.
+    /// The first dictionary is trained when the log has this length. The sample then has half this
+    /// size, but at most 1 MiB.
     pub trained_at_bytes: u64,
 }
 
@@ -61,9 +62,9 @@ impl Default for ValueCompression {
 /// The state of training, and statistics on compression.
 pub(super) struct DictionaryTraining {
     options: ValueCompression,
-    /// Nothing is done before this number of bytes has been appended.
+    /// Training does nothing before this number of bytes has been appended.
     due_at: AtomicU64,
-    /// The plain and the stored size of values, since the last check of their ratio.
+    /// The total plain and the total stored size of new values since the last check of their ratio.
     plain: AtomicU64,
     stored: AtomicU64,
     state: Mutex<TrainingState>,
@@ -72,13 +73,13 @@ pub(super) struct DictionaryTraining {
 
 #[derive(Default)]
 struct TrainingState {
-    /// The ratio of stored to plain size with the current dictionary.
+    /// The ratio of the stored to the plain size of values with the current dictionary.
     share: Option<f64>,
     /// The length of the log at which training is repeated.
     grown_at: u64,
 }
 
-/// Values to train from, in sequence, and values to measure the result with.
+/// Values to train from, one after another, and values to measure the result with.
 #[derive(Default)]
 struct ValueSample {
     training: Vec<u8>,
@@ -99,8 +100,8 @@ impl ValueSample {
         }
     }
 
-    /// Returns the stored size of the values held out, compressed with this dictionary or without
-    /// one.
+    /// Returns the total stored size of the measured values if they are compressed with this
+    /// dictionary, or without one.
     fn cost(&self, dictionary: Option<&ValueDictionary>) -> usize {
         let mut compressor = ThreadCached::<ValueCompressor>::take();
         let cost =
@@ -123,8 +124,8 @@ impl DictionaryTraining {
         }
     }
 
-    /// Counts a value that was compressed, or tried to be. Long values are ignored because a
-    /// dictionary hardly affects them.
+    /// Counts a value that was compressed, or for which compression was tried. Long values are
+    /// ignored because a dictionary hardly affects them.
     #[inline]
     pub(super) fn note(&self, plain: usize, stored: usize) {
         if plain > VALUE_MAX {
@@ -177,7 +178,7 @@ impl DiskHash {
     fn train(&self, training: &DictionaryTraining, state: &mut TrainingState) -> Result<()> {
         let count = self.dictionaries.count();
         if count > self.log.dictionaries() {
-            // A dictionary was stored but not brought into use; the last attempt failed.
+            // The last attempt stored a dictionary but failed to bring it into use.
             return self.use_newest_dictionary();
         }
         let log_bytes = self.log.bytes();
@@ -208,7 +209,8 @@ impl DiskHash {
         Ok(())
     }
 
-    /// Begins a segment that declares the newest dictionary, and then uses the dictionary.
+    /// Begins a segment that declares the newest dictionary, and then uses that dictionary for new
+    /// values.
     fn use_newest_dictionary(&self) -> Result<()> {
         self.log.lock().begin_segment(self.dictionaries.count())?;
         self.dictionaries.use_newest();
@@ -220,9 +222,10 @@ impl DiskHash {
         let mut sample = ValueSample::default();
         let mut decompressor = ThreadCached::<ValueDecompressor>::take();
         let mut bytes = vec![0; STRETCH_LEN as usize];
-        // Values used for training must not be used to measure the result.
+        // Remembers the places that were used, so that no value is used both for training and for
+        // measuring.
         let mut taken: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
-        // A pseudo-random sequence that is the same for the same history.
+        // The pseudo-random sequence is the same for the same history.
         let mut dice = self.log.appended() | 1;
         for _ in 0..STRETCHES_MAX {
             if sample.training.len() >= bytes_max {
@@ -257,7 +260,7 @@ impl DiskHash {
                 let stored = head.value(entry);
                 match head.encoding {
                     None => sample.add(stored),
-                    // Damage is reported when the record is read.
+                    // Damage is reported when the record itself is read.
                     Some(encoding) => {
                         if let Ok(plain) = decompressor.decompress(
                             stored,
@@ -289,7 +292,7 @@ impl DiskHash {
     }
 }
 
-/// Trains a dictionary; `None` if the sample is too small or too diverse.
+/// Trains a dictionary. Returns `None` if the sample is too small or too diverse.
 fn learn(sample: &ValueSample) -> Option<Vec<u8>> {
     if sample.lens.len() < VALUES_MIN {
         return None;
@@ -297,7 +300,8 @@ fn learn(sample: &ValueSample) -> Option<Vec<u8>> {
     let len = (sample.training.len() / 16).clamp(LEN_MIN, LEN_MAX);
     let mut content = Vec::with_capacity(len);
     train_from_buffer(&mut content, &sample.training, &sample.lens).ok()?;
-    // Clear the ID so that frames do not contain it; the entry names the dictionary.
+    // The ID is cleared so that compressed frames do not contain it. The entry names the
+    // dictionary.
     content.get_mut(ID)?.fill(0);
     Some(content)
 }

@@ -1,22 +1,23 @@
-//! Reading the entries of a segment in sequence from its file.
+//! Reads the entries of a segment in sequence from its file.
 
 use super::entry::{self, EntryHead, HEAD_MAX};
 use super::segment::{LogPosition, Segment};
 use crate::disk::File;
 use todana_core::Result;
 
-/// The read size when the complete segment is needed.
+/// The number of bytes per read when the complete segment is needed.
 pub(crate) const CHUNK: usize = 512 << 10;
-/// Longer entries are not read into memory completely.
+/// Entries longer than this are not read into memory completely.
 pub(crate) const IN_MEMORY_MAX: usize = 1 << 20;
 
-/// Called with each entry: its offset, its decoded head, and its bytes. Returning false ends the
-/// walk before the entry.
+/// A function that is called with each entry: its offset, its decoded head, and its bytes. If it
+/// returns false, the walk ends before this entry.
 pub(crate) type EntryCallback<'s> = dyn FnMut(u64, &EntryHead, &[u8]) -> Result<bool> + 's;
 
 /// Calls `see` with the intact entries from an offset to `limit`. Returns the offset of the first
-/// entry that is not intact, or the limit. `chunk_len` is the read size, which should match the
-/// amount of data needed. A long entry is passed incomplete, but at least up to the end of its key.
+/// entry that is not intact, or the limit. `chunk_len` is the number of bytes per read; callers
+/// that need little data pass a small number. A long entry is passed incomplete, but at least up to
+/// the end of its key.
 pub(crate) fn walk(
     segment: &Segment,
     from: u64,
@@ -35,8 +36,8 @@ pub(crate) fn walk(
         }
         let mut bytes = &chunk[(at - base) as usize..there];
         let mut head = entry::parse(bytes);
-        // Returns true if the head of the entry is missing, or its remainder although the entry is
-        // short enough.
+        // This returns true if the head of the entry is not in memory yet, or if the remainder of a
+        // short entry is not.
         let lacks = |head: &Option<EntryHead>, there: usize| match head {
             None => there < HEAD_MAX,
             Some(head) => head.len > there && head.len <= IN_MEMORY_MAX && head.len as u64 <= left,
@@ -103,8 +104,8 @@ fn is_long_entry_intact(segment: &Segment, at: u64, len: usize, seed: u32) -> Re
     Ok(crc == stored)
 }
 
-/// Returns the furthest position in the marks after an offset of a file, searching at every
-/// multiple of 8. `seed` is the CRC of the segment's header.
+/// Returns the furthest position in the marks after an offset of a file. Marks are searched for at
+/// every multiple of 8. `seed` is the CRC of the segment's header.
 pub(crate) fn furthest_mark(file: &dyn File, from: u64, seed: u32) -> std::io::Result<LogPosition> {
     const MARK_LEN: usize = 24;
     let len = file.len()?;

@@ -1,4 +1,5 @@
-//! Damaged records found since the opening. Each counts once, however often it is read.
+//! Counts the damaged records that were found since the opening. Each record counts once, even if
+//! it is read often.
 
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -16,7 +17,7 @@ struct DamageSeen {
 }
 
 impl DamagedRecords {
-    /// Notes a damaged record and returns the error.
+    /// Notes a damaged record and returns the given error.
     pub(super) fn note(&self, key: &[u8], error: Error) -> Error {
         let mut met = self.0.lock();
         let met = met.get_or_insert_with(|| DamageSeen { hashes: HashSet::new(), last: error.clone() });
@@ -26,7 +27,8 @@ impl DamagedRecords {
         error
     }
 
-    /// Returns the number of damaged records, and the error of the last one.
+    /// Returns the number of damaged records and the error of the last of them, or `None` if there
+    /// are none.
     pub(super) fn get(&self) -> Option<(u64, Error)> {
         self.0.lock().as_ref().map(|met| (met.hashes.len() as u64, met.last.clone()))
     }

@@ -1,5 +1,6 @@
-//! The LMDB environment of a tree: opened after its file has been checked, and reopened after a
-//! failed write of a meta page.
+//! Opens the LMDB environment of a tree after checking its file, and reopens the environment after
+//! a failed write of a meta page. LMDB calls an open file an environment; a meta page states where
+//! the newest state of the file begins.
 
 use super::pages::{self, MetaPage};
 use super::readers::{self, SharedReader};
@@ -13,44 +14,46 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// The environment of a directory, which stays locked while this exists.
+/// The environment of a directory. The directory stays locked while this value exists.
 pub(super) struct TreeEnvironment {
     path: PathBuf,
-    /// `None` if it could not be reopened.
+    /// The open environment; `None` if it could not be reopened.
     open: RwLock<Option<OpenEnvironment>>,
-    /// The initial address space.
+    /// The size of the address space with which the environment is first opened.
     map_bytes: usize,
-    // After `open`, so that the environment is closed before the marker is removed.
+    // This field follows `open`, so that the environment is closed before the marker is removed.
     _unclean: UncleanMarker,
-    /// Present if the tree is read-only.
+    /// This reader's share of the environment, if the tree is read-only.
     _reading: Option<SharedReader>,
     lock: Arc<dyn Send + Sync>,
 }
 
 pub(super) struct OpenEnvironment {
-    /// Shared by all readers of a read-only tree.
+    /// The environment, which all readers of a read-only tree share.
     pub(super) lmdb: Arc<LmdbEnvironment>,
     pub(super) records: LmdbTable,
     pub(super) state: LmdbTable,
 }
 
-/// 64 concurrent readers, copies, and write transactions.
+/// The limit is enough for 64 concurrent readers, the copies and the write transactions.
 const READERS_MAX: u32 = 126;
 
-/// The minimum address space. If the system gives less than requested, the request is halved down
-/// to this.
+/// The minimum address space. If the system refuses the requested address space, the request is
+/// halved, but not below this minimum.
 pub(super) const MAP_BYTES_MIN: usize = 16 << 20;
 
-/// Returns true if a smaller address space may succeed. Some systems, such as valgrind, refuse it
-/// as an invalid argument.
+/// Returns true if a request for a smaller address space may succeed. Some systems, such as
+/// valgrind, refuse a large request as an invalid argument.
 fn is_too_much(error: io::ErrorKind) -> bool {
     matches!(error, io::ErrorKind::OutOfMemory | io::ErrorKind::InvalidInput)
 }
 
 impl TreeEnvironment {
-    /// Opens the environment in a directory, or creates it, after checking that reading it cannot
-    /// end the process. `names` is the file system of the lock; if that is read-only, so is the
-    /// environment, and nothing is created or changed.
+    /// Opens the environment in a directory, or creates it. Checks first that a read from the
+    /// memory-mapped file cannot end the process (SIGBUS). `map_bytes` is the size of the address
+    /// space. The pages of a file of up to `walked_bytes_max` bytes are checked. `names` is the
+    /// file system in which the directory is locked; if that is read-only, so is the environment,
+    /// and nothing is created or changed.
     pub(super) fn open(
         path: &Path,
         map_bytes: usize,
@@ -67,24 +70,24 @@ impl TreeEnvironment {
                 format!("\"{}\": no tree to read; open it for writing to create one", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        disk.make_directory(path).map_err(|error| unavailable("cannot be made", error))?;
+        disk.make_directory(path).map_err(|error| unavailable("cannot create it", error))?;
         let lock_path = path.join("lock");
         let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(disk, path, &lock_path)),
-            _ => unavailable("cannot be locked", error),
+            _ => unavailable("cannot lock it", error),
         })?;
         let lock: Arc<dyn Send + Sync> = Arc::from(lock);
         let unclean = UncleanMarker::find(path);
         let walked_bytes_max = if unclean.may_lack_pages() { u64::MAX } else { walked_bytes_max };
         examine(path, walked_bytes_max, is_read_only)?;
-        let map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
+        let map_bytes = round_up(map_bytes);
         let (open, reading, unclean) = if is_read_only {
             let (lmdb, reading) = readers::open(path, || read_environment(path, map_bytes, &lock))?;
             let tables = lmdb.open_tables(TABLES).map_err(|error| lmdb_error(path, &error))?;
             (OpenEnvironment::new(lmdb, tables), Some(reading), unclean)
         } else {
             let open = open_environment(path, map_bytes, &lock)?;
-            let unclean = unclean.begin().map_err(|error| unavailable("cannot be written to", error))?;
+            let unclean = unclean.begin().map_err(|error| unavailable("cannot write to it", error))?;
             (open, None, unclean)
         };
         let open = RwLock::new(Some(open));
@@ -94,7 +97,7 @@ impl TreeEnvironment {
     /// Returns the open environment. Fails with `Unavailable` while it is closed.
     pub(super) fn get(&self) -> Result<MappedRwLockReadGuard<'_, OpenEnvironment>> {
         RwLockReadGuard::try_map(self.open.read(), Option::as_ref).map_err(|_| {
-            let why = "its file could not be reopened after a failed write; the next checkpoint tries again";
+            let why = "the file could not be reopened after a failed write; the next checkpoint tries again";
             self.named(&Error::new(ErrorKind::Unavailable, why))
         })
     }
@@ -104,10 +107,11 @@ impl TreeEnvironment {
         self.open.read().as_ref().is_none_or(|open| open.lmdb.has_failed())
     }
 
-    /// Closes and reopens the environment. There must be no transaction.
+    /// Closes and reopens the environment. The caller must ensure that there is no transaction.
     pub(super) fn reopen(&self) -> Result<()> {
         let mut open = self.open.write();
-        // LMDB allows only one environment per file in a process.
+        // The old environment is closed first, because LMDB allows only one environment per file in
+        // a process.
         let map_bytes = open.take().map_or(self.map_bytes, |open| open.lmdb.map_bytes());
         examine(&self.path, 0, false)?;
         *open = Some(open_environment(&self.path, map_bytes, &self.lock)?);
@@ -118,7 +122,7 @@ impl TreeEnvironment {
         &self.path
     }
 
-    /// Converts an LMDB error.
+    /// Converts an LMDB error to an error of the engine.
     pub(super) fn lmdb_error(&self, error: &heed::Error) -> Error {
         lmdb_error(&self.path, error)
     }
@@ -149,7 +153,8 @@ fn read_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) 
     with_room(path, map_bytes, |map_bytes| LmdbEnvironment::open_read_only(path, map_bytes, Arc::clone(lock)))
 }
 
-/// Opens an environment with as much address space as possible.
+/// Opens an environment with `map_bytes` of address space. If the system refuses that size, tries
+/// half of it repeatedly.
 fn with_room(
     path: &Path,
     mut map_bytes: usize,
@@ -186,10 +191,10 @@ fn lmdb_error(path: &Path, error: &heed::Error) -> Error {
     Error::new(kind, format!("\"{}\": {error}", path.display()))
 }
 
-/// Checks that reading the file cannot end the process. The file must be as long as its meta page
-/// says, because reading a mapped page after its end would. The pages of a file of up to
-/// `walked_bytes_max` bytes must be valid. A read-only file may be short, if the missing pages are
-/// unused.
+/// Checks that a read from the memory-mapped file cannot end the process. A mapped page beyond the
+/// end of the file would do so, so the file must be as long as its meta page says. If the file has
+/// at most `walked_bytes_max` bytes, all of its pages must be valid too. A file that lacks only
+/// unused pages is extended; a read-only file may stay short.
 fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()> {
     let named =
         |error: Error| Error::new(error.kind(), format!("\"{}\": {error}", path.join("data.mdb").display()));
@@ -211,13 +216,15 @@ fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()>
     Ok(())
 }
 
-/// The length that may always be missing at the end of a file, if it is unused.
+/// This number of bytes may always be missing at the end of a file, if they are unused.
 const MISSING_BYTES: u64 = 1 << 30;
 
-/// Extends a file to the length that its meta page says. The missing pages are unused.
+/// Extends a file to the length that its meta page says. The caller has checked that the missing
+/// pages are unused. Fails with `Corrupt` if too much is missing. `wanted` is the length that the
+/// meta page says.
 fn extend(file: &dyn File, (file_bytes, wanted): (u64, u64), is_read_only: bool) -> Result<()> {
     if wanted - file_bytes > file_bytes.max(MISSING_BYTES) {
-        let message = format!("its meta page says that it has {wanted} bytes, and it has {file_bytes}");
+        let message = format!("the file has {file_bytes} bytes, but its meta page requires {wanted}");
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     if is_read_only {
@@ -226,7 +233,7 @@ fn extend(file: &dyn File, (file_bytes, wanted): (u64, u64), is_read_only: bool)
     file.set_len(wanted).map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
 }
 
-/// Rounds up to complete pages of any system.
+/// Rounds up to a multiple of the largest page size of any system.
 pub(super) fn round_up(bytes: usize) -> usize {
     const PAGE_MAX: usize = 64 << 10;
     bytes.clamp(PAGE_MAX, usize::MAX / 2).next_multiple_of(PAGE_MAX)

@@ -1,4 +1,4 @@
-//! Examination of a tree: checks every page, every record with its checksum, and the totals.
+//! Examines a tree: checks every page, every record with its checksum, and the totals.
 
 use super::environment::MAP_BYTES_MIN;
 use super::state::RecordTotals;
@@ -14,7 +14,7 @@ use todana_core::{Error, ErrorKind, Result};
 pub struct ExaminedTree {
     /// The number of records.
     pub records: u64,
-    /// The number of records without a checksum, written by version 1 of the format.
+    /// The number of records without a checksum. Version 1 of the format wrote such records.
     pub without_checksum: u64,
     /// The position in the update log up to which the tree is complete.
     pub mark: u64,
@@ -62,7 +62,7 @@ pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
     let found = RecordTotals { with_expiry: state.totals.with_expiry, ..counts.totals };
     if found != state.totals {
         let message = format!(
-            "it has {} records of {} bytes, and its state says {} of {}",
+            "the tree has {} records of {} bytes, but its state says {} of {}",
             found.records, found.bytes, state.totals.records, state.totals.bytes
         );
         return Err(store.named(&Error::new(ErrorKind::Corrupt, message)));
@@ -80,7 +80,8 @@ struct ExaminationCounts {
 }
 
 impl ExaminationCounts {
-    /// `stored` is the record without its checksum; `None` if the checksum is wrong.
+    /// Counts a record. `stored` is the record without its checksum, or `None` if the checksum is
+    /// wrong.
     fn add(&mut self, store: &TreeStore, key: &[u8], stored: Option<&[u8]>, has_checksum: bool) {
         let Some((stored, (attributes, _))) =
             stored.and_then(|stored| Some((stored, record::decode_header(stored)?)))

@@ -1,4 +1,4 @@
-//! The front: changes that are not in LMDB yet, in the order of their keys.
+//! Defines the front of a tree: the changes that are not in LMDB yet, in the order of their keys.
 //!
 //! ```text
 //! front = chunks in order
@@ -7,10 +7,10 @@
 //! entry = a record or a removal with its key, in one allocation; long values by reference
 //! ```
 //!
-//! Two flat levels instead of a deeper tree: ten thousand changes are a hundred chunks, and the
-//! first bytes of the keys are adjacent, so that a search touches few cache lines. Without the
-//! prefix, the first 8 bytes of keys such as `user:17` and `user:18` would be equal, and a search
-//! would read the keys themselves, each in its own cache line.
+//! The front has two flat levels instead of the levels of a deeper tree. Ten thousand changes are a
+//! hundred chunks, and the first bytes of the keys are adjacent, so that a search touches few cache
+//! lines. Without the prefix, the first 8 bytes of keys such as `user:17` and `user:18` would be
+//! equal, and a search would read the keys themselves, each in its own cache line.
 
 use super::record;
 use std::cmp::Ordering;
@@ -18,10 +18,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 use todana_core::{LONG_VALUE_LEN, Record, SharedBytes};
 
-/// A change of one record: its new state, or its removal. Cloning it copies no data.
+/// A change of one record: the new state of the record, or its removal. Cloning a change copies no
+/// data.
 #[derive(Clone)]
 pub(super) enum FrontEntry {
-    /// `key length (4) | 1 for a removal (1) | key | record`
+    /// A removal, or a record with a short value: `key length (4) | 1 for a removal (1) | key |
+    /// record`.
     Short(Arc<[u8]>),
     /// A record with a long value.
     Long(Arc<LongFrontEntry>),
@@ -35,12 +37,12 @@ pub(super) struct LongFrontEntry {
 }
 
 const SHORT_HEADER_LEN: usize = 5;
-/// The memory that an entry uses besides its bytes: its place in a chunk, reference counts, and the
-/// allocator's overhead.
+/// The memory that an entry uses besides its bytes: its slot in a chunk, reference counts, and the
+/// overhead of the allocator.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 impl FrontEntry {
-    /// Creates the entry of a record. `scratch` is memory for building it.
+    /// Creates the entry of a record. `scratch` is memory in which the entry is built.
     pub(super) fn put(key: &[u8], record: Record<'_>, scratch: &mut Vec<u8>) -> FrontEntry {
         scratch.clear();
         if record.value.len() >= LONG_VALUE_LEN {
@@ -84,7 +86,7 @@ impl FrontEntry {
         }
     }
 
-    /// Returns the record; `None` for a removal.
+    /// Returns the record, or `None` if the entry is a removal.
     #[inline]
     pub(super) fn record(&self) -> Option<Record<'_>> {
         match self {
@@ -100,7 +102,7 @@ impl FrontEntry {
         }
     }
 
-    /// Returns the record as it is stored, in two parts; `None` for a removal.
+    /// Returns the record as it is stored, in two parts. Returns `None` if the entry is a removal.
     pub(super) fn parts(&self) -> Option<[&[u8]; 2]> {
         match self {
             FrontEntry::Short(bytes) => match FrontEntry::short(bytes) {
@@ -111,7 +113,7 @@ impl FrontEntry {
         }
     }
 
-    /// Returns the length of the stored record; 0 for a removal.
+    /// Returns the length of the stored record, or 0 if the entry is a removal.
     pub(super) fn stored_len(&self) -> usize {
         self.parts().map_or(0, |parts| parts[0].len() + parts[1].len())
     }
@@ -121,13 +123,13 @@ impl FrontEntry {
     }
 }
 
-/// Returns true if a value is the complete shared memory, not a part of it.
+/// Returns true if a value is the complete shared memory rather than a part of it.
 fn is_whole(shared: &SharedBytes, value: &[u8]) -> bool {
     std::ptr::eq((**shared).as_ref(), value)
 }
 
-/// Returns the first bytes of the rest of a key, padded with zeros, as a number. If the numbers of
-/// two keys differ, the keys compare in the same way.
+/// Returns the first bytes of the remainder of a key, padded with zeros, as a number. If the
+/// numbers of two keys differ, their order is the order of the keys.
 #[inline]
 fn key_head(rest: &[u8]) -> u64 {
     match rest.first_chunk::<8>() {
@@ -140,19 +142,20 @@ fn key_head(rest: &[u8]) -> u64 {
     }
 }
 
-/// The common beginning of all keys. Keys are first compared by the eight bytes after it.
+/// The common beginning of all keys. Keys are first compared by the eight bytes that follow the
+/// prefix.
 #[derive(Default)]
 struct KeyPrefix {
     bytes: [u8; PREFIX_MAX],
     len: usize,
 }
 
-/// The maximum length. The prefix only becomes shorter, and each time all entries are updated, so
-/// this also limits the number of updates.
+/// The maximum length of the prefix. The prefix only becomes shorter, and each time all entries are
+/// updated, so this limit also bounds the number of updates.
 const PREFIX_MAX: usize = 32;
 
 impl KeyPrefix {
-    /// Returns the longest prefix of a key.
+    /// Returns the longest prefix that a key allows.
     fn of(key: &[u8]) -> KeyPrefix {
         let mut prefix = KeyPrefix { bytes: [0; PREFIX_MAX], len: key.len().min(PREFIX_MAX) };
         prefix.bytes[..prefix.len].copy_from_slice(&key[..prefix.len]);
@@ -164,8 +167,8 @@ impl KeyPrefix {
     }
 
     /// Returns the eight bytes of a key by which it is searched for. A key without the prefix lies
-    /// before or after all others and gets the lowest or the highest number. Other keys may have
-    /// the same number; then the keys themselves are compared.
+    /// before or after all keys with the prefix, so its result is the lowest or the highest number.
+    /// If several keys have the same number, the keys themselves are compared.
     #[inline]
     fn key_head(&self, key: &[u8]) -> u64 {
         match key.strip_prefix(self.bytes()) {
@@ -175,13 +178,13 @@ impl KeyPrefix {
         }
     }
 
-    /// Returns the length that the prefix has in common with a key.
+    /// Returns the length of the part of the prefix with which a key begins.
     fn shared_with(&self, key: &[u8]) -> usize {
         self.bytes().iter().zip(key).take_while(|(one, other)| one == other).count()
     }
 }
 
-/// The number of entries at which a chunk is split in two.
+/// The maximum number of entries in a chunk. A chunk with more entries is split in two.
 const CHUNK_LEN: usize = 128;
 
 struct FrontChunk {
@@ -198,18 +201,18 @@ impl FrontChunk {
         self.entries.len()
     }
 
-    /// Compares the key of an entry with `key`, whose first bytes are `first`.
+    /// Compares the key of an entry with `key`. `first` is the number of the first bytes of `key`.
     #[inline]
     fn compare(&self, at: usize, first: u64, key: &[u8]) -> Ordering {
         self.firsts[at].cmp(&first).then_with(|| self.entries[at].key().cmp(key))
     }
 
-    /// Returns the index of a key, or the index at which it would be inserted.
+    /// Returns the index of a key, or the index at which the key would be inserted.
     #[inline]
     fn search(&self, first: u64, key: &[u8]) -> Result<usize, usize> {
         let mut at = self.firsts.partition_point(|&other| other < first);
-        // Usually there is at most one candidate. If many keys have equal first bytes, search by
-        // bisection.
+        // Usually there is at most one candidate. If many keys have equal first bytes, search among
+        // these keys by bisection.
         if self.firsts.get(at) != Some(&first) {
             return Err(at);
         }
@@ -239,10 +242,10 @@ impl FrontChunk {
     }
 }
 
-/// Changes by key.
+/// A set of changes, one for each key.
 #[derive(Default)]
 pub(super) struct ChangeFront {
-    /// No chunk is empty.
+    /// The chunks in order. No chunk is empty.
     chunks: Vec<FrontChunk>,
     /// The first bytes of the first key of each chunk.
     firsts: Vec<u64>,
@@ -255,12 +258,12 @@ impl ChangeFront {
         self.chunks.is_empty()
     }
 
-    /// Returns the approximate memory used.
+    /// Returns the approximate memory that the changes use.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the chunk that contains a key or would contain it.
+    /// Returns the index of the chunk that contains a key or would contain it.
     #[inline]
     fn chunk_of(&self, first: u64, key: &[u8]) -> usize {
         let mut position_after = self.firsts.partition_point(|&other| other < first);
@@ -307,7 +310,7 @@ impl ChangeFront {
             Err(at) => at,
         };
         if self.chunks[index].len() >= CHUNK_LEN {
-            // Keys in ascending order leave full chunks.
+            // Keys that arrive in ascending order leave full chunks.
             let is_next = at == CHUNK_LEN && index + 1 == self.chunks.len();
             let kept = if is_next { at } else { CHUNK_LEN / 2 };
             let new = self.chunks[index].split_off(kept);
@@ -322,7 +325,7 @@ impl ChangeFront {
         None
     }
 
-    /// Shortens the prefix until a key has it.
+    /// Shortens the prefix until the key begins with it.
     #[inline]
     fn ensure_prefix_of(&mut self, key: &[u8]) {
         let shared = self.prefix.shared_with(key);
@@ -347,9 +350,11 @@ impl ChangeFront {
         self.chunks.iter().flat_map(|chunk| &chunk.entries)
     }
 
-    /// Appends the next changes from a bound on, upwards or downwards, at most `count`.
+    /// Appends up to `count` changes to `into`: the next ones from a bound on, upwards or
+    /// downwards.
     pub(super) fn next(&self, from: Bound<&[u8]>, upwards: bool, count: usize, into: &mut Vec<FrontEntry>) {
-        // The position of the first change after the bound, or at it if it is included.
+        // This is the position of the first change after the bound, or of the change at the bound
+        // if the bound is included.
         let (mut chunk, mut at) = match from {
             Bound::Unbounded if upwards => (0, 0),
             Bound::Unbounded => (self.chunks.len(), 0),
@@ -378,7 +383,8 @@ impl ChangeFront {
         }
     }
 
-    /// Returns the position of the first change at a key if `at_key`, or else after it.
+    /// Returns a position of the first change whose key is not less than `key`. With `at_key`
+    /// false, a change at `key` itself is skipped.
     fn position_of(&self, key: &[u8], at_key: bool) -> (usize, usize) {
         if self.chunks.is_empty() {
             return (0, 0);
@@ -389,7 +395,8 @@ impl ChangeFront {
             Ok(at) if !at_key => at + 1,
             Ok(at) | Err(at) => at,
         };
-        // The position after the last entry of a chunk is the first entry of the next chunk.
+        // The position after the last entry of a chunk is given as the first entry of the next
+        // chunk.
         if at == self.chunks[chunk].len() { (chunk + 1, 0) } else { (chunk, at) }
     }
 }
@@ -466,7 +473,7 @@ mod tests {
         let record = Record { shared: Some(&shared), ..Record::new(value, Attributes::default()) };
         let entry = FrontEntry::put(b"key", record, &mut Vec::new());
         assert_eq!(entry.record().unwrap().value.as_ptr(), value.as_ptr());
-        // A part of a shared value is copied.
+        // A value that is only a part of the shared memory is copied.
         let larger: SharedBytes = Arc::new(vec![7u8; LONG_VALUE_LEN + 1]);
         let record = Record { shared: Some(&larger), ..Record::new(value, Attributes::default()) };
         assert_eq!(FrontEntry::put(b"key", record, &mut Vec::new()).record().unwrap().value, value);

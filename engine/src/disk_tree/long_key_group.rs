@@ -1,5 +1,6 @@
-//! A group of long keys: all records whose places begin with the same 511 bytes, in one LMDB value
-//! (docs/format/disk-tree.md, section 2).
+//! Encodes and decodes groups of long keys. A place is the key of a record as LMDB stores it
+//! (place.rs). LMDB limits its keys to 511 bytes, so all records whose places begin with the same
+//! 511 bytes are a group, which is one LMDB value (docs/format/disk-tree.md, section 2).
 
 use super::front::FrontEntry;
 use super::place;
@@ -9,22 +10,24 @@ use crate::raw::crc32c;
 use std::cmp::Ordering;
 use todana_core::{Error, ErrorKind, Record, Result};
 
-/// Precedes the checksum in trees that also have groups without checksums. No group of version 1
-/// begins with these bytes, because they are a number that is not in its shortest form.
+/// The bytes before the checksum of a group in trees that also have groups without checksums. No
+/// group of version 1 begins with these bytes, because they are a number that is not in its
+/// shortest form.
 const MARK: [u8; 3] = [0x80, 0x80, 0];
 
-/// A decoded group. Its own checksum covers the data that separates the records; each record has
-/// another one.
+/// A decoded group. The checksum of the group covers the data that separates the records. Each
+/// record has a checksum of its own.
 pub(super) struct LongKeyGroup<'a> {
     pub(super) records: Vec<GroupedRecord<'a>>,
     has_checksums: bool,
 }
 
-/// A record in a group: the rest of its place, and its bytes.
+/// A record in a group: the remainder of its place after the first 511 bytes, and the stored bytes
+/// of the record.
 pub(super) type GroupedRecord<'a> = (&'a [u8], &'a [u8]);
 
 impl<'a> LongKeyGroup<'a> {
-    /// Decodes the group under an LMDB key. Without bytes, the group is empty.
+    /// Decodes the group under the LMDB key `at`. Without bytes, the group is empty.
     pub(super) fn parse(checksums: ChecksumMode, at: &[u8], bytes: &'a [u8]) -> Result<LongKeyGroup<'a>> {
         let damaged = |what: &str| Error::new(ErrorKind::Corrupt, format!("a group of long keys {what}"));
         let checked = match checksums {
@@ -55,18 +58,18 @@ impl<'a> LongKeyGroup<'a> {
         Ok(LongKeyGroup { records, has_checksums: expected.is_some() })
     }
 
-    /// Returns the stored record by the rest of its place.
+    /// Returns the stored record from the remainder of its place.
     pub(super) fn find(&self, rest: &[u8]) -> Option<&'a [u8]> {
         self.records.iter().find(|grouped| grouped.0 == rest).map(|grouped| grouped.1)
     }
 
-    /// Returns how the checksums of its records are stored; `None` if they have none.
+    /// Returns how the checksums of the records are stored, or `None` if the records have none.
     pub(super) fn checksums(&self) -> Option<ChecksumMode> {
         self.has_checksums.then_some(ChecksumMode::All)
     }
 }
 
-/// Returns the bytes of a record of a group; `None` if it is damaged.
+/// Returns the bytes of a record of a group, or `None` if the record is damaged.
 pub(super) fn verified<'a>(
     checksums: Option<ChecksumMode>,
     key: &[u8],
@@ -75,7 +78,7 @@ pub(super) fn verified<'a>(
     checksums.map_or(Some(stored), |checksums| checksums.verified(key, stored))
 }
 
-/// Returns a record of a group; `None` if it is damaged.
+/// Returns a record of a group, or `None` if the record is damaged.
 pub(super) fn decode<'a>(
     checksums: Option<ChecksumMode>,
     key: &[u8],
@@ -91,8 +94,9 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// Returns the group with changes applied, which must be in order and belong to the group; empty if
-/// no records remain. Records without a checksum get one. A damaged record stays damaged.
+/// Applies changes to a group and returns the encoded result, which is empty if no records remain.
+/// The changes must be in order and belong to the group. Records without a checksum get one. A
+/// damaged record stays damaged.
 pub(super) fn changed(
     checksums: ChecksumMode,
     at: &[u8],
@@ -108,7 +112,7 @@ pub(super) fn changed(
     let mut remaining = old.records.iter().copied().peekable();
     for change in changes {
         let place = place::of_key(change.key());
-        let rest = place::split(&place).1.expect("what comes here has a long key");
+        let rest = place::split(&place).1.expect("only long keys are grouped");
         while let Some(grouped) = remaining.next_if(|grouped| grouped.0 < rest) {
             keep(&mut new, grouped);
         }
@@ -124,7 +128,7 @@ pub(super) fn changed(
 /// Encodes a group.
 struct LongKeyGroupWriter {
     out: Vec<u8>,
-    /// The offset of the checksum; the records follow it.
+    /// The offset of the checksum. The records follow the checksum.
     checksum_at: usize,
     crc: u32,
     prefix: Vec<u8>,

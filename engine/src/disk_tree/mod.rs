@@ -1,25 +1,28 @@
-//! The tree on disk: more records than memory holds, in the order of their keys, in LMDB.
+//! Stores the tree on disk: a database that may exceed the memory, in the order of its keys, in
+//! LMDB.
 //!
 //! ```text
 //! visit --> active front --(checkpoint: cut)--> frozen front --(one sorted batch)--> LMDB
 //! view, walk search all three, the newest first
 //! ```
 //!
-//! LMDB reads faster than any other store on disk and writes single records slowly. Changes are
-//! therefore gathered in a front in memory and written in large sorted batches. The update log of
-//! the owner makes them durable, and LMDB is the checkpoint of that log ([`CheckpointedEngine`]):
-//! changes that are not in LMDB are lost when the tree is closed, and come back when the log is
-//! replayed from the mark.
+//! LMDB reads faster than any other store on disk, but writes single records slowly. Changes are
+//! therefore collected in memory, in a front, and written in large sorted batches. The update log
+//! of the owner makes changes durable, and LMDB is the checkpoint of that log
+//! ([`CheckpointedEngine`]). The mark is the position in that log up to which LMDB is complete.
+//! When the tree is closed, changes that are not in LMDB are lost; the owner restores them by
+//! replaying the log from the mark.
 //!
-//! Invariants: every change is in one of the layers, and the newest layer that contains a key is
-//! right about it. Changes move between layers only while no visit, view or part of a walk is in
-//! progress (all of them hold `layers`), so every reader sees a change exactly once. No lock that a
-//! reader or writer needs is held while LMDB writes.
+//! The layers are the active front, the frozen front and LMDB. Invariants: every change is in one
+//! of the layers, and the newest layer that contains a key holds its current record. Changes move
+//! between layers only while no visit, view or step of a walk is in progress (all of them hold
+//! `layers`), so every reader sees a change exactly once. No lock that a reader or writer needs is
+//! held while LMDB writes.
 //!
 //! Lock order: `flushing`, the lock of copies, `stripes`, `layers`, the lock of the active front or
 //! of a snapshot.
 //!
-//! A sweep for expired records is a walk; it is skipped if no record has an expiry, which is
+//! A sweep for expired records is a walk. It is skipped if no record has an expiry, which is
 //! counted. An index by expiry would make sweeps cheaper, but every write of a record with an
 //! expiry would also change a second tree at a random place. A walk costs about 30 nanoseconds per
 //! record in memory, and the caller controls its pace.
@@ -61,24 +64,26 @@ pub use examination::ExaminedTree;
 /// The options with which a [`DiskTree`] is opened.
 #[derive(Clone)]
 pub struct DiskTreeOptions {
-    /// A checkpoint is due when the front uses this much memory. During a checkpoint it may use as
-    /// much again. A larger front makes writes cheaper, because more of them change the same page.
+    /// A checkpoint is due when the front uses this amount of memory. During a checkpoint the new
+    /// front may use as much again. A larger front makes writes cheaper, because more of them
+    /// change the same page.
     pub front_bytes: u64,
-    /// Writes checkpoints without a new mark when one is due: in `maintain`, or in a write that
-    /// finds twice as much pending. For trees without an update log. A tree with a log must not
-    /// become durable before its log; its owner sets this to false and makes writes wait for
-    /// checkpoints.
+    /// If true, the tree writes its changes to LMDB by itself when a checkpoint is due, without a
+    /// new mark: in `maintain`, or in a write that finds a front of twice `front_bytes`. This is
+    /// for trees without an update log. A tree with a log must not become durable before its log;
+    /// the owner of such a tree sets this to false and makes writes wait for checkpoints.
     pub spills: bool,
-    /// The initial address space in bytes. It costs nothing until it is used. Less is taken if the
-    /// system gives less, and more is requested when the file needs it.
+    /// The initial size of the address space in bytes. Address space costs nothing until it is
+    /// used. If the system refuses this size, a smaller one is used. When the file needs more, more
+    /// is requested.
     pub map_bytes: usize,
-    /// Files up to this size are checked completely at each opening, so that structural damage is
-    /// reported instead of ending the process later. Larger files are checked only if they were not
-    /// closed and the machine may have stopped since.
+    /// Files up to this size are checked completely at each opening. Structural damage is then
+    /// reported, instead of ending the process later. Larger files are checked only if they were
+    /// not closed and the machine may have stopped since.
     pub walked_bytes_max: u64,
-    /// The file system on which the names of the tree's directory and files are synced. The files
-    /// themselves are LMDB's, on the machine's file system. If this is read-only, the tree is
-    /// opened for reading, together with other readers, and changes stay in memory.
+    /// The file system on which the names of the tree's directory and files are synced. LMDB
+    /// accesses the files themselves on the machine's file system. If `disk` is read-only, the tree
+    /// is opened for reading, together with other readers, and changes stay in memory.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -96,10 +101,11 @@ impl Default for DiskTreeOptions {
 
 const KEY_LEN_MAX: usize = 1 << 20;
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// LMDB's limit for one value, less the overhead of a record in a group.
+/// The maximum length of a group of long keys: LMDB's limit for one value, less the overhead of a
+/// record in a group.
 const GROUP_LEN_MAX: u64 = (1 << 32) - (1 << 16);
-/// The number of locks for writes. Writes of one key exclude each other; writes of different keys
-/// rarely share a lock.
+/// The number of locks for writes. The hash of a key selects its lock, so writes of one key exclude
+/// each other, and writes of different keys rarely share a lock.
 const STRIPES: usize = 64;
 
 /// The tree on disk.
@@ -131,26 +137,27 @@ pub struct DiskTree {
     stripes: Box<[Mutex<()>]>,
     layers: RwLock<TreeLayers>,
     store: TreeStore,
-    /// Held while changes are written to LMDB.
+    /// The lock that is held while changes are written to LMDB.
     flushing: Mutex<()>,
     totals: TotalCounters,
     mark: AtomicU64,
-    /// Bytes of the active front; 0 if it is empty.
+    /// The number of bytes of the active front; 0 if the front is empty.
     active_bytes: AtomicU64,
     frozen_bytes: AtomicU64,
-    /// Bytes in both fronts that belong to grouped keys.
+    /// The number of bytes in both fronts that belong to keys in groups of long keys.
     group_bytes: AtomicU64,
     front_bytes: u64,
     spills: bool,
 }
 
-/// The layers of changes. Locked for reading by readers and writers, and for writing when changes
-/// move from one layer to the next.
+/// The two fronts. Readers and writers hold the lock of this value for reading. A move of changes
+/// from one layer to the next holds it for writing.
 struct TreeLayers {
     active: RwLock<ChangeFront>,
-    /// Changes that are being written to LMDB. If that fails, they wait here for the next batch.
+    /// The changes that are being written to LMDB. If that fails, they wait here for the next
+    /// batch.
     frozen: Option<Arc<ChangeFront>>,
-    /// The contents of LMDB are obsolete because of a clear.
+    /// True if the contents of LMDB are obsolete because of a clear.
     is_wiped: bool,
 }
 
@@ -201,19 +208,20 @@ fn invalid(message: String) -> Error {
 
 /// Returns true if the record of a key may lie in a group of long keys.
 fn is_grouped(key: &[u8]) -> bool {
-    // One byte less than a place, because the place of a key of zeros is one byte longer.
+    // The limit for keys is one byte less than that for places, because the place of a key of zeros
+    // is one byte longer than the key.
     key.len() + 1 >= place::PLACE_LEN_MAX
 }
 
 thread_local! {
-    /// Memory in which entries are built.
+    /// The memory in which this thread builds entries.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `build` with the scratch memory of this thread, which is freed afterwards if it has become
-/// large.
+/// Calls `build` with the scratch memory of this thread. If that memory has become large, it is
+/// freed afterwards.
 fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> FrontEntry) -> FrontEntry {
-    // A thread that is ending has no scratch memory any more.
+    // A thread that is ending has no scratch memory any more, so it gets new memory.
     let mut scratch = SCRATCH.try_with(RefCell::take).unwrap_or_default();
     let entry = build(&mut scratch);
     if scratch.capacity() <= 128 << 10 {
@@ -223,11 +231,11 @@ fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> FrontEntry) -> FrontEntry {
 }
 
 impl DiskTree {
-    /// Opens the tree in a directory, or creates one. Fails with `Busy` if it is open elsewhere,
-    /// with `Corrupt` if its structure is damaged, and with `Invalid` if a later version wrote it.
-    /// All pages of a small tree are checked first, and those of a large one if it was not closed
-    /// and the machine may have stopped since. An open tree does not survive a fork: a process must
-    /// fork before it opens a tree.
+    /// Opens the tree in a directory, or creates one. Fails with `Busy` if the tree is open
+    /// elsewhere, with `Corrupt` if its structure is damaged, and with `Invalid` if a later version
+    /// wrote it. All pages of a small tree are checked first. The pages of a large tree are checked
+    /// if it was not closed and the machine may have stopped since. An open tree cannot be used
+    /// after a fork, so a process must fork before it opens a tree.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
         let (store, state) = TreeStore::open(directory, &options)?;
         let layers = TreeLayers { active: RwLock::default(), frozen: None, is_wiped: false };
@@ -247,14 +255,14 @@ impl DiskTree {
     }
 
     /// Checks the tree in a directory: every page, and every record with its checksum. Changes
-    /// nothing. Fails with `Corrupt` if anything is damaged, with `Busy` if it is open for writing,
-    /// and with `Invalid` if there is no tree.
+    /// nothing. Fails with `Corrupt` if anything is damaged, with `Busy` if the tree is open for
+    /// writing, and with `Invalid` if there is no tree.
     pub fn check(directory: &Path) -> Result<ExaminedTree> {
         examination::examine(directory)
     }
 
-    /// Returns the ID of the database to whose log the mark refers, if it is known
-    /// ([`CheckpointedEngine::bind_to_log`]).
+    /// Returns the ID of the database to whose log the mark refers, if
+    /// [`CheckpointedEngine::bind_to_log`] has stored it.
     pub fn database_id(&self) -> Option<[u8; 16]> {
         self.store.database_id()
     }
@@ -267,7 +275,7 @@ impl DiskTree {
         key: &[u8],
         see: impl FnOnce(Option<Record<'_>>) -> T,
     ) -> Result<T> {
-        // Cloned, so that the front can be written to meanwhile.
+        // The entry is cloned, so that the front can be written to while `see` runs.
         let active = match self.active_bytes() {
             0 => None,
             _ => layers.active.read().get(key).cloned(),
@@ -282,8 +290,8 @@ impl DiskTree {
         self.store.read(|snapshot, records| Ok(see(self.store.get(snapshot, records, key)?)))
     }
 
-    /// Refuses records that could not be written to LMDB later. `beside` is the size of the LMDB
-    /// value that the record would share.
+    /// Refuses a record that could not be written to LMDB later. If the record belongs to a group
+    /// of long keys, `beside` is the size of the other records in the group.
     fn admit(key: &[u8], value_len: usize, beside: u64) -> Result<()> {
         if value_len > VALUE_LEN_MAX {
             return Err(invalid(format!("value of {value_len} bytes is too long: at most {VALUE_LEN_MAX}")));
@@ -294,7 +302,7 @@ impl DiskTree {
         Ok(())
     }
 
-    /// Does a visit without checking if a checkpoint is due.
+    /// Does a visit without checking whether a checkpoint is due.
     fn change(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let _alone = self.stripes[rapidhash::v3::rapidhash_v3(key) as usize % STRIPES].lock();
         let layers = self.layers.read();
@@ -304,8 +312,7 @@ impl DiskTree {
         };
         let mut lmdb_error = None;
         let overwrites = visitor.overwrites();
-        // `before` describes the existing record, even if it is damaged; the visitor then sees no
-        // record.
+        // `before` describes the existing record, even if it is damaged; then `old` is `None`.
         let mut decide = |old: Option<Record<'_>>, before: Option<RecordTotals>| {
             let record = match visitor.visit(old) {
                 Action::Keep => return None,
@@ -365,18 +372,20 @@ impl DiskTree {
         self.active_bytes.load(Ordering::Relaxed)
     }
 
-    /// Writes the changes to LMDB if they are due, without a new mark.
+    /// Writes the changes to LMDB without a new mark if a checkpoint is due.
     fn spill(&self) -> Result<()> {
         let _alone = self.flushing.lock();
         if self.active_bytes() < self.front_bytes {
-            // Another thread has done it while this one waited.
+            // Another thread has written the changes while this one waited.
             return Ok(());
         }
         let mark = self.mark.load(Ordering::Relaxed);
         self.flush(&mut || mark, &mut |_| Ok(()))
     }
 
-    /// Writes all changes to LMDB. The caller holds `flushing`.
+    /// Writes all changes to LMDB. `cut` returns the new mark; it is called while no change is in
+    /// progress. `ready` is called with the mark before anything is written, and returns when the
+    /// log is durable up to the mark. The caller holds `flushing`.
     fn flush(&self, cut: &mut dyn FnMut() -> u64, ready: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let (frozen, is_wiped, state) = {
             let mut layers = self.layers.write();
@@ -384,11 +393,11 @@ impl DiskTree {
             self.active_bytes.store(0, Ordering::Relaxed);
             let frozen = match layers.frozen.take() {
                 None => Arc::new(active),
-                // An earlier batch has failed. Join it with this one, so that none of it becomes
-                // durable before `ready` has been called.
+                // An earlier batch has failed. Join it with this batch, so that none of these
+                // changes becomes durable before `ready` has been called.
                 Some(mut left) => {
                     let mut both =
-                        std::mem::take(Arc::get_mut(&mut left).expect("whoever writes it is here"));
+                        std::mem::take(Arc::get_mut(&mut left).expect("the only writer is this thread"));
                     active.iter().for_each(|change| drop(both.put(change.clone())));
                     Arc::new(both)
                 }
@@ -419,14 +428,14 @@ impl DiskTree {
             }
             layers.frozen.take()
         };
-        // Dropped outside of the lock, because it takes a while.
+        // The changes are dropped outside of the lock, because that takes a while.
         drop(gone);
         Ok(())
     }
 
     /// Writes a frozen front to LMDB.
     fn write(&self, frozen: &ChangeFront, is_wiped: bool, state: TreeState) -> Result<()> {
-        // An earlier attempt to reopen it may have failed temporarily.
+        // An earlier attempt to reopen the environment may have failed temporarily.
         self.reopen_if_failed()?;
         let len_before = self.store.file_bytes();
         loop {
@@ -434,7 +443,7 @@ impl DiskTree {
                 Ok(()) => return Ok(()),
                 Err(BatchFailure::NoMap) => {
                     // Resizing the map excludes all readers. Wait for copies first, without
-                    // blocking others.
+                    // blocking readers and writers.
                     let _no_copy = self.store.without_copies();
                     let _nobody = self.layers.write();
                     self.store.grow(frozen.bytes())?;
@@ -444,7 +453,8 @@ impl DiskTree {
                     if error.kind() == ErrorKind::Full && !self.store.has_failed() {
                         self.store.truncate(len_before);
                     }
-                    // The next checkpoint tries both again.
+                    // If this fails, the next checkpoint tries to reopen the environment and to
+                    // write.
                     let _ = self.reopen_if_failed();
                     return Err(error);
                 }
@@ -453,8 +463,8 @@ impl DiskTree {
         }
     }
 
-    /// Reopens LMDB's environment if it refuses all operations, as it does after a failed write of
-    /// a meta page. The caller holds `flushing`.
+    /// Reopens LMDB's environment if LMDB refuses all operations. LMDB does that after a failed
+    /// write of a meta page. The caller holds `flushing`.
     fn reopen_if_failed(&self) -> Result<()> {
         if !self.store.has_failed() {
             return Ok(());
@@ -464,7 +474,7 @@ impl DiskTree {
         self.store.reopen()
     }
 
-    /// Walks in steps until `see` breaks.
+    /// Walks in steps until `see` returns `Break` or there are no more records.
     fn walk(
         &self,
         from: Bound<&[u8]>,
@@ -497,7 +507,7 @@ impl DiskTree {
     }
 }
 
-/// Returns the bound of a scan that continues after a key.
+/// Returns the bound from which a scan continues after a key.
 fn position_after(place: &Option<ScanPosition>) -> Bound<&[u8]> {
     match place {
         Some(ScanPosition::Key(key)) => Bound::Excluded(key),
@@ -520,7 +530,7 @@ impl Engine for DiskTree {
         if key.len() > KEY_LEN_MAX {
             return Err(invalid(format!("key of {} bytes is too long: at most {KEY_LEN_MAX}", key.len())));
         }
-        // Before the change, so that nothing has happened if there is no space.
+        // This is done before the change, so that nothing has changed if there is no disk space.
         if self.spills && self.active_bytes() >= 2 * self.front_bytes {
             self.spill()?;
         }
@@ -562,7 +572,7 @@ impl Engine for DiskTree {
         };
         drop(gone);
         if !self.spills {
-            // The log contains the clear and must become durable first.
+            // The log contains the clear and must become durable before LMDB is changed.
             return Ok(());
         }
         let mark = self.mark.load(Ordering::Relaxed);
@@ -582,7 +592,7 @@ impl Engine for DiskTree {
     fn maintain(&self) -> bool {
         if self.spills && self.is_due() {
             // The error is reported again by the next checkpoint, or by the write that finds twice
-            // as much.
+            // as many changes.
             let _ = self.spill();
         }
         false
@@ -660,7 +670,8 @@ impl CheckpointedEngine for DiskTree {
         self.store.damaged_records()
     }
 
-    /// The file never shrinks: the space of removed records is reused. A copy has no such space.
+    /// Returns the length of the file. The file never shrinks, because the space of removed records
+    /// is reused. A copy has no such free space.
     fn file_bytes(&self) -> u64 {
         self.store.file_bytes()
     }
@@ -670,7 +681,7 @@ impl CheckpointedEngine for DiskTree {
     }
 }
 
-/// Removes a record if it is still expired.
+/// A visitor that removes a record if it is still expired.
 struct ExpireVisitor<'o> {
     is_over: &'o mut dyn FnMut(Expiry) -> bool,
     removed: bool,
@@ -742,7 +753,7 @@ mod tests {
     }
 
     /// One failed write of a meta page, on a disk that was briefly full, stopped all checkpoints
-    /// until a restart: LMDB refuses all operations afterwards.
+    /// until a restart, because LMDB refused all operations afterwards.
     #[test]
     fn failed_meta_write_stops_one_checkpoint_only() {
         let directory = tempfile::tempdir().unwrap();
@@ -755,7 +766,7 @@ mod tests {
             LmdbEnvironment::break_meta_writes(directory.path());
             assert_eq!(tree.checkpoint(mark).unwrap_err().kind(), ErrorKind::Unavailable);
             assert_eq!(tree.log_position(), mark - 1);
-            // Also for a thread that has no snapshot yet.
+            // The record must also be visible to a thread that has no snapshot yet.
             std::thread::scope(|scope| {
                 let read = || [b"first".as_slice(), key.as_bytes()].map(|key| value(&tree, key));
                 let expected = [Some(b"1".to_vec()), Some(b"2".to_vec())];

@@ -1,5 +1,5 @@
-//! The pages of an LMDB file, read without mapping them, to check what LMDB itself trusts
-//! (docs/format/disk-tree.md, section 4).
+//! Checks the pages of an LMDB file, reading them without a memory mapping. LMDB trusts these
+//! pages, so damage in them could end the process (docs/format/disk-tree.md, section 4).
 //!
 //! ```text
 //! page  = number (8) | 2 | flags (2) | lower (2) | upper (2) | offsets of nodes (2 each) ... | nodes
@@ -17,7 +17,7 @@ use todana_core::{Error, ErrorKind, Result};
 
 const MAGIC: u32 = 0xBEEF_C0DE;
 const VERSION: u32 = 1;
-/// Larger version numbers are damage.
+/// The highest version number that is accepted as one. A higher number is damage.
 const VERSIONS_MAX: u32 = 99;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
@@ -28,11 +28,11 @@ const META_LEN: usize = 152;
 const TREE_LEN: usize = 48;
 /// The flags of the tree of free pages, whose keys are numbers.
 const FREE_FLAGS: u16 = 8;
-/// A flag of a node: its data is the number of an overflow page.
+/// The flag of a node whose data is the number of an overflow page.
 const BIG: u16 = 1;
-/// A flag of a node: its data is a tree.
+/// The flag of a node whose data is a tree.
 const SUBTREE: u16 = 2;
-/// The root of a tree without pages.
+/// The number that stands for the root of a tree without pages.
 const NO_PAGE: u64 = u64::MAX;
 const DEPTH_MAX: u16 = 32;
 const KEY_LEN_MAX: usize = 511;
@@ -49,7 +49,8 @@ pub(super) struct MetaPage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageTree {
-    /// The order of its keys, and whether keys may occur twice; 0 in our trees.
+    /// The flags of the tree: the order of its keys, and whether keys may occur twice. The value is
+    /// 0 in our trees.
     flags: u16,
     depth: u16,
     root: u64,
@@ -72,7 +73,7 @@ fn corrupt(message: impl Into<String>) -> Error {
 }
 
 fn unreadable(error: io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot be read: {error}"))
+    Error::new(ErrorKind::Unavailable, format!("cannot read it: {error}"))
 }
 
 impl PageTree {
@@ -86,8 +87,8 @@ impl PageTree {
 }
 
 impl MetaPage {
-    /// Reads the newer meta page of a file. Both meta pages must be intact. `None` for a file
-    /// without bytes.
+    /// Reads the newer meta page of a file. Returns `None` if the file has no bytes. Both meta
+    /// pages must be intact.
     pub(super) fn read(file: &dyn File) -> Result<Option<MetaPage>> {
         let file_bytes = file.len().map_err(unreadable)?;
         if file_bytes == 0 {
@@ -96,19 +97,22 @@ impl MetaPage {
         let older = MetaPage::read_at(file, 0)?;
         let newer = MetaPage::read_at(file, older.page_size)?;
         if older.page_size != newer.page_size {
-            return Err(corrupt("its meta pages differ in the size of a page"));
+            return Err(corrupt("the meta pages name different page sizes"));
         }
         let meta = if newer.transaction > older.transaction { newer } else { older };
         if file_bytes < 2 * meta.page_size {
-            return Err(corrupt(format!("it ends within its meta pages, at {file_bytes} bytes")));
+            return Err(corrupt(format!("the file ends within its meta pages, at {file_bytes} bytes")));
         }
         for tree in [meta.free, meta.main] {
             if tree.root != NO_PAGE && !(2..=meta.last_page).contains(&tree.root) {
-                return Err(corrupt(format!("its meta page names page {} of {}", tree.root, meta.last_page)));
+                return Err(corrupt(format!(
+                    "the meta page names page {} as a root, but the last page is {}",
+                    tree.root, meta.last_page
+                )));
             }
         }
         if meta.last_page >= u64::MAX / (64 << 10) {
-            return Err(corrupt(format!("its meta page says that it has {} pages", meta.last_page)));
+            return Err(corrupt(format!("the meta page names an impossible last page, {}", meta.last_page)));
         }
         Ok(Some(meta))
     }
@@ -122,16 +126,16 @@ impl MetaPage {
         }
         let number = |at| u32_at(&bytes, at).expect("within the page");
         if u16_at(&bytes, 10) != Some(META) || number(16) != MAGIC {
-            return Err(wrong("is not one of LMDB"));
+            return Err(wrong("is not a meta page of LMDB"));
         }
-        // LMDB has never had, and will not soon have, such a version number.
+        // LMDB has never had such a version number, and will not have one soon.
         if number(20) > VERSIONS_MAX {
             return Err(wrong("is damaged: its version is impossible"));
         }
         if number(20) != VERSION {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("it is of version {} of LMDB's format, and this reads {VERSION}", number(20)),
+                format!("version {} of LMDB's format; this program reads version {VERSION}", number(20)),
             ));
         }
         let page_size = u64::from(number(40));
@@ -150,20 +154,21 @@ impl MetaPage {
     }
 }
 
-/// Checks every page of the trees: the file contains it; it is of the expected kind; its keys
-/// ascend and lie between those of the page above; its nodes fill it; and it occurs in exactly one
-/// place, or is free, but not both. Memory: one bit per page of the file, and one page per level of
-/// a tree.
+/// Checks every page of the trees. The file must contain the page. The page must be of the expected
+/// kind. Its keys must ascend and lie between the keys of the page above. Its nodes must fill it.
+/// It must either occur in exactly one place or be free, but not both. Memory: one bit per page of
+/// the file, and one page per level of a tree.
 pub(super) fn check(file: &dyn File, meta: &MetaPage) -> Result<()> {
     let pages = file.len().map_err(unreadable)? / meta.page_size;
-    let seen = vec![0; usize::try_from(pages / 64 + 1).map_err(|_| corrupt("it is larger than memory"))?];
+    let seen =
+        vec![0; usize::try_from(pages / 64 + 1).map_err(|_| corrupt("the file is larger than memory"))?];
     let mut walk =
         PageWalk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen };
-    // Check used pages first, so that a page that is both used and free is reported as a damaged
-    // free list.
+    // Used pages are checked first, so that a page that is both used and free is reported as a
+    // damaged free list.
     walk.tree(meta.main, TreeUse::Databases)?;
     if meta.free.flags != FREE_FLAGS {
-        return Err(corrupt("its tree of free pages is of another kind"));
+        return Err(corrupt("the tree of free pages has the wrong kind"));
     }
     walk.tree(meta.free, TreeUse::Free)
 }
@@ -171,7 +176,7 @@ pub(super) fn check(file: &dyn File, meta: &MetaPage) -> Result<()> {
 /// The purpose of a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TreeUse {
-    /// The free pages by transaction; the keys are numbers in native byte order.
+    /// The free pages, listed by transaction. The keys are numbers in native byte order.
     Free,
     /// The trees of databases, by name.
     Databases,
@@ -187,7 +192,7 @@ impl TreeUse {
     }
 }
 
-/// The range of keys of a page: from the first, up to but not including the second.
+/// The range of keys of a page, from the first key up to but not including the second.
 type KeyRange<'k> = (Option<&'k [u8]>, Option<&'k [u8]>);
 
 struct PageWalk<'f> {
@@ -196,14 +201,14 @@ struct PageWalk<'f> {
     /// The number of complete pages in the file.
     pages: u64,
     last_page: u64,
-    /// One bit per page.
+    /// The pages that were seen, one bit for each.
     seen: Vec<u64>,
 }
 
 impl PageWalk<'_> {
     fn tree(&mut self, tree: PageTree, what: TreeUse) -> Result<()> {
         if what != TreeUse::Free && tree.flags != 0 {
-            return Err(corrupt(format!("the tree at page {} is of another kind", tree.root)));
+            return Err(corrupt(format!("the tree at page {} has the wrong kind", tree.root)));
         }
         if tree.root == NO_PAGE {
             return Ok(());
@@ -214,12 +219,12 @@ impl PageWalk<'_> {
         self.page(tree.root, tree.depth, what, (None, None))
     }
 
-    /// Notes a page, and fails if it has been noted before. Pages beyond the end of the file are
-    /// not noted.
+    /// Notes that a page was seen. Fails if the page has been seen before. Pages beyond the end of
+    /// the file are not noted.
     fn note(&mut self, number: u64) -> Result<()> {
         if number < 2 || number > self.last_page {
             return Err(corrupt(format!(
-                "page {number} is referenced, but there are only {}",
+                "page {number} is referenced, but there are only {} pages",
                 self.last_page + 1
             )));
         }
@@ -233,11 +238,12 @@ impl PageWalk<'_> {
         Ok(())
     }
 
-    /// Notes used pages, which must be in the file.
+    /// Notes that `count` pages from `number` on are used. Fails if the file does not contain all
+    /// of them, or if one of them was seen before.
     fn claim(&mut self, number: u64, count: u64) -> Result<()> {
         match number.checked_add(count) {
             Some(end) if end <= self.pages => (number..end).try_for_each(|number| self.note(number)),
-            _ => Err(corrupt(format!("it ends at page {}, but page {number} is in use", self.pages))),
+            _ => Err(corrupt(format!("the file ends at page {}, but page {number} is in use", self.pages))),
         }
     }
 
@@ -245,7 +251,7 @@ impl PageWalk<'_> {
         let mut bytes = vec![0; len];
         let read = self.file.read_at(number * self.page_size as u64, &mut bytes).map_err(unreadable)?;
         if read < len || u64_at(&bytes, 0) != Some(number) {
-            return Err(corrupt(format!("page {number} is not where it should be")));
+            return Err(corrupt(format!("page {number} has the number of another page")));
         }
         Ok(bytes)
     }
@@ -256,7 +262,7 @@ impl PageWalk<'_> {
         let broken = || corrupt(format!("page {number} is damaged"));
         let is_leaf = level == 1;
         if u16_at(&page, 10) != Some(if is_leaf { LEAF } else { BRANCH }) {
-            return Err(corrupt(format!("page {number} is of another kind than the tree says")));
+            return Err(corrupt(format!("page {number} does not have the kind that the tree requires")));
         }
         let nodes = nodes(&page, is_leaf).ok_or_else(broken)?;
         // LMDB relies on this minimum.
@@ -265,14 +271,16 @@ impl PageWalk<'_> {
         }
         let mut last = range.0;
         for (index, node) in nodes.iter().enumerate() {
-            // The first key of a branch stands for all keys before the second.
+            // The first key of a branch is not used; its child holds all keys before the second
+            // key.
             if !is_leaf && index == 0 {
                 continue;
             }
             if node.key.is_empty() || (what == TreeUse::Free && node.key.len() != 8) {
                 return Err(broken());
             }
-            // The first key of a leaf may equal the key in the page above.
+            // The first key of a leaf may equal the key in the page above. All other keys must be
+            // greater.
             let least = if is_leaf && index == 0 { Ordering::Equal } else { Ordering::Less };
             let ascends = last.is_none_or(|last| what.compare(last, node.key) <= least);
             if !ascends || range.1.is_some_and(|end| what.compare(node.key, end).is_ge()) {
@@ -293,8 +301,8 @@ impl PageWalk<'_> {
         Ok(())
     }
 
-    /// Checks what a node of a leaf points to. Fails without an error of its own if the node is
-    /// invalid.
+    /// Checks the page or the tree to which a node of a leaf points. Returns `Err(None)` if the
+    /// node itself is invalid.
     fn leaf_node(&mut self, node: &PageNode<'_>, what: TreeUse) -> std::result::Result<(), Option<Error>> {
         let len = node.len();
         if node.flags & !(BIG | SUBTREE) != 0 || (node.flags & SUBTREE != 0) != (what == TreeUse::Databases) {
@@ -322,7 +330,8 @@ impl PageWalk<'_> {
         Ok(())
     }
 
-    /// Checks a long value, which has pages of its own. The first of them contains their number.
+    /// Checks a long value, which has overflow pages of its own. The first of these pages contains
+    /// their number.
     fn overflow(&mut self, number: u64, len: usize) -> Result<()> {
         let count = ((HEADER_LEN - 1 + len) / self.page_size + 1) as u64;
         self.claim(number, count)?;
@@ -332,7 +341,8 @@ impl PageWalk<'_> {
         if is_so { Ok(()) } else { Err(corrupt(format!("page {number} does not begin a long value"))) }
     }
 
-    /// Checks a list of free pages: a count, the numbers, and possibly unused space.
+    /// Checks a list of free pages. The list is a count, the page numbers, and possibly unused
+    /// space.
     fn free(&mut self, list: &[u8]) -> Result<()> {
         let count = u64_at(list, 0).and_then(|count| usize::try_from(count).ok());
         let pages = count.and_then(|count| list.get(8..count.checked_mul(8)?.checked_add(8)?));
@@ -351,11 +361,12 @@ impl PageWalk<'_> {
 }
 
 struct PageNode<'p> {
-    /// The length of the data in a leaf; part of a page number, with the flags, in a branch.
+    /// In a leaf, the length of the data. In a branch, a part of a page number, of which the flags
+    /// are another part.
     low: u32,
     flags: u16,
     key: &'p [u8],
-    /// The part of the data in the page.
+    /// The part of the node's data that is in the page.
     data: &'p [u8],
 }
 
@@ -375,11 +386,11 @@ impl PageNode<'_> {
 
 const NODE_HEADER_LEN: usize = 8;
 
-/// Returns the nodes of a page in order; `None` unless they lie within the page and fill it from
-/// its upper boundary on, as LMDB writes them.
+/// Returns the nodes of a page in order. Returns `None` unless the nodes lie within the page and
+/// fill it from its upper boundary on, as LMDB writes them.
 fn nodes(page: &[u8], is_leaf: bool) -> Option<Vec<PageNode<'_>>> {
     let border = |at| u16_at(page, at).map(usize::from);
-    // 65,536 does not fit into two bytes and is stored as 0.
+    // A boundary of 65,536 does not fit into two bytes and is stored as 0.
     let (lower, last_free) = (border(12)?, border(14)?.wrapping_sub(1) & 0xffff);
     if lower < HEADER_LEN || lower > last_free + 1 || last_free >= page.len() || !lower.is_multiple_of(2) {
         return None;

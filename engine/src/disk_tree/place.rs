@@ -1,13 +1,13 @@
-//! The place of a record in LMDB, whose keys have 1 to 511 bytes (docs/format/disk-tree.md, section
-//! 2).
+//! Converts keys to places and back. A place is the key of a record as LMDB stores it. LMDB's keys
+//! have 1 to 511 bytes (docs/format/disk-tree.md, section 2).
 //!
-//! A key of zeros is extended by one zero, so that no place is empty; all other keys are their own
-//! places. This preserves the order: keys of zeros come before all others, and are ordered by their
-//! lengths.
+//! The place of a key that consists of zeros has one more zero, so that no place is empty. Every
+//! other key is its own place. This preserves the order: keys of zeros come before all others, and
+//! are ordered by their lengths.
 
 use std::borrow::Cow;
 
-/// The maximum length of an LMDB key. Places of at least this length are in groups.
+/// The maximum length of an LMDB key. Places of at least this length are in groups of long keys.
 pub(super) const PLACE_LEN_MAX: usize = 511;
 
 /// Returns the place of a key.
@@ -28,7 +28,8 @@ pub(super) fn to_key(place: &[u8]) -> &[u8] {
     place
 }
 
-/// Returns the LMDB key of a place, and the rest of the place if the key belongs to a group.
+/// Splits a place into its LMDB key and the remainder. The remainder is `None` if the place is too
+/// short for a group of long keys.
 #[inline]
 pub(super) fn split(place: &[u8]) -> (&[u8], Option<&[u8]>) {
     match place.split_at_checked(PLACE_LEN_MAX) {

@@ -1,5 +1,5 @@
-//! Read-only trees of this process. LMDB allows only one environment per file in a process, so the
-//! readers of a tree share it.
+//! Shares the LMDB environments of read-only trees within the process. LMDB allows only one
+//! environment per file in a process, so all readers of a tree use the same one.
 
 use crate::raw::LmdbEnvironment;
 use parking_lot::Mutex;
@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use todana_core::{Error, ErrorKind, Result};
 
-/// The environments and the number of their readers, by canonical directory.
+/// The open environments and the number of their readers, by the canonical path of the directory.
 static OPEN: LazyLock<Mutex<OpenTrees>> = LazyLock::new(Mutex::default);
 
 type OpenTrees = HashMap<PathBuf, (Arc<LmdbEnvironment>, usize)>;
 
-/// A reader. The environment is closed when its last reader is dropped; everything that uses the
-/// environment must have been dropped before.
+/// One reader of an environment. When the last reader is dropped, the environment is closed.
+/// Everything else that uses the environment must have been dropped before.
 pub(super) struct SharedReader(PathBuf);
 
-/// Returns the environment of a directory. `open` opens it if it has no reader yet.
+/// Returns the environment of a directory. If the directory has no reader yet, `open` opens the
+/// environment.
 pub(super) fn open(
     directory: &Path,
     open: impl FnOnce() -> Result<LmdbEnvironment>,
@@ -37,7 +38,7 @@ pub(super) fn open(
 
 impl Drop for SharedReader {
     fn drop(&mut self) {
-        // Closed under the lock, so that no thread can reopen it meanwhile.
+        // The environment is closed under the lock, so that no thread can reopen it meanwhile.
         let mut all = OPEN.lock();
         if let Some((_, count)) = all.get_mut(&self.0) {
             *count -= 1;

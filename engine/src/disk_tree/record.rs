@@ -1,5 +1,5 @@
-//! The format of a stored record: a tag, the attributes that are present, the value
-//! (docs/format/disk-tree.md, section 3).
+//! Encodes and decodes stored records. A stored record is a tag, the attributes that are present,
+//! and the value (docs/format/disk-tree.md, section 3).
 
 use todana_core::{Attributes, Expiry, LastAccess, Record, StaleMarks, UnixSeconds};
 
@@ -12,9 +12,10 @@ const TOKEN_OUT: u8 = 32;
 const ACCESS: u8 = 64;
 const FETCHED: u8 = 128;
 
-/// Appends the record without its value, which comes last.
+/// Appends a record up to its value, which comes last.
 pub(super) fn encode_header(attributes: &Attributes, out: &mut Vec<u8>) {
-    let Attributes { flags, expiry, version, marks, access } = *attributes;
+    let Attributes { flags, expiry, version, marks, access, has_value_list } = *attributes;
+    let access = access.filter(|_| !has_value_list);
     let when = |is: bool, bit: u8| if is { bit } else { 0 };
     let tag = when(flags != 0, FLAGS)
         | when(expiry != Expiry::Never, EXPIRY)
@@ -23,7 +24,7 @@ pub(super) fn encode_header(attributes: &Attributes, out: &mut Vec<u8>) {
         | when(marks.stale, STALE)
         | when(marks.token_sent, TOKEN_OUT)
         | when(access.is_some(), ACCESS)
-        | when(access.is_some_and(|access| access.fetched), FETCHED);
+        | when(access.is_some_and(|access| access.fetched) || has_value_list, FETCHED);
     out.push(tag);
     if flags != 0 {
         out.extend_from_slice(&flags.to_le_bytes());
@@ -44,7 +45,8 @@ pub(super) fn encode_header(attributes: &Attributes, out: &mut Vec<u8>) {
 
 /// Returns the number of bytes that `encode_header` appends.
 pub(super) fn header_len(attributes: &Attributes) -> usize {
-    let Attributes { flags, expiry, version, access, .. } = *attributes;
+    let Attributes { flags, expiry, version, access, has_value_list, .. } = *attributes;
+    let access = access.filter(|_| !has_value_list);
     let when = |is: bool, len: usize| if is { len } else { 0 };
     1 + when(flags != 0, 4)
         + when(version != 0, 8)
@@ -57,8 +59,8 @@ fn varint_len(number: u64) -> usize {
     (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Decodes the attributes. Returns them and the remaining bytes, which are the value; `None` if the
-/// bytes are not a record.
+/// Decodes the attributes. Returns the attributes and the remaining bytes, which are the value.
+/// Returns `None` if the bytes are not a record.
 #[inline]
 pub(super) fn decode_header(bytes: &[u8]) -> Option<(Attributes, &[u8])> {
     let (&tag, mut rest) = bytes.split_first()?;
@@ -83,10 +85,17 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<(Attributes, &[u8])> {
     if tag & ACCESS != 0 {
         let at = UnixSeconds(decode_varint(&mut rest)?);
         attributes.access = Some(LastAccess { at, fetched: tag & FETCHED != 0 });
-    } else if tag & FETCHED != 0 {
-        return None;
+    } else {
+        // Only an access can be a fetch, so the bit without an access marks a list of values.
+        attributes.has_value_list = tag & FETCHED != 0;
     }
     Some((attributes, rest))
+}
+
+/// Returns true if the tag of a record marks a list of values.
+#[inline]
+pub(super) fn has_value_list(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|tag| tag & (ACCESS | FETCHED) == FETCHED)
 }
 
 /// Decodes a stored record.
@@ -104,8 +113,8 @@ pub(super) fn encode_varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Removes a varint from the beginning; `None` if there is none, or if it has more than 64 bits or
-/// is not in its shortest form.
+/// Removes a varint from the beginning of `bytes` and returns it. Returns `None` if there is no
+/// varint, or if it has more than 64 bits or is not in its shortest form.
 pub(super) fn decode_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
@@ -154,7 +163,8 @@ mod tests {
                 (_, Some(span_s)) => Expiry::Sliding { at, span_s },
             };
             let access = access.map(|(at, fetched)| LastAccess { at: UnixSeconds(at), fetched });
-            let attributes = Attributes { flags, expiry, version, marks: StaleMarks { stale, token_sent }, access };
+            let marks = StaleMarks { stale, token_sent };
+            let attributes = Attributes { flags, expiry, version, marks, access, has_value_list: stale && access.is_none() };
             let mut out = Vec::new();
             encode_header(&attributes, &mut out);
             prop_assert_eq!(out.len(), header_len(&attributes));

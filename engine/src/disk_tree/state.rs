@@ -1,4 +1,6 @@
-//! The state of a tree: its mark and its totals (docs/format/disk-tree.md, section 1).
+//! Defines the state of a tree, which is stored with it: its mark and its totals
+//! (docs/format/disk-tree.md, section 1). The mark is the position in the update log up to which
+//! the tree is complete.
 
 use super::stored::ChecksumMode;
 use crate::raw::crc32c;
@@ -8,7 +10,7 @@ use todana_core::{Error, ErrorKind, Expiry, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordTotals {
     pub(super) records: u64,
-    /// Bytes of keys and stored records, without checksums.
+    /// The number of bytes of keys and stored records, without checksums.
     pub(super) bytes: u64,
     /// The number of records with an expiry.
     pub(super) with_expiry: u64,
@@ -21,7 +23,7 @@ impl RecordTotals {
     }
 }
 
-/// The entry in the table `state`.
+/// The state of a tree, stored as the entry in the table `state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TreeState {
     pub(super) mark: u64,
@@ -31,10 +33,10 @@ pub(super) struct TreeState {
 
 const MAGIC: &[u8; 8] = b"TODANADT";
 const VERSION: u32 = 2;
-/// The length in version 1.
+/// The length of the state in version 1 of the format.
 const NUMBERS_LEN: usize = 44;
 const LEN: usize = 52;
-/// A flag: there may be records without a checksum.
+/// The flag of a tree that may contain records without a checksum.
 const MIXED: u32 = 1;
 
 impl TreeState {
@@ -61,16 +63,16 @@ impl TreeState {
         let checksums = match (version, bytes.len()) {
             (Some(1), NUMBERS_LEN) => ChecksumMode::Mixed,
             (Some(VERSION), LEN) if small(48) != Some(crc32c(0, &bytes[..48])) => {
-                return Err(corrupt("its state does not match its checksum"));
+                return Err(corrupt("the state does not match its checksum"));
             }
             (Some(VERSION), LEN) if small(44) == Some(MIXED) => ChecksumMode::Mixed,
             (Some(VERSION), LEN) if small(44) == Some(0) => ChecksumMode::All,
             (Some(version), _) if version > VERSION => {
                 let message =
-                    format!("it is a disk tree of version {version}, and this reads up to {VERSION}");
+                    format!("format version {version}; this program reads versions up to {VERSION}");
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => return Err(corrupt("its state is not that of a disk tree")),
+            _ => return Err(corrupt("the state is not that of a disk tree")),
         };
         let field = |at| number(at).expect("the length was compared");
         let totals = RecordTotals { records: field(20), bytes: field(28), with_expiry: field(36) };

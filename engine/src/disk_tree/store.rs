@@ -1,5 +1,5 @@
-//! The part of a tree that is on disk: the LMDB environment, its snapshots, and the batches that
-//! change it.
+//! Manages the part of a tree that is on disk: the LMDB environment, its snapshots, and the batches
+//! that change it.
 
 use super::damage::DamagedRecords;
 use super::environment::{MAP_BYTES_MIN, TreeEnvironment, round_up};
@@ -21,25 +21,27 @@ use todana_core::{Error, ErrorKind, Expiry, Record, Result};
 
 const STATE_KEY: &[u8] = b"tree";
 const DATABASE_KEY: &[u8] = b"database";
-/// The part of a key that an error shows.
+/// The maximum length of the part of a key that an error message contains.
 const KEY_SHOWN_LEN: usize = 60;
 
-/// LMDB, with snapshots for readers.
+/// The LMDB environment of a tree, with snapshots for its readers.
 pub(super) struct TreeStore {
-    /// The file system on which names are synced.
+    /// The file system on which the names of files are synced.
     names: Arc<dyn Disk>,
-    // Before the environment, to which the snapshots belong.
+    // This field precedes the environment, so that the snapshots are dropped before the environment
+    // to which they belong.
     snapshots: Box<[SnapshotSlot]>,
     environment: TreeEnvironment,
     checksums: ChecksumMode,
     damage: DamagedRecords,
     /// The ID of the database to whose log the mark refers, if it is known.
     database_id: OnceLock<[u8; 16]>,
-    /// Held during a copy, because the map cannot grow then.
+    /// The lock that is held during a copy, because the map cannot grow then.
     copying: Mutex<()>,
 }
 
-/// A snapshot for the next reader, and the table of records. Aligned to separate cache lines.
+/// A snapshot for the next reader, and the table of records. The alignment puts each slot into
+/// cache lines of its own.
 #[repr(align(128))]
 struct SnapshotSlot(Mutex<Option<(LmdbSnapshot, LmdbTable)>>);
 
@@ -66,14 +68,14 @@ impl TreeStore {
             store.bind_to_log(database_id)?;
         }
         store.sync_names().map_err(|error| {
-            let message = format!("\"{}\": cannot be synced: {error}", path.display());
+            let message = format!("\"{}\": cannot sync it: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message)
         })?;
         Ok((store, found))
     }
 
-    /// Syncs the names of the files and of their directory. After a checkpoint, the log before its
-    /// mark may be removed, so the tree must not be lost with a name; syncing a file need not sync
+    /// Syncs the names of the files and of their directory. After a checkpoint the log before its
+    /// mark may be removed, so the tree must not be lost with a name. Syncing a file need not sync
     /// its name.
     fn sync_names(&self) -> io::Result<()> {
         let path = self.environment.path();
@@ -92,14 +94,14 @@ impl TreeStore {
             Some(bytes) => {
                 let state = TreeState::decode(bytes).map_err(|error| self.named(&error))?;
                 match (is_empty, state.totals.records) {
-                    // All future records get checksums.
+                    // All records that are written from now on get checksums.
                     (true, 0) => Ok(TreeState { checksums: ChecksumMode::All, ..state }),
                     (false, 1..) => Ok(state),
-                    _ => Err(corrupt("its state contradicts its records")),
+                    _ => Err(corrupt("the state contradicts the records")),
                 }
             }
             None if is_empty => Ok(TreeState::default()),
-            None => Err(corrupt("it has records but no state")),
+            None => Err(corrupt("there are records but no state")),
         }
     }
 
@@ -108,7 +110,7 @@ impl TreeStore {
         let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
         let found = open.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.lmdb_error(&error))?;
         let damaged =
-            |_| self.named(&Error::new(ErrorKind::Corrupt, "its database ID does not have 16 bytes"));
+            |_| self.named(&Error::new(ErrorKind::Corrupt, "the database ID does not have 16 bytes"));
         found.map(|bytes| bytes.try_into().map_err(damaged)).transpose()
     }
 
@@ -127,7 +129,8 @@ impl TreeStore {
         Err(self.named(&Error::new(ErrorKind::Corrupt, message)))
     }
 
-    /// Calls `read` with a snapshot. Changes that it must see must have been committed before.
+    /// Calls `read` with a snapshot. The snapshot contains all changes that were committed before
+    /// the call.
     #[inline]
     pub(super) fn read<T>(&self, read: impl FnOnce(&LmdbSnapshot, &LmdbTable) -> Result<T>) -> Result<T> {
         let mut snapshot_slot = self.snapshot_slot();
@@ -145,7 +148,7 @@ impl TreeStore {
         Ok((snapshot, open.records))
     }
 
-    /// Locks a slot for a snapshot that no other thread uses now. Each thread has a preferred slot.
+    /// Locks a slot that no other thread uses now. Each thread has a preferred slot.
     #[inline]
     fn snapshot_slot(&self) -> MutexGuard<'_, Option<(LmdbSnapshot, LmdbTable)>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -161,12 +164,12 @@ impl TreeStore {
         self.snapshots[favourite % SNAPSHOTS].0.lock()
     }
 
-    /// Drops the snapshots, so that their pages can be reused and later reads see the newest state.
+    /// Drops all snapshots, so that their pages can be reused and later reads see the newest state.
     pub(super) fn drop_snapshots(&self) {
         self.snapshots.iter().for_each(|snapshot_slot| drop(snapshot_slot.0.lock().take()));
     }
 
-    /// Returns the record of a key. Fails with `Corrupt` if it is damaged.
+    /// Returns the record of a key. Fails with `Corrupt` if the record is damaged.
     #[inline]
     pub(super) fn get<'t>(
         &self,
@@ -204,7 +207,8 @@ impl TreeStore {
         }
     }
 
-    /// Reads a group of long keys. Fails with `Corrupt` if its records cannot be separated.
+    /// Reads a group of long keys. Fails with `Corrupt` if the records of the group cannot be
+    /// separated.
     pub(super) fn group<'t>(&self, at: &[u8], bytes: &'t [u8]) -> Result<LongKeyGroup<'t>> {
         LongKeyGroup::parse(self.checksums, at, bytes)
             .map_err(|error| self.damage.note(at, self.named(&error)))
@@ -214,21 +218,21 @@ impl TreeStore {
         self.checksums
     }
 
-    /// Notes a damaged record and returns the error for it.
+    /// Notes a damaged record and returns the error that reports it.
     #[cold]
     pub(super) fn damaged(&self, key: &[u8]) -> Error {
         let (shown, more) =
             key.split_at_checked(KEY_SHOWN_LEN).map_or((key, ""), |(shown, _)| (shown, "..."));
         let message = format!(
-            "the record \"{}{more}\" is damaged: its checksum differs; overwrite or remove it",
+            "record \"{}{more}\": is damaged, its checksum differs; overwrite or remove it",
             shown.escape_ascii()
         );
         self.damage.note(key, self.named(&Error::new(ErrorKind::Corrupt, message)))
     }
 
-    /// Returns the contribution of a damaged record to the totals, as far as it is known; `None` if
-    /// there is no record. Fails with `Corrupt` if the record lies in an unreadable group and
-    /// therefore cannot be replaced.
+    /// Returns the contribution of a damaged record to the totals, as far as it is known. Returns
+    /// `None` if there is no record. Fails with `Corrupt` if the record lies in an unreadable
+    /// group, because it cannot be replaced there.
     pub(super) fn damaged_totals(&self, key: &[u8]) -> Result<Option<RecordTotals>> {
         let place = place::of_key(key);
         let (at, rest) = place::split(&place);
@@ -255,7 +259,7 @@ impl TreeStore {
         self.damage.get()
     }
 
-    /// Returns the size of the LMDB value that contains a long key.
+    /// Returns the size of the group of long keys to which a key belongs.
     pub(super) fn group_len(&self, key: &[u8]) -> Result<usize> {
         let place = place::of_key(key);
         let at = place::split(&place).0;
@@ -264,8 +268,9 @@ impl TreeStore {
         })
     }
 
-    /// Writes changes and the resulting state in one transaction. Returns when it is on disk.
-    /// `wipes` removes the old contents first. Fails with `NoMap` if the map must grow.
+    /// Writes changes and the resulting state in one transaction. Returns when the transaction is
+    /// on disk. With `wipes`, the old contents are removed first. Fails with `NoMap` if the map
+    /// must grow.
     pub(super) fn write(
         &self,
         front: &ChangeFront,
@@ -344,18 +349,19 @@ impl TreeStore {
         self.environment.has_failed()
     }
 
-    /// Reopens the environment. There must be no reader and no copy.
+    /// Reopens the environment. The caller must ensure that there is no reader and no copy.
     pub(super) fn reopen(&self) -> Result<()> {
         self.drop_snapshots();
         self.environment.reopen()
     }
 
-    /// Waits for copies in progress and prevents new ones.
+    /// Waits for copies in progress. No copy can begin while the returned guard exists.
     pub(super) fn without_copies(&self) -> MutexGuard<'_, ()> {
         self.copying.lock()
     }
 
-    /// Allows the file to grow by at least `bytes`. There must be no reader and no copy.
+    /// Allows the file to grow by at least `bytes`. The caller must ensure that there is no reader
+    /// and no copy.
     pub(super) fn grow(&self, bytes: u64) -> Result<()> {
         self.drop_snapshots();
         let open = self.environment.get()?;
@@ -373,9 +379,9 @@ impl TreeStore {
         let disk = SystemDisk;
         disk.make_directory(directory).map_err(unavailable)?;
         if !disk.list(directory).map_err(unavailable)?.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, format!("\"{}\" is not empty", directory.display())));
+            return Err(Error::new(ErrorKind::Invalid, format!("\"{}\": is not empty", directory.display())));
         }
-        // The file gets its final name when it is complete.
+        // The file gets its final name only when it is complete.
         let (partial, whole) = (directory.join("data.mdb.partial"), directory.join("data.mdb"));
         let mut options = std::fs::OpenOptions::new();
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -398,7 +404,7 @@ impl TreeStore {
     }
 
     /// Converts an LMDB error during a write. LMDB reports a full disk as an I/O error, so this
-    /// checks the free space.
+    /// function checks the free space too.
     pub(super) fn write_error(&self, error: &heed::Error) -> Error {
         let named = self.lmdb_error(error);
         if named.kind() != ErrorKind::Unavailable || !self.disk_is_full() {
@@ -409,7 +415,7 @@ impl TreeStore {
 
     fn disk_is_full(&self) -> bool {
         let path = self.environment.path().join("room.partial");
-        // A killed process may have left one.
+        // A killed process may have left this file.
         let _ = SystemDisk.remove(&path);
         let outcome = SystemDisk
             .create(&path)
@@ -418,16 +424,16 @@ impl TreeStore {
         outcome.is_err_and(|error| is_out_of_room(&error))
     }
 
-    /// Truncates the pages that a failed transaction has appended to the file: on a full disk
-    /// others need the space, above all the update log.
+    /// Cuts off the pages that a failed transaction has appended to the file. On a full disk the
+    /// update log, above all, needs this space.
     pub(super) fn truncate(&self, len: u64) {
-        // The length could not be determined for lack of descriptors; every tree has at least two
-        // pages.
+        // A length of 0 means that the length could not be determined for lack of descriptors,
+        // because every tree has at least two pages.
         if len == 0 {
             return;
         }
         let file = SystemDisk.open(&self.environment.path().join("data.mdb"), true);
-        // Pages that remain are used by the next transaction.
+        // If this fails, the next transaction uses the remaining pages.
         let _ = file.and_then(|file| file.set_len(len));
     }
 
@@ -435,7 +441,7 @@ impl TreeStore {
         self.environment.get().map_or(0, |open| open.lmdb.file_bytes())
     }
 
-    /// Converts an LMDB error.
+    /// Converts an LMDB error to an error of the engine.
     pub(super) fn lmdb_error(&self, error: &heed::Error) -> Error {
         self.environment.lmdb_error(error)
     }
@@ -448,7 +454,7 @@ impl TreeStore {
 
 /// The reason why a batch was not written.
 pub(super) enum BatchFailure {
-    /// The map is full; grow it and try again.
+    /// The map is full. The caller should enlarge it and try again.
     NoMap,
     Lmdb(heed::Error),
     Error(Error),

@@ -1,28 +1,30 @@
-//! A record with the checksum of its key and its contents, as it is stored in LMDB
+//! Encodes and verifies records with the checksum of their key and contents, as LMDB stores them
 //! (docs/format/disk-tree.md, section 3).
 
 use super::record;
 use crate::raw::crc32c;
 use todana_core::Record;
 
-/// Determines which records of a tree have checksums.
+/// States which records of a tree have checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ChecksumMode {
-    /// All records.
+    /// All records have a checksum.
     #[default]
     All,
-    /// Only records written since the tree was of version 1. A mark before the checksum identifies
-    /// them.
+    /// Version 1 wrote some of the records, and these have no checksum. In the other records, a
+    /// mark before the checksum shows that there is one.
     Mixed,
 }
 
-/// No record of version 1 begins with this byte, or with one that differs from it in one bit: it
-/// would mean a sliding expiry without an expiry, and fetched without an access.
+/// The byte before a checksum in a tree with records of version 1. No record of version 1 begins
+/// with this byte, or with a byte that differs from it in one bit: such a byte would mean a sliding
+/// expiry without an expiry, and a read without an access time. (A read without an access time
+/// marks a list of values since version 2, so a list without a checksum is damaged.)
 const MARK: u8 = 0x84;
 const CHECKSUM_LEN: usize = 4;
 
 impl ChecksumMode {
-    /// Appends the bytes that precede a record, which is given in two parts.
+    /// Appends the bytes that precede a record. The record is given in two parts.
     pub(super) fn begin(self, key: &[u8], parts: [&[u8]; 2], out: &mut Vec<u8>) {
         if self == ChecksumMode::Mixed {
             out.push(MARK);
@@ -30,15 +32,18 @@ impl ChecksumMode {
         out.extend_from_slice(&checksum(key, parts).to_le_bytes());
     }
 
-    /// Returns the bytes of a record; `None` if its checksum shows damage of the key or the record.
+    /// Returns the bytes of a record. Returns `None` if the checksum shows that the key or the
+    /// record is damaged.
     #[inline]
     pub(super) fn verified<'a>(self, key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
-        let Some(checked) = self.after_mark(stored) else { return Some(stored) };
+        let Some(checked) = self.after_mark(stored) else {
+            return (!record::has_value_list(stored)).then_some(stored);
+        };
         let (expected, record) = checked.split_first_chunk()?;
         (checksum(key, [record, &[]]) == u32::from_le_bytes(*expected)).then_some(record)
     }
 
-    /// Returns the record; `None` if it is damaged.
+    /// Returns the record, or `None` if it is damaged.
     #[inline]
     pub(super) fn decode<'a>(self, key: &[u8], stored: &'a [u8]) -> Option<Record<'a>> {
         record::decode(self.verified(key, stored)?)
@@ -52,7 +57,7 @@ impl ChecksumMode {
         }
     }
 
-    /// Returns the checksum and the record; `None` for a record without a checksum.
+    /// Separates the checksum from the record. Returns `None` if the record has no checksum.
     #[inline]
     pub(super) fn after_mark(self, stored: &[u8]) -> Option<&[u8]> {
         match self {
@@ -77,7 +82,7 @@ mod tests {
     fn mark_is_two_bits_from_any_old_record() {
         for bit in 0..8 {
             let near = [MARK ^ 1 << bit, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
-            assert_eq!(record::decode(&near), None, "bit {bit}");
+            assert_eq!(ChecksumMode::Mixed.decode(b"", &near), None, "bit {bit}");
         }
         assert_eq!(record::decode(&[MARK; 30]), None);
     }

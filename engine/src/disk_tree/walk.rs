@@ -1,8 +1,9 @@
-//! Walks in the order of the keys, over the active front, the frozen front and LMDB together.
+//! Walks over the records in the order of their keys: those in the active front, in the frozen
+//! front and in LMDB together.
 //!
 //! A walk consists of steps. Each step holds a snapshot and the locks for some hundred records at
-//! most; the next step continues after the last key of the one before. A slow walk therefore blocks
-//! no page and no writer for long, and there is no cursor that a write could invalidate.
+//! most. The next step continues after the last key of the previous one. A slow walk therefore
+//! blocks no page and no writer for long, and there is no cursor that a write could invalidate.
 
 use super::front::{ChangeFront, FrontEntry};
 use super::long_key_group::{self, LongKeyGroup};
@@ -17,17 +18,17 @@ use todana_core::{ErrorKind, Record, Result};
 
 /// The number of keys after which a step ends.
 const STEP_KEYS: usize = 256;
-/// The number of bytes shown after which a step ends.
+/// The number of bytes of values after which a step ends.
 const STEP_BYTES: usize = 1 << 20;
-/// The number of changes that are first taken from a front. Most walks are short; later more are
-/// taken at a time.
+/// The number of changes that are taken from a front at first. Most walks are short; a longer walk
+/// then takes more changes at a time.
 const FIRST_CHANGES: usize = 8;
 const MORE_CHANGES: usize = 64;
 
-/// Called with the records of a walk.
+/// A function that is called with each record of a walk.
 pub(super) type RecordCallback<'s> = dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's;
 
-/// The way in which a step has ended.
+/// The reason why a step has ended.
 pub(super) enum WalkEnd {
     /// There are no more records.
     Done,
@@ -37,7 +38,7 @@ pub(super) enum WalkEnd {
     Further(Vec<u8>),
 }
 
-/// Compares keys in the direction of the walk.
+/// Compares two keys in the direction of the walk.
 #[inline]
 fn along(upwards: bool, a: &[u8], b: &[u8]) -> Ordering {
     if upwards { a.cmp(b) } else { b.cmp(a) }
@@ -47,11 +48,12 @@ fn along(upwards: bool, a: &[u8], b: &[u8]) -> Ordering {
 #[derive(Clone, Copy)]
 pub(super) struct WalkOptions {
     pub(super) upwards: bool,
-    /// Skips damaged records; otherwise the walk fails with `Corrupt` at the first one.
+    /// If true, damaged records are skipped. Otherwise the walk fails with `Corrupt` at the first
+    /// damaged record.
     pub(super) skips_damaged: bool,
 }
 
-/// Shows the records from a bound on, for one step.
+/// Does one step: shows the records from a bound on.
 pub(super) fn walk_step(
     layers: &TreeLayers,
     store: &TreeStore,
@@ -87,7 +89,7 @@ pub(super) fn walk_step(
             };
             keys += 1;
             let Some(change) = change else {
-                // Only LMDB has records in the remainder of the step.
+                // All remaining records of this step are in LMDB.
                 loop {
                     let Some((key, record)) = base.head() else { return Ok(WalkEnd::Done) };
                     bytes += record.value.len();
@@ -102,7 +104,8 @@ pub(super) fn walk_step(
                     base.fill()?;
                 }
             };
-            // Show the LMDB records before the change, and skip the one that it replaces.
+            // Shows the LMDB records before the change, and skips the record that the change
+            // replaces.
             while let Some((key, record)) = base.head() {
                 match along(upwards, key, change.key()) {
                     Ordering::Greater => break,
@@ -135,12 +138,12 @@ pub(super) fn walk_step(
     })
 }
 
-/// The changes of a front in order, taken some at a time, so that no lock is held while they are
-/// shown.
+/// The changes of a front in order. Some changes are taken at a time, so that no lock is held while
+/// they are shown.
 struct FrontChanges<'f, F> {
     taken: VecDeque<FrontEntry>,
     more: Vec<FrontEntry>,
-    /// The point at which to continue; `None` if there are no more changes.
+    /// The point at which the next changes begin; `None` if there are no more changes.
     from: Option<ResumePoint<'f>>,
     count: usize,
     take: F,
@@ -185,12 +188,12 @@ impl<'f, F: FnMut(Bound<&[u8]>, usize, &mut Vec<FrontEntry>)> FrontChanges<'f, F
 /// The next LMDB entries in the direction of the walk.
 type LmdbEntries<'t> = Box<dyn Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>> + 't>;
 
-/// The records of LMDB in order, including those in groups.
+/// The records of LMDB in order, including records in groups of long keys.
 struct BaseRecords<'t> {
-    /// `None` if there are no more.
+    /// The entries that follow; `None` if there are no more.
     entries: Option<LmdbEntries<'t>>,
     store: &'t TreeStore,
-    /// A group may begin before this bound.
+    /// The bound from which records are shown. The first group may begin before this bound.
     from: Bound<&'t [u8]>,
     upwards: bool,
     skips_damaged: bool,
@@ -200,8 +203,8 @@ struct BaseRecords<'t> {
     place: Vec<u8>,
 }
 
-/// The remaining records of a group: the common beginning of their places, and the rest of each
-/// with its record.
+/// The remaining records of a group: the common beginning of their places, and for each record the
+/// remainder of its place and its bytes.
 #[derive(Default)]
 struct LongKeyGroupRest<'t> {
     at: &'t [u8],
@@ -211,7 +214,7 @@ struct LongKeyGroupRest<'t> {
 
 enum BaseHead<'t> {
     Plain(&'t [u8], Record<'t>),
-    /// The place of the record is in `place`.
+    /// A record in a group. Its place is in the field `place`.
     InGroup(Record<'t>),
 }
 
@@ -225,7 +228,7 @@ impl<'t> BaseRecords<'t> {
         is_wiped: bool,
     ) -> Result<BaseRecords<'t>> {
         let places = from.map(place::of_key);
-        // The bound may lie within a group.
+        // The bound may lie within a group, so begin with that group.
         let start = match &places {
             Bound::Included(place) => Bound::Included(place::split(place).0),
             Bound::Excluded(place) => match place::split(place) {
@@ -251,7 +254,7 @@ impl<'t> BaseRecords<'t> {
         Ok(BaseRecords { entries, store, from, upwards, skips_damaged: false, head: None, group, place })
     }
 
-    /// Returns the next record. `fill` must have been called since the last `advance`.
+    /// Returns the next record. The caller must have called `fill` since the last `advance`.
     #[inline]
     fn head(&self) -> Option<(&[u8], Record<'t>)> {
         match &self.head {
@@ -308,7 +311,7 @@ impl<'t> BaseRecords<'t> {
         Ok(())
     }
 
-    /// Returns the record; `None` if it is damaged and damage is skipped.
+    /// Returns the record. Returns `None` if the record is damaged and damage is skipped.
     #[inline]
     fn if_intact(&self, key: &[u8], record: Option<Record<'t>>) -> Result<Option<Record<'t>>> {
         match record {

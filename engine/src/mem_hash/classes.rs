@@ -1,23 +1,24 @@
-//! Counts of records by size class. They are updated with each change, so that statistics need no
-//! scan.
+//! Counts records by size class. The counts are updated with each change, so that statistics need
+//! no scan.
 
 use std::sync::Arc;
 use todana_core::SizeClass;
 
-/// The classes of sizes below this are in a table; those of others are searched for.
+/// The classes of sizes below this are in a table. The class of a larger size is searched for.
 const DIRECT: usize = 1024;
 
-/// Size classes: one for each bound, and one for all sizes above the last.
+/// The bounds of size classes: there is one class for each bound, and one for all sizes above the
+/// last bound.
 #[derive(Debug)]
 pub struct ClassBounds {
     bounds: Vec<u32>,
-    /// The class of each small size.
+    /// The class of each size below `DIRECT`.
     direct: Vec<u16>,
 }
 
 impl ClassBounds {
-    /// Creates the classes up to these bounds, which are sorted first. Bounds after the first
-    /// 65,535 are ignored.
+    /// Creates the classes with these bounds, which are sorted first. If there are more than 65,535
+    /// bounds, the largest are ignored.
     pub fn new(mut bounds: Vec<u32>) -> ClassBounds {
         bounds.sort_unstable();
         bounds.truncate(usize::from(u16::MAX));
@@ -42,7 +43,7 @@ impl ClassBounds {
     }
 }
 
-/// The counts of one shard.
+/// The counts of one shard by size class.
 pub(crate) struct ClassCounters {
     bounds: Arc<ClassBounds>,
     counts: Vec<SizeClass>,

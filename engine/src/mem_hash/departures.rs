@@ -1,66 +1,68 @@
-//! Records that leave, or stay, by a decision of the engine: counted for its status and reported to
-//! the observer.
+//! Counts records that leave the engine, or stay in it, by a decision of the engine. The counts are
+//! for the status of the engine; an observer is notified of each such record.
 
 use super::sample::{SampledUse, UnreadEstimate};
 use std::fmt::Debug;
 use todana_core::{EngineStatus, Record, SizeClass};
 
-/// Observes records that leave without being removed by a client. Methods run under a lock of the
-/// engine: they must be brief and must not call the engine.
+/// Observes records that leave without being removed by a client. The methods run under a lock of
+/// the engine: they must be brief and must not call the engine.
 pub trait EvictionObserver: Debug + Send + Sync {
-    /// Returns true if `evicted` should be called now. Called before each eviction, so it must be
-    /// very cheap.
+    /// Returns true if `evicted` should be called now. This is called before each eviction, so it
+    /// must be very cheap.
     fn is_listening(&self) -> bool;
 
-    /// Notes an evicted record. `is_read` states that it was read since its value was stored and
-    /// since memory became scarce; earlier reads are not recorded. Expired records are not reported
+    /// Notes an evicted record. `is_read` states that the record was read since its value was
+    /// stored; reads before memory became scarce are not recorded. Expired records are not reported
     /// here.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool);
 
-    /// Notes the size and fate of every departed record.
+    /// Notes a departed record: its size and the reason.
     fn departed(&self, _departure: &Departure) {}
 
-    /// Notes that a record of this plain size was passed over by eviction because it had been used:
-    /// for the first time, or again.
+    /// Notes that eviction has passed over a record of this plain size because the record had been
+    /// used. `is_first` states that the record was passed over for the first time.
     fn passed_over(&self, _plain_size: usize, _is_first: bool) {}
 
-    /// Notes that all records of a part of the engine were removed at once, with their counts by
-    /// class as in [`EngineStatus::classes`].
+    /// Notes that all records of a part of the engine were removed at once. `classes` holds their
+    /// counts by class as in [`EngineStatus::classes`].
     fn cleared(&self, _classes: &[SizeClass]) {}
 }
 
-/// A record that has left, or that had expired before a client replaced or removed it.
+/// A record that has left by a decision of the engine, or an expired record that a client has
+/// replaced or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// Key + value + 4 if it carries flags.
+    /// The length of the key and the value, + 4 if the record carries flags.
     pub plain_size: usize,
-    /// Why it has left.
+    /// The reason why the record has left.
     pub cause: DepartureCause,
-    /// It carried an expiry.
+    /// True if the record carried an expiry.
     pub expires: bool,
-    /// It was never read. Known for records in the engine's sample, estimated for others.
+    /// True if the record was never read. This is known for records in the engine's sample, and
+    /// estimated for others.
     pub is_unread: bool,
-    /// Seconds since its last use, if it was in the sample.
+    /// The seconds since the last use of the record, if it was in the sample.
     pub idle_s: Option<u64>,
 }
 
 /// The reason why a record leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DepartureCause {
-    /// Evicted for a write or by maintenance.
+    /// The record was evicted, for a write or by maintenance.
     Evicted {
-        /// True if evicted for a write.
+        /// True if the eviction was for a write.
         by_write: bool,
     },
-    /// Had expired, and was removed to make room.
+    /// The record had expired, and was removed by an eviction to free memory.
     Displaced,
-    /// Had expired, and was removed by a sweep.
+    /// The record had expired, and was removed by a sweep.
     Swept,
-    /// Had expired, and was removed or overwritten by a client.
+    /// The record had expired, and a client removed or overwrote it.
     Ended,
 }
 
-/// The counts of one part of an engine.
+/// The counts of departed records of one part of an engine.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DepartureCounters {
     pub(crate) evictions: u64,
@@ -77,7 +79,8 @@ pub(crate) struct DepartureCounters {
 }
 
 impl DepartureCounters {
-    /// Counts a departed record. `seen` is its entry in the sample.
+    /// Counts a departed record and notifies the observer. `seen` is the data about the record in
+    /// the sample, if the sample contained it.
     pub(crate) fn count(
         &mut self,
         observer: Option<&dyn EvictionObserver>,

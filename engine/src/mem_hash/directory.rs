@@ -1,10 +1,10 @@
-//! The directory of a shard: for each bucket the handle of its block. It grows and shrinks one
-//! bucket at a time (linear hashing, Litwin 1980), so that there is neither a pause for rehashing
-//! nor a peak of memory for doubling.
+//! Defines the directory of a shard, which holds for each bucket the handle of the block that
+//! contains it. The directory grows and shrinks by one bucket at a time (linear hashing, Litwin
+//! 1980), so that there is neither a pause for rehashing nor a peak of memory for doubling.
 //!
-//! With `len` buckets and `level = floor(log2(len))`, buckets below `len - 2^level` and from
-//! `2^level` on have been split at this level and use `level + 1` low bits of the hash, the others
-//! `level` bits.
+//! With `len` buckets and `level = floor(log2(len))`, the buckets below `len - 2^level` and from
+//! `2^level` on have been split at this level; they use `level + 1` low bits of the hash. The other
+//! buckets use `level` bits.
 
 use crate::arena::{BlockHandle, MemoryBudget};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = CHUNK * size_of::<u32>();
 pub(crate) struct BucketDirectory {
     chunks: Vec<Box<[u32; CHUNK]>>,
     len: usize,
-    /// `2^(level + 1) - 1`.
+    /// The value `2^(level + 1) - 1`.
     mask: usize,
     budget: Arc<MemoryBudget>,
 }
@@ -33,12 +33,12 @@ impl BucketDirectory {
         self.len
     }
 
-    /// Returns the memory used.
+    /// Returns the memory that the directory uses.
     pub(crate) fn bytes(&self) -> usize {
         self.chunks.len() * CHUNK_BYTES
     }
 
-    /// Returns the bucket of a hash. Only its low 32 bits need to be correct.
+    /// Returns the bucket of a hash. Only the low 32 bits of `hash` need to be correct.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> usize {
         let bucket = hash as usize & self.mask;
@@ -63,13 +63,14 @@ impl BucketDirectory {
     }
 
     /// Returns the bucket that the next growth splits, the bit of the hash that selects the records
-    /// that move, and the new bucket.
+    /// to be moved, and the number of the new bucket.
     pub(crate) fn next_split(&self) -> (usize, u64, usize) {
         let low = self.mask / 2 + 1;
         (self.len - low, low as u64, self.len)
     }
 
-    /// Adds the new bucket of `next_split`, empty. Returns false at the maximum number of buckets.
+    /// Adds the new bucket that `next_split` returns. The bucket is empty. Returns false if the
+    /// maximum number of buckets is reached.
     pub(crate) fn grow(&mut self) -> bool {
         if self.len >= 1 << 31 {
             return false;
@@ -86,8 +87,8 @@ impl BucketDirectory {
         true
     }
 
-    /// Returns the last bucket and the one that takes its records when it is removed; `None` if
-    /// there is only one bucket.
+    /// Returns the last bucket and the bucket that will receive its records when it is removed.
+    /// Returns `None` if there is only one bucket.
     pub(crate) fn next_merge(&self) -> Option<(usize, usize)> {
         let last = self.len - 1;
         (last > 0).then(|| (last, last & !(1 << last.ilog2())))
@@ -100,7 +101,8 @@ impl BucketDirectory {
         if self.len <= self.mask / 2 {
             self.mask /= 2;
         }
-        // Keep one spare chunk, so that a fluctuating size does not allocate each time.
+        // One spare chunk is kept, so that a directory of fluctuating size does not allocate each
+        // time.
         if self.len + 2 * CHUNK <= self.chunks.len() * CHUNK {
             self.chunks.pop();
             self.budget.release(CHUNK_BYTES);

@@ -1,15 +1,18 @@
-//! Eviction: S3-FIFO (Yang et al., SOSP 2023) within one bucket at a time.
+//! Evicts records by the algorithm S3-FIFO (Yang et al., SOSP 2023), applied to one bucket at a
+//! time.
 //!
-//! A clock hand visits the buckets of the shard, and stops in proportion to the number of records
-//! in each, so that every record is considered equally often. At each stop it evicts one record.
-//! This is the oldest of the small queue, unless it was used since it arrived; then it moves to the
-//! main queue. Or it is the oldest of the main queue that was not used since it was last passed
-//! over. A key that returns while the bucket has a ghost of it counts as used.
+//! The records of a bucket form two queues, the small and the main queue. A clock hand visits the
+//! buckets of the shard. The hand stops at a bucket in proportion to the number of its records, so
+//! that every record is considered equally often. At each stop one record is evicted. If the small
+//! queue exceeds its share, its oldest record is evicted, unless that record was used since it
+//! arrived; then it moves to the main queue. If the small queue is within its share, the main queue
+//! loses its oldest record that was not used since the hand last considered it. A ghost is the
+//! trace of an evicted key. A key that returns while the bucket has a ghost of it counts as used.
 //!
-//! The size of the small queue adapts to returning keys: a ghost of the small queue means that it
-//! is too small, one of the main queue that it is too large (as ARC does with its two lists;
-//! Megiddo and Modha, FAST 2003). All constants are those that performed best over several traces;
-//! see docs/engines.md, "Eviction".
+//! The size of the small queue adapts to returning keys. If a key from the small queue returns, the
+//! small queue is too small; if a key from the main queue returns, the small queue is too large (as
+//! ARC does with its two lists; Megiddo and Modha, FAST 2003). All constants are those that
+//! performed best over several traces; see docs/engines.md, "Eviction".
 //!
 //! Expired records are removed first, then records of the small queue that have an expiry.
 
@@ -26,29 +29,30 @@ use todana_core::Expiry;
 const SMALL_FIRST: f32 = 0.2;
 const SMALL_LEAST: f32 = 0.1;
 const SMALL_MOST: f32 = 0.5;
-/// The change of that fraction by one returning ghost, multiplied by the number of records of the
-/// shard.
+/// The change of that fraction when the key of one ghost returns, multiplied by the number of
+/// records of the shard.
 const STEP: f32 = 30.0;
 
 /// The eviction state of a shard.
 pub(super) struct EvictionState {
-    /// The bucket at the hand.
+    /// The bucket at which the clock hand is.
     hand: usize,
-    /// Records that the hand has passed without an eviction.
+    /// The number of records that the hand has passed without an eviction.
     credit: f32,
     /// The fraction of a bucket that the small queue may use.
     small_share: f32,
-    /// The fractions of recent evictions from each queue (moving averages).
+    /// The fractions of recent evictions that came from each queue (moving averages).
     from_small: f32,
     from_main: f32,
-    /// Bytes by which buckets have grown without a matching eviction since memory became scarce.
-    /// Negative if more was evicted.
+    /// The bytes by which buckets have grown since memory became scarce, less the bytes that were
+    /// evicted. Negative if more bytes were evicted.
     debt: isize,
-    /// Evicts for maintenance, not for a write.
+    /// True while the evictions are for maintenance rather than for a write.
     pub(super) is_background: bool,
-    /// The records passed over in the current bucket, and whether they were in the small queue.
+    /// The records that were passed over in the current bucket. The second element is true if the
+    /// record was in the small queue.
     passed: Vec<(EvictionCandidate, bool)>,
-    /// The records of the current bucket, or those that remain.
+    /// The records of the current bucket, or those of them that will remain.
     pub(super) candidates: Vec<EvictionCandidate>,
     content: Vec<u8>,
 }
@@ -61,11 +65,11 @@ pub(super) struct EvictionCandidate {
     mark: UseMark,
 }
 
-/// The data to be accounted for when a record leaves its bucket.
+/// The data of a record that are accounted for when the record leaves its bucket.
 pub(super) struct DepartingRecord {
     pub(super) plain: usize,
     pub(super) expires: bool,
-    /// The low bits of the hash of its key.
+    /// The low bits of the hash of the record's key.
     pub(super) hash: u32,
     reference: Option<RecordReference>,
 }
@@ -90,7 +94,8 @@ impl EvictionState {
         STEP / records.max(1) as f32
     }
 
-    /// Adapts the small queue to the return of a key that was evicted from the given queue.
+    /// Adapts the size of the small queue when a key returns that was evicted. `was_main` states
+    /// that it was evicted from the main queue.
     fn returned(&mut self, was_main: bool, records: u64) {
         let (small, main) = (self.from_small.max(0.01), self.from_main.max(0.01));
         let change = if was_main { -(small / main).max(1.0) } else { (main / small).max(1.0) };
@@ -105,8 +110,8 @@ impl EvictionState {
         toward(&mut self.from_main, was_main);
     }
 
-    /// Returns the index of the record to evict. Records passed over on the way move to the end;
-    /// each is reported together with whether it was in the small queue.
+    /// Returns the index of the record to evict. Records that are passed over on the way move to
+    /// the end. `pass` is called for each of them, with true if the record was in the small queue.
     fn choose(
         slots: &mut Vec<EvictionCandidate>,
         small_share: f32,
@@ -124,8 +129,8 @@ impl EvictionState {
                 }
             }
             let oldest = slots.iter().position(|slot| slot.mark.is_main() != takes_small);
-            // The fallback cannot happen: if no record of the small queue is wanted, there is one
-            // in the main queue.
+            // The fallback is never used: the small queue is chosen only if it has a record, and
+            // otherwise the main queue has one.
             let at = oldest.unwrap_or(0);
             let uses = slots[at].mark.uses();
             if uses == 0 {
@@ -140,14 +145,15 @@ impl EvictionState {
 }
 
 impl HashShard {
-    /// Returns true if uses are noted: memory has become scarce and something may be evicted.
+    /// Returns true if uses of records are noted. That is the case once memory has become scarce
+    /// and something may be evicted.
     #[inline]
     pub(super) fn notes_uses(&self) -> bool {
         self.records_max != u64::MAX || self.budget.notes_uses()
     }
 
-    /// Counts a use of the record of this key. `stores` marks it as unread because it has a new
-    /// value.
+    /// Counts a use of the record of this key. `stores` states that the record has a new value,
+    /// which is unread.
     pub(super) fn enter_use(&mut self, key: &Key<'_>, stores: bool) {
         let bucket = self.directory.bucket_of(key.hash);
         let location = self.find(self.directory.get(bucket), key);
@@ -161,7 +167,8 @@ impl HashShard {
         }
     }
 
-    /// Returns the use of the record at this location, unless its mark already counts the maximum.
+    /// Returns the use of the record at this location, or `None` if the mark of the record already
+    /// counts the maximum of uses.
     #[inline]
     pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation) -> Option<NotedUse> {
         let (RecordLocation::Inline { at } | RecordLocation::Indirect { at, .. }) = *location else {
@@ -176,8 +183,8 @@ impl HashShard {
         let end = record::end(bytes, here);
         let is_news = match BucketTail::read(bytes, end) {
             tail @ BucketTail::Queue { .. } => tail.mark(index).used().is_some(),
-            // A bucket gets its marks with its next change, or now if its block has space: reads
-            // must not make it grow.
+            // A bucket gets marks with its next change. It gets them now only if its block has
+            // space, because reads must not make it grow.
             BucketTail::Plain => {
                 let tail_len = tail_len(records_in(bytes));
                 tail_len > 1 && size(end + tail_len) == size(end + 1)
@@ -186,7 +193,8 @@ impl HashShard {
         is_news.then_some(NotedUse { bucket, end, index })
     }
 
-    /// Enters the uses noted by readers. Must be called first after locking the shard for writing.
+    /// Enters the uses that readers have noted. A writer must call this before anything else after
+    /// locking the shard.
     #[inline]
     pub(super) fn enter_noted_uses(&mut self) {
         if !self.uses.is_empty() {
@@ -200,7 +208,7 @@ impl HashShard {
         }
     }
 
-    /// Enters a use. The bucket has not changed since the use was noted, except for its marks.
+    /// Enters a use that was noted. The bucket has not changed since then, except for its marks.
     fn enter(&mut self, NotedUse { bucket, end, index }: NotedUse) {
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
@@ -221,7 +229,8 @@ impl HashShard {
         }
     }
 
-    /// Collects the records of a bucket with their marks. Returns its ghosts if it has marks.
+    /// Collects the records of a bucket with their marks in `candidates`. Returns the ghosts of the
+    /// bucket if it has marks.
     pub(super) fn collect_candidates(&mut self, handle: BlockHandle) -> Option<GhostList> {
         self.eviction.candidates.clear();
         if handle.is_none() {
@@ -244,8 +253,8 @@ impl HashShard {
         }
     }
 
-    /// Rewrites the bucket with the collected records, followed by a newcomer. Without ghosts it
-    /// gets no marks.
+    /// Rewrites a bucket with the collected records, followed by a newcomer. If `ghosts` is `None`,
+    /// the bucket gets no marks.
     pub(super) fn rewrite(
         &mut self,
         bucket: usize,
@@ -326,7 +335,7 @@ impl HashShard {
         let mark = match ghosts.take(key.hash as u32) {
             Some(was_main) => {
                 self.eviction.returned(was_main, self.records);
-                // A key from the main queue waits once more in the small queue.
+                // A key that was evicted from the main queue still starts in the small queue.
                 UseMark::new(1, !was_main)
             }
             None => UseMark::default(),
@@ -334,7 +343,7 @@ impl HashShard {
         self.rewrite(bucket, Some(ghosts), Some((bytes, mark)))
     }
 
-    /// Marks the record at `at` as unread.
+    /// Clears the read mark of the record at `at`, because its value is new.
     fn mark_stored(&mut self, bucket: usize, at: usize) {
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
@@ -358,14 +367,14 @@ impl HashShard {
         self.rewrite(bucket, ghosts, None)
     }
 
-    /// Evicts as much as was added, before a newcomer is added while memory is scarce. Returns true
-    /// if any record was evicted; earlier locations in buckets are then invalid.
+    /// Evicts as many bytes as were added, before a newcomer is added while memory is scarce.
+    /// Returns true if any record was evicted; earlier locations in buckets are then invalid.
     pub(super) fn evict_for_newcomer(&mut self) -> bool {
         let records = self.records;
         for _ in 0..2 * self.directory.len() {
             let is_full = self.records >= self.records_max;
-            // With a memory limit, the debt is repaid by evictions. When there is room again, it is
-            // cancelled.
+            // With a memory limit, evictions repay the debt. When memory is no longer scarce, the
+            // debt is cancelled.
             let is_in_debt = self.eviction.debt > 0 && self.budget.is_tight();
             if !is_full && !is_in_debt {
                 break;
@@ -377,20 +386,21 @@ impl HashShard {
         if !self.budget.is_tight() {
             self.eviction.debt = 0;
         }
-        // Excess evictions are not credited: other writers have used that memory.
+        // If more was evicted than added, the difference is not kept, because other writers have
+        // used that memory.
         self.eviction.debt = self.eviction.debt.max(0);
         self.records != records
     }
 
-    /// Moves the hand to the next eviction. Returns the number of bytes freed; `None` if there is
-    /// nothing to evict.
+    /// Moves the hand to the next bucket where a record must be evicted, and evicts one there.
+    /// Returns the number of bytes freed, or `None` if there is nothing to evict.
     fn evict_next(&mut self) -> Option<usize> {
         let buckets = self.directory.len();
         let per_bucket = self.records as f32 / buckets as f32;
         if self.records == 0 {
             return None;
         }
-        // On average, each step except the last adds some credit.
+        // Each step adds credit on average, so the number of steps is bounded.
         for _ in 0..4 * buckets + 64 {
             if self.eviction.credit >= per_bucket && !self.directory.get(self.hand()).is_none() {
                 self.eviction.credit -= per_bucket;
@@ -402,19 +412,20 @@ impl HashShard {
             if !handle.is_none() {
                 self.eviction.credit += records_in(self.arena.bytes(handle)) as f32;
             }
-            // The next bucket will be visited soon.
+            // The bucket after this one will be visited soon.
             self.prefetch_bucket((self.eviction.hand + 1) % buckets);
         }
         None
     }
 
     fn hand(&self) -> usize {
-        // The directory may have shrunk.
+        // The directory may have shrunk, so the hand may be beyond its end.
         self.eviction.hand % self.directory.len()
     }
 
-    /// Evicts one record of a bucket, or all expired ones. Returns the number of bytes freed;
-    /// `None` if the system refuses even a smaller block, and the bucket is unchanged.
+    /// Removes all expired records of a bucket. If there are none, evicts one record. Returns the
+    /// number of bytes freed. Returns `None` if the system refuses even a smaller block; the bucket
+    /// is then unchanged.
     fn evict_from(&mut self, bucket: usize) -> Option<usize> {
         let handle = self.directory.get(bucket);
         let mut ghosts = self.collect_candidates(handle).unwrap_or_default();
@@ -433,7 +444,7 @@ impl HashShard {
         let old_end = record::end(bytes, 0);
         let old_size = size(old_end + BucketTail::len_at(bytes, old_end));
         let mut end = old_end - gone.iter().map(|slot| slot.len as usize).sum::<usize>();
-        // Evict one record, or more if that makes space for the bucket's first marks.
+        // Evict one record. Evict more if the bucket gets its first marks and these need the space.
         let grows = |end: usize, records: usize| size(end + tail_len(records)) > old_size;
         let must_fit = self.budget.notes_uses();
         let mut passed = std::mem::take(&mut self.eviction.passed);
@@ -475,8 +486,8 @@ impl HashShard {
     }
 
     /// Reports records to a listening observer before they are evicted, because their bytes are
-    /// gone afterwards. In the rare case that the system then refuses the smaller block, a record
-    /// is reported that stays.
+    /// gone afterwards. If the system then refuses the smaller block, which is rare, the reported
+    /// records stay.
     fn report_evicted(&self, handle: BlockHandle, slots: &[EvictionCandidate]) {
         let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
             return;
@@ -487,7 +498,7 @@ impl HashShard {
         }
     }
 
-    /// Returns what must be accounted for when this record leaves its bucket.
+    /// Returns the data that must be accounted for when this record leaves its bucket.
     pub(super) fn departing_record(&self, handle: BlockHandle, slot: EvictionCandidate) -> DepartingRecord {
         let bytes = self.arena.bytes(handle);
         let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
@@ -514,13 +525,13 @@ impl HashShard {
         record::entry(bytes, slot.at as usize).map_or(Expiry::Never, |entry| self.expiry_of(bytes, &entry))
     }
 
-    /// Frees memory without evicting records. Returns true if it has freed any.
+    /// Frees memory without evicting records. Returns true if any memory was freed.
     pub(super) fn pack(&mut self) -> bool {
         self.compact(CompactionEffort::Leisurely) || self.arena.trim()
     }
 
-    /// Evicts records until `bytes` or more are freed, then compacts sparse memory. Returns the
-    /// number of bytes freed.
+    /// Evicts records until at least `bytes` are freed, and then compacts sparse memory. Returns
+    /// the number of bytes freed.
     pub(super) fn evict(&mut self, bytes: usize) -> usize {
         let mut freed = 0;
         while freed < bytes {

@@ -1,16 +1,17 @@
-//! A key to be searched for, with its stored form and its hash.
+//! Defines a key to be searched for, with its stored form and its hash.
 
 pub(crate) use crate::record::KEY_VARIABLE;
 use crate::record::number_of;
 use todana_core::decimal;
 
-/// The stored length of a key by its form, which is the upper half of a record's header byte.
+/// The stored length of a key, indexed by the form of the key. The form is the upper half of a
+/// record's header byte.
 ///
-/// 0 to 7: packed decimal in 1 to 8 bytes; 8 to 13: plain bytes of a fixed length; 14: plain bytes
-/// after their length.
+/// Forms 0 to 7 are decimal text packed into 1 to 8 bytes. Forms 8 to 13 are plain bytes of a fixed
+/// length. Form 14 is plain bytes after their length.
 pub(crate) const KEY_LENS: [u8; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 4, 8, 12, 16, 20, 32, 0];
 
-/// The secrets that keep clients from choosing keys that collide.
+/// The secret seeds of the hash. They keep clients from choosing keys that collide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashSeeds {
     number: [u64; 2],
@@ -21,11 +22,12 @@ impl HashSeeds {
     pub(crate) fn new(seed: u64) -> HashSeeds {
         let text = rapidhash::v3::RapidSecrets::seed(seed);
         let derive = |n: u64| rapidhash::v3::rapidhash_v3_seeded(&n.to_le_bytes(), &text);
-        // Odd, so that no multiplication is by zero.
+        // The second number is odd, so that no multiplication is by zero.
         HashSeeds { number: [derive(1), derive(2) | 1], text }
     }
 
-    /// Returns the hash of a packed number: two folded multiplications, as in the wyhash family.
+    /// Returns the hash of a packed number, computed by two folded multiplications as in the wyhash
+    /// family.
     #[inline]
     fn of_number(&self, number: u64) -> u64 {
         let fold = |a: u64, b: u64| {
@@ -49,15 +51,15 @@ impl HashSeeds {
     }
 }
 
-/// A key, prepared for searching.
+/// A key that is prepared for searching.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) hash: u64,
     pub(crate) form: u8,
-    /// Its length in a record.
+    /// The length of the key in a record.
     pub(crate) stored_len: usize,
-    /// Its first eight stored bytes, and the mask of those that exist.
+    /// The first eight stored bytes of the key, and a mask of the bytes that exist.
     word: u64,
     mask: u64,
 }
@@ -96,13 +98,13 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Returns the part of the hash that a stub stores. It also selects the bucket.
+    /// Returns the part of the hash that a stub stores. This part also selects the bucket.
     #[inline]
     pub(crate) fn fingerprint(&self) -> u32 {
         self.hash as u32
     }
 
-    /// Appends the stored form.
+    /// Appends the stored form of the key.
     pub(crate) fn put_stored(&self, out: &mut Vec<u8>) {
         if self.form < 8 {
             out.extend_from_slice(&self.word.to_le_bytes()[..self.stored_len]);
@@ -111,9 +113,9 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Returns true if the stored key at `at`, which must have the same form and length, equals
-    /// this one. At least eight bytes must be readable there (the chunks of an arena are longer by
-    /// that).
+    /// Returns true if the stored key at `at` equals this key. The two must have the same form and
+    /// length. At least eight bytes must be readable at `at`; each chunk of an arena has eight
+    /// additional bytes for this.
     #[inline]
     pub(crate) fn is_at(&self, bytes: &[u8], at: usize) -> bool {
         let word = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));

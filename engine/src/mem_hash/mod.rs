@@ -1,4 +1,5 @@
-//! The compact hash in memory: very many small records in little more than their own bytes.
+//! Implements the compact hash in memory. It stores very many small records in little more than
+//! their own bytes.
 //!
 //! ```text
 //! shard   = lock + directory + arena + huge records       by the top bits of the hash
@@ -9,12 +10,12 @@
 //! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write
 //! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and one page
 //! of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a block of
-//! its own, above 64 KiB a mapping.
+//! its own; a record above 64 KiB has a memory mapping.
 //!
-//! Eviction works on one bucket at a time: a clock hand visits the buckets in turn, and each bucket
-//! gives up its expired records first, then those that its queue marks as least used (see
-//! `eviction`). The engine knows the time only from `set_time` and uses it only for eviction; reads
-//! see expired records like all others.
+//! Eviction works on one bucket at a time: a clock hand visits the buckets in turn. From each
+//! bucket, the expired records are removed first, then the records that the marks in the bucket
+//! show as least used (see `eviction`). The engine knows the time only from `set_time` and uses it
+//! only for eviction; reads return expired records like all others.
 
 pub(crate) mod classes;
 pub(crate) mod departures;
@@ -48,22 +49,23 @@ use todana_core::{
 /// The options of a [`MemHash`].
 #[derive(Clone, Debug)]
 pub struct MemHashOptions {
-    /// The hash seed. `None` takes a random one, which protects against keys chosen to collide.
+    /// The hash seed. With `None` the seed is random, which protects against keys that were chosen
+    /// to collide.
     pub seed: Option<u64>,
-    /// The number of shards, rounded up to a power of two, at most 4096; `None` takes 16. Each
-    /// costs about 50 KiB of partly filled pages; more shards let more threads write at once.
+    /// The number of shards, rounded up to a power of two, at most 4096; `None` means 16. Each
+    /// shard costs about 50 KiB of partly filled pages; more shards let more threads write at once.
     pub shards: Option<usize>,
     /// The memory limit.
     pub limit: MemoryLimit,
     /// Upper bounds of the size classes by which `status` counts records, ascending. The size of a
     /// record is key + value + 4 if it has flags.
     pub class_bounds: Vec<u32>,
-    /// The maximum number of records, independent of the memory limit. For simulations and tests
-    /// that compare eviction at equal counts. Each shard holds an equal part, so it must be at
-    /// least the number of shards. At the maximum, a new record evicts another by the same rule as
-    /// when memory is short.
+    /// The maximum number of records, independent of the memory limit. It is meant for simulations
+    /// and tests that compare eviction at equal counts. Each shard holds an equal part, so the
+    /// maximum must be at least the number of shards. At the maximum, a new record evicts another
+    /// by the same rule as when memory is scarce.
     pub capacity_records: Option<u64>,
-    /// Notified of each evicted record.
+    /// The observer, which is notified of each evicted record.
     pub observer: Option<Arc<dyn EvictionObserver>>,
 }
 
@@ -80,11 +82,11 @@ impl Default for MemHashOptions {
     }
 }
 
-/// Keeps the locks of neighbouring shards in separate cache lines.
+/// A value whose alignment keeps the locks of neighbouring shards in separate cache lines.
 #[repr(align(128))]
 struct PaddedShard(RwLock<HashShard>);
 
-/// The compact hash.
+/// The compact hash in memory.
 ///
 /// ```
 /// use todana_core::{Action, Attributes, Engine, Record, Visitor};
@@ -111,18 +113,18 @@ pub struct MemHash {
     seeds: HashSeeds,
     budget: Arc<MemoryBudget>,
     capacity_records: Option<u64>,
-    /// The next shard for maintenance or eviction.
+    /// The next shard on which maintenance or eviction works.
     next_shard: AtomicUsize,
-    /// The number of uses that were not noted.
+    /// The number of uses that could not be noted.
     uses_dropped: AtomicU64,
 }
 
-/// The number of bytes that one eviction frees at least, so that not every write has to evict.
+/// The minimum number of bytes that one eviction frees, so that not every write has to evict.
 const EVICTION_STEP: usize = 8 << 10;
 
 impl MemHash {
-    /// Creates an empty hash. Fails with `Invalid` for too many shards, or for a capacity below one
-    /// record per shard.
+    /// Creates an empty hash. Fails with `Invalid` if there are too many shards, or if the capacity
+    /// is below one record per shard.
     pub fn new(options: MemHashOptions) -> Result<MemHash> {
         let bounds = Arc::new(ClassBounds::new(options.class_bounds));
         let count = options.shards.unwrap_or(16).clamp(1, 4097).next_power_of_two();
@@ -163,8 +165,8 @@ impl MemHash {
         })
     }
 
-    /// Returns the largest number of bytes that a single write has moved, for tests and benchmarks
-    /// of this bound.
+    /// Returns the largest number of bytes that a single write has moved. Tests and benchmarks
+    /// check that this number is bounded.
     pub fn worst_moved_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.0.read().worst_moved()).max().unwrap_or(0)
     }
@@ -188,8 +190,8 @@ impl MemHash {
         seen
     }
 
-    /// Does what [`Engine::visit`] does for the exclusive owner of the hash: without a lock. Errors
-    /// are the same.
+    /// Does what [`Engine::visit`] does for the exclusive owner of the hash: without a lock. The
+    /// errors are the same.
     #[inline]
     pub fn visit_mut(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let key = Key::new(key, &self.seeds);
@@ -201,12 +203,12 @@ impl MemHash {
         match outcome {
             Ok(()) => Ok(()),
             Err(VisitFailure::Error(error)) => Err(error),
-            // Making room is rare and needs all shards. Their locks are not contended.
+            // Freeing memory is rare and needs all shards. No other thread holds their locks.
             Err(VisitFailure::NoRoom(_)) => self.visit(key.text, visitor),
         }
     }
 
-    /// Returns true if reads of this key are noted for statistics or eviction.
+    /// Returns true if reads of this key must be noted for statistics or eviction.
     #[inline]
     fn may_note_use(&self, key: &Key<'_>) -> bool {
         self.budget.may_note_use(key.hash) || self.capacity_records.is_some()
@@ -214,7 +216,7 @@ impl MemHash {
 
     #[inline]
     fn index_of(&self, hash: u64) -> usize {
-        // Two shifts, because a shift by 64 is not defined.
+        // There are two shifts, because a shift by 64 is not defined.
         (hash >> 1 >> (63 - self.shard_bits)) as usize
     }
 
@@ -223,7 +225,8 @@ impl MemHash {
         &self.shards[self.index_of(hash)].0
     }
 
-    /// Compacts all shards until `bytes` more fit. Returns false if they do not.
+    /// Compacts all shards until `bytes` more fit into the memory limit. Returns false if they
+    /// still do not fit.
     fn pack_shards(&self, bytes: usize) -> bool {
         for shard in &self.shards {
             let mut shard = MemHash::lock_exclusive(&shard.0);
@@ -232,7 +235,7 @@ impl MemHash {
         self.budget.fits(bytes as u64)
     }
 
-    /// Locks a shard for writing and enters the uses noted by readers.
+    /// Locks a shard for writing and enters the uses that readers have noted.
     #[inline]
     fn lock_exclusive(shard: &RwLock<HashShard>) -> RwLockWriteGuard<'_, HashShard> {
         let mut shard = shard.write();
@@ -240,7 +243,7 @@ impl MemHash {
         shard
     }
 
-    /// Changes a shard under its lock. Drops the removed huge values after releasing the lock.
+    /// Changes a shard under its lock. Drops removed huge values after releasing the lock.
     #[inline]
     fn change<T>(shard: &RwLock<HashShard>, change: impl FnOnce(&mut HashShard) -> T) -> T {
         let mut shard = MemHash::lock_exclusive(shard);
@@ -251,7 +254,8 @@ impl MemHash {
         outcome
     }
 
-    /// Evicts from all shards in turn until `bytes` more fit. Returns false if they do not.
+    /// Evicts from all shards in turn until `bytes` more fit into the memory limit. Returns false
+    /// if they still do not fit.
     fn make_room(&self, bytes: usize) -> bool {
         let mut idle_rounds = 0;
         while !self.budget.fits(bytes as u64) {
@@ -268,8 +272,8 @@ impl MemHash {
         true
     }
 
-    /// Makes room for a record that needs `bytes` more, if the limit permits eviction and eviction
-    /// can suffice.
+    /// Frees memory for a record that needs `bytes` more, if the limit permits eviction and
+    /// eviction can suffice.
     fn try_make_room(&self, bytes: usize, attempt: usize) -> bool {
         if self.budget.refuses() {
             return self.pack_shards(bytes);
@@ -277,8 +281,8 @@ impl MemHash {
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
-    /// Returns the place of a record in the order of a scan: its shard, then its hash with the bits
-    /// reversed. In this order a bucket is one range whatever the size of the directory, so splits
+    /// Returns the position of a record in the order of a scan: its shard, then its hash with the
+    /// bits reversed. In this order a bucket is one range for any size of the directory, so splits
     /// and merges do not disturb a scan.
     #[inline]
     fn place_of(&self, hash: u64) -> u64 {
@@ -286,8 +290,9 @@ impl MemHash {
         shard << 1 << (63 - self.shard_bits) | hash.reverse_bits() >> self.shard_bits
     }
 
-    /// Shows the records of one bucket from `place` on, in order. Returns the place after the
-    /// bucket or after the last record shown, and whether to continue.
+    /// Shows the records of one bucket from the position `place` on, in order. Returns the position
+    /// after the bucket or after the last record shown. The second result is `Break` if `see` has
+    /// ended the scan.
     fn scan_bucket(
         &self,
         place: u64,
@@ -303,15 +308,15 @@ impl MemHash {
         list.retain(|&(other, _)| other >= place);
         list.sort_unstable();
         for (index, &(shown, at)) in list.iter().enumerate() {
-            // Records with the same place are shown together, because a scan could not resume
-            // between them.
+            // Records with the same position are shown without interruption, because a scan could
+            // not resume between them.
             let is_last_of_place = list.get(index + 1).is_none_or(|&(next, _)| next != shown);
             if guard.view_at(handle, at, see).is_break() && is_last_of_place {
                 return (shown.checked_add(1), ControlFlow::Break(()));
             }
         }
-        // The range of the bucket contains the places that begin with the shard and the `bits` low
-        // bits of the hash.
+        // The range of the bucket contains the positions that begin with the shard and the `bits`
+        // low bits of the hash.
         let last = place | u64::MAX.checked_shr(shard_bits + bits).unwrap_or(0);
         (last.checked_add(1), ControlFlow::Continue(()))
     }
@@ -329,7 +334,8 @@ impl Engine for MemHash {
         if is_full {
             match shard.try_write() {
                 Some(mut shard) => shard.enter_noted_uses(),
-                // The thread that holds the lock enters the noted uses. This use is not noted.
+                // The thread that holds the lock enters the noted uses. The use by this read is
+                // lost.
                 None => drop(self.uses_dropped.fetch_add(1, Ordering::Relaxed)),
             }
         }
@@ -379,8 +385,8 @@ impl Engine for MemHash {
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
-        // Lock all shards at once: no write may reach one shard before the others are cleared. No
-        // other lock is taken under these.
+        // All shards are locked at once, so that no write reaches one shard before the others are
+        // cleared. No other lock is taken while these are held.
         let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::lock_exclusive(&shard.0)).collect();
         let gone: Vec<_> = shards.iter_mut().map(|shard| shard.clear()).collect();
         self.budget.widen_sample();
@@ -413,7 +419,8 @@ impl Engine for MemHash {
     }
 
     fn begin_ordered_load(&self, order: ScanOrder) {
-        // Records ordered by another seed arrive in random order here, which needs no preparation.
+        // Records that are ordered by another seed arrive in random order here, which needs no
+        // preparation.
         if order.seed == self.seed {
             let buckets = usize::try_from(order.groups / self.shards.len() as u64).unwrap_or(usize::MAX);
             self.shards.iter().for_each(|shard| shard.0.write().expect(buckets));
@@ -440,7 +447,8 @@ impl Engine for MemHash {
                 MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
             return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
         }
-        // In an empty hash all records are sampled again, not one in a thousand.
+        // If the hash has become empty, all records are sampled again, instead of for example one
+        // in a thousand.
         if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
             self.budget.widen_sample();
         }

@@ -1,4 +1,5 @@
-//! The tail of a bucket, which records how its records are used once memory has become scarce.
+//! Defines the tail of a bucket. Once memory has become scarce, the tail records how the records of
+//! the bucket are used.
 //!
 //! ```text
 //! tail = 0xF0                                        no marks
@@ -7,11 +8,11 @@
 //! ghost = 7 bits of the hash of an evicted key, bit 0: it was in the main queue; 0: none
 //! ```
 //!
-//! The order of the records is that of both queues of S3-FIFO (Yang et al., SOSP 2023), small and
-//! main interleaved: each queue consists of the records with its mark, oldest first.
+//! The records of a bucket are in the order in which they arrived. They form the two queues of
+//! S3-FIFO (Yang et al., SOSP 2023), small and main, interleaved: the mark of each record says to
+//! which queue the record belongs.
 //!
-//! Invariant: a tail with marks has as many of them as its bucket has records, which are at most
-//! 63.
+//! Invariant: a tail with marks has as many marks as its bucket has records, which are at most 63.
 
 use super::record::{END, TAIL, TAIL_BITS};
 
@@ -19,7 +20,7 @@ use super::record::{END, TAIL, TAIL_BITS};
 pub(super) const GHOSTS: usize = 8;
 const MARKS_AT: usize = 2 + GHOSTS;
 
-/// How a record has been used.
+/// The mark of a record, which states how the record has been used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UseMark(u8);
 
@@ -29,8 +30,7 @@ impl UseMark {
     const READ: u8 = 8;
     const ALL: u8 = 15;
 
-    /// Creates a mark of an unread record. A newcomer may have uses from an earlier life of its
-    /// key.
+    /// Creates the mark of an unread record. A new record has uses if a ghost of its key was found.
     pub(super) fn new(uses: u8, is_main: bool) -> UseMark {
         UseMark(uses.min(Self::USES_MAX) | if is_main { Self::MAIN } else { 0 })
     }
@@ -43,47 +43,48 @@ impl UseMark {
         self.0 & Self::MAIN != 0
     }
 
-    /// Returns true if the record was read since it was stored. Eviction does not need this;
+    /// Returns true if the record was read since its value was stored. Eviction does not need this;
     /// observers do.
     pub(super) fn is_read(self) -> bool {
         self.0 & Self::READ != 0
     }
 
-    /// Counts a use; `None` if no more uses can be counted.
+    /// Returns the mark after one more use, or `None` if no more uses can be counted.
     pub(super) fn used(self) -> Option<UseMark> {
         (self.uses() < Self::USES_MAX).then_some(UseMark((self.0 + 1) | Self::READ))
     }
 
-    /// Moves the record to the main queue, with this number of uses left.
+    /// Returns the mark after the record was passed over: it is in the main queue, with this number
+    /// of uses left.
     pub(super) fn passed(self, uses: u8) -> UseMark {
         UseMark(UseMark::new(uses, true).0 | self.0 & Self::READ)
     }
 
-    /// Notes a new value, which is unread.
+    /// Returns the mark after a new value was stored, which is unread.
     pub(super) fn stored(self) -> UseMark {
         UseMark(self.0 & !Self::READ)
     }
 }
 
-/// The keys that a bucket has evicted recently, oldest first.
+/// The traces of the keys that a bucket has evicted recently, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GhostList([u8; GHOSTS]);
 
 impl GhostList {
-    /// Returns bits of the hash that are mostly independent of the bucket's number.
+    /// Returns bits of the hash that are nearly independent of the bucket's number.
     fn tag(hash: u32) -> u8 {
-        // Zero means no ghost.
+        // A zero would mean that there is no ghost.
         ((hash >> 24) as u8 & 0xFE).max(2)
     }
 
-    /// Adds a key by the low bits of its hash, in place of the oldest ghost.
+    /// Adds a ghost of the key with these low bits of its hash. It replaces the oldest ghost.
     pub(super) fn push(&mut self, hash: u32, was_main: bool) {
         self.0.copy_within(1.., 0);
         self.0[GHOSTS - 1] = Self::tag(hash) | u8::from(was_main);
     }
 
-    /// Removes the ghost of a key that returns. Returns true if the key was in the main queue,
-    /// `None` if it has no ghost.
+    /// Removes the ghost of a key that returns. Returns true if the key was in the main queue.
+    /// Returns `None` if the key has no ghost.
     pub(super) fn take(&mut self, hash: u32) -> Option<bool> {
         let tag = Self::tag(hash);
         let at = self.0.iter().rposition(|&ghost| ghost & 0xFE == tag)?;
@@ -128,7 +129,7 @@ impl<'a> BucketTail<'a> {
         }
     }
 
-    /// Returns the mark of the record with this index.
+    /// Returns the mark of the record with this index in the bucket.
     #[inline]
     pub(super) fn mark(self, index: usize) -> UseMark {
         match self {
@@ -138,8 +139,8 @@ impl<'a> BucketTail<'a> {
     }
 }
 
-/// Returns the length of a tail with marks for this number of records; 1 if they are too many for
-/// marks.
+/// Returns the length of a tail with marks for this number of records. Returns 1 if there are too
+/// many records for marks.
 pub(super) fn tail_len(records: usize) -> usize {
     if records > usize::from(!TAIL_BITS) { 1 } else { MARKS_AT + records.div_ceil(2) }
 }
@@ -152,8 +153,8 @@ pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: UseMark) -> (
     (at, bytes[at] & !(UseMark::ALL << shift) | mark.0 << shift)
 }
 
-/// Appends the tail of a bucket: with the marks of its records, or without marks if there are too
-/// many.
+/// Appends the tail of a bucket, with the marks of its records. If there are too many marks, the
+/// tail has none.
 pub(super) fn put_tail(out: &mut Vec<u8>, ghosts: GhostList, marks: impl ExactSizeIterator<Item = UseMark>) {
     if marks.len() > usize::from(!TAIL_BITS) {
         out.push(END);

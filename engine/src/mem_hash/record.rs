@@ -1,4 +1,4 @@
-//! The layout of records in a bucket.
+//! Defines the layout of records in a bucket.
 //!
 //! ```text
 //! bucket = record ... | tail (see `queue`), which begins with 0xF0, or 0xF8 and a byte >= 0xC0
@@ -6,10 +6,11 @@
 //! ```
 //!
 //! The layout of a record is in `crate::record`. Keys of forms 0 to 7 are decimal text packed into
-//! 1 to 8 bytes. A record that is too long for a bucket is represented by a stub.
+//! 1 to 8 bytes. If a record is too long for a bucket, the bucket contains a stub that refers to
+//! the record.
 //!
 //! Invariant: equal keys have equal stored bytes, because every key that can be packed is packed.
-//! Keys are therefore compared as stored.
+//! Keys are therefore compared in their stored form.
 
 use super::key::{KEY_LENS, Key};
 use crate::record::{
@@ -19,40 +20,43 @@ pub(crate) use crate::record::{RecordParts, RecordReference};
 use std::ops::Range;
 use todana_core::{Attributes, decimal};
 
-/// Ends a bucket.
+/// The byte that ends a bucket without marks.
 pub(crate) const END: u8 = 0xF0;
-/// Ends the records of a bucket and begins its tail with marks: this byte, and one with both bits
-/// of `TAIL_BITS`. A record has at most one of these bits.
+/// The first byte of a tail with marks, which ends the records of a bucket. The next byte has both
+/// bits of `TAIL_BITS`. In a record, that byte has at most one of these bits.
 pub(crate) const TAIL: u8 = PREFIX | HAS_MORE;
 pub(crate) const TAIL_BITS: u8 = MORE_BLOCK | MORE_HUGE;
 /// The length of a stub.
 pub(crate) const STUB_LEN: usize = 10;
 
-/// The complete length of a record, by its first byte; 0 if more bytes are needed.
+/// The complete length of a record, indexed by its first byte; 0 if more bytes are needed.
 const LENS: [u8; 256] = fixed_lens(&KEY_LENS);
 
-/// Returns the complete length of a record from its first byte; 0 if that byte is not sufficient,
-/// because the record has attributes or a variable length, or because the bucket ends.
+/// Returns the complete length of a record from its first byte. Returns 0 if that byte is not
+/// sufficient, because the record has attributes or a variable length, or because the bucket ends
+/// there.
 #[inline]
 pub(crate) fn plain_len(header: u8) -> usize {
     usize::from(LENS[usize::from(header)])
 }
 
-/// Marks a record with an expiry of four bytes and no other attributes, the most frequent kind with
-/// attributes. The byte with the lengths, the expiry and the key follow.
+/// The first byte of a record with an expiry of four bytes and no other attributes. This is the
+/// most frequent kind of record with attributes. After it come the byte with the lengths, the
+/// expiry and the key.
 const EXPIRING: u8 = PREFIX | HAS_EXPIRY;
 const EXPIRING_KEY_AT: usize = 1 + 1 + 4;
 
-/// The decoded beginning of such a record.
+/// The decoded beginning of a record whose first byte is `EXPIRING`.
 struct ExpiringHeader {
     /// The byte with the lengths.
     header: u8,
     key_form: u8,
-    /// The complete length.
+    /// The complete length of the record.
     len: usize,
 }
 
-/// Decodes the record at `at` if it is of this kind and its lengths are in one byte.
+/// Decodes the beginning of the record at `at` if its first byte is `EXPIRING` and its lengths are
+/// in one byte.
 #[inline]
 fn expiring(bytes: &[u8], at: usize) -> Option<ExpiringHeader> {
     if bytes[at] != EXPIRING {
@@ -65,8 +69,8 @@ fn expiring(bytes: &[u8], at: usize) -> Option<ExpiringHeader> {
     }
 }
 
-/// Returns the complete length of the record at `at`, the form of its key and the range of the key,
-/// if its first bytes suffice for that.
+/// Returns the complete length of the record at `at`, the form of its key and the range of the key.
+/// Returns `None` if the first bytes of the record do not suffice for that.
 #[inline]
 pub(crate) fn simple_layout(bytes: &[u8], at: usize) -> Option<(usize, u8, Range<usize>)> {
     let (len, key_form, key_at) = match (plain_len(bytes[at]), expiring(bytes, at)) {
@@ -77,7 +81,7 @@ pub(crate) fn simple_layout(bytes: &[u8], at: usize) -> Option<(usize, u8, Range
     Some((len, key_form, key_at..key_at + usize::from(KEY_LENS[usize::from(key_form)])))
 }
 
-/// A record found in a bucket. Ranges are relative to the bucket.
+/// An entry found in a bucket: a record or a stub. Ranges are relative to the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketEntry {
     pub(crate) len: usize,
@@ -87,13 +91,13 @@ pub(crate) struct BucketEntry {
 /// The contents of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum EntryBody {
-    /// The complete record.
+    /// The complete record is in the bucket.
     Inline(RecordParts),
-    /// A stub.
+    /// A stub is in the bucket, and refers to the record.
     Stub { fingerprint: u32, reference: RecordReference },
 }
 
-/// Decodes the record at `at`; `None` at the end of the bucket.
+/// Decodes the entry at `at`. Returns `None` at the end of the bucket.
 #[inline]
 pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<BucketEntry> {
     let mut next = at + 1;
@@ -137,7 +141,8 @@ pub(crate) fn has_attributes(header: u8) -> bool {
     header >= PREFIX
 }
 
-/// Decodes the complete record at `at`, as found by `find` or stored in a block of its own.
+/// Decodes the complete record at `at`. The record is in a bucket, where `find` found it, or in a
+/// block of its own.
 #[inline]
 pub(crate) fn inline_record(bytes: &[u8], at: usize) -> RecordParts {
     let header = bytes[at];
@@ -160,7 +165,8 @@ impl RecordParts {
         if self.key_form < 8 { decimal::unpack(number_of(stored), digits) } else { stored }
     }
 
-    /// Returns the size for statistics: key + value + 4 if there are flags, with unpacked lengths.
+    /// Returns the size of the record for statistics: the unpacked lengths of the key and the
+    /// value, + 4 if there are flags.
     #[inline]
     pub(crate) fn plain_size(&self, bytes: &[u8]) -> usize {
         let key_len = if self.key_form < 8 {
@@ -171,8 +177,8 @@ impl RecordParts {
         key_len + self.value_text_len(bytes) + self.flags_size()
     }
 
-    /// Returns bytes of the length of the value, for callers that need only the length. A packed
-    /// value is not unpacked; other bytes stand in for it.
+    /// Returns bytes that have the length of the value, for callers that need only this length. A
+    /// packed value is not unpacked, so the bytes may differ from the value.
     #[inline]
     pub(crate) fn value_of_len<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         const STAND_IN: [u8; decimal::DIGITS_MAX] = [b'0'; decimal::DIGITS_MAX];
@@ -184,14 +190,14 @@ impl RecordParts {
 pub(crate) enum KeyMatch {
     /// The complete record begins at this offset of the bucket.
     Found { at: usize },
-    /// A stub with the fingerprint of the key. The caller compares the key and continues after the
-    /// stub if it differs.
+    /// A stub with the fingerprint of the key begins at this offset. The caller compares the key of
+    /// its record. If that differs, the caller continues the search after the stub.
     Candidate { at: usize, reference: RecordReference },
     /// The bucket does not contain the key and ends at this offset.
     Absent { end: usize },
 }
 
-/// Searches for a key from `at` on.
+/// Searches a bucket for a key from `at` on.
 #[inline]
 pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> KeyMatch {
     loop {
@@ -199,8 +205,8 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> KeyMatch {
         let len = usize::from(LENS[usize::from(header)]);
         if len != 0 {
             let may_be = header >> 4 == key.form;
-            // Records of a bucket often have equal lengths. As long as they have, the processor can
-            // read the next record without waiting for the length of this one.
+            // Records of a bucket often have equal lengths. As long as this is so, the processor
+            // can read the next record without waiting for the length of this one.
             while bytes[at] == header {
                 if may_be && key.is_at(bytes, at + 1) {
                     return KeyMatch::Found { at };
@@ -239,7 +245,7 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> KeyMatch {
     }
 }
 
-/// Returns the offset of the record after the one at `at`.
+/// Returns the offset of the record that follows the record at `at`.
 #[inline]
 pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
     match simple_layout(bytes, at) {
@@ -248,7 +254,7 @@ pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
     }
 }
 
-/// Returns the offset at which the records of the bucket end, reading from the record at `at` on.
+/// Returns the offset at which the records of the bucket end. `at` is the offset of any record.
 #[inline]
 pub(crate) fn end(bytes: &[u8], mut at: usize) -> usize {
     loop {
@@ -315,6 +321,7 @@ mod tests {
                 version,
                 marks: StaleMarks { stale, token_sent },
                 access,
+                has_value_list: false,
             })
     }
 

@@ -1,26 +1,27 @@
-//! A sample of a shard's records with additional data for statistics: the time of the last use, and
-//! whether the record was ever read.
+//! Keeps a sample of a shard's records with additional data for statistics: the time of the last
+//! use, and whether the record was ever read.
 //!
 //! A record is in the sample if certain bits of the hash of its key are zero. Initially there are
-//! no such bits, so all records are in the sample; one more bit is required each time a shard has
-//! too many. The sample is therefore evenly distributed and needs no random numbers. It costs a
-//! fixed few KiB per shard and nothing per record, and reading a key outside of it costs nothing
-//! (`MemoryBudget::attention`).
+//! no such bits, so all records are in the sample. Each time the sample of a shard becomes too
+//! large, one more bit must be zero. The sample is therefore evenly distributed and needs no random
+//! numbers. It costs a fixed few KiB per shard and nothing per record, and reading a key outside of
+//! the sample costs nothing (`MemoryBudget::attention`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The maximum number of records of one shard in the sample: the capacity of a hash map with 128
-/// places.
+/// The maximum number of records of one shard in the sample. It is the capacity of a hash map that
+/// allocates 128 slots.
 const SEEN_MAX: usize = 112;
-/// The first of the deciding bits of the hash, above those that select a bucket in all but large
-/// shards.
+/// The lowest of the bits that decide whether a record is in the sample. It lies above the bits
+/// that select a bucket, except in large shards.
 const FIRST_BIT: u32 = 12;
-/// With this number of bits, one record in a million is in the sample.
+/// The maximum number of deciding bits. With this number of bits, one record in a million is in the
+/// sample.
 const BITS_MAX: u32 = 20;
 
-/// Returns the mask of a sample half as large as that of this mask.
+/// Returns a mask with one more bit than `mask`. Its sample is half as large.
 pub(crate) fn thinner(mask: u32) -> u32 {
     let bits = (mask.count_ones() + 1).min(BITS_MAX);
     ((1 << bits) - 1) << FIRST_BIT
@@ -29,7 +30,7 @@ pub(crate) fn thinner(mask: u32) -> u32 {
 /// The data of a sampled record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SampledUse {
-    /// The low bits of the Unix seconds of its last use.
+    /// The low bits of the Unix second of the record's last use.
     pub(crate) used_at: u32,
     pub(crate) plain_size: u64,
     pub(crate) fetched: bool,
@@ -41,7 +42,7 @@ impl SampledUse {
     }
 }
 
-/// The data of a sampled record, changeable by concurrent readers.
+/// The data of a sampled record in a form that concurrent readers can change.
 struct SampleEntry {
     used_at: AtomicU32,
     plain_size: u64,
@@ -63,7 +64,7 @@ pub(crate) struct UseSample {
 }
 
 impl UseSample {
-    /// Returns true if this is the sample of this mask.
+    /// Returns true if this sample was taken with this mask.
     #[inline]
     pub(crate) fn is_by(&self, mask: u32) -> bool {
         self.mask == mask
@@ -78,15 +79,15 @@ impl UseSample {
         hash & self.mask == 0
     }
 
-    /// Notes that a record was stored. Returns true if the sample has become too large.
+    /// Notes that a record was stored. Returns true if this makes the sample too large.
     pub(crate) fn stored(&mut self, hash: u32, plain_size: usize, now: u32) -> bool {
         let (used_at, fetched) = (AtomicU32::new(now), AtomicBool::new(false));
         self.seen.insert(hash, SampleEntry { used_at, plain_size: plain_size as u64, fetched });
         self.seen.len() >= SEEN_MAX
     }
 
-    /// Notes that a record was read. Called under a shared lock: it writes at most about once a
-    /// second.
+    /// Notes that a record was read. This is called under a shared lock, so it writes at most about
+    /// once a second.
     pub(crate) fn used(&self, hash: u32, now: u32) {
         if let Some(kept) = self.seen.get(&hash) {
             if kept.used_at.load(Ordering::Relaxed) != now {
@@ -109,7 +110,7 @@ impl UseSample {
         }
     }
 
-    /// Keeps only the records that belong to the sample of this mask.
+    /// Removes the records that do not belong to the sample of this mask.
     pub(crate) fn thin(&mut self, mask: u32) {
         self.mask = mask;
         self.seen.retain(|hash, _| hash & mask == 0);
@@ -124,10 +125,11 @@ impl UseSample {
     }
 }
 
-/// An estimate of how many of the counted records had never been read.
+/// Estimates how many of the counted records had never been read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UnreadEstimate {
-    /// Counts of the sampled records; older ones have less and less weight.
+    /// The number of sampled records that had not been read, and of all sampled records. Older
+    /// records have less and less weight.
     unfetched: f32,
     known: f32,
     /// The fraction of a record that has been estimated but not returned yet.
@@ -135,12 +137,12 @@ pub(crate) struct UnreadEstimate {
 }
 
 impl UnreadEstimate {
-    /// The maximum weight of past samples, so that the estimate follows changes.
+    /// The maximum weight of past samples. It lets the estimate follow changes.
     const KNOWN_MAX: f32 = 64.0;
 
-    /// Counts a record. `fetched` says whether it had been read, if that is known. Returns 1 if it
-    /// counts as never read, else 0, so that the sum never exceeds the number of records and never
-    /// shrinks.
+    /// Counts a record. `fetched` states whether the record had been read; `None` means that this
+    /// is not known. Returns 1 if the record counts as never read, otherwise 0. The sum of the
+    /// results therefore never exceeds the number of records and never decreases.
     pub(crate) fn one(&mut self, fetched: Option<bool>) -> u64 {
         let Some(fetched) = fetched else {
             // Without any samples, half of the records count as never read.
@@ -158,7 +160,7 @@ impl UnreadEstimate {
     }
 }
 
-/// A hasher that spreads hashes of which some bits are always zero.
+/// A hasher for hashes of which some bits are always zero. It spreads them evenly.
 #[derive(Default)]
 pub(crate) struct SpreadHasher(u64);
 

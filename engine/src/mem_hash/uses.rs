@@ -1,16 +1,17 @@
-//! Uses of records that readers have noted under the shared lock, to be entered with the next
-//! change of the shard.
+//! Keeps the uses of records that readers have noted under the shared lock. The next change of the
+//! shard enters them into the marks of the buckets.
 //!
 //! Invariant: nothing in the shard moves while the lock is shared, and writers enter the noted uses
-//! before anything else. A note may therefore refer to a position in a bucket, and entering it
-//! needs no search for the key.
+//! before anything else. A note may therefore refer to an offset in a bucket, and entering it needs
+//! no search for the key.
 //!
 //! Tried before: entering each use at once under an exclusive lock. A get then took 1.4 times as
 //! long when memory was scarce, with two threads 1.65 times.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The maximum number of notes. A read that finds no space for its note triggers their entry.
+/// The maximum number of notes. A read that finds no space for its note causes the notes to be
+/// entered.
 const MOST: usize = 32;
 
 const END_BITS: u32 = 24;
@@ -25,8 +26,8 @@ pub(super) struct NotedUse {
 }
 
 impl NotedUse {
-    /// Returns the use in one number; `None` if a field is too large, which never happens for a
-    /// bucket with marks.
+    /// Returns the use packed into one number. Returns `None` if a field is too large, which never
+    /// happens for a bucket with marks.
     fn packed(self) -> Option<u64> {
         let fits = self.bucket >> 32 == 0 && self.end >> END_BITS == 0 && self.index >> INDEX_BITS == 0;
         let place = (self.bucket as u64) << (END_BITS + INDEX_BITS) | (self.end as u64) << INDEX_BITS;
@@ -55,12 +56,12 @@ impl UseNotes {
         UseNotes { len: AtomicUsize::new(0), notes: [const { AtomicU64::new(0) }; MOST] }
     }
 
-    /// Notes a use. Returns false if the notes are full and must be entered.
+    /// Notes a use. Returns false if there is no space for the note, so that the notes must be
+    /// entered.
     ///
-    /// Of two concurrent threads, one may overwrite the note of the other. Losing a use is
-    /// harmless, and unordered stores are almost free. In any order, every note below `len` was
-    /// written after the last `take`, because a thread stores its note before the length that
-    /// covers it.
+    /// If two threads note a use at the same time, one may overwrite the note of the other. Losing
+    /// a use is harmless, and unordered stores are almost free. Every note below `len` was written
+    /// after the last `take`, because a thread stores its note before the length that covers it.
     #[inline]
     pub(super) fn note(&self, of: NotedUse) -> bool {
         let len = self.len.load(Ordering::Relaxed);
@@ -77,8 +78,8 @@ impl UseNotes {
         *self.len.get_mut() == 0
     }
 
-    /// Takes the last note. The notes were made under shared locks that have been released, which
-    /// orders their stores before this.
+    /// Takes the last note. The notes were made under shared locks. These locks have been released,
+    /// which orders the stores of the notes before this.
     pub(super) fn take(&mut self) -> Option<NotedUse> {
         let len = self.len.get_mut();
         *len = len.checked_sub(1)?;

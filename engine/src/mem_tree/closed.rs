@@ -1,17 +1,18 @@
-//! Closed leaves, which are compressed because they are not being written to.
+//! Compresses leaves that are not being written to. A compressed leaf is called closed.
 //!
 //! ```text
 //! closed leaf = 0 | codec (u8) | len (u16) | key_len (u8) | key | leaf_len (u16) | payload
 //! ```
 //!
 //! `len` is the length of the complete block. `key` is the beginning of the first key, at most 255
-//! bytes, by which the leaf is found when its block moves. Codec 1: the payload is a Zstandard
-//! frame without magic number and content size; 0: the payload is the plain leaf, because
+//! bytes, by which the leaf is found when its block moves. With codec 1 the payload is a Zstandard
+//! frame without magic number and content size. With codec 0 the payload is the plain leaf, because
 //! compression did not make it smaller. An open leaf never begins with 0.
 //!
-//! A leaf with stubs stays open, because its references change when other blocks move. Copies of
-//! closed leaves that were read are kept in [`LeafCopies`], which discards the oldest. A leaf that
-//! is written to is opened and stays open until the clock hand of its partition reaches it.
+//! A leaf with stubs stays open, because its references change when other blocks move. When a
+//! closed leaf is read, an open copy is kept in [`LeafCopies`], which discards the oldest copies.
+//! When a closed leaf is written to, it is opened and stays open until the clock hand of its
+//! partition reaches it.
 
 use super::leaf::Leaf;
 use crate::arena::MemoryBudget;
@@ -23,22 +24,23 @@ const RAW: u8 = 0;
 const ZSTD: u8 = 1;
 /// The length of the header before the key.
 const HEADER: usize = 5;
-/// The maximum size of a compressed leaf in percent of the plain one. A larger one is not worth
-/// decompressing.
+/// The maximum size of a compressed leaf, in percent of the plain leaf. A larger one is not worth
+/// the time of decompressing it.
 const WORTH_HUNDREDTHS: usize = 90;
-/// Level 3 is 4 % smaller and takes half as long again (Nov 2026, 10 million decimal records).
+/// The compression level. Level 3 would make leaves 4 % smaller and take half as long again (Nov
+/// 2026, 10 million decimal records).
 const LEVEL: i32 = 1;
 
 struct LeafCodec {
-    /// Created again after it has been freed.
+    /// The compressor. It is created again when it is needed after it was freed.
     compressor: Option<zstd::bulk::Compressor<'static>>,
     decompressor: DCtx<'static>,
-    /// The memory counted in the budget.
+    /// The memory of this codec that the budget counts.
     bytes: usize,
 }
 
 impl LeafCodec {
-    /// Creates a codec; `None` if memory is short.
+    /// Creates a codec. Returns `None` if memory is short.
     fn new() -> Option<LeafCodec> {
         let mut decompressor = DCtx::try_create()?;
         decompressor.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
@@ -48,7 +50,7 @@ impl LeafCodec {
     fn compress(&mut self, image: &[u8]) -> Option<Vec<u8>> {
         if self.compressor.is_none() {
             let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
-            // The lengths are stored anyway, and nothing else reads these frames.
+            // The lengths are stored in the leaf, and no other program reads these frames.
             compressor.include_contentsize(false).ok()?;
             compressor.include_checksum(false).ok()?;
             compressor.include_magicbytes(false).ok()?;
@@ -57,16 +59,16 @@ impl LeafCodec {
         self.compressor.as_mut()?.compress(image).ok()
     }
 
-    /// Returns the memory used, which grows with first use.
+    /// Returns the memory that the codec uses. The memory grows at the first use.
     fn held(&mut self) -> usize {
         let compressor = self.compressor.as_mut().map_or(0, |compressor| compressor.context_mut().sizeof());
         compressor + self.decompressor.sizeof()
     }
 }
 
-/// The compression contexts of a database, some hundred KiB each: as many as threads have needed at
-/// once. Once there is one, there is always at least one that can decompress, because compressed
-/// leaves must stay readable when memory is short.
+/// The compression contexts of a database, some hundred KiB each. There are as many as threads have
+/// needed at once. Once a context exists, at least one that can decompress always remains, because
+/// compressed leaves must stay readable when memory is short.
 pub(super) struct CodecPool {
     all: Mutex<PooledCodecs>,
     codec_returned: Condvar,
@@ -86,9 +88,9 @@ impl CodecPool {
         CodecPool { all: Mutex::default(), codec_returned: Condvar::new(), budget, make: LeafCodec::new }
     }
 
-    /// Runs `work` with a context. If memory is too short for another context, waits for one in
-    /// use. Returns `None` if there is none at all, which is possible only before anything has been
-    /// compressed.
+    /// Runs `work` with a context. If memory is too short for another context, waits for one that
+    /// is in use. Returns `None` if there is no context at all, which is possible only before
+    /// anything has been compressed.
     fn with<T>(&self, work: impl FnOnce(&mut LeafCodec) -> Option<T>) -> Option<T> {
         let mut codec = self.take()?;
         let outcome = work(&mut codec);
@@ -123,9 +125,9 @@ impl CodecPool {
         None
     }
 
-    /// Frees all contexts except one, and the compressor of that one; they are created again when
-    /// needed. The remaining one leaves the budget until its next use, so that an empty tree holds
-    /// nothing.
+    /// Frees all contexts except one, and the compressor of that one. They are created again when
+    /// they are needed. Until its next use, the budget does not count the remaining context, so
+    /// that an empty tree counts no memory.
     pub(super) fn forget(&self) {
         let mut all = self.all.lock();
         while all.count > 1 {
@@ -186,14 +188,15 @@ pub(super) fn close(leaf: Leaf<'_>, codecs: &CodecPool) -> Vec<u8> {
     closed
 }
 
-/// Decompresses a closed leaf. Returns its bytes and eight more.
+/// Decompresses a closed leaf. Returns the bytes of the leaf, followed by eight bytes that make it
+/// readable as a leaf.
 pub(super) fn open(bytes: &[u8], codecs: &CodecPool) -> Vec<u8> {
     let at = HEADER + usize::from(bytes[4]);
     let leaf_len = usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let payload = &bytes[at + 2..len(bytes)];
     let mut leaf = Vec::with_capacity(leaf_len + 8);
     if bytes[1] == ZSTD {
-        // Damage is impossible here: the bytes never left this process.
+        // The bytes never left this process, so they cannot be damaged.
         codecs
             .with(|codec| codec.decompressor.decompress(&mut leaf, payload).ok())
             .expect("what was compressed here can be decompressed");
@@ -205,9 +208,9 @@ pub(super) fn open(bytes: &[u8], codecs: &CodecPool) -> Vec<u8> {
     leaf
 }
 
-/// Open copies of closed leaves, by the handles of their blocks.
+/// Open copies of closed leaves, found by the handles of their blocks.
 pub(super) struct LeafCopies {
-    /// Frequently used copies are closer to the front.
+    /// The copies with their handles. Frequently used copies are near the front.
     copies: Vec<(u32, Arc<[u8]>)>,
     bytes: usize,
     bytes_max: usize,
@@ -221,15 +224,15 @@ impl LeafCopies {
 
     pub(super) fn get(&mut self, handle: u32) -> Option<Arc<[u8]>> {
         let index = self.copies.iter().position(|(of, _)| *of == handle)?;
-        // Move it halfway to the front, so that a copy that is read once does not displace
-        // frequently used ones.
+        // The copy moves only halfway to the front, so that a copy that is read once does not
+        // displace frequently used ones.
         self.copies[index / 2..=index].rotate_right(1);
         Some(Arc::clone(&self.copies[index / 2].1))
     }
 
     pub(super) fn put(&mut self, handle: u32, leaf: Arc<[u8]>) {
-        // Two readers may have opened the same leaf at once. A second copy would survive `remove`
-        // and could later be taken for another leaf in that block.
+        // Two readers may have opened the same leaf at once. A second copy would survive `remove`,
+        // and could later be mistaken for another leaf in the same block.
         self.remove(handle);
         while self.bytes + leaf.len() > self.bytes_max {
             let Some((_, removed)) = self.copies.pop() else { break };

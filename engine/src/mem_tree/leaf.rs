@@ -1,4 +1,4 @@
-//! A leaf: records in the order of their keys, in one movable block.
+//! Defines a leaf, which holds records in the order of their keys in one movable block.
 //!
 //! ```text
 //! leaf   = groups (u8) | prefix_len (u8) | len (u16) | head (u32) ... | start (u16) ...
@@ -7,15 +7,17 @@
 //! stub   = 0xF8 | 0x40 or 0x80, plus 0x01 if cut | key_len (varint) | key | reference (u32)
 //! ```
 //!
-//! `len` is the length of the complete leaf. The records are divided into groups of about 160
-//! bytes. For each group, `head` contains the first four bytes of its first key (big-endian, padded
-//! with zeros) and `start` its offset from the first record. A search reads one or two cache lines
-//! to choose a group, and then walks through that group.
+//! `len` is the length of the complete leaf. A stub refers to a record that is stored elsewhere,
+//! because it is too long for a leaf. The records are divided into groups of about 160 bytes. For
+//! each group, `head` contains the first four bytes of its first key (big-endian, padded with
+//! zeros) and `start` contains the offset of that key's record from the first record. A search
+//! reads one or two cache lines to choose a group, and then walks through that group.
 //!
-//! Invariants: keys ascend strictly, and all begin with the prefix. Of a key longer than
-//! [`STORED_KEY_MAX`] only that many bytes are in the leaf ("cut"); its record is stored elsewhere
-//! with the complete key. The first byte is never 0xF0, by which `arena` recognises free blocks. At
-//! least eight bytes are readable after a leaf (the chunks of an arena are longer by that).
+//! Invariants: keys ascend strictly, and all begin with the prefix. If a key is longer than
+//! [`STORED_KEY_MAX`], the leaf contains only that number of its bytes (the key is "cut"); the
+//! complete key is stored elsewhere with the record. The first byte is never 0xF0, by which `arena`
+//! recognises free blocks. At least eight bytes are readable after a leaf, because each chunk of an
+//! arena has eight additional bytes.
 
 use crate::record::{
     HAS_MORE, KEY_VARIABLE, MORE_BLOCK, MORE_HUGE, PREFIX, RecordParts, RecordReference, fixed_lens,
@@ -25,23 +27,23 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use todana_core::Attributes;
 
-/// The part of a longer key that a leaf contains.
+/// The maximum number of bytes of a key that a leaf contains.
 pub(super) const STORED_KEY_MAX: usize = 500;
-/// A leaf with fewer records is not split.
+/// A leaf with fewer records than this is not split.
 const LEAF_RECORDS: usize = 8;
 const PREFIX_MAX: usize = 255;
 const GROUP_BYTES: usize = 160;
-/// Groups are rebuilt when they are shorter than this on average.
+/// The groups of a leaf are rebuilt when they are shorter than this on average.
 const GROUP_LEAST: usize = 48;
 const HEADER: usize = 4;
-/// Bytes of the header for each group.
+/// The number of bytes of the header for each group.
 const PER_GROUP: usize = 6;
 const MORE_CUT: u8 = 0x01;
 
 pub(super) const KEY_LENS: [u8; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0];
 const LENS: [u8; 256] = fixed_lens(&KEY_LENS);
 
-/// The mask of the first n of eight bytes, in big-endian order.
+/// Masks for the first n of eight bytes in big-endian order, indexed by n.
 const MASKS: [u64; 9] = {
     let mut masks = [0; 9];
     let mut len = 1;
@@ -52,7 +54,8 @@ const MASKS: [u64; 9] = {
     masks
 };
 
-/// Returns the first eight bytes, padded with zeros, as a number with the same order.
+/// Returns the first eight bytes of a text, padded with zeros, as a number. The numbers have the
+/// order of the texts.
 #[inline]
 pub(super) fn key_head(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
@@ -81,7 +84,7 @@ pub(super) fn stored(key: &[u8]) -> &[u8] {
 pub(super) struct LeafEntry {
     pub(super) at: usize,
     pub(super) len: usize,
-    /// Its key without the prefix of the leaf.
+    /// The range of the key without the prefix of the leaf.
     pub(super) key: Range<usize>,
     pub(super) body: LeafEntryBody,
 }
@@ -89,9 +92,9 @@ pub(super) struct LeafEntry {
 /// The contents of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum LeafEntryBody {
-    /// The complete record.
+    /// The complete record is in the leaf.
     Inline(RecordParts),
-    /// A stub. `is_cut` states that the key continues elsewhere.
+    /// A stub is in the leaf. `is_cut` states that the leaf does not contain the complete key.
     Stub { reference: RecordReference, is_cut: bool },
 }
 
@@ -101,17 +104,17 @@ pub(super) struct LeafPosition {
     group: usize,
     pub(super) at: usize,
     pub(super) found: Option<LeafEntry>,
-    /// The key begins with the prefix of the leaf.
+    /// True if the key begins with the prefix of the leaf.
     pub(super) shares_prefix: bool,
 }
 
 impl LeafPosition {
-    /// A position in a leaf that does not exist.
+    /// The position in a leaf that does not exist.
     pub(super) const ABSENT: LeafPosition =
         LeafPosition { group: 0, at: 0, found: None, shares_prefix: false };
 }
 
-/// The bytes of a leaf, followed by at least eight more.
+/// A reference to the bytes of a leaf, which are followed by at least eight readable bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf<'a> {
     bytes: &'a [u8],
@@ -150,7 +153,7 @@ impl<'a> Leaf<'a> {
         HEADER + self.groups() * PER_GROUP + usize::from(self.bytes[1])
     }
 
-    /// Returns the bytes of the leaf without those that follow.
+    /// Returns the bytes of the leaf without the bytes that follow it.
     #[inline]
     pub(super) fn image(&self) -> &'a [u8] {
         &self.bytes[..self.len()]
@@ -177,13 +180,13 @@ impl<'a> Leaf<'a> {
         entry(self.bytes, at)
     }
 
-    /// Returns true for most records without attributes and for no others.
+    /// Returns true for most of the records without attributes, and for no other record.
     #[inline]
     pub(super) fn is_plain(&self, at: usize) -> bool {
         LENS[usize::from(self.bytes[at])] != 0
     }
 
-    /// Returns the offset of the record after the one at `at`.
+    /// Returns the offset of the record that follows the record at `at`.
     #[inline]
     fn next(&self, at: usize) -> usize {
         match usize::from(LENS[usize::from(self.bytes[at])]) {
@@ -210,9 +213,10 @@ impl<'a> Leaf<'a> {
         self.places().map(move |at| self.entry(at))
     }
 
-    /// Compares the key of the record at `at` with a key that begins with the prefix of this leaf.
-    /// `suffix` is the stored part of that key after the prefix, `head` its first eight bytes, and
-    /// `full` the complete key. `text_of` returns the complete text of a cut key.
+    /// Compares the key of the record at `at` with another key, which begins with the prefix of
+    /// this leaf. The other key is given three times: `suffix` is its stored part after the prefix,
+    /// `head` is the number of the first eight bytes of `suffix`, and `full` is the complete key.
+    /// `text_of` returns the complete text of a cut key.
     #[inline]
     fn compare(
         &self,
@@ -239,8 +243,8 @@ impl<'a> Leaf<'a> {
         }
         let order = self.bytes[key_at + 8..key_at + key_len].cmp(&suffix[8..]);
         let Some(LeafEntry { body: LeafEntryBody::Stub { reference, is_cut: true }, .. }) = entry else {
-            // The keys are equal as far as they are stored, and this one is not cut, so the other
-            // one is at least as long.
+            // The keys are equal as far as they are stored. The key of this record is not cut, so
+            // the other key is at least as long.
             return order.then(STORED_KEY_MAX.cmp(&full.len().max(STORED_KEY_MAX)));
         };
         order.then_with(|| text_of(reference).cmp(full))
@@ -282,8 +286,9 @@ impl<'a> Leaf<'a> {
         LeafPosition { group, at, found: None, shares_prefix: true }
     }
 
-    /// Writes to `header` the header of this leaf after `remove` bytes at the position are replaced
-    /// by `insert`, if the change affects only the size of one group. Returns true if it does.
+    /// Tries to change only the header when `remove` bytes at the position are replaced by
+    /// `insert`. If the change affects only the size of one group, writes the new header to
+    /// `header` and returns true.
     #[inline]
     pub(super) fn adjust(
         &self,
@@ -321,9 +326,9 @@ impl<'a> Leaf<'a> {
         true
     }
 
-    /// Builds this leaf with `remove` bytes at the position replaced by `insert`: one record is
-    /// added, removed or replaced. The key must have the prefix of the leaf, and at least one
-    /// record must remain.
+    /// Builds this leaf with one record added, removed or replaced: `insert` replaces `remove`
+    /// bytes at the position. The key of the record must begin with the prefix of the leaf, and at
+    /// least one record must remain.
     pub(super) fn splice(
         &self,
         position: &LeafPosition,
@@ -355,7 +360,7 @@ impl<'a> Leaf<'a> {
                 let head = if start == at { new.head_at(start) } else { self.head(group) };
                 new.groups.push((head, start));
                 if end - start > GROUP_BYTES {
-                    // Keys in ascending order fill one group after another.
+                    // If keys arrive in ascending order, one group after another is filled.
                     let is_appended = remove == 0 && at + insert.len() == end && end == new.records.len();
                     let boundary = if is_appended { Some(at) } else { new.middle(start..end) };
                     if let Some(boundary) = boundary.filter(|&boundary| boundary > start) {
@@ -364,8 +369,8 @@ impl<'a> Leaf<'a> {
                 }
             }
         }
-        // Small groups left by removals cost more than they help. The number of groups must fit
-        // into a byte.
+        // Small groups, which removals cause, cost more than they help. Besides, the number of
+        // groups must fit into a byte.
         if new.groups.len() * GROUP_LEAST > new.records.len() + 4 * GROUP_BYTES {
             new.regroup();
         }
@@ -416,7 +421,8 @@ pub(super) fn put_record(out: &mut Vec<u8>, key: &[u8], value: &[u8], attributes
     crate::record::put_record(out, form_of(key.len()), key.len(), put_key, value, attributes);
 }
 
-/// Appends the stub of a record. The first `omitted` bytes of its key are the prefix of the leaf.
+/// Appends the stub of a record. The first `omitted` bytes of the key are left out, because they
+/// are the prefix of the leaf.
 pub(super) fn put_stub(out: &mut Vec<u8>, key: &[u8], omitted: usize, reference: RecordReference) {
     let is_cut = key.len() > STORED_KEY_MAX;
     put_stub_of(out, [&stored(key)[omitted..], &[]], is_cut, reference);
@@ -434,17 +440,17 @@ fn put_stub_of(out: &mut Vec<u8>, key: [&[u8]; 2], is_cut: bool, reference: Reco
     out.extend_from_slice(&reference.to_le_bytes());
 }
 
-/// A record for a new leaf, taken from an old leaf or new.
+/// A record for a new leaf. It is taken from an old leaf, or it is new.
 #[derive(Clone)]
 pub(super) struct LeafItem<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) entry: LeafEntry,
-    /// The beginning of its key that `bytes` lacks.
+    /// The beginning of the record's key that `bytes` does not contain.
     pub(super) prefix: &'a [u8],
 }
 
 impl LeafItem<'_> {
-    /// Returns the stored part of its key.
+    /// Returns the part of the key that a leaf stores.
     pub(super) fn key(&self) -> Vec<u8> {
         [self.prefix, &self.bytes[self.entry.key.clone()]].concat()
     }
@@ -481,12 +487,12 @@ impl LeafItem<'_> {
     }
 }
 
-/// Builds a leaf.
+/// Memory in which leaves are built.
 #[derive(Default)]
 pub(super) struct LeafBuilder {
-    /// The complete leaf, once it is finished.
+    /// The complete leaf, once it has been built.
     pub(super) image: Vec<u8>,
-    /// The header written by [`Leaf::adjust`].
+    /// The header that [`Leaf::adjust`] has written.
     pub(super) header: Vec<u8>,
     records: Vec<u8>,
     groups: Vec<(u32, usize)>,
@@ -544,7 +550,7 @@ impl LeafBuilder {
         self.image.extend_from_slice(&self.records);
     }
 
-    /// Builds a leaf of these records, at least one.
+    /// Builds a leaf of these records. There must be at least one.
     pub(super) fn build(&mut self, items: &[LeafItem<'_>]) {
         self.clear();
         let first = items[0].key();
@@ -561,7 +567,7 @@ impl LeafBuilder {
         self.finish(&first[..shared]);
     }
 
-    /// Returns true if the leaf is not too long, or has too few records to be split.
+    /// Returns true if the built leaf is not too long, or if it has too few records to be split.
     pub(super) fn fits(&self, records: usize, len_max: usize) -> bool {
         self.image.len() <= len_max || records < LEAF_RECORDS
     }

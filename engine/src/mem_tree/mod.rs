@@ -1,5 +1,5 @@
-//! The ordered engine in memory: records in the order of their keys, in little more than their own
-//! bytes.
+//! Implements the ordered engine in memory. It stores records in the order of their keys, in little
+//! more than their own bytes.
 //!
 //! ```text
 //! router    = finds the segment of a key                      `router`
@@ -51,29 +51,31 @@ use uses::UseCounters;
 /// The options of a [`MemTree`].
 #[derive(Clone, Debug)]
 pub struct MemTreeOptions {
-    /// The number of partitions, at most 4096; `None` takes 16. Each costs about 50 KiB of partly
-    /// filled pages; more partitions let more threads write at once.
+    /// The number of partitions, at most 4096; `None` means 16. Each partition costs about 50 KiB
+    /// of partly filled pages; more partitions let more threads write at once.
     pub partitions: Option<usize>,
     /// The memory limit.
     pub limit: MemoryLimit,
     /// Upper bounds of the size classes by which `status` counts records, ascending. The size of a
     /// record is key + value + 4 if it has flags.
     pub class_bounds: Vec<u32>,
-    /// Compresses leaves.
+    /// If set, leaves are compressed in this way.
     pub compression: Option<Compression>,
-    /// Notified of evicted records. The tree does not distinguish reads from other uses: `is_read`
-    /// is always false.
+    /// The observer, which is notified of evicted records. The tree does not distinguish reads from
+    /// other uses, so `is_read` is always false.
     pub observer: Option<Arc<dyn EvictionObserver>>,
 }
 
-/// How a [`MemTree`] is compressed.
+/// The options for compression in a [`MemTree`].
 ///
-/// Leaves are then larger, about 8 KiB. Leaves that are written to are open. Reading another one
-/// decompresses it, which takes some microseconds, and keeps a copy. Records above 2 KiB are not
-/// compressed, and neither are leaves with such records.
+/// With compression, leaves are about 8 KiB instead of 1 KiB. Leaves that are written to are not
+/// compressed ("open"). A read of a compressed leaf decompresses it, which takes some microseconds,
+/// and keeps a copy. Records above 2 KiB are not compressed, and neither are leaves with such
+/// records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
-    /// The maximum size of open leaves and copies together; at least 64 KiB per partition.
+    /// The maximum size of the open leaves and copies together. At least 64 KiB per partition are
+    /// used.
     pub open_bytes: usize,
 }
 
@@ -95,7 +97,7 @@ impl Default for MemTreeOptions {
     }
 }
 
-/// Keeps the locks of neighbouring partitions in separate cache lines.
+/// A value whose alignment keeps the locks of neighbouring partitions in separate cache lines.
 #[repr(align(128))]
 struct PaddedPartition(RwLock<Partition>);
 
@@ -131,28 +133,28 @@ struct PaddedPartition(RwLock<Partition>);
 pub struct MemTree {
     partitions: Box<[PaddedPartition]>,
     router: SegmentRouter,
-    /// Held by changes of the set of segments, before the locks of partitions, which are taken in
-    /// their order.
+    /// The lock for changes of the set of segments. It is taken before the locks of partitions,
+    /// which are taken in the order of their numbers.
     structure: Mutex<()>,
     budget: Arc<MemoryBudget>,
-    /// The next partition for maintenance.
+    /// The next partition on which maintenance works.
     next_partition: AtomicUsize,
-    /// A segment has become short.
+    /// True if a segment may have become short enough to be merged.
     may_merge: AtomicBool,
     uses: UseCounters,
-    /// The key at which eviction continues. Locked before any partition.
+    /// The key at which eviction continues. This lock is taken before that of any partition.
     hand: Mutex<Vec<u8>>,
     codecs: Arc<CodecPool>,
     sample: Arc<TreeSample>,
 }
 
-/// The number of bytes that one eviction frees at least, so that not every write has to evict.
+/// The minimum number of bytes that one eviction frees, so that not every write has to evict.
 const EVICTION_STEP: usize = 8 << 10;
 /// A segment with fewer leaves may be merged with a neighbour.
 const LEAVES_SHORT: usize = LEAVES_MAX / 4;
 
 impl MemTree {
-    /// Creates an empty tree. Fails with `Invalid` for too many partitions.
+    /// Creates an empty tree. Fails with `Invalid` if there are too many partitions.
     pub fn new(options: MemTreeOptions) -> Result<MemTree> {
         let has_classes = !options.class_bounds.is_empty();
         let bounds = Arc::new(ClassBounds::new(options.class_bounds));
@@ -190,7 +192,8 @@ impl MemTree {
         })
     }
 
-    /// Locks the partition that `find` returns for reading. Also returns the segment.
+    /// Locks the partition that `find` returns for reading. Also returns the segment that `find`
+    /// returns.
     #[inline]
     fn read(
         &self,
@@ -219,14 +222,15 @@ impl MemTree {
         }
     }
 
-    /// Does what [`Engine::view`] does, without `dyn`.
+    /// Does what [`Engine::view`] does, with a callback that is not `dyn`.
     #[inline]
     fn view_record<T>(&self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let (partition, slot) = self.read(|router| router.find(key));
         partition.view(slot, key, see)
     }
 
-    /// Compacts all partitions until `bytes` more fit. Returns false if they do not.
+    /// Compacts all partitions until `bytes` more fit into the memory limit. Returns false if they
+    /// still do not fit.
     fn pack_partitions(&self, bytes: usize) -> bool {
         for partition in &self.partitions {
             let mut partition = partition.0.write();
@@ -238,8 +242,8 @@ impl MemTree {
         self.budget.fits(bytes as u64)
     }
 
-    /// Changes the partition of a key under its lock. Drops the removed huge values after releasing
-    /// the lock.
+    /// Changes the partition of a key under its lock. Drops removed huge values after releasing the
+    /// lock.
     #[inline]
     fn change<T>(&self, key: &[u8], change: impl FnOnce(&mut Partition, u32) -> T) -> T {
         let (mut partition, slot) = self.write(|router| router.find(key));
@@ -256,7 +260,7 @@ impl MemTree {
         outcome
     }
 
-    /// Notes a use if memory is scarce.
+    /// Notes a use of a key if memory is scarce.
     #[inline]
     fn note(&self, key: &[u8]) {
         if self.budget.notes_uses() {
@@ -264,8 +268,8 @@ impl MemTree {
         }
     }
 
-    /// Returns the memory that eviction keeps free, because leaves are copied into smaller blocks
-    /// before the old ones are freed.
+    /// Returns the amount of memory that eviction keeps free. It is needed because leaves are
+    /// copied into smaller blocks before the old blocks are freed.
     #[inline]
     fn reserve(&self) -> u64 {
         match self.budget.limit().bytes {
@@ -274,7 +278,8 @@ impl MemTree {
         }
     }
 
-    /// Evicts records other than `spare` until `bytes` more fit. Returns false if they do not.
+    /// Evicts records other than `spare` until `bytes` more fit into the memory limit. Returns
+    /// false if they still do not fit.
     fn make_room(&self, bytes: usize, spare: &[u8]) -> bool {
         while !self.budget.fits(bytes as u64) {
             if self.evict(EVICTION_STEP, Some(spare)) == 0 {
@@ -284,8 +289,8 @@ impl MemTree {
         true
     }
 
-    /// Evicts records other than `spare` until the reserve is free again, or after a number of
-    /// attempts until the limit holds.
+    /// Evicts records other than `spare` until the reserve is free again. After a number of
+    /// attempts, it is enough that the memory limit holds.
     #[cold]
     fn restore_reserve(&self, spare: &[u8]) {
         for step in 0..256 {
@@ -299,8 +304,8 @@ impl MemTree {
         }
     }
 
-    /// Makes room for a record that needs `bytes` more, if the limit permits eviction and eviction
-    /// can suffice. `spare` is not evicted.
+    /// Frees memory for a record that needs `bytes` more, if the limit permits eviction and
+    /// eviction can suffice. The record of the key `spare` is not evicted.
     fn try_make_room(&self, bytes: usize, attempt: usize, spare: &[u8]) -> bool {
         if self.budget.refuses() {
             return self.pack_partitions(bytes);
@@ -336,8 +341,8 @@ impl Engine for MemTree {
             let outcome = self.change(key, |partition, slot| partition.visit(slot, key, visitor));
             match outcome {
                 Ok(()) => {
-                    // Memory for the index and for shrinking leaves is taken regardless of the
-                    // limit.
+                    // The index, and leaves that shrink, have taken memory regardless of the limit,
+                    // so restore the reserve.
                     if !self.budget.refuses() && !self.budget.fits(self.reserve()) {
                         self.restore_reserve(key);
                     }

@@ -1,4 +1,4 @@
-//! Ordered scans, one leaf at a time. No lock is held between leaves.
+//! Scans records in order, one leaf at a time. No lock is held between two leaves.
 
 use super::MemTree;
 use super::partition::WalkOutcome;
@@ -18,7 +18,8 @@ impl OrderedEngine for MemTree {
             });
             partition.ascend(slot, from, see)
         };
-        // The next leaf begins at a separator, wherever that leaf may be by then.
+        // The next leaf begins at a separator. Leaves may be split or merged meanwhile, but the
+        // separator still says where to continue.
         let mut walked = step(from, see);
         while let WalkOutcome::ContinueAt(key) = &walked {
             walked = step(Bound::Included(key), see);

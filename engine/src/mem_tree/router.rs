@@ -1,10 +1,11 @@
-//! The router, which finds the segment of a key.
+//! Defines the router, which finds the segment of a key.
 //!
-//! Every visit begins here, so the router is read far more often than it is changed. Each thread
-//! reads its own copy of one reference under a lock in a cache line of its own. A change creates a
-//! new table and installs it in all copies. A reader holds that lock only for the lookup. After
-//! locking the partition, it compares the partition's `changed_epoch` with the epoch of the table,
-//! and repeats the lookup if the table was too old.
+//! Every visit begins here, so the router is read far more often than it is changed. It holds
+//! several copies of a reference to one table. Each thread reads a copy of its own under a lock in
+//! a cache line of its own. A change creates a new table and stores the reference to it in all
+//! copies. A reader holds the lock only during the lookup. After locking the partition, the reader
+//! compares the partition's `changed_epoch` with the epoch of the table. If the table was too old,
+//! the reader repeats the lookup.
 
 use super::separators::SeparatorList;
 use parking_lot::RwLock;
@@ -19,10 +20,10 @@ pub(super) struct SegmentLocation {
     pub(super) slot: u32,
 }
 
-/// All segments, in the order of their keys.
+/// The table of all segments, in the order of their keys.
 #[derive(Clone)]
 pub(super) struct RoutingTable {
-    /// The number of changes.
+    /// The number of changes so far.
     pub(super) epoch: u64,
     /// The keys between neighbouring segments.
     pub(super) separators: SeparatorList,
@@ -65,12 +66,12 @@ impl SegmentRouter {
         self.locate(|separators| separators.up_to(key))
     }
 
-    /// Returns the segment of the keys just below this one.
+    /// Returns the segment that contains the keys just below this key, and the epoch of the table.
     pub(super) fn find_below(&self, key: &[u8]) -> (SegmentLocation, u64) {
         self.locate(|separators| separators.below(key))
     }
 
-    /// Returns the last segment.
+    /// Returns the last segment, and the epoch of the table.
     pub(super) fn find_last(&self) -> (SegmentLocation, u64) {
         self.locate(SeparatorList::len)
     }
@@ -86,7 +87,7 @@ impl SegmentRouter {
         Arc::clone(&self.copies[0].0.read())
     }
 
-    /// Installs a new table. Only one thread at a time may do this.
+    /// Replaces the table by a new one. Only one thread at a time may call this.
     pub(super) fn install(&self, table: RoutingTable) {
         let table = Arc::new(table);
         for copy in &self.copies {

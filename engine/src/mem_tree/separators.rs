@@ -1,4 +1,5 @@
-//! Keys that divide a range: the index above the leaves, and the one above the segments.
+//! Defines lists of keys that divide a range of keys. One such list finds a leaf within a segment,
+//! another finds a segment.
 //!
 //! Invariants: the keys ascend strictly, and all begin with `prefix`. The first eight bytes after
 //! the prefix are in `heads`, so that a search over some hundred keys stays within a few cache
@@ -10,7 +11,7 @@ use super::leaf::{common_len, key_head};
 pub(super) struct SeparatorList {
     prefix: Vec<u8>,
     heads: Vec<u64>,
-    /// The end of each key, without the prefix, in `text`.
+    /// The offset in `text` at which each key ends. The keys in `text` lack the prefix.
     ends: Vec<u32>,
     text: Vec<u8>,
 }
@@ -45,8 +46,8 @@ impl SeparatorList {
     #[inline]
     fn find(&self, key: &[u8], counts: impl Fn(&[u8], &[u8]) -> bool) -> usize {
         let key = match &self.prefix[..] {
-            // An empty comparison costs 100 ns where the C library uses masked loads (glibc,
-            // AVX-512) and the empty slice has a dangling address, as in an empty vector (AMD EPYC,
+            // Comparing an empty slice costs 100 ns where the C library uses masked loads (glibc,
+            // AVX-512) and the slice has a dangling address, as in an empty vector (AMD EPYC,
             // 2026-11-22).
             [] => key,
             prefix => match key.strip_prefix(prefix) {
@@ -111,7 +112,8 @@ impl SeparatorList {
     /// Removes and returns the separators from `index` on.
     pub(super) fn split_off(&mut self, index: usize) -> SeparatorList {
         let mut off = SeparatorList::default();
-        // The longest possible prefix is the common prefix of the first and the last key.
+        // The new prefix is the common prefix of the first and the last key, which is the longest
+        // possible one.
         if index < self.len() {
             let (first, last) = (self.get(index), self.get(self.len() - 1));
             let shared = if index + 1 == self.len() { first.len() } else { common_len(&first, &last) };
@@ -136,7 +138,7 @@ impl SeparatorList {
         off
     }
 
-    /// Lengthens the prefix to `len` bytes, which all keys share.
+    /// Lengthens the prefix to `len` bytes. All keys must have these bytes in common.
     fn lengthen(&mut self, len: usize) {
         let all: Vec<Vec<u8>> = (0..self.len()).map(|index| self.get(index)).collect();
         self.prefix = all[0][..len].to_vec();
@@ -148,7 +150,8 @@ impl SeparatorList {
         }
     }
 
-    /// Appends `middle` and all separators of `other`, which must follow.
+    /// Appends `middle` and then all separators of `other`. These must be greater than the existing
+    /// ones.
     pub(super) fn append(&mut self, middle: &[u8], other: &SeparatorList) {
         self.insert(self.len(), middle);
         for index in 0..other.len() {
@@ -156,13 +159,13 @@ impl SeparatorList {
         }
     }
 
-    /// Returns the memory used.
+    /// Returns the memory that the list uses.
     pub(super) fn bytes(&self) -> usize {
         self.prefix.capacity() + self.heads.capacity() * 8 + self.ends.capacity() * 4 + self.text.capacity()
     }
 }
 
-/// Returns the shortest key that is above `left` and at most `right`.
+/// Returns the shortest key that is greater than `left` and at most `right`.
 pub(super) fn between<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
     debug_assert!(left < right);
     &right[..common_len(left, right) + 1]

@@ -1,8 +1,8 @@
-//! Changes of the set of segments and of their partitions, one at a time.
+//! Changes the set of segments and their partitions, one change at a time.
 //!
-//! Such a change locks `MemTree::structure` and then the partitions concerned. It sets their
-//! `changed_epoch` and installs the new table of the router before it releases them. A thread that
-//! arrives by an old table therefore notices the change.
+//! Such a change locks `MemTree::structure` and then the partitions concerned. Before it releases
+//! the partitions, it sets their `changed_epoch` and installs the new table of the router. A thread
+//! that has used an old table therefore notices the change.
 
 use super::MemTree;
 use super::partition::Partition;
@@ -12,7 +12,7 @@ use super::separators::SeparatorList;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The number of segments that one step of maintenance merges.
+/// The number of segments that one step of maintenance merges at most.
 const MERGED_AT_ONCE: usize = 8;
 
 impl MemTree {
@@ -22,7 +22,7 @@ impl MemTree {
         let table = self.router.table();
         let index = table.separators.up_to(key);
         let from = table.locations[index];
-        // Moving a segment briefly needs its memory twice.
+        // Moving a segment briefly needs the memory of the segment twice.
         let is_scarce = self.budget.is_tight();
         let into = if is_scarce { from.partition } else { self.least_loaded(from.partition) };
         self.with_two_locks(from.partition, into, |from_partition, into_partition| {
@@ -32,8 +32,8 @@ impl MemTree {
             }
             let before = segment.bytes();
             let leaf = segment.separators.up_to(key);
-            // Keys in ascending order continue in a new segment, to which only the last leaf is
-            // moved.
+            // If keys arrive in ascending order, only the last leaf is moved to the new segment,
+            // which receives the keys that follow.
             let half = if leaf + 1 == segment.leaves.len() { leaf } else { segment.leaves.len() / 2 };
             let middle: Arc<[u8]> = segment.separators.get(half - 1).into();
             let separators = segment.separators.split_off(half);
@@ -45,7 +45,7 @@ impl MemTree {
             let epoch = table.epoch + 1;
             from_partition.update_index_bytes(before, now);
             from_partition.changed_epoch = epoch;
-            // Without memory for its leaves, the segment stays in this partition.
+            // If there is no memory for its leaves, the new segment stays in this partition.
             let mut other = into_partition;
             if other.as_mut().is_some_and(|other| !from_partition.move_segment(&mut upper, other)) {
                 other = None;
@@ -65,10 +65,10 @@ impl MemTree {
         });
     }
 
-    /// Merges neighbouring short segments, a limited number per call. Returns true if any were
-    /// merged.
+    /// Merges neighbouring short segments, up to a number of them per call. Returns true if any
+    /// were merged.
     pub(super) fn merge_segments(&self) -> bool {
-        // Only removals make segments short, and they set this flag.
+        // Only removals make segments short, and removals set this flag.
         if !self.may_merge.swap(false, Ordering::Relaxed) {
             return false;
         }
@@ -149,7 +149,7 @@ impl MemTree {
         done
     }
 
-    /// Returns the partition with the least data, unless `this` holds hardly more.
+    /// Returns the partition with the least data. Returns `this` if it holds hardly more than that.
     fn least_loaded(&self, this: u32) -> u32 {
         let load = |number: u32| {
             let partition = self.partitions[number as usize].0.read();
@@ -187,8 +187,8 @@ impl MemTree {
         drop(removed);
     }
 
-    /// Replaces all segments by an empty one. Returns the old contents, to be dropped after the
-    /// locks are released.
+    /// Replaces all segments by an empty one. Returns the old contents, so that the caller can drop
+    /// them after releasing the locks.
     pub(super) fn empty(&self, cleared: &mut dyn FnMut()) -> Vec<Partition> {
         let _structure = self.structure.lock();
         let mut partitions: Vec<_> = self.partitions.iter().map(|partition| partition.0.write()).collect();

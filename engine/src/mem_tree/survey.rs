@@ -1,6 +1,7 @@
-//! A sample of the records with additional data for statistics, by the hashes of keys, as in
-//! `mem_hash`. There is one sample for the complete tree because records move between partitions. A
-//! tree without size classes has no sample and pays nothing.
+//! Keeps a sample of the records with additional data for statistics. The hash of a key decides
+//! whether its record is in the sample, as in `mem_hash`. There is one sample for the complete tree
+//! because records move between partitions. A tree without size classes has no sample, and
+//! therefore no cost of one.
 
 use crate::arena::MemoryBudget;
 use crate::mem_hash::EvictionObserver;
@@ -11,14 +12,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use todana_core::{Expiry, RecordSample, SampledRecord};
 
-/// Several locks, so that concurrent writers rarely wait for each other.
+/// The number of locks. There are several, so that concurrent writers rarely wait for each other.
 const SHARDS: usize = 8;
 
-/// The effect of a visit.
+/// The effect of a visit on the statistics.
 #[derive(Clone, Copy)]
 pub(super) enum VisitEffect {
     Nothing,
-    /// A record was read and stays.
+    /// A record was read and stays in the tree.
     Used,
     /// A record of this plain size was stored.
     Stored {
@@ -28,7 +29,8 @@ pub(super) enum VisitEffect {
 }
 
 pub(super) struct TreeSample {
-    /// By the highest bits of the hash. Locked within the lock of a partition.
+    /// The parts of the sample, selected by the highest bits of the hash. Their locks are taken
+    /// within the lock of a partition.
     shards: [RwLock<UseSample>; SHARDS],
     secrets: RapidSecrets,
     budget: Arc<MemoryBudget>,
@@ -47,7 +49,7 @@ impl TreeSample {
         TreeSample { shards, secrets: RapidSecrets::seed(seed), budget, is_wanted, observer }
     }
 
-    /// Returns the hash by which a key is sampled; `None` without a sample.
+    /// Returns the hash by which a key is sampled, or `None` if the tree has no sample.
     #[inline]
     pub(super) fn hash(&self, key: &[u8]) -> Option<u64> {
         self.is_wanted.then(|| rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets))
@@ -62,7 +64,7 @@ impl TreeSample {
         &self.shards[(hash >> 61) as usize]
     }
 
-    /// Locks a shard for writing, after it has adopted the mask of the others.
+    /// Locks a part of the sample for writing. If the mask has changed, the part is reduced first.
     fn to_change(&self, hash: u64) -> RwLockWriteGuard<'_, UseSample> {
         let mut shard = self.shard(hash).write();
         let mask = self.budget.sample_mask();
@@ -72,7 +74,7 @@ impl TreeSample {
         shard
     }
 
-    // Only differences are used, so the low bits suffice.
+    // The low bits suffice, because only differences of times are used.
     pub(super) fn now(&self) -> u32 {
         self.budget.now().0 as u32
     }
@@ -88,7 +90,7 @@ impl TreeSample {
         }
     }
 
-    /// Returns the data of the record with this hash.
+    /// Returns the data of the record with this hash, if the record is in the sample.
     pub(super) fn seen(&self, hash: u64) -> Option<SampledUse> {
         if self.takes(hash) { self.shard(hash).read().get(hash as u32) } else { None }
     }
@@ -114,18 +116,18 @@ impl TreeSample {
         }
     }
 
-    /// Empties the sample. It includes all new records again.
+    /// Empties the sample. From then on it includes all new records.
     pub(super) fn clear(&self) {
         self.shards.iter().for_each(|shard| shard.write().clear());
         self.budget.widen_sample();
     }
 
-    /// Returns true if the sample omits some records.
+    /// Returns true if the sample leaves out some records.
     pub(super) fn is_thinned(&self) -> bool {
         self.is_wanted && self.budget.sample_mask() != 0
     }
 
-    /// Returns the sampled records. The tree has no queues.
+    /// Returns the sampled records. `is_kept` is not set, because the tree has no queues.
     pub(super) fn survey(&self) -> RecordSample {
         let (now, mask) = (self.now(), self.budget.sample_mask());
         let mut survey = RecordSample::default();

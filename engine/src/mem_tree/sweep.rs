@@ -1,7 +1,8 @@
-//! Sweeps over all leaves for expired records, and the clock hand of eviction.
+//! Sweeps over all leaves for expired records, and moves the clock hand of eviction over the
+//! leaves.
 //!
-//! Both proceed from leaf to leaf by the separating key, so divided or merged leaves do not disturb
-//! them.
+//! Both proceed from leaf to leaf by the key that separates two leaves, so dividing or merging
+//! leaves does not disturb them.
 
 use super::MemTree;
 use crate::arena::CompactionEffort;
@@ -45,8 +46,9 @@ impl SweepableEngine for MemTree {
 
 impl MemTree {
     /// Evicts records, leaf by leaf from the clock hand on, until at least `bytes` are freed.
-    /// Returns the number of bytes freed; 0 if nothing is left. `spare` is the key of the write
-    /// that needs room, and is not evicted; it is `None` for maintenance.
+    /// Returns the number of bytes freed; 0 means that no record is left to evict. `spare` is the
+    /// key of the write that needs memory; its record is not evicted. `spare` is `None` for
+    /// maintenance.
     pub(super) fn evict(&self, bytes: usize, spare: Option<&[u8]>) -> usize {
         let mut hand = self.hand.lock();
         let (mut freed, mut rounds) = (0, 0);
@@ -54,7 +56,8 @@ impl MemTree {
         while freed < bytes && rounds < 2 {
             let (more, next) = self.change(&hand, |partition, slot| {
                 let evicted = partition.evict(slot, &hand, &self.uses, spare, observer);
-                // Unused memory in sparse pages would cost further records.
+                // If the unused memory in sparse pages were not returned here, further records
+                // would be evicted.
                 if !self.budget.fits(self.reserve()) {
                     partition.compact(CompactionEffort::Thorough);
                 }

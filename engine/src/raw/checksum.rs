@@ -1,9 +1,10 @@
-//! CRC32C by the processor's instruction, on three blocks in parallel. Each step depends on the
-//! previous one of its block, but the blocks are independent. The three results are combined by one
-//! multiplication each.
+//! Computes CRC32C by the processor's instruction, on three blocks in parallel. Each step depends
+//! on the previous step of the same block, but the blocks are independent of each other. The three
+//! results are combined by one multiplication each.
 //!
-//! The crate `crc32c`, which is the plain twin, does the same only from 768 bytes on; every update
-//! of a record on disk computes the checksum at least twice.
+//! The crate `crc32c`, the plain twin of this code, computes blocks in parallel only from 768 bytes
+//! on. Shorter records profit too, because every update of a record on disk computes the checksum
+//! at least twice.
 
 /// Returns the CRC32C of the bytes with the CRC `seed` followed by `bytes`.
 #[inline]
@@ -18,7 +19,7 @@ pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 
 /// The maximum length of a block, in words.
 const BLOCK_WORDS_MAX: usize = 128;
-/// The minimum length of a block, in words; shorter ones are not worth dividing.
+/// The minimum length of a block, in words. Dividing shorter input is not worthwhile.
 const BLOCK_WORDS_MIN: usize = 6;
 
 /// The factor by which a CRC is multiplied to append n words of zeros: x^(64 n - 33) modulo the
@@ -26,7 +27,7 @@ const BLOCK_WORDS_MIN: usize = 6;
 #[cfg(target_arch = "x86_64")]
 static SKIP_FACTORS: [u32; 2 * BLOCK_WORDS_MAX + 1] = {
     let mut table = [0; 2 * BLOCK_WORDS_MAX + 1];
-    // x^31, the factor for one word.
+    // The first factor, for one word, is x^31.
     let (mut power, mut words) = (1u32, 1);
     while words < table.len() {
         table[words] = power;
@@ -46,8 +47,8 @@ fn by_instruction(seed: u32, bytes: &[u8]) -> u32 {
     use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
     let mut crc = !seed;
     let mut rest = bytes;
-    // An entry of the log begins with its CRC of four bytes, so the bytes to be checked are four
-    // more than a number of words.
+    // An entry of the log begins with its CRC of four bytes, so the length of the bytes to be
+    // checked is four more than a multiple of eight.
     if rest.len() % 8 >= 4
         && let Some((four, behind)) = rest.split_first_chunk()
     {

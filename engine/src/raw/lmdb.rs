@@ -1,5 +1,5 @@
-//! An LMDB environment whose map can grow. LMDB leaves the safety of opening and resizing to its
-//! user.
+//! Wraps an LMDB environment whose map can grow. LMDB requires its user to ensure that opening and
+//! resizing are safe; this module does so.
 //!
 //! Invariants: the directory of the environment is locked for this process; the map is resized only
 //! while no transaction exists, which is counted. Transactions are created only here.
@@ -23,22 +23,22 @@ pub(crate) type LmdbTable = Database<'static, Bytes, Bytes>;
 pub(crate) struct LmdbEnvironment {
     env: Env<WithoutTls>,
     permits: Arc<TransactionCount>,
-    // After `env`, so that it is dropped last.
+    // This field follows `env`, so that it is dropped last.
     _lock: Arc<dyn Send + Sync>,
 }
 
-/// The number of transactions; [`GROWING`](TransactionCount::GROWING) while the map is resized.
+/// The number of transactions, or [`GROWING`](TransactionCount::GROWING) while the map is resized.
 struct TransactionCount(AtomicUsize);
 
 impl TransactionCount {
     const GROWING: usize = usize::MAX;
 }
 
-/// Held by a transaction during its life.
+/// A permit that a transaction holds as long as it exists.
 struct TransactionPermit(Arc<TransactionCount>);
 
 impl TransactionPermit {
-    /// Fails with `WouldBlock` while the map is resized.
+    /// Counts a transaction. Fails with `WouldBlock` while the map is resized.
     fn new(permits: &Arc<TransactionCount>) -> heed::Result<TransactionPermit> {
         let more = |count| (count != TransactionCount::GROWING).then(|| count + 1);
         match permits.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more) {
@@ -54,7 +54,8 @@ impl Drop for TransactionPermit {
     }
 }
 
-/// A read transaction: a state of the environment whose pages are not reused while it exists.
+/// A read transaction. It shows one state of the environment, and the pages of that state are not
+/// reused while the transaction exists.
 pub(crate) struct LmdbSnapshot {
     txn: RoTxn<'static, WithoutTls>,
     _permit: TransactionPermit,
@@ -68,7 +69,7 @@ impl Deref for LmdbSnapshot {
     }
 }
 
-/// A write transaction. Only one exists at a time. It is undone unless it is committed.
+/// A write transaction. Only one exists at a time. Dropping it undoes it unless it was committed.
 pub(crate) struct LmdbWriteTransaction<'e> {
     txn: RwTxn<'e>,
     _permit: TransactionPermit,
@@ -106,10 +107,10 @@ impl LmdbEnvironment {
     ) -> heed::Result<LmdbEnvironment> {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(readers_max).max_dbs(2);
-        // SAFETY: the map is undefined only if the file is changed by others. `lock` excludes all
-        // that respect it, LMDB's own lock file (which no flag turns off) excludes all other users
-        // of LMDB, and the mode of the file excludes other users of the machine. No flag is set, so
-        // LMDB's order of writes holds.
+        // SAFETY: the behaviour of the map is undefined only if others change the file. `lock`
+        // excludes all processes that respect it. LMDB's own lock file, which no flag turns off,
+        // excludes all other users of LMDB. The mode of the file excludes other users of the
+        // machine. No flag is set, so LMDB's order of writes holds.
         let env = unsafe { options.open(directory)? };
         Ok(LmdbEnvironment { env, permits: Arc::new(TransactionCount(AtomicUsize::new(0))), _lock: lock })
     }
@@ -124,8 +125,8 @@ impl LmdbEnvironment {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_dbs(2);
         // SAFETY: without LMDB's lock file, LMDB does not keep a writer from reusing pages that are
-        // being read. `lock` does, because only its holders write. The file is opened and mapped
-        // for reading, so nothing is written here.
+        // being read. `lock` excludes writers instead, because every writer must hold it. The file
+        // is opened and mapped for reading, so nothing is written here.
         let env = unsafe {
             options.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK);
             options.open(directory)?
@@ -133,7 +134,7 @@ impl LmdbEnvironment {
         Ok(LmdbEnvironment { env, permits: Arc::new(TransactionCount(AtomicUsize::new(0))), _lock: lock })
     }
 
-    /// Opens the two databases of these names. Fails with `NotFound` if one is missing.
+    /// Opens the two databases of these names. Fails with `NotFound` if either is missing.
     pub(crate) fn open_tables(&self, names: [&str; 2]) -> heed::Result<(LmdbTable, LmdbTable)> {
         let _permit = TransactionPermit::new(&self.permits)?;
         let opened = self.env.open_databases_and_commit(self.env.read_txn()?, |opener, txn| {
@@ -186,7 +187,7 @@ impl LmdbEnvironment {
         self.env.info().map_size
     }
 
-    /// Returns the bytes of the file that are or were in use.
+    /// Returns the number of bytes of the file that are in use or were in use earlier.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.env.real_disk_size().unwrap_or(0)
     }
@@ -203,14 +204,15 @@ impl LmdbEnvironment {
         if idle.is_err() {
             return Err(heed::Error::Io(io::ErrorKind::WouldBlock.into()));
         }
-        // SAFETY: no transaction exists, because each holds a permit and the count was 0. None
-        // begins, because no permit is given until the count is 0 again. `env` is not handed out.
+        // SAFETY: no transaction exists, because each transaction holds a permit and the count was
+        // 0. No transaction begins, because no permit is given until the count is 0 again. `env` is
+        // not handed out.
         let outcome = unsafe { self.env.resize(map_bytes) };
         self.permits.0.store(0, Ordering::Release);
         outcome
     }
 
-    /// Writes the newest state to an empty file, without unused pages.
+    /// Writes the newest state, without unused pages, to an empty file.
     pub(crate) fn copy(&self, file: &mut File) -> heed::Result<()> {
         let _permit = TransactionPermit::new(&self.permits)?;
         self.env.copy_to_file(file, CompactionOption::Enabled)
@@ -219,8 +221,8 @@ impl LmdbEnvironment {
 
 #[cfg(test)]
 impl LmdbEnvironment {
-    /// Makes writes of the meta pages in a directory fail until the environment is opened again:
-    /// replaces their file descriptor by a read-only one.
+    /// Makes writes of the meta pages fail in a directory until the environment is opened again. To
+    /// do so, replaces LMDB's file descriptor by a read-only one.
     pub(crate) fn break_meta_writes(directory: &Path) {
         use std::os::fd::AsRawFd;
         let path = directory.canonicalize().unwrap().join("data.mdb");
@@ -233,8 +235,8 @@ impl LmdbEnvironment {
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let flags = flags.map_or(0, |flags| i32::from_str_radix(flags.trim(), 8).unwrap());
             if is_it && flags & libc::O_DSYNC != 0 {
-                // SAFETY: the number is LMDB's descriptor, and LMDB closes whatever it stands for;
-                // both descriptors are open.
+                // SAFETY: the number is LMDB's descriptor, and LMDB closes the descriptor of this
+                // number in any case; both descriptors are open.
                 let outcome = unsafe { libc::dup2(unwritable.as_raw_fd(), name.parse().unwrap()) };
                 broken += i32::from(outcome >= 0);
             }

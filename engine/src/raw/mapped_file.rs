@@ -1,8 +1,8 @@
-//! A file mapped as a byte slice: a read costs no system call and no copy.
+//! Maps a file as a byte slice, so that a read costs no system call and no copy.
 //!
-//! Only for files that grow and whose existing bytes never change: callers must not access bytes
-//! beyond the end of the file, and the bytes before it must not be overwritten or cut off. A disk
-//! error ends the process (SIGBUS), where a read call would fail.
+//! This is only for files that grow and whose existing bytes never change: callers must not access
+//! bytes beyond the end of the file, and the bytes before the end must not be overwritten or cut
+//! off. A disk error ends the process (SIGBUS), while a read call would return an error.
 //!
 //! Invariant: `ptr` points at `len` bytes of address space that show the file from its beginning,
 //! until `drop`.
@@ -22,12 +22,12 @@ pub struct MappedFile {
 
 // SAFETY: the mapping belongs to this value alone, and nothing in it is tied to a thread.
 unsafe impl Send for MappedFile {}
-// SAFETY: its bytes can only be read.
+// SAFETY: the bytes of the mapping can only be read.
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
     /// Maps the first `len` bytes of a file, which may still be shorter. Advises the system that
-    /// reads are random, so that it reads no more than requested.
+    /// reads are random, so that the system reads no more than requested.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<MappedFile> {
         if len == 0 || len > isize::MAX as usize {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -55,8 +55,9 @@ impl MappedFile {
         self.len
     }
 
-    /// Returns bytes of the file; `None` beyond the mapping. `range.end` must not exceed the length
-    /// of the file: the engine requests only bytes that it has written or found there.
+    /// Returns a range of the bytes of the file, or `None` if the range is beyond the mapping.
+    /// `range.end` must not exceed the length of the file: the engine requests only bytes that it
+    /// has written to the file or found in it.
     #[inline]
     pub(crate) fn get(&self, range: Range<usize>) -> Option<&[u8]> {
         if range.start > range.end || range.end > self.len {
@@ -68,8 +69,8 @@ impl MappedFile {
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), range.len()) })
     }
 
-    /// Reads a range of the file into memory. Returns false if the disk failed or the system
-    /// reports no result.
+    /// Reads a range of the file into memory. Returns false if the disk failed or if the system
+    /// cannot report success.
     pub(crate) fn populate(&self, range: Range<usize>) -> bool {
         let start = range.start / SYSTEM_PAGE * SYSTEM_PAGE;
         if range.start >= range.end || range.end > self.len {
@@ -88,8 +89,8 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are those of mmap; unmapped exactly once, and no slice outlives
-        // `self`.
+        // SAFETY: `ptr` and `len` are those of mmap. The range is unmapped exactly once, and no
+        // slice outlives `self`.
         unsafe {
             libc::munmap(self.ptr.as_ptr().cast(), self.len);
         }

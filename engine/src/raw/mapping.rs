@@ -1,4 +1,4 @@
-//! Private anonymous memory from the system, as a byte slice.
+//! Maps private anonymous memory of the system as a byte slice.
 //!
 //! Pages cost nothing until they are written. `discard` returns the memory of a range and keeps the
 //! addresses. Invariant: `ptr` points at `len` readable and writable bytes until `drop`, and
@@ -24,8 +24,8 @@ unsafe impl Send for MemoryMapping {}
 unsafe impl Sync for MemoryMapping {}
 
 impl MemoryMapping {
-    /// Maps `len` zero bytes. Fails if the system has no address space or no mapping left, or
-    /// commits no more memory.
+    /// Maps `len` zero bytes. Fails if the system has no more address space or mappings, or does
+    /// not commit more memory.
     pub(crate) fn new(len: usize) -> io::Result<MemoryMapping> {
         if len == 0 || len > isize::MAX as usize {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -72,8 +72,8 @@ impl MemoryMapping {
         unsafe { self.ptr.add(range.start) }
     }
 
-    /// Requests small pages, even if the system prefers huge ones: touching a byte then costs 4 KiB
-    /// instead of 2 MiB.
+    /// Requests small pages, even if the system prefers huge pages. The first access to a page then
+    /// costs 4 KiB instead of 2 MiB.
     pub(crate) fn use_small_pages(&mut self) {
         // SAFETY: the range is our own mapping, as returned by mmap; the advice changes no byte of
         // it. A kernel without huge pages may ignore it.
@@ -82,8 +82,8 @@ impl MemoryMapping {
         }
     }
 
-    /// Requests huge pages, which avoid most TLB misses of random accesses. Touching a byte may
-    /// then cost 2 MiB.
+    /// Requests huge pages, which avoid most TLB misses of random accesses. The first access to a
+    /// page may then cost 2 MiB.
     pub(crate) fn use_huge_pages(&mut self) {
         // SAFETY: as in `use_small_pages`.
         unsafe {
@@ -106,12 +106,14 @@ impl MemoryMapping {
             libc::madvise(self.ptr.as_ptr().add(range.start).cast(), range.len(), libc::MADV_DONTNEED)
         };
         if outcome != 0 {
-            // Locked memory cannot be returned; callers still rely on zeros.
+            // Locked memory cannot be returned. It is filled with zeros, because callers rely on
+            // them.
             self.bytes_mut()[range].fill(0);
         }
     }
 
-    /// Prefetches this number of cache lines from `offset` on. Has no effect out of bounds.
+    /// Prefetches this number of cache lines from `offset` on. Does nothing if `offset` is beyond
+    /// the end.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, lines: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -119,8 +121,7 @@ impl MemoryMapping {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let at = self.ptr.as_ptr().wrapping_add(offset).cast::<i8>();
             for line in 0..lines {
-                // SAFETY: a prefetch reads nothing architecturally and cannot fault, whatever the
-                // address.
+                // SAFETY: a prefetch reads nothing architecturally and cannot fault at any address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line)) }
             }
         }
@@ -131,8 +132,8 @@ impl MemoryMapping {
 
 impl Drop for MemoryMapping {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are those of mmap; unmapped exactly once, and no slice outlives
-        // `self`.
+        // SAFETY: `ptr` and `len` are those of mmap. The range is unmapped exactly once, and no
+        // slice outlives `self`.
         unsafe {
             libc::munmap(self.ptr.as_ptr().cast(), self.len);
         }

@@ -1,6 +1,6 @@
-//! The only module of the engine with `unsafe`: memory mappings, mapped files, the allocator's
-//! settings, LMDB, and processor instructions, wrapped in safe types. Each file has its entry in
-//! SAFETY.md.
+//! Contains all `unsafe` code of the engine: memory mappings, mapped files, the allocator's
+//! settings, LMDB, and processor instructions, each wrapped in safe types. Each file has an entry
+//! in SAFETY.md.
 #![allow(unsafe_code)]
 
 mod allocator;

@@ -1,4 +1,4 @@
-//! A prefetch hint to the processor.
+//! Gives the processor a hint to prefetch a value.
 
 /// Prefetches the cache line of a value.
 #[inline]
@@ -6,7 +6,7 @@ pub(crate) fn prefetch<T>(what: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing architecturally and cannot fault; besides, the address
+        // SAFETY: a prefetch reads nothing architecturally and cannot fault. Besides, the address
         // is that of a reference.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(what).cast()) }
     }

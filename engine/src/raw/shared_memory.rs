@@ -1,8 +1,9 @@
-//! A file mapped for writing: a write costs no system call and survives the process.
+//! Maps a file for writing. A write to the mapping costs no system call and survives the death of
+//! the process.
 //!
 //! The blocks of the file are reserved first, and only file systems that write into existing blocks
-//! are accepted. Elsewhere a full disk would end the process (SIGBUS), where a write call would
-//! fail.
+//! are accepted. On other file systems a full disk would end the process (SIGBUS), while a write
+//! call would return an error.
 //!
 //! Invariant: `ptr` points at `len` bytes of address space that show the file from its beginning,
 //! until `drop`.
@@ -21,20 +22,21 @@ pub(crate) struct FileMemory {
 
 // SAFETY: the mapping belongs to this value alone, and nothing in it is tied to a thread.
 unsafe impl Send for FileMemory {}
-// SAFETY: it is only written, through `&mut`, and never read.
+// SAFETY: the mapping is only written, through `&mut`, and never read.
 unsafe impl Sync for FileMemory {}
 
 impl FileMemory {
-    /// Extends an empty file to this length, reserves its blocks and maps it. Fails if a write
-    /// could meet a full disk.
+    /// Extends an empty file to this length, reserves its blocks and maps it. Fails if a later
+    /// write to the mapping could meet a full disk.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<FileMemory> {
         if len == 0 || len > isize::MAX as usize || !overwrites_in_place(file)? {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
-        // SAFETY: a system call on a descriptor that `file` holds open; no memory is passed.
+        // SAFETY: this is a system call on a descriptor that `file` holds open; no memory is
+        // passed.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0 {
             let error = io::Error::last_os_error();
-            // Part of the space may be reserved, and is needed elsewhere.
+            // A part of the space may be reserved now, and is needed elsewhere.
             let _ = file.set_len(0);
             return Err(error);
         }
@@ -57,7 +59,7 @@ impl SharedMemory for FileMemory {
         let start = usize::try_from(offset).expect("an offset in memory");
         assert!(start <= self.len && bytes.len() <= self.len - start, "a write within the mapping");
         // SAFETY: the range lies in our own mapping (asserted above), whose blocks were reserved
-        // when it was created; `bytes` lies elsewhere, because no slice of the mapping is ever
+        // when it was created. `bytes` lies elsewhere, because no slice of the mapping is ever
         // handed out.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.as_ptr().add(start), bytes.len()) }
     }
@@ -65,19 +67,19 @@ impl SharedMemory for FileMemory {
 
 impl Drop for FileMemory {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are those of mmap; unmapped exactly once.
+        // SAFETY: `ptr` and `len` are those of mmap. The range is unmapped exactly once.
         unsafe {
             libc::munmap(self.ptr.as_ptr().cast(), self.len);
         }
     }
 }
 
-/// Returns true if the file system overwrites existing blocks: ext2 to ext4, and files in memory.
-/// Others write to new blocks and need space for them (btrfs, ZFS, bcachefs, F2FS), and so does XFS
-/// if a copy shares the blocks (`cp --reflink`).
+/// Returns true if the file system overwrites existing blocks, as ext2 to ext4 and file systems in
+/// memory do. Other file systems write to new blocks and need space for them (btrfs, ZFS, bcachefs,
+/// F2FS). XFS does so too if a copy shares the blocks (`cp --reflink`).
 fn overwrites_in_place(file: &File) -> io::Result<bool> {
     const KINDS: [i64; 2] = [0xef53, 0x0102_1994];
-    // SAFETY: all zeros are a valid value of this structure of numbers.
+    // SAFETY: a value of all zeros is valid for this structure, which consists of numbers.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `file` holds the descriptor open, and `about` is a structure of the type that the
     // call fills.

@@ -1,10 +1,11 @@
-//! Tables of words in huge pages.
+//! Allocates tables of words in huge pages.
 //!
 //! An index is read at random. With pages of 4 KiB nearly every read misses the TLB; with huge
-//! pages the TLB covers a large index. The system gives huge pages only to large ranges, and an
+//! pages the TLB covers a large index. The system gives huge pages only to large ranges, but an
 //! index consists of thousands of tables of a few kilobytes. Therefore the tables of all databases
-//! of the process share chunks of 32 MiB; each table is allocated from the shortest hole that is
-//! long enough. Short tables are in the ordinary heap, so that a small index does not take 2 MiB.
+//! of the process share chunks of 32 MiB. A table is allocated from the shortest hole that is long
+//! enough; a hole is a free range of a chunk. Short tables are in the ordinary heap, so that a
+//! small index does not take 2 MiB.
 //!
 //! Invariant: the words of a table are in no other table and in no hole, and its chunk is never
 //! unmapped.
@@ -17,34 +18,35 @@ use std::ptr::NonNull;
 
 const HUGE_PAGE: usize = 2 << 20;
 const CHUNK_LEN: usize = 32 << 20;
-/// Tables begin at a cache line.
+/// The length of a cache line. Tables begin at a multiple of it.
 const LINE: usize = 64;
-/// Shorter tables, in bytes, are in the heap: 4096 of these, as a database has, take 4 MiB.
+/// Tables of fewer bytes are in the heap. A database has 4096 tables, so tables of this length take
+/// 4 MiB.
 const SHARED_MIN: usize = 1 << 10;
 /// Longer tables are in the heap too.
 const SHARED_MAX: usize = CHUNK_LEN / 8;
-/// The chunk number of a table in the heap.
+/// The chunk number that stands for a table in the heap.
 const HEAP: u32 = u32::MAX;
-/// Unused huge pages are returned when there are this many. Fewer are kept, because the next table
-/// would need them again.
+/// When this number of huge pages is unused, they are returned to the system. Fewer are kept,
+/// because the next table would need them again.
 const SPARE_MAX: usize = 2;
 
 /// A chunk, which begins at the first huge page of its mapping.
 struct WordChunk {
     memory: MemoryMapping,
     start: usize,
-    /// The free ranges, by begin, with their lengths. No two of them touch.
+    /// The free ranges: the offset and the length of each. No two ranges touch.
     holes: BTreeMap<usize, usize>,
-    /// The same ranges by length and begin.
+    /// The same ranges, ordered by length and offset.
     by_len: BTreeSet<(usize, usize)>,
-    /// The huge pages that hold memory.
+    /// True for each huge page that holds memory of the system.
     is_resident: [bool; CHUNK_LEN / HUGE_PAGE],
 }
 
 impl WordChunk {
     fn new() -> Option<WordChunk> {
-        // Longer than needed, so that the chunk can begin at a huge page. The remainder is never
-        // touched.
+        // The mapping is longer than needed, so that the chunk can begin at a huge page. The
+        // remainder is never touched.
         let mut memory = MemoryMapping::new(CHUNK_LEN + HUGE_PAGE).ok()?;
         memory.use_huge_pages();
         let start = memory.bytes().as_ptr().addr().wrapping_neg() % HUGE_PAGE;
@@ -68,7 +70,8 @@ impl WordChunk {
         Some(len)
     }
 
-    /// Takes `len` bytes from the shortest hole that is long enough. Returns their offset.
+    /// Takes `len` bytes from the shortest hole that is long enough. Returns the offset of these
+    /// bytes.
     fn take(&mut self, len: usize) -> Option<usize> {
         let (hole, at) = *self.by_len.range((len, 0)..).next()?;
         self.remove_hole(at);
@@ -104,13 +107,13 @@ impl WordChunk {
 
 struct SharedChunks {
     chunks: Vec<WordChunk>,
-    /// The bytes of all tables in the chunks.
+    /// The total size of all tables in the chunks, in bytes.
     used: usize,
 }
 
 static MEMORY: Mutex<SharedChunks> = Mutex::new(SharedChunks { chunks: Vec::new(), used: 0 });
 
-/// Returns the bytes of all tables in chunks, and the memory of the chunks.
+/// Returns the total size of all tables in chunks, and the memory that the chunks hold.
 fn shared_bytes() -> (u64, u64) {
     let memory = MEMORY.lock();
     let pages =
@@ -118,8 +121,8 @@ fn shared_bytes() -> (u64, u64) {
     (memory.used as u64, (pages * HUGE_PAGE) as u64)
 }
 
-/// Returns the share of the free space in chunks that belongs to an index with `bytes` bytes of
-/// tables.
+/// Returns the part of the free space in chunks that is attributed to an index whose tables have
+/// `bytes` bytes.
 pub(crate) fn share_of_free_bytes(bytes: u64) -> u64 {
     let (used, taken) = shared_bytes();
     share(bytes, used, taken)
@@ -136,7 +139,7 @@ fn share(bytes: u64, used: u64, taken: u64) -> u64 {
 pub(crate) struct WordTable {
     ptr: NonNull<u64>,
     len: usize,
-    /// The number of its chunk.
+    /// The number of the chunk that contains the table.
     chunk: u32,
 }
 
@@ -160,7 +163,7 @@ impl WordTable {
         WordTable { ptr, len, chunk: HEAP }
     }
 
-    /// Creates a table in a chunk; `None` if the system has no memory for another chunk.
+    /// Creates a table in a chunk. Returns `None` if the system has no memory for another chunk.
     fn shared(bytes: usize) -> Option<WordTable> {
         let mut memory = MEMORY.lock();
         let taken = memory.chunks.iter_mut().enumerate().find_map(|(n, chunk)| Some((n, chunk.take(bytes)?)));
@@ -196,9 +199,9 @@ impl Deref for WordTable {
 
     #[inline]
     fn deref(&self) -> &[u64] {
-        // SAFETY: `ptr` points at `len` words, aligned and initialised (by the heap, zeroed by the
-        // system, or written by an earlier table), that belong to this value alone until it is
-        // dropped; `&self` excludes writers.
+        // SAFETY: `ptr` points at `len` aligned words. The heap, the system or an earlier table has
+        // initialised them. They belong to this value alone until it is dropped, and `&self`
+        // excludes writers.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -215,8 +218,8 @@ impl Drop for WordTable {
     fn drop(&mut self) {
         if self.chunk == HEAP {
             let words = std::ptr::slice_from_raw_parts_mut(self.ptr.as_ptr(), self.len);
-            // SAFETY: pointer and length are those of the box that `own` leaked; freed exactly
-            // once.
+            // SAFETY: the pointer and the length are those of the box that `own` leaked. The box is
+            // freed exactly once.
             drop(unsafe { Box::from_raw(words) });
             return;
         }
@@ -228,14 +231,14 @@ impl Drop for WordTable {
         if spare.is_empty() {
             return;
         }
-        // SAFETY: these pages lie in a hole of the chunk, so there is no slice of any byte in them;
-        // they then read as zeros, which are valid words. The lock keeps them from becoming part of
+        // SAFETY: these pages lie in a hole of the chunk, so there is no slice of any byte in them.
+        // They then read as zeros, which are valid words. The lock keeps them from becoming part of
         // a table meanwhile.
         let outcome = unsafe {
             let at = start.as_ptr().add(spare.start * HUGE_PAGE).cast();
             libc::madvise(at, spare.len() * HUGE_PAGE, libc::MADV_DONTNEED)
         };
-        // Locked memory cannot be returned.
+        // Locked memory cannot be returned, so it stays resident.
         chunk.is_resident[spare].fill(outcome != 0);
     }
 }

@@ -1,16 +1,16 @@
-//! Operations on sixteen words at once, by the processor's vector instructions.
+//! Processes sixteen words at once with the processor's vector instructions.
 //!
 //! No branch depends on the values of the words. With such a branch, a processor that waits for
-//! memory would guess, often wrongly, and then discard its later work. Without it, the processor
-//! continues and waits for this table and the next one at the same time.
+//! memory would guess, often wrongly, and then discard its later work. Without such a branch, the
+//! processor continues and waits for this table and the next one at the same time.
 //!
 //! Each function has a plain twin for processors without AVX2.
 
 /// The number of words that are processed together.
 pub(crate) const WINDOW: usize = 16;
 
-/// Returns a bit for each word: bit n is set if word n, shifted right by `shift` and masked by
-/// `mask`, equals `wanted`.
+/// Returns a bit mask. Bit n is set if word n, shifted right by `shift` and masked by `mask`,
+/// equals `wanted`.
 #[inline]
 pub(crate) fn equal(words: &[u64; WINDOW], shift: u32, mask: u64, wanted: u64) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -21,9 +21,9 @@ pub(crate) fn equal(words: &[u64; WINDOW], shift: u32, mask: u64, wanted: u64) -
     plain::equal(words, shift, mask, wanted)
 }
 
-/// Finds the position of a word among words that ascend by their bits from `shift` on. Bit n of the
-/// first result is set if word n is 0 or its bits are greater than `bits`; bit n of the second if
-/// word n is 0. `shift` must not be 0.
+/// Finds the position of a word among words that ascend by their bits from `shift` on. Returns two
+/// bit masks. Bit n of the first mask is set if word n is 0 or its bits are greater than `bits`.
+/// Bit n of the second mask is set if word n is 0. `shift` must not be 0.
 #[inline]
 pub(crate) fn greater_or_zero(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
     #[cfg(target_arch = "x86_64")]
@@ -34,8 +34,8 @@ pub(crate) fn greater_or_zero(words: &[u64; WINDOW], shift: u32, bits: u64) -> (
     plain::greater_or_zero(words, shift, bits)
 }
 
-/// Moves the words from `at` up to before `gap` by one place, which overwrites the word at `gap`,
-/// and writes `word` at `at`.
+/// Writes `word` at `at`. The words from `at` up to before `gap` are moved by one position, which
+/// overwrites the word at `gap`.
 #[inline]
 pub(crate) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
     #[cfg(target_arch = "x86_64")]
@@ -122,11 +122,11 @@ mod by_instruction {
     pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
         let (at, gap) = (_mm256_set1_epi64x(at as i64), _mm256_set1_epi64x(gap as i64));
         let word = _mm256_set1_epi64x(word as i64);
-        // Start with the last four words, because each takes the word before it.
+        // The last four words are moved first, because each group takes the word before it.
         for n in (0..WINDOW / 4).rev() {
             let lane = _mm256_add_epi64(_mm256_set1_epi64x(4 * n as i64), _mm256_set_epi64x(3, 2, 1, 0));
             let now = four(&words[4 * n..]);
-            // No word moves to the first lane.
+            // The first group has no word before it, so no word moves into its first position.
             let before = if n == 0 {
                 _mm256_permute4x64_epi64::<0b10_01_00_00>(now)
             } else {

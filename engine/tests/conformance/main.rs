@@ -13,16 +13,18 @@ mod visitor;
 mod clear;
 mod extremes;
 mod limit;
+mod numbered;
 mod operations;
 mod order;
 mod subject;
 mod sweep;
 mod threads;
 
+use numbered::{LAYOUT, Numbered};
 use subject::Subject;
 use todana_engine::{
-    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
-    MemTreeOptions, ValueCompression,
+    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, FixedArray, FixedArrayOptions,
+    FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions, TableEngine, ValueCompression,
 };
 
 /// Defines a module with the tests of one engine.
@@ -109,6 +111,56 @@ engine!(
             let options =
                 DiskTreeOptions { front_bytes: 16 << 10, map_bytes: 256 << 10, ..Default::default() };
             Ok(Box::new(DiskTree::open(directory, options)?))
+        },
+    }
+);
+engine!(
+    mem_table,
+    Subject {
+        keeps: false,
+        open: |_| {
+            let tree = MemTree::new(MemTreeOptions::default())?;
+            Ok(Box::new(TableEngine::new(Box::new(tree))?))
+        },
+    }
+);
+engine!(
+    disk_table,
+    Subject {
+        keeps: true,
+        open: |directory| {
+            let tree = DiskTree::open(directory, DiskTreeOptions::default())?;
+            Ok(Box::new(TableEngine::new(Box::new(tree))?))
+        },
+    }
+);
+engine!(
+    fixed_array,
+    Subject {
+        keeps: false,
+        open: |directory| {
+            let options = FixedArrayOptions { width: 64, number_max: LAYOUT.number_max, bytes_max: None };
+            Ok(Numbered::over(FixedArray::new(options)?, directory))
+        },
+    }
+);
+engine!(
+    mem_fixed_tree,
+    Subject {
+        keeps: false,
+        open: |directory| {
+            let tree = MemTree::new(MemTreeOptions::default())?;
+            Ok(Numbered::over(FixedTree::new(Box::new(tree), LAYOUT)?, directory))
+        },
+    }
+);
+engine!(
+    disk_fixed_tree,
+    Subject {
+        keeps: true,
+        open: |directory| {
+            let tree = DiskTree::open(directory, DiskTreeOptions::default())?;
+            Ok(Numbered::over(FixedTree::new(Box::new(tree), LAYOUT)?, directory))
         },
     }
 );

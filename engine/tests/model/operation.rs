@@ -53,6 +53,7 @@ pub(crate) fn attributes() -> impl Strategy<Value = Attributes> {
         version,
         marks,
         access,
+        has_value_list: false,
     })
 }
 

@@ -1,22 +1,22 @@
-//! HTTP answers: their heads, and the name-value pairs of answers and of outgoing calls.
+//! Writes HTTP answers: their heads, and the names and values of answers and of outgoing calls.
 
 use super::columns::ColumnEncoding;
 use super::date::format_date;
 use super::{AnswerStatus, CallFailure, HttpForm, RequestRefusal};
 use crate::ReplySink;
 
-/// The headers that all answers of one second share. They are formatted once a second instead of
-/// for every answer.
+/// The headers that all answers of one second have in common. They are formatted once per second
+/// and not for every answer.
 #[derive(Clone, Debug)]
 pub struct AnswerBanner {
     text: String,
-    /// The offset of the date.
+    /// The offset of the date in the text.
     date_at: usize,
     time: u64,
 }
 
 impl AnswerBanner {
-    /// Creates the banner of a server with this version at this time, in seconds since 1970.
+    /// Creates the banner of a server with this version. `time` is in seconds since 1970.
     pub fn new(version: &str, time: u64) -> AnswerBanner {
         let text = format!("Server: KyotoTycoon/{version}\r\nDate: ");
         let mut banner = AnswerBanner { date_at: text.len(), text, time };
@@ -24,7 +24,7 @@ impl AnswerBanner {
         banner
     }
 
-    /// Updates the time; costs almost nothing within one second.
+    /// Updates the time. A call that does not change the second costs almost nothing.
     #[inline]
     pub fn set_time(&mut self, time: u64) {
         if time != self.time {
@@ -47,7 +47,7 @@ pub struct AnswerPairs {
     pairs: Vec<PairRange>,
 }
 
-/// The range of a pair in the text: its name, followed by its value.
+/// The range of a pair in the text: the name, directly followed by the value.
 #[derive(Clone, Copy, Debug)]
 struct PairRange {
     start: usize,
@@ -55,7 +55,8 @@ struct PairRange {
     value_len: u32,
 }
 
-/// The bytes of text that are kept allocated between answers; `KEPT_PAIRS` is the same for pairs.
+/// The number of bytes of text whose memory is kept between answers. `KEPT_PAIRS` is the same for
+/// the number of pairs.
 const KEPT_LEN: usize = 1 << 16;
 const KEPT_PAIRS: usize = 1 << 12;
 
@@ -72,17 +73,17 @@ impl AnswerPairs {
         }
     }
 
-    /// Adds a pair. Each name must be added once only.
+    /// Adds a pair. Each name must be added only once.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.push_joined(b"", name, value);
     }
 
-    /// Adds a pair of a bulk answer, with `_` before the name.
+    /// Adds a pair of a bulk answer. Its name is `_` followed by the key.
     pub fn push_record(&mut self, key: &[u8], value: &[u8]) {
         self.push_joined(b"_", key, value);
     }
 
-    /// Adds a number.
+    /// Adds a pair whose value is a number.
     pub fn push_number(&mut self, name: &[u8], number: impl itoa::Integer) {
         self.push(name, itoa::Buffer::new().format(number).as_bytes());
     }
@@ -130,8 +131,8 @@ impl AnswerPairs {
         put_pairs(encoding, pairs, out);
     }
 
-    /// Returns the chosen encoding, and the order of the pairs by their encoded names; `None` if
-    /// they are already in this order.
+    /// Returns the encoding for these pairs, and the order of the pairs by their encoded names. The
+    /// order is `None` if the pairs are already in this order.
     fn order(&self) -> (ColumnEncoding, Option<Vec<u32>>) {
         let encoding = ColumnEncoding::choose(self.pairs().flat_map(|(name, value)| [name, value]));
         if encoding == ColumnEncoding::Raw {
@@ -143,7 +144,7 @@ impl AnswerPairs {
             order.sort_by(|one, other| name(one).cmp(name(other)));
             return (encoding, Some(order));
         }
-        // The encoded names follow one another; `ends` separates them.
+        // The encoded names follow one another in one buffer. `ends` holds the end of each name.
         let names_len = self.pairs().map(|(name, _)| encoding.encoded_len(name)).sum();
         let (mut names, mut ends) = (Vec::with_capacity(names_len), Vec::with_capacity(self.pairs.len()));
         for (name, _) in self.pairs() {
@@ -178,8 +179,8 @@ impl AnswerPairs {
     }
 }
 
-/// Writes the answer of a call with few pairs, whose names consist of letters and are in order.
-/// Copies nothing except to `out`.
+/// Writes the answer of a call with few pairs. The names must consist of letters and must be in
+/// ascending order. Copies nothing except to `out`.
 #[inline]
 pub fn answer(
     form: &HttpForm,
@@ -204,10 +205,10 @@ pub fn answer_failure(
     answer(form, banner, failure.status(), &[("ERROR", &failure.text())], out);
 }
 
-/// Writes the answer to an invalid request; the connection is closed after it.
+/// Writes the answer to an invalid request. The caller must close the connection after it.
 pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut impl ReplySink) {
     let (status, text) = match refusal {
-        RequestRefusal::Foreign => {
+        RequestRefusal::ForeignPage => {
             (AnswerStatus::Forbidden, "403 Forbidden (web pages may not ask; --allow-pages allows it)\n")
         }
         RequestRefusal::HeadTooLarge => {
@@ -228,7 +229,7 @@ pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut 
             (AnswerStatus::BadRequest, "400 Bad Request (receiving data failed)\n")
         }
         RequestRefusal::InvalidChunk => (AnswerStatus::BadRequest, "400 Bad Request (invalid chunk)\n"),
-        RequestRefusal::Binary | RequestRefusal::Stranger => return super::binary::put_error(out),
+        RequestRefusal::Binary | RequestRefusal::Unauthenticated => return super::binary::put_error(out),
     };
     let form = HttpForm { keeps_alive: false, is_head: false };
     put_head(&form, banner, status, Some(text.len()), out);
@@ -237,7 +238,7 @@ pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut 
 }
 
 /// Writes the answer to a request without a valid login.
-pub fn answer_stranger(form: &HttpForm, banner: &AnswerBanner, out: &mut impl ReplySink) {
+pub fn answer_unauthorized(form: &HttpForm, banner: &AnswerBanner, out: &mut impl ReplySink) {
     let text = "401 Unauthorized (each request needs the name and password of a user)\n";
     put_head(form, banner, AnswerStatus::Unauthorized, (!form.is_head).then_some(text.len()), out);
     out.put(b"Content-Type: text/plain\r\nWWW-Authenticate: Basic realm=\"todana\"\r\n\r\n");
@@ -281,8 +282,8 @@ fn put_pairs<'a>(
     }
 }
 
-/// Writes the head of an answer up to and including its length; later headers must be sorted by
-/// name.
+/// Writes the head of an answer up to and including `Content-Length`. The headers that follow must
+/// be sorted by name.
 #[inline]
 pub(super) fn put_head(
     form: &HttpForm,

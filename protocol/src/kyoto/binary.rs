@@ -1,10 +1,11 @@
-//! The binary protocol: bulk calls record by record, scripts, and a replica's request.
+//! Decodes and answers Kyoto Tycoon's binary protocol: bulk requests record by record, calls of
+//! scripts, and a replica's request for updates.
 
 use super::map::{MapScratch, ParameterMap};
 use super::{KyotoLimits, KyotoRequest};
 use crate::ReplySink;
 
-/// The first byte of a replica's request; also the replica's acknowledgement when it is up to date.
+/// The first byte of a replica's request, and the replica's acknowledgement that it has caught up.
 pub(super) const REPLICATION: u8 = 0xB1;
 pub(super) const SCRIPT: u8 = 0xB4;
 const SET: u8 = 0xB8;
@@ -25,14 +26,14 @@ pub(super) fn is_request(first: u8) -> bool {
 pub enum BulkOperation {
     /// Stores records.
     Set,
-    /// Removes records.
+    /// Reads records. Such a request is always answered.
     Remove,
     /// Reads records; always answered.
     Get,
 }
 
 impl BulkOperation {
-    /// Returns the first byte of its requests and answers.
+    /// Returns the first byte of the requests and answers of this operation.
     pub fn magic(self) -> u8 {
         match self {
             BulkOperation::Set => SET,
@@ -41,7 +42,7 @@ impl BulkOperation {
         }
     }
 
-    /// Returns the length of the head before each record's bytes in a request.
+    /// Returns the length of the numbers that precede the key of each record in a request.
     fn head_len(self) -> usize {
         match self {
             BulkOperation::Set => 2 + 4 + 4 + 8,
@@ -50,27 +51,27 @@ impl BulkOperation {
     }
 }
 
-/// A piece of a bulk request: its beginning, or one of its records.
+/// A piece of a bulk request: the beginning of the request, or one of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkPiece<'a> {
     /// The operation.
     pub operation: BulkOperation,
-    /// True if no answer is wanted.
+    /// True if the client wants no answer.
     pub is_silent: bool,
-    /// The record; `None` at the beginning.
+    /// The record, or `None` at the beginning of the request.
     pub record: Option<BulkRecord<'a>>,
-    /// The number of records still to come. The answer is due when it is 0.
+    /// The number of records that follow. The answer is due when this number is 0.
     pub remaining: u32,
 }
 
 /// A record of a bulk request or of its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BulkRecord<'a> {
-    /// The number of its database.
+    /// The number of the database to which the record belongs.
     pub database: u16,
     /// The key.
     pub key: &'a [u8],
-    /// The value; empty if the record has none.
+    /// The value. It is empty in requests to read or remove.
     pub value: &'a [u8],
     /// In a request to store: the expiry in the form that
     /// [`expiry::resolve`](super::expiry::resolve) reads. In an answer: the absolute time,
@@ -82,11 +83,11 @@ pub struct BulkRecord<'a> {
 /// A call of a script procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptCall<'a> {
-    /// The name of the procedure; any bytes.
+    /// The name of the procedure, which may contain any bytes.
     pub name: &'a [u8],
     /// The parameters.
     pub input: ParameterMap<'a>,
-    /// True if no answer is wanted.
+    /// True if the client wants no answer.
     pub is_silent: bool,
 }
 
@@ -95,10 +96,10 @@ pub struct ScriptCall<'a> {
 pub struct ReplicaRequest {
     /// The timestamp of the newest update that the replica has.
     pub timestamp: u64,
-    /// The replica's server ID.
+    /// The ID of the server that sends the request.
     pub server_id: u16,
-    /// True to receive only the updates that originated at that server; false to receive all
-    /// others.
+    /// True to receive only the updates that originated at the server with this ID. False to
+    /// receive all updates except those.
     pub wants_only: bool,
 }
 
@@ -115,7 +116,7 @@ pub(super) enum BinaryPosition {
 }
 
 impl BinaryPosition {
-    /// Returns true if a request that ends here is answered.
+    /// Returns true if a request that is interrupted here must be answered.
     pub(super) fn interrupted(self) -> bool {
         matches!(
             self,
@@ -126,26 +127,26 @@ impl BinaryPosition {
 
 /// The result of decoding the unread bytes.
 pub(super) enum BinaryOutcome<'a> {
-    /// A piece, followed by more of the request.
+    /// A piece of a request. More pieces follow.
     Piece { consumed: usize, request: KyotoRequest<'a> },
-    /// The last piece, or the complete request.
+    /// The last piece of a request, or a complete request.
     Last { consumed: usize, request: KyotoRequest<'a> },
     /// At least this number of bytes is missing.
     NeedMore { at_least: usize },
-    /// A length is too large; an error is sent.
+    /// A length exceeds its limit. The request is answered with an error.
     Refused { consumed: usize },
-    /// Close without an answer.
+    /// The connection must be closed without an answer.
     Close,
 }
 
-/// Reads numbers and byte ranges from the input; on short input it returns the number of missing
-/// bytes.
+/// Reads numbers and byte strings from the input. Each read returns the number of missing bytes if
+/// the input is too short.
 struct InputReader<'a> {
     input: &'a [u8],
     at: usize,
 }
 
-/// The minimum number of missing bytes.
+/// The number of bytes that are missing at least.
 struct MissingBytes(usize);
 
 impl<'a> InputReader<'a> {
@@ -173,7 +174,7 @@ impl<'a> InputReader<'a> {
     }
 }
 
-/// Decodes the next step.
+/// Decodes the next step of a request.
 #[inline]
 pub(super) fn decode<'a>(
     place: &mut BinaryPosition,
@@ -223,7 +224,7 @@ fn begin<'a>(
     };
     let flags = reader.u32()?;
     let count = reader.u32()?;
-    // A silent request to read makes no sense, so it is answered.
+    // A read without an answer makes no sense, so the flag is ignored for reads.
     let is_silent = flags & SILENT != 0 && operation != BulkOperation::Get;
     let request = KyotoRequest::Bulk(BulkPiece { operation, is_silent, record: None, remaining: count });
     if count == 0 {
@@ -233,8 +234,9 @@ fn begin<'a>(
     Ok(BinaryOutcome::Piece { consumed: reader.at, request })
 }
 
-/// Returns the next record of a bulk request and its length in the input, if the record is complete
-/// and within the limits. The position then moves past the record; otherwise it is unchanged.
+/// Returns the next record of a bulk request and the number of its bytes in the input, and moves
+/// `place` past the record. Returns `None` and leaves `place` unchanged if the record is incomplete
+/// or exceeds a limit.
 #[inline]
 pub(super) fn next_record<'a>(
     place: &mut BinaryPosition,
@@ -288,7 +290,8 @@ fn record<'a>(
     BinaryOutcome::NeedMore { at_least: key_len as usize + value_len as usize - rest.len() }
 }
 
-/// Decodes a script request. The complete request is required, because its parameters form a map.
+/// Decodes a call of a script. The call must be complete in the input, because its parameters form
+/// a map.
 fn script<'a>(
     place: &mut BinaryPosition,
     limits: &KyotoLimits<'_>,
@@ -299,7 +302,8 @@ fn script<'a>(
 ) -> BinaryOutcome<'a> {
     const PAIR_HEAD_LEN: usize = 8;
     loop {
-        // The entire request must fit the limit of a body.
+        // The limit of a body applies to the complete request, plus 64 KiB for its head and
+        // lengths.
         if at as u64 > limits.body_len_max + (1 << 16)
             || input.len() > limits.unfinished_len_max && input.len() < at
         {
@@ -341,13 +345,13 @@ fn whole_script<'a>(input: &'a [u8], scratch: &'a mut MapScratch, total: usize) 
     BinaryOutcome::Last { consumed: total, request: KyotoRequest::Script(script) }
 }
 
-/// Returns the lengths of a key and a value; at least the two lengths must be present.
+/// Returns the lengths of a key and a value. Both lengths must be complete in `pair`.
 fn pair_lens(pair: &[u8]) -> (usize, usize) {
     let number = |at: usize| u32::from_be_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
     (number(0) as usize, number(4) as usize)
 }
 
-/// Returns true if a request, whose flags have arrived, wants no answer.
+/// Returns true if the client wants no answer to a request whose flags have arrived.
 fn is_silent(input: &[u8]) -> bool {
     input[4] & SILENT as u8 != 0
 }
@@ -357,7 +361,7 @@ fn refuse<'a>(is_silent: bool, consumed: usize) -> BinaryOutcome<'a> {
 }
 
 /// Returns the database number, the key and the length of the record at the start of the input, if
-/// its key is complete. For prefetching; nothing is checked here.
+/// its key is complete. Used for prefetching: nothing is checked here.
 #[inline]
 pub fn peek_record(operation: BulkOperation, input: &[u8]) -> Option<(u16, &[u8], usize)> {
     let head_len = operation.head_len();
@@ -370,14 +374,14 @@ pub fn peek_record(operation: BulkOperation, input: &[u8]) -> Option<(u16, &[u8]
     Some((u16::from_be_bytes([head[0], head[1]]), rest.get(..key_len)?, len))
 }
 
-/// Writes the answer of a bulk request up to its number of hits. For a request to read, the records
-/// must follow.
+/// Writes the answer of a bulk request up to the number of records that were found or changed. In
+/// the answer to a read, the found records must follow.
 pub fn put_hits(operation: BulkOperation, hits: u32, out: &mut impl ReplySink) {
     out.put(&[operation.magic()]);
     out.put(&hits.to_be_bytes());
 }
 
-/// Writes a record of the answer to a request to read, or of a request to store.
+/// Writes a record of an answer to a read, or of a request to store.
 #[inline]
 pub fn put_record(record: &BulkRecord<'_>, out: &mut impl ReplySink) {
     let mut head = [0; 18];
@@ -405,7 +409,7 @@ pub fn put_script_answer<'a>(
     }
 }
 
-/// Writes the byte of a failure; it also refuses a replica.
+/// Writes the byte that reports a failure. The same byte refuses a replica.
 pub fn put_error(out: &mut impl ReplySink) {
     out.put(&[ERROR]);
 }

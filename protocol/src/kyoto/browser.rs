@@ -1,14 +1,14 @@
-//! Detection of requests that a browser sent, for a web page of any origin or for an address that a
-//! person typed.
+//! Detects requests that a browser sent, because a web page asked for it or because a person typed
+//! an address.
 //!
 //! A page of another site can make a browser send requests to any address. A page whose name
 //! resolves to this server (DNS rebinding) can also read the answers. Browsers may therefore only
-//! use host names that no foreign page can have, and a browser's GET, as sent for a link or an
+//! use host names that no foreign page can have. A GET of a browser, as sent for a link or an
 //! image, must not change anything.
 //!
 //! Other clients send none of these headers and are not restricted. `Sec-Fetch-Mode` and
 //! `Accept-Language: *` do not identify a browser, because Node's `fetch` sends both. The
-//! `User-Agent` of PowerShell begins like a browser's and is excluded too.
+//! `User-Agent` of PowerShell begins like that of a browser and is excluded too.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -20,12 +20,14 @@ const POWERSHELL: &[u8] = b"PowerShell/";
 pub enum BrowserMark {
     /// A browser.
     Browser,
-    /// A browser on behalf of a web page of another site; this server has no pages of its own.
+    /// A browser on behalf of a web page. The page belongs to another site, because this server has
+    /// no pages of its own.
     Page,
 }
 
 impl BrowserMark {
-    /// Returns the sender that a header reveals; `None` if other clients send this header as well.
+    /// Returns the sender that a header reveals, or `None` if other clients send this header as
+    /// well.
     pub fn of(name: &[u8], value: &[u8]) -> Option<BrowserMark> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let value = value.trim_ascii();
@@ -52,8 +54,8 @@ impl BrowserMark {
     }
 }
 
-/// Returns true if the value of a `Host` header is an IP address, `localhost` or one of these
-/// names, with any port. No foreign site can make such a name resolve here.
+/// Returns true if the value of a `Host` header, without its port, is an IP address, `localhost` or
+/// one of these names. The owner of a foreign site cannot make such a name resolve to this server.
 pub fn is_own_host(host: &[u8], names: &[String]) -> bool {
     let Ok(host) = std::str::from_utf8(host.trim_ascii()) else { return false };
     if let Some((address, _)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

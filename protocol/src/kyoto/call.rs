@@ -1,10 +1,10 @@
-//! Calls: the procedure and its parameters.
+//! Decodes calls of TSV-RPC: the procedure and its parameters.
 
 use super::map::ParameterMap;
 use super::number::{integer, real, without_blanks};
 use super::{CallFailure, HttpForm};
 
-/// Defines the procedures with their names.
+/// Defines the procedures and their names.
 macro_rules! procedures {
     ($($procedure:ident $name:literal $what:literal,)*) => {
         /// The procedures, under all names that the original knows.
@@ -109,13 +109,13 @@ pub struct ProcedureCall<'a> {
 pub enum DatabaseTarget<'a> {
     /// The database with this number.
     Index(u64),
-    /// The database with this name: the last component of its path, without its tuning parameters.
+    /// The database with this name: the last component of its path, without the tuning.
     Name(&'a [u8]),
 }
 
 impl<'a> DatabaseTarget<'a> {
-    /// Parses a database name: empty means the first database, a leading digit a number, anything
-    /// else a name.
+    /// Parses the name of a database. An empty name means the first database, a name that begins
+    /// with a digit is a number, and any other name is a name.
     pub fn of(name: Option<&'a [u8]>) -> DatabaseTarget<'a> {
         match name {
             None | Some([]) => DatabaseTarget::Index(0),
@@ -130,7 +130,7 @@ impl<'a> DatabaseTarget<'a> {
 pub struct SignalWait<'a> {
     /// The name of the signal.
     pub name: &'a [u8],
-    /// The timeout in seconds; positive, possibly infinite.
+    /// The timeout in seconds, which is positive and may be infinite.
     pub seconds: f64,
 }
 
@@ -143,14 +143,14 @@ pub struct SignalSend<'a> {
     pub is_broadcast: bool,
 }
 
-/// The behaviour of an increment if the number does not exist.
+/// The behaviour of an increment if there is no number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IncrementOrigin<N> {
-    /// Start from this number.
+    /// Add to this number.
     From(N),
     /// Fail.
     Try,
-    /// Store the amount, even if a number exists.
+    /// Store the amount, even if there is a number.
     Set,
 }
 
@@ -165,31 +165,32 @@ pub enum TimestampParameter {
 
 /// Typed access to the parameters. Each method documents the meaning of a missing parameter.
 impl<'a> ProcedureCall<'a> {
-    /// Returns `DB`; absent or empty means the first database.
+    /// Returns the database of the parameter `DB`: the first database if `DB` is absent or empty.
     pub fn target(&self) -> DatabaseTarget<'a> {
         DatabaseTarget::of(self.input.get(b"DB"))
     }
 
-    /// Returns `CUR`, the number of a cursor; `None` if it does not begin with a digit.
+    /// Returns `CUR`, the number of a cursor, or `None` if the value does not begin with a digit.
     pub fn cursor(&self) -> Option<u64> {
         let text = self.input.get(b"CUR")?;
         text.first()?.is_ascii_digit().then(|| integer(text).unsigned_abs())
     }
 
-    /// Returns `WAIT` and `WAITTIME`, which is 30 if it is absent or not positive.
+    /// Returns the signal of `WAIT` and the timeout of `WAITTIME`. The timeout is 30 seconds if
+    /// `WAITTIME` is absent or not positive.
     pub fn wait(&self) -> Option<SignalWait<'a>> {
         let name = self.input.get(b"WAIT")?;
         let seconds = self.input.get(b"WAITTIME").map_or(0.0, real);
         Some(SignalWait { name, seconds: if seconds > 0.0 { seconds } else { 30.0 } })
     }
 
-    /// Returns `SIGNAL` and `SIGNALBROAD`.
+    /// Returns the signal of `SIGNAL`, and whether `SIGNALBROAD` asks to wake all waiters.
     pub fn signal(&self) -> Option<SignalSend<'a>> {
         let name = self.input.get(b"SIGNAL")?;
         Some(SignalSend { name, is_broadcast: self.flag(b"SIGNALBROAD") })
     }
 
-    /// Returns true if `WAIT` or `SIGNAL` is present, so that an ordinary call checks only once.
+    /// Returns true if `WAIT` or `SIGNAL` is present. An ordinary call then needs only this check.
     pub fn has_signals(&self) -> bool {
         self.input.get(b"WAIT").is_some() || self.input.get(b"SIGNAL").is_some()
     }
@@ -219,7 +220,7 @@ impl<'a> ProcedureCall<'a> {
         self.input.get(name).map(real)
     }
 
-    /// Returns `xt` as sent; see [`expiry::resolve`](super::expiry::resolve).
+    /// Returns the number of `xt` as sent; see [`expiry::resolve`](super::expiry::resolve).
     pub fn xt(&self) -> Option<i64> {
         self.integer(b"xt")
     }
@@ -248,7 +249,7 @@ impl<'a> ProcedureCall<'a> {
         })
     }
 
-    /// Returns the pairs of a bulk call: those whose name begins with `_`, without the `_`.
+    /// Returns the records of a bulk call: the pairs whose name begins with `_`, without the `_`.
     pub fn records(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         self.input.iter().filter_map(|(name, value)| Some((name.strip_prefix(b"_")?, value)))
     }
@@ -263,8 +264,8 @@ impl<'a> ProcedureCall<'a> {
     }
 }
 
-/// Parses a timestamp like [`integer`], but as 64 bits without a sign; a negative number counts as
-/// the largest.
+/// Parses a timestamp like [`integer`], but as 64 bits without a sign. A negative number counts as
+/// the largest timestamp.
 fn stamp(text: &[u8]) -> u64 {
     let digits = match without_blanks(text) {
         [b'-', ..] => return u64::MAX,

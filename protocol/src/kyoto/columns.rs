@@ -1,5 +1,5 @@
-//! The encodings of TSV columns: percent (U), base64 (B) and quoted-printable (Q), and the rule
-//! that chooses one.
+//! Encodes and decodes the columns of TSV: percent (U), base64 (B) and quoted-printable (Q).
+//! Chooses the encoding of an answer.
 
 use crate::ReplySink;
 use base64::Engine as _;
@@ -9,23 +9,25 @@ use memchr::memchr;
 /// The encoding of the columns of a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ColumnEncoding {
-    /// Unencoded.
+    /// The columns are not encoded.
     #[default]
     Raw,
-    /// `colenc=U`: percent.
+    /// `colenc=U`: percent encoding.
     Percent,
     /// `colenc=B`: base64.
     Base64,
-    /// `colenc=Q`: quoted-printable. Decoded, but never chosen.
+    /// `colenc=Q`: quoted-printable. This encoding is decoded, but never chosen for an answer.
     Quoted,
 }
 
-/// The bytes of a column that the choice examines; a longer column is never written raw.
-const LOOKED_AT_LEN: usize = 255;
+/// The number of bytes of a column that the choice of an encoding examines. A longer column is
+/// never written raw.
+const EXAMINED_LEN: usize = 255;
 
 impl ColumnEncoding {
-    /// Returns the encoding that the original chooses for these columns, names and values alike.
-    /// Clients' tests compare the header that names it, so the original's estimates are kept.
+    /// Returns the encoding that the original chooses for these columns; names and values are
+    /// treated alike. The tests of clients compare the header that names the encoding, so the
+    /// choice follows the estimates of the original.
     pub fn choose<'a>(columns: impl Iterator<Item = &'a [u8]> + Clone) -> ColumnEncoding {
         let mut all = columns.clone();
         if all.all(is_plain) { ColumnEncoding::Raw } else { Self::choose_encoded(columns) }
@@ -34,7 +36,7 @@ impl ColumnEncoding {
     fn choose_encoded<'a>(columns: impl Iterator<Item = &'a [u8]>) -> ColumnEncoding {
         let (mut base64_len, mut percent_len) = (0usize, 0usize);
         for column in columns {
-            let seen = &column[..column.len().min(LOOKED_AT_LEN)];
+            let seen = &column[..column.len().min(EXAMINED_LEN)];
             base64_len += seen.len() * 6 / 4 + 3;
             let kept = seen.iter().filter(|&&byte| is_url_safe(byte)).count();
             percent_len += kept + (seen.len() - kept) * 3;
@@ -103,13 +105,13 @@ impl ColumnEncoding {
 /// Returns true if a column may be written raw.
 #[inline]
 fn is_plain(column: &[u8]) -> bool {
-    // No early exit, so that the compiler can vectorise the loop.
+    // The loop has no early exit, so that the compiler can vectorise it.
     let is_foreign = |found: bool, &byte: &u8| found | (byte < b' ') | (byte == 0x7F);
-    column.len() <= LOOKED_AT_LEN && !column.iter().fold(false, is_foreign)
+    column.len() <= EXAMINED_LEN && !column.iter().fold(false, is_foreign)
 }
 
-/// Returns true if the choice counts the byte as one byte of percent encoding. This differs
-/// slightly from `stays_in_percent`.
+/// Returns true if the choice of an encoding assumes that percent encoding leaves this byte as it
+/// is. The original's assumption differs slightly from `stays_in_percent`.
 fn is_url_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-.!~*'()".contains(&byte)
 }
@@ -122,7 +124,7 @@ fn stays_in_quoted(byte: u8) -> bool {
     (b' '..=b'~').contains(&byte) && byte != b'='
 }
 
-/// Writes percent encoding with lower-case digits, also for keys in paths.
+/// Writes percent encoding with lower-case digits. Also used for keys in paths.
 pub(super) fn put_percent(column: &[u8], out: &mut impl ReplySink) {
     put_escaped(column, b'%', b"0123456789abcdef", stays_in_percent, out);
 }
@@ -152,8 +154,8 @@ fn put_base64(column: &[u8], out: &mut impl ReplySink) {
     }
 }
 
-/// Appends the value of a hexadecimal digit. An invalid digit leaves the value unchanged, like in
-/// the original.
+/// Returns `before` extended by a hexadecimal digit. An invalid digit leaves the value unchanged,
+/// as in the original.
 fn hex_digit(before: u8, byte: u8) -> u8 {
     match char::from(byte).to_digit(16) {
         Some(digit) => before << 4 | digit as u8,
@@ -161,8 +163,8 @@ fn hex_digit(before: u8, byte: u8) -> u8 {
     }
 }
 
-/// Decodes percent encoding. A `%` with missing digits ends the text. Bytes from 0x80 on are kept,
-/// unlike in the original, which loses raw UTF-8.
+/// Decodes percent encoding. A `%` without two digits ends the text. Bytes from 0x80 on are kept.
+/// The original drops them and so loses raw UTF-8.
 pub(super) fn decode_percent(column: &[u8], text: &mut Vec<u8>) {
     let mut bytes = column.iter();
     while let Some(&byte) = bytes.next() {
@@ -198,10 +200,11 @@ fn decode_quoted(column: &[u8], text: &mut Vec<u8>) {
 }
 
 /// Decodes base64. Invalid characters are skipped, and padding ends the text. Padding may be
-/// missing, unlike in the original, which then reads out of bounds.
+/// missing; the original reads out of bounds then.
 fn decode_base64(column: &[u8], text: &mut Vec<u8>) {
     let start = text.len();
-    // Almost all input is valid, and decoding complete groups is faster than single characters.
+    // Almost all input is valid, and decoding complete groups is faster than decoding single
+    // characters.
     text.resize(start + column.len().div_ceil(4) * 3, 0);
     if let Ok(len) = STANDARD.decode_slice(column, &mut text[start..]) {
         return text.truncate(start + len);

@@ -1,8 +1,8 @@
-//! The compressors of Kyoto Cabinet and Kyoto Tycoon for records and chunks. Decompression is the
-//! caller's task.
+//! Names the compressors of Kyoto Cabinet and Kyoto Tycoon for records and chunks. The caller
+//! compresses and decompresses.
 //!
-//! A file identifies its compressor by a checksum of a fixed text compressed by it: eight bits of
-//! the checksum in a database file, 32 bits in a snapshot.
+//! A file identifies its compressor by the checksum of a fixed text that was compressed by it. A
+//! database file contains eight bits of the checksum, and a snapshot contains 32 bits.
 
 /// A compressor of Kyoto Cabinet or Kyoto Tycoon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Compression {
     Lzma,
 }
 
-/// The number in a database file without compression.
+/// The identification of a database file without compression.
 pub const UNCOMPRESSED: u8 = 0xBC;
 
 const OF_DATABASES: [(u8, Compression); 5] = [
@@ -30,8 +30,8 @@ const OF_DATABASES: [(u8, Compression); 5] = [
     (0x13, Compression::Lzma),
 ];
 
-/// The `check` of snapshots whose chunks are compressed by raw deflate of level 6; a NUL after the
-/// data belongs to the chunk.
+/// The `check` of snapshots whose chunks are compressed by raw deflate of level 6. In such a
+/// snapshot, a NUL after the compressed data belongs to the chunk.
 pub const SNAPSHOT_DEFLATE: u32 = 0x8745_4510;
 
 const OF_SNAPSHOTS: [(u32, Compression); 3] = [
@@ -41,13 +41,13 @@ const OF_SNAPSHOTS: [(u32, Compression); 3] = [
 ];
 
 impl Compression {
-    /// Returns the compressor that a database file names; `None` for an unknown one, such as a
-    /// cipher.
+    /// Returns the compressor of a database file, or `None` for an unknown number, such as that of
+    /// a cipher.
     pub fn of_database(check: u8) -> Option<Compression> {
         OF_DATABASES.iter().find(|(known, _)| *known == check).map(|(_, compression)| *compression)
     }
 
-    /// Returns the compressor that a snapshot names; `None` for an unknown one.
+    /// Returns the compressor of a snapshot, or `None` for an unknown number.
     pub fn of_snapshot(check: u32) -> Option<Compression> {
         OF_SNAPSHOTS.iter().find(|(known, _)| *known == check).map(|(_, compression)| *compression)
     }

@@ -1,29 +1,37 @@
-//! Reader of Kyoto Cabinet's database files: the hash database (`.kch`) and the tree database
-//! (`.kct`), whose leaves are records of a hash database.
+//! Reads Kyoto Cabinet's database files: the hash database (`.kch`) and the tree database (`.kct`),
+//! which stores its nodes as records of a hash database.
 //!
 //! ```text
 //! offset  size
 //!    0     4  "KC\n\0"
 //!    7     1  compressor (see `compression`)
-//!    8     1  0x30 a hash, 0x31 a tree
-//!    9     1  A: records begin at multiples of 2^A
-//!   10     1  F: there is room for 2^F free blocks; none if 0
-//!   11     1  1: 4-byte offsets instead of 6; 2: one link instead of two; 4: values compressed
-//!   16     8  buckets
-//!   24     1  1: open, or not closed properly; 2: broken
-//!   32     8  records
-//!   40     8  length of the file
-//!   64        free blocks (6 * 2^F + 2 * width + 2, if F > 0), buckets (width each), records at 2^A
+//!    8     1  0x30: a hash; 0x31: a tree
+//!    9     1  A: each record begins at a multiple of 2^A
+//!   10     1  F: the table of free blocks has room for 2^F entries; no table if F is 0
+//!   11     1  bit 0: an offset has 4 bytes, otherwise 6
+//!             bit 1: a record has one link, otherwise two
+//!             bit 2: values are compressed
+//!   16     8  number of buckets
+//!   24     1  bit 0: the file is open, or was not closed properly; bit 1: the file is broken
+//!   32     8  number of records
+//!   40     8  length of the file in bytes
+//!   64        the table of free blocks: 6 * 2^F + 2 * W + 2 bytes, if F > 0
+//!             the buckets: W bytes each
+//!             the records, from the next multiple of 2^A on
 //!
-//! record  = CC padding:u8 | padding:u16 (below 8000)
-//!         left:width right:width?  key_len:varnum value_len:varnum key value padding
-//! free    = DD DD len/2^A:width EE EE ...                  len bytes in all
+//! W       = the bytes of an offset: 4 or 6
+//! record  = CC padding_len:u8 | padding_len:u16, below 0x8000
+//!           link:W link:W?  key_len:varnum value_len:varnum key value padding
+//! free    = DD DD len/2^A:W EE EE ...       a free block of `len` bytes
 //! ```
 //!
-//! Numbers are big-endian. Records follow one another and are read in that order, not through the
-//! buckets. In a tree a record whose key begins with `L` is a leaf: `prev:varnum next:varnum` and
-//! then `{ key_len:varnum value_len:varnum key value }*`. Records with keys `I...` and `@` are
-//! inner nodes.
+//! Numbers are big-endian. Records and free blocks follow one another without a gap. They are read
+//! in this order, so the buckets are not needed.
+//!
+//! The key of a record in a tree shows the purpose of the record: a leaf (`L...`), an inner node
+//! (`I...`) or the metadata of the tree (`@`). The value of a leaf is `prev:varnum next:varnum`,
+//! the numbers of the neighbouring leaves, and then `{ key_len:varnum value_len:varnum key value
+//! }*`.
 //!
 //! Source: the headers of Kyoto Cabinet 1.2.76 (kchashdb.h, kcplantdb.h) and files that its tools
 //! write.
@@ -41,10 +49,10 @@ const LEN_MAX: u64 = 1 << 30;
 
 /// The kind of a database file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatabaseKind {
-    /// `.kch`
+pub enum DatabaseFileKind {
+    /// A hash database (`.kch`).
     Hash,
-    /// `.kct`
+    /// A tree database (`.kct`).
     Tree,
 }
 
@@ -52,12 +60,12 @@ pub enum DatabaseKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseHead {
     /// The kind of database.
-    pub kind: DatabaseKind,
-    /// The compressor of the values; in a tree these are the leaves.
+    pub kind: DatabaseFileKind,
+    /// The compressor of the values. In a tree, the values are the leaves.
     pub compression: Option<Compression>,
-    /// False if the file is open, or if the program that had it open was killed.
+    /// False if a program has the file open, or did not close it properly.
     pub is_closed: bool,
-    /// The number of records of a hash; in a tree, the number of leaves and inner nodes.
+    /// The number of records in a hash, or the number of leaves and inner nodes in a tree.
     pub records: u64,
 }
 
@@ -66,7 +74,7 @@ pub struct DatabaseHead {
 pub struct DatabaseReader {
     /// The offset of the unread bytes in the file.
     at: u64,
-    /// The offset of the next block.
+    /// The offset of the next record or free block.
     next: u64,
     layout: Option<FileLayout>,
 }
@@ -78,7 +86,7 @@ struct FileLayout {
     width: usize,
     has_two_links: bool,
     align_power: u8,
-    /// The end of the records.
+    /// The end of the records, in bytes from the beginning of the file.
     end: u64,
 }
 
@@ -92,7 +100,7 @@ pub enum DatabaseStep<'a> {
         /// The head.
         head: DatabaseHead,
     },
-    /// Bytes to skip.
+    /// Bytes that contain no record. The caller must drop them.
     Passed {
         /// The consumed bytes of the input, at least 1.
         consumed: usize,
@@ -106,14 +114,14 @@ pub enum DatabaseStep<'a> {
         /// The value as stored, possibly compressed.
         value: &'a [u8],
     },
-    /// More bytes are needed; if there are none, the file is truncated.
+    /// More bytes are needed. If the file has no more bytes, it is truncated.
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
-    /// The last record has been read.
+    /// The last record was read before.
     End,
-    /// The file is damaged here, or of an unsupported kind.
+    /// The file is damaged at this offset, or the kind of file is not supported.
     Damaged {
         /// The offset in the file.
         offset: u64,
@@ -123,7 +131,7 @@ pub enum DatabaseStep<'a> {
 }
 
 impl DatabaseReader {
-    /// Returns the next step from `input`, the unread bytes.
+    /// Returns the next step from `input`, which must contain all unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> DatabaseStep<'a> {
         let Some(layout) = self.layout else { return self.head(input) };
         let passed = (self.next - self.at).min(input.len() as u64) as usize;
@@ -175,27 +183,28 @@ impl DatabaseReader {
     }
 }
 
-/// Reads a head: its properties, the layout of the records, and the offset of the first one.
+/// Reads the head of a file: the properties, the layout of the records, and the offset of the first
+/// record.
 fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, FileLayout, u64), &'static str> {
     let number = |at: usize| number(&bytes[at..at + 8]);
     let (align_power, free_power, options) = (bytes[9], bytes[10], bytes[11]);
     if bytes[..4] != MAGIC {
-        return Err("this is no database of Kyoto Cabinet's");
+        return Err("not a database of Kyoto Cabinet");
     }
     let kind = match bytes[8] {
-        0x30 => DatabaseKind::Hash,
-        0x31 => DatabaseKind::Tree,
-        _ => return Err("this is neither a hash nor a tree database"),
+        0x30 => DatabaseFileKind::Hash,
+        0x31 => DatabaseFileKind::Tree,
+        _ => return Err("neither a hash nor a tree database"),
     };
     let compression = match bytes[7] {
         _ if options & 4 == 0 => None,
         UNCOMPRESSED => None,
         check => Some(Compression::of_database(check).ok_or(
-            "its values are encrypted or compressed in a way that is not known; `kcpolymgr dump` writes what can be loaded",
+            "the values are encrypted or compressed in an unknown way; `kcpolymgr dump` writes a file that can be loaded",
         )?),
     };
     if align_power > 15 || free_power > 20 {
-        return Err("its head is damaged");
+        return Err("the head is damaged");
     }
     let width = if options & 1 == 0 { 6 } else { 4 };
     let free_blocks = if free_power == 0 { 0 } else { (6 << free_power) + 2 * width as u64 + 2 };
@@ -205,7 +214,7 @@ fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, FileLayout, u64), 
         .and_then(|len| len.checked_add(HEAD_LEN as u64 + free_blocks))
         .and_then(|at| at.checked_next_multiple_of(1 << align_power))
         .filter(|at| *at <= end)
-        .ok_or("its head is damaged: the buckets reach beyond the end of the file")?;
+        .ok_or("the head is damaged: the buckets reach beyond the end of the file")?;
     let is_closed = bytes[24] & 3 == 0;
     let head = DatabaseHead { kind, compression, is_closed, records: number(32) };
     let layout = FileLayout { width, has_two_links: options & 2 == 0, align_power, end };
@@ -214,9 +223,9 @@ fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, FileLayout, u64), 
 
 /// A record with its padding, or a free block.
 struct FileBlock<'a> {
-    /// The total length in bytes.
+    /// The length of the block in the file, in bytes.
     len: u64,
-    /// The length without the padding, the key and the value; `None` for a free block.
+    /// The length of the block without its padding, the key and the value; `None` for a free block.
     content: Option<(usize, &'a [u8], &'a [u8])>,
 }
 
@@ -282,17 +291,20 @@ fn length(bytes: &[u8]) -> Result<(usize, &[u8]), BlockError> {
     }
 }
 
-/// Returns true if a record of a tree's file is a leaf.
+/// Returns true if a record of a tree's file is a leaf. The key decides.
 pub fn is_leaf(key: &[u8]) -> bool {
     key.first() == Some(&b'L')
 }
 
 /// A function that receives key and value of a record.
-type RecordCallback<'s, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 's;
+type LeafRecordCallback<'s, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 's;
 
-/// Shows the records of a decompressed leaf in order. Fails if the leaf is damaged, after showing
-/// the records before the damage.
-pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback<'_, E>) -> Result<(), E> {
+/// Shows the records of a decompressed leaf in order. If the leaf is damaged, shows the records
+/// before the damage and then fails.
+pub fn leaf_records<E: From<&'static str>>(
+    leaf: &[u8],
+    see: &mut LeafRecordCallback<'_, E>,
+) -> Result<(), E> {
     let damaged = || E::from("a leaf is damaged");
     let take = |bytes: &mut &[u8]| match varnum::read(bytes) {
         varnum::VarnumRead::Whole(number, taken) => {
@@ -302,7 +314,7 @@ pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback
         _ => None,
     };
     let mut rest = leaf;
-    // The IDs of the previous and the next leaf.
+    // The numbers of the previous and the next leaf are not needed.
     take(&mut rest).ok_or_else(damaged)?;
     take(&mut rest).ok_or_else(damaged)?;
     while !rest.is_empty() {
@@ -320,8 +332,8 @@ pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback
 mod tests {
     use super::*;
 
-    /// Returns a hash of width 6 and alignment 8 with one bucket and no free-block pool: records
-    /// begin at 72.
+    /// Returns a hash database with 6-byte offsets, alignment 8, one bucket and no table of free
+    /// blocks. The records begin at offset 72.
     fn file(options: u8, blocks: &[&[u8]]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0, 0, 0, UNCOMPRESSED, 0x30, 3, 0, options, 0, 0, 0, 0]);
@@ -339,10 +351,10 @@ mod tests {
     const FREE_BLOCK: &[u8] = b"\xDD\xDD\0\0\0\0\0\x02\xEE\xEE\0\0\0\0\0\0";
     const SECOND: &[u8] = b"\xCC\0\0\0\0\0\0\0\0\0\0\0\0\0\x02\x06k2second";
 
-    /// Key and value of a record.
+    /// The key and the value of a record.
     type KeyAndValue = (Vec<u8>, Vec<u8>);
 
-    /// Returns the records read from pieces of `step` bytes, and the end or the error.
+    /// Reads a file in pieces of `step` bytes. Returns the records, and the error if there was one.
     fn read(bytes: &[u8], step: usize) -> (Vec<KeyAndValue>, Result<(), (u64, &'static str)>) {
         let (mut reader, mut records) = (DatabaseReader::default(), Vec::new());
         let (mut start, mut end) = (0, 0);
@@ -393,9 +405,9 @@ mod tests {
             read(&bytes, 1000).1.unwrap_err()
         };
         let second = 72 + FIRST.len() + FREE_BLOCK.len();
-        assert_eq!(damaged(0, b'X'), (0, "this is no database of Kyoto Cabinet's"));
-        assert_eq!(damaged(8, 0x40), (0, "this is neither a hash nor a tree database"));
-        assert_eq!(damaged(9, 99), (0, "its head is damaged"));
+        assert_eq!(damaged(0, b'X'), (0, "not a database of Kyoto Cabinet"));
+        assert_eq!(damaged(8, 0x40), (0, "neither a hash nor a tree database"));
+        assert_eq!(damaged(9, 99), (0, "the head is damaged"));
         assert_eq!(damaged(16, 0xFF).0, 0);
         assert_eq!(damaged(second, 0), (second as u64, "no record begins here"));
         assert_eq!(damaged(second + 15, 0x7F).1, "cut");
@@ -409,7 +421,7 @@ mod tests {
         let mut bytes = file(4, &[FIRST]);
         assert_eq!(read(&bytes, 1000).1, Ok(()), "compressed by nothing");
         bytes[7] = 0x77;
-        assert!(read(&bytes, 1000).1.unwrap_err().1.starts_with("its values are encrypted"));
+        assert!(read(&bytes, 1000).1.unwrap_err().1.starts_with("the values are encrypted"));
         bytes[11] = 0;
         assert_eq!(read(&bytes, 1000).1, Ok(()));
     }

@@ -1,4 +1,4 @@
-//! Dates in HTTP headers, and the formats that clients may use in `X-Kt-Xt`.
+//! Formats and parses dates in HTTP headers, in all formats that clients may use in `X-Kt-Xt`.
 
 use super::number::{hexadecimal, integer, starts_with, without_blanks};
 
@@ -24,10 +24,11 @@ const ZONES: [(&[u8], i64); 13] = [
     (b"HST", -10),
 ];
 
-/// Larger years are reduced to this one; such times count as never.
+/// The largest year. A later year is reduced to this year, and such a time means "never".
 const YEAR_MAX: i64 = 100_000;
 
-/// Formats a time in seconds since 1970 for HTTP headers: `Wed, 18 May 2033 03:33:20 GMT`.
+/// Formats a time for HTTP headers: `Wed, 18 May 2033 03:33:20 GMT`. `time` is in seconds since
+/// 1970.
 pub fn format_date(time: u64) -> String {
     let time = i64::try_from(time).unwrap_or(i64::MAX).min(YEAR_MAX * 366 * DAY_S);
     let (days, second) = (time.div_euclid(DAY_S), time.rem_euclid(DAY_S));
@@ -42,10 +43,13 @@ pub fn format_date(time: u64) -> String {
     )
 }
 
-/// Parses the absolute time of `X-Kt-Xt` in seconds since 1970. Accepts a number, hexadecimal with
-/// `0x`, a number with suffix `s`, `m`, `h` or `d`, `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, the same
-/// with `/` and a blank, and RFC 822 or 1123 with a zone. Returns `None`, which means never, for an
-/// invalid date or one that is not after 1970.
+/// Parses the absolute time of `X-Kt-Xt` and returns it in seconds since 1970. Accepted are:
+/// - a number, or a hexadecimal number after `0x`;
+/// - a number with the suffix `s`, `m`, `h` or `d`;
+/// - `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, also with `/` for `-` and a blank for `T`;
+/// - a date of RFC 822 or 1123 with a zone.
+///
+/// Returns `None`, which means never, for an invalid date and for a date that is not after 1970.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     let text = without_blanks(text);
     let time = if starts_with(text, b"0x") {
@@ -56,7 +60,7 @@ pub fn parse_date(text: &[u8]) -> Option<u64> {
     u64::try_from(time).ok().filter(|&time| time > 0)
 }
 
-/// Parses a number with or without a unit.
+/// Parses a number with or without a unit, and returns seconds.
 fn span(text: &[u8]) -> Option<i64> {
     let digits = digits(text);
     let number = integer(&text[..digits]);
@@ -73,8 +77,8 @@ fn span(text: &[u8]) -> Option<i64> {
     Some(number.saturating_mul(seconds))
 }
 
-/// Parses `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, or the form with `/` and a blank. A missing part
-/// counts as its minimum.
+/// Parses `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, also with `/` for `-` and a blank for `T`. A missing
+/// part counts as its minimum.
 fn numeric(text: &[u8]) -> Option<i64> {
     let (separator, before_time) = match text.get(4)? {
         b'-' => (b'-', b'T'),
@@ -112,7 +116,7 @@ fn named(text: &[u8]) -> Option<i64> {
     let (day, text) = leading(text);
     let month = MONTHS.iter().position(|name| starts_with(text, name.to_ascii_lowercase().as_bytes()))?;
     let (mut year, text) = leading(&text[3..]);
-    // Two-digit years count from 1900, and so do all other years before 1969.
+    // A year of two digits counts from 1900, and so does any other year before 1969.
     if year < 1969 {
         year += 1900;
     }
@@ -130,7 +134,8 @@ fn named(text: &[u8]) -> Option<i64> {
     time(year, month as i64 + 1, day, seconds)
 }
 
-/// Parses `+hh:mm` or `+hhmm` into seconds; `minute_at` is the offset of the minutes.
+/// Parses `+hh:mm` or `+hhmm` and returns seconds. `minute_at` is the offset of the minutes in the
+/// text.
 fn offset(zone: &[u8], minute_at: usize) -> Option<i64> {
     let sign = match zone.first()? {
         b'+' => 1,
@@ -142,7 +147,7 @@ fn offset(zone: &[u8], minute_at: usize) -> Option<i64> {
     Some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// Returns the number at the start of a text, and the rest without leading blanks.
+/// Returns the number at the start of a text, and the text after it without leading blanks.
 fn leading(text: &[u8]) -> (i64, &[u8]) {
     let text = without_blanks(text);
     let len = digits(text);
@@ -153,7 +158,8 @@ fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns seconds since 1970; days beyond the end of a month count into the next one.
+/// Returns the time in seconds since 1970. Days beyond the end of a month count into the next
+/// month.
 fn time(year: i64, month: i64, day: i64, seconds: i64) -> Option<i64> {
     if !(1..=12).contains(&month) || !(0..=99).contains(&day) {
         return None;
@@ -161,8 +167,8 @@ fn time(year: i64, month: i64, day: i64, seconds: i64) -> Option<i64> {
     Some(days(year.min(YEAR_MAX), month, day) * DAY_S + seconds)
 }
 
-/// Returns days since 1970-01-01. Years begin in March, so that the leap day is the last day of a
-/// year.
+/// Returns the number of days since 1970-01-01. The years of this calculation begin in March, so
+/// that the leap day is the last day of a year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month = (month + 9) % 12;

@@ -1,7 +1,7 @@
-//! Kyoto Cabinet's dump of a database.
+//! Reads and writes Kyoto Cabinet's dump of a database (`.kcss`).
 //!
 //! ```text
-//! 4B 43 53 53 0A 00   { 00 key_len:varnum value_len:varnum key value }*   FF
+//! dump = 4B 43 53 53 0A 00   { 00 key_len:varnum value_len:varnum key value }*   FF
 //! ```
 
 use super::framed::{self, FramedRecord};
@@ -17,8 +17,8 @@ pub fn put_head(out: &mut impl ReplySink) {
     out.put(&MAGIC);
 }
 
-/// Writes a record. A record of Kyoto Tycoon has its expiry before the value; a record without
-/// expiry has only the value.
+/// Writes a record. In a dump of Kyoto Tycoon's records, the expiry precedes the value; a record
+/// without expiry has only the value.
 pub fn put_record(key: &[u8], stored: &StoredValue<'_>, out: &mut impl ReplySink) {
     framed::put(RECORD, key, stored, out);
 }
@@ -49,18 +49,18 @@ pub enum DumpStep<'a> {
         consumed: usize,
         /// The key.
         key: &'a [u8],
-        /// The value, preceded by its expiry if Kyoto Tycoon stored it in a database that is not
-        /// persistent.
+        /// The value. The expiry precedes it if Kyoto Tycoon stored the record in a database that
+        /// is not persistent.
         stored: StoredValue<'a>,
     },
-    /// More bytes are needed; if there are none, the dump is truncated.
+    /// More bytes are needed. If there are no more bytes, the dump is truncated.
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
     /// The end of the dump.
     End,
-    /// The dump is damaged here.
+    /// The dump is damaged at this offset.
     Damaged {
         /// The offset in the file.
         offset: u64,
@@ -70,14 +70,14 @@ pub enum DumpStep<'a> {
 }
 
 impl DumpReader {
-    /// Decodes the next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, which must contain all unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> DumpStep<'a> {
         if self.at == 0 {
             let Some(magic) = input.first_chunk::<6>() else {
                 return DumpStep::NeedMore { at_least: MAGIC.len() - input.len() };
             };
             if *magic != MAGIC {
-                return DumpStep::Damaged { offset: 0, what: "this is no dump of Kyoto Cabinet's" };
+                return DumpStep::Damaged { offset: 0, what: "not a dump of Kyoto Cabinet" };
             }
             self.at = MAGIC.len() as u64;
             return DumpStep::Begun { consumed: MAGIC.len() };

@@ -1,23 +1,24 @@
-//! Expiry of records: the signed numbers in calls, and the five bytes in stored values.
+//! Converts the expiry of records: the signed numbers in calls, and the first five bytes of stored
+//! values.
 
-/// The largest time, in seconds since 1970; a record with this time never expires.
+/// The largest time, in seconds since 1970. A record with this time never expires.
 pub const NEVER: u64 = (1 << 40) - 1;
 
-/// The expiry that the binary protocol reports for records of a persistent database, which have
-/// none.
+/// The number that the binary protocol reports as the expiry of a record in a persistent database,
+/// where records have no expiry.
 pub const PERSISTENT: i64 = i64::MAX;
 
-/// The length of the expiry before a stored value.
+/// The length of the expiry that precedes a stored value, in bytes.
 pub const STORED_LEN: usize = 5;
 
 /// Returns the absolute expiry for the number in a call. A positive number is relative to `now`, a
-/// negative number is the negated absolute time, and an absent or large number is [`NEVER`]. A
-/// record is expired when the clock is past this time.
-pub fn resolve(said: Option<i64>, now: u64) -> u64 {
-    let time = match said {
+/// negative number is the absolute time with its sign reversed, and an absent or large number is
+/// [`NEVER`]. A record has expired when the clock is past this time.
+pub fn resolve(xt: Option<i64>, now: u64) -> u64 {
+    let time = match xt {
         None => NEVER,
-        Some(said) if said < 0 => said.unsigned_abs(),
-        Some(said) => now.saturating_add(said.unsigned_abs()),
+        Some(xt) if xt < 0 => xt.unsigned_abs(),
+        Some(xt) => now.saturating_add(xt.unsigned_abs()),
     };
     time.min(NEVER)
 }
@@ -28,7 +29,7 @@ pub fn stored(time: u64) -> [u8; STORED_LEN] {
     [bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]
 }
 
-/// Splits stored bytes into expiry and value; returns `None` if they are too short.
+/// Splits stored bytes into the expiry and the value. Returns `None` if the bytes are too short.
 pub fn split_stored(stored: &[u8]) -> Option<(u64, &[u8])> {
     let (time, value) = stored.split_first_chunk::<STORED_LEN>()?;
     Some((time.iter().fold(0, |time, &byte| time << 8 | u64::from(byte)), value))
@@ -40,7 +41,7 @@ mod tests {
 
     #[test]
     fn positive_is_relative_and_negative_absolute() {
-        for (said, time) in [
+        for (xt, time) in [
             (None, NEVER),
             (Some(0), 1000),
             (Some(5), 1005),
@@ -49,7 +50,7 @@ mod tests {
             (Some(i64::MIN), NEVER),
             (Some(-2_000_000_000), 2_000_000_000),
         ] {
-            assert_eq!(resolve(said, 1000), time, "{said:?}");
+            assert_eq!(resolve(xt, 1000), time, "{xt:?}");
         }
         assert_eq!(resolve(Some(i64::MAX), u64::MAX), NEVER);
     }

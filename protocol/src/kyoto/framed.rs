@@ -1,4 +1,5 @@
-//! Records in dump and snapshot files: a marker byte, two lengths, a key, a value.
+//! Reads and writes the records of dump and snapshot files: a marker byte, two lengths, a key, a
+//! value.
 
 use super::message::StoredValue;
 use super::varnum;
@@ -9,7 +10,7 @@ const LEN_MAX: u64 = 1 << 30;
 
 /// The result of reading a record.
 pub(super) enum FramedRecord<'a> {
-    /// A record of `len` bytes.
+    /// A complete record, which has `len` bytes.
     Whole { len: usize, key: &'a [u8], value: &'a [u8] },
     /// At least this number of bytes is missing.
     Partial { at_least: usize },

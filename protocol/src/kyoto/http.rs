@@ -1,4 +1,4 @@
-//! HTTP as the original implements it: the head of a request line by line, and the length of its
+//! Decodes HTTP as the original does: the head of a request line by line, and the length of the
 //! body.
 
 use super::browser::{BrowserMark, is_own_host};
@@ -8,8 +8,8 @@ use super::{ColumnEncoding, KyotoLimits, RequestRefusal};
 use memchr::{memchr, memchr2};
 use std::borrow::Cow;
 
-/// The longest line of a head, without its end. A longer line is split there, and the rest becomes
-/// the next line.
+/// The longest line of a head, without its line end. A longer line is split there: the rest counts
+/// as the next line.
 const LINE_LEN_MAX: usize = 8191;
 
 /// The method of a request.
@@ -42,18 +42,19 @@ impl HttpMethod {
         }
     }
 
-    /// Returns true if the body of a request with this method has a meaning.
+    /// Returns true if the body of a request with this method is used. The body of any other
+    /// request is ignored.
     fn has_body(self) -> bool {
         matches!(self, HttpMethod::Post | HttpMethod::Put | HttpMethod::Other)
     }
 }
 
-/// The properties of a request that its answer depends on.
+/// The properties of a request on which the form of its answer depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpForm {
-    /// False if the connection is closed after the answer.
+    /// False if the connection must be closed after the answer.
     pub keeps_alive: bool,
-    /// True for HEAD: the answer has no body.
+    /// True for HEAD, whose answer has no body.
     pub is_head: bool,
 }
 
@@ -62,10 +63,10 @@ pub struct HttpForm {
 pub(super) enum BodyContent {
     /// An unsupported type.
     #[default]
-    Foreign,
+    ForeignPage,
     /// Tab-separated values.
     Tsv(ColumnEncoding),
-    /// A form.
+    /// The encoding of HTML forms (`application/x-www-form-urlencoded`).
     Form,
 }
 
@@ -81,16 +82,16 @@ pub enum RestMode {
     Replace,
 }
 
-/// A head, as far as it has been read. Offsets count from the beginning of the request.
+/// The part of a head that has been read. Offsets count from the beginning of the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HttpHead {
     /// The offset of the next line.
     at: u32,
     /// The number of bytes after `at` that are known to contain no line end.
     scanned: u32,
-    /// True if a CR is among them.
+    /// True if these `scanned` bytes contain a CR.
     has_cr: bool,
-    /// The target with its query; empty until the request line has been read.
+    /// The start of the target, which includes the query; 0 until the request line has been read.
     target_start: u32,
     target_end: u32,
     /// The end of the target's path.
@@ -105,16 +106,16 @@ pub(super) struct HttpHead {
     /// The status of an answer.
     pub(super) status: u16,
     content_length: Option<u64>,
-    /// `X-Kt-Xt`: the absolute time.
+    /// The absolute time of the header `X-Kt-Xt`.
     pub(super) xt: Option<u64>,
-    /// The range of the value of `Authorization`; an empty range if the line contained a CR or the
-    /// header occurred twice.
+    /// The range of the value of `Authorization`. The range is empty if the line contains a CR or
+    /// if the header occurs twice.
     authorization: Option<(u32, u32)>,
-    /// A header shows that a browser sent the request for a page of another site.
-    is_of_page: bool,
-    /// A header shows that a browser sent the request.
-    is_of_browser: bool,
-    /// The `Host` header contains a name that a foreign page could have.
+    /// True if a header shows that a browser sent the request for a page of another site.
+    is_from_page: bool,
+    /// True if a header shows that a browser sent the request.
+    is_from_browser: bool,
+    /// True if the `Host` header contains a name that a foreign page could have.
     has_foreign_host: bool,
 }
 
@@ -132,7 +133,7 @@ pub(super) enum HeadProgress {
 
 /// The next line of a head.
 enum HeadLine<'a> {
-    /// A complete line; `taken` bytes including its end.
+    /// A complete line. `taken` counts the line end too.
     Whole { line: &'a [u8], taken: usize },
     /// The end of the line has not arrived.
     Partial,
@@ -147,7 +148,7 @@ pub(super) enum BodyFraming {
     Chunked,
     /// A body of this length that is ignored.
     Ignored(u64),
-    /// An ignored chunked body, whose end cannot be found without parsing the chunks.
+    /// A chunked body that is ignored. Its end cannot be found without parsing the chunks.
     IgnoredChunks,
 }
 
@@ -157,7 +158,7 @@ impl HttpHead {
         HttpHead { is_answer: true, method: HttpMethod::Other, ..HttpHead::default() }
     }
 
-    /// Continues to read. Every byte is examined once, however the input is split.
+    /// Continues to read the head. Every byte is examined once, however the input is split.
     #[inline]
     pub(super) fn read(&mut self, limits: &KyotoLimits<'_>, input: &[u8]) -> HeadProgress {
         loop {
@@ -191,7 +192,8 @@ impl HttpHead {
         }
     }
 
-    /// Returns the next line without its end; the line still contains CRs if `has_cr` is set.
+    /// Returns the next line without its line end. The line still contains its CRs if `has_cr` is
+    /// set.
     #[inline]
     fn find_line<'a>(&mut self, rest: &'a [u8]) -> HeadLine<'a> {
         let scanned = (self.scanned as usize).min(rest.len());
@@ -205,7 +207,7 @@ impl HttpHead {
                 Some(end) if end <= LINE_LEN_MAX => match rest[end..] {
                     [b'\n', ..] => return HeadLine::Whole { line: &rest[..end], taken: end + 1 },
                     [b'\r', b'\n', ..] => return HeadLine::Whole { line: &rest[..end], taken: end + 2 },
-                    // The next byte will decide.
+                    // The next byte decides whether this CR belongs to the line end.
                     [b'\r'] => {
                         self.scanned = end as u32;
                         return HeadLine::Partial;
@@ -215,12 +217,12 @@ impl HttpHead {
                 _ => {}
             }
         }
-        self.find_odd_line(rest, scanned)
+        self.find_long_or_cr_line(rest, scanned)
     }
 
-    /// Returns a line that is too long, or that contains an unexpected CR.
+    /// Returns a line that is too long, or that contains a CR before its end.
     #[cold]
-    fn find_odd_line<'a>(&mut self, rest: &'a [u8], scanned: usize) -> HeadLine<'a> {
+    fn find_long_or_cr_line<'a>(&mut self, rest: &'a [u8], scanned: usize) -> HeadLine<'a> {
         self.has_cr = true;
         let newline = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found);
         let line = &rest[..newline.unwrap_or(rest.len())];
@@ -234,7 +236,7 @@ impl HttpHead {
         }
     }
 
-    /// Returns the range of the target with its query, as sent; it may contain CRs.
+    /// Returns the range of the target, including the query, as sent. The range may contain CRs.
     pub(super) fn target(&self) -> std::ops::Range<usize> {
         self.target_start as usize..self.target_end as usize
     }
@@ -253,13 +255,13 @@ impl HttpHead {
         HttpForm { keeps_alive: self.keeps_alive, is_head: self.method == HttpMethod::Head }
     }
 
-    /// Returns the reason for refusing a request that a foreign web page may have caused.
+    /// Returns the reason to refuse a request that a foreign web page may have caused, or `None`.
     #[inline]
     pub(super) fn refusal(&self, limits: &KyotoLimits<'_>) -> Option<RequestRefusal> {
         match () {
             () if limits.pages_allowed => None,
-            () if self.is_of_page => Some(RequestRefusal::Foreign),
-            () if self.has_foreign_host && (self.is_of_browser || !limits.hosts.is_empty()) => {
+            () if self.is_from_page => Some(RequestRefusal::ForeignPage),
+            () if self.has_foreign_host && (self.is_from_browser || !limits.hosts.is_empty()) => {
                 Some(RequestRefusal::ForeignHost)
             }
             () => None,
@@ -269,12 +271,12 @@ impl HttpHead {
     /// Returns true if a browser sent the request to follow a link or to load an image.
     #[inline]
     pub(super) fn is_of_link(&self, limits: &KyotoLimits<'_>) -> bool {
-        self.is_of_browser
+        self.is_from_browser
             && !limits.pages_allowed
             && matches!(self.method, HttpMethod::Get | HttpMethod::Head)
     }
 
-    /// Returns the body that follows.
+    /// Returns the kind of body that follows the head.
     pub(super) fn body(&self) -> BodyFraming {
         match (self.method.has_body(), self.content_length, self.is_chunked) {
             (true, Some(len), _) => BodyFraming::Sized(len),
@@ -318,7 +320,7 @@ impl HttpHead {
         true
     }
 
-    /// Parses `HTTP/1.1 200 OK`; the reason may be missing.
+    /// Parses `HTTP/1.1 200 OK`. The text after the number may be missing.
     fn read_status_line(&mut self, at: usize, line: &[u8]) -> bool {
         self.keeps_alive = match line.get(..b"HTTP/1.1 ".len()) {
             Some(b"HTTP/1.1 ") => true,
@@ -337,7 +339,7 @@ impl HttpHead {
 
     #[inline]
     fn read_header(&mut self, limits: &KyotoLimits<'_>, line: &[u8], at: Option<usize>) {
-        // Most headers are irrelevant, which their first letter shows.
+        // Most headers have no meaning here. The first letter is enough to skip them quickly.
         if !matches!(
             line.first().map(u8::to_ascii_lowercase),
             Some(b'a' | b'c' | b'd' | b'h' | b'o' | b'p' | b'r' | b's' | b't' | b'u' | b'x' | b' ' | b'\t')
@@ -384,8 +386,8 @@ impl HttpHead {
             }
             3 | 6 | 7 | 8 | 10 | 14 | 15 => {
                 let mark = BrowserMark::of(name, value());
-                self.is_of_browser |= mark.is_some();
-                self.is_of_page |= mark == Some(BrowserMark::Page);
+                self.is_from_browser |= mark.is_some();
+                self.is_from_page |= mark == Some(BrowserMark::Page);
             }
             _ => {}
         }
@@ -399,7 +401,7 @@ impl BodyContent {
             return BodyContent::Form;
         }
         if !starts_with(value, TSV) {
-            return BodyContent::Foreign;
+            return BodyContent::ForeignPage;
         }
         let mut encoding = ColumnEncoding::Raw;
         for attribute in value[TSV.len()..].split(|&byte| byte == b' ' || byte == b';') {
@@ -417,7 +419,7 @@ impl BodyContent {
     }
 }
 
-/// Returns the offset at which a line that is too long is split; CRs do not count.
+/// Returns the offset at which a line that is too long is split. CRs do not count for the length.
 #[cold]
 fn long_line(line: &[u8]) -> Option<usize> {
     if line.len() <= LINE_LEN_MAX {
@@ -446,7 +448,7 @@ pub(super) struct ChunkWalker {
     found: u64,
 }
 
-/// The progress of scanning the chunks of a body.
+/// The result of scanning the chunks of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkProgress {
     /// All chunks have arrived; they end at this offset.
@@ -483,7 +485,7 @@ impl ChunkWalker {
             if len > limits.body_len_max.saturating_sub(self.found) {
                 return ChunkProgress::TooLarge;
             }
-            // The length fits in usize because the limit does.
+            // The length fits in `usize`, because it is at most the limit.
             let data = newline + 1 + len as usize;
             match rest.get(data..) {
                 Some([b'\r', b'\n', ..]) => {}
@@ -511,8 +513,8 @@ pub(super) fn join_chunks(mut chunks: &[u8], body: &mut Vec<u8>) {
     }
 }
 
-/// Returns the length of a chunk that begins with this line; `None` for an empty line, which also
-/// ends the body.
+/// Returns the length of the chunk that this line announces. Returns `None` for an empty line,
+/// which ends the body like the length 0.
 fn chunk_len(line: &[u8]) -> Option<u64> {
     if is_only_cr(line) {
         return None;

@@ -1,11 +1,11 @@
-//! HTTP Basic authentication (RFC 7617): a name and a password with each request.
+//! Decodes HTTP Basic authentication (RFC 7617): a name and a password in each request.
 
 use super::http::{BodyFraming, HttpForm, HttpHead};
 use super::{DecoderState, KyotoDecoder, KyotoLimits, KyotoStep};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The longest head that is accepted before a login, in bytes: two lines of maximum length.
+/// The longest head that is accepted before a login, in bytes: two lines of the maximum length.
 pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
 
 /// The name and password of a request.
@@ -16,8 +16,8 @@ pub struct BasicCredentials {
 }
 
 impl BasicCredentials {
-    /// Parses the value of an `Authorization` header; returns `None` unless it is `Basic` with name
-    /// and password.
+    /// Parses the value of an `Authorization` header. Returns `None` unless it is `Basic` with a
+    /// name and a password.
     ///
     /// ```
     /// use todana_protocol::kyoto::BasicCredentials;
@@ -49,20 +49,20 @@ impl BasicCredentials {
 }
 
 impl KyotoDecoder {
-    /// Accepts the request of [`KyotoStep::Login`]; the next step returns it.
-    pub fn admit(&mut self) {
-        self.is_admitted = true;
-        if let DecoderState::Asking { head, head_len } = self.mode {
-            self.mode = DecoderState::Admitted { head, head_len };
+    /// Accepts the login of [`KyotoStep::Login`]. The next step returns the request.
+    pub fn accept_login(&mut self) {
+        self.is_authenticated = true;
+        if let DecoderState::AwaitingLogin { head, head_len } = self.mode {
+            self.mode = DecoderState::LoginAccepted { head, head_len };
         }
     }
 
-    /// Refuses the request of [`KyotoStep::Login`]. Its body is skipped, or the connection is
-    /// closed if the body has no known length. Returns the form of the answer, which
-    /// [`answer_stranger`](super::answer_stranger) writes.
-    pub fn turn_away(&mut self, limits: &KyotoLimits<'_>) -> HttpForm {
-        self.is_admitted = false;
-        let DecoderState::Asking { head, head_len } = self.mode else {
+    /// Refuses the login of [`KyotoStep::Login`]. The decoder then skips the body of the request,
+    /// or closes the connection if the length of the body is unknown. Returns the form of the
+    /// answer, which [`answer_unauthorized`](super::answer_unauthorized) writes.
+    pub fn refuse_login(&mut self, limits: &KyotoLimits<'_>) -> HttpForm {
+        self.is_authenticated = false;
+        let DecoderState::AwaitingLogin { head, head_len } = self.mode else {
             self.mode = DecoderState::Closed;
             return HttpForm { keeps_alive: false, is_head: false };
         };
@@ -75,12 +75,12 @@ impl KyotoDecoder {
         };
         let len = len.filter(|_| form.keeps_alive);
         self.mode =
-            len.map_or(DecoderState::Closed, |len| DecoderState::Swallow { left: u64::from(head_len) + len });
+            len.map_or(DecoderState::Closed, |len| DecoderState::Discard { left: u64::from(head_len) + len });
         HttpForm { keeps_alive: len.is_some(), ..form }
     }
 }
 
-/// Returns the step that asks for authentication.
+/// Returns the step that asks the caller to check the login.
 pub(super) fn ask<'a>(input: &'a [u8], head: &HttpHead) -> KyotoStep<'a> {
     let authorization = head.authorization().map(|place| &input[place]);
     KyotoStep::Login { consumed: 0, authorization }

@@ -1,29 +1,28 @@
-//! Answers of many pairs, collected in little memory and written piece by piece.
+//! Collects the pairs of a long answer in little memory, and writes the answer piece by piece.
 //!
 //! ```text
-//! LongAnswer  push, push, push: pairs in the order in which they are found, in pieces of memory
-//! begin       chooses the encoding, sorts, writes the head with its length
-//! AnswerBody  fill, fill, fill: the lines in the order of their names
-//! ```
+//! LongAnswer  push, push, push: adds pairs in the order in which they are found
+//! begin       chooses the encoding, sorts the lines, writes the head with the length
+//! AnswerBody  fill, fill, fill: writes the lines in the order of their names
 //!
-//! ```text
 //! line = name_len(varint) | value_len(varint) | name TAB value LF
 //! ```
 //!
-//! A stored line is a few bytes longer than in the answer, and the answer is never copied as a
-//! unit.
+//! Lines are stored one after another in pieces of memory. A stored line is a few bytes longer than
+//! the line in the answer. The answer is never copied as a unit.
 
 use super::answer::put_head;
 use super::{AnswerBanner, AnswerStatus, ColumnEncoding, HttpForm, varnum};
 use crate::ReplySink;
 
-/// Lines are stored in pieces of this many bits of length: a 32-bit offset identifies the piece and
-/// the position in it, and the general allocator can release a single piece at once.
+/// A piece of memory has a length of 2^20 bytes. The upper bits of a 32-bit offset then identify
+/// the piece, and the lower bits the position in it. The general allocator can release a single
+/// piece of this length at once.
 const PIECE_BITS: u32 = 20;
 const PIECE_LEN: usize = 1 << PIECE_BITS;
 /// The length of the first piece, which is enough for a short answer.
 const FIRST_LEN: usize = 16 << 10;
-/// The number of pieces that such an offset can address.
+/// The number of pieces that a 32-bit offset can address.
 const PIECES_MAX: usize = 1 << (u32::BITS - PIECE_BITS);
 
 /// The pairs of an answer, in the order in which they are found.
@@ -39,15 +38,16 @@ pub struct LongAnswer {
 #[derive(Debug, Default)]
 pub struct AnswerBody {
     lines: LongAnswer,
-    /// The first line that has not been written completely; `written` bytes of it have been.
+    /// The first line that has not been written completely. Its first `written` bytes have been
+    /// written.
     next: usize,
     written: usize,
     remaining: usize,
 }
 
 impl LongAnswer {
-    /// Adds a pair whose name is `before` and `name` concatenated. Each name must be added once
-    /// only. Returns false, and adds nothing, if the answer would become too long.
+    /// Adds a pair whose name is `before` and `name` concatenated. Each name must be added only
+    /// once. Returns false and adds nothing if the answer would become too long.
     #[must_use]
     pub fn push(&mut self, before: &[u8], name: &[u8], value: &[u8]) -> bool {
         let name_len = before.len() + name.len();
@@ -59,8 +59,8 @@ impl LongAnswer {
         })
     }
 
-    /// Returns the memory in bytes that the answer would use with one more pair of `len` bytes; at
-    /// least 16 KiB.
+    /// Returns the memory in bytes that the answer would use with one more pair of `len` bytes. The
+    /// result is at least 16 KiB.
     pub fn memory_bytes_with(&self, len: usize) -> usize {
         let wanted = line_len(len, 2 * varnum::LEN_MAX);
         match self.pieces.last() {
@@ -117,14 +117,14 @@ impl LongAnswer {
         AnswerBody { lines: self, next: 0, written: 0, remaining }
     }
 
-    /// Returns the same pairs with encoded columns. Each piece is released when all of its lines
-    /// have been encoded.
+    /// Returns the same pairs with encoded columns. Releases each piece of memory after its last
+    /// line was encoded.
     fn encoded(mut self, encoding: ColumnEncoding) -> LongAnswer {
         let mut encoded = LongAnswer::default();
         let mut pieces_done = 0;
         for start in std::mem::take(&mut self.starts) {
             let piece = (start >> PIECE_BITS) as usize;
-            // Lines were added in order.
+            // The earlier pieces are not needed any more, because the lines were added in order.
             self.pieces[pieces_done..piece].fill(Vec::new());
             pieces_done = piece;
             let (name, value) = self.pair(start);
@@ -166,7 +166,7 @@ impl LongAnswer {
         (&text[..name_len], &text[name_len + 1..name_len + 1 + value_len])
     }
 
-    /// Returns a line as it is written.
+    /// Returns a line as the answer contains it.
     fn line(&self, start: u32) -> &[u8] {
         let (name_len, value_len, text) = self.parts(start);
         &text[..name_len + value_len + 2]
@@ -185,7 +185,8 @@ impl LongAnswer {
     }
 }
 
-/// Returns the stored length of a line whose columns have `columns_len` bytes.
+/// Returns the stored length of a line with columns of `columns_len` bytes and lengths of
+/// `numbers_len` bytes.
 fn line_len(columns_len: usize, numbers_len: usize) -> usize {
     numbers_len + columns_len + b"\t\n".len()
 }
@@ -233,7 +234,8 @@ mod tests {
     use super::*;
     use crate::kyoto::AnswerPairs;
 
-    /// Writes the answer in pieces of `step` bytes and asserts that `AnswerPairs` writes the same.
+    /// Writes an answer in pieces of `step` bytes and asserts that `AnswerPairs` writes the same
+    /// bytes.
     fn assert_same(pairs: &[(Vec<u8>, Vec<u8>)], step: usize) {
         let (mut long, mut output) = (LongAnswer::default(), AnswerPairs::default());
         for (name, value) in pairs {
@@ -268,7 +270,7 @@ mod tests {
                 assert_same(&(0..count).map(odd).collect::<Vec<_>>(), step.max(5));
             }
         }
-        // Lines longer than a piece of memory, and lines that begin at its end.
+        // Some lines are longer than a piece of memory, and some begin at the end of a piece.
         let large: Vec<_> = (0..6usize)
             .map(|number| (vec![b'a' + number as u8], vec![b'v'; PIECE_LEN / 2 * number]))
             .collect();

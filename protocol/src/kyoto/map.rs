@@ -1,11 +1,11 @@
-//! Maps of parameters in requests: names and values that are found in the input without copying,
+//! Builds the parameter maps of requests. Names and values stay in the input and are not copied,
 //! unless they need decoding.
 
 use super::columns::{ColumnEncoding, decode_percent};
 use memchr::{memchr, memchr2};
 
-/// The memory for decoding besides the input. Each worker, or each request that is decoded
-/// concurrently, needs one; it is reusable.
+/// The memory in which a request is decoded, besides the input. It can be reused. Each worker needs
+/// a scratch, or each request if several requests are decoded at the same time.
 #[derive(Debug, Default)]
 pub struct MapScratch {
     entries: Vec<MapEntry>,
@@ -15,8 +15,8 @@ pub struct MapScratch {
     is_sorted: bool,
 }
 
-/// The bytes of text that are kept allocated between requests; `KEPT_ENTRIES` is the same for
-/// entries.
+/// The number of bytes of text whose memory is kept between requests. `KEPT_ENTRIES` is the same
+/// for the number of entries.
 const KEPT_LEN: usize = 1 << 16;
 const KEPT_ENTRIES: usize = 1 << 12;
 
@@ -123,7 +123,7 @@ impl<'a> ParameterMap<'a> {
     }
 }
 
-/// Building a map. All offsets refer to the input that the map will borrow from.
+/// Methods that build a map. All offsets refer to the input from which the map will borrow.
 impl MapScratch {
     /// Removes all entries, and releases the memory of a large request.
     pub(super) fn clear(&mut self) {
@@ -143,13 +143,14 @@ impl MapScratch {
         &mut self.text
     }
 
-    /// Returns the finished map, after [`sort_entries`](Self::sort_entries), and the text.
+    /// Returns the finished map and the text. [`sort_entries`](Self::sort_entries) must have been
+    /// called before.
     pub(super) fn map<'a>(&'a self, input: &'a [u8]) -> (ParameterMap<'a>, &'a [u8]) {
         (ParameterMap { entries: &self.entries, input, text: &self.text }, &self.text)
     }
 
-    /// Adds the pairs of a query or a form, which is in `input` if `of_input` and otherwise in the
-    /// text.
+    /// Adds the pairs of a query or a form. The bytes from `start` to `end` are in `input` if
+    /// `of_input` is true, otherwise in the text.
     pub(super) fn add_form(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
         let mut at = start;
         while at < end {
@@ -169,14 +170,15 @@ impl MapScratch {
         }
     }
 
-    /// Adds the pairs of a form in a body, which ends at the first NUL.
+    /// Adds the pairs of a form in a body. The body ends at its first NUL.
     pub(super) fn add_form_body(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
         let body = if of_input { &input[start..end] } else { &self.text[start..end] };
         let end = memchr(0, body).map_or(end, |len| start + len);
         self.add_form(input, of_input, start, end);
     }
 
-    /// Adds the lines of a TSV body, which is in `input` if `of_input` and otherwise in the text.
+    /// Adds the lines of a TSV body. The bytes from `start` to `end` are in `input` if `of_input`
+    /// is true, otherwise in the text.
     pub(super) fn add_tsv(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
         let piece = if of_input { TextRange::of_input } else { TextRange::of_text };
         let mut at = start;
@@ -184,7 +186,7 @@ impl MapScratch {
             let rest = if of_input { &input[at..end] } else { &self.text[at..end] };
             let Some(len) = memchr2(b'\t', b'\n', rest) else { return };
             if rest[len] == b'\n' {
-                // A line without a tab.
+                // A line without a tab is skipped.
                 at += len + 1;
                 continue;
             }
@@ -199,7 +201,7 @@ impl MapScratch {
         }
     }
 
-    /// Adds a pair of the input.
+    /// Adds a pair whose name and value are ranges of the input.
     pub(super) fn add(&mut self, input: &[u8], name: (usize, usize), value: (usize, usize)) {
         let entry = MapEntry {
             name: TextRange::of_input(name.0, name.1),
@@ -210,8 +212,8 @@ impl MapScratch {
 
     /// Decodes all columns.
     pub(super) fn decode_columns(&mut self, input: &[u8], encoding: ColumnEncoding) {
-        // Duplicates before decoding keep the last value; names that become equal by decoding keep
-        // the one that was greatest.
+        // Of equal names before decoding, the last value counts. Of names that become equal by
+        // decoding, the value of the name that was greatest before decoding counts.
         self.sort_entries(input);
         for index in 0..self.entries.len() {
             let entry = self.entries[index];
@@ -222,7 +224,7 @@ impl MapScratch {
         self.is_sorted = false;
     }
 
-    /// Sorts the pairs by name, and keeps the last of equal names.
+    /// Sorts the pairs by name, and keeps only the last of several pairs with the same name.
     pub(super) fn sort_entries(&mut self, input: &[u8]) {
         if self.is_sorted {
             return;
@@ -230,7 +232,7 @@ impl MapScratch {
         let text = &self.text;
         let name = |entry: &MapEntry| entry.name.get(input, text);
         if !self.entries.windows(2).all(|pair| name(&pair[0]) < name(&pair[1])) {
-            // The sort is stable, so the last of equal names stays last.
+            // The sort is stable, so the last pair with a name stays the last.
             self.entries.sort_by(|one, other| name(one).cmp(name(other)));
             self.entries.dedup_by(|later, kept| {
                 let is_same = name(later) == name(kept);
@@ -244,8 +246,9 @@ impl MapScratch {
     }
 
     fn push(&mut self, input: &[u8], entry: MapEntry) {
-        // Repeated names must not use memory each time. Reserving as much room as is left
-        // afterwards keeps this sort rare.
+        // A request that repeats a name must not use more memory for each repetition, so duplicates
+        // are removed before the memory grows. Reserving as many entries as remain keeps this sort
+        // rare.
         if self.entries.len() == self.entries.capacity()
             && self.entries.len() >= KEPT_ENTRIES
             && !self.is_sorted
@@ -253,7 +256,7 @@ impl MapScratch {
             self.sort_entries(input);
             self.entries.reserve(self.entries.len());
         }
-        // Checked after the sort, because the entries then end with their greatest name.
+        // This check comes after the sort, because the last entry then has the greatest name.
         if self.is_sorted
             && self
                 .entries
@@ -270,8 +273,8 @@ impl MapScratch {
         self.decode_piece(input, ColumnEncoding::Percent, piece)
     }
 
-    /// Returns a decoded range: the range itself if decoding does not change it, otherwise a new
-    /// range of the text.
+    /// Returns the decoded text as a range: the same range if decoding does not change the text,
+    /// otherwise a new range of the scratch's text.
     fn decode_piece(&mut self, input: &[u8], encoding: ColumnEncoding, piece: TextRange) -> TextRange {
         if encoding.is_identity(piece.get(input, &self.text)) {
             return piece;
@@ -286,8 +289,8 @@ impl MapScratch {
         TextRange::of_text(start, self.text.len())
     }
 
-    /// Appends a percent-decoded text and returns its offset; returns `None` if decoding does not
-    /// change it.
+    /// Appends a percent-decoded text and returns the offset at which it begins. Returns `None` if
+    /// decoding does not change the text.
     pub(super) fn add_decoded(&mut self, encoded: &[u8]) -> Option<usize> {
         if ColumnEncoding::Percent.is_identity(encoded) {
             return None;

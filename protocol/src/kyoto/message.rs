@@ -1,7 +1,8 @@
-//! Updates as they are stored in update logs and sent to replicas.
+//! Encodes and decodes updates, as update logs contain them and masters send them to replicas.
 //!
 //! ```text
-//! message = server_id:u16 database:u16 op:u8 ...
+//! message = server_id:u16 database:u16 operation
+//! operation:
 //! A1 set     key_len:varnum value_len:varnum key stored_value
 //! A2 remove  key_len:varnum key
 //! A5 clear
@@ -14,15 +15,16 @@ const SET: u8 = 0xA1;
 const REMOVE: u8 = 0xA2;
 const CLEAR: u8 = 0xA5;
 
-/// The longest message that is accepted, in bytes: the longest key and value, and their head.
+/// The longest message that is accepted, in bytes: the longest key, the longest value, and the
+/// numbers before them.
 pub const LEN_MAX: usize = 2 * (1 << 28) + 64;
 
 /// An update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateMessage<'a> {
-    /// The ID of the server at which it originated.
+    /// The ID of the server at which the update originated.
     pub server_id: u16,
-    /// The number of its database.
+    /// The number of the database that was changed.
     pub database: u16,
     /// The change.
     pub change: UpdateChange<'a>,
@@ -35,7 +37,7 @@ pub enum UpdateChange<'a> {
     Set {
         /// The key.
         key: &'a [u8],
-        /// The value as stored: preceded by its expiry (see
+        /// The value as stored. The expiry precedes the value (see
         /// [`expiry::split_stored`](super::expiry::split_stored)), unless the database is
         /// persistent.
         stored: StoredValue<'a>,
@@ -56,10 +58,11 @@ pub enum UpdateChange<'a> {
     },
 }
 
-/// A stored value: the expiry, unless the database is persistent, and the value.
+/// A value as stored: preceded by the expiry, unless the database is persistent.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredValue<'a> {
-    /// The expiry; `Nothing` if the database is persistent, or if `rest` includes it.
+    /// The expiry, or `Nothing` if the database is persistent or if `rest` already contains the
+    /// expiry.
     before: ValuePrefix,
     rest: &'a [u8],
 }
@@ -84,13 +87,13 @@ impl<'a> StoredValue<'a> {
         StoredValue { before: ValuePrefix::Time(super::expiry::stored(time)), rest: value }
     }
 
-    /// Creates a value from stored bytes, or of a persistent database.
+    /// Creates a value from stored bytes, or from a value of a persistent database.
     pub fn raw(stored: &'a [u8]) -> StoredValue<'a> {
         StoredValue { before: ValuePrefix::Nothing, rest: stored }
     }
 
-    /// Returns the expiry and the value, for a database that is not persistent; `None` if the bytes
-    /// are too short.
+    /// Returns the expiry and the value of a record in a database that is not persistent. Returns
+    /// `None` if the bytes are too short.
     pub fn split(&self) -> Option<(u64, &'a [u8])> {
         match self.before {
             ValuePrefix::Nothing => super::expiry::split_stored(self.rest),
@@ -98,7 +101,7 @@ impl<'a> StoredValue<'a> {
         }
     }
 
-    /// Returns the stored bytes, if the value was created from them.
+    /// Returns the stored bytes if the value was created from stored bytes.
     pub fn as_raw(&self) -> Option<&'a [u8]> {
         match self.before {
             ValuePrefix::Nothing => Some(self.rest),

@@ -1,44 +1,63 @@
 //! Kyoto Tycoon's protocols: TSV-RPC and REST over HTTP, and the binary protocol. Each request of a
 //! connection may use any of them. This module contains the server side and the client side.
 //!
-//! The parts of the server side:
+//! The path of a request through the server side:
 //!
 //! ```text
-//! bytes -> KyotoDecoder::decode -> KyotoStep::Request { request } -> server -> answer functions -> ReplySink
+//! bytes -> KyotoDecoder::decode -> KyotoStep::Request { request } -> the server
+//!       -> answer functions -> ReplySink -> bytes
 //!
-//! KyotoRequest::Call(call)        call.procedure, call.target(), call.required(b"key")?, call.xt() ...
-//!                                 -> answer(), answer_failure(), AnswerPairs::write()
-//! KyotoRequest::Rest(rest)        rest.action, rest.target, rest.key          -> answer_rest()
-//! KyotoRequest::Bulk(piece)       one piece for the beginning, then one per record; the answer is due when
-//!                               `piece.remaining` is 0  -> binary::put_hits(), put_record()
-//! KyotoRequest::Script(script)    a name and a map  -> binary::put_script_answer(), put_error()
-//! KyotoRequest::Replicate(hello)  the connection now belongs to a replica     -> replication
-//! KyotoRequest::Acknowledged      the replica has read a `B0`
-//! KyotoRequest::Refused(refusal)  an invalid request; the connection ends     -> answer_refusal()
+//! KyotoRequest::Call(call)         call.procedure, call.target(), call.required(b"key")?, ...
+//!                                  -> answer(), answer_failure(), AnswerPairs::write()
+//! KyotoRequest::Rest(rest)         rest.action, rest.target, rest.key -> answer_rest()
+//! KyotoRequest::Bulk(piece)        the beginning of a bulk request, then each of its records;
+//!                                  the answer is due when `piece.remaining` is 0
+//!                                  -> binary::put_hits(), put_record()
+//! KyotoRequest::Script(script)     a name and a map -> binary::put_script_answer(), put_error()
+//! KyotoRequest::Replicate(hello)   the connection now belongs to a replica -> replication
+//! KyotoRequest::Acknowledged       the replica has read the message `B0`, "caught up"
+//! KyotoRequest::Refused(refusal)   an invalid request; the connection ends -> answer_refusal()
 //!
-//! KyotoStep::Login { .. }         if the limits require logins: BasicCredentials::read(), then either
-//!                               KyotoDecoder::admit(), and the request follows,
-//!                               or KyotoDecoder::turn_away()                -> answer_stranger()
+//! KyotoStep::Login { .. }          if the limits require logins: BasicCredentials::read(), then
+//!                                  KyotoDecoder::accept_login() and the request, or
+//!                                  KyotoDecoder::refuse_login() -> answer_unauthorized()
 //! ```
+//!
+//! The parts:
 //!
 //! ```text
-//! http     heads line by line, chunks              map      maps of requests, in a reusable scratch
-//! call     procedures and typed parameters         answer   heads of answers, maps of answers
-//! columns  percent, base64, quoted-printable       status   codes and error texts
-//! rest     resources                               date     dates of headers
-//! binary   bulk calls, record by record; scripts   number   decimal and real numbers as parameters
-//! expiry   times to live, the stored five bytes    framed   records in files
-//! message  updates in logs and replication         varnum   numbers of variable length
-//! replication  both sides of the stream            client   requests out, answers in
-//! update_log   files of the log                    snapshot, dump   files of records
-//! login    names and passwords of HTTP requests
+//! http         heads of requests line by line, chunked bodies
+//! login        names and passwords of HTTP requests
+//! browser      detection of requests that a browser sent
+//! call         procedures and their typed parameters
+//! rest         requests for single records as HTTP resources
+//! columns      encodings of TSV columns: percent, base64, quoted-printable
+//! map          parameters of requests as maps, in reusable memory
+//! number       decimal and real numbers in parameters
+//! date         dates in headers
+//! expiry       expiry in calls, and in the first five bytes of stored values
+//! answer       heads of answers, and their names and values
+//! long_answer  answers with many pairs, written piece by piece
+//! status       status codes and error texts
+//! binary       the binary protocol: bulk requests record by record, scripts
+//! message      updates, as logs contain them and masters send them
+//! replication  both sides of the stream from a master to a replica
+//! update_log   files of the update log
+//! snapshot, dump, database_file   files of records
+//! framed       records in these files
+//! compression  compressors of these files
+//! varnum       numbers of variable length
+//! client       requests of a client, and decoders of answers
 //! ```
 //!
-//! Invariants: requests borrow from the input and from a reusable [`MapScratch`], so that an
-//! ordinary call allocates nothing; a [`KyotoDecoder`] is a few words of state and no buffer; the
-//! requests do not depend on how the input is split; each byte of an incomplete head is examined
-//! once; an announced length reserves no memory; after a request whose form closes the connection,
-//! only [`KyotoStep::Close`] follows.
+//! Invariants:
+//! - Requests borrow from the input and from a reusable [`MapScratch`], so that an ordinary call
+//!   allocates nothing.
+//! - A [`KyotoDecoder`] is a few words of state and has no buffer.
+//! - The requests do not depend on how the input is split.
+//! - Each byte of an incomplete head is examined once.
+//! - An announced length reserves no memory.
+//! - After a request that closes the connection, only [`KyotoStep::Close`] follows.
 //!
 //! Not here: the meaning of procedures, waiting, cursors, clocks, sockets.
 
@@ -67,7 +86,7 @@ mod status;
 pub mod update_log;
 pub mod varnum;
 
-pub use answer::{AnswerBanner, AnswerPairs, answer, answer_failure, answer_refusal, answer_stranger};
+pub use answer::{AnswerBanner, AnswerPairs, answer, answer_failure, answer_refusal, answer_unauthorized};
 pub use binary::{BulkOperation, BulkPiece, BulkRecord, ReplicaRequest, ScriptCall};
 pub use browser::{BrowserMark, is_own_host};
 pub use call::{
@@ -86,10 +105,10 @@ pub use status::{AnswerStatus, CallFailure, DatabaseError};
 use http::{BodyContent, BodyFraming, ChunkProgress, ChunkWalker, HeadProgress, HttpHead, join_chunks};
 use std::ops::Range;
 
-/// The path of calls.
+/// The beginning of the path of a call.
 const RPC: &[u8] = b"/rpc/";
 
-/// The bounds of a request, common to all connections of a listener.
+/// The limits of requests, common to all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KyotoLimits<'h> {
     /// The longest body, and the longest key or value of the binary protocol, in bytes; at most
@@ -98,18 +117,18 @@ pub struct KyotoLimits<'h> {
     /// The longest head of an HTTP request, in bytes, at most 2^20. A longer one is refused, and
     /// the connection is closed.
     pub head_len_max: usize,
-    /// The number of bytes of an incomplete request that may be kept at the moment; a longer one is
-    /// refused as too large.
+    /// The number of bytes of an incomplete request that may be kept in memory at the moment. A
+    /// longer request is refused as too large.
     pub unfinished_len_max: usize,
-    /// True accepts requests that browsers send for web pages of other sites.
+    /// True to accept requests that browsers send for web pages of other sites.
     pub pages_allowed: bool,
-    /// The host names that browsers may use, besides IP addresses and `localhost`. If the list is
-    /// not empty, it applies to all clients.
+    /// The host names by which browsers may address this server, besides IP addresses and
+    /// `localhost`. If the list is not empty, it applies to all clients.
     pub hosts: &'h [String],
-    /// True asks for authentication before each HTTP request ([`KyotoStep::Login`]). The binary
-    /// protocol has no authentication, so it is refused unless the last HTTP request of the
-    /// connection was authenticated.
-    pub login_wanted: bool,
+    /// True to require a login with each HTTP request ([`KyotoStep::Login`]). The binary protocol
+    /// has no login, so its requests are refused unless the last HTTP request of the connection had
+    /// a valid login.
+    pub login_required: bool,
 }
 
 impl Default for KyotoLimits<'_> {
@@ -120,13 +139,14 @@ impl Default for KyotoLimits<'_> {
             unfinished_len_max: usize::MAX,
             pages_allowed: false,
             hosts: &[],
-            login_wanted: false,
+            login_required: false,
         }
     }
 }
 
 impl<'h> KyotoLimits<'h> {
-    /// Returns the limits with values reduced to the range of the offsets in this module.
+    /// Returns the limits, reduced to the lengths for which the 32-bit offsets of this module
+    /// suffice.
     fn bounded(&self) -> KyotoLimits<'h> {
         KyotoLimits {
             body_len_max: self.body_len_max.min(1 << 28),
@@ -136,7 +156,7 @@ impl<'h> KyotoLimits<'h> {
     }
 }
 
-/// One request, or a piece of one.
+/// A request, or a piece of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KyotoRequest<'a> {
     /// A call of a procedure.
@@ -158,8 +178,8 @@ pub enum KyotoRequest<'a> {
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusal {
-    /// HTTP: a web page of another site caused it.
-    Foreign,
+    /// HTTP: a web page of another site caused the request.
+    ForeignPage,
     /// HTTP: the head exceeds its limit.
     HeadTooLarge,
     /// HTTP: the host name could belong to a foreign web page. Applies to browsers, and to all
@@ -167,7 +187,7 @@ pub enum RequestRefusal {
     ForeignHost,
     /// HTTP: a browser's GET would change something.
     Link,
-    /// HTTP: the body exceeds its limit.
+    /// HTTP: a GET of a browser would change something.
     TooLarge,
     /// HTTP: the rest of a body did not arrive.
     Interrupted,
@@ -176,42 +196,44 @@ pub enum RequestRefusal {
     /// Binary: a key or value exceeds its limit.
     Binary,
     /// Binary: the connection is not authenticated.
-    Stranger,
+    Unauthenticated,
 }
 
 /// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KyotoStep<'a> {
-    /// A request, or a piece of one.
+    /// A request, or a piece of a request.
     Request {
         /// The consumed bytes of the input, at least 1.
         consumed: usize,
         /// The request, which borrows from the input and the scratch.
         request: KyotoRequest<'a>,
     },
-    /// The head of an HTTP request has arrived, and the client must be authenticated before its
-    /// body is read. Drop `consumed` bytes and continue with [`KyotoDecoder::admit`] or
-    /// [`KyotoDecoder::turn_away`]. Until then every call returns this step.
+    /// The head of an HTTP request has arrived, and the login of the client must be checked before
+    /// the body is read. Drop `consumed` bytes and continue with [`KyotoDecoder::accept_login`] or
+    /// [`KyotoDecoder::refuse_login`]. Until then every call returns this step.
     Login {
         /// The consumed bytes of the input; the request begins after them.
         consumed: usize,
-        /// The `Authorization` header, for [`BasicCredentials::read`]; `None` if absent.
+        /// The value of the `Authorization` header, for [`BasicCredentials::read`]; `None` if
+        /// absent.
         authorization: Option<&'a [u8]>,
     },
-    /// No complete request: drop `consumed` bytes, read at least `at_least` more, and decode again.
+    /// No complete request has arrived: drop `consumed` bytes, read at least `at_least` more bytes,
+    /// and decode again.
     NeedMore {
         /// The consumed bytes of the input.
         consumed: usize,
-        /// The number of bytes that are certainly missing, at least 1. For a body or a record this
-        /// is the entire missing part, so that a buffer can be sized once.
+        /// The number of bytes that are certainly missing, at least 1. In a body or a record this
+        /// is the complete missing part, so that a buffer can be sized once.
         at_least: usize,
     },
     /// Close the connection after pending answers have been sent.
     Close,
 }
 
-/// The protocol family of a request, judged by its first bytes, on a port that several protocols
-/// share.
+/// A guess, from the first bytes of a connection, whether the client speaks Kyoto Tycoon's
+/// protocols. Used on a port that several protocols share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolGuess {
     /// Kyoto Tycoon.
@@ -222,11 +244,11 @@ pub enum ProtocolGuess {
     Unsure,
 }
 
-/// The longest HTTP method that is distinguished from commands of other protocols.
+/// The longest HTTP method that is distinguished from the commands of other protocols, in bytes.
 const METHOD_LEN_MAX: usize = 16;
 
-/// Returns the protocol family of a request that begins with these bytes. Requests of the binary
-/// protocol have reserved first bytes, and HTTP begins with a method in capitals and a blank.
+/// Guesses the protocol of a request that begins with these bytes. A request of the binary protocol
+/// begins with a reserved byte, and an HTTP request begins with a method in capitals and a blank.
 pub fn begins(input: &[u8]) -> ProtocolGuess {
     match input.first() {
         None => return ProtocolGuess::Unsure,
@@ -246,27 +268,28 @@ pub fn begins(input: &[u8]) -> ProtocolGuess {
 ///
 /// ```
 /// use todana_protocol::kyoto::{
-///   AnswerBanner, AnswerStatus, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, Procedure,
-///   answer,
+///     AnswerBanner, AnswerStatus, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch,
+///     Procedure, answer,
 /// };
 ///
-/// let (mut decoder, mut scratch, mut out) = (KyotoDecoder::default(), MapScratch::default(), Vec::new());
+/// let (mut decoder, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
 /// let input = b"GET /rpc/get?key=japan HTTP/1.1\r\n\r\n";
 /// let step = decoder.decode(&KyotoLimits::default(), input, &mut scratch);
 /// let KyotoStep::Request { consumed: 35, request: KyotoRequest::Call(call) } = step else {
-///   panic!("{step:?}")
+///     panic!("{step:?}")
 /// };
 /// assert_eq!(call.procedure, Some(Procedure::Get));
 /// assert_eq!(call.required(b"key"), Ok(&b"japan"[..]));
-/// let banner = AnswerBanner::new("0.9.56", 0);
+///
+/// let (banner, mut out) = (AnswerBanner::new("0.9.56", 0), Vec::new());
 /// answer(&call.form, &banner, AnswerStatus::Ok, &[("value", b"tokyo")], &mut out);
 /// assert!(out.ends_with(b"\r\n\r\nvalue\ttokyo\n"));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KyotoDecoder {
     mode: DecoderState,
-    /// The last HTTP request was authenticated.
-    is_admitted: bool,
+    /// True if the last HTTP request had a valid login.
+    is_authenticated: bool,
 }
 
 /// The decoder's position in the stream.
@@ -277,19 +300,19 @@ enum DecoderState {
     Start,
     /// In the head of an HTTP request.
     Head(HttpHead),
-    /// After a head that has not been authenticated yet.
-    Asking { head: HttpHead, head_len: u32 },
-    /// After an authenticated head.
-    Admitted { head: HttpHead, head_len: u32 },
+    /// After a head whose login has not been checked yet.
+    AwaitingLogin { head: HttpHead, head_len: u32 },
+    /// After a head with a valid login.
+    LoginAccepted { head: HttpHead, head_len: u32 },
     /// In the body, which ends `total` bytes from the beginning of the request.
     Body { head: HttpHead, head_len: u32, total: u32 },
     /// In the chunks of a body.
     Chunks { head: HttpHead, head_len: u32, chunks: ChunkWalker },
-    /// In a body that is being discarded; `left` bytes of it remain.
-    Swallow { left: u64 },
+    /// In a body that is being discarded. `left` bytes of the body remain.
+    Discard { left: u64 },
     /// In a request of the binary protocol.
     Binary(binary::BinaryPosition),
-    /// After a replica's request: only acknowledgements follow.
+    /// After a replica's request. Only acknowledgements follow.
     Replica,
     /// After the last request.
     Closed,
@@ -303,8 +326,8 @@ enum BodyLocation {
 }
 
 impl KyotoDecoder {
-    /// Returns the error to send if the connection ends or times out here; the connection is closed
-    /// in any case.
+    /// Returns the error to send if the connection ends or times out now, or `None` to send
+    /// nothing. The caller must close the connection in both cases.
     pub fn interrupted(&self) -> Option<RequestRefusal> {
         match self.mode {
             DecoderState::Body { .. } | DecoderState::Chunks { .. } => Some(RequestRefusal::Interrupted),
@@ -313,9 +336,9 @@ impl KyotoDecoder {
         }
     }
 
-    /// Decodes the next step from `input`, the unread bytes: the bytes of the last call that were
-    /// not consumed, and all that have arrived since. Must not be called again after
-    /// [`KyotoStep::Close`].
+    /// Decodes the next step from `input`, which must contain all unread bytes: the bytes that the
+    /// last call did not consume, and the bytes that have arrived since. Must not be called again
+    /// after [`KyotoStep::Close`].
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -324,7 +347,7 @@ impl KyotoDecoder {
         scratch: &'a mut MapScratch,
     ) -> KyotoStep<'a> {
         let mut limits = limits.bounded();
-        let is_unauthenticated = limits.login_wanted && !self.is_admitted;
+        let is_unauthenticated = limits.login_required && !self.is_authenticated;
         if is_unauthenticated {
             limits.head_len_max = limits.head_len_max.min(login::HEAD_LEN_MAX);
         }
@@ -332,15 +355,15 @@ impl KyotoDecoder {
             DecoderState::Start => match input.first() {
                 None => KyotoStep::NeedMore { consumed: 0, at_least: 1 },
                 Some(&first) if is_unauthenticated && binary::is_request(first) => {
-                    self.refuse(RequestRefusal::Stranger, 1)
+                    self.refuse(RequestRefusal::Unauthenticated, 1)
                 }
                 Some(0 | 0x80..) => self.binary(&limits, input, scratch, binary::BinaryPosition::default()),
                 Some(_) => self.head(&limits, input, scratch, HttpHead::default()),
             },
             DecoderState::Closed => KyotoStep::Close,
             DecoderState::Head(head) => self.head(&limits, input, scratch, head),
-            DecoderState::Asking { head, .. } => login::ask(input, &head),
-            DecoderState::Admitted { head, head_len } => {
+            DecoderState::AwaitingLogin { head, .. } => login::ask(input, &head),
+            DecoderState::LoginAccepted { head, head_len } => {
                 self.after_head(&limits, input, scratch, &head, head_len as usize)
             }
             DecoderState::Body { head, head_len, total } => {
@@ -349,16 +372,16 @@ impl KyotoDecoder {
             DecoderState::Chunks { head, head_len, chunks } => {
                 self.walk_chunks(&limits, input, scratch, &head, head_len as usize, chunks)
             }
-            DecoderState::Swallow { left } => {
+            DecoderState::Discard { left } => {
                 let dropped = left.min(input.len() as u64);
                 self.mode = if left > dropped {
-                    DecoderState::Swallow { left: left - dropped }
+                    DecoderState::Discard { left: left - dropped }
                 } else {
                     DecoderState::Start
                 };
                 let dropped = dropped as usize;
                 if dropped < input.len() {
-                    // Recurses once only, because no discarded body follows.
+                    // This recurses only once, because no second discarded body can follow.
                     return match self.decode(&limits, &input[dropped..], scratch) {
                         KyotoStep::Request { consumed, request } => {
                             KyotoStep::Request { consumed: consumed + dropped, request }
@@ -385,9 +408,10 @@ impl KyotoDecoder {
         }
     }
 
-    /// Decodes the next record of the current bulk request; returns the consumed bytes and the
-    /// record if it is complete. Otherwise nothing changes, and [`decode`](KyotoDecoder::decode)
-    /// finds out why. This is a fast path of `decode` for many records.
+    /// Decodes the next record of the current bulk request, and returns the consumed bytes and the
+    /// record. Returns `None` and changes nothing if the record is incomplete or exceeds a limit;
+    /// [`decode`](KyotoDecoder::decode) then reports the reason. This is a fast path of `decode`
+    /// for many records.
     #[inline]
     pub fn decode_record<'a>(
         &mut self,
@@ -413,8 +437,8 @@ impl KyotoDecoder {
         match head.read(limits, input) {
             HeadProgress::Whole(head_len) => match head.refusal(limits) {
                 Some(refusal) => self.refuse(refusal, head_len),
-                None if limits.login_wanted => {
-                    self.mode = DecoderState::Asking { head, head_len: head_len as u32 };
+                None if limits.login_required => {
+                    self.mode = DecoderState::AwaitingLogin { head, head_len: head_len as u32 };
                     login::ask(input, &head)
                 }
                 None => self.after_head(limits, input, scratch, &head, head_len),
@@ -449,7 +473,7 @@ impl KyotoDecoder {
                 self.walk_chunks(limits, input, scratch, head, head_len, ChunkWalker::new(head_len))
             }
             BodyFraming::Ignored(len) => {
-                self.mode = if len == 0 { DecoderState::Start } else { DecoderState::Swallow { left: len } };
+                self.mode = if len == 0 { DecoderState::Start } else { DecoderState::Discard { left: len } };
                 scratch.clear();
                 self.request(limits, input, scratch, head, head_len, BodyLocation::Input(head_len..head_len))
             }
@@ -500,7 +524,7 @@ impl KyotoDecoder {
                 let body = BodyLocation::Text(scratch.text_mut().len());
                 self.request(limits, input, scratch, head, total, body)
             }
-            // Chunks of one byte take six bytes each. Much more overhead than that is an attack.
+            // A chunk of one byte takes six bytes. Much more overhead than that is an attack.
             ChunkProgress::Partial(_)
                 if input.len() > limits.unfinished_len_max
                     || (input.len() - head_len) as u64 > limits.body_len_max * 2 + (1 << 16) =>
@@ -516,7 +540,7 @@ impl KyotoDecoder {
         }
     }
 
-    /// Decodes the request of a complete head and body.
+    /// Decodes a request whose head and body are complete.
     #[inline]
     fn request<'a>(
         &mut self,
@@ -590,8 +614,8 @@ impl KyotoDecoder {
     }
 }
 
-/// Decodes a call. Its map consists of the query and then the body; later pairs override earlier
-/// ones.
+/// Decodes a call. The map of its parameters consists of the pairs of the query and the pairs of
+/// the body. If a name occurs in both, the body counts.
 #[inline]
 fn call<'a>(
     input: &'a [u8],
@@ -608,13 +632,13 @@ fn call<'a>(
         BodyLocation::Text(end) => (false, 0..end),
     };
     match content {
-        BodyContent::Foreign => {}
+        BodyContent::ForeignPage => {}
         BodyContent::Form => scratch.add_form_body(input, is_in_input, body.start, body.end),
         BodyContent::Tsv(encoding) => {
             scratch.add_tsv(input, is_in_input, body.start, body.end);
             if encoding != ColumnEncoding::Raw {
-                // Decodes the entire map, so the pairs of the query are decoded twice (as in the
-                // original).
+                // The encoding applies to the complete map, so the pairs of the query are decoded
+                // twice. The original does the same.
                 scratch.decode_columns(input, encoding);
             }
         }

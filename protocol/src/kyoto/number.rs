@@ -1,8 +1,8 @@
-//! Numbers in Kyoto Tycoon's parameters: the valid prefix counts, the rest is ignored, and parsing
-//! never fails.
+//! Parses and formats numbers in Kyoto Tycoon's parameters. Parsing never fails: the valid prefix
+//! of a text counts, and the rest is ignored.
 
-/// Parses an integer: blanks, a sign and digits, up to the first other byte. Without digits the
-/// result is 0; an overflow saturates.
+/// Parses an integer: blanks, a sign, and digits up to the first other byte. Returns 0 if there are
+/// no digits, and the nearest number of 64 bits if the integer is too large.
 pub fn integer(text: &[u8]) -> i64 {
     let (is_negative, digits) = signed(text);
     let mut magnitude = 0i64;
@@ -11,13 +11,15 @@ pub fn integer(text: &[u8]) -> i64 {
         if digit > 9 {
             break;
         }
-        // Computed as a negative number, because that range is larger by one.
+        // The magnitude is computed as a negative number, because the negative range is larger by
+        // one.
         magnitude = magnitude.saturating_mul(10).saturating_sub(i64::from(digit));
     }
     if is_negative { magnitude } else { magnitude.checked_neg().unwrap_or(i64::MAX) }
 }
 
-/// Parses a hexadecimal number with or without `0x`; an overflow saturates.
+/// Parses a hexadecimal number with or without `0x`. Returns the nearest number of 64 bits if it is
+/// too large.
 pub(super) fn hexadecimal(text: &[u8]) -> i64 {
     let text = without_blanks(text);
     let digits = match text {

@@ -1,11 +1,14 @@
-//! Replication: the messages of a master, and the replica's decoder for them.
+//! Writes the messages of replication for both sides, and decodes the messages of a master for a
+//! replica.
 //!
 //! ```text
-//! replica -> B1 flags:u32 timestamp:u64 server_id:u16      ReplicaRequest
-//! master  -> B1, or BF and the end
-//! master  -> B1 timestamp:u64 size:u32 message[size]       an update; size 0 only advances the position
-//! master  -> B0 timestamp:u64                              caught up
-//! replica -> B1                                            to each B0
+//! replica -> B1 flags:u32 timestamp:u64 server_id:u16     a request (ReplicaRequest)
+//! master  -> B1                                           the request is accepted
+//! master  -> BF                                           or refused; the connection ends
+//! master  -> B1 timestamp:u64 size:u32 message[size]      an update; if `size` is 0, only the
+//!                                                         replica's position advances
+//! master  -> B0 timestamp:u64                             the replica has caught up
+//! replica -> B1                                           an acknowledgement of each B0
 //! ```
 
 use super::binary::{REPLICATION, ReplicaRequest};
@@ -35,7 +38,7 @@ pub fn put_accepted(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }
 
-/// Writes the master's refusal of a replica; the connection is closed after it.
+/// Writes the master's refusal of a replica. The caller must close the connection after it.
 pub fn put_refused(out: &mut impl ReplySink) {
     out.put(&[ERROR]);
 }
@@ -46,14 +49,14 @@ pub fn put_update(timestamp: u64, message: &UpdateMessage<'_>, out: &mut impl Re
     message.put(out);
 }
 
-/// Writes that no update for this replica precedes this timestamp, which advances the replica's
-/// position.
+/// Writes a timestamp before which there is no more update for this replica. The replica's position
+/// advances to it.
 pub fn put_progress(timestamp: u64, out: &mut impl ReplySink) {
     put_update_head(timestamp, 0, out);
 }
 
-/// Writes that no update precedes this timestamp. The master then waits for the replica's
-/// acknowledgement.
+/// Writes a timestamp before which there is no more update at all. The master must then wait for
+/// the replica's acknowledgement.
 pub fn put_caught_up(timestamp: u64, out: &mut impl ReplySink) {
     out.put(&[CAUGHT_UP]);
     out.put(&timestamp.to_be_bytes());
@@ -64,7 +67,8 @@ pub fn put_acknowledgement(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }
 
-fn put_update_head(timestamp: u64, len: u32, out: &mut impl ReplySink) {
+/// Writes the part of an update before its message.
+pub fn put_update_head(timestamp: u64, len: u32, out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
     out.put(&timestamp.to_be_bytes());
     out.put(&len.to_be_bytes());
@@ -81,11 +85,11 @@ pub struct ReplicaDecoder {
 pub enum MasterMessage<'a> {
     /// The replica is accepted.
     Accepted,
-    /// The replica is refused; the connection ends.
+    /// The replica is refused. The connection ends.
     Refused,
     /// An update.
     Update {
-        /// Its timestamp.
+        /// The timestamp of the update.
         timestamp: u64,
         /// The update.
         message: UpdateMessage<'a>,
@@ -95,7 +99,7 @@ pub enum MasterMessage<'a> {
         /// The position.
         timestamp: u64,
     },
-    /// No update is left; the replica must acknowledge this.
+    /// No update is left. The replica must acknowledge this message.
     CaughtUp {
         /// The position.
         timestamp: u64,
@@ -106,15 +110,15 @@ pub enum MasterMessage<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaStep<'a> {
     /// A message of the master.
-    News {
+    Message {
         /// The consumed bytes of the input, at least 1.
         consumed: usize,
         /// The message.
-        news: MasterMessage<'a>,
+        master_message: MasterMessage<'a>,
     },
     /// The message is incomplete.
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
     /// The peer is not a master, or its data is damaged.
@@ -122,17 +126,17 @@ pub enum ReplicaStep<'a> {
 }
 
 impl ReplicaDecoder {
-    /// Decodes the next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, which must contain all unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> ReplicaStep<'a> {
         let Some(&magic) = input.first() else { return ReplicaStep::NeedMore { at_least: 1 } };
         if !self.is_accepted {
-            let news = match magic {
+            let master_message = match magic {
                 REPLICATION => MasterMessage::Accepted,
                 ERROR => MasterMessage::Refused,
                 _ => return ReplicaStep::Malformed,
             };
             self.is_accepted = magic == REPLICATION;
-            return ReplicaStep::News { consumed: 1, news };
+            return ReplicaStep::Message { consumed: 1, master_message };
         }
         let head_len = match magic {
             REPLICATION => 13,
@@ -144,11 +148,17 @@ impl ReplicaDecoder {
         };
         let timestamp = u64::from_be_bytes(head[1..9].try_into().expect("eight bytes"));
         if magic == CAUGHT_UP {
-            return ReplicaStep::News { consumed: head_len, news: MasterMessage::CaughtUp { timestamp } };
+            return ReplicaStep::Message {
+                consumed: head_len,
+                master_message: MasterMessage::CaughtUp { timestamp },
+            };
         }
         let len = u32::from_be_bytes(head[9..13].try_into().expect("four bytes")) as usize;
         if len == 0 {
-            return ReplicaStep::News { consumed: head_len, news: MasterMessage::Progress { timestamp } };
+            return ReplicaStep::Message {
+                consumed: head_len,
+                master_message: MasterMessage::Progress { timestamp },
+            };
         }
         if len > LEN_MAX {
             return ReplicaStep::Malformed;
@@ -158,20 +168,21 @@ impl ReplicaDecoder {
         };
         match UpdateMessage::parse(message) {
             Some(message) => {
-                let news = MasterMessage::Update { timestamp, message };
-                ReplicaStep::News { consumed: head_len + len, news }
+                let master_message = MasterMessage::Update { timestamp, message };
+                ReplicaStep::Message { consumed: head_len + len, master_message }
             }
             None => ReplicaStep::Malformed,
         }
     }
 }
 
-/// Returns the content of a file that stores a replica's position: 20 digits and a line end.
+/// Returns the content of a file with a replica's position: 20 digits and a line end.
 pub fn format_position(timestamp: u64) -> String {
     format!("{timestamp:020}\n")
 }
 
-/// Parses the content of such a file; returns `None` unless it consists of digits.
+/// Parses the content of a file with a replica's position. Returns `None` unless the content
+/// consists of digits.
 pub fn parse_position(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii();
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {

@@ -1,4 +1,4 @@
-//! REST: records as resources.
+//! Decodes and answers REST requests, in which each record is an HTTP resource.
 
 use super::answer::{AnswerBanner, put_head};
 use super::columns::put_percent;
@@ -8,22 +8,22 @@ use super::{AnswerStatus, CallFailure, DatabaseError, DatabaseTarget, HttpForm, 
 use crate::ReplySink;
 use memchr::memchr;
 
-/// The action on a resource.
+/// The action of a request on its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestAction<'a> {
-    /// Reads it; the form distinguishes HEAD from GET.
+    /// Reads the record. [`HttpForm`] distinguishes HEAD from GET.
     Get,
-    /// Stores it.
+    /// Stores the record.
     Put {
         /// The value.
         value: &'a [u8],
         /// The condition.
         mode: RestMode,
-        /// The absolute time of expiry in seconds since 1970; a time in the past stores an expired
-        /// record.
+        /// The absolute time of expiry in seconds since 1970. A time in the past stores a record
+        /// that has already expired.
         xt: Option<u64>,
     },
-    /// Removes it.
+    /// Removes the record.
     Delete,
     /// An unknown method.
     Unknown,
@@ -38,7 +38,7 @@ pub struct RestRequest<'a> {
     pub key: &'a [u8],
     /// The action.
     pub action: RestAction<'a>,
-    /// The target as sent, for `Location`.
+    /// The target of the request as sent, for the header `Location`.
     pub location: &'a [u8],
     /// The form of the answer.
     pub form: HttpForm,
@@ -61,8 +61,8 @@ pub enum RestAnswer<'a> {
     },
     /// The record was removed.
     Removed,
-    /// The request failed: no record, a condition that does not hold, a failed or an unknown
-    /// database.
+    /// The request failed: the record or the database does not exist, a condition does not hold, or
+    /// the database failed.
     Failed(CallFailure<'a>),
     /// The method is unknown.
     Unknown,
@@ -124,8 +124,8 @@ pub fn answer_rest(
     }
 }
 
-/// Returns the status of a failure. A missing record is 404 for reads and removals, a condition
-/// that does not hold is 450 for stores, and other errors of a database are 500.
+/// Returns the status of a failure: 404 if a read or a removal finds no record, 450 if the
+/// condition of a store does not hold, and 500 for other errors of a database.
 fn rest_status(action: &RestAction<'_>, failure: &CallFailure<'_>) -> AnswerStatus {
     match (failure, action) {
         (
@@ -150,7 +150,7 @@ pub(super) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Writes the path of a resource: the database, unless it is the first, and the key.
+/// Writes the path of a resource: the database, unless it is the first database, and the key.
 pub fn put_path(database: Option<&[u8]>, key: &[u8], out: &mut impl ReplySink) {
     out.put(b"/");
     if let Some(database) = database {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn failure_status_depends_on_the_action() {
         let put = RestAction::Put { value: b"", mode: RestMode::Add, xt: None };
-        for (action, trouble, status) in [
+        for (action, error, status) in [
             (RestAction::Get, DatabaseError::NoRecord, AnswerStatus::NotFound),
             (RestAction::Delete, DatabaseError::NoRecord, AnswerStatus::NotFound),
             (put, DatabaseError::NoRecord, AnswerStatus::LogicalInconsistency),
@@ -176,11 +176,7 @@ mod tests {
             (RestAction::Get, DatabaseError::NotImplemented, AnswerStatus::InternalError),
             (RestAction::Delete, DatabaseError::LogicalInconsistency, AnswerStatus::InternalError),
         ] {
-            assert_eq!(
-                rest_status(&action, &CallFailure::Database(trouble)),
-                status,
-                "{action:?} {trouble:?}"
-            );
+            assert_eq!(rest_status(&action, &CallFailure::Database(error)), status, "{action:?} {error:?}");
         }
     }
 

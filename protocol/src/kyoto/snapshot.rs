@@ -1,12 +1,15 @@
-//! Snapshots of Kyoto Tycoon: one file per database.
+//! Reads and writes Kyoto Tycoon's snapshots (`.ktss`). Each database has a file of its own.
 //!
 //! ```text
-//! 4B 54 53 53 0A 00   check:u32 timestamp:u64 count:u64 size:u64       34 bytes
-//! check is 0:   { CC key_len:varnum value_len:varnum key stored_value }*    to the end of the file
-//! else:         { len:u32 chunk }*     compressed, each of complete records as above
+//! file = 4B 54 53 53 0A 00  check:u32 timestamp:u64 count:u64 size:u64   the head, 34 bytes
+//!        { record }*             if check is 0, up to the end of the file
+//!        { len:u32 chunk }*      otherwise; a chunk is a compressed sequence of complete records
+//!
+//! record = CC key_len:varnum value_len:varnum key stored_value
 //! ```
 //!
-//! The caller compresses and decompresses chunks: see [`super::compression`].
+//! `check` identifies the compressor (see [`super::compression`]). The caller compresses and
+//! decompresses the chunks.
 
 use super::framed::{self, FramedRecord};
 use super::message::StoredValue;
@@ -24,20 +27,20 @@ pub const COUNT_AT: u64 = 18;
 /// The number of bytes collected for a chunk before it is compressed.
 pub const CHUNK_LEN: usize = 1 << 20;
 
-/// The longest compressed chunk that is accepted, in bytes: compression does not make the longest
-/// record much longer.
+/// The longest compressed chunk that is accepted, in bytes. Compression does not make a chunk with
+/// the longest record much longer.
 const PACKED_LEN_MAX: usize = 1 << 31;
 
 /// The head of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHead {
-    /// The compressor; 0 for none.
+    /// The identification of the compressor; 0 for none.
     pub check: u32,
     /// The timestamp of the newest update in the file.
     pub timestamp: u64,
     /// The number of records when the snapshot began.
     pub count: u64,
-    /// The size of the database at that time, in bytes; nothing depends on it.
+    /// The size of the database at that time, in bytes. Nothing depends on this number.
     pub size: u64,
 }
 
@@ -72,7 +75,7 @@ pub fn file_name(database: u32) -> String {
     format!("{database:08}.ktss")
 }
 
-/// Writes a record into the file or into a future chunk.
+/// Writes a record into a file without compression, or into the text of a chunk.
 pub fn put_record(key: &[u8], stored: &StoredValue<'_>, out: &mut impl ReplySink) {
     framed::put(RECORD, key, stored, out);
 }
@@ -94,12 +97,12 @@ pub struct SnapshotReader {
 
 #[derive(Clone, Copy, Debug, Default)]
 enum SnapshotContent {
-    /// The head comes first.
+    /// Before the head.
     #[default]
     Head,
-    /// Records, to the end.
+    /// In records, which continue up to the end.
     Records,
-    /// Compressed chunks, to the end.
+    /// In compressed chunks, which continue up to the end.
     Chunks,
 }
 
@@ -129,13 +132,13 @@ pub enum SnapshotStep<'a> {
         /// The compressed bytes.
         packed: &'a [u8],
     },
-    /// More bytes are needed. If there are none, the file ends here; this is correct if no byte is
-    /// unread and the head has been read ([`SnapshotReader::may_end`]).
+    /// More bytes are needed. If there are no more bytes, the file ends here. The end is correct if
+    /// the head has been read and no byte is unread ([`SnapshotReader::may_end`]).
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
-    /// The file is damaged here.
+    /// The file is damaged at this offset.
     Damaged {
         /// The offset in the file or the chunk.
         offset: u64,
@@ -150,7 +153,7 @@ impl SnapshotReader {
         SnapshotReader { content: SnapshotContent::Records, at: 0 }
     }
 
-    /// Decodes the next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, which must contain all unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> SnapshotStep<'a> {
         if input.is_empty() {
             return SnapshotStep::NeedMore { at_least: 1 };
@@ -190,7 +193,7 @@ impl SnapshotReader {
             return SnapshotStep::NeedMore { at_least: HEAD_LEN - input.len() };
         };
         let Some(head) = SnapshotHead::parse(head) else {
-            return SnapshotStep::Damaged { offset: 0, what: "this is no snapshot of Kyoto Tycoon's" };
+            return SnapshotStep::Damaged { offset: 0, what: "not a snapshot of Kyoto Tycoon" };
         };
         self.content = if head.check == 0 { SnapshotContent::Records } else { SnapshotContent::Chunks };
         SnapshotStep::Head { consumed: HEAD_LEN, head }

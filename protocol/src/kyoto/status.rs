@@ -1,15 +1,15 @@
-//! The outcome of a call as status codes and texts.
+//! Defines the outcomes of a call, with their status codes and texts.
 
 use std::borrow::Cow;
 
 /// The status of a call's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStatus {
-    /// 200: done.
+    /// 200: the call succeeded.
     Ok,
-    /// 201: stored, for REST.
+    /// 201: the record was stored (REST).
     Created,
-    /// 204: removed, for REST.
+    /// 204: the record was removed (REST).
     NoContent,
     /// 400: parameters are missing, or the database or cursor does not exist.
     BadRequest,
@@ -17,7 +17,7 @@ pub enum AnswerStatus {
     Unauthorized,
     /// 403: a web page of another site caused the request.
     Forbidden,
-    /// 404: no record, for REST.
+    /// 404: there is no such record (REST).
     NotFound,
     /// 413: the body exceeds its limit.
     TooLarge,
@@ -73,10 +73,10 @@ impl AnswerStatus {
     }
 }
 
-/// An error of a database: a number, and its name.
+/// An error of a database, with its number and name in the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseError {
-    /// 1: the kind of database does not support this.
+    /// 1: a database of this kind does not support the operation.
     NotImplemented,
     /// 2: the database is not open.
     InvalidOperation,
@@ -143,7 +143,7 @@ impl DatabaseError {
     }
 }
 
-/// The reason why a call failed: its status and its text.
+/// The reason why a call failed, which determines the status and the text of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFailure<'a> {
     /// 400: parameters are missing or wrong.
@@ -156,14 +156,14 @@ pub enum CallFailure<'a> {
     NoSuchProcedure(&'a [u8]),
     /// 503: a wait ended without a signal.
     TimedOut,
-    /// An error of the database, with its usual detail.
+    /// An error of the database with the detail that this error usually has.
     Database(DatabaseError),
-    /// An error of the database with a special detail, and possibly a special status.
+    /// An error of the database with another detail, and possibly another status.
     Detailed {
         /// The status.
         status: AnswerStatus,
         /// The error.
-        trouble: DatabaseError,
+        error: DatabaseError,
         /// The detail.
         detail: &'a str,
     },
@@ -180,21 +180,22 @@ impl CallFailure<'_> {
     /// `cas` found another value than expected.
     pub const STATUS_CONFLICT: CallFailure<'static> = CallFailure::Detailed {
         status: AnswerStatus::LogicalInconsistency,
-        trouble: DatabaseError::LogicalInconsistency,
+        error: DatabaseError::LogicalInconsistency,
         detail: "status conflict",
     };
 
     /// A regular expression is invalid.
     pub const COMPILATION_FAILED: CallFailure<'static> = CallFailure::Detailed {
         status: AnswerStatus::LogicalInconsistency,
-        trouble: DatabaseError::LogicalInconsistency,
+        error: DatabaseError::LogicalInconsistency,
         detail: "compilation failed",
     };
 
-    /// The command of `synchronize` failed; the manual documents 450, the original sends 500.
+    /// The command of `synchronize` failed. The manual documents the status 450, but the original
+    /// sends 500.
     pub const POSTPROCESSING_FAILED: CallFailure<'static> = CallFailure::Detailed {
         status: AnswerStatus::InternalError,
-        trouble: DatabaseError::LogicalInconsistency,
+        error: DatabaseError::LogicalInconsistency,
         detail: "postprocessing failed",
     };
 
@@ -202,7 +203,7 @@ impl CallFailure<'_> {
     pub const NO_UPDATE_LOG: CallFailure<'static> =
         CallFailure::Other { status: AnswerStatus::BadRequest, text: "no update log allows no replication" };
 
-    /// There is no file for the position of the replication.
+    /// There is no file with the position of the replication.
     pub const NO_RTS_FILE: CallFailure<'static> =
         CallFailure::Other { status: AnswerStatus::NotImplemented, text: "the RTS file is not set" };
 
@@ -224,12 +225,12 @@ impl CallFailure<'_> {
             }
             CallFailure::NoSuchProcedure(_) => AnswerStatus::NotImplemented,
             CallFailure::TimedOut => AnswerStatus::TimedOut,
-            CallFailure::Database(trouble) => trouble.status(),
+            CallFailure::Database(error) => error.status(),
             CallFailure::Detailed { status, .. } | CallFailure::Other { status, .. } => status,
         }
     }
 
-    /// Returns the text of `ERROR` or `X-Kt-Error`; common texts are borrowed.
+    /// Returns the text of `ERROR` or `X-Kt-Error`. The usual texts are not copied.
     pub fn text(&self) -> Cow<'_, [u8]> {
         let text = match *self {
             CallFailure::InvalidParameters => "invalid parameters",
@@ -237,7 +238,7 @@ impl CallFailure<'_> {
             CallFailure::NoSuchCursor => "no such cursor",
             CallFailure::NoSuchProcedure(name) => return Cow::Owned([b"not implemented: ", name].concat()),
             CallFailure::TimedOut => "the condition timed out",
-            CallFailure::Database(trouble) => match trouble {
+            CallFailure::Database(error) => match error {
                 DatabaseError::NotImplemented => "DB: 1: not implemented: not implemented",
                 DatabaseError::InvalidOperation => "DB: 2: invalid operation: not opened",
                 DatabaseError::NoRepository => "DB: 3: no repository: open failed",
@@ -249,8 +250,8 @@ impl CallFailure<'_> {
                 DatabaseError::SystemError => "DB: 9: system error: system error",
                 DatabaseError::Miscellaneous => "DB: 15: miscellaneous error: miscellaneous error",
             },
-            CallFailure::Detailed { trouble, detail, .. } => {
-                let text = format!("DB: {}: {}: {detail}", trouble.number(), trouble.name());
+            CallFailure::Detailed { error, detail, .. } => {
+                let text = format!("DB: {}: {}: {detail}", error.number(), error.name());
                 return Cow::Owned(text.into_bytes());
             }
             CallFailure::Other { text, .. } => text,

@@ -1,12 +1,12 @@
-//! Files of Kyoto Tycoon's update log.
+//! Reads and writes files of Kyoto Tycoon's update log.
 //!
 //! ```text
-//! file   = A0 size:u64 newest:u64  record*        17 bytes, then records; size: the entire file
+//! file   = A0 size:u64 newest:u64  record*        the head has 17 bytes
 //! record = A1 timestamp:u64 len:u32 message A2
 //! ```
 //!
-//! Bytes after `size` belong to an incomplete write and are ignored; a file shorter than `size` is
-//! damaged.
+//! `size` is the length of the complete file. Bytes after `size` belong to an incomplete write and
+//! are ignored. A file that is shorter than `size` is damaged.
 
 use super::message::{LEN_MAX, UpdateMessage};
 use crate::ReplySink;
@@ -21,10 +21,10 @@ pub const HEAD_LEN: usize = 17;
 /// The length of the head before a record's message, in bytes.
 const RECORD_HEAD_LEN: usize = 13;
 
-/// The length that a record adds to its message, in bytes.
+/// The number of bytes by which a record is longer than its message.
 pub const RECORD_OVERHEAD: usize = RECORD_HEAD_LEN + 1;
 
-/// The head of a file, rewritten whenever records have been added.
+/// The head of a file. A writer must write it again after adding records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogFileHead {
     /// The length of the file including this head, in bytes.
@@ -92,19 +92,19 @@ pub enum LogFileStep<'a> {
     Record {
         /// The consumed bytes of the input.
         consumed: usize,
-        /// Its timestamp.
+        /// The timestamp of the record.
         timestamp: u64,
         /// The update.
         message: UpdateMessage<'a>,
     },
-    /// More bytes are needed; if there are none, the file is damaged.
+    /// More bytes are needed. If there are no more bytes, the file is damaged.
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
-    /// The end of the records; later bytes are ignored.
+    /// The end of the records. Later bytes are ignored.
     End,
-    /// The file is damaged here.
+    /// The file is damaged at this offset.
     Damaged {
         /// The offset in the file.
         offset: u64,
@@ -114,7 +114,7 @@ pub enum LogFileStep<'a> {
 }
 
 impl LogFileReader {
-    /// Decodes the next step from `input`, the unread bytes of the file.
+    /// Decodes the next step from `input`, which must contain all unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> LogFileStep<'a> {
         let Some(head) = self.head else { return self.decode_head(input) };
         let left = head.size - self.at;
@@ -122,11 +122,12 @@ impl LogFileReader {
             return LogFileStep::End;
         }
         let damaged = |what| LogFileStep::Damaged { offset: self.at, what };
-        // This order of the checks reports the same error however little of the record has arrived.
+        // The checks are in this order so that damage is reported by the same error, however few
+        // bytes of the record have arrived.
         match input.first() {
             None => return LogFileStep::NeedMore { at_least: 1 },
             Some(&RECORD) if left < RECORD_OVERHEAD as u64 => {
-                return damaged("a record reaches beyond the end that the head tells");
+                return damaged("a record reaches beyond the end that the head gives");
             }
             Some(&RECORD) => {}
             Some(_) => return damaged("no record begins here"),
@@ -141,15 +142,17 @@ impl LogFileReader {
             return damaged("a record is too long");
         }
         if total > left {
-            return damaged("a record reaches beyond the end that the head tells");
+            return damaged("a record reaches beyond the end that the head gives");
         }
         let Some(message) = rest.get(..len + 1) else {
             return LogFileStep::NeedMore { at_least: len + 1 - rest.len() };
         };
         if message[len] != RECORD_END {
-            return damaged("a record does not end where it says");
+            return damaged("a record does not end after the length that it gives");
         }
-        let Some(message) = UpdateMessage::parse(&message[..len]) else { return damaged("a message is cut") };
+        let Some(message) = UpdateMessage::parse(&message[..len]) else {
+            return damaged("a message is cut off");
+        };
         self.at += total;
         LogFileStep::Record { consumed: total as usize, timestamp, message }
     }
@@ -164,7 +167,7 @@ impl LogFileReader {
             return LogFileStep::NeedMore { at_least: HEAD_LEN - input.len() };
         };
         let Some(head) = LogFileHead::parse(head) else {
-            return LogFileStep::Damaged { offset: 0, what: "this is no update log of Kyoto Tycoon's" };
+            return LogFileStep::Damaged { offset: 0, what: "not an update log of Kyoto Tycoon" };
         };
         (self.head, self.at) = (Some(head), HEAD_LEN as u64);
         LogFileStep::Head { consumed: HEAD_LEN, head }

@@ -1,9 +1,9 @@
-//! Numbers of variable length: groups of seven bits, the most significant first; the top bit is set
-//! on all bytes but the last.
+//! Encodes numbers of variable length, in groups of seven bits with the most significant group
+//! first. The top bit is set in all bytes except the last.
 
 use crate::ReplySink;
 
-/// The longest number, in bytes.
+/// The length of the longest encoded number, in bytes.
 pub const LEN_MAX: usize = 10;
 
 /// Writes a number.
@@ -37,8 +37,8 @@ pub enum VarnumRead {
     Malformed,
 }
 
-/// Reads the number at the beginning of some bytes. Leading zero groups are accepted up to the
-/// maximum length.
+/// Reads the number at the beginning of `bytes`. Accepts leading zero groups, up to the maximum
+/// length.
 #[inline]
 pub fn read(bytes: &[u8]) -> VarnumRead {
     let mut number = 0u64;

@@ -1,9 +1,9 @@
-//! Requests of administrators: lists of records, the crawler, exports of stored data, and events as
-//! they happen.
+//! Defines the requests of administrators: lists of records, the crawler, exports of stored data,
+//! and watching events.
 
 use std::num::NonZeroU64;
 
-/// A set of size classes, numbered from 1 to 63 like memcached's.
+/// A set of size classes. The classes have numbers from 1 to 63, as in memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSet(u64);
 
@@ -13,7 +13,7 @@ impl ClassSet {
     /// No class.
     pub const NONE: ClassSet = ClassSet(0);
 
-    /// Returns the set with one class added; the same set if the number is out of range.
+    /// Returns the set with one more class, or the same set if the number is out of range.
     #[must_use]
     pub fn with(self, class: usize) -> ClassSet {
         ClassSet(self.0 | 1u64.checked_shl(class as u32).unwrap_or(0))
@@ -30,7 +30,7 @@ impl ClassSet {
 pub struct RecordListing {
     /// The classes to list.
     pub classes: ClassSet,
-    /// List only the keys, as commands that read them.
+    /// List only the keys, as meta commands that read the records.
     pub keys_only: bool,
 }
 
@@ -41,7 +41,8 @@ pub enum CrawlerCommand {
     Crawl(ClassSet),
     /// Enable the crawler.
     Enable,
-    /// Disable the crawler: it serves no lists and ignores commands to scan.
+    /// Disable the crawler. While it is disabled, lists are refused and commands to scan are
+    /// ignored.
     Disable,
     /// Pause for this number of microseconds between two records.
     Sleep(u32),
@@ -54,25 +55,25 @@ pub enum CrawlerCommand {
 pub struct ExportRequest {
     /// The number of the database.
     pub database: u32,
-    /// The export.
+    /// The kind of the export.
     pub what: ExportKind,
 }
 
 /// The kinds of export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportKind {
-    /// A checkpoint, kept in the data directory.
+    /// A checkpoint, which stays in the data directory.
     Checkpoint,
-    /// A backup, sent to the client.
+    /// A backup, which is sent to the client.
     Backup {
         /// The maximum rate in bytes per second.
         rate: Option<NonZeroU64>,
     },
-    /// The update log, sent to the client.
+    /// The update log, which is sent to the client.
     Log {
         /// The position at which to start.
         from: LogStart,
-        /// True to keep sending later changes as they happen.
+        /// True to send later changes, too, as they happen.
         follows: bool,
     },
 }
@@ -80,11 +81,11 @@ pub enum ExportKind {
 /// The start of an export of the update log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogStart {
-    /// The oldest entry that is kept.
+    /// At the oldest entry that the server still has.
     First,
-    /// This position, which must lie between two entries.
+    /// At this position, which must lie between two entries.
     At(u64),
-    /// The current end of the log.
+    /// At the current end of the log.
     End,
 }
 

@@ -1,5 +1,6 @@
-//! Virtual slab classes. Todana has no slabs, but tools read `stats items` and `stats slabs` by
-//! class. Records are therefore reported under the class that memcached 1.6 would use.
+//! Computes the size class under which a record is reported. Todana has no slabs, but tools read
+//! `stats items` and `stats slabs` by class, so each record is reported under the class that
+//! memcached 1.6 would use.
 
 /// The chunk sizes of memcached's classes 1 to 39 with its default growth factor.
 pub const CHUNK_SIZES: [u32; 39] = [
@@ -8,11 +9,11 @@ pub const CHUNK_SIZES: [u32; 39] = [
     202152, 252696, 315872, 394840, 524288,
 ];
 
-/// The bytes that memcached adds to key + value (+ 4 for non-zero flags): header 48, CAS 8, the
-/// key's NUL, CRLF.
+/// The bytes that memcached adds to the lengths of key and value: a header of 48, a CAS ID of 8,
+/// the NUL after the key, and CRLF. Flags other than 0 add 4 more.
 pub const ITEM_OVERHEAD_BYTES: u64 = 48 + 8 + 1 + 2;
 
-/// Returns the size of an item by memcached's rule; it must not exceed the `-I` limit.
+/// Returns the size of an item by memcached's rule. The option `-I` limits this size.
 pub fn item_size(key_len: u64, value_len: u64, flags: u32) -> u64 {
     ITEM_OVERHEAD_BYTES + key_len + value_len + if flags != 0 { 4 } else { 0 }
 }

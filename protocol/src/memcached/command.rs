@@ -1,63 +1,64 @@
-//! Commands of memcached's dialects: operations on records, and commands about the server and the
-//! connection.
+//! Defines the commands of memcached's dialects: operations on records, and commands about the
+//! server and the connection.
 
 use super::{CrawlerCommand, ExportRequest, RecordListing, WatchStreams};
 use todana_core::Operation;
 
-/// One request.
+/// A request. The documentation of each variant names the replies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemcachedCommand<'a> {
-    /// An operation on records, answered by the operation's reply.
+    /// An operation on records. Answered by the reply of the operation.
     Operation(Operation<'a>),
-    /// Statistics of a group (empty: the general group). Answered by `Statistic` for each, then
-    /// `End`; or by `Unknown`.
+    /// Reads a group of statistics; the empty name means the general group. Answered by a
+    /// `Statistic` for each, then `End`, or by `Unknown`.
     Stats {
         /// The words after `stats`.
         group: &'a [u8],
     },
-    /// Answered by `Version`.
+    /// Reads the server's version. Answered by `Version`.
     Version,
     /// Changes the log level. Answered by `Done`.
     Verbosity(u32),
-    /// Changes the memory limit (in MiB). Answered by `Done` or `Refused`.
+    /// Changes the memory limit. Answered by `Done` or `Refused`.
     MemoryLimit {
-        /// The new limit.
+        /// The new limit, in MiB.
         mebibytes: u64,
     },
-    /// Reads the certificates again, for later connections. Answered by `Done`, or `Faulty` with
+    /// Reads the certificates again, for later connections. Answered by `Done`, or by `Faulty` with
     /// the reason.
     RefreshCertificates,
     /// Stops, resumes or advances the clock, if debug commands are enabled. Answered by `Done`.
     ShiftClock(ClockShift),
     /// Stops the server. Not answered, or answered by `Refused(NotEnabled)`.
     Shutdown {
-        /// Act as for SIGUSR1 instead of SIGINT.
+        /// Stop as after SIGUSR1 and not as after SIGINT.
         graceful: bool,
     },
-    /// Lists records. Answered by `Done`, a `Listed` for each record, then `End`. The list is
-    /// produced in pieces and may take long.
+    /// Lists records. Answered by `Done`, a `Listed` for each record, then `End`. The server
+    /// produces the list in pieces, which may take long.
     List(RecordListing),
-    /// Controls the crawler. Answered by `Done`, or `Faulty` with the reason.
+    /// Controls the crawler. Answered by `Done`, or by `Faulty` with the reason.
     Crawler(CrawlerCommand),
-    /// Sends these kinds of events as they happen; the connection serves no further commands.
+    /// Sends events of these kinds as they happen. The connection serves no further commands.
     /// Answered by `Done` or `Faulty`.
     Watch(WatchStreams),
-    /// Exports data on disk, and optionally sends it. The export is written in pieces and may take
-    /// long. Answered by `Faulty` if it cannot begin.
+    /// Exports data on disk, and sends it if the export is a stream. The export is written in
+    /// pieces, which may take long. Answered by `Faulty` if it cannot begin.
     Export(ExportRequest),
-    /// Directs later operations of this connection to another database, by its number. Answered by
-    /// `Done`, or `Faulty` if the database does not exist.
+    /// Selects the database of the later operations on this connection, by its number. Answered by
+    /// `Done`, or by `Faulty` if the database does not exist.
     UseDatabase(u32),
-    /// The codec found the request malformed. Nothing is executed; the server counts the error.
+    /// A malformed request. The server executes nothing and counts the error.
     Faulty {
         /// The reply line, without its line end.
         message: &'a str,
     },
-    /// Lists the SASL mechanisms. Answered by `Mechanisms`, or `Unknown` without authentication.
+    /// Lists the SASL mechanisms. Answered by `Mechanisms`, or by `Unknown` if the server has no
+    /// logins.
     Mechanisms,
     /// Authenticates the client. Answered by `Authenticated`, `Challenge` or
-    /// `Refused(NotAuthenticated)`; by `Unknown` without authentication.
-    Authenticate(Authenticate<'a>),
+    /// `Refused(NotAuthenticated)`, or by `Unknown` if the server has no logins.
+    Authenticate(LoginCredentials<'a>),
     /// Closes the connection after pending replies have been sent. Not answered.
     Quit,
 }
@@ -71,25 +72,26 @@ impl<'a> From<Operation<'a>> for MemcachedCommand<'a> {
 
 /// The credentials of a client: one message of a SASL exchange, or the token of the text dialect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Authenticate<'a> {
-    /// The name of the mechanism as the client wrote it; empty for a token.
+pub struct LoginCredentials<'a> {
+    /// The name of the mechanism as the client sent it; empty for a token.
     pub mechanism: &'a [u8],
     /// The client's response: `authorisation NUL user NUL password` for PLAIN, `user password` for
     /// a token.
     pub response: &'a [u8],
-    /// The message continues an exchange instead of starting one.
+    /// True if the message continues an exchange, false if it begins one.
     pub continues: bool,
 }
 
-impl<'a> Authenticate<'a> {
+impl<'a> LoginCredentials<'a> {
     /// Returns the user and password of a PLAIN response (RFC 4616: authorisation, user and
-    /// password, separated by NUL); `None` if it has another form. The authorisation is ignored,
-    /// because no user can act for another.
+    /// password, separated by NUL), or `None` if the response has another form. The authorisation
+    /// is ignored, because no user can act for another user.
     ///
     /// ```
-    /// # use todana_protocol::memcached::Authenticate;
-    /// let authenticate = Authenticate { response: b"\0user\0secret", ..Authenticate::default() };
-    /// assert_eq!(authenticate.plain(), Some((&b"user"[..], &b"secret"[..])));
+    /// # use todana_protocol::memcached::LoginCredentials;
+    /// let credentials =
+    ///     LoginCredentials { response: b"\0user\0secret", ..LoginCredentials::default() };
+    /// assert_eq!(credentials.plain(), Some((&b"user"[..], &b"secret"[..])));
     /// ```
     pub fn plain(&self) -> Option<(&'a [u8], &'a [u8])> {
         let mut parts = self.response.split(|&byte| byte == 0);
@@ -97,13 +99,14 @@ impl<'a> Authenticate<'a> {
         parts.next().is_none().then_some((user, password))
     }
 
-    /// Returns the user and password of a token: the first word and the text after it, without
-    /// surrounding blanks; `None` if either is missing.
+    /// Returns the user and password of a token: the first word, and the text after it without
+    /// surrounding blanks. Returns `None` if one of them is missing.
     ///
     /// ```
-    /// # use todana_protocol::memcached::Authenticate;
-    /// let authenticate = Authenticate { response: b"user two words", ..Authenticate::default() };
-    /// assert_eq!(authenticate.token(), Some((&b"user"[..], &b"two words"[..])));
+    /// # use todana_protocol::memcached::LoginCredentials;
+    /// let credentials =
+    ///     LoginCredentials { response: b"user two words", ..LoginCredentials::default() };
+    /// assert_eq!(credentials.token(), Some((&b"user"[..], &b"two words"[..])));
     /// ```
     pub fn token(&self) -> Option<(&'a [u8], &'a [u8])> {
         let is_blank = |&byte: &u8| byte == b' ';
@@ -133,7 +136,7 @@ pub enum ClockShift {
 
 #[cfg(test)]
 mod tests {
-    use super::Authenticate;
+    use super::LoginCredentials;
 
     #[test]
     fn token_is_a_word_and_the_rest() {
@@ -149,8 +152,8 @@ mod tests {
             (b"", None),
         ];
         for (response, parts) in cases {
-            let authenticate = Authenticate { response, ..Authenticate::default() };
-            assert_eq!(authenticate.token(), parts, "{}", response.escape_ascii());
+            let credentials = LoginCredentials { response, ..LoginCredentials::default() };
+            assert_eq!(credentials.token(), parts, "{}", response.escape_ascii());
         }
     }
 
@@ -166,8 +169,8 @@ mod tests {
             (b"\0user\0sec\0ret", None),
         ];
         for (response, parts) in cases {
-            let authenticate = Authenticate { response, ..Authenticate::default() };
-            assert_eq!(authenticate.plain(), parts, "{}", response.escape_ascii());
+            let credentials = LoginCredentials { response, ..LoginCredentials::default() };
+            assert_eq!(credentials.plain(), parts, "{}", response.escape_ascii());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! memcached's dialects: text and meta for servers and clients, binary for servers.
+//! The codecs of memcached's dialects: text and meta for servers and clients, binary for servers.
 
 mod administration;
 mod binary;
@@ -12,7 +12,7 @@ pub use administration::{
     ClassSet, CrawlerCommand, ExportKind, ExportRequest, LogStart, RecordListing, WatchStreams,
 };
 pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};
-pub use command::{Authenticate, ClockShift, MemcachedCommand};
+pub use command::{ClockShift, LoginCredentials, MemcachedCommand};
 pub use server::{
     DialectChoice, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep, ReplyForm,
     ReplySink, RequestHead, encode, put_uri_encoded,

@@ -1,21 +1,25 @@
-//! memcached's text protocol as Kyoto Tycoon's plug-in server implements it: a few commands with
-//! different rules. It is separate from memcached's own dialect, which is stricter and has more
-//! commands.
+//! Decodes and answers memcached's text protocol as Kyoto Tycoon's plug-in server implements it: a
+//! few commands with rules of their own. memcached's own dialect is stricter and has more commands
+//! (see `memcached::server`).
 //!
 //! ```text
 //! set|add|replace KEY FLAGS EXPTIME LEN [noreply] LF  DATA [CR] LF
 //! get|gets KEY...      delete KEY      incr|decr KEY NUMBER      stats  flush_all  version  quit
 //! ```
 //!
-//! Invariants: a decoder is one word of state and no buffer; a `get` line is decoded key by key, so
-//! that a slow reader can be paused between two keys; an announced length reserves no memory.
-//! Numbers are read up to the first invalid byte, and keys may be as long as a line.
+//! Invariants:
+//! - A decoder is one word of state and has no buffer.
+//! - A `get` line is decoded key by key, so that the server can pause between two keys if the
+//!   client reads slowly.
+//! - An announced length reserves no memory.
+//! - Numbers are read up to the first invalid byte, and keys may be as long as a line.
 //!
 //! Not here: the meaning of flags and times (see the server).
 
 use super::ReplySink;
 
-/// A longer line closes the connection. It has room for a `get` of hundreds of keys.
+/// The longest line, in bytes. A `get` line of this length has room for hundreds of keys. A longer
+/// line closes the connection.
 const LINE_LEN_MAX: usize = 64 << 10;
 
 /// The condition of a store.
@@ -38,7 +42,7 @@ pub enum PluginRequest<'a> {
         mode: PluginMode,
         /// The key.
         key: &'a [u8],
-        /// The flags, reduced to the 32 bits that are kept.
+        /// The flags, reduced to the lower 32 bits.
         flags: u32,
         /// The exptime as the client sent it.
         exptime: i64,
@@ -98,17 +102,17 @@ pub enum PluginStep<'a> {
     },
     /// The request is incomplete.
     NeedMore {
-        /// The minimum number of missing bytes.
+        /// The number of bytes that are missing at least.
         at_least: usize,
     },
-    /// The input is not a valid request.
+    /// The input is not a valid request, so the connection must be closed.
     Close,
 }
 
 /// The decoder of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PluginDecoder {
-    /// The input begins within a `get` line that has arrived completely.
+    /// True if the input begins within a `get` line that has arrived completely.
     is_between_keys: bool,
     /// The number of bytes of an incomplete line that are known to contain no line end.
     seen: usize,
@@ -147,8 +151,8 @@ impl PluginDecoder {
                 if len < 0 || len as u64 > value_len_max {
                     return PluginStep::Close;
                 }
-                // When the data has arrived, the line is parsed again, but not searched for its
-                // end.
+                // When the data has arrived, the line is parsed again. Its end is known and need
+                // not be searched.
                 self.seen = end;
                 let data = &input[behind..];
                 let len = len as usize;
@@ -216,7 +220,7 @@ impl PluginDecoder {
         let is_blank = |byte: u8| matches!(byte, b' ' | b'\r');
         let at = input.iter().position(|&byte| !is_blank(byte)).unwrap_or(input.len());
         match input.get(at) {
-            // Unreachable: the end of the line has been seen.
+            // This cannot happen, because the end of the line was seen before.
             None => PluginStep::NeedMore { at_least: 1 },
             Some(b'\n') => {
                 self.is_between_keys = false;
@@ -239,7 +243,7 @@ fn is_silent<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     words.any(|word| word == b"noreply")
 }
 
-/// Parses the integer at the beginning of a text; 0 if there is none.
+/// Parses the integer at the beginning of a text. Returns 0 if there is none.
 pub fn number(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (is_negative, digits) = match text {
@@ -267,28 +271,29 @@ pub fn put_plugin_value(key: &[u8], flags: u32, value: &[u8], out: &mut impl Rep
 mod tests {
     use super::*;
 
-    /// Returns all requests of an input as texts, followed by the state after the last one.
+    /// Returns all requests of an input as texts, and the state of the decoder after the last
+    /// request.
     fn requests(input: &[u8], piece: usize) -> Vec<String> {
-        let (mut dialect, mut told) = (PluginDecoder::default(), Vec::new());
+        let (mut dialect, mut requests_as_text) = (PluginDecoder::default(), Vec::new());
         let (mut at, mut end) = (0, 0);
         loop {
             match dialect.decode(100, &input[at..end]) {
                 PluginStep::Request { consumed, request } => {
                     assert!(consumed > 0 && at + consumed <= end);
                     at += consumed;
-                    told.push(format!("{request:?}"));
+                    requests_as_text.push(format!("{request:?}"));
                 }
                 PluginStep::NeedMore { at_least } => {
                     assert!(at_least > 0);
                     if end == input.len() {
-                        told.push(format!("{} left", end - at));
-                        return told;
+                        requests_as_text.push(format!("{} left", end - at));
+                        return requests_as_text;
                     }
                     end = (end + piece).min(input.len());
                 }
                 PluginStep::Close => {
-                    told.push("closed".into());
-                    return told;
+                    requests_as_text.push("closed".into());
+                    return requests_as_text;
                 }
             }
         }

@@ -98,13 +98,13 @@ fn damage_is_reported_with_its_offset() {
     let whole = file();
     let mut other = whole.clone();
     other[0] = 0xA1;
-    assert_eq!(read(&other), ["0: this is no update log of Kyoto Tycoon's"]);
+    assert_eq!(read(&other), ["0: not an update log of Kyoto Tycoon"]);
     let mut cut = whole.clone();
     cut[17 + 36 - 1] = 0;
-    assert_eq!(read(&cut)[1..], ["17: a record does not end where it says"]);
+    assert_eq!(read(&cut)[1..], ["17: a record does not end after the length that it gives"]);
     let mut beyond = whole.clone();
     beyond[8] -= 1;
-    assert_eq!(read(&beyond).last().unwrap(), "101: a record reaches beyond the end that the head tells");
+    assert_eq!(read(&beyond).last().unwrap(), "101: a record reaches beyond the end that the head gives");
     let mut no_record = whole.clone();
     no_record[17] = 0;
     assert_eq!(read(&no_record)[1..], ["17: no record begins here"]);
@@ -118,7 +118,7 @@ fn error_of_a_short_rest_ignores_pieces() {
     let head = LogFileHead { size: 20, newest: 0 }.to_bytes();
     let read_behind = |rest: &[u8]| read(&[&head[..], rest].concat())[1..].to_vec();
     assert_eq!(read_behind(b"\x18345678901234567890"), ["17: no record begins here"]);
-    let beyond = "17: a record reaches beyond the end that the head tells";
+    let beyond = "17: a record reaches beyond the end that the head gives";
     assert_eq!(read_behind(b"\xA1345678901234567890"), [beyond]);
 }
 

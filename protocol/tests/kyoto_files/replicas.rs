@@ -17,12 +17,12 @@ const STREAM: &str = "b1
 
 fn read(stream: &[u8]) -> Vec<String> {
     read_in_any_pieces(stream, ReplicaDecoder::default(), |replica, input| match replica.decode(input) {
-        ReplicaStep::News { consumed, news } => Read::Item(
+        ReplicaStep::Message { consumed, master_message } => Read::Item(
             consumed,
-            match news {
+            match master_message {
                 MasterMessage::Update { timestamp, message } => format!("{timestamp:x} {}", show(&message)),
                 MasterMessage::CaughtUp { timestamp } => format!("caught up {timestamp:x}"),
-                news => format!("{news:?}"),
+                master_message => format!("{master_message:?}"),
             },
         ),
         ReplicaStep::NeedMore { at_least } => Read::More(at_least),

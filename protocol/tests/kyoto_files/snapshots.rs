@@ -111,7 +111,7 @@ fn damaged_snapshot_reports_the_offset() {
     let items = read_snapshot(&file, SnapshotReader::default());
     assert_eq!(items.last().unwrap(), "52: no record begins here");
     file[0] = b'k';
-    assert_eq!(read_snapshot(&file, SnapshotReader::default()), ["0: this is no snapshot of Kyoto Tycoon's"]);
+    assert_eq!(read_snapshot(&file, SnapshotReader::default()), ["0: not a snapshot of Kyoto Tycoon"]);
     let long = [&HEAD.to_bytes()[..], b"\xCC\xFF\xFF\xFF\xFF\x7F"].concat();
     assert_eq!(read_snapshot(&long, SnapshotReader::default())[1..], ["34: a record is too long"]);
     let endless = [&HEAD.to_bytes()[..], b"\xCC\x05", &[0xFF; 12]].concat();
@@ -135,7 +135,7 @@ fn truncated_or_damaged_dump_is_reported() {
     let mut damaged = file.clone();
     damaged[6 + 18] = 7;
     assert_eq!(read_dump(&damaged).last().unwrap(), "24: no record begins here");
-    assert_eq!(read_dump(b"KTSS\n\0"), ["0: this is no dump of Kyoto Cabinet's"]);
+    assert_eq!(read_dump(b"KTSS\n\0"), ["0: not a dump of Kyoto Cabinet"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use todana_protocol::kyoto::{
     AnswerBanner, AnswerPairs, AnswerStatus, BasicCredentials, BulkOperation, BulkRecord, CallFailure,
     DatabaseError, DatabaseTarget, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, Procedure,
     ProcedureCall, RestAction, RestAnswer, RestMode, RestRequest, answer_failure, answer_refusal,
-    answer_rest, answer_stranger, binary, expiry,
+    answer_rest, answer_unauthorized, binary, expiry,
 };
 
 /// The time at which all requests are executed.
@@ -53,11 +53,11 @@ pub(crate) fn send_in_pieces(limits: &KyotoLimits, stream: &[u8], cuts: &[usize]
                     assert!(consumed <= input.len() && input.len() >= needed);
                     needed = 0;
                     if authorization.is_some_and(is_of_alice) {
-                        dialect.admit();
+                        dialect.accept_login();
                     } else {
-                        let form = dialect.turn_away(limits);
+                        let form = dialect.refuse_login(limits);
                         outcome.requests.push(format!("stranger {form:?}"));
-                        answer_stranger(&form, &AnswerBanner::new("T", NOW), &mut outcome.answers);
+                        answer_unauthorized(&form, &AnswerBanner::new("T", NOW), &mut outcome.answers);
                     }
                     input.drain(..consumed);
                 }

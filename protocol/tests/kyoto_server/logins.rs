@@ -13,7 +13,7 @@ const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=\r\n";
 const BINARY: &[u8] = b"\xBA\0\0\0\0\0\0\0\0";
 
 fn limits() -> KyotoLimits<'static> {
-    KyotoLimits { login_wanted: true, ..KyotoLimits::default() }
+    KyotoLimits { login_required: true, ..KyotoLimits::default() }
 }
 
 fn send(stream: &[u8]) -> Outcome {
@@ -77,7 +77,7 @@ fn unauthenticated_body_is_not_awaited() {
         let step = dialect.decode(&limits(), head.as_bytes(), &mut scratch);
         assert_eq!(step, KyotoStep::Login { consumed: 0, authorization: Some(b"Basic YWxpY2U6d3Jvbmc=") });
     }
-    assert_eq!(dialect.turn_away(&limits()), HttpForm { keeps_alive: true, is_head: false });
+    assert_eq!(dialect.refuse_login(&limits()), HttpForm { keeps_alive: true, is_head: false });
     let step = dialect.decode(&limits(), head.as_bytes(), &mut scratch);
     assert_eq!(step, KyotoStep::NeedMore { consumed: head.len(), at_least: 1 });
     for _ in 0..10 {
@@ -87,7 +87,7 @@ fn unauthenticated_body_is_not_awaited() {
     let next = get("");
     let step = dialect.decode(&limits(), &next, &mut scratch);
     assert_eq!(step, KyotoStep::Login { consumed: 0, authorization: None });
-    dialect.admit();
+    dialect.accept_login();
     let step = dialect.decode(&limits(), &next, &mut scratch);
     let KyotoStep::Request { consumed, request: KyotoRequest::Rest(_) } = step else { panic!("{step:?}") };
     assert_eq!(consumed, next.len());

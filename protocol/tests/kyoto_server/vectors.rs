@@ -45,7 +45,7 @@ fn a_record_is_set_and_got() {
 }
 
 #[test]
-fn failures_are_told_by_status_and_text() {
+fn failures_have_status_and_text() {
     for (failure, told) in [
         (CallFailure::Database(DatabaseError::NoRecord), "450 ERROR\\tDB: 7: no record: no record\\n"),
         (CallFailure::InvalidParameters, "400 ERROR\\tinvalid parameters\\n"),

@@ -171,7 +171,7 @@ fn delete_compares_a_version_if_there_is_one() {
 }
 
 #[test]
-fn counting_creates_unless_told_not_to() {
+fn counters_are_created_unless_forbidden() {
     for (opcode, direction, quiet) in [
         (0x05, ArithmeticDirection::Increment, false),
         (0x06, ArithmeticDirection::Decrement, false),
@@ -228,7 +228,7 @@ fn stat_names_its_group_in_full() {
 }
 
 #[test]
-fn packets_stand_one_behind_the_other() {
+fn packets_may_be_pipelined() {
     let stream = [
         Packet::new(0x09).key("a").request(),
         set("b", b"no packet: \x80\x01").request(),

@@ -226,7 +226,7 @@ fn large_values_are_shared_and_not_copied() {
 }
 
 #[test]
-fn the_opaque_goes_back_whatever_it_is() {
+fn opaque_is_returned_unchanged() {
     let other = [0x00, 0x0d, 0x0a, 0xff];
     let mut request = Packet::new(0x0a).request();
     request[12..16].copy_from_slice(&other);

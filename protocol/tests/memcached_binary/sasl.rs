@@ -3,7 +3,7 @@
 use crate::exchange::{send, send_within};
 use crate::packet::{Packet, error, well_formed};
 use todana_protocol::memcached::MemcachedLimits;
-use todana_protocol::memcached::{Authenticate, MemcachedCommand};
+use todana_protocol::memcached::{LoginCredentials, MemcachedCommand};
 
 fn sasl() -> MemcachedLimits {
     MemcachedLimits { sasl: true, ..MemcachedLimits::default() }
@@ -30,7 +30,7 @@ fn mechanism_and_response_reach_the_server_unchanged() {
     for (opcode, continues) in [(0x21, false), (0x22, true)] {
         let packet = Packet::new(opcode).key("PLAIN").value("\0user\0secret");
         let outcome = send_within(sasl(), &packet.request());
-        let command = MemcachedCommand::Authenticate(Authenticate {
+        let command = MemcachedCommand::Authenticate(LoginCredentials {
             mechanism: b"PLAIN",
             response: b"\0user\0secret",
             continues,

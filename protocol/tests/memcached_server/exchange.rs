@@ -33,8 +33,10 @@ impl Outcome {
         self.closed = matches!(request.command, MemcachedCommand::Quit) || request.form.closes();
         answer(&request.command, &mut |reply| {
             match reply {
-                Reply::Authenticated => dialect.admit(),
-                Reply::Challenge(_) | Reply::Refused(RefusalReason::NotAuthenticated) => dialect.expel(),
+                Reply::Authenticated => dialect.accept_login(),
+                Reply::Challenge(_) | Reply::Refused(RefusalReason::NotAuthenticated) => {
+                    dialect.revoke_login()
+                }
                 _ => {}
             }
             encode(&request.form, &reply, &mut self.replies);

@@ -2,7 +2,7 @@
 
 use crate::exchange::{Outcome, send_within};
 use todana_protocol::memcached::MemcachedLimits;
-use todana_protocol::memcached::{Authenticate, MemcachedCommand};
+use todana_protocol::memcached::{LoginCredentials, MemcachedCommand};
 
 const STRANGER: &str = "CLIENT_ERROR unauthenticated\r\n";
 
@@ -20,7 +20,7 @@ fn assert_replies(stream: &str, replies: &str) {
 }
 
 #[test]
-fn nothing_is_served_before_login() {
+fn requests_before_login_are_refused() {
     for line in [
         "get foo",
         "version",
@@ -70,7 +70,8 @@ fn set_with_credentials_logs_in() {
     assert_replies(&format!("set {long_key} 0 0 11\r\nuser secret\r\n"), "STORED\r\n");
     let seen = send(b"set x 0 0 11\r\nuser secret\r\n").requests;
     let response = b"user secret";
-    let command = MemcachedCommand::Authenticate(Authenticate { response, ..Authenticate::default() });
+    let command =
+        MemcachedCommand::Authenticate(LoginCredentials { response, ..LoginCredentials::default() });
     assert!(seen[0].starts_with(&format!("{command:?} ")), "{seen:?}");
 }
 

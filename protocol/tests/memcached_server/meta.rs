@@ -3,7 +3,7 @@
 
 use crate::exchange::{assert_commands, assert_replies, send};
 use todana_core::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Operation, ReplyNeeds, Store,
+    Arithmetic, ArithmeticDirection, CommandSyntax, Delete, Get, Inspect, Operation, ReplyNeeds, Store,
     StoreMode, Ttl,
 };
 use todana_protocol::memcached::MemcachedCommand;
@@ -286,7 +286,7 @@ fn modes_of_ms() {
         ("MR", StoreMode::Replace),
         ("MReplace", StoreMode::Replace),
     ] {
-        let base = Store { family: CommandFamily::Meta, item_size_max: Some(1 << 20), ..Store::default() };
+        let base = Store { syntax: CommandSyntax::Meta, item_size_max: Some(1 << 20), ..Store::default() };
         let store = Store { key: b"k", value: b"ab", mode, ..base };
         assert_commands(
             format!("ms k 2 {flag}\r\nab\r\n").as_bytes(),
@@ -317,7 +317,7 @@ fn modes_of_ma() {
         ("MDecr", ArithmeticDirection::Decrement),
     ] {
         let arithmetic =
-            Arithmetic { key: b"k", direction, family: CommandFamily::Meta, ..Arithmetic::default() };
+            Arithmetic { key: b"k", direction, syntax: CommandSyntax::Meta, ..Arithmetic::default() };
         assert_commands(
             format!("ma k {flag}\r\n").as_bytes(),
             &[MemcachedCommand::Operation(Operation::Arithmetic(arithmetic))],
@@ -364,7 +364,7 @@ fn base64_keys() {
     let get = |key| {
         MemcachedCommand::Operation(Operation::Get(Get {
             key,
-            family: CommandFamily::Meta,
+            syntax: CommandSyntax::Meta,
             ..Get::default()
         }))
     };
@@ -379,7 +379,7 @@ fn base64_keys() {
 
 #[test]
 fn mg_commands() {
-    let base = Get { key: b"k", family: CommandFamily::Meta, ..Get::default() };
+    let base = Get { key: b"k", syntax: CommandSyntax::Meta, ..Get::default() };
     let check = |flags: &str, get| {
         assert_commands(
             format!("mg k {flags}\r\n").as_bytes(),
@@ -404,7 +404,7 @@ fn ms_commands() {
     let base = Store {
         key: b"k",
         value: b"ab",
-        family: CommandFamily::Meta,
+        syntax: CommandSyntax::Meta,
         item_size_max: Some(1 << 20),
         ..Store::default()
     };
@@ -427,7 +427,7 @@ fn ms_commands() {
 
 #[test]
 fn md_commands() {
-    let base = Delete { key: b"k", family: CommandFamily::Meta, ..Delete::default() };
+    let base = Delete { key: b"k", syntax: CommandSyntax::Meta, ..Delete::default() };
     let check = |flags: &str, delete| {
         assert_commands(
             format!("md k {flags}\r\n").as_bytes(),
@@ -447,7 +447,7 @@ fn md_commands() {
 
 #[test]
 fn ma_commands() {
-    let base = Arithmetic { key: b"k", family: CommandFamily::Meta, ..Arithmetic::default() };
+    let base = Arithmetic { key: b"k", syntax: CommandSyntax::Meta, ..Arithmetic::default() };
     let check = |flags: &str, arithmetic| {
         assert_commands(
             format!("ma k {flags}\r\n").as_bytes(),

@@ -1,8 +1,8 @@
-//! The databases of a server: named, configured, observed and shared.
+//! Holds the databases of a server, with their names, options, figures and shared state.
 //!
-//! memcached's protocols use the first one. Each has one owner, [`todana::OpenDatabase`], which
-//! opens it, loads its records, keeps them on disk and closes it. [`opening`] chooses the options
-//! and logs the outcome.
+//! memcached's protocols use the first database. Each database has one owner,
+//! [`todana::OpenDatabase`], which opens it, loads its records, keeps them on disk and closes it.
+//! [`opening`] chooses the options and logs the outcome.
 
 pub(crate) mod exports;
 pub(crate) mod maintenance;
@@ -20,22 +20,23 @@ use crate::databases::snapshots::SnapshotHistory;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use todana::{CommitPoint, Database, Name};
+use todana::{CommitPoint, Database, DatabaseName};
 use todana_core::{Error, ErrorKind, Result};
 
 pub(crate) use served::ServedDatabase;
 pub(crate) use shutdown_deadline::has_ended;
 
-/// All databases of a server, in their order.
-pub(crate) struct Databases {
+/// All databases of a server, in the order of their numbers.
+pub(crate) struct ServedDatabases {
     all: Vec<ServedDatabase>,
 }
 
-impl Databases {
-    /// Fails if two databases conflict with each other. There must be at least one.
-    pub(crate) fn new(all: Vec<ServedDatabase>) -> Result<Databases> {
-        Name::expect_distinct(all.iter().map(|one| &one.name))?;
-        Ok(Databases { all })
+impl ServedDatabases {
+    /// Creates the list of databases, which must not be empty. Fails if two databases conflict with
+    /// each other.
+    pub(crate) fn new(all: Vec<ServedDatabase>) -> Result<ServedDatabases> {
+        DatabaseName::expect_distinct(all.iter().map(|one| &one.name))?;
+        Ok(ServedDatabases { all })
     }
 
     /// Returns the number of the database with the name that a client gave.
@@ -49,7 +50,8 @@ impl Databases {
         &self.all[0]
     }
 
-    /// Requests that a database becomes durable to this point, if it is kept on disk.
+    /// Requests that a database becomes durable up to this point. Has no effect on a database that
+    /// is not kept on disk.
     #[inline]
     pub(crate) fn request_durability(&self, number: usize, point: CommitPoint) {
         if let Some(durability) = self.all[number].database.durability() {
@@ -63,7 +65,7 @@ impl Databases {
     }
 }
 
-impl Deref for Databases {
+impl Deref for ServedDatabases {
     type Target = [ServedDatabase];
 
     #[inline]
@@ -72,23 +74,23 @@ impl Deref for Databases {
     }
 }
 
-/// The state of keeping the databases on disk and of copying them.
-pub(crate) struct Persistence {
-    /// Running checkpoints, backups and logs for clients.
+/// The state of the work that keeps databases on disk and copies them.
+pub(crate) struct PersistenceState {
+    /// The checkpoints, backups and logs that are being sent to clients.
     pub(crate) exports: Arc<ExportTable>,
-    /// Outcomes of snapshots.
+    /// The outcomes of snapshots.
     pub(crate) snapshots: SnapshotHistory,
-    /// Progress of the disk of the databases.
+    /// The progress of the disk that holds the databases.
     pub(crate) disk_progress: Arc<DiskProgress>,
 }
 
-impl Persistence {
-    pub(crate) fn new(disk_progress: Arc<DiskProgress>) -> Persistence {
-        Persistence { exports: Arc::default(), snapshots: SnapshotHistory::default(), disk_progress }
+impl PersistenceState {
+    pub(crate) fn new(disk_progress: Arc<DiskProgress>) -> PersistenceState {
+        PersistenceState { exports: Arc::default(), snapshots: SnapshotHistory::default(), disk_progress }
     }
 }
 
-/// Converts the error of a database.
+/// Converts an error of a database to an I/O error.
 pub(crate) fn failed(error: Error) -> io::Error {
     let kind = match error.kind() {
         ErrorKind::Closed => io::ErrorKind::Interrupted,

@@ -1,4 +1,4 @@
-//! Opens the databases of a server with the server's options, and logs the findings.
+//! Opens the databases of a server with the server's options, and logs the outcome.
 
 use super::{ServedDatabase, failed};
 use crate::options::{DataDirectoryOptions, DatabaseSpec, ServerOptions};
@@ -9,35 +9,36 @@ use todana::checkpoint::CheckpointInfo;
 use todana::disk::Disk;
 use todana::update_log::{LogOptions, LogTail};
 use todana::{
-    CachedClock, Clock, DataOptions, Database, EngineOptions, OpenDatabase, OpenOptions, Opened, Progress,
+    CachedClock, Clock, DataOptions, Database, EngineOptions, LoadProgress, OpenDatabase, OpenOptions,
+    OpeningReport,
 };
 use todana_core::{MemoryLimit, Result, WhenFull};
 use todana_engine::EvictionObserver;
 
-/// Bounds of the bytes of the update log that wait in memory for the disk: a share of the memory
-/// limit. The disk receives them in pieces of at least a quarter of a megabyte.
+/// Bounds of the memory for changes that wait to be written to the update log. Within these bounds,
+/// the memory is a share of the memory limit. The lower bound is a megabyte, so that the disk
+/// receives pieces of at least a quarter of a megabyte.
 const BACKLOG_MIN: u64 = 1 << 20;
 const BACKLOG_MAX: u64 = 32 << 20;
 
-/// The options that all databases of a server are opened with.
+/// The options with which all databases of a server are opened.
 pub(crate) struct DatabaseOpener<'o> {
     pub(crate) options: &'o ServerOptions,
     pub(crate) shards: usize,
-    /// Bounds of the size classes in which records are counted.
+    /// The upper bounds of the size classes by which records are counted.
     pub(crate) class_bounds: &'o [u32],
     pub(crate) clock: &'o Arc<CachedClock>,
     pub(crate) disk: &'o Arc<dyn Disk>,
 }
 
 impl DatabaseOpener<'_> {
-    /// Opens a database without loading its data directory yet. `observer` is notified of
-    /// evictions.
+    /// Opens a database. Its data directory is not loaded yet. `observer` is notified of evictions.
     pub(crate) fn open(
         &self,
-        further: DatabaseSpec,
+        spec: DatabaseSpec,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> Result<(ServedDatabase, OpenDatabase)> {
-        let DatabaseSpec { name, data } = further;
+        let DatabaseSpec { name, data } = spec;
         let options = OpenOptions {
             engine: EngineOptions {
                 limit: MemoryLimit { bytes: None, when_full: when_full(self.options) },
@@ -72,37 +73,37 @@ impl DatabaseOpener<'_> {
     }
 }
 
-/// Returns the reaction to a reached memory limit.
+/// Returns the action of an engine that reaches the memory limit.
 pub(crate) fn when_full(options: &ServerOptions) -> WhenFull {
     if options.memory.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
 }
 
-/// Loads the records of a database from its data directory and keeps them there from then on.
-/// `on_progress` is called after changes have become durable.
+/// Loads the records of a database from its data directory. From then on, changes are stored in
+/// this directory, too. `on_durable` is called each time changes have become durable.
 pub(crate) fn load(
     owner: &mut OpenDatabase,
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    on_progress: impl Fn() + Send + Sync + Clone + 'static,
-) -> io::Result<Option<Opened>> {
+    progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    on_durable: impl Fn() + Send + Sync + Clone + 'static,
+) -> io::Result<Option<OpeningReport>> {
     let name = owner.name().clone();
-    let (label, notify) = (name.label().to_string(), on_progress.clone());
+    let (label, notify) = (name.label().to_string(), on_durable.clone());
     let report = move |made: Result<CheckpointInfo>| {
         match made {
-            Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint made"),
+            Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint: created"),
             Err(error) => {
                 tracing::error!(
                     %error,
                     database = label,
-                    "no checkpoint could be made: the log grows on; see to the disk, it is tried again every 10 seconds"
+                    "checkpoint: cannot be created, and the update log keeps growing; check the disk, the server retries every 10 seconds"
                 );
             }
         }
-        // Writers may be waiting for room.
+        // Writers may be waiting for this checkpoint, which frees memory for further changes.
         notify();
     };
     let loaded = owner.load(progress, report).map_err(failed)?;
     if let Some(durability) = owner.database().durability() {
-        durability.on_progress(on_progress);
+        durability.on_progress(on_durable);
     }
     if let Some(opened) = &loaded.records {
         log_findings(name.label(), opened);
@@ -110,7 +111,7 @@ pub(crate) fn load(
     if loaded.has_new_replica_log {
         tracing::info!(
             database = name.label(),
-            "the update log begins anew, as it may not have all that the database holds: replicas get all records"
+            "update log: starts again, because changes may be missing from it; replicas will receive all records"
         );
     }
     for warning in &name.warnings {
@@ -122,32 +123,33 @@ pub(crate) fn load(
     Ok(loaded.records)
 }
 
-/// Makes the last checkpoint of a tree, unless the disk hangs.
+/// Creates the last checkpoint of a tree on disk. Gives up once `gives_up` returns true, for
+/// example because the disk does not respond.
 pub(crate) fn make_last_checkpoint(owner: &mut OpenDatabase, gives_up: &dyn Fn() -> bool) {
     if let Err(error) = owner.make_last_checkpoint(Some(gives_up)) {
         let database = owner.name().label();
-        tracing::warn!(%error, database, "no checkpoint at the end; the next start takes longer");
+        tracing::warn!(%error, database, "last checkpoint: cannot be created; the next start will take longer");
     }
 }
 
-/// Logs the findings of loading a data directory.
-fn log_findings(database: &str, opened: &Opened) {
+/// Logs the outcome of loading a data directory.
+fn log_findings(database: &str, opened: &OpeningReport) {
     for why in &opened.refused {
         tracing::error!(
             database,
-            "a checkpoint is damaged, the one before it and a longer log take its place: {why}"
+            "checkpoint: damaged; using the previous checkpoint and a longer part of the log: {why}"
         );
     }
     for why in &opened.spare {
-        tracing::warn!(database, "a checkpoint is damaged, an older one that is not needed now: {why}");
+        tracing::warn!(database, "older checkpoint: damaged, but not needed now: {why}");
     }
     if opened.lost > 0 {
-        tracing::warn!(database, "{} bytes of the log are lost, as a repair has marked", opened.lost);
+        tracing::warn!(database, "update log: {} bytes are lost, as marked by a repair", opened.lost);
     }
     if let LogTail::Torn { path, offset, len } = &opened.tail {
         tracing::warn!(
             database,
-            "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
+            "{}: {len} bytes of unfinished writes at offset {offset} were cut off",
             path.display()
         );
     }

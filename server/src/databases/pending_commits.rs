@@ -1,17 +1,17 @@
-//! The commits that must be durable before a connection receives further replies.
+//! Keeps the commits that must be durable before further replies of a connection are sent.
 
 use std::sync::Arc;
 use todana::{CommitPoint, Database, LatestCommit, WorkerCounters};
 
 /// Pairs of a database's number and the point to which it must be durable.
-pub(crate) type Changes = Vec<(usize, CommitPoint)>;
+pub(crate) type DatabaseCommits = Vec<(usize, CommitPoint)>;
 
-/// The handle by which one thread writes to a database.
+/// The handle with which one thread writes to a database.
 #[derive(Clone)]
 pub(crate) struct WorkerDatabase {
-    /// The thread's counters.
+    /// The counters of this thread.
     pub(crate) worker_counters: Arc<WorkerCounters>,
-    /// The latest commit that no reply waits for yet.
+    /// The latest commit of this thread that no reply waits for yet.
     pub(crate) commits: Arc<LatestCommit>,
 }
 
@@ -21,25 +21,26 @@ impl WorkerDatabase {
     }
 }
 
-/// The points to which databases must be durable, by their numbers.
+/// The points up to which databases must be durable, by the numbers of the databases.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCommits {
     first: Option<CommitPoint>,
-    /// Databases other than the first, which only some protocols can change.
+    /// The points of all databases except the first. Only some protocols can change these
+    /// databases.
     others: Vec<(usize, CommitPoint)>,
 }
 
 impl PendingCommits {
-    /// Returns true if nothing must become durable.
+    /// Returns true if no database must become durable.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// Adds the requirement that a database is durable to this point.
+    /// Requires that a database becomes durable up to this point.
     #[inline]
     pub(crate) fn note(&mut self, number: usize, point: CommitPoint) {
-        // Another thread may report changes for a connection before or after the connection's own.
+        // A point that another thread reports may be before or after the connection's own point.
         if number == 0 {
             self.first = self.first.max(Some(point));
         } else if let Some((_, awaited)) = self.others.iter_mut().find(|(other, _)| *other == number) {
@@ -60,8 +61,9 @@ mod tests {
     use super::*;
     use todana::update_log::LogPosition;
 
+    /// The order in which the changes are noted does not matter.
     #[test]
-    fn each_database_is_awaited_at_its_last_change_in_whatever_order_they_are_noted() {
+    fn each_database_is_awaited_at_its_last_change() {
         let mut commits = PendingCommits::default();
         assert!(commits.is_empty());
         let at = |raw| CommitPoint::from(LogPosition(raw));

@@ -1,18 +1,20 @@
-//! The number of shards of an engine in memory.
+//! Chooses the number of shards of an engine in memory.
 
 use crate::options::ServerOptions;
 
-/// Maximum number of shards chosen because of threads: beyond it, threads do not contend less.
+/// The maximum number of shards that is chosen because of the number of threads. More shards would
+/// not reduce the time that threads wait for each other.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
-/// Planned contents of a shard: half of the 32 GiB that its handles can address, because records
-/// are not distributed evenly and pages are not all full.
+/// The planned size of a shard. It is half of the 32 GiB that the handles of a shard can address,
+/// because records are not distributed evenly and not all pages are full.
 pub(crate) const SHARD_BYTES: u64 = 16 << 30;
 /// Maximum number of shards that the engine accepts.
 const SHARDS_MAX: u64 = 4096;
 
-/// Returns the number of shards: few if memory is scarce, because each keeps partly filled pages of
-/// its own; more if many threads write, or if fewer could not address the memory limit. Without a
-/// limit that is the machine's memory.
+/// Returns the number of shards. If memory is scarce, the number is small, because each shard has
+/// partly filled pages of its own. The number is larger if there are many threads, or if fewer
+/// shards could not address the memory limit. Without a limit, the memory of the machine counts as
+/// the limit.
 pub(crate) fn count(options: &ServerOptions, machine_bytes: u64) -> usize {
     let by_threads = (options.limits.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
     let (by_memory, bytes) = match options.memory.limit_mib {
@@ -42,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn small_memories_have_few_shards_and_many_threads_have_many() {
+    fn shard_count_grows_with_memory_and_threads() {
         assert_eq!(shards_of(4, 8, GIB), 1);
         assert_eq!(shards_of(4, 64, 512 * GIB), 8);
         assert_eq!(shards_of(32, 64, GIB), 8);
@@ -51,10 +53,10 @@ mod tests {
         assert_eq!(shards_of(1, 64, GIB), 2);
     }
 
-    /// A shard's handles address 32 GiB. With 8 shards a limit of 300 GiB was unreachable, so
-    /// nothing was evicted.
+    /// The handles of a shard address 32 GiB. With 8 shards, a limit of 300 GiB could not be
+    /// reached: writes failed before it, and nothing was evicted.
     #[test]
-    fn all_of_a_large_memory_is_within_reach_of_the_shards() {
+    fn shards_can_address_all_of_a_large_memory() {
         for gib in [100, 256, 257, 300, 1 << 10, 50 << 10] {
             let limited = shards_of(1, gib << 10, GIB) as u64;
             let unlimited = shards_of(1, 0, gib * GIB) as u64;

@@ -1,15 +1,15 @@
-//! The deadline up to which a server that stops waits for its disk.
+//! Defines the deadline up to which a server that stops waits for its disk.
 //!
 //! ```text
-//! databases --> ProgressDisk --counts the disk's answers--> DiskProgress
-//!     --> ShutdownDeadline: over once no more answers come
+//! databases --> ProgressDisk --counts the completed operations of the disk--> DiskProgress
+//!     --> ShutdownDeadline: is over once no more operations are completed
 //! ```
 //!
 //! A slow disk or a busy machine must not be mistaken for a disk that hangs, so the deadline is
-//! extended after every completed operation. Operations that bypass the [`Disk`] (on the tree's own
-//! file) are not counted, and get the time of one operation.
+//! extended after every completed operation. Operations that bypass the [`Disk`] (those of LMDB on
+//! its own file) are not counted, so each of them must complete within the time of one operation.
 
-use crate::handle::{ServerHandle, Stopping};
+use crate::handle::{ServerHandle, StopStage};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -19,33 +19,35 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::disk::{Disk, File, MappedFile, SharedMemory};
 
-/// Time for one operation. A slow disk writes the pending data, at most about 32 MiB, within this
-/// time.
+/// The time for one operation. Within this time even a slow disk writes the pending data, which is
+/// at most about 32 MiB.
 const LONG: Duration = Duration::from_secs(30);
-/// Time for one operation after a second request to stop; an intact disk needs less.
+/// The time for one operation after a second request to stop. An intact disk needs less.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
-/// A disk that answers but never completes is given up after this many times that time.
+/// The maximum total time, as a multiple of the time for one operation. The deadline is never
+/// extended beyond it, even if the disk still completes operations.
 const TIMES_MAX: u32 = 20;
 
-/// Counts the completed operations of a disk, once counting is enabled.
+/// Counts the completed operations of a disk, once the counting is enabled.
 #[derive(Debug, Default)]
 pub(crate) struct DiskProgress {
-    /// Disabled by default, because workers would contend for the counter at each read.
-    is_felt: AtomicBool,
+    /// Counting is disabled until the server stops, because otherwise all workers would write to
+    /// the same counter at each read.
+    is_counting: AtomicBool,
     answers: AtomicU64,
 }
 
 impl DiskProgress {
     fn answered<T>(&self, outcome: T) -> T {
-        if self.is_felt.load(Ordering::Relaxed) {
+        if self.is_counting.load(Ordering::Relaxed) {
             self.answers.fetch_add(1, Ordering::Relaxed);
         }
         outcome
     }
 
     /// Enables counting.
-    fn feel(&self) {
-        self.is_felt.store(true, Ordering::Relaxed);
+    fn start_counting(&self) {
+        self.is_counting.store(true, Ordering::Relaxed);
     }
 }
 
@@ -144,56 +146,57 @@ pub(crate) struct ShutdownDeadline<'s> {
     handle: &'s ServerHandle,
     disk_progress: &'s DiskProgress,
     begun: Instant,
-    /// Number of completed operations, and the time since when it has not changed.
-    heard: Cell<(u64, Instant)>,
-    /// True if the disk has already exceeded the deadline once.
-    pub(crate) has_been_tried: bool,
+    /// The number of completed operations, and the time since which this number has not changed.
+    last_progress: Cell<(u64, Instant)>,
+    /// True if an earlier wait has exceeded its deadline already.
+    pub(crate) has_expired_before: bool,
 }
 
 impl<'s> ShutdownDeadline<'s> {
     pub(crate) fn new(handle: &'s ServerHandle, disk_progress: &'s DiskProgress) -> ShutdownDeadline<'s> {
-        disk_progress.feel();
+        disk_progress.start_counting();
         ShutdownDeadline::from(handle, disk_progress, Instant::now())
     }
 
     fn from(handle: &'s ServerHandle, disk_progress: &'s DiskProgress, now: Instant) -> ShutdownDeadline<'s> {
-        let heard = Cell::new((disk_progress.answers.load(Ordering::Relaxed), now));
-        ShutdownDeadline { handle, disk_progress, begun: now, heard, has_been_tried: false }
+        let last_progress = Cell::new((disk_progress.answers.load(Ordering::Relaxed), now));
+        ShutdownDeadline { handle, disk_progress, begun: now, last_progress, has_expired_before: false }
     }
 
-    /// Returns a fresh deadline for the next step.
-    pub(crate) fn again(&self) -> ShutdownDeadline<'s> {
-        let has_been_tried = self.has_been_tried;
+    /// Returns a new deadline for the next step of the stop.
+    pub(crate) fn renewed(&self) -> ShutdownDeadline<'s> {
+        let has_expired_before = self.has_expired_before;
         ShutdownDeadline {
-            has_been_tried,
+            has_expired_before,
             ..ShutdownDeadline::from(self.handle, self.disk_progress, Instant::now())
         }
     }
 
-    /// Returns true if the disk hangs. Must be called repeatedly: the progress between two calls
-    /// counts.
+    /// Returns true if the disk hangs. Call this repeatedly: an operation that is completed between
+    /// two calls extends the deadline.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over_at(Instant::now())
     }
 
     fn is_over_at(&self, now: Instant) -> bool {
         let answers = self.disk_progress.answers.load(Ordering::Relaxed);
-        if answers != self.heard.get().0 {
-            self.heard.set((answers, now));
+        if answers != self.last_progress.get().0 {
+            self.last_progress.set((answers, now));
         }
-        let is_short = self.has_been_tried || self.handle.stopping() == Stopping::AtOnce;
+        let is_short = self.has_expired_before || self.handle.stopping() == StopStage::AtOnce;
         let long = if is_short { SHORT } else { LONG };
-        now.duration_since(self.heard.get().1) >= long || now.duration_since(self.begun) >= long * TIMES_MAX
+        now.duration_since(self.last_progress.get().1) >= long
+            || now.duration_since(self.begun) >= long * TIMES_MAX
     }
 }
 
-/// Waits for a thread to end. Returns false if `gives_up` returns true first.
+/// Waits for a thread to end. Once `gives_up` returns true, returns false.
 pub(crate) fn has_ended<T>(thread: &JoinHandle<T>, gives_up: &dyn Fn() -> bool) -> bool {
     while !thread.is_finished() {
         if gives_up() {
             return false;
         }
-        // Nothing unparks this thread: the stop of a server is not urgent.
+        // This thread waits by polling, because the end of a server is not urgent.
         std::thread::park_timeout(Duration::from_millis(5));
     }
     true
@@ -204,14 +207,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
+    fn shutdown_waits_only_for_a_responding_disk() {
         let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
         let deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
-        disk_progress.feel();
+        disk_progress.start_counting();
         let at = |long: Duration, parts: u32| began + long * parts / 10;
         assert!(!deadline.is_over_at(at(LONG, 9)));
         disk_progress.answered(());
-        // Ten times as long as without an answer.
+        // The disk completes operations for ten times as long as the time for one.
         for parts in (10..100).step_by(9) {
             assert!(!deadline.is_over_at(at(LONG, parts)), "{parts}");
             disk_progress.answered(());
@@ -219,7 +222,7 @@ mod tests {
         assert!(!deadline.is_over_at(at(LONG, 101)));
         assert!(!deadline.is_over_at(at(LONG, 110)));
         assert!(deadline.is_over_at(at(LONG, 111)));
-        // After a second request to stop, it waits for a shorter time.
+        // After a second request to stop, the deadline is shorter.
         handle.stop();
         handle.stop();
         let deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
@@ -231,11 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_answers_for_ever_is_given_up_some_time() {
+    fn shutdown_wait_for_a_responding_disk_is_bounded() {
         let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
         let mut deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
-        deadline.has_been_tried = true;
-        disk_progress.feel();
+        deadline.has_expired_before = true;
+        disk_progress.start_counting();
         let given_up = (1..1000).find(|tenths| {
             disk_progress.answered(());
             deadline.is_over_at(began + SHORT * *tenths / 10)

@@ -1,26 +1,27 @@
-//! The databases of this process, as one worker uses them: nothing here ever waits.
+//! Defines the executor for the databases of this process. None of its functions waits.
 
 use super::{Completion, Executor};
 use crate::databases::ServedDatabase;
 use crate::databases::pending_commits::WorkerDatabase;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
 use todana_core::{Operation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
 
-/// A database of this process, as one thread uses it.
+/// A database of this process, with the counters of the thread that uses it.
 #[derive(Clone)]
 pub(crate) struct LocalDatabase {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     number: usize,
     database: Arc<Database>,
     counters: WorkerDatabase,
 }
 
 impl LocalDatabase {
-    /// Returns all databases, in their order, for a thread that uses no other's.
-    pub(crate) fn all(shared: &Arc<Shared>) -> Vec<LocalDatabase> {
+    /// Returns all databases in the order of their numbers. Each thread needs a list of its own,
+    /// because the counters in the list belong to one thread.
+    pub(crate) fn all(shared: &Arc<SharedState>) -> Vec<LocalDatabase> {
         let local = |(number, served): (usize, &ServedDatabase)| LocalDatabase {
             shared: Arc::clone(shared),
             number,
@@ -44,14 +45,15 @@ impl LocalDatabase {
         self.shared.options.limits.flush_allowed
     }
 
-    /// Takes the last commit since the last call, which has to be durable before it is
+    /// Takes the last commit since the previous call. The commit must be durable before it is
     /// acknowledged.
     #[inline]
     pub(crate) fn take_commit(&self) -> Option<CommitPoint> {
         self.counters.commits.take()
     }
 
-    /// Notes a commit that has not become durable: a later acknowledgement has to wait for it, too.
+    /// Notes a commit that has not become durable, so that a later acknowledgement waits for it,
+    /// too.
     pub(crate) fn note_commit(&self, point: CommitPoint) {
         self.counters.commits.note(point);
     }
@@ -67,7 +69,7 @@ impl LocalDatabase {
         self.database.begin(&self.counters.worker_counters)
     }
 
-    /// Commits a transaction. The reply waits for the disk, not the worker.
+    /// Commits a transaction. The worker does not wait for the disk; the reply does.
     pub(crate) fn commit(&self, transaction: Transaction<'_>) -> Result<()> {
         self.note_commit(transaction.commit_without_wait()?);
         Ok(())
@@ -120,12 +122,12 @@ impl Records for LocalDatabase {
 
 /// Executes operations at once.
 pub(crate) struct LocalExecutor {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     databases: Vec<LocalDatabase>,
 }
 
 impl LocalExecutor {
-    pub(crate) fn new(shared: &Arc<Shared>) -> LocalExecutor {
+    pub(crate) fn new(shared: &Arc<SharedState>) -> LocalExecutor {
         LocalExecutor { shared: Arc::clone(shared), databases: LocalDatabase::all(shared) }
     }
 }
@@ -156,7 +158,8 @@ impl Executor for LocalExecutor {
 
     fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]> {
         let database = &self.databases[database].database;
-        // An engine without a limit bounds neither the length nor the number of unfinished values.
+        // An engine without a memory limit limits neither the length nor the number of unfinished
+        // values.
         if database.engine().bounded().is_none()
             && self.shared.observation.unfinished_bytes() > self.shared.memory.held_max()
         {

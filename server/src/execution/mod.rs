@@ -1,4 +1,4 @@
-//! Executors: where the operations of sessions go.
+//! Executors, which execute the operations of sessions.
 //!
 //! ```text
 //! local     the databases of this process
@@ -6,13 +6,13 @@
 //! ```
 //!
 //! An executor that has to wait for another machine returns [`Completion::Pending`]. The session
-//! then waits with that ticket, and takes the reply once the ticket is ready (`session::pending`).
-//! An operation is never executed a second time.
+//! then waits with that ticket, and takes the reply once the ticket is ready
+//! (`session::pending_replies`). An operation is never executed a second time.
 //!
 //! Some requests need the database itself and not operations on records: cursors, transactions,
 //! scripts, searches through all keys, queues, dumps and replication. They are local by nature, and
-//! get at it through [`Executor::databases`] alone. Not here: the form of requests (`session`), and
-//! the effect of operations on records (`todana`).
+//! reach the database only through [`Executor::databases`]. Not here: the form of requests
+//! (`session`), and the effect of operations on records (`todana`).
 
 #[cfg(test)]
 mod deferred;
@@ -23,18 +23,19 @@ pub(crate) use deferred::DeferredExecutor;
 pub(crate) use local::{LocalDatabase, LocalExecutor};
 
 use crate::session::wake::WakeTicket;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use std::sync::Arc;
 use todana::CommitPoint;
 use todana_core::{Operation, Reply, ValueBuffer};
 
 /// Executes operations on databases, which are named by their numbers.
 pub(crate) trait Executor {
-    /// Announces that a record is needed soon. The database may be unknown.
+    /// Announces that a record will be needed soon. No database may have this number.
     fn prefetch(&self, database: usize, key: &[u8]);
 
-    /// Executes an operation and gives its reply to `reply`, unless the reply is pending. Of the
-    /// operations of one request either all are pending or none, except those that are refused.
+    /// Executes an operation and passes its reply to `reply`, unless the reply is pending. Of the
+    /// operations of one request, either all replies are pending or none is, except for refused
+    /// operations.
     fn execute(
         &mut self,
         database: usize,
@@ -42,48 +43,48 @@ pub(crate) trait Executor {
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion;
 
-    /// Gives the reply of a pending operation, whose ticket is ready, to `reply`.
+    /// Passes the reply of a pending operation, whose ticket is ready, to `reply`.
     fn take_reply(&mut self, _ticket: WakeTicket, _reply: &mut dyn FnMut(Reply<'_>)) {}
 
     /// Drops the reply of a pending operation, because its connection has closed.
     fn abandon(&mut self, _ticket: WakeTicket) {}
 
-    /// Returns memory for a long value, if there is any.
+    /// Returns memory for a long value. Returns `None` if there is not enough memory.
     fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>>;
 
-    /// Returns the next piece of such memory to write to, of up to `len` bytes; `None` if there is
-    /// no memory for it.
+    /// Returns the next part of the memory of `buffer` to write to, of up to `len` bytes. Returns
+    /// `None` if there is not enough memory for that part.
     fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]>;
 
-    /// Returns the databases of this process, in their order, for requests that are local by
-    /// nature; none if the databases are elsewhere.
+    /// Returns the databases of this process in the order of their numbers, for requests that are
+    /// local by nature. The list is empty if the databases are elsewhere.
     fn databases(&self) -> &[LocalDatabase];
 
-    /// Takes the writes since the last call to the databases of this process: their numbers, and
-    /// the last commit of each.
+    /// Takes the writes to the databases of this process since the previous call: the number of
+    /// each changed database, and its last commit.
     fn take_commits(&self) -> impl Iterator<Item = (usize, CommitPoint)> {
         self.databases().iter().filter_map(|local| Some((local.number(), local.take_commit()?)))
     }
 }
 
-/// The progress of an operation.
+/// The progress of an operation that was passed to an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// Its reply has been given.
+    /// The reply has been passed to the caller.
     Done,
-    /// Its reply can be taken once this ticket is ready.
+    /// The reply can be taken once this ticket is ready.
     Pending(WakeTicket),
 }
 
-/// The executor of a worker: an enum, so that the hot path makes no dynamic call. With one variant
-/// it costs nothing.
+/// The executor of a worker. It is an enum, so that the hot path makes no dynamic call; an enum
+/// with one variant costs no time at all.
 pub(crate) enum AnyExecutor {
     Local(LocalExecutor),
     #[cfg(test)]
     Deferred(DeferredExecutor),
 }
 
-/// Calls a method of the executor at hand.
+/// Calls a method of the executor in any variant.
 macro_rules! dispatch {
     ($any:expr, $executor:ident => $call:expr) => {
         match $any {
@@ -96,7 +97,7 @@ macro_rules! dispatch {
 
 impl AnyExecutor {
     /// Creates the executor of a worker.
-    pub(crate) fn new(shared: &Arc<Shared>, worker: usize) -> AnyExecutor {
+    pub(crate) fn new(shared: &Arc<SharedState>, worker: usize) -> AnyExecutor {
         let local = LocalExecutor::new(shared);
         #[cfg(test)]
         if shared.options.defers_replies {

@@ -1,4 +1,5 @@
-//! Counts of evictions and other removals by memcached's size classes, which engines do not know.
+//! Counts evictions and other removals by memcached's size classes. Engines do not know these
+//! classes: they report the size of each removed record to an observer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::SizeClass;
@@ -12,12 +13,12 @@ pub(crate) enum ClassEvent {
     EvictedWithExpiry,
     EvictedByWrite,
     EvictedUnread,
-    /// Not a count: the seconds since the last use of the last evicted record that was in the
-    /// engine's sample.
+    /// The seconds since the last use of the last evicted record that was in the engine's sample.
+    /// This is not a count.
     EvictedIdle,
-    /// An expired record that was removed to make room.
+    /// An expired record was removed to free memory.
     Displaced,
-    /// Removed with all other records.
+    /// The record was removed together with all others.
     Cleared,
     Swept,
     ExpiredUnread,
@@ -84,7 +85,7 @@ impl ClassEventCounters {
         }
     }
 
-    /// Returns the counts of a class, by memcached's number of it.
+    /// Returns the counts of the class with this number in memcached.
     pub(crate) fn of(&self, class: usize) -> ClassEvents {
         ClassEvents(self.0[class - 1].each_ref().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -94,7 +95,7 @@ impl ClassEventCounters {
     }
 }
 
-/// Returns memcached's number of the class of a record of this plain size.
+/// Returns memcached's number of the class of records with this plain size.
 pub(crate) fn class_of(plain_size: usize) -> usize {
     size_class(plain_size as u64 + ITEM_OVERHEAD_BYTES)
 }

@@ -1,10 +1,10 @@
-//! The table of all connections: their addresses, states and idle times. Workers write it; `stats
+//! Holds the addresses, states and idle times of all connections. Workers write the table; `stats
 //! conns` reads it.
 //!
-//! An entry is written when its state changes, and at most once a second for the time of its last
-//! command. So maintaining it costs the hot path two comparisons.
+//! An entry is written when the state of its connection changes, and at most once a second for the
+//! time of the last command. For most requests, the table therefore costs only two comparisons.
 
-use crate::transport::listener::{Listener, Stream};
+use crate::transport::listener::{ClientListener, ClientStream};
 use mio::net::TcpStream;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +44,7 @@ impl fmt::Display for ConnectionAddress {
 
 impl ConnectionAddress {
     fn unix(path: &Path) -> ConnectionAddress {
-        // Blanks are replaced: each statistic is one line of three words.
+        // Blanks in a path are replaced, because each statistic is one line of three words.
         ConnectionAddress::Unix(path.display().to_string().replace(char::is_whitespace, "?").into())
     }
 }
@@ -55,7 +55,7 @@ pub(crate) enum ConnectionState {
     /// The connection waits for a request.
     Waiting,
     /// The connection waits for the rest of a request.
-    ExportReceiver,
+    Receiving,
     /// The connection executes a request.
     Executing,
     /// The connection waits for its peer to read.
@@ -67,7 +67,7 @@ pub(crate) enum ConnectionState {
 impl ConnectionState {
     const ALL: [ConnectionState; 5] = [
         ConnectionState::Waiting,
-        ConnectionState::ExportReceiver,
+        ConnectionState::Receiving,
         ConnectionState::Executing,
         ConnectionState::Sending,
         ConnectionState::Watching,
@@ -76,7 +76,7 @@ impl ConnectionState {
     pub(crate) fn name(self) -> &'static str {
         match self {
             ConnectionState::Waiting => "conn_read",
-            ConnectionState::ExportReceiver => "conn_nread",
+            ConnectionState::Receiving => "conn_nread",
             ConnectionState::Executing => "conn_parse_cmd",
             ConnectionState::Sending => "conn_mwrite",
             ConnectionState::Watching => "conn_watch",
@@ -91,7 +91,7 @@ pub(crate) struct ConnectionInfo {
     pub(crate) peer: ConnectionAddress,
     pub(crate) local: ConnectionAddress,
     state: AtomicU8,
-    /// Unix seconds; 32 bits last until 2106.
+    /// The time of the last command in Unix seconds. 32 bits suffice until 2106.
     last_command_at: AtomicU32,
 }
 
@@ -128,12 +128,12 @@ fn tcp_ends(tcp: &TcpStream) -> (i32, ConnectionAddress, ConnectionAddress) {
     (tcp.as_raw_fd(), address(tcp.peer_addr()), address(tcp.local_addr()))
 }
 
-/// All connections, by descriptor.
+/// The connections, by descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionTable {
     listeners: Vec<(i32, ConnectionAddress)>,
     unix: Option<ConnectionAddress>,
-    /// The UDP sockets, in the order of the UDP thread.
+    /// The UDP sockets, in the order in which the UDP thread has them.
     datagrams: Vec<ConnectionInfo>,
     connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
 }
@@ -142,18 +142,18 @@ impl ConnectionTable {
     /// Creates a table without connections. `datagrams` yields the descriptor and address of each
     /// UDP socket.
     pub(crate) fn new(
-        listeners: &[Listener],
+        listeners: &[ClientListener],
         datagrams: impl Iterator<Item = (i32, Option<SocketAddr>)>,
         now: u64,
     ) -> ConnectionTable {
         let mut connection_table = ConnectionTable::default();
         for listener in listeners {
             let (descriptor, address) = match listener {
-                Listener::Tcp(tcp, ..) => (
+                ClientListener::Tcp(tcp, ..) => (
                     tcp.as_raw_fd(),
                     tcp.local_addr().map_or(ConnectionAddress::Unknown, ConnectionAddress::Tcp),
                 ),
-                Listener::Unix(file, unix) => {
+                ClientListener::Unix(file, unix) => {
                     let address = ConnectionAddress::unix(file.path());
                     connection_table.unix = Some(address.clone());
                     (unix.as_raw_fd(), address)
@@ -173,19 +173,20 @@ impl ConnectionTable {
     }
 
     /// Adds a connection.
-    pub(crate) fn insert(&self, stream: &mut Stream, now: u64) -> Arc<ConnectionInfo> {
+    pub(crate) fn insert(&self, stream: &mut ClientStream, now: u64) -> Arc<ConnectionInfo> {
         let unix = || self.unix.clone().unwrap_or(ConnectionAddress::Unknown);
         let (descriptor, peer, local) = match stream {
-            Stream::Tcp(tcp) => tcp_ends(tcp),
-            Stream::Tls(tls) => tcp_ends(tls.socket()),
-            Stream::Unix(stream) => (stream.as_raw_fd(), unix(), unix()),
+            ClientStream::Tcp(tcp) => tcp_ends(tcp),
+            ClientStream::Tls(tls) => tcp_ends(tls.socket()),
+            ClientStream::Unix(stream) => (stream.as_raw_fd(), unix(), unix()),
         };
         let info = Arc::new(ConnectionInfo::new(descriptor, peer, local, now));
         self.lock().insert(descriptor, Arc::clone(&info));
         info
     }
 
-    /// Removes a connection. Must be called before its descriptor is free for another one.
+    /// Removes a connection. Call this before its descriptor is closed, because a new connection
+    /// may get the same descriptor.
     pub(crate) fn remove(&self, info: &ConnectionInfo) {
         self.lock().remove(&info.descriptor);
     }

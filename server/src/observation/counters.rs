@@ -1,4 +1,4 @@
-//! Counters of connections and bytes; those on the hot path are counted by worker.
+//! Counts connections and bytes. Counters on the hot path exist once for each worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,23 +9,25 @@ pub(crate) struct WorkerCounters {
     pub(crate) bytes_read: WorkerCounter,
     pub(crate) bytes_written: WorkerCounter,
     pub(crate) connection_yields: WorkerCounter,
-    /// Slow readers that were disconnected for want of memory.
+    /// The number of slow readers that were disconnected because memory was short.
     pub(crate) readers_cut_off: WorkerCounter,
-    /// Attempts to log in; `logins_refused` counts the failed ones.
+    /// The number of attempts to log in; `logins_refused` counts those that failed.
     pub(crate) logins: WorkerCounter,
     pub(crate) logins_refused: WorkerCounter,
-    /// Connections that were closed because they were idle.
+    /// The number of connections that were closed because they were idle.
     pub(crate) idle_kicks: WorkerCounter,
-    /// Replies that wait for slow readers.
+    /// The number of slow readers for which replies wait.
     pub(crate) pending_outputs: WorkerCounter,
-    /// The bytes of replies that wait for slow readers.
+    /// The number of bytes of replies that wait for slow readers.
     pub(crate) pending_bytes: WorkerCounter,
-    /// The bytes of incomplete requests.
+    /// The number of bytes of incomplete requests.
     pub(crate) partial_bytes: WorkerCounter,
-    /// Commands of Kyoto Tycoon's clients.
-    pub(crate) kyoto: crate::session::kyoto::Counters,
-    /// Commands of memcached's clients at the port of Kyoto Tycoon's plug-in.
+    /// The counters of Kyoto Tycoon's clients.
+    pub(crate) kyoto: crate::session::kyoto::KyotoCounters,
+    /// The counters of memcached's clients at the port of Kyoto Tycoon's plug-in.
     pub(crate) plugin: crate::session::kyoto::PluginCounters,
+    /// The counters of Tokyo Tyrant's clients.
+    pub(crate) tyrant: crate::session::tyrant::TyrantCounters,
 }
 
 /// A counter that one thread writes and any thread reads.
@@ -33,7 +35,7 @@ pub(crate) struct WorkerCounters {
 pub(crate) struct WorkerCounter(AtomicU64);
 
 impl WorkerCounter {
-    /// Adds `by`, which may be a negative difference: the sum wraps around.
+    /// Adds `by` to the counter. `by` may be a negative difference, because the sum wraps around.
     #[inline]
     pub(crate) fn add(&self, by: u64) {
         self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
@@ -50,12 +52,12 @@ pub(crate) struct ConnectionCounters {
     pub(crate) current: AtomicU64,
     pub(crate) total: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// The number of times that accepting paused, for want of descriptors or because the limit of
+    /// The number of times that accepting paused, because no descriptors were left or the limit of
     /// connections was reached.
     pub(crate) accept_pauses: AtomicU64,
-    /// The duration of all pauses except the current one.
+    /// The total duration of all pauses that have ended.
     pub(crate) accept_paused_us: AtomicU64,
-    /// True while accepting pauses.
+    /// True during a pause.
     pub(crate) accepting_paused: AtomicBool,
 }
 
@@ -73,7 +75,7 @@ macro_rules! sums {
                 $(self.$of_workers += worker.$of_workers.get();)*
             }
 
-            /// Returns the difference from `before`, which was read earlier.
+            /// Returns the difference between these sums and `before`, which were read earlier.
             pub(crate) fn since(self, before: CounterSums) -> CounterSums {
                 CounterSums {
                     $($of_workers: self.$of_workers - before.$of_workers,)*
@@ -86,6 +88,6 @@ macro_rules! sums {
 
 sums! {
     workers: bytes_read bytes_written connection_yields readers_cut_off logins logins_refused idle_kicks;
-    others: connections connections_rejected accept_pauses accept_paused_us housekeepings lines_written
+    others: connections connections_rejected accept_pauses accept_paused_us maintenance_rounds lines_written
         lines_skipped lines_sent
 }

@@ -1,8 +1,9 @@
-//! Log files in the format of Kyoto Tycoon: a file that can be reopened, and lines that name one of
-//! three kinds.
+//! Writes log files in the formats of Kyoto Tycoon and Tokyo Tyrant. The file can be reopened, and
+//! each line names one of three kinds.
 //!
 //! ```text
 //! 2026-11-22T01:13:20.973733Z: [SYSTEM]: message key=value
+//! 2026-11-22T01:13:20Z<TAB>SYSTEM<TAB>message key=value
 //! ```
 
 use parking_lot::Mutex;
@@ -20,16 +21,16 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The lines that are logged. Each variant includes those before it.
+/// The kinds of lines that are logged. Each variant includes the kinds of the variants before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogKinds {
-    /// No lines.
+    /// No lines are logged.
     None,
-    /// Failures.
+    /// Failures are logged.
     Errors,
-    /// Also what the server does by itself, and what it cannot do.
+    /// Warnings are logged, and actions of the server that no client requested.
     System,
-    /// Also connections.
+    /// Connections are logged.
     #[default]
     All,
 }
@@ -53,15 +54,14 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file and creates it if it is missing. `None` stands for standard output. Fails if
-    /// the file cannot be opened.
+    /// Opens the file, which is created if it is missing. `None` stands for standard output.
     pub fn open(path: Option<&Path>) -> io::Result<LogFile> {
         let file = path.map(open).transpose()?;
         Ok(LogFile { path: path.map(Path::to_path_buf), file: Arc::new(Mutex::new(file)) })
     }
 
-    /// Opens the file again by its name, after it was moved away. Fails if it cannot be opened;
-    /// lines then continue to go to the old file.
+    /// Opens the path again, for use after the file was renamed. If this fails, lines continue to
+    /// go to the old file.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.path {
             let file = open(path)?;
@@ -70,13 +70,11 @@ impl LogFile {
         Ok(())
     }
 
-    /// Sends the log lines of this process to the file. A second call has no effect.
-    pub fn receive(&self, kinds: LogKinds) {
-        let lines = tracing_subscriber::fmt::layer()
-            .with_ansi(false)
-            .event_format(KyotoLines)
-            .with_writer(self.clone());
-        // A second initialisation (tests, an embedder's own logger) keeps the first.
+    /// Directs the log lines of this process to the file. A second call has no effect.
+    pub fn receive(&self, kinds: LogKinds, style: LogStyle) {
+        let lines =
+            tracing_subscriber::fmt::layer().with_ansi(false).event_format(style).with_writer(self.clone());
+        // If a logger is installed already, by a test or an embedding program, it stays in use.
         let _ = tracing_subscriber::registry().with(kinds.level()).with(lines).try_init();
     }
 }
@@ -114,9 +112,15 @@ impl MakeWriter<'_> for LogFile {
 }
 
 /// The format of a line.
-struct KyotoLines;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogStyle {
+    /// Kyoto Tycoon's.
+    Kyoto,
+    /// Tokyo Tyrant's.
+    Tyrant,
+}
 
-impl<S, N> FormatEvent<S, N> for KyotoLines
+impl<S, N> FormatEvent<S, N> for LogStyle
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -127,14 +131,24 @@ where
         mut line: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        SystemTime.format_time(&mut line)?;
         let kind = match *event.metadata().level() {
             Level::ERROR => "ERROR",
             Level::WARN | Level::INFO => "SYSTEM",
             Level::DEBUG => "INFO",
             Level::TRACE => "DEBUG",
         };
-        write!(line, ": [{kind}]: ")?;
+        match self {
+            LogStyle::Kyoto => {
+                SystemTime.format_time(&mut line)?;
+                write!(line, ": [{kind}]: ")?;
+            }
+            LogStyle::Tyrant => {
+                let mut time = String::new();
+                SystemTime.format_time(&mut Writer::new(&mut time))?;
+                let seconds = time.split('.').next().unwrap_or_default();
+                write!(line, "{seconds}Z\t{kind}\t")?;
+            }
+        }
         context.format_fields(line.by_ref(), event)?;
         writeln!(line)
     }
@@ -145,10 +159,14 @@ mod tests {
     use super::*;
 
     fn lines(kinds: LogKinds) -> String {
+        lines_in(LogStyle::Kyoto, kinds)
+    }
+
+    fn lines_in(style: LogStyle, kinds: LogKinds) -> String {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let log = LogFile::open(Some(&path)).unwrap();
-        let layer = tracing_subscriber::fmt::layer().with_ansi(false).event_format(KyotoLines);
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).event_format(style);
         let subscriber =
             tracing_subscriber::registry().with(kinds.level()).with(layer.with_writer(log.clone()));
         tracing::subscriber::with_default(subscriber, || {
@@ -177,6 +195,14 @@ mod tests {
         let time = text.lines().next().unwrap().split(": ").next().unwrap();
         let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
         assert_eq!(shape, "0000-00-00T00:00:00.000000Z");
+    }
+
+    #[test]
+    fn line_of_tyrant_has_tabs_and_seconds() {
+        let text = lines_in(LogStyle::Tyrant, LogKinds::Errors);
+        let (time, rest) = text.split_once('\t').unwrap();
+        let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        assert_eq!((shape.as_str(), rest), ("0000-00-00T00:00:00Z", "ERROR\tlost database=\":\"\n|"));
     }
 
     #[test]

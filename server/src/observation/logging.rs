@@ -1,4 +1,4 @@
-//! Structured logs on standard error.
+//! Writes structured logs to standard error.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -24,7 +24,8 @@ pub const NOTICE: &str = "todana::notice";
 /// True if notices are logged at any verbosity.
 static NOTICES: AtomicBool = AtomicBool::new(false);
 
-/// Changes the level at run time. It is unset if an embedding program has its own logger.
+/// The handle that changes the level at run time. It is not set if an embedding program has its own
+/// logger.
 static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 fn levels(verbosity: u32) -> Targets {
@@ -38,23 +39,23 @@ fn levels(verbosity: u32) -> Targets {
     Targets::new().with_default(level).with_target(NOTICE, notices)
 }
 
-/// Does the same as [`init_logging`], and logs the effects of signals at any verbosity.
+/// Does the same as [`init_logging`], and also logs the effects of signals at any verbosity.
 pub fn init_logging_with_notices(format: LogFormat, verbosity: u8) {
     NOTICES.store(true, Ordering::Relaxed);
     init_logging(format, verbosity);
 }
 
-/// Sends logs to standard error: warnings and errors always, more by verbosity. A second call has
-/// no effect.
+/// Directs logs to standard error. Warnings and errors are always logged, and more depending on the
+/// verbosity. A second call has no effect.
 pub fn init_logging(format: LogFormat, verbosity: u8) {
     let (filter, handle) = reload::Layer::new(levels(verbosity.into()));
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
-        // Only terminals show colours; files should not contain them.
+        // Colours are for terminals. Files must not contain their control characters.
         .with_ansi(std::io::stderr().is_terminal());
     let registry = tracing_subscriber::registry().with(filter);
-    // A second initialisation (tests, an embedder's own logger) keeps the first.
+    // If a logger is installed already, by a test or an embedding program, it stays in use.
     let outcome = match format {
         LogFormat::Text => registry.with(lines).try_init(),
         LogFormat::Json => registry.with(lines.json()).try_init(),
@@ -64,10 +65,10 @@ pub fn init_logging(format: LogFormat, verbosity: u8) {
     }
 }
 
-/// Changes the verbosity (the `verbosity` command).
+/// Changes the verbosity, for the command `verbosity`.
 pub(crate) fn set_verbosity(verbosity: u32) {
     if let Some(handle) = LEVEL.get() {
-        // Fails only if the logger no longer exists.
+        // This fails only if the logger no longer exists.
         let _ = handle.reload(levels(verbosity));
     }
 }

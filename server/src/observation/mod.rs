@@ -1,4 +1,4 @@
-//! Observation of a running server: counters, connections, watched events, logs, metrics.
+//! Observes a running server: counters, connections, watched events, logs and metrics.
 
 pub(crate) mod admin;
 pub(crate) mod class_events;
@@ -20,51 +20,51 @@ use crate::observation::prefixes::PrefixStatistics;
 use crate::observation::request_log::{RequestLog, RequestLogEntry};
 use crate::observation::watchers::WatcherTable;
 use crate::options::ServerOptions;
-use crate::session::memcached::crawler::Crawler;
+use crate::session::memcached::crawler::CrawlerState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use todana::{CachedClock, Clock};
 
-/// The figures and events of the server, except those of its databases. Most parts are written by
-/// one worker each.
-pub(crate) struct Observation {
+/// The figures and events of the server, except those of its databases. Most parts have one writer,
+/// a worker.
+pub(crate) struct ServerObservation {
     pub(crate) started: Instant,
-    /// Unix seconds.
+    /// The time when the server started, in Unix seconds.
     pub(crate) started_at: u64,
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
-    /// The sums at the last `stats reset`.
+    /// The sums of the counters at the last `stats reset`.
     at_reset: Mutex<CounterSums>,
     pub(crate) verbosity: AtomicU32,
     /// The log of requests and replies, if it may be enabled.
     pub(crate) request_log: Option<RequestLog>,
     pub(crate) connection_table: ConnectionTable,
-    pub(crate) crawler: Arc<Crawler>,
-    /// The rounds of the background thread.
-    pub(crate) housekeepings: AtomicU64,
+    pub(crate) crawler: Arc<CrawlerState>,
+    /// The number of rounds of the background thread.
+    pub(crate) maintenance_rounds: AtomicU64,
     pub(crate) observers: Arc<EventObservers>,
 }
 
-impl Observation {
+impl ServerObservation {
     pub(crate) fn new(
         options: &ServerOptions,
         clock: &Arc<CachedClock>,
         observers: Arc<EventObservers>,
         connection_table: ConnectionTable,
-    ) -> Observation {
-        Observation {
+    ) -> ServerObservation {
+        ServerObservation {
             started: Instant::now(),
             started_at: clock.now().0,
             connections: ConnectionCounters::default(),
-            // One more than there are workers, for UDP.
+            // There are counters for each worker, and for the UDP thread.
             workers: (0..=options.limits.threads).map(|_| WorkerCounters::default()).collect(),
             at_reset: Mutex::default(),
             verbosity: AtomicU32::new(options.observation.verbosity.into()),
             request_log: options.observation.logs_requests.then(RequestLog::new),
             connection_table,
-            crawler: Arc::new(Crawler::new(options.observation.crawler_enabled)),
-            housekeepings: AtomicU64::new(0),
+            crawler: Arc::new(CrawlerState::new(options.observation.crawler_enabled)),
+            maintenance_rounds: AtomicU64::new(0),
             observers,
         }
     }
@@ -94,16 +94,16 @@ impl Observation {
         }
     }
 
-    /// Returns the verbosity of other logs. Where requests and connections are logged in full,
-    /// nothing is logged twice.
+    /// Returns the verbosity of all logs except the request log. If the request log writes requests
+    /// and connections, the other logs omit them.
     pub(crate) fn log_verbosity(&self) -> u32 {
         let verbosity = self.verbosity.load(Ordering::Relaxed);
         if self.request_log.is_some() { verbosity.min(1) } else { verbosity }
     }
 
-    /// Returns the counts since the last reset.
+    /// Returns the sums of the counters since the last reset.
     pub(crate) fn sums(&self) -> CounterSums {
-        // Read under the lock, so that no reset comes in between.
+        // The sums are read under the lock, so that no reset happens in between.
         let at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
         self.sums_since_start().since(*at_reset)
     }
@@ -120,7 +120,7 @@ impl Observation {
             connections_rejected: connections.rejected.load(Ordering::Relaxed),
             accept_pauses: connections.accept_pauses.load(Ordering::Relaxed),
             accept_paused_us: connections.accept_paused_us.load(Ordering::Relaxed),
-            housekeepings: self.housekeepings.load(Ordering::Relaxed),
+            maintenance_rounds: self.maintenance_rounds.load(Ordering::Relaxed),
             lines_written: lines.written,
             lines_skipped: lines.skipped,
             lines_sent: lines.sent,
@@ -130,7 +130,7 @@ impl Observation {
         sums
     }
 
-    /// Returns the sum over all workers of a counter that grows and shrinks.
+    /// Returns the sum over all workers of a counter that can also decrease.
     pub(crate) fn sum(&self, of: fn(&WorkerCounters) -> &WorkerCounter) -> u64 {
         self.workers.iter().fold(0, |sum: u64, worker| sum.wrapping_add(of(worker).get()))
     }

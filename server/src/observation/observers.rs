@@ -1,6 +1,7 @@
-//! Observers of the execution of requests: statistics by prefix, and connections that watch events.
+//! Observes the execution of requests, for statistics by prefix and for connections that watch
+//! events.
 //!
-//! A request costs one relaxed load as long as there are no observers.
+//! While there are no observers, a request costs one relaxed load.
 
 use crate::execution::Completion;
 use crate::observation::class_events::ClassEventCounters;
@@ -11,19 +12,19 @@ use crate::session::wake::WakeHandle;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use todana::{CachedClock, Clock, Database, Round};
+use todana::{CachedClock, Clock, Database, SweepRound};
 use todana_core::{
-    ArithmeticReply, CommandFamily, Delete, Operation, Record, RefusalReason, Reply, SizeClass, StoreMode,
+    ArithmeticReply, CommandSyntax, Delete, Operation, Record, RefusalReason, Reply, SizeClass, StoreMode,
     StoredReply, Ttl,
 };
 use todana_engine::{Departure, EvictionObserver};
 use todana_protocol::memcached::WatchStreams;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
-/// Set if prefixes are counted. The lower bits are the streams that are watched.
+/// This bit is set if prefixes are counted. The lower bits are the streams that are watched.
 const PREFIXES: u32 = 1 << 16;
 const STREAMS: u32 = PREFIXES - 1;
-/// The streams that report outcomes.
+/// The streams that report outcomes of requests.
 const OUTCOMES: WatchStreams =
     WatchStreams::FETCHERS.and(WatchStreams::MUTATIONS).and(WatchStreams::DELETIONS);
 
@@ -39,8 +40,8 @@ pub(crate) struct EventObservers {
 
 /// A record as it was before an operation.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct RecordBefore {
-    is_there: bool,
+pub(crate) struct PreviousRecord {
+    exists: bool,
     is_expired: bool,
     class: usize,
     value_len: usize,
@@ -79,12 +80,12 @@ impl EventObservers {
         self.flags.load(Ordering::Relaxed) & PREFIXES != 0
     }
 
-    /// Adds a connection that watches. Returns false if there are too many.
+    /// Adds a connection that watches events. Returns false if there are too many.
     pub(crate) fn watch(&self, descriptor: i32, handle: WakeHandle, streams: WatchStreams) -> bool {
         self.watchers.add(descriptor, handle, streams, |all| self.set_streams(all))
     }
 
-    /// Removes a connection that watched.
+    /// Removes a connection that watched events.
     pub(crate) fn unwatch(&self, descriptor: i32) {
         self.watchers.remove(descriptor, |all| self.set_streams(all));
     }
@@ -100,7 +101,8 @@ impl EventObservers {
         self.flags.load(Ordering::Relaxed) & u32::from(streams.bits()) != 0
     }
 
-    /// Sends an event if its stream is watched. `write` writes its line from the type on.
+    /// Sends an event if its stream is watched. `write` writes the line of the event from its type
+    /// on.
     #[inline]
     pub(crate) fn send(&self, stream: WatchStreams, write: impl FnOnce(&mut Vec<u8>)) {
         if self.watch_any(stream) {
@@ -121,12 +123,12 @@ impl EventObservers {
         });
     }
 
-    /// Sends the end of a round of the expiry sweep. The words are those of memcached's crawler,
-    /// which walks one queue of one slab class at a time. Here one round covers all records, and it
-    /// is planned at most a second ahead.
-    pub(crate) fn send_swept(&self, round: &Round) {
+    /// Sends an event at the end of a round of the expiry sweep. Its fields are those of
+    /// memcached's crawler, which walks one queue of one slab class at a time. Here one round
+    /// covers all records, and a round is planned at most a second before it begins.
+    pub(crate) fn send_swept(&self, round: &SweepRound) {
         self.send(WatchStreams::SYSTEM, |line| {
-            let Round { since_last, elapsed, seen, removed } = round;
+            let SweepRound { since_last, elapsed, seen, removed } = round;
             let (since, elapsed) = (since_last.as_secs(), elapsed.as_secs());
             line.put_text(format_args!(
                 "lru_crawler crawler=0 lru=all low_mark=0 next_reclaims=0 since_run={since} next_run=1 \
@@ -142,16 +144,16 @@ impl EventObservers {
         });
     }
 
-    /// Reports a request of a connection, and returns the record that it is about, as far as the
-    /// observers need it. Another thread may change the record before the request is executed; then
-    /// the reply is right, and a line may be wrong.
+    /// Reports a request of a connection. If the observers need it, also returns the record as it
+    /// was before the request. Another thread may change the record before the request is executed.
+    /// The reply is correct even then, but an event may be wrong.
     #[cold]
     pub(crate) fn report_request(
         &self,
         database: Option<&Database>,
         descriptor: i32,
         command: &Operation<'_>,
-    ) -> RecordBefore {
+    ) -> PreviousRecord {
         let key = command.key();
         self.send(WatchStreams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd={}", name_of(command)));
@@ -161,7 +163,7 @@ impl EventObservers {
         });
         match (database, key) {
             (Some(database), Some(key)) if self.watch_any(OUTCOMES) => read_before(database, key),
-            _ => RecordBefore::default(),
+            _ => PreviousRecord::default(),
         }
     }
 
@@ -171,7 +173,7 @@ impl EventObservers {
         &self,
         descriptor: i32,
         command: &Operation<'_>,
-        before: RecordBefore,
+        before: PreviousRecord,
         reply: &mut dyn FnMut(Reply<'_>),
         execute: impl FnOnce(&mut dyn FnMut(Reply<'_>)) -> Completion,
     ) -> Completion {
@@ -201,11 +203,11 @@ impl EventObservers {
         descriptor: i32,
         command: &Operation<'_>,
         key: &[u8],
-        before: RecordBefore,
+        before: PreviousRecord,
         outcome: &OperationOutcome,
     ) {
         self.send(WatchStreams::FETCHERS, |line| {
-            let is_found = before.is_there || outcome.is_hit;
+            let is_found = before.exists || outcome.is_hit;
             let status = match (is_found, before.is_expired) {
                 (true, _) => "found",
                 (false, true) => "expired",
@@ -239,12 +241,12 @@ impl EventObservers {
                 let ttl = arithmetic.vivify.map_or(0, |ttl| self.seconds(ttl));
                 stored("stored", "add", ttl, 0, arithmetic.initial.to_string().len());
             }
-            Operation::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
+            Operation::Delete(Delete { mark_stale: false, drop_value: false, syntax, .. })
                 if outcome.is_deleted =>
             {
                 self.send(WatchStreams::DELETIONS, |line| {
-                    let command = if *family == CommandFamily::Meta { "md" } else { "delete" };
-                    let RecordBefore { class, value_len, .. } = before;
+                    let command = if *syntax == CommandSyntax::Meta { "md" } else { "delete" };
+                    let PreviousRecord { class, value_len, .. } = before;
                     line.put_text(format_args!("deleted"));
                     line.put_key(key);
                     line.put_text(format_args!(" cmd={command} clsid={class} size={value_len}"));
@@ -254,7 +256,8 @@ impl EventObservers {
         }
     }
 
-    /// Returns a time to live in seconds, as a client writes it. A time in the past is negative.
+    /// Returns a time to live in seconds, in the form in which a client sends it. A time in the
+    /// past is negative.
     fn seconds(&self, ttl: Ttl) -> i64 {
         match ttl {
             Ttl::Never => 0,
@@ -270,9 +273,10 @@ impl EvictionObserver for EventObservers {
         self.watch_any(WatchStreams::EVICTIONS)
     }
 
-    /// Sends an eviction. As in memcached, `ttl` is the remaining time, or -1 for a record that
-    /// does not expire. `fetch` shows whether the record has been read since it was stored. Without
-    /// access times, reads are known only since memory became scarce, and `la` is 0.
+    /// Sends an event for an evicted record. As in memcached, `ttl` is the remaining time to live,
+    /// or -1 for a record that does not expire. `fetch` states whether the record was read since it
+    /// was stored. If access times are not kept, only reads since memory became scarce are known,
+    /// and `la` is 0.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
         self.send(WatchStreams::EVICTIONS, |line| {
             let Record { attributes, value, .. } = record;
@@ -341,7 +345,7 @@ impl std::fmt::Display for RemoteAddress<'_> {
     }
 }
 
-/// The outcome of an operation, as far as events show it.
+/// The parts of an operation's outcome that events show.
 #[derive(Default)]
 struct OperationOutcome {
     is_hit: bool,
@@ -367,7 +371,7 @@ impl OperationOutcome {
             Reply::NotFound => "not_found",
             Reply::Refused(RefusalReason::TooLarge) => "too_large",
             Reply::Refused(RefusalReason::OutOfMemory) => "no_memory",
-            // memcached has no words for these, because it keeps nothing on disk.
+            // memcached has no word for these refusals, because it keeps nothing on disk.
             Reply::Refused(RefusalReason::Damaged) => "damaged",
             Reply::Refused(RefusalReason::Busy) => "busy",
             Reply::Refused(RefusalReason::ReadOnly) => "read_only",
@@ -379,15 +383,15 @@ impl OperationOutcome {
     }
 }
 
-fn read_before(database: &Database, key: &[u8]) -> RecordBefore {
-    let mut before = RecordBefore::default();
+fn read_before(database: &Database, key: &[u8]) -> PreviousRecord {
+    let mut before = PreviousRecord::default();
     let now = database.now();
     // Reads of a local engine do not fail.
     let _ = database.engine().peek(key, &mut |record| {
-        let is_there = record.attributes.expiry.is_live(now);
+        let exists = record.attributes.expiry.is_live(now);
         let (key_len, value_len) = (key.len() as u64, record.value.len());
         let class = size_class(item_size(key_len, value_len as u64, record.attributes.flags));
-        before = RecordBefore { is_there, is_expired: !is_there, class, value_len };
+        before = PreviousRecord { exists, is_expired: !exists, class, value_len };
     });
     before
 }

@@ -1,16 +1,17 @@
-//! Statistics by the prefix of keys: `stats detail`. They are counted only while they are enabled.
+//! Counts operations by the prefix of their keys, for `stats detail`. Counting must be enabled.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use todana_core::{Operation, PrefixCounters, Reply};
 
-/// The memory limit for prefixes, because clients choose them. Prefixes beyond it are not counted.
+/// The memory limit for prefixes. It is needed because clients choose the prefixes. Prefixes beyond
+/// the limit are not counted.
 const BYTES_MAX: usize = 4 << 20;
-/// The approximate memory of a prefix besides its bytes.
+/// The approximate memory that a prefix takes in addition to its bytes.
 const OVERHEAD: usize = 96;
 
-/// Counters by prefix, which is the part of a key before the delimiter. Keys without a delimiter
-/// are not counted.
+/// Counters by prefix. The prefix of a key is the part before the delimiter. Keys without a
+/// delimiter are not counted.
 #[derive(Debug)]
 pub(crate) struct PrefixStatistics {
     delimiter: u8,
@@ -77,7 +78,7 @@ impl PrefixStatistics {
         *self.state() = PrefixTable::default();
     }
 
-    /// Reports all prefixes, in their order.
+    /// Reports the counters of all prefixes, in the order of the prefixes.
     pub(crate) fn report(&self, out: &mut dyn FnMut(Reply<'_>)) {
         let state = self.state();
         let prefixes = state.counts.iter().map(|(name, counts)| {

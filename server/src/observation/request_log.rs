@@ -22,13 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use todana_protocol::memcached::{DialectChoice, RequestHead};
 
-/// The most bytes that wait to be written. Further entries are counted and skipped.
+/// The maximum number of bytes that wait to be written. Entries beyond it are counted and skipped.
 const WAITING_MAX: usize = 1 << 20;
-/// The most bytes that are shown of a key or a line. A line with one key of full length is shorter.
+/// The maximum number of bytes of a key or a line that are shown. A line with one key of the
+/// maximum length is shorter.
 const SHOWN_MAX: usize = 1024;
 /// A buffer with more capacity than this is freed after use.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
-/// How long the end of the server waits for entries that are not written yet.
+/// The maximum time for which the server waits at its end for entries that are not written yet.
 const FINISH_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The log and its thread.
@@ -37,14 +38,14 @@ pub(crate) struct RequestLog(Arc<SharedLog>);
 #[derive(Default)]
 struct SharedLog {
     state: Mutex<RequestLogBuffer>,
-    /// Signals that there is something to write, or that all is written.
+    /// Signals that entries were added, or that all entries are written.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct RequestLogBuffer {
     waiting: Vec<u8>,
-    /// The entries that were skipped since the last one that had room.
+    /// The number of entries that were skipped since the last entry that fitted.
     skipped: u64,
     is_writing: bool,
     has_thread: bool,
@@ -67,7 +68,7 @@ impl SharedLog {
             state.is_writing = true;
             let lines = std::mem::take(&mut state.waiting);
             drop(state);
-            // Standard error may have been closed.
+            // The write fails if standard error is closed.
             let _ = out.write_all(&lines);
             state = self.state();
             if state.waiting.is_empty() && lines.capacity() <= BUFFER_KEPT_MAX {
@@ -91,7 +92,8 @@ impl RequestLog {
             let thread = std::thread::Builder::new().name("request_log".into());
             let outcome = standard_error().and_then(|out| thread.spawn(move || inner.write_all(out)));
             if outcome.is_err() {
-                // No descriptors or no memory are left. The next entry tries again.
+                // No descriptors or no memory are left. The next entry tries again to start the
+                // thread.
                 return;
             }
             state.has_thread = true;
@@ -101,7 +103,7 @@ impl RequestLog {
         }
     }
 
-    /// Waits until everything is written, at most [`FINISH_WAIT_MAX`].
+    /// Waits until all entries are written, for at most [`FINISH_WAIT_MAX`].
     pub(crate) fn finish(&self) {
         let is_busy = |state: &mut RequestLogBuffer| !state.waiting.is_empty() || state.is_writing;
         drop(self.0.changed.wait_timeout_while(self.0.state(), FINISH_WAIT_MAX, is_busy));
@@ -125,7 +127,8 @@ impl RequestLogBuffer {
     }
 }
 
-/// Opens standard error once more, so that other writers to it do not wait for this log.
+/// Opens standard error a second time, so that other code that writes to it does not wait for this
+/// log.
 fn standard_error() -> io::Result<File> {
     io::stderr().as_fd().try_clone_to_owned().map(File::from)
 }
@@ -159,7 +162,7 @@ impl RequestLogEntry<'_> {
     }
 
     pub(crate) fn opened(&mut self, descriptor: i32, choice: DialectChoice) {
-        // Some of memcached's texts end with a full stop and some do not.
+        // As in memcached, some of these texts end with a full stop and some do not.
         let kind = match choice {
             DialectChoice::Auto => "auto-negotiating client connection",
             DialectChoice::Text => "ascii client connection.",
@@ -168,7 +171,7 @@ impl RequestLogEntry<'_> {
         self.put_text(format_args!("<{descriptor} new {kind}\n"));
     }
 
-    /// Logs the first byte of a connection that may speak either dialect.
+    /// Logs the dialect that the first byte of a connection has selected.
     pub(crate) fn chosen(&mut self, descriptor: i32, is_binary: bool) {
         let dialect = if is_binary { "binary" } else { "ascii" };
         self.put_text(format_args!("{descriptor}: Client using the {dialect} protocol\n"));
@@ -203,7 +206,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// Writes four bytes per line.
+    /// Writes the bytes of a header, four in each line.
     fn put_header(&mut self, mark: char, descriptor: i32, indent: &str, header: &[u8]) {
         for bytes in header.chunks(4) {
             self.put_text(format_args!("{mark}{descriptor} {indent}"));
@@ -223,7 +226,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// Logs a reply in text. `is_last` is true if it ends the request's line.
+    /// Logs a reply of the text dialect. `is_last` is true if no reply to the same line follows.
     fn reply(&mut self, descriptor: i32, reply: &[u8], is_last: bool) {
         if let Some(rest) = reply.strip_prefix(b"VALUE ") {
             self.put_text(format_args!(">{descriptor} sending key "));
@@ -234,7 +237,7 @@ impl RequestLogEntry<'_> {
             }
             return;
         }
-        // A walk over statistics would fill the log.
+        // Statistics would fill the log.
         if reply.is_empty() || reply.starts_with(b"STAT ") || reply.starts_with(b"PREFIX ") {
             return;
         }
@@ -243,7 +246,7 @@ impl RequestLogEntry<'_> {
         self.0.push(b'\n');
     }
 
-    /// Logs the end of a checkpoint, a backup or a log stream: the last line that was sent.
+    /// Logs the last line that was sent of a checkpoint, a backup or an update log.
     pub(crate) fn end_of_export(&mut self, descriptor: i32, sent: &[u8]) {
         let sent = sent.strip_suffix(b"\r\n").unwrap_or(sent);
         let last = sent.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -254,7 +257,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// Logs the reply that a request with `noreply` would have received.
+    /// Logs the reply that a request with `noreply` would otherwise have received.
     pub(crate) fn silenced(&mut self, descriptor: i32, reply: &[u8]) {
         if reply.is_empty() {
             return;
@@ -264,7 +267,7 @@ impl RequestLogEntry<'_> {
         self.0.push(b'\n');
     }
 
-    /// Logs a reply in a packet.
+    /// Logs a reply of the binary dialect.
     fn response(&mut self, descriptor: i32, packet: &[u8]) {
         let Some((header, body)) = packet.split_at_checked(24) else { return };
         if header[6..8] != [0, 0] {
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(ended(b"CHECKPOINT position=1\r\n"), ">7 CHECKPOINT position=1\n");
     }
 
-    /// A standard error that is never read.
+    /// A standard error whose reader never reads.
     struct StuckWriter(std::sync::mpsc::Receiver<()>);
 
     impl Write for StuckWriter {

@@ -1,21 +1,21 @@
-//! Connections that watch events (`watch`). Each has a bounded buffer, from which lines leave as
-//! the client reads.
+//! Serves the connections that watch events (`watch`). Each has a buffer of limited length, from
+//! which lines are sent as the client reads.
 //!
-//! Invariants: a watcher that does not read costs only its buffer. Lines that it misses are
-//! counted, and `skipped=N` takes their place. The lines of all threads have one order, that of
-//! their `gid`.
+//! Invariants: a watcher that does not read costs only its buffer. Lines that do not fit are
+//! counted, and a line with `skipped=N` takes their place. All lines have one order, that of their
+//! `gid`.
 
 use crate::session::wake::WakeHandle;
-use crate::transport::output::Output;
+use crate::transport::output::ConnectionOutput;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_protocol::memcached::ReplySink;
 use todana_protocol::memcached::WatchStreams;
 
-/// The number of watchers that may exist at once.
+/// The maximum number of watchers at one time.
 const WATCHERS_MAX: usize = 20;
-/// The least size of a buffer, whatever the options say: it holds a few lines.
+/// The minimum length of a buffer, even if the options state less. It has space for a few lines.
 const BUFFER_MIN: usize = 4 << 10;
 
 /// All watchers.
@@ -30,12 +30,12 @@ struct WatchedEvents {
     /// The number of the last event.
     gid: u64,
     watchers: Vec<EventWatcher>,
-    /// The line being written.
+    /// The buffer in which a line is written before it is copied to the watchers.
     line: Vec<u8>,
     counts: EventCounts,
 }
 
-/// The counts of events in `stats`.
+/// The counts of events that `stats` shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EventCounts {
     pub(crate) watchers: u64,
@@ -51,7 +51,7 @@ struct EventWatcher {
     handle: WakeHandle,
     streams: WatchStreams,
     buffer: Vec<u8>,
-    /// The lines that did not fit since the last one that did.
+    /// The number of lines that did not fit since the last line that fitted.
     skipped: u64,
 }
 
@@ -64,8 +64,8 @@ impl WatcherTable {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a watcher, unless there are too many. `set` receives the streams that are watched now,
-    /// in the order of the changes.
+    /// Adds a watcher, unless there are too many. Passes the streams that are watched now to `set`.
+    /// Calls of `set` are in the order of the changes.
     pub(crate) fn add(
         &self,
         descriptor: i32,
@@ -82,22 +82,23 @@ impl WatcherTable {
         has_room
     }
 
-    /// Removes a watcher. `set` receives the streams that are still watched.
+    /// Removes a watcher. Passes the streams that are still watched to `set`.
     pub(crate) fn remove(&self, descriptor: i32, set: impl FnOnce(WatchStreams)) {
         let mut log = self.log();
         log.watchers.retain(|watcher| watcher.descriptor != descriptor);
         set(log.streams());
     }
 
-    /// Sends an event to the watchers of its stream. `write` writes its line from the type on.
+    /// Sends an event to the watchers of its stream. `write` writes the line of the event from its
+    /// type on.
     pub(crate) fn send(&self, stream: WatchStreams, write: impl FnOnce(&mut Vec<u8>)) {
         let mut log = self.log();
         let WatchedEvents { gid, watchers, line, counts } = &mut *log;
         *gid += 1;
         counts.written += 1;
         line.clear();
-        // Read while the lock is held, so that times rise with the numbers, unless the clock is set
-        // back.
+        // The time is read under the lock, so that the times of events increase with their numbers,
+        // unless the clock is set back.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Writing to a Vec does not fail.
         let _ = write!(line, "ts={}.{:06} gid={gid} type=", now.as_secs(), now.subsec_micros());
@@ -113,7 +114,7 @@ impl WatcherTable {
     }
 
     /// Moves the lines that wait for a connection to its output.
-    pub(crate) fn move_to(&self, descriptor: i32, output: &mut Output) {
+    pub(crate) fn move_to(&self, descriptor: i32, output: &mut ConnectionOutput) {
         let mut log = self.log();
         let found = log.watchers.iter_mut().find(|watcher| watcher.descriptor == descriptor);
         if let Some(watcher) = found {
@@ -163,10 +164,10 @@ mod tests {
     }
 
     fn taken(watchers: &WatcherTable, descriptor: i32) -> Vec<String> {
-        let (mut output, mut bytes) = (Output::default(), Vec::new());
+        let (mut output, mut bytes) = (ConnectionOutput::default(), Vec::new());
         watchers.move_to(descriptor, &mut output);
         output.write_to(&mut bytes).unwrap();
-        // The time is removed because it differs in each run.
+        // The time differs in each run, so it is removed.
         let text = String::from_utf8(bytes).unwrap();
         text.lines().map(|line| line.split_once(" gid=").map_or(line, |(_, rest)| rest).to_string()).collect()
     }

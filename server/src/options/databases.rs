@@ -1,33 +1,34 @@
-//! Options of the databases: their names, their data directories, snapshots and replication.
+//! Defines the options of the databases: their names, data directories, snapshots and replication.
 
 use super::OptionsError;
 use crate::databases::snapshots::SnapshotOptions;
-use crate::replica::ReplicationOptions;
+use crate::replica::{MasterProtocol, ReplicationOptions};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogOptions, SyncPolicy};
-use todana::{DataPurpose, Name, Storage};
+use todana::{DataPurpose, DatabaseName, DatabaseStorage};
 use todana_core::WhenFull;
 
-/// The databases of a server, and the places of their data.
+/// The databases of a server, and where their data is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseOptions {
     /// The name of the first database, which memcached's protocols use. `None` stands for
     /// `mem:hash`.
-    pub database: Option<Name>,
-    /// The data directory of the first database. `None`: a database in memory is lost with the
-    /// process; one on disk keeps its own files.
+    pub database: Option<DatabaseName>,
+    /// The data directory of the first database. With `None`, the records of a database in memory
+    /// are lost when the process ends; a database on disk keeps its own files.
     pub data: Option<DataDirectoryOptions>,
-    /// The other databases.
+    /// The databases after the first.
     pub further: Vec<DatabaseSpec>,
     /// When a write counts as durable, for engines that keep records in files of their own.
     pub sync: SyncPolicy,
-    /// Snapshots of databases in memory, as Kyoto Tycoon takes them. `None` takes none.
+    /// The snapshots of databases in memory, like those of Kyoto Tycoon. With `None` there are
+    /// none.
     pub snapshots: Option<SnapshotOptions>,
-    /// The ID of this server in a replication chain, and the master that it follows.
+    /// The server ID in a replication chain, and the master that this server follows.
     pub replication: ReplicationOptions,
-    /// True if databases in memory store nothing: writes are logged for replicas and then dropped.
+    /// True if databases in memory store nothing: changes are logged for replicas and then dropped.
     pub stores_nothing: bool,
 }
 
@@ -48,32 +49,33 @@ impl Default for DatabaseOptions {
 /// A database, as the options describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseSpec {
-    /// Its kind, path and tuning.
-    pub name: Name,
-    /// Its data directory, as in [`DatabaseOptions::data`].
+    /// The kind, path and tuning of the database.
+    pub name: DatabaseName,
+    /// The data directory of the database, as in [`DatabaseOptions::data`].
     pub data: Option<DataDirectoryOptions>,
 }
 
-/// A data directory, and how the server uses it.
+/// A data directory, and the way in which the server uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataDirectoryOptions {
     /// The path of the directory. The server creates it if it is missing.
     pub directory: PathBuf,
     /// When a write counts as durable.
     pub sync: SyncPolicy,
-    /// The update log begins a new segment when the current one has this many bytes.
+    /// The length of a segment in bytes, at which the update log begins a new segment.
     pub segment_len: u64,
-    /// The update log begins a new segment when the current one is this old and not empty.
+    /// The age of a segment at which the update log begins a new one, unless the segment is empty.
     pub segment_age: Duration,
-    /// How and when checkpoints are made, and how much of the log before them is kept.
+    /// The way and the intervals in which checkpoints are created, and how much of the log before
+    /// them is kept.
     pub checkpoints: CheckpointOptions,
-    /// True if the directory holds only the update log of a hash on disk, for replicas, and no
+    /// True if the directory holds only the update log of a hash on disk for replicas, and no
     /// records.
     pub is_for_replicas: bool,
 }
 
 impl DataDirectoryOptions {
-    /// Returns what the directory is for.
+    /// Returns the purpose of the directory.
     pub(crate) fn purpose(&self) -> DataPurpose {
         if self.is_for_replicas { DataPurpose::Replicas } else { DataPurpose::Records }
     }
@@ -94,48 +96,52 @@ impl DataDirectoryOptions {
 }
 
 impl DatabaseOptions {
-    /// Returns all databases in their order, the first one included.
+    /// Returns all databases, including the first one, in the order of their numbers.
     pub fn all(&self) -> Vec<DatabaseSpec> {
-        let default = || Name::parse("mem:hash").expect("it is the plain name of a kind");
+        let default = || DatabaseName::parse("mem:hash").expect("`mem:hash` is the name of a kind");
         let first =
             DatabaseSpec { name: self.database.clone().unwrap_or_else(default), data: self.data.clone() };
         std::iter::once(first).chain(self.further.iter().cloned()).collect()
     }
 
-    /// Checks that each database has a place for its data, and that its kind can do what the
-    /// options ask for. `refuses` is true if writes fail at the memory limit instead of evicting.
+    /// Checks that each database has a place for its data, and that its kind supports the options.
+    /// `refuses` is true if writes fail at the memory limit instead of evicting records.
     /// `has_queues` is true if the first database holds message queues.
     pub(super) fn validate(&self, refuses: bool, has_queues: bool) -> Result<(), OptionsError> {
         let databases = self.all();
         let wrong = |text: String| Err(OptionsError(text));
-        if let Err(error) = Name::expect_distinct(databases.iter().map(|database| &database.name)) {
+        if let Err(error) = DatabaseName::expect_distinct(databases.iter().map(|database| &database.name)) {
             return wrong(error.to_string());
+        }
+        let ReplicationOptions { server_id, master, protocol, .. } = &self.replication;
+        if *server_id == 0 && master.is_some() && *protocol != MasterProtocol::Kyoto {
+            return wrong(
+                "server ID 0: a master of Tokyo Tyrant's protocol refuses it; use 1 to 65535".into(),
+            );
         }
         let when_full = if refuses { WhenFull::Refuse } else { WhenFull::Evict };
         for DatabaseSpec { name, data } in &databases {
             let directory = data.as_ref().map(|place| (&*place.directory, place.purpose()));
             name.check(directory, when_full).map_err(|error| OptionsError(error.to_string()))?;
-            if name.kind.storage() == Storage::FilesAndLog && data.is_none() {
+            if name.kind.storage() == DatabaseStorage::FilesAndLog && data.is_none() {
                 return wrong(format!(
                     "database \"{name}\": a tree needs its own path as its data directory"
                 ));
             }
             if name.tuning.read_only && self.replication.master.is_some() {
                 return wrong(format!(
-                    "database \"{name}\": a replica changes its databases; leave out mode=r, or the master"
+                    "database \"{name}\": read-only, but replication changes it; leave out mode=r or the master"
                 ));
             }
             if name.tuning.read_only && has_queues {
-                return wrong(format!(
-                    "database \"{name}\": queues cannot be for reading only (-plex opts=q)"
-                ));
+                return wrong(format!("database \"{name}\": queues cannot be read-only (-plex opts=q)"));
             }
         }
         let places: Vec<_> = databases.iter().filter_map(|database| database.data.as_ref()).collect();
         let is_twice = |at: usize| places[..at].iter().any(|place| place.directory == places[at].directory);
         if let Some(at) = (1..places.len()).find(|&at| is_twice(at)) {
             return wrong(format!(
-                "two databases would keep their data in {}",
+                "data directory {}: given for two databases",
                 places[at].directory.display()
             ));
         }

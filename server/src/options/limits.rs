@@ -1,4 +1,4 @@
-//! Limits on clients and their requests.
+//! Defines the limits on clients and their requests.
 
 use super::OptionsError;
 
@@ -7,19 +7,20 @@ use super::OptionsError;
 pub struct LimitOptions {
     /// The number of worker threads.
     pub threads: usize,
-    /// The number of connections served at once.
+    /// The maximum number of connections at one time.
     pub connections_max: usize,
-    /// True refuses connections beyond that number. False leaves them waiting in the backlog.
+    /// True if connections beyond that number are refused. False leaves them in the backlog.
     pub connections_refused: bool,
-    /// The seconds after which an idle TCP connection is closed; 0 for never.
+    /// The number of seconds after which an idle TCP connection is closed; 0 means never.
     pub idle_timeout_s: u32,
-    /// True allows any idle time between requests: only the rest of an incomplete request has to
-    /// arrive in time.
+    /// True if a connection may be idle for any time between requests. Only the rest of an
+    /// incomplete request must then arrive in time.
     pub idle_between_requests: bool,
-    /// The largest item in bytes, by memcached's size rule.
+    /// The maximum size of an item in bytes, as memcached counts it.
     pub item_size_max: u64,
-    /// The number of requests that one connection may execute before others get a turn. The keys of
-    /// one `get` line count as one request. Replies that fill the output buffer end a turn sooner.
+    /// The number of requests that a connection may execute before other connections are served.
+    /// The keys of one `get` line count as one request. A turn also ends when the output buffer is
+    /// full.
     pub requests_per_event: u32,
     /// False refuses `flush_all`.
     pub flush_allowed: bool,

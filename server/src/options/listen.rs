@@ -1,7 +1,7 @@
-//! Options of the listeners: addresses, ports, sockets, TLS.
+//! Defines the options of the listeners: addresses, ports, sockets and TLS.
 
 use super::OptionsError;
-use crate::transport::addresses::{ListenDialect, PlaceTls};
+use crate::transport::addresses::{ListenMode, ListenTlsMode};
 use crate::transport::tls::TlsOptions;
 use crate::transport::udp::message::MESSAGE_LEN_MAX;
 use std::path::PathBuf;
@@ -9,19 +9,22 @@ use std::path::PathBuf;
 /// The addresses on which the server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty stands for
-    /// 127.0.0.1. Each may begin with `notls:`, `btls:` (without client certificates) or `mtls:`
-    /// (with them), and with `proto[ascii]:`, `proto[binary]:` or `proto[auto]:`, which replaces
+    /// The addresses to listen on: `host`, `host:port`, `[v6]:port`, or `*` for all addresses. An
+    /// empty list stands for 127.0.0.1. Each address may begin with `notls:` (no TLS), `btls:` (TLS
+    /// without client certificates) or `mtls:` (TLS with client certificates), and with
+    /// `proto[ascii]:`, `proto[binary]:` or `proto[auto]:`, which replaces
     /// [`protocol`](super::ProtocolOptions::protocol) at this address.
     pub addresses: Vec<String>,
-    /// The TCP port for addresses that name none; 0 lets the system choose.
+    /// The TCP port of addresses without a port; 0 lets the system choose one.
     pub port: u16,
     /// False disables TCP.
     pub tcp: bool,
-    /// The UDP port for addresses that name none; 0 lets the system choose, `None` disables UDP.
+    /// The UDP port of addresses without a port; 0 lets the system choose one, and `None` disables
+    /// UDP.
     pub udp_port: Option<u16>,
-    /// The most bytes of all replies to one UDP request; a longer reply becomes an error. The
-    /// sender of a datagram can be forged, and replies then go to a victim.
+    /// The maximum number of bytes of all replies to one UDP request. A longer reply is replaced by
+    /// an error. The limit is needed because a client can forge the sender of a datagram, and the
+    /// replies then go to a victim.
     pub udp_reply_max: usize,
     /// The path of a Unix socket to listen on instead of TCP.
     pub unix_socket: Option<PathBuf>,
@@ -29,11 +32,11 @@ pub struct ListenOptions {
     pub unix_mask: u32,
     /// The number of connections that may wait to be accepted.
     pub backlog: u32,
-    /// TLS for all TCP addresses that do not say otherwise.
+    /// The TLS options of all TCP addresses without a TLS prefix.
     pub tls: Option<TlsOptions>,
-    /// Accepts two combinations that memcached accepts and that are refused otherwise: UDP in clear
-    /// text beside TLS, and listeners that require client certificates without an authority to
-    /// verify them, where each handshake fails.
+    /// True if two combinations are accepted that memcached accepts and that are otherwise refused:
+    /// UDP without encryption together with TLS; and listeners that require client certificates
+    /// although no authority is configured to check them, so that every handshake fails.
     pub lenient_tls: bool,
 }
 
@@ -64,31 +67,29 @@ impl ListenOptions {
             return wrong("a reply over UDP may be at most 87m (--udp-reply-max)");
         }
         if self.udp_port.is_some() && self.tls.is_some() && !self.lenient_tls {
-            return wrong("there is no TLS over UDP: give either -U or a certificate");
+            return wrong("UDP has no TLS; give either -U or a certificate");
         }
         if self.unix_socket.is_some() && !self.addresses.is_empty() {
-            return wrong("a Unix socket takes the place of TCP: give either -s or -l");
+            return wrong("a Unix socket replaces TCP; give either -s or -l");
         }
         match &self.tls {
-            None if self.asks(PlaceTls::Basic) || self.asks(PlaceTls::Mutual) => {
+            None if self.asks(ListenTlsMode::Basic) || self.asks(ListenTlsMode::Mutual) => {
                 wrong("btls: and mtls: need a certificate (--tls-cert)")
             }
             Some(tls) if tls.verify_mode > 3 => wrong("the mode for client certificates must be 0 to 3"),
             Some(tls)
                 if tls.ca.is_none()
-                    && (tls.verify_mode > 0 || self.asks(PlaceTls::Mutual) && !self.lenient_tls) =>
+                    && (tls.verify_mode > 0 || self.asks(ListenTlsMode::Mutual) && !self.lenient_tls) =>
             {
-                wrong(
-                    "client certificates are asked for, but there is no authority to check them by (--tls-ca)",
-                )
+                wrong("client certificates cannot be checked without an authority; set --tls-ca")
             }
             _ => Ok(()),
         }
     }
 
-    /// Returns true if one of the addresses asks for TLS in this form.
-    fn asks(&self, tls: PlaceTls) -> bool {
+    /// Returns true if one of the addresses has this TLS prefix.
+    fn asks(&self, tls: ListenTlsMode) -> bool {
         let mut names = self.addresses.iter().flat_map(|list| list.split(','));
-        names.any(|name| ListenDialect::of(name.trim()).0.tls == tls)
+        names.any(|name| ListenMode::of(name.trim()).0.tls == tls)
     }
 }

@@ -1,18 +1,19 @@
-//! Options of the memory limit.
+//! Defines the options of the memory limit.
 
 use super::OptionsError;
 
-/// The least memory limit. A process has about 2 MiB before its first record.
+/// The lowest memory limit. A process takes about 2 MiB before it stores a record.
 const LIMIT_MIN_MIB: u64 = 4;
 
 /// The memory limit and its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// The anonymous memory of the process (`RssAnon`) in MiB; 0 for no limit.
+    /// The limit of the anonymous memory of the process (`RssAnon`) in MiB; 0 means no limit.
     pub limit_mib: u64,
-    /// True refuses writes at the limit. False evicts records.
+    /// True if writes are refused at the limit. False evicts records.
     pub refuse_when_full: bool,
-    /// Fails each store as if no memory were left, for tests of clients (`-o emulate_full`).
+    /// True if each store fails as it does without free memory, for tests of clients (`-o
+    /// emulate_full`).
     pub emulate_full: bool,
 }
 

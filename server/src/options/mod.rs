@@ -1,5 +1,5 @@
-//! The options of a server, by concern. They have memcached's names where memcached has such an
-//! option.
+//! Defines the options of a server, by concern. Options that memcached has, too, have memcached's
+//! names.
 
 mod databases;
 mod kyoto;
@@ -8,33 +8,35 @@ mod listen;
 mod memory;
 mod observation;
 mod protocols;
+mod tyrant;
 
 pub use databases::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec};
-pub use kyoto::{CompatiblePort, KyotoMode, KyotoOptions};
+pub use kyoto::{KyotoMode, KyotoOptions, PluginOptions};
 pub use limits::LimitOptions;
 pub use listen::ListenOptions;
 pub use memory::MemoryOptions;
 pub use observation::{AdminOptions, ObservationOptions};
 pub use protocols::{AuthenticationMode, ProtocolOptions};
+pub use tyrant::{PeriodicCall, ScriptText, TyrantMode, TyrantOptions};
 
 use std::fmt;
 
 /// The options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// The addresses on which it listens.
+    /// The addresses on which the server listens.
     pub listen: ListenOptions,
     /// The memory limit and its effect.
     pub memory: MemoryOptions,
     /// The protocols, and how clients log in.
     pub protocols: ProtocolOptions,
-    /// The databases, and the places of their data.
+    /// The databases, and where their data is kept.
     pub databases: DatabaseOptions,
     /// Logs, statistics and monitoring.
     pub observation: ObservationOptions,
     /// Limits on clients and their requests.
     pub limits: LimitOptions,
-    /// Has each operation executed by another thread.
+    /// True if another thread executes each operation.
     #[cfg(test)]
     pub(crate) defers_replies: bool,
 }
@@ -52,7 +54,7 @@ impl fmt::Display for OptionsError {
 impl std::error::Error for OptionsError {}
 
 impl ServerOptions {
-    /// Checks each part by itself, and then the combinations of options of several parts.
+    /// Checks the options of each part, and then the combinations of options of several parts.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
         let ServerOptions { listen, memory, protocols, databases, limits, .. } = self;
@@ -69,12 +71,10 @@ impl ServerOptions {
         if listen.udp_port.is_some()
             && matches!(authentication, AuthenticationMode::Text(_) | AuthenticationMode::Passwords(_))
         {
-            return wrong("nobody can log in over UDP: give either -U or -Y or -S");
+            return wrong("UDP has no logins; give only one of -U, -Y and -S");
         }
         if kyoto.plugin.is_some() && *authentication != AuthenticationMode::None {
-            return wrong(
-                "nobody can log in at the port of Kyoto Tycoon's plug-in: give either it or logins",
-            );
+            return wrong("the port of Kyoto Tycoon's plug-in has no logins; leave out either of them");
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl ServerOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use todana::Name;
+    use todana::DatabaseName;
 
     #[test]
     fn default_options_are_valid() {
@@ -167,7 +167,7 @@ mod tests {
             ("*#opts=c", false),
         ];
         for (name, is_done) in names {
-            let name = Name::parse(name).unwrap();
+            let name = DatabaseName::parse(name).unwrap();
             let options = ServerOptions {
                 databases: DatabaseOptions { database: Some(name), ..DatabaseOptions::default() },
                 ..ServerOptions::default()

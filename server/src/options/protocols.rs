@@ -1,31 +1,33 @@
-//! Options of the protocols and of logins.
+//! Defines the options of the protocols and of logins.
 
-use super::KyotoOptions;
+use super::{KyotoOptions, TyrantOptions};
 use std::path::PathBuf;
 use todana_protocol::memcached::DialectChoice;
 
 /// The protocols of the server, and how clients log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolOptions {
-    /// The dialect of memcached that connections speak. A login that exists in one dialect only
-    /// overrides it.
+    /// The dialects of memcached that connections may speak. If the login exists in one dialect
+    /// only, that dialect is used instead.
     pub protocol: DialectChoice,
-    /// A negative time to live in the text commands is a sliding expiry: the record expires that
-    /// many seconds after its last access (`-o negative_exptime=sliding`).
+    /// True if a negative time to live in a text command requests a sliding expiry: the record
+    /// expires this number of seconds after its last access (`-o negative_exptime=sliding`).
     pub negative_is_sliding: bool,
-    /// Accepts commands for tests: `debugtime` (`-o debug_commands`).
+    /// True if commands for tests are accepted: `debugtime` (`-o debug_commands`).
     pub debug_commands: bool,
-    /// The value of `cas_enabled` in `stats settings`. It has no other effect: an unused CAS ID
-    /// takes no memory here.
+    /// The value of `cas_enabled` in `stats settings`. It has no other effect, because an unused
+    /// version (CAS ID) takes no memory.
     pub cas_enabled: bool,
     /// How clients log in.
     pub authentication: AuthenticationMode,
-    /// Host names that browsers may use for Kyoto Tycoon's protocols and for the admin pages,
-    /// besides addresses and `localhost`. If the list is not empty, all other names are refused to
-    /// every client.
+    /// The host names that browsers may use for Kyoto Tycoon's protocols and for the admin pages,
+    /// in addition to addresses and `localhost`. If the list is not empty, requests with any other
+    /// host name are refused, also those of other clients.
     pub http_hosts: Vec<String>,
     /// Kyoto Tycoon's protocols.
     pub kyoto: KyotoOptions,
+    /// Tokyo Tyrant's protocol.
+    pub tyrant: TyrantOptions,
 }
 
 impl Default for ProtocolOptions {
@@ -38,6 +40,7 @@ impl Default for ProtocolOptions {
             authentication: AuthenticationMode::None,
             http_hosts: Vec::new(),
             kyoto: KyotoOptions::default(),
+            tyrant: TyrantOptions::default(),
         }
     }
 }
@@ -45,17 +48,17 @@ impl Default for ProtocolOptions {
 /// How clients log in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AuthenticationMode {
-    /// No login: every client that can connect is served.
+    /// No login is required: every client that can connect is served.
     #[default]
     None,
     /// SASL PLAIN over the binary protocol, which is then the only dialect of memcached. The file
-    /// has lines `user:password`. The password is hashed as by
-    /// [`password_line`](crate::password_line), or plain.
+    /// has lines `user:password`. Each password is plain, or hashed as by
+    /// [`password_line`](crate::password_line).
     Sasl(PathBuf),
-    /// A password from such a file, over either dialect: SASL PLAIN in the binary dialect, a token
-    /// `user password` in the text dialect.
+    /// A password of such a file, over both dialects: by SASL PLAIN in the binary dialect, and by a
+    /// token `user password` in the text dialect.
     Passwords(PathBuf),
-    /// A token in the text dialect, which is then the only dialect of memcached. The file has up to
-    /// eight lines `user:password`.
+    /// A token in the text dialect, which is then the only dialect of memcached. The file has lines
+    /// `user:password`, of which the first eight count.
     Text(PathBuf),
 }

@@ -1,35 +1,38 @@
-//! A replica that follows this server: its figures for statistics and the log.
+//! Holds the figures of a replica that follows this server, for statistics and the log.
 
+use super::replica_request::ReplicaRequest;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use todana_protocol::kyoto::binary::ReplicaRequest;
 
-/// A replica that follows this server or asks to.
+/// A replica that follows this server or has requested to follow it.
 pub(crate) struct ConnectedReplica {
     pub(crate) server_id: u16,
-    /// The address that it connected from.
+    /// The address from which the replica connected.
     pub(crate) address: String,
     /// True once this server has accepted the replica.
     follows: AtomicBool,
-    /// The last time stamp that the replica has acknowledged, or began with.
+    /// The last time stamp that the replica has acknowledged, or with which it began.
     position: AtomicU64,
     /// The last moment when the replica had all records of this server. Before its first complete
-    /// round: the time of its position, or of its connection if it has no position.
+    /// round, this is the time of its position, or the time when it connected if it has no
+    /// position.
     had_all_at: Mutex<Instant>,
     flags_lost: AtomicU64,
 }
 
 impl ConnectedReplica {
-    /// Returns a replica that connects now. `now_s` is the current time in Unix seconds.
-    pub(super) fn new(hello: ReplicaRequest, address: String, now_s: u64) -> ConnectedReplica {
-        let (now, position_s) = (Instant::now(), hello.timestamp / todana::replication::STAMPS_PER_SECOND);
-        let behind = if hello.timestamp == 0 { 0 } else { now_s.saturating_sub(position_s) };
+    /// Creates the entry of a replica that connects now. `now_s` is the current time in Unix
+    /// seconds.
+    pub(super) fn new(request: &ReplicaRequest, address: String, now_s: u64) -> ConnectedReplica {
+        let (now, position) = (Instant::now(), request.position());
+        let position_s = position / request.stamps(0, 1).per_second();
+        let behind = if position == 0 { 0 } else { now_s.saturating_sub(position_s) };
         ConnectedReplica {
-            server_id: hello.server_id,
+            server_id: request.server_id(),
             address,
             follows: AtomicBool::new(false),
-            position: AtomicU64::new(hello.timestamp),
+            position: AtomicU64::new(position),
             had_all_at: Mutex::new(now.checked_sub(Duration::from_secs(behind)).unwrap_or(now)),
             flags_lost: AtomicU64::new(0),
         }
@@ -43,25 +46,25 @@ impl ConnectedReplica {
         self.follows.load(Ordering::Relaxed)
     }
 
-    /// Notes that the replica has acknowledged everything up to `position`, which was all that
-    /// existed when the round began.
+    /// Notes that the replica has acknowledged all changes up to `position`. These were all changes
+    /// of this server at `began_at`, when the round began.
     pub(super) fn note_complete_round(&self, position: u64, began_at: Instant) {
         self.position.store(position, Ordering::Relaxed);
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
     }
 
-    /// Counts records that were sent to the replica without their client flags. Returns true if
-    /// they are the first ones.
+    /// Counts records that were sent to the replica without their client flags. Returns true for
+    /// the first such records.
     pub(super) fn count_lost_flags(&self, records: u64) -> bool {
         records > 0 && self.flags_lost.fetch_add(records, Ordering::Relaxed) == 0
     }
 
-    /// Returns the last time stamp that the replica has acknowledged, or began with.
+    /// Returns the last time stamp that the replica has acknowledged, or with which it began.
     pub(crate) fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns how long ago the replica had all records of this server.
+    /// Returns the time since the replica last had all records of this server.
     pub(crate) fn delay(&self) -> Duration {
         self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
@@ -75,12 +78,13 @@ impl ConnectedReplica {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use todana_protocol::kyoto::binary::ReplicaRequest as KyotoRequest;
 
     #[test]
     fn delay_begins_with_position_and_ends_with_round() {
         let new = |timestamp| {
-            let hello = ReplicaRequest { timestamp, server_id: 2, wants_only: false };
-            ConnectedReplica::new(hello, "127.0.0.1:9".into(), 1_000)
+            let request = KyotoRequest { timestamp, server_id: 2, wants_only: false };
+            ConnectedReplica::new(&ReplicaRequest::Kyoto(request), "127.0.0.1:9".into(), 1_000)
         };
         assert!(new(0).delay() < Duration::from_secs(1_000), "it begins with nothing");
         let replica = new(400 * todana::replication::STAMPS_PER_SECOND + 7);

@@ -1,27 +1,41 @@
-//! Replication in Kyoto Tycoon's protocol: its servers can be replicas and masters of this one.
+//! Implements replication in the protocols of Kyoto Tycoon and Tokyo Tyrant. Their servers can be
+//! replicas and masters of this server.
 //!
 //! ```text
 //! options            the master of this server, and its server ID
 //! replica_stream     a connection that a thread of its own has taken over from its worker
+//! replica_request    the request of a replica, and the messages to it, in one of the protocols
 //! outgoing_changes   the logs of all databases, merged into one stream of messages
 //! replica_table      a thread for each replica that follows this server
 //! connected_replica  the figures of such a replica
-//! master_link        the thread that follows a master
+//! master_link        the master of this server, and the position in its log
+//! master_follower    the thread that follows it
+//! kyoto_master       the stream of a master in Kyoto Tycoon's protocol
+//! tyrant_master      the stream of a master in Tokyo Tyrant's protocol
+//! served_target      a database as the target of commands from a log
 //! position           the file with the position in the master's log
 //! ```
 //!
 //! `todana::replication` defines the time stamps of this server's log, and
-//! `todana_protocol::kyoto::replication` the bytes of messages.
+//! `todana_protocol::{kyoto, tyrant}::replication` the bytes of messages.
 
 mod connected_replica;
+mod kyoto_master;
+mod master_follower;
 mod master_link;
 mod options;
 mod outgoing_changes;
 mod position;
+mod replica_request;
 mod replica_stream;
 mod replica_table;
+mod served_target;
+
+mod tyrant_master;
 
 pub(crate) use connected_replica::ConnectedReplica;
 pub(crate) use master_link::{FollowState, MasterLink};
-pub use options::{MasterAddress, ReplicationOptions};
+pub use options::{MasterAddress, MasterProtocol, ReplicationOptions};
+pub(crate) use replica_request::ReplicaRequest;
 pub(crate) use replica_table::ReplicaTable;
+pub(crate) use served_target::ServedTarget;

@@ -1,27 +1,54 @@
-//! Options of replication.
+//! Defines the options of replication.
 
 use std::path::PathBuf;
 use std::time::Duration;
+use todana::replication::StampScheme;
 
 /// The address of a master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterAddress {
     /// A host name or an IP address.
     pub host: String,
-    /// The port, which serves all protocols.
+    /// The port of the master, which serves all its protocols.
     pub port: u16,
 }
 
-/// Options of replication in Kyoto Tycoon's protocol.
+/// The protocol of a master.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MasterProtocol {
+    /// Kyoto Tycoon's, which Todana's servers speak too.
+    #[default]
+    Kyoto,
+    /// Tokyo Tyrant's.
+    Tyrant {
+        /// True stops following at the first change whose outcome differs from that at the master.
+        checks_outcomes: bool,
+    },
+}
+
+impl MasterProtocol {
+    /// Returns the time stamps of the master's log.
+    pub(crate) fn stamps(self) -> StampScheme {
+        match self {
+            MasterProtocol::Kyoto => StampScheme::default(),
+            MasterProtocol::Tyrant { .. } => StampScheme::Changes,
+        }
+    }
+}
+
+/// Options of replication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicationOptions {
-    /// The server ID that marks the changes of this server's clients. It must differ between all
-    /// servers of a replication chain.
+    /// The server ID with which the changes of this server's clients are marked. All servers of a
+    /// replication chain must have different IDs. Tokyo Tyrant's protocol needs another one than 0.
     pub server_id: u16,
-    /// The master to follow. `None` follows nobody until a client names a master.
+    /// The master to follow. With `None`, the server follows no master until a client names one.
     pub master: Option<MasterAddress>,
-    /// The file with the position in the master's log: 20 digits and a line end. With `None`, each
-    /// start begins with all changes of the master, and no client can choose another master.
+    /// The protocol of the master.
+    pub protocol: MasterProtocol,
+    /// The path of the file with the position in the master's log: 20 digits (Kyoto Tycoon's
+    /// protocol) or 16 (Tokyo Tyrant's) and a line end. With `None`, each start applies all changes
+    /// of the master again, and no client can choose another master.
     pub position_file: Option<PathBuf>,
     /// The pause between two requests for changes, once all of them have been applied.
     pub interval: Duration,
@@ -32,6 +59,7 @@ impl Default for ReplicationOptions {
         ReplicationOptions {
             server_id: 1,
             master: None,
+            protocol: MasterProtocol::Kyoto,
             position_file: None,
             interval: Duration::from_millis(40),
         }

@@ -1,51 +1,53 @@
-//! The changes that a replica receives: first all records, if the logs do not go back far enough,
-//! then the changes of all databases by their time stamps.
+//! Produces the changes that a replica receives: first all records, if the logs do not reach back
+//! far enough; then the changes of all databases in the order of their time stamps.
 //!
-//! Invariant: nothing is sent that is newer than this server's disk, so a crash leaves no replica
-//! ahead of it. Changes that are read from the log are on disk. Those that are read from memory
-//! (records of a scan, values whose expiry changed) are sent once the log is synced up to its end
-//! after the read.
+//! Invariant: a change is sent only after it is on this server's disk, so no replica has more than
+//! the server after a crash. A change that is read from the log is on disk. For data that is read
+//! from memory (records of a scan, values of records whose expiry changed), the log is synced after
+//! the read, up to its end, before the data is sent.
 
-use crate::shared::Shared;
+use super::replica_request::{ReplicaRequest, SentChange};
+use crate::shared::SharedState;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use todana::replication::{FeedStart, ReplicationFeed, STAMPS_PER_SECOND, first_of_second};
+use todana::replication::{ChangeOrigin, FeedStart, ReplicationFeed};
 use todana::update_log::{LogChange, LogPosition};
-use todana::{Clock, Expiry, Record, kyoto};
-use todana_core::{Attributes, Error, ErrorKind, Result, ScanPosition};
-use todana_protocol::kyoto::binary::ReplicaRequest;
-use todana_protocol::kyoto::message::{StoredValue, UpdateChange as Sent, UpdateMessage};
-use todana_protocol::kyoto::replication::{put_progress, put_update};
+use todana::{Clock, Expiry};
+use todana_core::{Attributes, Error, ErrorKind, Record, Result, ScanPosition};
 
-/// The bytes of a log that are read at once.
+/// The number of bytes of a log that are read at a time.
 const PIECE: usize = 128 << 10;
-/// The bytes that are sent at once.
+/// The number of bytes that are sent at a time.
 const PORTION: usize = 64 << 10;
-/// The bytes of a scan that are sent at once. Each portion waits for the disk while others write,
-/// and no piece of a log is in memory.
+/// The number of bytes of a scan that are sent at a time. It is larger, because each portion of a
+/// scan waits for a sync if there are writers, and because no piece of a log is in memory during a
+/// scan.
 const SCAN_PORTION: usize = PORTION + PIECE;
-/// The number of messages from other origins after which a replica is sent its position.
+/// The number of messages that may be left out because of their origins, before the replica is sent
+/// its new position.
 const SKIPPED_MAX: u32 = 256;
-/// Where several logs are merged, an entry of one log may become readable after later entries of
-/// another. The changes of this span are sent again, because a replica may have missed some of
-/// them.
-const SLACK: u64 = 3 * STAMPS_PER_SECOND;
-/// The most bytes of log that are kept on disk for one replica alone.
+/// The span of time stamps that is sent again when a replica connects, if several logs are merged.
+/// An entry of one log may become readable after later entries of another log, so the replica may
+/// have missed some of these changes.
+const SLACK_S: u64 = 3;
+/// The maximum number of bytes of log that are kept on disk for one replica alone.
 const HELD_MAX: u64 = 4 << 30;
 
-/// The source of all messages to one replica.
+/// The messages to one replica.
 pub(super) struct OutgoingChanges {
-    shared: Arc<Shared>,
-    hello: ReplicaRequest,
+    shared: Arc<SharedState>,
+    request: ReplicaRequest,
     lines: Vec<DatabaseChanges>,
-    /// The database and position of the scan; `None` after the last database.
+    /// The database that the scan reads and the position in it; `None` after the last database.
     scan: Option<(usize, Option<ScanPosition>)>,
     /// True if the replica clears each database before it receives the records.
     clears: bool,
     /// The last time stamp that was sent.
     last: u64,
+    /// True if this round began with all records.
+    has_scanned: bool,
     skipped: u32,
-    /// The records that were sent without their client flags.
+    /// The number of records that were sent without their client flags.
     flags_lost: u64,
 }
 
@@ -54,22 +56,24 @@ struct DatabaseChanges {
     number: usize,
     feed: ReplicationFeed,
     until: LogPosition,
-    /// True if this round reaches further than the one before: its changes must be synced first.
+    /// True if the log has grown since the previous round, so that it must be synced before its new
+    /// changes are sent.
     has_more: bool,
     queue: VecDeque<QueuedChange>,
-    /// Messages, and keys of retags, one after another, from `at` on.
+    /// The changes as they are sent, and the keys of records with a changed expiry, one after
+    /// another. Bytes before `at` have been sent.
     bytes: Vec<u8>,
     at: usize,
-    /// True if something was read from memory whose change may not be on disk yet.
+    /// True if data was read from memory that may not be on disk yet.
     has_read_memory: bool,
-    /// The records that were read and are sent without their client flags.
+    /// The number of records that were read and lose their client flags when they are sent.
     flags_lost: u64,
 }
 
 /// A change that was read from a log.
 struct QueuedChange {
     stamp: u64,
-    /// The number of its bytes.
+    /// The number of bytes of the change in `DatabaseChanges::bytes`.
     len: usize,
     what: QueuedKind,
 }
@@ -77,21 +81,23 @@ struct QueuedChange {
 #[derive(Clone, Copy)]
 enum QueuedKind {
     NotWanted,
-    UpdateMessage,
-    /// The bytes are a key. The record is read only when it is sent, because the values of many
-    /// retags in a row may be large.
+    Encoded {
+        origin: ChangeOrigin,
+    },
+    /// The expiry of a record changed. The bytes of the change are the key. The record is read only
+    /// when it is sent, because there may be many such records in a row, and they may be large.
     Retag {
-        server_id: u16,
+        origin: ChangeOrigin,
         expiry: Expiry,
     },
 }
 
 impl OutgoingChanges {
-    /// Collects all changes that this replica has not received. Fails with `Unavailable` if no
-    /// database has a log, or a log cannot be read.
-    pub(super) fn new(shared: &Arc<Shared>, hello: ReplicaRequest) -> Result<OutgoingChanges> {
+    /// Prepares all changes that this replica has not received. Fails with `Unavailable` if no
+    /// database has a log, or if a log cannot be read.
+    pub(super) fn new(shared: &Arc<SharedState>, request: ReplicaRequest) -> Result<OutgoingChanges> {
         let databases = shared.databases.len();
-        let logged: Vec<_> = (0..databases)
+        let logged: Vec<_> = (0..request.databases(databases))
             .filter(|&number| shared.databases[number].database.log().is_some())
             .filter_map(|number| Some((number, shared.persistence.exports.directory(number)?)))
             .collect();
@@ -99,38 +105,42 @@ impl OutgoingChanges {
             let message = "no database has an update log; databases in memory have one with --data-dir, trees always, and a hash under ktserver's name with -ulog";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        if logged.len() < databases {
+        if logged.len() < request.databases(databases) {
             tracing::warn!("replica: does not receive all databases, because some have no update log");
         }
-        let after = if logged.len() > 1 { hello.timestamp.saturating_sub(SLACK) } else { hello.timestamp };
+        let scheme = |number| request.stamps(number, databases);
+        let position = request.position();
+        let slack = scheme(0).first_of_second(SLACK_S);
+        let after = if logged.len() > 1 { position.saturating_sub(slack) } else { position };
         let mut lines = Vec::new();
         let (mut is_whole, mut clearings) = (true, false);
         for (number, directory) in &logged {
-            let (feed, begins) = ReplicationFeed::open(directory, *number, databases, after)?;
+            let (feed, begins) = ReplicationFeed::open(directory, scheme(*number), after)?;
             is_whole &= begins == FeedStart::Complete;
             lines.push(DatabaseChanges::new(*number, feed));
         }
-        let now = first_of_second(shared.clock.now().0);
-        if hello.timestamp > now.saturating_add(SLACK) && hello.timestamp < u64::MAX {
+        let now = scheme(0).first_of_second(shared.clock.now().0);
+        let server_id = request.server_id();
+        if position > now.saturating_add(slack) && position < u64::MAX {
             tracing::warn!(
-                server_id = hello.server_id,
+                server_id,
                 "replica: its position is ahead of this server's clock; it does not receive changes until then"
             );
         }
         let mut scan = None;
-        let mut last = hello.timestamp;
+        let mut last = position;
         if !is_whole {
-            // A server that follows another one may be one of a pair. Records that only the replica
-            // has may then be the replica's own.
+            // If this server follows another one, the two may be masters of each other. Records
+            // that only the replica has may then be the replica's own, so they must not be cleared.
             let clears = shared.master_link.follow_state().master.is_none();
             if clears {
                 tracing::warn!(
-                    server_id = hello.server_id,
+                    server_id,
                     "replica: the update log does not go back to its position; it is cleared and receives all records"
                 );
             } else {
                 tracing::warn!(
-                    server_id = hello.server_id,
+                    server_id,
                     "replica: the update log does not go back to its position; it receives all records, but not \
                      what was removed here meanwhile"
                 );
@@ -141,30 +151,32 @@ impl OutgoingChanges {
                 let end = shared.databases[*number].database.log().map(|log| log.end()).unwrap_or_default();
                 lines.push(DatabaseChanges::new(
                     *number,
-                    ReplicationFeed::open_at(directory, *number, databases, end)?,
+                    ReplicationFeed::open_at(directory, scheme(*number), end)?,
                 ));
             }
-            // Lower than all time stamps of a log, so that a replica that is interrupted begins
-            // again.
+            // Zero is lower than all time stamps of a log. If the replica is interrupted during the
+            // scan, it therefore requests everything again.
             (scan, last) = (Some((0, None)), 0);
         }
         Ok(OutgoingChanges {
             shared: Arc::clone(shared),
-            hello,
+            request,
             lines,
             scan,
             clears: clearings,
             last,
+            has_scanned: !is_whole,
             skipped: 0,
             flags_lost: 0,
         })
     }
 
-    /// Begins a round, which sends all changes that are in the logs by now. Returns a time stamp:
-    /// later changes are all newer. Fails with `Unavailable` if a log cannot be written.
+    /// Begins a round, which sends all changes that the logs contain now. Returns a time stamp that
+    /// all later changes exceed. Fails with `Unavailable` if a log cannot be written.
     pub(super) fn begin_round(&mut self) -> Result<u64> {
-        let before = first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1);
-        // Read at once, so that the ends are of one moment.
+        let second = self.shared.clock.now().0.saturating_sub(1);
+        let before = self.request.stamps(0, 1).first_of_second(second).saturating_sub(1);
+        // The ends of all logs are read together, so that they belong to one moment.
         let shared = &self.shared;
         let log = |line: &DatabaseChanges| shared.databases[line.number].database.log();
         for line in &mut self.lines {
@@ -184,10 +196,11 @@ impl OutgoingChanges {
         Ok(before)
     }
 
-    /// Appends the next messages, which may then be sent. Returns false if the round has none left.
-    /// Fails with `Unavailable` if a log cannot be written.
+    /// Appends the next messages of the round to `out`. The caller may send them at once. Returns
+    /// false if the round has no more messages. Fails with `Unavailable` if a log cannot be
+    /// written.
     pub(super) fn take(&mut self, out: &mut Vec<u8>) -> Result<bool> {
-        let goes_on = match self.scan.is_some() {
+        let may_continue = match self.scan.is_some() {
             true => self.take_records(out).map(|()| true),
             false => self.take_changes(out),
         }?;
@@ -195,26 +208,26 @@ impl OutgoingChanges {
             self.shared.databases[line.number].database.sync()?;
             line.has_read_memory = false;
         }
-        Ok(goes_on)
+        Ok(may_continue)
     }
 
     fn take_changes(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         loop {
             for line in &mut self.lines {
-                line.fill(&self.shared, &self.hello)?;
+                line.fill(&self.shared, &self.request)?;
             }
             let first = self.lines.iter_mut().min_by_key(|line| line.next_stamp());
             let Some((line, stamp)) = first.and_then(|line| line.next().map(|stamp| (line, stamp))) else {
                 return Ok(!out.is_empty());
             };
-            // Time stamps never decrease, even if a change is sent again.
-            self.last = stamp.max(self.last.saturating_add(1));
-            match line.pop(self.last, &self.shared, out)? {
+            // Time stamps must never decrease, even if a change is sent again.
+            self.last = self.request.next_stamp(self.last, stamp);
+            match line.pop(self.last, &self.shared, &self.request, out)? {
                 true => self.skipped = 0,
                 false => self.skipped += 1,
             }
             if self.skipped >= SKIPPED_MAX {
-                put_progress(self.last, out);
+                self.request.put_progress(self.last, out);
                 self.skipped = 0;
             }
             if out.len() >= PORTION {
@@ -223,16 +236,22 @@ impl OutgoingChanges {
         }
     }
 
-    /// Returns the number of records sent without their client flags since the last call.
+    /// Returns the number of records that were sent without their client flags since the previous
+    /// call.
     pub(super) fn take_flags_lost(&mut self) -> u64 {
         let of_lines: u64 = self.lines.iter_mut().map(|line| std::mem::take(&mut line.flags_lost)).sum();
         of_lines + std::mem::take(&mut self.flags_lost)
     }
 
-    /// Returns the last time stamp that was sent. No lower one may follow.
-    pub(super) fn last(&mut self, at_least: u64) -> u64 {
-        self.last = self.last.max(at_least);
+    /// Appends the end of a round. Returns the position of the replica after it: no lower time
+    /// stamp follows. `before` is the result of [`begin_round`](Self::begin_round).
+    pub(super) fn end_round(&mut self, before: u64, out: &mut Vec<u8>) -> u64 {
+        self.last = self.last.max(before);
         self.skipped = 0;
+        if std::mem::take(&mut self.has_scanned) {
+            let own = ChangeOrigin::new(self.shared.options.databases.replication.server_id, 0);
+            self.request.put_end_of_scan(self.last, own, out);
+        }
         self.last
     }
 
@@ -243,21 +262,27 @@ impl OutgoingChanges {
             return Ok(());
         };
         line.has_read_memory = true;
-        let own = self.shared.options.databases.replication.server_id;
+        let own = ChangeOrigin::new(self.shared.options.databases.replication.server_id, 0);
         let served = &self.shared.databases[line.number];
-        let (number, persistent) = (line.number as u16, served.name.tuning.persistent);
-        let (last, flags_lost) = (&mut self.last, &mut self.flags_lost);
-        let wanted = self.hello.wants(own);
+        let encoder = self.request.encoder(line.number, served);
+        let (request, last, flags_lost) = (&self.request, &mut self.last, &mut self.flags_lost);
+        let wanted = request.wants(own);
+        // Stamps of the first second are lower than all time stamps of a log.
+        let last_max = request.stamps(0, 1).per_second() - 1;
+        let mut change = Vec::new();
+        let mut put = |sent: SentChange<'_>, out: &mut Vec<u8>| {
+            *last = (*last + 1).min(last_max);
+            change.clear();
+            encoder.put(own, sent, &mut change);
+            request.put_change(*last, own, &change, out);
+        };
         if self.clears && wanted && place.is_none() {
-            *last += 1;
-            put_update(*last, &UpdateMessage { server_id: own, database: number, change: Sent::Clear }, out);
+            put(SentChange::Clear, out);
         }
         let next = served.database.scan(place, &mut |key, record| {
-            if wanted {
-                *last += 1;
+            if wanted && encoder.sends(key) {
                 *flags_lost += u64::from(record.attributes.flags != 0);
-                let change = Sent::Set { key, stored: stored(&record, persistent) };
-                put_update(*last, &UpdateMessage { server_id: own, database: number, change }, out);
+                put(SentChange::Put { key, record }, out);
             }
             if out.len() >= SCAN_PORTION {
                 std::ops::ControlFlow::Break(())
@@ -272,25 +297,6 @@ impl OutgoingChanges {
         };
         Ok(())
     }
-}
-
-/// Returns a record's value as the replica stores it.
-fn stored<'r>(record: &Record<'r>, is_persistent: bool) -> StoredValue<'r> {
-    if is_persistent {
-        return StoredValue::raw(record.value);
-    }
-    StoredValue::with_expiry(time(record.attributes.expiry), record.value)
-}
-
-fn time(expiry: Expiry) -> u64 {
-    kyoto::time_of(expiry).unwrap_or(kyoto::NEVER)
-}
-
-fn put_raw_update(stamp: u64, message: &[u8], out: &mut Vec<u8>) {
-    put_progress(stamp, out);
-    let at = out.len() - 4;
-    out[at..].copy_from_slice(&(message.len() as u32).to_be_bytes());
-    out.extend_from_slice(message);
 }
 
 impl DatabaseChanges {
@@ -309,35 +315,36 @@ impl DatabaseChanges {
         }
     }
 
-    /// Reads until there is a message, or the end of the round is reached.
-    fn fill(&mut self, shared: &Shared, hello: &ReplicaRequest) -> Result<()> {
+    /// Reads the log until there is a message, or until the end of the round is reached.
+    fn fill(&mut self, shared: &SharedState, request: &ReplicaRequest) -> Result<()> {
         while self.queue.is_empty() && self.feed.position() < self.until {
             self.bytes.clear();
             self.at = 0;
             let served = &shared.databases[self.number];
-            let (own, is_persistent) =
-                (shared.options.databases.replication.server_id, served.name.tuning.persistent);
-            let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
-            let flags_lost = &mut self.flags_lost;
+            let own = ChangeOrigin::new(shared.options.databases.replication.server_id, 0);
+            let encoder = request.encoder(self.number, served);
+            let (queue, bytes, flags_lost) = (&mut self.queue, &mut self.bytes, &mut self.flags_lost);
             self.feed.read_new(self.until, PIECE, &mut |stamp, origin, change| {
-                // Origins are server IDs, because only this protocol sets them.
-                let server_id = origin.map_or(own, |origin| origin as u16);
+                let origin = origin.map_or(own, ChangeOrigin::from);
                 let before = bytes.len();
-                let mut put = |change: Sent<'_>| {
-                    UpdateMessage { server_id, database: number, change }.put(bytes);
-                    QueuedKind::UpdateMessage
+                let mut put = |change: SentChange<'_>| {
+                    encoder.put(origin, change, bytes);
+                    QueuedKind::Encoded { origin }
                 };
-                let what = match change {
-                    _ if !hello.wants(server_id) => QueuedKind::NotWanted,
+                let what = match *change {
+                    _ if !request.wants(origin) => QueuedKind::NotWanted,
+                    LogChange::Put { key, .. } | LogChange::Remove { key } if !encoder.sends(key) => {
+                        QueuedKind::NotWanted
+                    }
                     LogChange::Put { key, record } => {
                         *flags_lost += u64::from(record.attributes.flags != 0);
-                        put(Sent::Set { key, stored: stored(record, is_persistent) })
+                        put(SentChange::Put { key, record: record.with_first_value() })
                     }
-                    LogChange::Remove { key } => put(Sent::Remove { key }),
-                    LogChange::Clear => put(Sent::Clear),
-                    LogChange::Retag { key, attributes } => {
+                    LogChange::Remove { key } => put(SentChange::Remove { key }),
+                    LogChange::Clear => put(SentChange::Clear),
+                    LogChange::Retag { key, attributes } if request.carries_expiry() => {
                         bytes.extend_from_slice(key);
-                        QueuedKind::Retag { server_id, expiry: attributes.expiry }
+                        QueuedKind::Retag { origin, expiry: attributes.expiry }
                     }
                     _ => QueuedKind::NotWanted,
                 };
@@ -347,7 +354,8 @@ impl DatabaseChanges {
         Ok(())
     }
 
-    /// Returns the time stamp of the next change, or the highest of all if there is none.
+    /// Returns the time stamp of the next change. Returns the highest possible time stamp if there
+    /// is no change.
     fn next_stamp(&self) -> u64 {
         self.next().unwrap_or(u64::MAX)
     }
@@ -356,29 +364,38 @@ impl DatabaseChanges {
         self.queue.front().map(|queued| queued.stamp)
     }
 
-    /// Writes the next change with this time stamp. Returns false if the replica does not want it.
-    fn pop(&mut self, stamp: u64, shared: &Shared, out: &mut Vec<u8>) -> Result<bool> {
+    /// Writes the next change with this time stamp. Returns false if nothing was written, because
+    /// the replica must not receive the change or the record no longer exists.
+    fn pop(
+        &mut self,
+        stamp: u64,
+        shared: &SharedState,
+        request: &ReplicaRequest,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let Some(queued) = self.queue.pop_front() else { return Ok(false) };
         let bytes = &self.bytes[self.at..self.at + queued.len];
         self.at += queued.len;
         match queued.what {
             QueuedKind::NotWanted => Ok(false),
-            QueuedKind::UpdateMessage => {
-                put_raw_update(stamp, bytes, out);
+            QueuedKind::Encoded { origin } => {
+                request.put_change(stamp, origin, bytes, out);
                 Ok(true)
             }
-            QueuedKind::Retag { server_id, expiry } => {
+            QueuedKind::Retag { origin, expiry } => {
                 let served = &shared.databases[self.number];
-                let (database, is_persistent) = (self.number as u16, served.name.tuning.persistent);
+                let encoder = request.encoder(self.number, served);
                 let before = out.len();
-                // The value is the current one; the change that stored it follows later in the log.
+                // The record has its current value. The change that stored this value follows later
+                // in the log.
                 self.has_read_memory = true;
                 let flags_lost = &mut self.flags_lost;
                 served.database.peek(bytes, &mut |now| {
                     *flags_lost += u64::from(now.attributes.flags != 0);
                     let record = Record::new(now.value, Attributes { expiry, ..Attributes::default() });
-                    let change = Sent::Set { key: bytes, stored: stored(&record, is_persistent) };
-                    put_update(stamp, &UpdateMessage { server_id, database, change }, out);
+                    let mut change = Vec::new();
+                    encoder.put(origin, SentChange::Put { key: bytes, record }, &mut change);
+                    request.put_change(stamp, origin, &change, out);
                 })?;
                 Ok(out.len() > before)
             }

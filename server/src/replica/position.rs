@@ -1,15 +1,17 @@
-//! The file with the position in a master's log.
+//! Reads and writes the file with the position in a master's log.
 
+use super::options::MasterProtocol;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
-use todana_protocol::kyoto::replication::{format_position, parse_position};
+use todana_protocol::kyoto::replication::parse_position;
+use todana_protocol::{kyoto, tyrant};
 
-/// The most bytes that a position takes.
+/// The maximum length of the file in bytes.
 const LEN_MAX: u64 = 64;
 
-/// Returns the stored position, or 0 if there is no file. Fails if the file cannot be read or is
-/// not a position.
+/// Returns the stored position, or 0 if the file does not exist. Fails if the file cannot be read
+/// or does not contain a position.
 pub(super) fn read(path: &Path) -> io::Result<u64> {
     let mut text = Vec::new();
     match File::open(path) {
@@ -21,17 +23,23 @@ pub(super) fn read(path: &Path) -> io::Result<u64> {
     if text.trim_ascii().is_empty() {
         return Ok(0);
     }
-    parse_position(&text).ok_or_else(|| {
+    // A longer position of the other protocol may follow in further lines.
+    let first = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    parse_position(first).ok_or_else(|| {
         let message = format!("{}: not a replication position", path.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
 }
 
-/// Stores a position. The length of the file never changes, so a crash leaves either the old
-/// position or the new one.
-pub(super) fn write(path: &Path, position: u64) -> io::Result<()> {
+/// Stores a position. The length of the file only changes with the protocol, so a crash leaves
+/// either the old position or the new one.
+pub(super) fn write(path: &Path, protocol: MasterProtocol, position: u64) -> io::Result<()> {
+    let text = match protocol {
+        MasterProtocol::Kyoto => kyoto::replication::format_position(position),
+        MasterProtocol::Tyrant { .. } => tyrant::replication::format_position(position),
+    };
     let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
-    file.write_all(format_position(position).as_bytes())?;
+    file.write_all(text.as_bytes())?;
     file.sync_data()
 }
 
@@ -40,14 +48,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn position_takes_21_bytes_and_others_are_refused() {
+    fn position_has_digits_of_its_protocol() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rts");
         assert_eq!(read(&path).unwrap(), 0);
-        write(&path, 1_795_310_640_123_456_789).unwrap();
-        write(&path, 42).unwrap();
+        write(&path, MasterProtocol::Kyoto, 1_795_310_640_123_456_789).unwrap();
+        write(&path, MasterProtocol::Kyoto, 42).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"00000000000000000042\n");
         assert_eq!(read(&path).unwrap(), 42);
+        let tyrant = MasterProtocol::Tyrant { checks_outcomes: false };
+        write(&path, tyrant, 1_700_000_000_000_003).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"1700000000000003\n042\n");
+        assert_eq!(read(&path).unwrap(), 1_700_000_000_000_003);
+        std::fs::write(&path, b"1700000000000004\n").unwrap();
+        assert_eq!(read(&path).unwrap(), 1_700_000_000_000_004);
         std::fs::write(&path, b"").unwrap();
         assert_eq!(read(&path).unwrap(), 0);
         std::fs::write(&path, b"seven\n").unwrap();

@@ -1,34 +1,34 @@
-//! A connection that a thread of its own has taken over. Reads and writes wait up to a limit, and
-//! no longer than the server runs.
+//! Defines a connection that a thread has taken over from its worker. Reads and writes wait for a
+//! limited time, and end when the server stops.
 
-use crate::handle::Stopping;
-use crate::shared::Shared;
-use crate::transport::listener::Stream;
+use crate::handle::StopStage;
+use crate::shared::SharedState;
+use crate::transport::listener::ClientStream;
 use mio::{Events, Poll, Token};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The interval of the checks whether the server stops.
-const ASK_EVERY: Duration = Duration::from_millis(100);
-/// Holds a complete record of TLS.
+/// The interval at which a waiting thread checks whether the server stops.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The length of the read buffer. A complete TLS record fits into the buffer.
 const BUFFER: usize = 20 << 10;
 
-/// A connection with reads and writes that wait.
+/// A connection whose reads and writes wait.
 pub(super) struct ReplicaStream {
-    stream: Stream,
+    stream: ClientStream,
     poll: Poll,
     events: Events,
     buffer: Vec<u8>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// The time limit of each read and write.
     time_max: Duration,
 }
 
 impl ReplicaStream {
     pub(super) fn new(
-        mut stream: Stream,
-        shared: Arc<Shared>,
+        mut stream: ClientStream,
+        shared: Arc<SharedState>,
         time_max: Duration,
     ) -> io::Result<ReplicaStream> {
         let poll = Poll::new()?;
@@ -60,7 +60,7 @@ impl ReplicaStream {
         Ok(())
     }
 
-    /// Reads the next bytes, and returns the first of them.
+    /// Reads the next bytes. Returns the first of them.
     pub(super) fn receive(&mut self) -> io::Result<u8> {
         let since = Instant::now();
         loop {
@@ -76,7 +76,7 @@ impl ReplicaStream {
 
     /// Returns true while the server runs.
     pub(super) fn is_running(&self) -> bool {
-        self.shared.lifecycle.stopping() == Stopping::No
+        self.shared.lifecycle.stopping() == StopStage::No
     }
 
     /// Waits until the stream may be ready. Fails if the time limit since `since` has passed, or
@@ -88,7 +88,7 @@ impl ReplicaStream {
         if since.elapsed() >= self.time_max {
             return Err(ErrorKind::TimedOut.into());
         }
-        match self.poll.poll(&mut self.events, Some(ASK_EVERY)) {
+        match self.poll.poll(&mut self.events, Some(CHECK_INTERVAL)) {
             Err(error) if error.kind() != ErrorKind::Interrupted => Err(error),
             _ => Ok(()),
         }

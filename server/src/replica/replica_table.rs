@@ -1,34 +1,37 @@
-//! The replicas that follow this server. Each has a thread, to which its worker has passed the
-//! connection.
+//! Serves the replicas that follow this server. Each replica has a thread, to which its worker
+//! passes the connection.
 
 use super::connected_replica::ConnectedReplica;
 use super::outgoing_changes::OutgoingChanges;
+use super::replica_request::ReplicaRequest;
 use super::replica_stream::ReplicaStream;
-use crate::shared::Shared;
-use crate::transport::listener::Stream;
+use crate::shared::SharedState;
+use crate::transport::listener::ClientStream;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana_protocol::kyoto::binary::ReplicaRequest;
-use todana_protocol::kyoto::replication::{put_accepted, put_caught_up, put_refused};
+use todana_protocol::kyoto::replication::put_caught_up;
+use todana_protocol::tyrant::replication::put_idle;
 
-/// The number of replicas that may follow at once.
+/// The maximum number of replicas that may follow at one time.
 const REPLICAS_MAX: usize = 16;
-/// How long a replica may take to read, or to acknowledge.
+/// The time within which a replica must read what it was sent, and must acknowledge a round.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(30);
-/// The interval at which a replica without new changes is sent its position.
+/// The interval at which a position is sent to a replica for which there are no new changes.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The byte by which a replica acknowledges a complete round.
+/// The interval at which an idle replica of Tokyo Tyrant's protocol is sent a byte.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// The byte with which a replica acknowledges a complete round.
 const ACKNOWLEDGED: u8 = 0xB1;
 
 /// The replicas that follow this server.
 #[derive(Default)]
 pub(crate) struct ReplicaTable {
     served: Mutex<Vec<(JoinHandle<()>, Arc<ConnectedReplica>)>>,
-    /// The records that were sent without their client flags since the start.
+    /// The number of records that were sent without their client flags since the start.
     flags_lost: AtomicU64,
 }
 
@@ -37,22 +40,29 @@ impl ReplicaTable {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a replica from now on. Refuses it if there are too many.
-    pub(crate) fn start(&self, shared: &Arc<Shared>, stream: Stream, address: String, hello: ReplicaRequest) {
+    /// Starts a thread that serves this replica. Refuses the replica if there are too many.
+    pub(crate) fn start(
+        &self,
+        shared: &Arc<SharedState>,
+        stream: ClientStream,
+        address: String,
+        request: ReplicaRequest,
+    ) {
         let mut served = self.served();
         served.retain(|(thread, _)| !thread.is_finished());
         let has_room = served.len() < REPLICAS_MAX;
         let shared = Arc::clone(shared);
-        let replica = Arc::new(ConnectedReplica::new(hello, address, shared.clock.now().0));
+        let replica = Arc::new(ConnectedReplica::new(&request, address, shared.clock.now().0));
         let its_own = Arc::clone(&replica);
+        let server_id = request.server_id();
         let thread = std::thread::Builder::new().name("replica".into()).spawn(move || {
-            match run(shared, stream, hello, has_room, &its_own) {
+            match run(shared, stream, request, has_room, &its_own) {
                 Ok(()) => {}
-                Err(error) => tracing::info!(server_id = hello.server_id, "replica: disconnected: {error}"),
+                Err(error) => tracing::info!(server_id, "replica: disconnected: {error}"),
             }
             if its_own.flags_lost() > 0 {
                 tracing::warn!(
-                    server_id = hello.server_id,
+                    server_id,
                     records = its_own.flags_lost(),
                     "replica: was sent records without their client flags before it disconnected"
                 );
@@ -76,8 +86,8 @@ impl ReplicaTable {
         self.flags_lost.load(Ordering::Relaxed)
     }
 
-    /// Waits for the threads of all replicas, which end by themselves when the server stops, until
-    /// `gives_up` returns true.
+    /// Waits for the threads of all replicas to end, which they do by themselves when the server
+    /// stops. Gives up once `gives_up` returns true.
     pub(crate) fn end(&self, gives_up: &dyn Fn() -> bool) {
         let served = std::mem::take(&mut *self.served());
         for (thread, _) in served {
@@ -89,63 +99,76 @@ impl ReplicaTable {
 }
 
 fn run(
-    shared: Arc<Shared>,
-    stream: Stream,
-    hello: ReplicaRequest,
+    shared: Arc<SharedState>,
+    stream: ClientStream,
+    request: ReplicaRequest,
     has_room: bool,
     replica: &ConnectedReplica,
 ) -> io::Result<()> {
     let mut stream_out = ReplicaStream::new(stream, Arc::clone(&shared), REPLY_TIME_MAX)?;
     let mut out = Vec::new();
+    let (server_id, own) = (request.server_id(), shared.options.databases.replication.server_id);
     let outgoing = match has_room {
-        true => OutgoingChanges::new(&shared, hello).map_err(|error| error.to_string()),
+        true => OutgoingChanges::new(&shared, request).map_err(|error| error.to_string()),
         false => Err("too many replicas".into()),
     };
     let mut outgoing = match outgoing {
         Ok(outgoing) => outgoing,
         Err(why) => {
-            tracing::warn!(server_id = hello.server_id, "replica: refused: {why}");
-            put_refused(&mut out);
+            tracing::warn!(server_id, "replica: refused: {why}");
+            request.put_refused(own, &mut out);
             return stream_out.send(&out);
         }
     };
-    let own = shared.options.databases.replication.server_id;
-    tracing::info!(server_id = hello.server_id, from = hello.timestamp, "replica: connected");
-    if hello.server_id == own && !hello.wants_only {
+    tracing::info!(server_id, from = request.position(), "replica: connected");
+    if request.conflicts_with(own) {
         tracing::warn!(
             server_id = own,
             "replica: it has this server's own ID and so receives no changes of this server's clients; give each server its own ID"
         );
     }
-    put_accepted(&mut out);
+    request.put_accepted(own, &mut out);
     stream_out.send(&out)?;
     replica.accept();
+    let mut idle_since = Instant::now();
     while stream_out.is_running() {
         let began_at = Instant::now();
         let before = outgoing.begin_round().map_err(io::Error::other)?;
         loop {
             out.clear();
-            let goes_on = outgoing.take(&mut out).map_err(io::Error::other)?;
+            let may_continue = outgoing.take(&mut out).map_err(io::Error::other)?;
             let flags_lost = outgoing.take_flags_lost();
             shared.replicas.flags_lost.fetch_add(flags_lost, Ordering::Relaxed);
             if replica.count_lost_flags(flags_lost) {
                 tracing::warn!(
-                    server_id = hello.server_id,
+                    server_id,
                     "replica: receives records without their client flags, which the protocol does not carry; \
                      clients that keep the types of values in flags read other types there"
                 );
             }
-            if !goes_on {
+            if !may_continue {
                 break;
             }
             stream_out.send(&out)?;
+            idle_since = Instant::now();
         }
         out.clear();
-        let position = outgoing.last(before);
-        put_caught_up(position, &mut out);
-        stream_out.send(&out)?;
-        if stream_out.receive()? != ACKNOWLEDGED {
-            return Err(io::Error::other("invalid acknowledgement"));
+        let position = outgoing.end_round(before, &mut out);
+        match request {
+            ReplicaRequest::Kyoto(_) => {
+                put_caught_up(position, &mut out);
+                stream_out.send(&out)?;
+                if stream_out.receive()? != ACKNOWLEDGED {
+                    return Err(io::Error::other("invalid acknowledgement"));
+                }
+            }
+            ReplicaRequest::Tyrant { .. } => {
+                if idle_since.elapsed() >= IDLE_INTERVAL {
+                    put_idle(&mut out);
+                    idle_since = Instant::now();
+                }
+                stream_out.send(&out)?;
+            }
         }
         replica.note_complete_round(position, began_at);
         std::thread::sleep(INTERVAL);

@@ -1,26 +1,28 @@
-//! Calls of a connection's session in any dialect. An enum, so that the hot path makes no dynamic
-//! call.
+//! Calls the session of a connection in whatever dialect it has. The session is an enum, so that
+//! the hot path makes no dynamic call.
 
-use super::context::WorkerContext;
-use super::detect::{DetectedDialect, detect};
+use super::detected_dialect::{DetectedDialect, detect};
 use super::kyoto::{KyotoWorker, PluginSession};
 use super::memcached::session::{MemcachedSession, MemcachedWorker};
 use super::memcached::upload::ValueUpload;
-use super::wake::Wake;
-use super::{AnySession, Next, RetainedMemory, Session, SessionTurn, Step};
-use crate::databases::pending_commits::Changes;
+use super::tyrant::TyrantWorker;
+use super::wake::WakeReason;
+use super::worker_context::WorkerContext;
+use super::{AnySession, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::databases::pending_commits::DatabaseCommits;
 use crate::observation::connection_table::ConnectionState;
 use crate::options::KyotoMode;
-use crate::shared::Shared;
-use crate::transport::output::Output;
+use crate::replica::ReplicaRequest;
+use crate::shared::SharedState;
+use crate::transport::output::ConnectionOutput;
 use todana_core::RefusalReason;
-use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::memcached::DialectChoice;
 
 /// The state of a worker for the sessions of each dialect.
 pub(crate) struct DialectWorkers {
     memcached: MemcachedWorker,
     kyoto: KyotoWorker,
+    tyrant: TyrantWorker,
     none: (),
 }
 
@@ -29,12 +31,13 @@ impl DialectWorkers {
         DialectWorkers {
             memcached: MemcachedWorker::new(&context.shared),
             kyoto: KyotoWorker::new(context),
+            tyrant: TyrantWorker::default(),
             none: (),
         }
     }
 }
 
-/// Calls a method of the session, with the worker's state for its dialect if that is asked for.
+/// Calls a method of the session, with the worker's state for its dialect if the caller needs it.
 macro_rules! dispatch {
     ($any:expr, $session:ident => $call:expr) => {
         match $any {
@@ -43,12 +46,13 @@ macro_rules! dispatch {
             AnySession::Export($session) => $call,
             AnySession::Kyoto($session) => $call,
             AnySession::Plugin($session) => $call,
+            AnySession::Tyrant($session) => $call,
             #[cfg(test)]
             AnySession::Echo($session) => $call,
         }
     };
     ($any:expr, $workers:ident, $session:ident, $worker:ident => $call:expr) => {{
-        let DialectWorkers { memcached, kyoto, none } = $workers;
+        let DialectWorkers { memcached, kyoto, tyrant, none } = $workers;
         match $any {
             AnySession::Undetected($session) | AnySession::Memcached($session) => {
                 let $worker = memcached;
@@ -70,6 +74,10 @@ macro_rules! dispatch {
                 let $worker = kyoto;
                 $call
             }
+            AnySession::Tyrant($session) => {
+                let $worker = tyrant;
+                $call
+            }
             #[cfg(test)]
             AnySession::Echo($session) => {
                 let $worker = none;
@@ -80,23 +88,27 @@ macro_rules! dispatch {
 }
 
 impl AnySession {
-    /// Creates the session of a connection to a listener of this dialect; `None` is any dialect.
-    pub(crate) fn new(shared: &Shared, of_listener: Option<DialectChoice>) -> AnySession {
-        let memcached = || MemcachedSession::new(shared.choice(of_listener));
+    /// Creates the session of a connection to a listener of this dialect; `None` means that the
+    /// listener accepts any dialect.
+    pub(crate) fn new(shared: &SharedState, of_listener: Option<DialectChoice>) -> AnySession {
+        let memcached = || MemcachedSession::of_listener(shared, of_listener);
         match shared.options.protocols.kyoto.spoken {
             KyotoMode::Only if of_listener.is_some() => AnySession::Plugin(PluginSession::default()),
             KyotoMode::Only => AnySession::Kyoto(Box::default()),
-            _ if shared.speaks_kyoto(of_listener) => AnySession::Undetected(memcached()),
+            _ if shared.speaks_kyoto(of_listener) || shared.speaks_tyrant(of_listener) => {
+                AnySession::Undetected(memcached())
+            }
             _ => AnySession::Memcached(memcached()),
         }
     }
 
-    /// Chooses the dialect if it is still open; returns false if more bytes are needed.
-    fn is_detected(&mut self, input: &[u8]) -> bool {
+    /// Chooses the dialect if that has not happened yet. Returns false if more bytes are needed.
+    fn is_detected(&mut self, shared: &SharedState, input: &[u8]) -> bool {
         if let AnySession::Undetected(session) = self {
-            match detect(input) {
+            match detect(shared, input) {
                 DetectedDialect::Unsure => return false,
                 DetectedDialect::Kyoto => *self = AnySession::Kyoto(Box::default()),
+                DetectedDialect::Tyrant => *self = AnySession::Tyrant(Box::default()),
                 DetectedDialect::Memcached => *self = AnySession::Memcached(session.take()),
                 #[cfg(test)]
                 DetectedDialect::Echo => *self = AnySession::Echo(super::echo::EchoSession),
@@ -105,21 +117,21 @@ impl AnySession {
         true
     }
 
-    /// Continues unfinished work, and serves `input`.
+    /// Continues unfinished work, and then serves the requests in `input`.
     #[inline]
     pub(crate) fn advance(
         &mut self,
         workers: &mut DialectWorkers,
         turn: &mut SessionTurn<'_>,
         input: &[u8],
-    ) -> Step {
-        if !self.is_detected(input) {
-            return Step { consumed: 0, next: Next::READ };
+    ) -> SessionProgress {
+        if !self.is_detected(&turn.context.shared, input) {
+            return SessionProgress { consumed: 0, next: NextAction::READ };
         }
         let mut step = dispatch!(self, workers, session, worker => session.advance(worker, turn, input));
-        if let Next::Become(session) = step.next {
+        if let NextAction::Become(session) = step.next {
             *self = *session;
-            step.next = Next::Flush;
+            step.next = NextAction::Flush;
         }
         step
     }
@@ -129,7 +141,7 @@ impl AnySession {
         dispatch!(self, session => session.begin_turn());
     }
 
-    pub(crate) fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+    pub(crate) fn wake(&mut self, wake: WakeReason, context: &mut WorkerContext) -> bool {
         dispatch!(self, session => session.wake(wake, context))
     }
 
@@ -167,15 +179,15 @@ impl AnySession {
     }
 
     #[inline]
-    pub(crate) fn take_changes(&mut self) -> Changes {
+    pub(crate) fn take_changes(&mut self) -> DatabaseCommits {
         dispatch!(self, session => session.take_changes())
     }
 
-    pub(crate) fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
+    pub(crate) fn refuse(&self, refusal: RefusalReason, output: &mut ConnectionOutput) {
         dispatch!(self, session => session.refuse(refusal, output));
     }
 
-    pub(crate) fn cut_short(&self, workers: &mut DialectWorkers, output: &mut Output) {
+    pub(crate) fn cut_short(&self, workers: &mut DialectWorkers, output: &mut ConnectionOutput) {
         dispatch!(self, workers, session, worker => session.cut_short(worker, output));
     }
 
@@ -184,12 +196,13 @@ impl AnySession {
         dispatch!(self, session => session.retained())
     }
 
-    /// Releases shared resources; returns the greeting of a replica, whose connection continues on
-    /// another thread.
+    /// Ends the session and releases shared resources. If the client is a replica, returns its
+    /// greeting, because the connection continues on another thread.
     pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<ReplicaRequest> {
         dispatch!(&mut self, session => session.leave(context));
         match &self {
-            AnySession::Kyoto(session) => session.replica(),
+            AnySession::Kyoto(session) => session.replica().map(ReplicaRequest::Kyoto),
+            AnySession::Tyrant(session) => session.replica(),
             _ => None,
         }
     }

@@ -1,13 +1,13 @@
-//! An echo dialect, in tests only: each line that begins with `echo ` is sent back unchanged.
+//! Defines an echo dialect for tests: each line that begins with `echo ` is sent back unchanged.
 //!
-//! It shows the parts of a dialect besides its own file: a variant in `session/mod.rs`, its arm in
-//! `dispatch.rs`, and its first bytes in `detect.rs`.
+//! It shows what a dialect needs in addition to its own file: a variant in `session/mod.rs`, an arm
+//! in `dispatch.rs`, and its first bytes in `detected_dialect.rs`.
 
-use super::{Next, Session, SessionTurn, Step};
+use super::{NextAction, Session, SessionProgress, SessionTurn};
 use crate::transport::output::OUTPUT_MAX;
 use todana_protocol::ReplySink;
 
-/// The beginning of a connection's first line.
+/// The first bytes of a connection that speaks this dialect.
 pub(super) const FIRST_BYTES: &[u8] = b"echo ";
 
 /// A connection that speaks the echo dialect.
@@ -16,24 +16,24 @@ pub(crate) struct EchoSession;
 impl Session for EchoSession {
     type Worker = ();
 
-    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, input: &[u8]) -> SessionProgress {
         let mut consumed = 0;
         let next = loop {
             let Some(len) = input[consumed..].iter().position(|&byte| byte == b'\n') else {
-                break Next::READ;
+                break NextAction::READ;
             };
             if *turn.budget == 0 {
-                break Next::Yield;
+                break NextAction::Yield;
             }
             if turn.output.len() > OUTPUT_MAX {
-                break Next::Flush;
+                break NextAction::Flush;
             }
             let line = &input[consumed..=consumed + len];
             turn.output.put(line);
             consumed += line.len();
             *turn.budget -= 1;
         };
-        Step { consumed, next }
+        SessionProgress { consumed, next }
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use std::net::{Shutdown, TcpStream};
     use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const WAIT_MAX: Duration = Duration::from_secs(60);
 
     #[test]
     fn new_dialect_is_detected_beside_the_others() {
@@ -64,7 +64,7 @@ mod tests {
         let serving = std::thread::spawn(move || server.run());
         let connect = || {
             let stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
             stream
         };
         let ask = |stream: &mut TcpStream, bytes: &[u8], expected: &[u8]| {

@@ -1,16 +1,16 @@
-//! Wake-ups: how other threads and deadlines reach a waiting session.
+//! Wakes waiting sessions, when another thread has a result or a deadline has passed.
 //!
 //! ```text
 //! a waiting session -> a ticket in its worker's `WaitingConnections`, with or without a deadline
-//! any thread        -> `WakeQueues::ready`: the ticket enters its worker's queue and wakes the worker
-//! the worker        -> `Wake::Ready` to the session, `TimedOut` at the deadline, `Cancelled` at a stop
-//! the update log    -> `WakeQueues::log_advanced`: workers that hold replies back check again
+//! any thread        -> `WakeQueues::ready`: puts the ticket into its worker's queue, wakes the worker
+//! the worker        -> `WakeReason::Ready` to the session, `TimedOut` at the deadline, `Cancelled` at a stop
+//! the update log    -> `WakeQueues::log_advanced`: workers that hold back replies check again
 //! ```
 //!
 //! Invariants: a ticket belongs to one connection of one worker; a ready ticket without a waiting
-//! connection is dropped; tickets are ordered by age. Not here: the events that are waited for
-//! (passwords: `login`; signals and messages: `kyoto`; long work: `background`; events: `watchers`;
-//! replies: `pending`).
+//! connection is dropped; tickets are ordered by age. Not here: the events that sessions wait for
+//! (passwords: `login`; signals and messages: `kyoto`; long work: `background_jobs`; watched
+//! events: `watchers`; replies: `pending_replies`).
 
 use mio::Waker;
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// Identifies the event that one connection waits for.
+/// The identity of a wait. A connection waits with a ticket until the ticket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WakeTicket {
     number: u64,
@@ -27,7 +27,7 @@ pub(crate) struct WakeTicket {
 
 /// The reason why a waiting session is served again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wake {
+pub(crate) enum WakeReason {
     /// The event has happened.
     Ready(WakeTicket),
     /// The deadline has passed.
@@ -54,7 +54,7 @@ struct WakeQueue {
 impl WakeQueue {
     fn wake(&self) {
         if let Some(waker) = self.waker.get() {
-            // An error means that the worker has ended.
+            // `wake` fails only if the worker has ended.
             let _ = waker.wake();
         }
     }
@@ -66,7 +66,7 @@ impl WakeQueues {
         WakeQueues { last: AtomicU64::new(0), workers: queues.take(workers).collect() }
     }
 
-    /// Sets the waker of a worker, once.
+    /// Sets the waker of a worker. Call it once for each worker.
     pub(crate) fn set_waker(&self, worker: usize, waker: Arc<Waker>) {
         if let Some(queue) = self.workers.get(worker) {
             let _ = queue.waker.set(waker);
@@ -85,16 +85,16 @@ impl WakeQueues {
         queue.wake();
     }
 
-    /// Notes that a worker holds replies back. The worker must check once more after this call,
-    /// because earlier progress does not wake it.
+    /// Notes that a worker holds back replies. The worker must check once more after this call,
+    /// because progress of the log before the call does not wake it.
     pub(crate) fn awaits_log(&self, worker: usize) {
         self.workers[worker].awaits_log.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `log_advanced`: either the worker sees the progress, or its flag
-        // is seen.
+        // This fence pairs with the one in `log_advanced`: either the worker sees the progress of
+        // the log, or the log sees the flag of the worker.
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes the workers that hold replies back, because the update log has advanced.
+    /// Wakes the workers that hold back replies, because the update log has advanced.
     pub(crate) fn log_advanced(&self) {
         fence(Ordering::SeqCst);
         for queue in &self.workers {
@@ -163,7 +163,8 @@ impl WaitingConnections {
         WakeHandle { queues: Arc::clone(&self.queues), ticket }
     }
 
-    /// Makes the connection that is being served wait, until `deadline` at the latest.
+    /// Lets the connection that is being served wait with this ticket, until `deadline` at the
+    /// latest.
     pub(crate) fn enter(&mut self, ticket: WakeTicket, deadline: Option<Instant>) {
         self.connections.insert(ticket, (self.connection, deadline));
         if let Some(deadline) = deadline {
@@ -171,8 +172,8 @@ impl WaitingConnections {
         }
     }
 
-    /// Makes the connection that is being served wait without a deadline; returns the handle that
-    /// wakes it.
+    /// Lets the connection that is being served wait with a new ticket and without a deadline.
+    /// Returns the handle that wakes it.
     pub(crate) fn enter_new(&mut self) -> WakeHandle {
         let ticket = self.ticket();
         self.enter(ticket, None);
@@ -186,19 +187,19 @@ impl WaitingConnections {
         }
     }
 
-    /// Returns the first deadline.
+    /// Returns the earliest deadline of all waits.
     pub(crate) fn first_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Returns the ready tickets with their connections. They stay entered until `leave`.
+    /// Returns the ready tickets with their connections. Each wait continues until `leave`.
     pub(crate) fn take_ready(&self) -> Vec<(WakeTicket, usize)> {
         let ready = self.queues.take(self.worker).into_iter();
         ready.filter_map(|ticket| Some((ticket, self.connections.get(&ticket)?.0))).collect()
     }
 
     /// Ends the waits whose deadlines have passed, and returns them with their connections. The
-    /// event may have happened at the last moment.
+    /// event of such a wait may have happened at the same moment.
     pub(crate) fn take_timed_out(&mut self, now: Instant) -> Vec<(WakeTicket, usize)> {
         let mut timed_out = Vec::new();
         while let Some(&(deadline, ticket)) = self.deadlines.first()

@@ -1,9 +1,9 @@
-//! The acceptor: accepts connections and passes them to the workers in turn.
+//! Defines the acceptor, which accepts connections and passes them to the workers in turn.
 
-use crate::handle::Stopping;
-use crate::shared::Shared;
+use crate::handle::StopStage;
+use crate::shared::SharedState;
 use crate::transport::descriptors::DescriptorLimit;
-use crate::transport::listener::{Listener, NewConnection};
+use crate::transport::listener::{ClientListener, NewConnection};
 use mio::{Events, Poll, Token, Waker};
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 const WAKE: Token = Token(usize::MAX);
-/// How long accepting pauses if descriptors are missing or there are too many connections.
+/// The duration of a pause in accepting, if descriptors are missing or there are too many
+/// connections.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct ConnectionAcceptor {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     poll: Poll,
-    listeners: Vec<Listener>,
+    listeners: Vec<ClientListener>,
     workers: Vec<(Sender<NewConnection>, Arc<Waker>)>,
     next: usize,
     descriptors: DescriptorLimit,
-    /// The time since which no connection is accepted.
+    /// The time since which accepting has paused; `None` while connections are accepted.
     paused_since: Option<Instant>,
 }
 
 impl ConnectionAcceptor {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        mut listeners: Vec<Listener>,
+        shared: Arc<SharedState>,
+        mut listeners: Vec<ClientListener>,
         descriptors: DescriptorLimit,
     ) -> io::Result<(ConnectionAcceptor, Arc<Waker>)> {
         let poll = Poll::new()?;
@@ -57,7 +58,7 @@ impl ConnectionAcceptor {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(64);
         let mut paused = Vec::new();
-        while self.shared.lifecycle.stopping() == Stopping::No {
+        while self.shared.lifecycle.stopping() == StopStage::No {
             let timeout = (!paused.is_empty()).then_some(PAUSE);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
@@ -77,21 +78,21 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Accepts all connections that wait at a listener; returns false if it has to be tried again
+    /// Accepts all connections that wait at a listener. Returns false if some have to be accepted
     /// later.
     fn accept_all(&mut self, index: usize) -> bool {
         loop {
             if self.is_full() && !self.shared.options.limits.connections_refused {
                 let max = self.shared.options.limits.connections_max;
                 self.pause(|| {
-                    tracing::info!("limit of {max} connections (-c) reached; further connections wait")
+                    tracing::info!("connections: the limit of {max} (-c) is reached; further clients wait")
                 });
                 return false;
             }
             if self.descriptors.are_scarce() {
                 self.pause(|| {
                     tracing::warn!(
-                        "new connections wait: the remaining descriptors are reserved for files; raise `ulimit -n` or lower -c"
+                        "connections: new clients wait, because the remaining descriptors are reserved for files; raise `ulimit -n` or lower -c"
                     );
                 });
                 return false;
@@ -99,7 +100,7 @@ impl ConnectionAcceptor {
             match self.listeners[index].accept() {
                 Ok(arrival) => {
                     self.resume();
-                    self.hand_over(arrival);
+                    self.pass_to_worker(arrival);
                 }
                 Err(error) => {
                     match error.kind() {
@@ -109,7 +110,8 @@ impl ConnectionAcceptor {
                         }
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                         _ => {
-                            // Descriptors or memory are missing. Waiting clients keep waiting.
+                            // Descriptors or memory are missing. The clients that have connected
+                            // stay in the backlog.
                             self.pause(|| tracing::warn!(%error, "acceptor: cannot accept a connection; trying again"));
                             return false;
                         }
@@ -124,16 +126,18 @@ impl ConnectionAcceptor {
         connections >= self.shared.options.limits.connections_max as u64
     }
 
-    /// Begins a pause if there is none, and then calls `tell`.
-    fn pause(&mut self, tell: impl FnOnce()) {
+    /// Begins a pause if there is none, and calls `log` for the first pause and then ever more
+    /// rarely.
+    fn pause(&mut self, log: impl FnOnce()) {
         if self.paused_since.is_none() {
             self.paused_since = Some(Instant::now());
             let connections = &self.shared.observation.connections;
             connections.accepting_paused.store(true, Ordering::Relaxed);
             let pauses = connections.accept_pauses.fetch_add(1, Ordering::Relaxed) + 1;
-            // Many pauses must not log many lines.
+            // Only the pauses whose numbers are powers of two are logged, because there may be
+            // many.
             if pauses.is_power_of_two() {
-                tell();
+                log();
             }
         }
     }
@@ -147,13 +151,13 @@ impl ConnectionAcceptor {
         }
     }
 
-    fn hand_over(&mut self, mut arrival: NewConnection) {
+    fn pass_to_worker(&mut self, mut arrival: NewConnection) {
         let connections = &self.shared.observation.connections;
         if self.is_full() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
             let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
             tracing::info!(
-                "connection refused: limit of {} connections (-c) reached",
+                "connections: one is refused, because the limit of {} (-c) is reached",
                 self.shared.options.limits.connections_max
             );
             return;

@@ -1,48 +1,52 @@
-//! A connection: a socket, a session, and buffers only while they hold something.
+//! Defines a connection: a socket, a session, and buffers that exist only while they hold bytes.
 
 use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
-use crate::session::{AnySession, Next, SessionTurn, Step};
-use crate::transport::listener::Stream;
-use crate::transport::output::Output;
+use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
+use crate::transport::listener::ClientStream;
+use crate::transport::output::ConnectionOutput;
 use std::io;
 use std::sync::Arc;
 use todana_core::RefusalReason;
 
-/// The smallest growth of the buffer of an incomplete request, if that much is expected.
+/// The smallest growth of the buffer of an incomplete request, if at least this number of bytes is
+/// expected.
 const INPUT_MIN: usize = 4 << 10;
 
 /// A connection.
 pub(crate) struct Connection {
-    pub(crate) stream: Stream,
-    /// Its entry in the connection table, and the state last written there.
+    pub(crate) stream: ClientStream,
+    /// The entry of this connection in the connection table, with the state that was last written
+    /// there.
     pub(crate) info: Arc<ConnectionInfo>,
     shown: (ConnectionState, u64),
-    /// Its session in the dialect that it speaks.
+    /// The session, in the dialect that the client speaks.
     pub(crate) session: AnySession,
     input: ReceivedInput,
-    /// Output that the socket has not taken yet.
-    pub(crate) pending: Option<Box<Output>>,
-    /// The memory that was last counted.
+    /// Output that the socket has not accepted yet.
+    pub(crate) pending: Option<Box<ConnectionOutput>>,
+    /// The memory of this connection as it was last counted.
     pub(crate) counted: HeldMemory,
-    /// The second of the last activity since the start of the server; kept if idle time is limited.
+    /// The time of the last activity, in seconds since the start of the server. It is updated only
+    /// if idle time is limited.
     pub(crate) active_s: u64,
-    /// True while it is in its worker's queue.
+    /// True while the connection is in its worker's queue.
     pub(crate) queued: bool,
-    /// True if the socket may have more to read.
+    /// True if the socket may have more bytes to read.
     pub(crate) readable: bool,
-    /// True if the peer sends no more. Bytes may still wait in the socket.
+    /// True if the peer sends no more bytes. Bytes that it has sent may still be in the socket.
     pub(crate) ended: bool,
     /// True if no further request is served; pending output is still sent.
     pub(crate) closing: bool,
-    /// The cause of its end, unless the peer or the server closes it.
+    /// The reason for closing the connection; `None` if the peer closed it or the server is
+    /// stopping.
     pub(crate) close_cause: Option<CloseCause>,
     pub(crate) durability: PendingDurability,
 }
 
-/// Bytes received and not yet consumed.
+/// The bytes that were received and are not consumed yet.
 #[derive(Default)]
 struct ReceivedInput {
     bytes: Vec<u8>,
@@ -54,16 +58,16 @@ struct ReceivedInput {
     is_partial: bool,
 }
 
-/// The durability that the changes of a connection wait for.
+/// The durability that must be reached before the changes of a connection are acknowledged.
 #[derive(Default)]
 pub(crate) struct PendingDurability {
     /// The commit points that must be durable before the next reply is sent.
     pub(crate) pending_commits: PendingCommits,
-    /// The databases changed in the last turn, one bit for each (numbers from 63 on share the last
-    /// bit).
+    /// The databases that were changed in the last turn, one bit for each. All databases from
+    /// number 63 on share the last bit.
     pub(crate) changed: u64,
-    /// True while it is in its worker's list of connections that wait for the update log. It is not
-    /// served meanwhile.
+    /// True while the connection is in its worker's list of connections that wait for the update
+    /// log. It is not served during that time.
     pub(crate) is_parked: bool,
 }
 
@@ -72,20 +76,20 @@ pub(crate) struct PendingDurability {
 pub(crate) enum CloseCause {
     /// An error occurred.
     Failed,
-    /// It was idle for too long.
+    /// The connection was idle for too long.
     Idle,
 }
 
 /// The memory that a connection holds between its turns, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldMemory {
-    /// Incomplete requests ...
+    /// The bytes of incomplete requests.
     pub(crate) partial: u64,
-    /// ... and their long values, in memory of the engine.
+    /// The bytes of long values of incomplete requests, which are in memory of the engine.
     pub(crate) received: u64,
-    /// Replies that the peer has not taken ...
+    /// The bytes of replies that have not been sent.
     pub(crate) pending: u64,
-    /// ... and the copied part of these; shared values are the engine's.
+    /// The part of `pending` that was copied. The rest is shared with the engine.
     pub(crate) copied: u64,
 }
 
@@ -95,7 +99,7 @@ impl HeldMemory {
         self.partial + self.received
     }
 
-    /// Returns the memory that is not the engine's.
+    /// Returns the memory that does not belong to the engine.
     pub(crate) fn sum(self) -> u64 {
         self.partial + self.copied
     }
@@ -104,16 +108,16 @@ impl HeldMemory {
 /// The outcome of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
-    /// Bytes in the buffer; 0 at the end of the stream.
+    /// Bytes were read into the buffer. 0 means the end of the stream.
     Input(usize),
-    /// Bytes of a long value, in its own memory.
+    /// Bytes of a long value were read into the value's own memory.
     Value(usize),
     /// Nothing was read, because there is no memory for more of the long value.
     NoRoom,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, info: Arc<ConnectionInfo>, session: AnySession) -> Connection {
+    pub(crate) fn new(stream: ClientStream, info: Arc<ConnectionInfo>, session: AnySession) -> Connection {
         Connection {
             stream,
             shown: (info.state(), info.last_command_at()),
@@ -132,32 +136,32 @@ impl Connection {
         }
     }
 
-    /// Begins a turn, which may continue a reply that has begun to leave.
+    /// Begins a turn. The turn may continue a reply of which a part has already been sent.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
-        // Nothing leaves while the connection waits.
+        // While the connection waits for durability, nothing is sent.
         if self.durability.pending_commits.is_empty() {
             self.session.begin_turn();
         }
     }
 
-    /// Discards replies that may acknowledge lost writes, sends the refusal if no reply is half
-    /// sent, and closes the connection.
+    /// Discards the replies that may acknowledge lost writes. Sends an error, unless a part of a
+    /// reply has already been sent, and closes the connection.
     pub(crate) fn refuse_changes(&mut self, refusal: RefusalReason) {
-        let mut output = Output::default();
+        let mut output = ConnectionOutput::default();
         self.session.refuse(refusal, &mut output);
         self.pending = Some(Box::new(output));
         self.durability.pending_commits = PendingCommits::default();
         self.closing = true;
     }
 
-    /// Updates the entry in the connection table.
+    /// Updates the entry of this connection in the connection table.
     #[inline]
     pub(crate) fn show(&mut self, now: u64) {
         let state = match (self.session.shown_as(), &self.pending) {
             (Some(state), _) => state,
             (None, Some(_)) => ConnectionState::Sending,
-            (None, None) if self.is_amid_request() => ConnectionState::ExportReceiver,
+            (None, None) if self.has_partial_request() => ConnectionState::Receiving,
             (None, None) => ConnectionState::Waiting,
         };
         if (state, now) != self.shown {
@@ -173,7 +177,7 @@ impl Connection {
     }
 
     /// Returns true if a part of a request has arrived.
-    pub(crate) fn is_amid_request(&self) -> bool {
+    pub(crate) fn has_partial_request(&self) -> bool {
         self.session.is_receiving() || self.input_len() > 0
     }
 
@@ -182,31 +186,32 @@ impl Connection {
         self.session.has_work() || self.input_len() > 0
     }
 
-    /// Returns true if nothing can be done without the peer: all complete requests are answered and
-    /// sent.
+    /// Returns true if all complete requests are answered and all replies are sent, so that only
+    /// the peer can cause more work.
     pub(crate) fn is_done(&self) -> bool {
         let has_work =
             self.durability.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
         self.pending.is_none() && !has_work
     }
 
-    /// Returns true if it waits for a request, or for the rest of one. As in memcached, Unix
-    /// sockets may do so for any time.
+    /// Returns true if the connection waits for a request or for the rest of one. As in memcached,
+    /// connections over Unix sockets never count as idle.
     pub(crate) fn is_idle(&self) -> bool {
         let is_busy =
             self.queued || self.durability.is_parked || self.session.has_work() || self.session.is_waiting();
-        !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
+        !matches!(self.stream, ClientStream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
-    /// Returns true if the peer sends no more and the work under way is of use to nobody else.
+    /// Returns true if the peer sends no more bytes and the current work is of use only to the
+    /// peer.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.ended && self.session.ends_with_peer()
     }
 
-    /// Returns the memory that it holds now.
+    /// Returns the memory that the connection holds now.
     pub(crate) fn held(&self) -> HeldMemory {
-        let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
-        let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
+        let of_pending = |len: fn(&ConnectionOutput) -> usize| self.pending.as_deref().map_or(0, len) as u64;
+        let (pending, copied) = (of_pending(ConnectionOutput::len), of_pending(ConnectionOutput::copied_len));
         let (partial, unsent) = self.stream.kept_lens();
         let retained = self.session.retained();
         HeldMemory {
@@ -217,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Reads once. Also returns true if there is no more for now.
+    /// Reads once from the socket. The second result is true if the socket has no more bytes now.
     pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -239,15 +244,15 @@ impl Connection {
         Ok((ReadOutcome::Input(len), drained))
     }
 
-    /// Appends the bytes that were just read to the kept ones.
+    /// Appends the bytes that were just read to the bytes of the incomplete request.
     fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.input.at > 0 {
             self.input.bytes.drain(..self.input.at);
             self.input.at = 0;
         }
         if self.input.bytes.capacity() - self.input.bytes.len() < bytes.len() {
-            // The buffer grows with the bytes that have arrived, up to the expected length: an
-            // announced length alone reserves nothing.
+            // The buffer grows as bytes arrive, up to the expected length. A client therefore
+            // reserves no memory by announcing a length.
             let doubled = self.input.bytes.len().max(INPUT_MIN);
             let wanted =
                 if self.input.wanted < bytes.len() { doubled } else { self.input.wanted.min(doubled) };
@@ -258,22 +263,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Serves the kept input and `buffer`, which was just read; keeps the bytes that are not
-    /// consumed.
+    /// Passes the bytes of the incomplete request and `buffer`, which was just read, to the
+    /// session. Keeps the bytes that the session does not consume.
     pub(crate) fn serve(
         &mut self,
         buffer: &[u8],
         workers: &mut DialectWorkers,
         turn: &mut SessionTurn<'_>,
-    ) -> io::Result<Next> {
+    ) -> io::Result<NextAction> {
         if !self.input.bytes.is_empty() && !buffer.is_empty() {
             self.keep(buffer)?;
         }
         let own = std::mem::take(&mut self.input.bytes);
         let data = if own.is_empty() { buffer } else { &own[self.input.at..] };
-        let Step { consumed, next } = self.session.advance(workers, turn, data);
+        let SessionProgress { consumed, next } = self.session.advance(workers, turn, data);
         self.input.is_partial = next.is_read();
-        self.input.wanted = if let Next::Read { at_least } = next { at_least } else { 0 };
+        self.input.wanted = if let NextAction::Read { at_least } = next { at_least } else { 0 };
         let left = data.len() - consumed;
         if next.is_last() || left == 0 {
             self.input.at = 0;

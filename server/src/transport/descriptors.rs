@@ -6,11 +6,11 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Connections leave half of all descriptors, within these bounds: segments of disk hashes and
-/// update logs, checkpoints, and the monitoring pages need them while clients are connected.
+/// Connections may not use all descriptors: half of them, within these bounds, are reserved for
+/// segments of hashes on disk and update logs, checkpoints, and the admin pages.
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 64;
-/// The further reserve for each further database.
+/// The additional reserve for each database after the first.
 const RESERVE_FOR_DATABASE: u64 = 4;
 
 /// The descriptors of this process.
@@ -21,7 +21,7 @@ pub(crate) struct DescriptorLimit {
 }
 
 impl DescriptorLimit {
-    /// Creates the limit of a process with this number of descriptors and databases.
+    /// Returns the limit for a process with this number of descriptors and databases.
     pub(crate) fn new(allowed: u64, databases: usize) -> DescriptorLimit {
         let further = RESERVE_FOR_DATABASE * (databases as u64).saturating_sub(1);
         DescriptorLimit { allowed, reserve: (allowed / 2).clamp(RESERVE_MIN, RESERVE_MAX) + further }
@@ -29,7 +29,8 @@ impl DescriptorLimit {
 
     /// Returns true if one more connection would use the reserve.
     pub(crate) fn are_scarce(&self) -> bool {
-        // The standard streams are always open, if only on /dev/null.
+        // `dup` returns the lowest free number. It needs an open descriptor, and the standard
+        // streams are always open, if only to /dev/null.
         match rustix::io::dup(io::stdin()) {
             Ok(next) => next.as_raw_fd() as u64 + self.reserve >= self.allowed,
             Err(_) => true,
@@ -44,7 +45,7 @@ impl DescriptorLimit {
     /// Returns the error of a server with too few descriptors.
     pub(crate) fn too_few(&self) -> io::Error {
         io::Error::other(format!(
-            "{} files may be open, too few for this server: raise the limit, for example with `ulimit -n 1024`",
+            "open files: the limit of {} is too low for this server; raise it, for example with `ulimit -n 1024`",
             self.allowed
         ))
     }
@@ -64,13 +65,13 @@ mod tests {
     #[test]
     fn descriptors_are_scarce_within_the_reserve() {
         let next = u64::try_from(rustix::io::dup(io::stdin()).unwrap().as_raw_fd()).unwrap();
-        // Other tests of this process open and close descriptors meanwhile.
+        // Other tests of this process open and close descriptors at the same time.
         assert!(!DescriptorLimit::new(next + 10_000, 1).are_scarce());
         assert!(DescriptorLimit::new(4, 1).are_scarce());
         let error = DescriptorLimit::new(4, 1).suffice().unwrap_err().to_string();
         assert_eq!(
             error,
-            "4 files may be open, too few for this server: raise the limit, for example with `ulimit -n 1024`"
+            "open files: the limit of 4 is too low for this server; raise it, for example with `ulimit -n 1024`"
         );
     }
 }

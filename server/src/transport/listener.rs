@@ -1,7 +1,7 @@
-//! Listening sockets, and the streams of their connections.
+//! Opens listening sockets and accepts the streams of their connections.
 
 use crate::options::ServerOptions;
-use crate::transport::addresses::{ListenDialect, ListenPlace, PlaceTls, places};
+use crate::transport::addresses::{ListenMode, ListenName, ListenTlsMode, places};
 use crate::transport::tls::{ClientCertificates, Tls, TlsStream};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -17,16 +17,17 @@ use std::sync::Arc;
 use todana_protocol::memcached::DialectChoice;
 
 /// A listening socket.
-pub(crate) enum Listener {
+pub(crate) enum ClientListener {
     Tcp(TcpListener, Option<ListenTls>, Option<DialectChoice>),
-    /// The file is dropped first: while the socket is open, no other file can have the same inode.
+    /// The file is dropped before the socket. While the socket is open, no other file can have the
+    /// same inode.
     Unix(SocketFile, UnixListener),
 }
 
-/// The file of a Unix socket, removed with its listener.
+/// The file of a Unix socket. Dropping the value removes the file.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// `None` if the system did not report it after the socket was bound.
+    /// The identity of the file; `None` if the system did not report it after the socket was bound.
     identity: Option<FileIdentity>,
 }
 
@@ -36,7 +37,7 @@ impl SocketFile {
     }
 }
 
-/// Device and inode, which distinguish the file from a later socket with the same path.
+/// The device and inode of a file, which distinguish it from a later file at the same path.
 type FileIdentity = (u64, u64);
 
 fn identity(path: &Path) -> Option<FileIdentity> {
@@ -45,7 +46,8 @@ fn identity(path: &Path) -> Option<FileIdentity> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The file may belong to a later server, which would be unreachable without it.
+        // The file may belong to a server that started later. Without the file, clients could not
+        // reach that server.
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -60,7 +62,7 @@ pub(crate) struct ListenTls {
 }
 
 /// The socket of a connection.
-pub(crate) enum Stream {
+pub(crate) enum ClientStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
@@ -68,12 +70,12 @@ pub(crate) enum Stream {
 
 /// A new connection.
 pub(crate) struct NewConnection {
-    pub(crate) stream: Stream,
-    /// The dialect of its listener; `None` is the server's.
+    pub(crate) stream: ClientStream,
+    /// The dialect of the connection's listener; `None` means the dialect of the server.
     pub(crate) choice: Option<DialectChoice>,
 }
 
-/// The error of an address that cannot be used; its source is the system's error.
+/// An address that cannot be used. The source of this error is the error of the system.
 #[derive(Debug)]
 pub struct ListenError {
     what: String,
@@ -88,14 +90,14 @@ impl ListenError {
     }
 }
 
-/// The transport of a server's bytes.
+/// The transport protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// A stream.
+    /// A stream over TCP.
     Tcp,
-    /// Datagrams.
+    /// Datagrams over UDP.
     Udp,
-    /// A stream from this host.
+    /// A stream over a Unix socket, from the same machine.
     Unix,
 }
 
@@ -119,29 +121,30 @@ fn named(cause: io::Error, what: &str, transport: Transport) -> io::Error {
 /// several addresses, those of a family that the system does not have may be missing: `*` and
 /// `localhost` mean both families, also without IPv6.
 pub(crate) fn open_each<T>(
-    places: Vec<ListenPlace>,
+    places: Vec<ListenName>,
     transport: Transport,
-    mut open: impl FnMut(SocketAddr, ListenDialect) -> io::Result<T>,
+    mut open: impl FnMut(SocketAddr, ListenMode) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {
     let (mut opened, mut served) = (Vec::new(), Vec::new());
-    for ListenPlace { addresses: group, speech } in places {
+    for ListenName { addresses: group, mode } in places {
         let mut missing = Vec::new();
         for &address in &group {
-            let before = |wanted: &dyn Fn(ListenDialect) -> bool| {
-                served.iter().any(|&(served, speech)| served == address && wanted(speech))
+            let before = |wanted: &dyn Fn(ListenMode) -> bool| {
+                served.iter().any(|&(served, mode)| served == address && wanted(mode))
             };
-            if before(&|served| served == speech) {
+            if before(&|served| served == mode) {
                 continue;
             }
-            // If the system chooses the port, the other listener has another address.
-            if address.port() != 0 && before(&|served| served != speech) {
+            // If the system chooses the port, the two listeners get different ports, so there is no
+            // conflict.
+            if address.port() != 0 && before(&|served| served != mode) {
                 let what = format!("{address}: given twice with different dialects or TLS");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
-            match open(address, speech) {
+            match open(address, mode) {
                 Ok(listener) => {
                     opened.push(listener);
-                    served.push((address, speech));
+                    served.push((address, mode));
                 }
                 Err(error) => {
                     let is_unavailable = is_unavailable(address, &error);
@@ -161,49 +164,46 @@ pub(crate) fn open_each<T>(
         }
         for (address, error) in missing {
             if address.ip().is_unspecified() {
-                // `*` means all addresses that exist: many containers have no IPv6.
-                tracing::info!("{error}; going on without");
+                // `*` means all addresses that exist. Many containers have no IPv6.
+                tracing::info!("{error}; the server starts without this address");
             } else {
-                tracing::warn!("{error}; other addresses of the same name are served");
+                tracing::warn!("{error}; the other addresses of this name are served");
             }
         }
     }
     Ok(opened)
 }
 
-/// Returns true if the system has no such address, as opposed to one in use or forbidden. For IPv4
-/// only the complete family may be missing: a foreign address is a mistake in the name.
+/// Returns true if the system has no address of this kind, rather than an address that is in use or
+/// forbidden. For IPv4, this is so only if the system has no IPv4 at all: an IPv4 address of
+/// another machine is a mistake in the name.
 fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
         || address.is_ipv6() && error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
-impl Listener {
+impl ClientListener {
     /// Opens all listeners of the options. A Unix socket never uses TLS, because nobody can
     /// intercept it.
-    pub(crate) fn open(options: &ServerOptions, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
+    pub(crate) fn open(options: &ServerOptions, tls: Option<&Arc<Tls>>) -> io::Result<Vec<ClientListener>> {
         if let Some(path) = &options.listen.unix_socket {
-            return Ok(vec![Listener::open_unix(path, options)?]);
+            return Ok(vec![ClientListener::open_unix(path, options)?]);
         }
         if !options.listen.tcp {
             return Ok(Vec::new());
         }
-        open_each(
-            places(&options.listen.addresses, options.listen.port)?,
-            Transport::Tcp,
-            |address, speech| {
-                let secure = tls.and_then(|tls| ListenTls::at(tls, speech.tls));
-                let listener = Listener::open_tcp(address, options)?;
-                Ok(Listener::Tcp(listener, secure, speech.choice))
-            },
-        )
+        open_each(places(&options.listen.addresses, options.listen.port)?, Transport::Tcp, |address, mode| {
+            let secure = tls.and_then(|tls| ListenTls::at(tls, mode.tls));
+            let listener = ClientListener::open_tcp(address, options)?;
+            Ok(ClientListener::Tcp(listener, secure, mode.choice))
+        })
     }
 
     fn open_tcp(address: SocketAddr, options: &ServerOptions) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
-            // `*` listens on IPv4 by itself.
+            // `*` opens a separate socket for IPv4.
             socket.set_only_v6(true)?;
         }
         socket.set_nonblocking(true)?;
@@ -212,14 +212,15 @@ impl Listener {
         Ok(TcpListener::from_std(socket.into()))
     }
 
-    fn open_unix(path: &Path, options: &ServerOptions) -> io::Result<Listener> {
+    fn open_unix(path: &Path, options: &ServerOptions) -> io::Result<ClientListener> {
         let what = format!("cannot listen on {}", path.display());
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if metadata.file_type().is_socket() => {
                 if let Some(error) = in_use(path) {
                     return Err(named(error, &what, Transport::Unix));
                 }
-                // A file left by an earlier server; it may have been removed meanwhile.
+                // The file was left by an earlier server. Another process may have removed it
+                // meanwhile.
                 match std::fs::remove_file(path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         return Err(named(error, &what, Transport::Unix));
@@ -228,10 +229,7 @@ impl Listener {
                 }
             }
             Ok(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    format!("{what}: it is not a socket"),
-                ));
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{what}: not a socket")));
             }
             Err(_) => {}
         }
@@ -242,78 +240,80 @@ impl Listener {
             let file = SocketFile { path: path.to_path_buf(), identity: identity(path) };
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.listen.unix_mask))?;
             socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
-            Ok(Listener::Unix(file, UnixListener::from_std(socket.into())))
+            Ok(ClientListener::Unix(file, UnixListener::from_std(socket.into())))
         };
         open().map_err(|error: io::Error| named(error, &what, Transport::Unix))
     }
 
     /// Accepts the next waiting connection.
     pub(crate) fn accept(&self) -> io::Result<NewConnection> {
-        let choice = if let Listener::Tcp(_, _, choice) = self { *choice } else { None };
+        let choice = if let ClientListener::Tcp(_, _, choice) = self { *choice } else { None };
         Ok(NewConnection { stream: self.accept_stream()?, choice })
     }
 
-    pub(crate) fn accept_stream(&self) -> io::Result<Stream> {
+    pub(crate) fn accept_stream(&self) -> io::Result<ClientStream> {
         match self {
-            Listener::Tcp(listener, secure, _) => {
+            ClientListener::Tcp(listener, secure, _) => {
                 let (stream, _) = listener.accept()?;
-                // Neither failure is worth closing the connection.
+                // If one of these options cannot be set, the connection still works, so it stays
+                // open.
                 let _ = stream.set_nodelay(true);
                 let _ = socket2::SockRef::from(&stream).set_keepalive(true);
-                let Some(ListenTls { tls, ask }) = secure else { return Ok(Stream::Tcp(stream)) };
-                // Other connections may succeed.
+                let Some(ListenTls { tls, ask }) = secure else { return Ok(ClientStream::Tcp(stream)) };
+                // A failure concerns only this connection; later ones may succeed.
                 let stream =
                     TlsStream::new(stream, tls, *ask).map_err(|_| io::ErrorKind::ConnectionAborted)?;
-                Ok(Stream::Tls(Box::new(stream)))
+                Ok(ClientStream::Tls(Box::new(stream)))
             }
-            Listener::Unix(_, listener) => Ok(Stream::Unix(listener.accept()?.0)),
+            ClientListener::Unix(_, listener) => Ok(ClientStream::Unix(listener.accept()?.0)),
         }
     }
 
-    /// Returns its address in the form that users write and our clients accept, with a scheme for
-    /// TLS.
+    /// Returns the address of the listener in the form that users write and `todana`'s client
+    /// accepts, with a scheme for TLS.
     pub(crate) fn name(&self) -> String {
         match self {
-            Listener::Tcp(listener, Some(_), _) => {
+            ClientListener::Tcp(listener, Some(_), _) => {
                 listener.local_addr().map_or_else(|_| "?".into(), |address| format!("todanas://{address}"))
             }
-            Listener::Tcp(listener, ..) => {
+            ClientListener::Tcp(listener, ..) => {
                 listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
             }
-            Listener::Unix(file, _) => file.path.display().to_string(),
+            ClientListener::Unix(file, _) => file.path.display().to_string(),
         }
     }
 
-    /// Returns its descriptor, and its dialect if that is not the server's.
+    /// Returns the descriptor of the listener, and its dialect if that differs from the server's.
     pub(crate) fn speaks(&self) -> (i32, Option<DialectChoice>) {
         match self {
-            Listener::Tcp(listener, _, choice) => (listener.as_raw_fd(), *choice),
-            Listener::Unix(_, listener) => (listener.as_raw_fd(), None),
+            ClientListener::Tcp(listener, _, choice) => (listener.as_raw_fd(), *choice),
+            ClientListener::Unix(_, listener) => (listener.as_raw_fd(), None),
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Tcp(listener, ..) => listener.local_addr().ok(),
-            Listener::Unix(..) => None,
+            ClientListener::Tcp(listener, ..) => listener.local_addr().ok(),
+            ClientListener::Unix(..) => None,
         }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
-            Listener::Tcp(listener, ..) => listener.register(registry, token, Interest::READABLE),
-            Listener::Unix(_, listener) => listener.register(registry, token, Interest::READABLE),
+            ClientListener::Tcp(listener, ..) => listener.register(registry, token, Interest::READABLE),
+            ClientListener::Unix(_, listener) => listener.register(registry, token, Interest::READABLE),
         }
     }
 }
 
-/// Returns the reason why the socket at `path` must stay; `None` if nobody listens there. A socket
-/// that cannot be reached for another reason, such as another owner, may be a server's.
-/// another user's, say) may well be a server's.
+/// Returns the error of a path whose socket must stay, because a server listens there. Returns
+/// `None` if no server listens there. If the socket cannot be reached for another reason, such as
+/// missing permissions, it may belong to a running server and must stay, too.
 fn in_use(path: &Path) -> Option<io::Error> {
     let connect = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // A server with a full backlog exists, too; this does not wait for it.
+        // A server whose backlog is full is running, too. A nonblocking connect reports this at
+        // once instead of waiting.
         socket.set_nonblocking(true)?;
         socket.connect(&socket2::SockAddr::unix(path)?)
     };
@@ -327,88 +327,88 @@ fn in_use(path: &Path) -> Option<io::Error> {
 }
 
 impl ListenTls {
-    fn at(tls: &Arc<Tls>, place: PlaceTls) -> Option<ListenTls> {
+    fn at(tls: &Arc<Tls>, place: ListenTlsMode) -> Option<ListenTls> {
         let ask = match place {
-            PlaceTls::Off => return None,
-            PlaceTls::Default => tls.options().ask(),
-            PlaceTls::Basic => ClientCertificates::Never,
-            PlaceTls::Mutual => ClientCertificates::Always,
+            ListenTlsMode::Off => return None,
+            ListenTlsMode::Default => tls.options().ask(),
+            ListenTlsMode::Basic => ClientCertificates::Never,
+            ListenTlsMode::Mutual => ClientCertificates::Always,
         };
         Some(ListenTls { tls: Arc::clone(tls), ask })
     }
 }
 
-impl Stream {
-    /// Reads available bytes; returns their number, and true if there are no more for now. Zero
-    /// bytes without an error are the end.
+impl ClientStream {
+    /// Reads available bytes. Returns their number, and true if there are no more for now. Zero
+    /// bytes without an error mean the end of the stream.
     pub(crate) fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
         let len = match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-            Stream::Tls(stream) => return stream.read_some(buffer),
+            ClientStream::Tcp(stream) => stream.read(buffer),
+            ClientStream::Unix(stream) => stream.read(buffer),
+            ClientStream::Tls(stream) => return stream.read_some(buffer),
         }?;
-        // A short read means that the socket is drained.
+        // If a read returns fewer bytes than requested, the socket is empty.
         Ok((len, len < buffer.len()))
     }
 
-    /// Returns true if it can be read into a buffer of any length. TLS decrypts complete records,
-    /// which may be longer.
+    /// Returns true if the stream can be read into a buffer of any length. A TLS stream cannot,
+    /// because TLS decrypts complete records, which may be longer than the buffer.
     pub(crate) fn reads_any_len(&self) -> bool {
-        !matches!(self, Stream::Tls(_))
+        !matches!(self, ClientStream::Tls(_))
     }
 
-    /// Returns the number of kept bytes: incomplete input, and output that the socket has not
-    /// taken.
+    /// Returns the number of bytes that the stream keeps: of incomplete input, and of output that
+    /// the socket has not accepted.
     pub(crate) fn kept_lens(&self) -> (usize, usize) {
         match self {
-            Stream::Tcp(_) | Stream::Unix(_) => (0, 0),
-            Stream::Tls(stream) => (stream.partial_len(), stream.unsent_len()),
+            ClientStream::Tcp(_) | ClientStream::Unix(_) => (0, 0),
+            ClientStream::Tls(stream) => (stream.partial_len(), stream.unsent_len()),
         }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // Edge-triggered, so that both interests need no further call.
+        // The poll is edge-triggered, so registering both interests once is enough.
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
-            Stream::Tcp(stream) => stream.register(registry, token, interest),
-            Stream::Unix(stream) => stream.register(registry, token, interest),
-            Stream::Tls(stream) => stream.socket().register(registry, token, interest),
+            ClientStream::Tcp(stream) => stream.register(registry, token, interest),
+            ClientStream::Unix(stream) => stream.register(registry, token, interest),
+            ClientStream::Tls(stream) => stream.socket().register(registry, token, interest),
         }
     }
 }
 
-impl Stream {
-    /// Deregisters it from its poll.
+impl ClientStream {
+    /// Removes the stream from its poll.
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.deregister(registry),
-            Stream::Unix(stream) => stream.deregister(registry),
-            Stream::Tls(stream) => stream.socket().deregister(registry),
+            ClientStream::Tcp(stream) => stream.deregister(registry),
+            ClientStream::Unix(stream) => stream.deregister(registry),
+            ClientStream::Tls(stream) => stream.socket().deregister(registry),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for ClientStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-            Stream::Tls(stream) => stream.write(bytes),
+            ClientStream::Tcp(stream) => stream.write(bytes),
+            ClientStream::Unix(stream) => stream.write(bytes),
+            ClientStream::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn write_vectored(&mut self, pieces: &[io::IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write_vectored(pieces),
-            Stream::Unix(stream) => stream.write_vectored(pieces),
-            Stream::Tls(stream) => stream.write_vectored(pieces),
+            ClientStream::Tcp(stream) => stream.write_vectored(pieces),
+            ClientStream::Unix(stream) => stream.write_vectored(pieces),
+            ClientStream::Tls(stream) => stream.write_vectored(pieces),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
-            Stream::Tls(stream) => stream.flush(),
+            ClientStream::Tcp(_) | ClientStream::Unix(_) => Ok(()),
+            ClientStream::Tls(stream) => stream.flush(),
         }
     }
 }
@@ -422,14 +422,15 @@ mod tests {
         rustix::io::Errno::AFNOSUPPORT.into()
     }
 
-    /// Opens the groups on a system that returns `refuse` for some addresses.
+    /// Opens the groups of addresses as on a system on which `refuse` returns errors for some
+    /// addresses.
     fn opened(
         groups: &[&[&str]],
         refuse: impl Fn(SocketAddr) -> Option<io::Error>,
     ) -> Result<Vec<String>, String> {
-        let place = |group: &&[&str]| ListenPlace {
+        let place = |group: &&[&str]| ListenName {
             addresses: group.iter().map(|a| a.parse().unwrap()).collect(),
-            speech: ListenDialect::default(),
+            mode: ListenMode::default(),
         };
         open_each(groups.iter().map(place).collect(), Transport::Tcp, |address, _| {
             refuse(address).map_or(Ok(address.to_string()), Err)
@@ -462,28 +463,29 @@ mod tests {
     fn repeated_address_is_opened_once() {
         let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1"], &["127.0.0.1:1"]];
         assert_eq!(opened(groups, |_| None), Ok(vec!["127.0.0.1:1".into(), "[::1]:1".into()]));
-        // The second name has one usable address, but not by itself.
+        // The second name has no usable address of its own: the only usable one belongs to the
+        // first name, too.
         let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
         let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1", "127.0.0.1:1"]];
         assert_eq!(opened(groups, v4_only), Ok(vec!["127.0.0.1:1".into()]));
     }
 
     #[test]
-    fn an_address_is_not_served_in_two_ways() {
-        let at = |address: &str, speech| ListenPlace { addresses: vec![address.parse().unwrap()], speech };
-        let place = |speech| at("127.0.0.1:1", speech);
+    fn address_with_two_dialects_is_refused() {
+        let at = |address: &str, mode| ListenName { addresses: vec![address.parse().unwrap()], mode };
+        let place = |mode| at("127.0.0.1:1", mode);
         for one in [
-            ListenDialect { tls: PlaceTls::Mutual, ..ListenDialect::default() },
-            ListenDialect { choice: Some(DialectChoice::Text), ..ListenDialect::default() },
+            ListenMode { tls: ListenTlsMode::Mutual, ..ListenMode::default() },
+            ListenMode { choice: Some(DialectChoice::Text), ..ListenMode::default() },
         ] {
-            let places = vec![place(one), place(ListenDialect::default())];
-            let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();
+            let places = vec![place(one), place(ListenMode::default())];
+            let error = open_each(places, Transport::Tcp, |_, mode| Ok(mode)).unwrap_err().to_string();
             assert_eq!(error, "127.0.0.1:1: given twice with different dialects or TLS");
             // The system chooses two ports.
-            let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", ListenDialect::default())];
+            let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", ListenMode::default())];
             assert_eq!(
-                open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap(),
-                [one, ListenDialect::default()]
+                open_each(places, Transport::Tcp, |_, mode| Ok(mode)).unwrap(),
+                [one, ListenMode::default()]
             );
         }
     }

@@ -1,4 +1,5 @@
-//! Output: copied reply bytes, with large values shared with the engine in between.
+//! Holds the output of a connection: copied bytes of replies, and between them large values that
+//! are shared with the engine.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -6,28 +7,29 @@ use std::time::{Duration, Instant};
 use todana_core::SharedBytes;
 use todana_protocol::memcached::ReplySink;
 
-/// The output length at which no further request of a connection is executed until its peer has
-/// read.
+/// The output length from which on no further request of a connection is executed until its peer
+/// has read some output.
 pub(crate) const OUTPUT_MAX: usize = 64 << 10;
 
 /// Bytes to send, in order.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct ConnectionOutput {
     bytes: Vec<u8>,
     /// The number of `bytes` that have been sent.
     sent: usize,
     shares: VecDeque<SharedPiece>,
     /// The number of shared bytes that are not sent yet.
     shared_len: usize,
-    /// The bytes after all others, which are produced in pieces; nothing is appended after them.
+    /// The bytes after all others. They are produced in pieces, and nothing may be appended after
+    /// them.
     tail: Option<Box<dyn OutputTail>>,
-    /// The time when the peer last took something, if there is a tail.
+    /// The time when the peer last accepted bytes; kept only if there is a tail.
     taken_at: Option<Instant>,
 }
 
-/// Bytes that are produced as the peer takes them.
+/// The end of an output, whose bytes are produced as the peer accepts them.
 pub(crate) trait OutputTail: Send {
-    /// Returns the number of bytes that are left.
+    /// Returns the number of bytes that have not been produced.
     fn remaining(&self) -> usize;
     /// Appends the next bytes, at most `len_max`.
     fn fill(&mut self, len_max: usize, bytes: &mut Vec<u8>);
@@ -37,13 +39,13 @@ pub(crate) trait OutputTail: Send {
 const TAIL_PIECE: usize = 64 << 10;
 
 struct SharedPiece {
-    /// The position in `bytes` that it precedes.
+    /// The shared value precedes the byte at this position in `bytes`.
     before: usize,
     value: SharedBytes,
     sent: usize,
 }
 
-impl ReplySink for Output {
+impl ReplySink for ConnectionOutput {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -62,7 +64,7 @@ impl ReplySink for Output {
     }
 }
 
-impl Output {
+impl ConnectionOutput {
     /// Returns the number of bytes to send.
     #[inline]
     pub(crate) fn len(&self) -> usize {
@@ -72,17 +74,17 @@ impl Output {
 
     /// Sets the bytes that follow all others.
     pub(crate) fn set_tail(&mut self, tail: Box<dyn OutputTail>) {
-        debug_assert!(self.tail.is_none(), "nothing is put behind a tail");
+        debug_assert!(self.tail.is_none(), "an output has at most one tail");
         self.tail = Some(tail);
         self.taken_at = Some(Instant::now());
     }
 
-    /// Returns true if there is a tail and the peer has taken nothing for this time.
+    /// Returns true if there is a tail and the peer has accepted nothing for this time.
     pub(crate) fn is_stalled(&self, time: Duration) -> bool {
         self.tail.is_some() && self.taken_at.is_some_and(|taken_at| taken_at.elapsed() >= time)
     }
 
-    /// Produces the next piece of the tail, after all before it has been sent.
+    /// Produces the next piece of the tail, once all bytes before it have been sent.
     fn refill(&mut self) {
         let Some(tail) = self.tail.as_mut().filter(|_| self.sent == self.bytes.len() && self.shared_len == 0)
         else {
@@ -107,7 +109,15 @@ impl Output {
         self.bytes.get(at..).unwrap_or_default()
     }
 
-    /// Returns the memory of its own, in bytes.
+    /// Returns all bytes, with the shared values.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        // Writing to a Vec cannot fail.
+        let _ = self.write_to(&mut bytes);
+        bytes
+    }
+
+    /// Returns the memory of the output in bytes, without the shared values.
     pub(crate) fn copied_len(&self) -> usize {
         self.bytes.capacity()
     }
@@ -117,8 +127,8 @@ impl Output {
         self.len() == 0
     }
 
-    /// Appends all bytes to another output. None of them are shared.
-    pub(crate) fn give_to(self, other: &mut Output) {
+    /// Appends all bytes to another output. This output must not contain shared values.
+    pub(crate) fn append_to(self, other: &mut ConnectionOutput) {
         if other.is_empty() && other.shares.is_empty() {
             *other = self;
         } else {
@@ -127,7 +137,7 @@ impl Output {
         }
     }
 
-    /// Drops all bytes, and the buffer if it is larger than this.
+    /// Drops all bytes. Also frees the buffer if its capacity exceeds `capacity_max`.
     pub(crate) fn clear(&mut self, capacity_max: usize) {
         self.bytes.clear();
         if self.bytes.capacity() > capacity_max {
@@ -139,8 +149,8 @@ impl Output {
         (self.tail, self.taken_at) = (None, None);
     }
 
-    /// Writes until all is sent or the socket takes no more (then `Ok` with bytes left). Returns
-    /// the number of bytes written.
+    /// Writes until all bytes are sent or the socket accepts no more. In both cases returns the
+    /// number of bytes written.
     pub(crate) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() {
@@ -208,7 +218,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Accepts this many bytes in a call, and blocks every other time.
+    /// A writer that accepts this number of bytes in a call, and blocks in every second call.
     struct SlowWriter {
         taken: Vec<u8>,
         step: usize,
@@ -234,7 +244,7 @@ mod tests {
     #[test]
     fn copied_and_shared_bytes_leave_in_order() {
         for step in 1..20 {
-            let mut output = Output::default();
+            let mut output = ConnectionOutput::default();
             let shared = |text: &str| -> SharedBytes { Arc::new(text.as_bytes().to_vec()) };
             output.share(&shared("first"));
             output.put(b" and ");

@@ -1,17 +1,17 @@
-//! A worker: one readiness loop that owns its connections.
+//! Defines a worker: a thread with a readiness loop that owns its connections.
 
 use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
-use crate::handle::Stopping;
-use crate::session::context::WorkerContext;
+use crate::handle::StopStage;
 use crate::session::dispatch::DialectWorkers;
-use crate::session::wake::Wake;
-use crate::session::{AnySession, Next, SessionTurn};
-use crate::shared::Shared;
+use crate::session::wake::WakeReason;
+use crate::session::worker_context::WorkerContext;
+use crate::session::{AnySession, NextAction, SessionTurn};
+use crate::shared::SharedState;
 use crate::transport::connection::{CloseCause, Connection, HeldMemory, ReadOutcome};
-use crate::transport::idle::IdleWatch;
+use crate::transport::idle::IdleTimer;
 use crate::transport::listener::NewConnection;
-use crate::transport::output::Output;
+use crate::transport::output::ConnectionOutput;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 use slab::Slab;
@@ -24,17 +24,18 @@ use todana::{Clock, CommitPoint, Database, Durability};
 
 /// The token of the worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
-/// The length of one read: more than a socket usually holds, and small enough to stay in the cache.
+/// The length of one read. It is more than a socket usually contains, and small enough for the
+/// processor's cache.
 const BUFFER: usize = 64 << 10;
-/// A larger reply buffer is freed after use.
+/// A reply buffer with a larger capacity is freed after use.
 const OUTPUT_KEPT: usize = 64 << 10;
-/// Changed databases are noted in 64 bits.
+/// The last bit of the 64 bits in which changed databases are noted.
 const LAST_BIT: usize = 63;
-/// How long a stopping worker waits until its peers have taken their replies.
+/// The time for which a stopping worker waits for its peers to accept their replies.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     number: usize,
     poll: Poll,
     arrivals: Receiver<NewConnection>,
@@ -45,16 +46,17 @@ pub(crate) struct Worker {
     dialects: DialectWorkers,
     /// Connections whose replies wait for the update log.
     parked: Vec<usize>,
-    idle: Option<IdleWatch>,
-    /// The second of the last wake-up since the start of the server; kept if idle time is limited.
+    idle: Option<IdleTimer>,
+    /// The time of the last wake-up, in seconds since the start of the server. It is updated only
+    /// if idle time is limited.
     now_s: u64,
     buffer: Vec<u8>,
-    output: Output,
+    output: ConnectionOutput,
 }
 
 impl Worker {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         number: usize,
         arrivals: Receiver<NewConnection>,
     ) -> io::Result<(Worker, Arc<Waker>)> {
@@ -63,7 +65,7 @@ impl Worker {
         shared.wake_queues.set_waker(number, Arc::clone(&waker));
         let context = WorkerContext::new(&shared, number);
         let dialects = DialectWorkers::new(&context);
-        let idle = IdleWatch::new(shared.options.limits.idle_timeout_s);
+        let idle = IdleTimer::new(shared.options.limits.idle_timeout_s);
         let worker = Worker {
             shared,
             number,
@@ -77,7 +79,7 @@ impl Worker {
             idle,
             now_s: 0,
             buffer: vec![0; BUFFER],
-            output: Output::default(),
+            output: ConnectionOutput::default(),
         };
         Ok((worker, waker))
     }
@@ -92,7 +94,7 @@ impl Worker {
             } else {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
             };
-            let timeout = self.until_waits_end(self.until_idle_look(timeout));
+            let timeout = self.until_waits_end(self.until_idle_check(timeout));
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -110,7 +112,7 @@ impl Worker {
                         self.register_arrivals();
                         self.wake_ready();
                         self.resume_durable();
-                        self.cut_off_stalled();
+                        self.close_stalled();
                     }
                     Token(index) => self.on_event(index, event),
                 }
@@ -118,18 +120,19 @@ impl Worker {
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front()
                     && let Some(connection) = self.connections.get_mut(index)
-                    // A connection that replaced a closed one has not asked for a turn.
+                    // The index may now belong to a new connection, which is not in the queue.
                     && std::mem::take(&mut connection.queued)
                 {
                     self.serve(index);
                 }
             }
             self.wake_timed_out();
-            // After the events, so that a connection whose request has just arrived stays open.
+            // Idle connections are closed after the events are handled, so that a connection whose
+            // request has just arrived stays open.
             self.close_idle();
             match self.shared.lifecycle.stopping() {
-                Stopping::No => {}
-                Stopping::Drain => {
+                StopStage::No => {}
+                StopStage::Drain => {
                     let first = deadline.is_none();
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN);
                     self.drain(first);
@@ -137,7 +140,7 @@ impl Worker {
                         break;
                     }
                 }
-                Stopping::AtOnce => break,
+                StopStage::AtOnce => break,
             }
         }
         let left: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
@@ -155,7 +158,7 @@ impl Worker {
             let mut connection = Connection::new(stream, info, session);
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
-                tracing::warn!(%error, "new connection closed: cannot be watched for events");
+                tracing::warn!(%error, "connection: closed, because it cannot be registered for events");
                 self.shared.observation.connection_table.remove(&connection.info);
                 self.shared.observation.connection_closed();
                 continue;
@@ -170,8 +173,8 @@ impl Worker {
         }
     }
 
-    /// Returns the time to wait for events, so that idle connections are found in time.
-    fn until_idle_look(&self, timeout: Option<Duration>) -> Option<Duration> {
+    /// Returns the time for which to wait for events, so that idle connections are found in time.
+    fn until_idle_check(&self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(idle) = &self.idle else { return timeout };
         if self.connections.is_empty() {
             return timeout;
@@ -180,8 +183,9 @@ impl Worker {
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }
 
-    /// Closes connections that take nothing of a long answer while others wait for its memory.
-    fn cut_off_stalled(&mut self) {
+    /// Closes connections whose clients read nothing of a long answer while other answers wait for
+    /// memory.
+    fn close_stalled(&mut self) {
         let Some(stall) = self.shared.stall_limit() else {
             return;
         };
@@ -195,21 +199,24 @@ impl Worker {
             .filter_map(|(index, connection)| is_stalled(connection).then_some(index))
             .collect();
         for index in stalled {
-            // A socket reports free space only after a large part of its buffer has left, but
-            // accepts bytes earlier.
+            // The socket reports free space only when a large part of its buffer is free, but
+            // accepts bytes before that. So the worker tries to write first.
             if self.connections.contains(index) {
                 self.serve(index);
             }
             if !self.connections.get(index).is_some_and(is_stalled) {
                 continue;
             }
-            tracing::warn!("stalled reader disconnected: others wait for the memory of its long answer");
+            tracing::warn!(
+                "connection: closed, because its client reads nothing and others wait for the memory of its answer"
+            );
             self.shared.observation.workers[self.number].readers_cut_off.add(1);
             self.close(index);
         }
     }
 
-    /// Closes idle connections without a message, if it is time to check.
+    /// Closes the connections that have been idle for too long, without a message to their clients.
+    /// Does so only when a check is due.
     fn close_idle(&mut self) {
         let only_stalled = self.shared.options.limits.idle_between_requests;
         let Some(idle) = &mut self.idle else { return };
@@ -217,14 +224,14 @@ impl Worker {
         if !idle.is_due(now) {
             return;
         }
-        let is_over = |connection: &Connection| {
-            let is_meant = !only_stalled || connection.is_amid_request();
-            is_meant && connection.is_idle() && idle.is_over(connection.active_s, now)
+        let is_timed_out = |connection: &Connection| {
+            let is_meant = !only_stalled || connection.has_partial_request();
+            is_meant && connection.is_idle() && idle.is_timed_out(connection.active_s, now)
         };
         let over: Vec<usize> = self
             .connections
             .iter()
-            .filter_map(|(index, connection)| is_over(connection).then_some(index))
+            .filter_map(|(index, connection)| is_timed_out(connection).then_some(index))
             .collect();
         for index in over {
             self.connections[index].close_cause = Some(CloseCause::Idle);
@@ -236,28 +243,29 @@ impl Worker {
     /// Wakes the sessions whose tickets are ready.
     fn wake_ready(&mut self) {
         for (ticket, index) in self.context.waits.take_ready() {
-            self.wake(index, Wake::Ready(ticket));
+            self.wake(index, WakeReason::Ready(ticket));
         }
     }
 
-    /// Wakes the sessions that have waited long enough.
+    /// Wakes the sessions whose deadlines have passed.
     fn wake_timed_out(&mut self) {
         if self.context.waits.first_deadline().is_some() {
             for (ticket, index) in self.context.waits.take_timed_out(Instant::now()) {
-                self.wake(index, Wake::TimedOut(ticket));
+                self.wake(index, WakeReason::TimedOut(ticket));
             }
         }
     }
 
-    /// Passes a wake-up to a session, and gives its connection a turn if it wants one and has none
-    /// yet.
-    fn wake(&mut self, index: usize, wake: Wake) {
+    /// Passes a wake-up to a session. Gives its connection a turn if the session wants one and the
+    /// connection is not queued already.
+    fn wake(&mut self, index: usize, wake: WakeReason) {
         let connection = self.connections.get_mut(index);
         let is_wanted = connection.is_some_and(|connection| connection.session.wake(wake, &mut self.context));
         if is_wanted && !self.connections[index].queued {
             self.serve(index);
-        } else if let (false, Wake::Ready(ticket)) = (is_wanted, wake) {
-            // Another event served the session in between. It no longer waits with this ticket.
+        } else if let (false, WakeReason::Ready(ticket)) = (is_wanted, wake) {
+            // Another event has served the session meanwhile, and the session no longer waits with
+            // this ticket.
             self.context.waits.leave(ticket);
         }
     }
@@ -273,7 +281,8 @@ impl Worker {
         }
     }
 
-    /// Returns the durability of each changed database, and the point that it has to reach.
+    /// Returns the durability of each changed database, with the point up to which the database
+    /// must be durable.
     fn awaited<'w>(
         &'w self,
         pending_commits: &'w PendingCommits,
@@ -284,8 +293,8 @@ impl Worker {
             .filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
     }
 
-    /// Returns true if the pending replies may be sent because the writes that they acknowledge are
-    /// durable. Otherwise parks the connection until the log advances. If the log has failed,
+    /// Returns true if the pending replies may be sent, because the writes that they acknowledge
+    /// are durable. Otherwise parks the connection until the log advances. If the log has failed,
     /// replaces the replies by an error.
     fn has_durable_changes(&mut self, index: usize) -> bool {
         let pending_commits = &self.connections[index].durability.pending_commits;
@@ -296,7 +305,8 @@ impl Worker {
             || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
         let has_durable_changes = not_durable().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
-            // The log may have advanced just before.
+            // The log may have advanced after the first check, before this worker registered for a
+            // wake-up.
             not_durable().next().is_none()
         };
         if has_durable_changes {
@@ -315,12 +325,12 @@ impl Worker {
         true
     }
 
-    /// Returns true if a connection that has sent no reply to its changes may make more. It may not
-    /// while too much waits in memory for the log, because nothing else would slow it down.
-    /// Otherwise parks it.
-    fn may_go_on(&mut self, index: usize) -> bool {
+    /// Returns true if a connection may make more changes although its earlier ones are not
+    /// acknowledged yet. Returns false while too many changes wait in memory for the log, and parks
+    /// the connection. Nothing else would slow down a client that requests no replies.
+    fn may_change_more(&mut self, index: usize) -> bool {
         let pending_commits = &self.connections[index].durability.pending_commits;
-        // A log that cannot be written receives no more changes.
+        // If the log cannot be written, it accepts no more changes anyway.
         let is_held_up =
             || self.awaited(pending_commits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
         if pending_commits.is_empty() || !is_held_up() {
@@ -334,10 +344,10 @@ impl Worker {
         false
     }
 
-    /// Returns true if there is room for more changes in memory before a checkpoint. Otherwise
+    /// Returns true if memory has space for more changes before the next checkpoint. Otherwise
     /// parks the connection until a checkpoint is complete. If no checkpoint is possible, the
-    /// database refuses changes and reads go on.
-    fn front_has_room(&mut self, index: usize) -> bool {
+    /// database refuses changes and still serves reads.
+    fn has_checkpoint_room(&mut self, index: usize) -> bool {
         let changed = self.connections[index].durability.changed;
         let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
         let crowded = || {
@@ -346,11 +356,12 @@ impl Worker {
         };
         let mut has_room = crowded().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
-            // A checkpoint may have been completed just before.
+            // A checkpoint may have been completed after the first check, before this worker
+            // registered for a wake-up.
             crowded().next().is_none()
         };
         if !has_room && crowded().all(Database::has_stuck_checkpoints) {
-            // The database may not know of the failure yet.
+            // The database may not have noticed the failed checkpoint yet.
             crowded().for_each(Database::guard_front);
             has_room = true;
         }
@@ -369,9 +380,9 @@ impl Worker {
         }
     }
 
-    /// Writes the output of a turn. Bytes that the socket does not take stay pending.
+    /// Writes the output of a turn. Bytes that the socket does not accept stay pending.
     fn send(&mut self, index: usize) -> io::Result<()> {
-        // Silent changes are acknowledged by the next output.
+        // Changes without a reply are acknowledged by the next output.
         if self.output.is_empty() {
             return Ok(());
         }
@@ -397,7 +408,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the time to wait for events, so that no wait exceeds its deadline.
+    /// Returns the time for which to wait for events, so that no waiting session exceeds its
+    /// deadline.
     fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(end) = self.context.waits.first_deadline() else { return timeout };
         let wait = end.saturating_duration_since(Instant::now());
@@ -408,21 +420,21 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.readable = true;
-            // No other event reports the end of the stream: it has to be read, even after a short
-            // read.
+            // No other event reports the end of the stream. The stream must therefore be read, even
+            // if the last read returned fewer bytes than requested.
             connection.ended |= event.is_read_closed() || event.is_error();
-            // A peer that sends no more may still read. A reset peer takes neither a reply nor a
-            // message that others wait for.
+            // A peer that sends no more may still read. A peer that has reset the connection
+            // accepts neither a reply nor a message that other clients wait for.
             connection.closing |= event.is_error() && connection.session.ends_with_reset();
         }
-        // TLS's own messages are sent when the stream is read.
+        // Messages of TLS itself, such as alerts, are sent when the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
-        // A connection that waits for its turn or for the update log is not served for each packet
-        // that arrives.
+        // A connection that is queued, or that waits for the update log, is not served for each
+        // packet that arrives.
         if connection.queued || connection.durability.is_parked {
             return;
         }
-        // Most events are writable, too, without anything to write.
+        // Most events also report that the socket is writable, although there is nothing to write.
         if connection.readable || connection.pending.is_some() {
             self.serve(index);
         }
@@ -440,8 +452,9 @@ impl Worker {
             self.count(before, held);
         }
         if outcome.is_err() {
-            // The peer has gone, memory is missing, or it is unknown whether the replies are true.
-            // They must not reach the connection that is served next.
+            // The peer has closed the connection, memory is missing, or it is unknown whether the
+            // replies are correct. The replies must not be sent to the connection that is served
+            // next.
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].close_cause = Some(CloseCause::Failed);
             self.close(index);
@@ -449,7 +462,9 @@ impl Worker {
         }
         let connection = &self.connections[index];
         if connection.counted.copied > 0 && self.shared.memory.held_bytes() > self.shared.memory.held_max() {
-            tracing::warn!("slow reader disconnected: pending replies take too much memory");
+            tracing::warn!(
+                "connection: closed, because its client reads too slowly and its replies take too much memory"
+            );
             self.shared.observation.workers[self.number].readers_cut_off.add(1);
             self.close(index);
             return;
@@ -462,12 +477,12 @@ impl Worker {
     fn turn(&mut self, index: usize) -> io::Result<()> {
         let connection = &self.connections[index];
         if !connection.durability.pending_commits.is_empty() {
-            let goes_on = if connection.pending.is_some() {
+            let may_continue = if connection.pending.is_some() {
                 self.has_durable_changes(index)
             } else {
-                self.may_go_on(index)
+                self.may_change_more(index)
             };
-            if !goes_on {
+            if !may_continue {
                 return Ok(());
             }
         }
@@ -485,38 +500,40 @@ impl Worker {
         if connection.closing || connection.session.is_waiting() {
             return Ok(());
         }
-        if connection.durability.changed != 0 && !self.front_has_room(index) {
-            // It is parked.
+        if connection.durability.changed != 0 && !self.has_checkpoint_room(index) {
+            // The connection is parked.
             return Ok(());
         }
         let mut budget = self.shared.options.limits.requests_per_event;
         let next = self.read_and_serve(index, &mut budget);
-        // Also if the connection has failed: its changes must not count as another connection's.
+        // This is needed even if the connection has failed, because otherwise its changes would
+        // count as those of the next connection.
         self.await_changes(index);
         let next = next?;
         self.send(index)?;
-        if self.connections[index].pending.is_some() || !self.may_go_on(index) {
+        if self.connections[index].pending.is_some() || !self.may_change_more(index) {
             return Ok(());
         }
         let connection = &mut self.connections[index];
-        if matches!(next, Next::Yield | Next::Flush) {
+        if matches!(next, NextAction::Yield | NextAction::Flush) {
             let counters = &self.shared.observation.workers[self.number];
-            counters.connection_yields.add(u64::from(matches!(next, Next::Yield) && budget == 0));
+            counters.connection_yields.add(u64::from(matches!(next, NextAction::Yield) && budget == 0));
             connection.queued = true;
             self.ready.push_back(index);
         }
         Ok(())
     }
 
-    /// Reads from a connection and serves it, within its share of requests.
-    fn read_and_serve(&mut self, index: usize, budget: &mut u32) -> io::Result<Next> {
+    /// Reads from a connection and serves its requests, up to its share of requests for this turn.
+    fn read_and_serve(&mut self, index: usize, budget: &mut u32) -> io::Result<NextAction> {
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
         self.context.serve(index, connection.info.descriptor);
-        let mut next = Next::READ;
+        let mut next = NextAction::READ;
         connection.begin_turn();
         let room = self.shared.memory.held_room(connection.counted.sum());
-        // Kept input comes first: it may hold complete requests from a turn that was cut short.
+        // The bytes that the connection already has come first: they may contain complete requests,
+        // because the previous turn ended at its share.
         if connection.has_work() {
             let (context, output) = (&mut self.context, &mut self.output);
             let mut turn = SessionTurn { context, room, budget, output };
@@ -533,7 +550,7 @@ impl Worker {
                 Err(error) => return Err(error),
             };
             if got == ReadOutcome::Input(0) {
-                // The peer sends no more. Its requests are still answered.
+                // The peer sends no more bytes. The requests that it has sent are still answered.
                 if connection.pending.is_none() {
                     connection.session.cut_short(&mut self.dialects, &mut self.output);
                 }
@@ -550,14 +567,13 @@ impl Worker {
             let (context, output) = (&mut self.context, &mut self.output);
             let mut turn = SessionTurn { context, room, budget, output };
             next = connection.serve(input, &mut self.dialects, &mut turn)?;
-            // A large request comes in many pieces. The other connections do not wait for all of
-            // them.
+            // A large request arrives in many pieces. Other connections are served in between.
             if !drained && !connection.ended && next.is_read() {
-                next = Next::Yield;
+                next = NextAction::Yield;
             }
         }
         connection.closing |= next.is_last() || connection.is_abandoned();
-        if matches!(next, Next::Fail) {
+        if matches!(next, NextAction::Fail) {
             connection.close_cause = Some(CloseCause::Failed);
         }
         Ok(next)
@@ -574,7 +590,7 @@ impl Worker {
         }
     }
 
-    /// Counts a change of the memory that a connection holds.
+    /// Counts a change in the memory that a connection holds.
     fn count(&self, before: HeldMemory, now: HeldMemory) {
         let counters = &self.shared.observation.workers[self.number];
         counters.partial_bytes.add(now.unfinished().wrapping_sub(before.unfinished()));
@@ -584,12 +600,12 @@ impl Worker {
         self.shared.memory.held_changed(before.sum(), now.sum());
     }
 
-    /// Closes the connections that are done; the others continue in their turns. With `first`, the
-    /// sockets are read once more, because requests that have arrived are answered.
+    /// Closes the connections that are complete; the others continue in their turns. If `first` is
+    /// true, reads all sockets a last time, because requests that have arrived are still answered.
     fn drain(&mut self, first: bool) {
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
-            self.wake(index, Wake::Cancelled);
+            self.wake(index, WakeReason::Cancelled);
             if !self.connections.contains(index) {
                 continue;
             }
@@ -609,18 +625,18 @@ impl Worker {
         let mut connection = self.connections.remove(index);
         self.shared.observation.connection_table.remove(&connection.info);
         if connection.durability.is_parked {
-            // The connection that takes this index has not asked for a turn.
+            // The next connection with this index is not parked.
             self.parked.retain(|&parked| parked != index);
         }
         let hello = connection.session.leave(&mut self.context);
-        // The session may change databases as it leaves. No connection waits for these changes.
+        // The session may change databases when it ends. No connection waits for these changes.
         for (number, point) in self.context.executor.take_commits() {
             self.shared.databases.request_durability(number, point);
         }
         let reason = match self.shared.lifecycle.stopping() {
-            Stopping::No if connection.close_cause == Some(CloseCause::Failed) => "error",
-            Stopping::No if connection.close_cause == Some(CloseCause::Idle) => "idle_timeout",
-            Stopping::No => "normal",
+            StopStage::No if connection.close_cause == Some(CloseCause::Failed) => "error",
+            StopStage::No if connection.close_cause == Some(CloseCause::Idle) => "idle_timeout",
+            StopStage::No => "normal",
             _ => "shutdown",
         };
         self.shared.observation.observers.send_closed(&connection.info, reason);
@@ -639,7 +655,7 @@ impl Worker {
             self.shared.observation.log_request(|entry| entry.closed(connection.info.descriptor));
         }
         if self.connections.is_empty() {
-            // A large number of connections must not leave a large table.
+            // After many connections have closed, the table of connections must not stay large.
             self.connections.shrink_to_fit();
         }
     }

@@ -1,6 +1,7 @@
-//! Keys of any bytes, and clients of all dialects that store and read them.
+//! Defines keys of arbitrary bytes, and clients of all dialects that store and read records with
+//! them.
 
-// Each test file takes what it needs.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use crate::running::Client;
@@ -15,13 +16,13 @@ mod keys;
 
 pub(crate) use keys::{Records, records};
 
-/// Returns true if a word of a text command can be this key.
+/// Returns true if the text dialect can express this key.
 pub(crate) fn is_text(key: &[u8]) -> bool {
     let breaks = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n' | 0);
     !key.is_empty() && key.len() <= 250 && !key.iter().any(breaks)
 }
 
-/// Returns true if the word of an `mg` that `mgdump` writes can stand for this key.
+/// Returns true if an `mg` line of `mgdump` can express this key.
 pub(crate) fn is_meta(key: &[u8]) -> bool {
     let is_plain = key.iter().all(u8::is_ascii_graphic);
     (1..=250).contains(&if is_plain { key.len() } else { key.len().div_ceil(3) * 4 })
@@ -40,7 +41,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// Those that one port speaks.
+    /// The dialects of a port that serves both memcached and Kyoto Tycoon.
     pub(crate) const OF_ONE_PORT: [Dialect; 6] = [
         Dialect::Text,
         Dialect::MetaRequest,
@@ -50,14 +51,14 @@ impl Dialect {
         Dialect::KyotoBinary,
     ];
 
-    /// Returns true if a request can carry this key.
+    /// Returns true if a request of this dialect can contain this key.
     pub(crate) fn carries(self, key: &[u8]) -> bool {
         match self {
             Dialect::Text => is_text(key),
             Dialect::MetaRequest => MetaRequest::get(&mut Vec::new(), key).is_ok(),
             Dialect::Binary => (1..=250).contains(&key.len()),
             Dialect::KyotoCall | Dialect::KyotoBinary => true,
-            // A line of HTTP has 8 KiB.
+            // An HTTP request line has at most 8 KiB.
             Dialect::KyotoRest => key.len() <= 1000,
             Dialect::Plugin => {
                 !key.is_empty() && key.len() < 65_000 && !key.iter().any(|byte| b" \r\n".contains(byte))
@@ -100,7 +101,7 @@ impl Dialect {
         }
     }
 
-    /// Reads a record; `None` for a miss.
+    /// Reads a record. Returns `None` for a miss.
     pub(crate) fn read(self, client: &mut Client, key: &[u8]) -> Option<Vec<u8>> {
         match self {
             Dialect::Text | Dialect::Plugin => {
@@ -149,7 +150,7 @@ impl Dialect {
     }
 }
 
-/// The reply to an `mg` with `v`.
+/// Sends an `mg` with `v` and returns the value.
 pub(crate) fn meta_get(client: &mut Client, request: &[u8]) -> Option<Vec<u8>> {
     client.send(request);
     let line = client.line_bytes();
@@ -178,7 +179,8 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     [&packet, extras, key, value].concat()
 }
 
-/// Status, length of the extras, length of the key, and body of the next packet.
+/// Reads the next packet. Returns the status, the length of the extras, the length of the key, and
+/// the body.
 fn response(client: &mut Client) -> (u16, usize, usize, Vec<u8>) {
     let head = client.take(24);
     assert_eq!(head[0], 0x81);
@@ -187,7 +189,7 @@ fn response(client: &mut Client) -> (u16, usize, usize, Vec<u8>) {
     (u16::from_be_bytes([head[6], head[7]]), head[4].into(), key_len, client.take(body_len))
 }
 
-/// Calls a procedure; returns the status, and the pairs of the answer.
+/// Calls a procedure. Returns the status and the pairs of the answer.
 pub(crate) fn kyoto_call(client: &mut Client, name: &str, pairs: &[(&[u8], &[u8])]) -> (u16, Records) {
     let (mut request, mut output) = (Vec::new(), AnswerPairs::default());
     pairs.iter().for_each(|(name, value)| output.push(name, value));
@@ -197,7 +199,7 @@ pub(crate) fn kyoto_call(client: &mut Client, name: &str, pairs: &[(&[u8], &[u8]
     (status, pairs)
 }
 
-/// The next answer of HTTP: its status, its pairs, and its body.
+/// Reads the next HTTP response. Returns its status, its pairs, and its body.
 fn kyoto_answer(client: &mut Client) -> (u16, Records, Vec<u8>) {
     let (mut answers, mut scratch, mut input) = (AnswerDecoder::default(), MapScratch::default(), Vec::new());
     loop {
@@ -216,7 +218,7 @@ fn kyoto_answer(client: &mut Client) -> (u16, Records, Vec<u8>) {
     }
 }
 
-/// The records that a bulk request of the binary protocol has found.
+/// Reads the records of a bulk reply in the binary protocol.
 pub(crate) fn bulk_records(client: &mut Client) -> Records {
     let (mut answers, mut input, mut found) = (BinaryAnswerDecoder::default(), Vec::new(), Records::new());
     loop {
@@ -241,7 +243,7 @@ pub(crate) fn bulk_records(client: &mut Client) -> Records {
     }
 }
 
-/// The form of a key in a URI.
+/// Decodes a key that is encoded as in a URI.
 pub(crate) fn decode_uri(text: &[u8]) -> Vec<u8> {
     let (mut key, mut rest) = (Vec::new(), text);
     while let [byte, behind @ ..] = rest {

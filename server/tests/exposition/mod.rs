@@ -1,6 +1,7 @@
-//! A strict reader of Prometheus' text format, by its description and not by our writer.
+//! Parses Prometheus' text format strictly. The parser was written from the description of the
+//! format, not from the server's writer.
 
-// Each test file takes what it needs.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,18 +18,19 @@ pub(crate) type Labels = Vec<(String, String)>;
 pub(crate) struct Exposition(pub(crate) BTreeMap<String, Family>);
 
 impl Exposition {
-    /// Reads a whole text. Fails at the first line that is not as it has to be.
+    /// Parses a complete text. Fails at the first malformed line.
     pub(crate) fn read(text: &str) -> Result<Exposition, String> {
         let text = text.strip_suffix('\n').ok_or("the last line does not end")?;
         let mut families: BTreeMap<String, Family> = BTreeMap::new();
-        // The family whose samples may follow; one that another has followed is closed.
+        // The family whose samples may follow. No sample of a family may follow after another
+        // family has begun.
         let mut open: Option<String> = None;
         let mut help: Option<String> = None;
         for (index, line) in text.split('\n').enumerate() {
             let wrong = |what: &str| format!("line {}: {what}: {line:?}", index + 1);
             if let Some(rest) = line.strip_prefix("# HELP ") {
                 let (name, text) = rest.split_once(' ').ok_or_else(|| wrong("no help"))?;
-                // Ours needs no escapes.
+                // The help texts of the server contain no escapes.
                 if !is_name(name) || text.is_empty() || text.contains('\\') || help.is_some() {
                     return Err(wrong("help that cannot be"));
                 }
@@ -70,7 +72,7 @@ impl Exposition {
         }
     }
 
-    /// The value of a sample; labels as written, `command=get,status=hit`.
+    /// Returns the value of a sample. Labels are written as `command=get,status=hit`.
     pub(crate) fn value(&self, name: &str, labels: &str) -> Option<f64> {
         let pairs = labels.split(',').filter(|pair| !pair.is_empty());
         let labels: Labels =
@@ -88,7 +90,7 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `name value` or `name{label="text",...} value`.
+/// Parses `name value` or `name{label="text",...} value`.
 fn sample(line: &str) -> Result<(&str, Labels, f64), String> {
     let end = line.find(['{', ' ']).ok_or("no value")?;
     let (name, mut rest) = line.split_at(end);

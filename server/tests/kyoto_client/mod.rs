@@ -1,12 +1,12 @@
-//! A client of Kyoto Tycoon's protocols, and a server to talk to.
+//! Defines a client of Kyoto Tycoon's protocols, and starts servers for it.
 
-// Each test file takes what it needs.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use crate::running::{Client, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana::Name;
+use todana::DatabaseName;
 use todana_server::{
     AdminOptions, KyotoMode, KyotoOptions, LimitOptions, ObservationOptions, ProtocolOptions, ServerOptions,
 };
@@ -22,17 +22,17 @@ pub(crate) fn kyoto() -> ServerOptions {
     }
 }
 
-pub(crate) fn named(name: &str) -> Option<Name> {
-    Some(Name::parse(name).unwrap())
+pub(crate) fn named(name: &str) -> Option<DatabaseName> {
+    Some(DatabaseName::parse(name).unwrap())
 }
 
-/// A call with parameters as TSV.
+/// Encodes a call. `map` contains its parameters, separated by tabs.
 pub(crate) fn call(name: &str, map: &str) -> Vec<u8> {
     let head = "HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\nContent-Length";
     format!("POST /rpc/{name} {head}: {}\r\n\r\n{map}", map.len()).into_bytes()
 }
 
-/// The status of the next answer, and its body.
+/// Reads the next answer. Returns its status and its body.
 pub(crate) fn answer(client: &mut Client) -> (u16, Vec<u8>) {
     let line = client.line();
     let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
@@ -55,19 +55,19 @@ pub(crate) fn ask(client: &mut Client, name: &str, map: &str) -> (u16, String) {
     (status, String::from_utf8(body).unwrap())
 }
 
-/// A field of a report.
+/// Returns a field of a report.
 pub(crate) fn reported(client: &mut Client, name: &str) -> u64 {
     let (_, report) = ask(client, "report", "");
     let line = report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
     line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
 
-/// Until so many wait for a signal.
+/// Waits until `count` requests wait for a signal.
 pub(crate) fn until_waiting(server: &Running, count: u64) {
     eventually("they wait", || page(server, "todana_kyoto_waiting") == count);
 }
 
-/// A number of `/metrics`.
+/// Returns the value of a metric in `/metrics`.
 pub(crate) fn page(server: &Running, name: &str) -> u64 {
     let mut stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
     stream.write_all(b"GET /metrics/totals HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -87,7 +87,7 @@ pub(crate) fn watched() -> ServerOptions {
     }
 }
 
-/// Records by the binary protocol: so many with these keys, for ever.
+/// Stores a record without expiry for each of these keys by the binary protocol.
 pub(crate) fn store_many(client: &mut Client, keys: std::ops::Range<u32>, value: &[u8]) {
     let mut request = vec![0xB8, 0, 0, 0, 0];
     request.extend((keys.len() as u32).to_be_bytes());

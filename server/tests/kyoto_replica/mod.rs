@@ -1,6 +1,6 @@
-//! Replicas of a server, servers that are replicas, and calls to them.
+//! Defines a replica that records the messages of its master, and starts servers that are replicas.
 
-// Each test file takes what it needs.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use crate::running::{self, Client, options};
@@ -49,8 +49,8 @@ pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) ->
     }
 }
 
-/// Makes checkpoints of a data directory that no server has open, so that its log begins later than
-/// its records. Stores `k0` once more.
+/// Creates checkpoints of a data directory that no server has open, so that its log no longer
+/// reaches back to its first records. Stores `k0` once more.
 pub(crate) fn forget_log(path: &Path) {
     let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
     let database = Database::new(engine, Arc::new(SystemClock));
@@ -69,21 +69,21 @@ pub(crate) fn forget_log(path: &Path) {
     database.log().unwrap().close().unwrap();
 }
 
-/// A replica that takes what it is sent apart.
+/// A replica that decodes the messages of its master.
 pub(crate) struct Follower {
     pub(crate) stream: TcpStream,
     decoder: ReplicaDecoder,
     bytes: Vec<u8>,
 }
 
-/// An update as it came: time stamp, server, database, what it does.
+/// A decoded update: its time stamp, server ID, database and change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Update(pub(crate) u64, pub(crate) u16, pub(crate) u16, pub(crate) String);
 
 impl Follower {
     pub(crate) fn connect(address: SocketAddr, hello: ReplicaRequest) -> Follower {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(running::WAIT_MAX)).unwrap();
         let mut out = Vec::new();
         hello.put(&mut out);
         stream.write_all(&out).unwrap();
@@ -94,13 +94,14 @@ impl Follower {
         Follower::connect(address, ReplicaRequest { timestamp, server_id, wants_only: false })
     }
 
-    /// What comes until it has caught up, and where that is.
+    /// Returns all updates until the replica has caught up with its master, and the time stamp that
+    /// the master then sends.
     pub(crate) fn updates(&mut self) -> (Vec<Update>, u64) {
         let mut updates = Vec::new();
         loop {
             match self.decoder.decode(&self.bytes) {
-                ReplicaStep::News { consumed, news } => {
-                    let caught_up = match news {
+                ReplicaStep::Message { consumed, master_message } => {
+                    let caught_up = match master_message {
                         MasterMessage::Update { timestamp, message } => {
                             updates.push(update(timestamp, &message));
                             None
@@ -126,16 +127,17 @@ impl Follower {
         }
     }
 
-    /// The next update, which must come before it has caught up.
+    /// Returns the next update. Fails if the replica catches up before it receives one.
     pub(crate) fn next_update(&mut self) -> Update {
         loop {
             let (consumed, found) = match self.decoder.decode(&self.bytes) {
-                ReplicaStep::News { consumed, news: MasterMessage::Update { timestamp, message } } => {
-                    (consumed, Some(update(timestamp, &message)))
-                }
-                ReplicaStep::News {
+                ReplicaStep::Message {
                     consumed,
-                    news: MasterMessage::Accepted | MasterMessage::Progress { .. },
+                    master_message: MasterMessage::Update { timestamp, message },
+                } => (consumed, Some(update(timestamp, &message))),
+                ReplicaStep::Message {
+                    consumed,
+                    master_message: MasterMessage::Accepted | MasterMessage::Progress { .. },
                 } => (consumed, None),
                 ReplicaStep::NeedMore { .. } => {
                     let mut piece = [0; 4096];
@@ -153,8 +155,8 @@ impl Follower {
         }
     }
 
-    /// As many as are waited for.
-    pub(crate) fn so_many(&mut self, count: usize) -> Vec<Update> {
+    /// Waits for at least `count` updates and returns them.
+    pub(crate) fn next_updates(&mut self, count: usize) -> Vec<Update> {
         let mut all = Vec::new();
         while all.len() < count {
             all.extend(self.updates().0);

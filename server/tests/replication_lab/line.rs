@@ -1,5 +1,5 @@
-//! The line to a master: an address that stays while the server behind it comes and goes, and that
-//! a test can cut or hold.
+//! Defines the connection from a replica to its master. The address of the connection stays the
+//! same while the master stops and starts. A test can cut the connection, or hold back its bytes.
 
 use socket2::{Domain, Socket, Type};
 use std::io::{self, Read, Write};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// What a master can send before somebody reads is not much, so that a line that is held soon keeps
-/// it waiting.
+/// The number of bytes that a master can send before they are read. It is small, so that a
+/// connection that is held back soon blocks the master.
 const WINDOW: usize = 64 << 10;
 
 pub(crate) struct Line {
@@ -21,11 +21,11 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Shared {
     target: Mutex<Option<SocketAddr>>,
-    /// Both ends of each connection.
+    /// The sockets of both ends of each connection.
     streams: Mutex<Vec<TcpStream>>,
     is_held: Mutex<bool>,
     released: Condvar,
-    /// Bytes that have come from the master while the line was held.
+    /// The number of bytes that the master has sent while the connection was held back.
     kept_back: AtomicU64,
     ends: AtomicBool,
 }
@@ -39,7 +39,8 @@ impl Line {
         Line { address, shared, accepting }
     }
 
-    /// Leads here from now on, or nowhere.
+    /// Connects new clients to this address from now on. With `None`, new clients are not
+    /// connected.
     pub(crate) fn lead_to(&self, target: Option<SocketAddr>) {
         *self.shared.target.lock().unwrap() = target;
     }
@@ -48,7 +49,7 @@ impl Line {
         self.shared.cut();
     }
 
-    /// Nothing comes from the master until it is released.
+    /// Holds back all bytes of the master until `release` is called.
     pub(crate) fn hold(&self) {
         *self.shared.is_held.lock().unwrap() = true;
         self.shared.kept_back.store(0, Ordering::SeqCst);
@@ -59,7 +60,7 @@ impl Line {
         self.shared.released.notify_all();
     }
 
-    /// Whether the master has sent something since it was held.
+    /// Returns true if the master has sent bytes since `hold` was called.
     pub(crate) fn keeps_something_back(&self) -> bool {
         self.shared.kept_back.load(Ordering::SeqCst) > 0
     }

@@ -1,6 +1,6 @@
-//! A machine with a disk of its own, on which a server runs.
+//! Simulates a machine that has its own disk and runs a server.
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 use super::line::Line;
 use crate::crash_disk::CrashDisk;
 use crate::running::{Client, Running, options};
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::update_log::SyncPolicy;
 use todana_server::{
-    DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions,
-    MasterAddress, Name, ProtocolOptions, ReplicationOptions, Server, ServerOptions,
+    DataDirectoryOptions, DatabaseName, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions,
+    ListenOptions, MasterAddress, MasterProtocol, ProtocolOptions, ReplicationOptions, Server, ServerOptions,
 };
 
-/// Values, and the seconds when they expire, by key.
+/// The records by key: the Unix second of the expiry, and the value.
 pub(crate) type Records = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
-/// A hash on disk, with an update log for replicas.
+/// The name of a hash on disk that has an update log for replicas.
 pub(crate) const HASH: &str = "/x.hash";
 
 pub(crate) struct Site {
@@ -29,7 +29,7 @@ pub(crate) struct Site {
     folder: tempfile::TempDir,
     pub(crate) master: Option<SocketAddr>,
     running: Option<Running>,
-    /// The line to this server.
+    /// The connection through which replicas reach this server.
     pub(crate) line: Line,
 }
 
@@ -44,7 +44,8 @@ impl Site {
     }
 
     fn options(&self) -> ServerOptions {
-        // Synced by replicas' rounds alone, nearly: a loss of power takes much with it.
+        // With this interval, almost only the rounds of replicas sync the log, so that a loss of
+        // power loses many changes.
         let mut data = DataDirectoryOptions::new("/data".into(), SyncPolicy::Every(Duration::from_secs(2)));
         data.segment_len = 256 << 10;
         data.checkpoints.log_kept_len = 1 << 30;
@@ -54,10 +55,11 @@ impl Site {
         let replication = ReplicationOptions {
             server_id: self.number,
             master,
+            protocol: MasterProtocol::Kyoto,
             position_file,
             interval: Duration::from_millis(1),
         };
-        let database = Name::parse(self.engine).ok();
+        let database = DatabaseName::parse(self.engine).ok();
         let data = Some(data);
         ServerOptions {
             listen: ListenOptions { port: 0, ..options().listen },
@@ -81,8 +83,9 @@ impl Site {
         let server = loop {
             match open() {
                 Ok(server) => break server,
-                // Threads of the one before may still have to find out that their disk is gone.
-                Err(error) if is_taken(&error) && since.elapsed() < PATIENCE => {
+                // Threads of the previous server may keep the data open until they notice that
+                // their disk has ended.
+                Err(error) if is_taken(&error) && since.elapsed() < WAIT_MAX => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => panic!("{error}"),
@@ -97,8 +100,8 @@ impl Site {
         self.running.is_some()
     }
 
-    /// Stops in good order. A server that has not been given the time for it gives its disk up, and
-    /// ends as one that is killed.
+    /// Stops the server. If it does not stop in time, it abandons its disk and ends like a killed
+    /// one.
     pub(crate) fn stop(&mut self) {
         self.line.lead_to(None);
         let Some(mut running) = self.running.take() else { return };
@@ -109,7 +112,8 @@ impl Site {
         }
     }
 
-    /// The process is killed or, with a seed, the machine loses its power.
+    /// Kills the process. With a seed, the machine also loses power, and the seed decides which
+    /// unsynced writes survive.
     pub(crate) fn crash(&mut self, power_lost: Option<u64>) {
         self.line.lead_to(None);
         self.end_process(power_lost);
@@ -119,29 +123,30 @@ impl Site {
         self.disk.stop();
         let left = self.disk.state();
         self.running = None;
-        // Threads of the server may not have found out yet that it is over: what they write goes to
-        // a disk that is gone.
+        // Threads of the server may not have noticed yet that it has ended. Their writes go to the
+        // old disk, which is discarded.
         self.disk = CrashDisk::with(power_lost.map_or_else(|| left.clone(), |seed| left.reboot(seed)));
     }
 
-    /// How far the master has been followed is on disk, and all before it.
+    /// Returns true if the position in the master's log is on disk. All changes before that
+    /// position are on disk, too.
     pub(crate) fn has_position(&self) -> bool {
         self.position_file().exists()
     }
 
-    /// Forgets how far the master has been followed.
+    /// Removes the position in the master's log.
     pub(crate) fn forget_position(&self) {
         let _ = std::fs::remove_file(self.position_file());
     }
 
     pub(crate) fn client(&self) -> Client {
         let client = self.running.as_ref().expect("it runs").connect();
-        client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        client.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        client.stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        client.stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
         client
     }
 
-    /// What it has of these keys.
+    /// Returns the server's records of these keys.
     pub(crate) fn records(&self, keys: &[Vec<u8>]) -> Records {
         let mut request = vec![0xBA, 0, 0, 0, 0];
         request.extend_from_slice(&(keys.len() as u32).to_be_bytes());
@@ -164,7 +169,7 @@ impl Site {
     }
 }
 
-/// Whether a server before it still has the data.
+/// Returns true if the error shows that an earlier server still has the data open.
 fn is_taken(error: &io::Error) -> bool {
     let text = error.to_string();
     text.contains("in use by another process") || text.contains("is open in another process")

@@ -1,6 +1,6 @@
-//! A server in this process, and a client that knows what it expects.
+//! Runs a server in this process, and defines a client that checks replies.
 
-// Each test file takes what it needs.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,11 +11,12 @@ use std::time::Duration;
 use todana::disk::Disk;
 use todana_server::{ListenOptions, MemoryOptions, Server, ServerHandle, ServerOptions};
 
-/// Long enough for any machine: it only ends what would hang.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a wait fails, so that a test does not hang. It is long enough for any
+/// machine.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The default options without a memory limit: the limit is on the whole process, and other tests
-/// run in it.
+/// Returns the default options without a memory limit. The limit would apply to the complete
+/// process, in which other tests run, too.
 pub(crate) fn options() -> ServerOptions {
     ServerOptions {
         memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },
@@ -28,7 +29,7 @@ pub(crate) struct Running {
     pub(crate) admin_addresses: Vec<SocketAddr>,
     pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) handle: ServerHandle,
-    /// Makes it read its files again.
+    /// Lets the server read its files of users, certificates and scripts again.
     pub(crate) reload: Box<dyn Fn()>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
 }
@@ -42,7 +43,7 @@ impl Running {
         )
     }
 
-    /// The same with its data on this disk.
+    /// Starts a server whose data is on this disk.
     pub(crate) fn start_from(options: ServerOptions, disk: Arc<dyn Disk>) -> Running {
         let options = ServerOptions { listen: ListenOptions { port: 0, ..options.listen }, ..options };
         let mut server = Server::bind_on(options, None, disk).unwrap();
@@ -72,8 +73,8 @@ impl Running {
     pub(crate) fn connect_to(&self, address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
         Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }
 
@@ -86,7 +87,7 @@ impl Running {
         self.serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until the server has ended, and says how.
+    /// Waits until the server has ended, and returns its result.
     pub(crate) fn outcome(&mut self) -> std::io::Result<()> {
         self.serving.take().map_or(Ok(()), |serving| serving.join().unwrap())
     }
@@ -94,7 +95,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Twice: at once.
+        // The second of these calls ends the server at once.
         self.handle.stop();
         self.handle.stop();
         if let Some(serving) = self.serving.take() {
@@ -113,7 +114,7 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Reads exactly as many bytes as are expected, which must be those.
+    /// Reads as many bytes as `expected` has, and compares them.
     pub(crate) fn expect(&mut self, expected: &[u8]) {
         let mut answer = vec![0; expected.len()];
         self.reader.read_exact(&mut answer).unwrap();
@@ -125,7 +126,7 @@ impl Client {
         self.reader.read_exact(bytes).unwrap();
     }
 
-    /// Reads so many bytes.
+    /// Reads exactly `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.reader.read_exact(&mut bytes).unwrap();
@@ -139,14 +140,14 @@ impl Client {
         line
     }
 
-    /// Reads one line of any bytes, with its end.
+    /// Reads one line, with its end. The line may contain any bytes.
     pub(crate) fn line_bytes(&mut self) -> Vec<u8> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line).unwrap();
         line
     }
 
-    /// Reads until the server closes.
+    /// Reads until the server closes the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest).unwrap();
@@ -193,7 +194,8 @@ impl Client {
     }
 }
 
-/// Asks again and again, until it holds; fails when it never does.
+/// Calls `holds` repeatedly until it returns true. Fails after a timeout; `what` describes the
+/// condition.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..6_000 {
         if holds() {

@@ -1,15 +1,15 @@
-//! What the formats of all transcripts have in common (`tests/transcripts/README.md`): where the
-//! files are, and bytes as text.
+//! Defines the common parts of all transcript formats (`tests/transcripts/README.md`): the folders
+//! of the files, and the notation of bytes.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::path::Path;
 
-/// The transcripts of a dialect, in the order of their names: each with its name and its text.
+/// Returns the name and the text of each transcript of a dialect, sorted by name.
 pub(crate) fn transcripts(dialect: &str) -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts").join(dialect);
     let mut paths: Vec<_> =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // The others are what they need, and what is to be known of them.
+    // The other files in the folder are documentation, or are used by transcripts.
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
     paths.sort();
     let read = |path: &std::path::PathBuf| {
@@ -19,7 +19,7 @@ pub(crate) fn transcripts(dialect: &str) -> Vec<(String, String)> {
     paths.iter().map(read).collect()
 }
 
-/// The bytes of a text with `\r \n \t \\ \xHH` and `\{N*x}` in it.
+/// Decodes a text that may contain the escapes `\r \n \t \\ \xHH` and `\{N*x}`.
 pub(crate) fn bytes(text: &str, place: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -33,8 +33,8 @@ pub(crate) fn bytes(text: &str, place: &str) -> Vec<u8> {
     bytes
 }
 
-/// Adds the bytes that an escape stands for, of which `rest` is what follows the backslash; returns
-/// what is behind it.
+/// Appends the bytes of an escape. `rest` begins after the backslash. Returns the text after the
+/// escape.
 pub(crate) fn unescape<'t>(rest: &'t str, place: &str, bytes: &mut Vec<u8>) -> &'t str {
     let mut behind = rest.chars();
     match behind.next().unwrap_or_else(|| panic!("{place}: a lone backslash")) {
@@ -61,7 +61,7 @@ pub(crate) fn unescape<'t>(rest: &'t str, place: &str, bytes: &mut Vec<u8>) -> &
     behind.as_str()
 }
 
-/// Fails if a transcript has failed, of which there are so many.
+/// Fails if any of the transcripts has failed.
 pub(crate) fn none_fails(failures: &[String], transcripts: usize) {
     assert!(failures.is_empty(), "{} of {transcripts} fail:\n{}", failures.len(), failures.join("\n"));
 }

@@ -1,4 +1,6 @@
-"""OpenSSL's TLS, bare and under pymemcache, against a running server whose certificate is in TODANA_TLS_CA."""
+"""OpenSSL's TLS, bare and under pymemcache, against a running server whose certificate is in
+TODANA_TLS_CA.
+"""
 
 import os
 import socket

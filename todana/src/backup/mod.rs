@@ -1,15 +1,15 @@
-//! Backups: a checkpoint and the log that goes with it, sent as a stream of bytes, received as a
-//! directory (docs/format/backup.md).
+//! Backups: a checkpoint and the part of the update log that belongs to it. A backup is sent as a
+//! stream of bytes and stored as a directory by the receiver (docs/format/backup.md).
 //!
 //! ```text
-//! data directory, open or closed
-//!   --Backup::next, a piece at a time--> bytes with checksums
-//!   --Receiver::take--> TARGET.partial, read again --Receiver::finish--> TARGET
+//! data directory of an open or closed database
+//!   --BackupSender::next, piece by piece--> bytes with checksums
+//!   --BackupReceiver::take--> TARGET.partial --BackupReceiver::finish reads all files again--> TARGET
 //! ```
 //!
-//! Invariants: a directory with the name of a backup was complete and on disk when it got that
-//! name. Each piece is checked before any of it is written. Neither side keeps more than one piece
-//! in memory.
+//! Invariants: a directory gets the name of the backup only when the backup is complete and on
+//! disk. Each piece is checked before any byte of it is written. Sender and receiver each keep at
+//! most one piece in memory.
 
 mod manifest;
 mod receiver;
@@ -17,6 +17,6 @@ mod sender;
 mod stream;
 
 pub use manifest::{BACKUP, BackedUp};
-pub(crate) use manifest::{HASH, Kind, Listed, Manifest};
-pub use receiver::Receiver;
-pub use sender::Backup;
+pub(crate) use manifest::{BackupFileKind, BackupManifest, HASH, ListedFile};
+pub use receiver::BackupReceiver;
+pub use sender::BackupSender;

@@ -1,7 +1,9 @@
-//! The receiving side: writes a stream as a directory.
+//! The receiving side of a backup: stores the stream as a directory.
 
-use super::manifest::{BACKUP, BackedUp, FILE_LEN, FILES_MAX, HASH, Kind, Listed, Manifest};
-use super::stream::{self, FRAME_LEN, HEADER_LEN, Header};
+use super::manifest::{
+    BACKUP, BackedUp, BackupFileKind, BackupManifest, FILE_LEN, FILES_MAX, HASH, ListedFile,
+};
+use super::stream::{self, FRAME_LEN, HEADER_LEN, StreamHeader};
 use crate::data_directory::{CHECKPOINTS, LOG, StagedDirectory, cannot, verify};
 use crate::disk::{Disk, File};
 use std::io::IoSlice;
@@ -9,60 +11,60 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// Most bytes that wait for a sync, so that other syncs on the same disk do not wait for all of the
-/// backup.
+/// Most bytes that are written before a sync. A longer sync would delay the other syncs on the same
+/// disk.
 const UNSYNCED_MAX: u64 = 8 << 20;
 
-/// Writes a backup as its stream arrives. The directory gets its name only when
-/// [`finish`](Receiver::finish) has verified all of it. Nothing is left if the receiver is dropped
-/// before.
-pub struct Receiver {
+/// Stores a backup as its stream arrives. The directory gets its final name when
+/// [`finish`](BackupReceiver::finish) has verified all files. If the receiver is dropped before
+/// that, everything that it has written is removed.
+pub struct BackupReceiver {
     disk: Arc<dyn Disk>,
     target: StagedDirectory,
-    state: State,
+    state: ReceiverState,
     /// The bytes of the current piece, or of the header.
     bytes: Vec<u8>,
     /// The CRC of the last piece.
     crc: u32,
-    header: Option<Header>,
-    files: Vec<Listed>,
-    file: Option<Incoming>,
-    manifest: Option<Manifest>,
+    header: Option<StreamHeader>,
+    files: Vec<ListedFile>,
+    file: Option<IncomingFile>,
+    manifest: Option<BackupManifest>,
     done: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Header,
+enum ReceiverState {
+    StreamHeader,
     Pieces,
     Over,
     Failed,
 }
 
-struct Incoming {
+struct IncomingFile {
     path: PathBuf,
     file: Box<dyn File>,
-    /// The file as announced, with the CRC of the bytes so far.
-    listed: Listed,
+    /// The file as its announcement describes it, but with the CRC of the bytes received so far.
+    listed: ListedFile,
     len: u64,
     synced: u64,
 }
 
-/// Returns the folders of a backup.
+/// Returns the names of the folders in a backup.
 fn parts(is_hash: bool) -> &'static [&'static str] {
     if is_hash { &[HASH] } else { &[LOG, CHECKPOINTS] }
 }
 
-impl Receiver {
-    /// Begins a directory at `<target>.partial`. Fails with `Invalid` if something exists at the
-    /// target, with `Busy` if another process is writing the same one, and with `Unavailable` if it
-    /// cannot be created.
-    pub fn create(disk: Arc<dyn Disk>, target: &Path) -> Result<Receiver> {
+impl BackupReceiver {
+    /// Creates the directory `<target>.partial`. Fails with `Invalid` if `target` exists, with
+    /// `Busy` if another process is writing a backup to the same target, and with `Unavailable` if
+    /// the directory cannot be created.
+    pub fn create(disk: Arc<dyn Disk>, target: &Path) -> Result<BackupReceiver> {
         let target = StagedDirectory::create(Arc::clone(&disk), target)?;
-        Ok(Receiver {
+        Ok(BackupReceiver {
             disk,
             target,
-            state: State::Header,
+            state: ReceiverState::StreamHeader,
             bytes: Vec::new(),
             crc: 0,
             header: None,
@@ -73,13 +75,14 @@ impl Receiver {
         })
     }
 
-    /// Takes the next bytes of the stream, in any cut. Keeps at most one piece (1 MiB) in memory.
-    /// Fails with `Corrupt` if the bytes are not what was sent, and with `Unavailable` if they
-    /// cannot be written. After an error no more bytes are taken.
+    /// Processes the next bytes of the stream, however the stream is divided. Keeps at most one
+    /// piece (1 MiB) in memory. Fails with `Corrupt` if the bytes are not those that the sender
+    /// sent, and with `Unavailable` if the files cannot be written. After an error all further
+    /// bytes are ignored.
     pub fn take(&mut self, bytes: &[u8]) -> Result<()> {
         let taken = self.try_take(bytes);
         if taken.is_err() {
-            self.state = State::Failed;
+            self.state = ReceiverState::Failed;
         }
         taken
     }
@@ -87,10 +90,12 @@ impl Receiver {
     fn try_take(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let wanted = match self.state {
-                State::Header => HEADER_LEN,
-                State::Pieces => self.piece_len()?,
-                State::Over => return Err(self.wrong("something stands behind the end")),
-                State::Failed => return Err(Error::new(ErrorKind::Closed, "this backup has failed")),
+                ReceiverState::StreamHeader => HEADER_LEN,
+                ReceiverState::Pieces => self.piece_len()?,
+                ReceiverState::Over => return Err(self.wrong("bytes follow the end")),
+                ReceiverState::Failed => {
+                    return Err(Error::new(ErrorKind::Closed, "backup: an earlier piece has failed"));
+                }
             };
             let (now, rest) = bytes.split_at(bytes.len().min(wanted - self.bytes.len()));
             self.bytes.extend_from_slice(now);
@@ -98,11 +103,11 @@ impl Receiver {
             if self.bytes.len() < wanted {
                 continue;
             }
-            if self.state == State::Header {
-                let header: &[u8; HEADER_LEN] = self.bytes.first_chunk().expect("so many bytes have come");
-                self.header = Some(Header::decode(header).map_err(|why| self.wrong(&why))?);
+            if self.state == ReceiverState::StreamHeader {
+                let header: &[u8; HEADER_LEN] = self.bytes.first_chunk().expect("the length was checked");
+                self.header = Some(StreamHeader::decode(header).map_err(|why| self.wrong(&why))?);
                 self.crc = u32::from_le_bytes(*header.last_chunk().expect("it has four bytes"));
-                self.state = State::Pieces;
+                self.state = ReceiverState::Pieces;
                 self.done += HEADER_LEN as u64;
                 self.bytes.clear();
             } else if self.piece_len()? == self.bytes.len() {
@@ -116,50 +121,50 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the length of the current piece, as far as it is known yet.
+    /// Returns the length of the current piece, or of its frame until the frame is complete.
     fn piece_len(&self) -> Result<usize> {
         let Some(frame) = self.bytes.first_chunk::<FRAME_LEN>() else { return Ok(FRAME_LEN) };
-        let (_, len) = stream::frame(frame).ok_or_else(|| self.wrong("this is no piece of a backup"))?;
+        let (_, len) = stream::frame(frame).ok_or_else(|| self.wrong("not a piece of a backup"))?;
         Ok(FRAME_LEN + len)
     }
 
     fn take_piece(&mut self, piece: &[u8]) -> Result<()> {
-        let (frame, content) = piece.split_first_chunk::<FRAME_LEN>().expect("so many bytes have come");
-        let (kind, _) = stream::frame(frame).ok_or_else(|| self.wrong("this is no piece of a backup"))?;
+        let (frame, content) = piece.split_first_chunk::<FRAME_LEN>().expect("the length was checked");
+        let (kind, _) = stream::frame(frame).ok_or_else(|| self.wrong("not a piece of a backup"))?;
         let crc = stream::crc_of(self.crc, frame, content);
         if crc.to_le_bytes() != frame[..4] {
             return Err(self.wrong("the checksum of a piece differs"));
         }
         self.crc = crc;
         match kind {
-            stream::Kind::File => self.begin_file(content),
-            stream::Kind::Bytes => self.take_bytes(content),
-            stream::Kind::End => self.end(content),
+            stream::PieceKind::File => self.begin_file(content),
+            stream::PieceKind::Bytes => self.take_bytes(content),
+            stream::PieceKind::End => self.end(content),
         }
     }
 
     fn begin_file(&mut self, content: &[u8]) -> Result<()> {
-        let listed = <&[u8; FILE_LEN]>::try_from(content).ok().and_then(Listed::decode);
+        let listed = <&[u8; FILE_LEN]>::try_from(content).ok().and_then(ListedFile::decode);
         let listed = listed
             .filter(|listed| self.file.is_none() && listed.follows(self.files.last()) && listed.crc == 0);
-        let listed = listed.ok_or_else(|| self.wrong("a file that has no place here"))?;
+        let listed = listed.ok_or_else(|| self.wrong("an unexpected file"))?;
         if self.files.len() == FILES_MAX {
-            return Err(self.wrong(&format!("more than {FILES_MAX} files, which no backup has")));
+            return Err(self.wrong(&format!("more than {FILES_MAX} files, the maximum of a backup")));
         }
         let path = listed.path(self.target.place());
         if self.files.is_empty() {
             self.make_directories(listed.kind)?;
         }
-        let file = self.disk.create(&path).map_err(|error| cannot("make", &path, &error))?;
-        self.file = Some(Incoming { path, file, listed, len: 0, synced: 0 });
+        let file = self.disk.create(&path).map_err(|error| cannot("create", &path, &error))?;
+        self.file = Some(IncomingFile { path, file, listed, len: 0, synced: 0 });
         self.end_file_if_whole()
     }
 
-    /// The first file shows the kind of the backup.
-    fn make_directories(&self, first: Kind) -> Result<()> {
-        for part in parts(first == Kind::HashSegment) {
+    /// Creates the folders of the backup. The kind of the first file shows the kind of the backup.
+    fn make_directories(&self, first: BackupFileKind) -> Result<()> {
+        for part in parts(first == BackupFileKind::HashSegment) {
             let path = self.target.place().join(part);
-            self.disk.make_directory(&path).map_err(|error| cannot("make", &path, &error))?;
+            self.disk.make_directory(&path).map_err(|error| cannot("create", &path, &error))?;
         }
         Ok(())
     }
@@ -171,8 +176,8 @@ impl Receiver {
         else {
             return Err(self.wrong("bytes that belong to no file"));
         };
-        let Incoming { path, file, listed, len, synced } = incoming;
-        let unwritable = |error: std::io::Error| cannot("write", path, &error);
+        let IncomingFile { path, file, listed, len, synced } = incoming;
+        let unwritable = |error: std::io::Error| cannot("write to", path, &error);
         file.write_at(*len, &mut [IoSlice::new(content)]).map_err(unwritable)?;
         listed.crc = crc32c::crc32c_append(listed.crc, content);
         *len += content.len() as u64;
@@ -192,12 +197,12 @@ impl Receiver {
     }
 
     fn end(&mut self, content: &[u8]) -> Result<()> {
-        let manifest = Manifest::decode(content).map_err(|why| self.wrong(&why))?;
+        let manifest = BackupManifest::decode(content).map_err(|why| self.wrong(&why))?;
         let is_of_this = self
             .header
             .is_some_and(|header| (header.identity, header.start) == (manifest.identity, manifest.start));
         if !is_of_this || self.file.is_some() || self.files != manifest.files {
-            return Err(self.wrong("the end does not tell what has come"));
+            return Err(self.wrong("the list at the end does not match the received files"));
         }
         let path = self.target.place().join(BACKUP);
         let write = || {
@@ -205,40 +210,40 @@ impl Receiver {
             file.write_at(0, &mut [IoSlice::new(content)])?;
             file.sync()
         };
-        write().map_err(|error| cannot("write", &path, &error))?;
+        write().map_err(|error| cannot("write to", &path, &error))?;
         self.manifest = Some(manifest);
-        self.state = State::Over;
+        self.state = ReceiverState::Over;
         Ok(())
     }
 
-    /// Returns the number of bytes of the stream that were taken, and the number that is likely to
-    /// follow.
-    pub fn progress(&self) -> crate::Progress {
+    /// Returns the number of bytes of the stream that were processed, and the number that will
+    /// probably follow.
+    pub fn progress(&self) -> crate::LoadProgress {
         let likely = self.header.map_or(0, |header| header.likely);
-        let remaining = if self.state == State::Over { 0 } else { likely.saturating_sub(self.done) };
-        crate::Progress { done: self.done, remaining }
+        let remaining = if self.state == ReceiverState::Over { 0 } else { likely.saturating_sub(self.done) };
+        crate::LoadProgress { done: self.done, remaining }
     }
 
-    /// Returns true once all of the stream has arrived. A connection may then be closed.
+    /// Returns true when the complete stream has arrived. The caller may then close the connection.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == ReceiverState::Over
     }
 
-    /// Reads the written files again, checks every checksum, and gives the directory its name.
-    /// `progress` is called with the number of bytes read. Fails with `Corrupt` if the stream is
-    /// cut off or damaged, and with `Unavailable` if the directory cannot be written. Damage that
-    /// existed in the files of a hash before is received as it is, and listed in
+    /// Reads the written files again, checks every checksum, and gives the directory its final
+    /// name. `progress` is called with the number of bytes read. Fails with `Corrupt` if the stream
+    /// ended early or is damaged, and with `Unavailable` if the directory cannot be written. Damage
+    /// that was in the files of a hash before the backup is copied unchanged and listed in
     /// [`BackedUp::damages`], so that one damaged entry does not prevent the backup of all others.
     pub fn finish(self, progress: &mut dyn FnMut(u64)) -> Result<BackedUp> {
-        let Some(manifest) = self.manifest.as_ref().filter(|_| self.state == State::Over) else {
+        let Some(manifest) = self.manifest.as_ref().filter(|_| self.state == ReceiverState::Over) else {
             return Err(self.wrong("the backup is cut off"));
         };
         let mut verified = verify(Arc::clone(&self.disk), self.target.place(), progress)?;
         let inherited = verified.damages.split_off(verified.damages.len() - verified.inherited);
         if let Some(damage) = verified.damages.first() {
-            return Err(Error::new(ErrorKind::Corrupt, format!("what has come is damaged: {damage}")));
+            return Err(Error::new(ErrorKind::Corrupt, format!("received backup: is damaged: {damage}")));
         }
-        // They were found under the temporary name.
+        // The messages contain the temporary path, under which the damages were found.
         let (partial, path) = (self.target.place().display().to_string(), self.target.path().display());
         let damages = inherited.iter().map(|damage| damage.replace(&partial, &path.to_string())).collect();
         let backed_up = BackedUp { damages, ..manifest.backed_up() };
@@ -251,6 +256,6 @@ impl Receiver {
     }
 
     fn wrong(&self, what: &str) -> Error {
-        Error::new(ErrorKind::Corrupt, format!("the backup's stream at offset {}: {what}", self.done))
+        Error::new(ErrorKind::Corrupt, format!("stream of the backup at offset {}: {what}", self.done))
     }
 }

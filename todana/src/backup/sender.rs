@@ -1,7 +1,8 @@
-//! The sending side: reads a data directory as a stream.
+//! The sending side of a backup: reads a data directory and returns the backup as a stream of
+//! bytes.
 
-use super::manifest::{Kind, Listed, Manifest};
-use super::stream::{self, Header};
+use super::manifest::{BackupFileKind, BackupManifest, ListedFile};
+use super::stream::{self, StreamHeader};
 use crate::checkpoint::{CheckpointFailure, FileHold, HeldBytes, LogHold};
 use crate::data_directory::{LOG, cannot, refuse_tree};
 use crate::disk::{Disk, File};
@@ -17,93 +18,96 @@ use std::sync::atomic::AtomicBool;
 use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, FrozenKind, Result};
 use todana_engine::DiskHash;
 
-/// Bytes of a file per piece.
-const PIECE: u64 = 256 << 10;
+/// Bytes of a file in one piece of the stream.
+const PIECE_LEN: u64 = 256 << 10;
 
-/// A backup in progress: a stream of bytes, read piece by piece at any pace. Until it is dropped,
-/// the update log is kept from the checkpoint's position on; nothing else waits for it.
+/// A backup in progress: a stream of bytes that the caller reads piece by piece at any pace. Until
+/// the backup is dropped, the update log is kept from the checkpoint's position on. Nothing waits
+/// for a slow caller.
 ///
-/// The log is sent up to its end at the time when the checkpoint has been sent, so the backup is
-/// younger than its checkpoint.
-pub struct Backup {
+/// After the checkpoint, the stream contains the log up to the position that the log has reached by
+/// then, so the backup contains changes that are younger than its checkpoint.
+pub struct BackupSender {
     disk: Arc<dyn Disk>,
     /// The directory of the update log; `None` for a hash on disk, which has none.
     log: Option<PathBuf>,
     identity: DatabaseIdentity,
-    /// The open database, if it is open.
+    /// The database, unless it is closed.
     database: Option<Arc<Database>>,
     start: LogPosition,
-    /// The end of the log, known once the log is sent.
+    /// The end of the sent log, known when the checkpoint has been sent.
     end: Option<LogPosition>,
     created_ms: u64,
     records: u64,
     refused: Vec<String>,
     tail: LogTail,
-    stage: Stage,
-    queue: VecDeque<Outgoing>,
-    files: Vec<Listed>,
+    stage: SendStage,
+    queue: VecDeque<OutgoingFile>,
+    files: Vec<ListedFile>,
     /// The CRC of the last piece.
     crc: u32,
     done: u64,
     likely: u64,
     bytes: Vec<u8>,
     hold: Option<LogHold>,
-    /// Keeps files of a hash on disk that compaction removes meanwhile.
+    /// Keeps files of a hash on disk readable that compaction removes during the backup.
     hold_files: Option<FileHold>,
-    /// The database that must stay open meanwhile.
+    /// Keeps the database open during the backup.
     _open: Option<Db>,
 }
 
-enum Stage {
-    Header,
-    /// The identity and the checkpoint; then the log, whose files are queued when the checkpoint
-    /// has been sent.
+enum SendStage {
+    StreamHeader,
+    /// Sends the identity and the checkpoint. The files of the log are queued after that.
     Checkpoint,
     Log,
     Over,
 }
 
 /// A file to send, and the number of its bytes that were sent.
-struct Outgoing {
+struct OutgoingFile {
     path: PathBuf,
-    content: Content,
-    listed: Listed,
+    content: OutgoingContent,
+    listed: ListedFile,
     offset: u64,
 }
 
-enum Content {
+enum OutgoingContent {
     File(Box<dyn File>),
     Frozen(Arc<dyn FrozenContent>),
 }
 
-impl Outgoing {
+impl OutgoingFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         match &self.content {
-            Content::File(file) => {
+            OutgoingContent::File(file) => {
                 file.read_at(offset, into).map_err(|error| cannot("read", &self.path, &error))
             }
-            Content::Frozen(content) => content.read_at(offset, into),
+            OutgoingContent::Frozen(content) => content.read_at(offset, into),
         }
     }
 }
 
-impl Backup {
-    /// Makes a checkpoint of a database in this directory, and begins a backup with it. Takes as
-    /// long as [`DataDirectory::checkpoint`] and fails as it does, also with `Closed` once `stops`
-    /// is true.
-    pub fn start(directory: &DataDirectory, database: &Arc<Database>, stops: &AtomicBool) -> Result<Backup> {
+impl BackupSender {
+    /// Writes a checkpoint of the database in this directory, and starts a backup with it. Takes as
+    /// long as [`DataDirectory::checkpoint`]. Fails as that function does, and with `Closed` once
+    /// `stops` is true.
+    pub fn start(
+        directory: &DataDirectory,
+        database: &Arc<Database>,
+        stops: &AtomicBool,
+    ) -> Result<BackupSender> {
         let Some(log) = database.log() else {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "a database without an update log cannot be backed up so",
-            ));
+            return Err(Error::new(ErrorKind::Invalid, "backup: the database has no update log"));
         };
-        // Held before the checkpoint, which needs only the log after this position.
+        // The log is held before the checkpoint begins, which will need only the log after this
+        // position.
         let hold = directory.hold(log.end());
         let is_tree = database.engine().checkpointed().is_some();
         let (made, file) = match is_tree {
-            // The tree's file on disk is not a stream of records.
-            true => directory.checkpoint_aside(database, stops)?,
+            // A tree on disk is its own checkpoint, but its file cannot be sent as a stream of
+            // records.
+            true => directory.checkpoint_for_backup(database, stops)?,
             false => {
                 let made = directory.checkpoint_unless(database, stops)?;
                 let file = directory.disk().open(&made.path, false);
@@ -112,26 +116,28 @@ impl Backup {
             }
         };
         hold.advance(made.start);
-        let mut backup = Backup::new(directory, hold, Some(Arc::clone(database)));
+        let mut backup = BackupSender::new(directory, hold, Some(Arc::clone(database)));
         backup.records = made.records;
         backup.start = made.start;
-        let listed = Listed { kind: Kind::Checkpoint, crc: 0, position: made.start, len: made.len };
+        let listed =
+            ListedFile { kind: BackupFileKind::Checkpoint, crc: 0, position: made.start, len: made.len };
         backup.enqueue_identity()?;
         backup.enqueue_open(made.path, file, listed);
         backup.likely += log.end().0.saturating_sub(made.start.0);
         Ok(backup)
     }
 
-    /// Begins a backup of an open hash on disk: of its files with their present lengths. The backup
-    /// is the state at this moment, without a log. Writes and compaction continue; files that
-    /// compaction removes take up disk space until the backup is dropped. Fails with `Invalid` for
-    /// another kind of database, and with `Unavailable` if writes in memory cannot be flushed.
-    pub fn of_files(disk: Arc<dyn Disk>, database: &Arc<Database>) -> Result<Backup> {
-        let not_so = || Error::new(ErrorKind::Invalid, "only a hash on disk is backed up by its files");
+    /// Starts a backup of an open hash on disk, which consists of the hash's files with their
+    /// present lengths. The backup contains the state at this moment and no log. Writes and
+    /// compaction continue. Files that compaction removes take up disk space until the backup is
+    /// dropped. Fails with `Invalid` for another kind of database, and with `Unavailable` if writes
+    /// in memory cannot be flushed.
+    pub fn of_files(disk: Arc<dyn Disk>, database: &Arc<Database>) -> Result<BackupSender> {
+        let not_so = || Error::new(ErrorKind::Invalid, "backup: only a hash on disk is copied file by file");
         let durable = database.engine().durable().ok_or_else(not_so)?;
         let files = durable.freeze()?;
         let hold_files = FileHold::new(&files);
-        let mut backup = Backup::empty(disk, Some(Arc::clone(database)));
+        let mut backup = BackupSender::empty(disk, Some(Arc::clone(database)));
         backup.hold_files = Some(hold_files);
         backup.created_ms = database.now().0.saturating_mul(1000);
         backup.records = database.engine().status().records;
@@ -143,31 +149,36 @@ impl Backup {
         }
         for FrozenFile { kind, number, len, content } in files {
             let kind = match kind {
-                FrozenKind::Records => Kind::HashSegment,
-                FrozenKind::Dictionary => Kind::HashDictionary,
+                FrozenKind::Records => BackupFileKind::HashSegment,
+                FrozenKind::Dictionary => BackupFileKind::HashDictionary,
             };
-            let listed = Listed { kind, crc: 0, position: LogPosition(number), len };
+            let listed = ListedFile { kind, crc: 0, position: LogPosition(number), len };
             backup.likely += len;
             let path = content.path().to_path_buf();
-            backup.queue.push_back(Outgoing { path, content: Content::Frozen(content), listed, offset: 0 });
+            backup.queue.push_back(OutgoingFile {
+                path,
+                content: OutgoingContent::Frozen(content),
+                listed,
+                offset: 0,
+            });
         }
         Ok(backup)
     }
 
     /// Keeps a database open until the backup is dropped.
-    pub(crate) fn keeping(mut self, open: Db) -> Backup {
+    pub(crate) fn keeping(mut self, open: Db) -> BackupSender {
         self._open = Some(open);
         self
     }
 
-    /// Begins a backup of a directory whose database is not open: of its newest intact checkpoint
-    /// and the log after it, both of which are read first. A torn tail of the log is left out.
-    /// Fails with `Corrupt` if damage makes the data unreadable; the message names file and offset.
-    /// Fails with `Invalid` for a tree on disk.
-    pub fn of_rest(directory: &DataDirectory, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
+    /// Starts a backup of a directory whose database is closed. The backup contains the newest
+    /// intact checkpoint and the log after it; this function reads and checks both first. A torn
+    /// tail of the log is left out. Fails with `Corrupt` if damage makes the data unreadable; the
+    /// message names file and offset. Fails with `Invalid` for a tree on disk.
+    pub fn of_rest(directory: &DataDirectory, progress: &mut dyn FnMut(u64)) -> Result<BackupSender> {
         refuse_tree(&**directory.disk(), directory.path())?;
         let hold = directory.hold(LogPosition(0));
-        let mut backup = Backup::new(directory, hold, None);
+        let mut backup = BackupSender::new(directory, hold, None);
         backup.enqueue_identity()?;
         let checkpoint_store = directory.checkpoint_store();
         let mut until = LogPosition(0);
@@ -182,8 +193,12 @@ impl Backup {
                     (backup.start, backup.records, backup.created_ms) =
                         (start, reader.footer.records, reader.header.created_ms);
                     until = reader.footer.until;
-                    let listed =
-                        Listed { kind: Kind::Checkpoint, crc: 0, position: start, len: reader.len() };
+                    let listed = ListedFile {
+                        kind: BackupFileKind::Checkpoint,
+                        crc: 0,
+                        position: start,
+                        len: reader.len(),
+                    };
                     backup.enqueue(checkpoint_store.path_of(start), listed)?;
                     break;
                 }
@@ -197,7 +212,7 @@ impl Backup {
         })?;
         if end < until {
             let message = format!(
-                "the update log ends at position {}, but its checkpoint needs it to {}",
+                "update log: ends at position {}, but the checkpoint needs it up to {}",
                 end.0, until.0
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
@@ -207,16 +222,16 @@ impl Backup {
         Ok(backup)
     }
 
-    fn new(directory: &DataDirectory, hold: LogHold, database: Option<Arc<Database>>) -> Backup {
-        let mut backup = Backup::empty(Arc::clone(directory.disk()), database);
+    fn new(directory: &DataDirectory, hold: LogHold, database: Option<Arc<Database>>) -> BackupSender {
+        let mut backup = BackupSender::empty(Arc::clone(directory.disk()), database);
         backup.log = Some(directory.path().join(LOG));
         backup.identity = directory.identity();
         backup.hold = Some(hold);
         backup
     }
 
-    fn empty(disk: Arc<dyn Disk>, database: Option<Arc<Database>>) -> Backup {
-        Backup {
+    fn empty(disk: Arc<dyn Disk>, database: Option<Arc<Database>>) -> BackupSender {
+        BackupSender {
             disk,
             log: None,
             identity: DatabaseIdentity { server_id: 0, database_id: [0; 16] },
@@ -227,7 +242,7 @@ impl Backup {
             records: 0,
             refused: Vec::new(),
             tail: LogTail::Clean,
-            stage: Stage::Header,
+            stage: SendStage::StreamHeader,
             queue: VecDeque::new(),
             files: Vec::new(),
             crc: 0,
@@ -241,29 +256,29 @@ impl Backup {
     }
 
     /// Appends the next piece to `out`: about 256 KiB, or a little more at the end. Returns false
-    /// if there are no more pieces. Fails with `Unavailable` if a file cannot be read; the backup
-    /// is then void.
+    /// if no pieces remain. Fails with `Unavailable` if a file cannot be read; the backup is then
+    /// unusable.
     pub fn next(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         loop {
             match self.stage {
-                Stage::Header => {
-                    let Backup { identity, start, likely, .. } = *self;
-                    let header = Header { identity, start, likely }.encode();
+                SendStage::StreamHeader => {
+                    let BackupSender { identity, start, likely, .. } = *self;
+                    let header = StreamHeader { identity, start, likely }.encode();
                     self.crc = u32::from_le_bytes(*header.last_chunk().expect("it has four bytes"));
                     out.extend_from_slice(&header);
-                    self.stage = if self.log.is_some() { Stage::Checkpoint } else { Stage::Log };
+                    self.stage = if self.log.is_some() { SendStage::Checkpoint } else { SendStage::Log };
                     return Ok(true);
                 }
-                Stage::Checkpoint | Stage::Log if !self.queue.is_empty() => {
+                SendStage::Checkpoint | SendStage::Log if !self.queue.is_empty() => {
                     self.put_bytes(out)?;
                     return Ok(true);
                 }
-                Stage::Checkpoint => {
+                SendStage::Checkpoint => {
                     self.enqueue_log()?;
-                    self.stage = Stage::Log;
+                    self.stage = SendStage::Log;
                 }
-                Stage::Log => {
-                    let manifest = Manifest {
+                SendStage::Log => {
+                    let manifest = BackupManifest {
                         identity: self.identity,
                         start: self.start,
                         end: self.end.unwrap_or(self.start),
@@ -271,23 +286,22 @@ impl Backup {
                         records: self.records,
                         files: std::mem::take(&mut self.files),
                     };
-                    let too_many = || {
-                        Error::new(ErrorKind::Invalid, "the update log has too many segments for one backup")
-                    };
+                    let too_many =
+                        || Error::new(ErrorKind::Invalid, "backup: the update log has too many segments");
                     let content = manifest.encode().ok_or_else(too_many)?;
-                    stream::put(stream::Kind::End, &content, &mut self.crc, out);
-                    self.stage = Stage::Over;
+                    stream::put(stream::PieceKind::End, &content, &mut self.crc, out);
+                    self.stage = SendStage::Over;
                     return Ok(true);
                 }
-                Stage::Over => return Ok(false),
+                SendStage::Over => return Ok(false),
             }
         }
     }
 
-    /// Returns the number of bytes of files that were sent, and the number that is likely to
+    /// Returns the number of bytes of files that were sent, and the number that will probably
     /// follow.
-    pub fn progress(&self) -> crate::Progress {
-        crate::Progress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
+    pub fn progress(&self) -> crate::LoadProgress {
+        crate::LoadProgress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
     }
 
     /// Returns the bytes of the log, or of the files of a hash, that are on disk only because of
@@ -301,12 +315,12 @@ impl Backup {
         self.records
     }
 
-    /// Returns the checkpoints that were skipped because they are damaged: file, offset and reason.
+    /// Returns the damaged checkpoints that were skipped: file, offset and reason of each.
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
 
-    /// Returns the tail of the log of a closed directory, which was left out.
+    /// Returns the torn tail of a closed directory's log, which the backup leaves out.
     pub fn tail(&self) -> &LogTail {
         &self.tail
     }
@@ -315,20 +329,20 @@ impl Backup {
     fn put_bytes(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let outgoing = self.queue.front_mut().expect("its turn has come");
         if outgoing.offset == 0 {
-            stream::put(stream::Kind::File, &outgoing.listed.encode(), &mut self.crc, out);
+            stream::put(stream::PieceKind::File, &outgoing.listed.encode(), &mut self.crc, out);
             outgoing.listed.crc = crc32c::crc32c(&[]);
         }
-        let len = (outgoing.listed.len - outgoing.offset).min(PIECE) as usize;
+        let len = (outgoing.listed.len - outgoing.offset).min(PIECE_LEN) as usize;
         self.bytes.resize(len, 0);
         let got = outgoing.read_at(outgoing.offset, &mut self.bytes)?;
-        let Outgoing { path, listed, offset, .. } = outgoing;
+        let OutgoingFile { path, listed, offset, .. } = outgoing;
         if got < len {
             let offset = *offset + got as u64;
             let message = format!("{} at offset {offset}: the file ends here", path.display());
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         if len > 0 {
-            stream::put(stream::Kind::Bytes, &self.bytes, &mut self.crc, out);
+            stream::put(stream::PieceKind::Bytes, &self.bytes, &mut self.crc, out);
         }
         listed.crc = crc32c::crc32c_append(listed.crc, &self.bytes);
         *offset += len as u64;
@@ -344,9 +358,9 @@ impl Backup {
         let path = self.log_path().with_file_name("identity");
         let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
         let len = file.len().map_err(|error| cannot("read", &path, &error))?;
-        let listed = Listed { kind: Kind::Identity, crc: 0, position: LogPosition(0), len };
+        let listed = ListedFile { kind: BackupFileKind::Identity, crc: 0, position: LogPosition(0), len };
         self.likely += len;
-        self.queue.push_back(Outgoing { path, content: Content::File(file), listed, offset: 0 });
+        self.queue.push_back(OutgoingFile { path, content: OutgoingContent::File(file), listed, offset: 0 });
         Ok(())
     }
 
@@ -354,27 +368,27 @@ impl Backup {
         self.log.as_deref().expect("there is a log where one is sent")
     }
 
-    fn enqueue(&mut self, path: PathBuf, listed: Listed) -> Result<()> {
+    fn enqueue(&mut self, path: PathBuf, listed: ListedFile) -> Result<()> {
         let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
         self.enqueue_open(path, file, listed);
         Ok(())
     }
 
-    fn enqueue_open(&mut self, path: PathBuf, file: Box<dyn File>, listed: Listed) {
-        if listed.kind == Kind::Checkpoint {
+    fn enqueue_open(&mut self, path: PathBuf, file: Box<dyn File>, listed: ListedFile) {
+        if listed.kind == BackupFileKind::Checkpoint {
             self.likely += listed.len;
         }
-        self.queue.push_back(Outgoing { path, content: Content::File(file), listed, offset: 0 });
+        self.queue.push_back(OutgoingFile { path, content: OutgoingContent::File(file), listed, offset: 0 });
     }
 
-    /// Queues the segments from the checkpoint's position to the end.
+    /// Queues the segments of the log from the checkpoint's position to the end.
     fn enqueue_log(&mut self) -> Result<()> {
         let end = match (self.end, self.database.as_ref().and_then(|database| database.log())) {
             (Some(end), _) => end,
             (None, Some(log)) => {
-                // All changes that were acknowledged by now are included. If the log cannot be
-                // written at present, its part on disk is enough, because it contains what the
-                // checkpoint needs.
+                // The sync includes all changes that were acknowledged by now. If the log cannot be
+                // written at present, the part of it that is on disk is enough, because that part
+                // contains everything that the checkpoint needs.
                 let _ = log.sync_to(log.end());
                 self.created_ms =
                     self.database.as_ref().map_or(0, |database| database.now().0.saturating_mul(1000));
@@ -395,7 +409,7 @@ impl Backup {
             }
             let until = next.unwrap_or(end).min(end).max(start);
             let len = SEGMENT_HEADER_LEN as u64 + (until.0 - start.0);
-            let listed = Listed { kind: Kind::Segment, crc: 0, position: start, len };
+            let listed = ListedFile { kind: BackupFileKind::Segment, crc: 0, position: start, len };
             self.enqueue(directory.join(segment_name(start)), listed)?;
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Records in columns: the content of a block of records (docs/format/checkpoint.md, section 2.1).
+//! Encodes and decodes the content of a block of records. All keys, all values and all attributes
+//! of the block are stored as columns (docs/format/checkpoint.md, section 2.1).
 
 use crate::update_log::{ByteReader, put_varint};
 use todana_core::{Attributes, Expiry, Record, StaleMarks, UnixSeconds, decimal};
@@ -13,17 +14,18 @@ const SLIDING: u8 = 0x04;
 const VERSION: u8 = 0x08;
 const STALE: u8 = 0x10;
 const TOKEN_OUT: u8 = 0x20;
-const TAG_BITS: u8 = 0x3f;
+const VALUE_LIST: u8 = 0x40;
+const TAG_BITS: u8 = 0x7f;
 
-/// Collects the records of a block. Adding one is brief enough for an engine's lock: the planes are
-/// laid out later.
+/// Collects the records of a block. Adding a record is fast enough to be done under an engine's
+/// lock, because the numbers are arranged in planes later, in `encode`.
 #[derive(Default)]
 pub(crate) struct ColumnBuilder {
     tags: Vec<u8>,
     forms: Vec<u8>,
     keys: Vec<u64>,
     values: Vec<u64>,
-    /// Bytes that the numbers will occupy.
+    /// Bytes that the numbers will occupy in the content.
     planes_len: usize,
     lengths: Vec<u8>,
     attributes: Vec<u8>,
@@ -101,7 +103,8 @@ impl ColumnBuilder {
     }
 }
 
-/// Writes the lowest bytes of all numbers, then the second bytes of those that have one, and so on.
+/// Writes numbers as planes: first the lowest bytes of all numbers, then the second bytes of all
+/// numbers that have a second byte, and so on.
 fn put_planes(numbers: &[u64], out: &mut Vec<u8>) {
     out.extend(numbers.iter().map(|&number| number as u8));
     let all = numbers.iter().fold(0, |all, &number| all | number);
@@ -112,7 +115,7 @@ fn put_planes(numbers: &[u64], out: &mut Vec<u8>) {
 }
 
 pub(crate) fn tag_of(attributes: &Attributes) -> u8 {
-    let Attributes { flags, expiry, version, marks, access: _ } = *attributes;
+    let Attributes { flags, expiry, version, marks, access: _, has_value_list } = *attributes;
     let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     bit(flags != 0, FLAGS)
         | bit(expiry != Expiry::Never, EXPIRY)
@@ -120,6 +123,7 @@ pub(crate) fn tag_of(attributes: &Attributes) -> u8 {
         | bit(version != 0, VERSION)
         | bit(marks.stale, STALE)
         | bit(marks.token_sent, TOKEN_OUT)
+        | bit(has_value_list, VALUE_LIST)
 }
 
 pub(crate) fn put_attributes(attributes: &Attributes, out: &mut Vec<u8>) {
@@ -137,7 +141,7 @@ pub(crate) fn put_attributes(attributes: &Attributes, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the attributes that the tag announces. Returns `None` if they are invalid.
+/// Reads the attributes whose presence the bits of `tag` show. Returns `None` if they are invalid.
 pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attributes> {
     let mut attributes = Attributes::default();
     if tag == 0 {
@@ -160,6 +164,7 @@ pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attr
     if tag & VERSION != 0 {
         attributes.version = rest.varint()?;
     }
+    attributes.has_value_list = tag & VALUE_LIST != 0;
     attributes.marks = StaleMarks { stale: tag & STALE != 0, token_sent: tag & TOKEN_OUT != 0 };
     Some(attributes)
 }
@@ -177,14 +182,14 @@ pub(crate) struct RowReader<'a> {
     value_text: ByteReader<'a>,
 }
 
-/// A record of a block.
+/// A record of a block, as decoded.
 pub(crate) struct BlockRow<'a> {
     pub(crate) key: ColumnText<'a>,
     pub(crate) value: ColumnText<'a>,
     pub(crate) attributes: Attributes,
 }
 
-/// The bytes of a key or value.
+/// A key or value: its bytes, or the decimal number that it consists of.
 pub(crate) enum ColumnText<'a> {
     Digits { text: [u8; 20], len: u8 },
     Plain(&'a [u8]),
@@ -201,13 +206,14 @@ impl ColumnText<'_> {
 }
 
 impl<'a> RowReader<'a> {
-    /// Returns `None` if this is not the content of `records` records.
+    /// Creates a reader. Returns `None` if `content` cannot be the content of a block with this
+    /// number of records.
     pub(crate) fn new(content: &'a [u8], records: usize) -> Option<RowReader<'a>> {
         let mut rest = ByteReader(content);
         let mut size = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);
         let (lengths_len, attributes_len, key_text_len) = (size()?, size()?, size()?);
         let (tags, forms) = (rest.take(records)?, rest.take(records)?);
-        // The number of numbers of each form.
+        // How many numbers have each form.
         let (mut keys, mut values) = ([0; 16], [0; 16]);
         for &form in forms {
             keys[usize::from(form >> 4)] += 1;
@@ -264,12 +270,13 @@ fn text<'a>(
     Some(ColumnText::Digits { text, len })
 }
 
-/// Numbers, as planes of their bytes.
+/// Numbers that are stored as planes of their bytes.
 #[derive(Clone)]
 struct BytePlanes<'a>([&'a [u8]; 8]);
 
 impl<'a> BytePlanes<'a> {
-    /// `counts`: the number of numbers by length, less one.
+    /// Takes the planes from the rest of a content. `counts[n]` is the number of numbers that are
+    /// `n + 1` bytes long.
     fn take(counts: &[usize; 16], rest: &mut ByteReader<'a>) -> Option<BytePlanes<'a>> {
         let mut planes = [&b""[..]; 8];
         for (plane, bytes) in planes.iter_mut().enumerate() {
@@ -279,7 +286,7 @@ impl<'a> BytePlanes<'a> {
     }
 
     /// Returns the next number, which has `len` bytes. Returns `None` if it does not encode a
-    /// decimal text. The caller must not read more numbers of a length than were counted.
+    /// decimal text. The caller must not request more numbers of a length than `counts` stated.
     #[inline]
     fn next_number(&mut self, len: usize) -> Option<u64> {
         let mut number = 0;
@@ -358,7 +365,7 @@ mod tests {
         (prop_oneof![Just(0), any::<u32>()], expiry, prop_oneof![Just(0), any::<u64>()], any::<[bool; 2]>())
             .prop_map(|(flags, expiry, version, [stale, token_sent])| {
                 let marks = StaleMarks { stale, token_sent };
-                Attributes { flags, expiry, version, marks, access: None }
+                Attributes { flags, expiry, version, marks, ..Attributes::default() }
             })
     }
 

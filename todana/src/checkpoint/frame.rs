@@ -1,4 +1,4 @@
-//! The structure around the records of a checkpoint: header, block frames, footer
+//! The parts of a checkpoint that enclose its records: header, frames of blocks, and footer
 //! (docs/format/checkpoint.md).
 
 use crate::file_header::{HeaderFormat, eight, four, sealed};
@@ -19,13 +19,13 @@ const END_MAGIC: &[u8; 8] = b"TODANAEC";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointHeader {
     pub(crate) identity: DatabaseIdentity,
-    /// A reader must replay the log from here.
+    /// The position from which a reader must replay the log.
     pub(crate) start: LogPosition,
     pub(crate) created_ms: u64,
     /// The highest version assigned so far.
     pub(crate) version: u64,
     pub(crate) planned_clear: Option<UnixSeconds>,
-    /// The order of the records, if the engine has one.
+    /// The order of the records, if the engine returned them in a known order.
     pub(crate) order: Option<ScanOrder>,
 }
 
@@ -43,7 +43,7 @@ impl CheckpointHeader {
         sealed(bytes)
     }
 
-    /// Returns the reason as the error if the header is invalid.
+    /// Decodes a header. The error is a text that states the problem.
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<CheckpointHeader, String> {
         Ok(CheckpointHeader {
             identity: FORMAT.check(bytes, &[36, 88])?,
@@ -56,8 +56,8 @@ impl CheckpointHeader {
         })
     }
 
-    /// Returns the initial part of all later checksums, so that no part of another checkpoint
-    /// passes for one of this.
+    /// Returns the CRC of the header. All later checksums start with it, so that parts of another
+    /// checkpoint fail their check.
     pub(crate) fn crc(&self) -> [u8; 4] {
         self.encode()[92..].try_into().expect("four bytes")
     }
@@ -83,14 +83,14 @@ pub(crate) enum BlockMethod {
 pub(crate) struct BlockFrame {
     pub(crate) kind: BlockKind,
     pub(crate) method: BlockMethod,
-    /// The length of what follows the frame.
+    /// The length of the stored content that follows the frame.
     pub(crate) stored_len: u32,
     pub(crate) content_len: u32,
     pub(crate) records: u32,
 }
 
 impl BlockFrame {
-    /// `seed` is the CRC of the header's CRC and the block's offset.
+    /// Encodes the frame. `seed` is the CRC of the header's CRC and the block's offset.
     pub(crate) fn encode(&self, seed: u32, stored: &[u8]) -> [u8; BLOCK_FRAME_LEN] {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         (bytes[4], bytes[5]) = (self.kind as u8, self.method as u8);
@@ -102,8 +102,7 @@ impl BlockFrame {
         bytes
     }
 
-    /// Decodes a frame without checking its CRC. Returns `None` if it cannot be a frame, even if
-    /// its CRC is right.
+    /// Decodes a frame without checking its CRC. Returns `None` if no block has such a frame.
     pub(crate) fn decode(bytes: &[u8; BLOCK_FRAME_LEN]) -> Option<BlockFrame> {
         let kind = match bytes[4] {
             1 => BlockKind::Records,
@@ -117,7 +116,7 @@ impl BlockFrame {
             _ => return None,
         };
         let (stored_len, content_len, records) = (four(bytes, 8), four(bytes, 12), four(bytes, 16));
-        // Compressed content is stored only if it is shorter.
+        // A block is stored in compressed form only if that is shorter.
         let is_sound = bytes[6..8] == [0, 0]
             && content_len as usize <= CONTENT_LEN_MAX
             && match method {
@@ -146,9 +145,9 @@ pub(crate) struct CheckpointFooter {
     pub(crate) records: u64,
     /// The offset of the footer itself.
     pub(crate) offset: u64,
-    /// The log was on disk up to here.
+    /// The log was on disk up to this position when the checkpoint was written.
     pub(crate) until: LogPosition,
-    /// The length of the contents of all blocks.
+    /// The sum of the lengths of all blocks' contents.
     pub(crate) content_len: u64,
 }
 
@@ -165,7 +164,8 @@ impl CheckpointFooter {
         bytes
     }
 
-    /// Returns `None` unless this is the footer of the checkpoint with that header.
+    /// Decodes a footer. Returns `None` unless it belongs to the checkpoint whose header has this
+    /// CRC.
     pub(crate) fn decode(bytes: &[u8; FOOTER_LEN], header_crc: [u8; 4]) -> Option<CheckpointFooter> {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&header_crc), &bytes[..52]);
         let is_intact = &bytes[..8] == END_MAGIC && four(bytes, 48) == 0 && crc == four(bytes, 52);

@@ -1,4 +1,4 @@
-//! The thread that writes checkpoints when they are due.
+//! The thread that writes a checkpoint whenever one is due.
 
 use super::CheckpointInfo;
 use crate::background_thread::{BackgroundThread, GivesUp};
@@ -13,8 +13,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Delay after a failed checkpoint.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Writes checkpoints of a database when they are due, in a thread of its own, until it is dropped.
-/// Dropping it aborts a checkpoint under way.
+/// Writes a checkpoint of a database whenever one is due, in a thread of its own, until it is
+/// dropped. Dropping it aborts a checkpoint in progress.
 pub struct CheckpointKeeper(BackgroundThread);
 
 impl CheckpointKeeper {
@@ -27,7 +27,8 @@ impl CheckpointKeeper {
         let stop = Arc::new(AtomicBool::new(false));
         let stops = Arc::clone(&stop);
         let work = move || {
-            // Changes that wait in memory for a checkpoint grow fast.
+            // If changes wait in memory for a checkpoint, they can accumulate within one interval,
+            // so the thread checks more often.
             let is_checkpointed = database.engine().checkpointed().is_some();
             let check_every = if is_checkpointed { CHECK_EVERY / 20 } else { CHECK_EVERY };
             let mut report = |made: Result<CheckpointInfo>| {
@@ -49,8 +50,8 @@ impl CheckpointKeeper {
                     }
                     continue;
                 }
-                // After a failure a checkpoint stays due, and each failure is reported until one
-                // succeeds.
+                // After a failure the next checkpoint is due at once. Each failure is reported
+                // until a checkpoint succeeds.
                 if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
@@ -69,8 +70,8 @@ impl CheckpointKeeper {
         BackgroundThread::start("checkpoints", stop, work).map(CheckpointKeeper)
     }
 
-    /// Aborts a checkpoint under way and ends the thread. Returns false if the caller gave up
-    /// first, because the disk does not answer.
+    /// Aborts a checkpoint in progress and ends the thread. Returns false if `gives_up` ended the
+    /// wait because the disk does not answer.
     pub(crate) fn end(&mut self, gives_up: GivesUp<'_>) -> bool {
         self.0.end(gives_up)
     }

@@ -1,14 +1,15 @@
-//! Checkpoints: all records in one file, so that a restart reads only the part of the update log
-//! that was written since (docs/format/checkpoint.md).
+//! Checkpoints: files with all records, so that a restart reads only the part of the update log
+//! that was written after the newest checkpoint (docs/format/checkpoint.md).
 //!
 //! ```text
-//! engine --scan, some records at a time--> columns --a block: compress, checksum--> file     writer
-//!            under a shard's lock                    under no lock
-//! file --blocks, each thread its own--> checksum, decompress --> records --> engine          reader
+//! engine --scan of some records--> columns --one block: compress, checksum--> file    writer
+//!            under a shard's lock               under no lock
+//! file --blocks, divided among threads--> checksum, decompress --> records --> engine  reader
 //! ```
 //!
-//! Invariants: a file gets the name of a checkpoint only when all of it is on disk, and the log up
-//! to its `until`. No record of a block is used before the block's checksum has been verified.
+//! Invariants: a file gets the name of a checkpoint only when the complete file is on disk, and the
+//! log is on disk up to the file's `until`. No record of a block is used before the block's
+//! checksum has been verified.
 
 mod columns;
 mod frame;
@@ -24,15 +25,15 @@ use std::time::Duration;
 use todana_core::{ErrorKind, Result};
 
 pub use keeper::CheckpointKeeper;
-pub(crate) use reader::{CheckpointFailure, CheckpointReader, called_off};
+pub(crate) use reader::{CheckpointFailure, CheckpointReader, cancelled};
 pub(crate) use salvage::{SalvagedCheckpoint, salvage_checkpoint};
 pub(crate) use store::{CheckpointStore, FileHold, LoadedCheckpoint};
 pub use store::{DiskFootprint, HeldBytes, LogHold};
 pub(crate) use writer::{CheckpointSink, write, write_empty};
 
-/// Bytes of changes that may wait in memory if the engine writes them to disk by checkpoints
-/// ([`todana_core::CheckpointedEngine`]). At this limit, threads that make more changes wait for a
-/// checkpoint.
+/// The most bytes of changes that should wait in memory if the engine writes them to disk only by
+/// checkpoints ([`todana_core::CheckpointedEngine`]). Above this limit, threads wait for a
+/// checkpoint before they make more changes.
 pub const FRONT_BYTES_MAX: u64 = 128 << 20;
 
 /// Options for writing checkpoints.
@@ -40,16 +41,17 @@ pub const FRONT_BYTES_MAX: u64 = 128 << 20;
 pub struct CheckpointOptions {
     /// The compression of blocks.
     pub compression: CheckpointCompression,
-    /// A checkpoint is due when the log has grown since the last one by more than this and by more
-    /// than the size of that checkpoint.
+    /// A checkpoint is due when the log has grown by more than this since the last checkpoint, and
+    /// by more than the size of that checkpoint.
     pub log_len_min: u64,
-    /// Bytes of log that are kept although no checkpoint needs them, the newest ones, so that a
-    /// backup can be restored to a point in time.
+    /// How many bytes of the newest log to keep although no checkpoint needs them. A backup can
+    /// then be restored to a point in time.
     pub log_kept_len: u64,
-    /// The kept log never includes segments that ended longer ago than this when a checkpoint is
-    /// written.
+    /// The maximum age of log that is kept because of `log_kept_len`. A checkpoint removes segments
+    /// that ended longer ago than this.
     pub log_kept_age: Duration,
-    /// The time of rest for each unit of time at work on a checkpoint, in favour of requests.
+    /// The length of the pauses while a checkpoint is written, as a multiple of the working time
+    /// between them. Pauses leave time for requests.
     pub rests: u32,
 }
 
@@ -70,7 +72,7 @@ impl Default for CheckpointOptions {
 pub enum CheckpointCompression {
     /// Without compression.
     None,
-    /// Compressed by zstd at this level if that makes them smaller.
+    /// Compressed by zstd at this level, if that makes the block smaller.
     Zstd(i32),
 }
 
@@ -78,8 +80,9 @@ pub enum CheckpointCompression {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointHistory {
     /// The number of checkpoints written.
-    pub made: u64,
-    /// The number of checkpoints that failed, without those that were aborted.
+    pub written: u64,
+    /// The newest checkpoint. If it was loaded instead of written, the time that writing took is
+    /// unknown, and 0 here.
     pub failed: u64,
     /// The newest checkpoint. For one that was loaded, the time that it took to write is unknown,
     /// and 0.
@@ -90,7 +93,7 @@ impl CheckpointHistory {
     pub(crate) fn add(&mut self, made: &Result<CheckpointInfo>) {
         match made {
             Ok(made) => {
-                self.made += 1;
+                self.written += 1;
                 self.last = Some(made.clone());
             }
             Err(error) if error.kind() == ErrorKind::Closed => {}
@@ -102,17 +105,17 @@ impl CheckpointHistory {
 /// Describes a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointInfo {
-    /// Path of the file.
+    /// The position from which a reader must replay the log.
     pub path: PathBuf,
-    /// A reader must replay the log from here.
+    /// The log must reach this position at least.
     pub start: LogPosition,
-    /// The log must reach at least to here.
+    /// The number of its records.
     pub until: LogPosition,
     /// The number of records in it.
     pub records: u64,
-    /// Its length in bytes.
+    /// When writing began, as Unix time in milliseconds.
     pub len: u64,
-    /// When it was begun, as Unix time in milliseconds.
+    /// How long writing or loading took.
     pub created_ms: u64,
     /// How long it took to write or to load.
     pub took: Duration,

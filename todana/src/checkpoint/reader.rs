@@ -1,5 +1,4 @@
-//! Reads a checkpoint: several threads read its blocks, and each block is checked before it is
-//! used.
+//! Reads a checkpoint on several threads. Each block is checked before its records are used.
 
 use super::columns::{RowReader, take_attributes};
 use super::frame::{
@@ -21,14 +20,14 @@ use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Record, ScanOrde
 /// The longest key and the longest value.
 const KEY_LEN_MAX: usize = 1 << 28;
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// More threads would only wait for each other.
+/// The most threads. More of them would mainly wait for each other's locks in the engine.
 const THREADS_MAX: usize = 8;
-/// Records that are loaded together.
+/// The number of records that are loaded together.
 const GROUP_LEN: usize = 16;
 /// How often the progress is reported.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why records cannot be loaded.
+/// The reason why records cannot be loaded.
 #[derive(Debug)]
 pub(crate) enum CheckpointFailure {
     /// The file is not an intact checkpoint; the text states the problem and the place.
@@ -37,7 +36,7 @@ pub(crate) enum CheckpointFailure {
     Refused(Error),
 }
 
-/// A checkpoint file with valid header and footer.
+/// A checkpoint file whose header and footer are valid.
 pub(crate) struct CheckpointReader {
     path: PathBuf,
     file: Box<dyn File>,
@@ -46,16 +45,18 @@ pub(crate) struct CheckpointReader {
     pub(crate) footer: CheckpointFooter,
 }
 
-/// The work of one step: a block of records, or a long record with its pieces.
+/// The blocks that a thread reads in one step: one block of records, or a long record with its
+/// pieces.
 struct BlockRange {
     offset: u64,
     end: u64,
 }
 
-/// The units that one thread begins with. Other threads may help with them.
+/// The ranges that are assigned to one thread. Threads that have finished their own ranges take
+/// some of these.
 type ThreadPart<'u> = Mutex<std::slice::Iter<'u, BlockRange>>;
 
-/// Counts what threads have read.
+/// The number of records and blocks that the threads have read.
 #[derive(Clone, Copy, Default)]
 struct ReadTally {
     blocks: u64,
@@ -64,13 +65,13 @@ struct ReadTally {
 }
 
 impl CheckpointReader {
-    /// Returns the problem of the file as the error.
+    /// Opens a checkpoint. The error is a text that states the problem of the file.
     pub(crate) fn open(
         disk: &dyn Disk,
         path: &Path,
         identity: DatabaseIdentity,
     ) -> Result<CheckpointReader, String> {
-        let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+        let unreadable = |error: std::io::Error| format!("{}: cannot read it: {error}", path.display());
         let at = |offset: u64, why: &str| format!("{} at offset {offset}: {why}", path.display());
         let file = disk.open(path, false).map_err(unreadable)?;
         let file_len = file.len().map_err(unreadable)?;
@@ -80,7 +81,7 @@ impl CheckpointReader {
         }
         let header = CheckpointHeader::decode(&bytes).map_err(|why| at(0, &why))?;
         if header.identity.database_id != identity.database_id {
-            return Err(at(0, "it belongs to another database"));
+            return Err(at(0, "belongs to another database"));
         }
         let offset = file_len.saturating_sub(FOOTER_LEN as u64).max(HEADER_LEN as u64);
         let mut bytes = [0; FOOTER_LEN];
@@ -96,15 +97,17 @@ impl CheckpointReader {
         self.footer.offset + FOOTER_LEN as u64
     }
 
-    /// Loads all records into a database, and the planned clear and the version. `progress` is
-    /// called regularly with the number of bytes read. Records loaded before a failure stay.
+    /// Loads all records into a database, and sets the planned clear and the version. `progress` is
+    /// called regularly with the number of bytes read. After a failure, the records that were
+    /// loaded before stay in the database.
     pub(crate) fn load(
         &self,
         database: &Database,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointFailure> {
         if let Some(ScanOrder { seed, groups }) = self.header.order {
-            // Neither number has been verified yet, and an ordered load allocates memory for them.
+            // An ordered load allocates memory for both numbers, and neither has been verified yet,
+            // so they are limited first.
             let groups = groups.min(self.footer.records).min(self.len());
             database.expect(ScanOrder { seed, groups });
         }
@@ -123,15 +126,16 @@ impl CheckpointReader {
         })
     }
 
-    /// Reads everything; `progress` may break to stop it.
+    /// Reads all blocks, until `progress` breaks.
     fn read_all(
         &self,
         database: Option<&Database>,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointFailure> {
         let threads = thread::available_parallelism().map_or(2, |threads| threads.get().min(THREADS_MAX));
-        // Each thread begins at a different place: neighbours in a checkpoint are neighbours in the
-        // engine, and two threads would wait for each other there.
+        // Each thread starts at a different place of the file. Neighbouring records of a checkpoint
+        // are neighbours in the engine too, so two threads at the same place would wait for each
+        // other.
         let units = self.units()?;
         let part_len = units.len().div_ceil(threads).max(1);
         let parts: Vec<ThreadPart<'_>> =
@@ -148,7 +152,7 @@ impl CheckpointReader {
                     if outcome.is_err() {
                         stops.store(true, Ordering::Relaxed);
                     }
-                    // The receiver waits for all threads.
+                    // The receiver exists until all threads have ended.
                     let _ = sender.send(outcome);
                 });
             }
@@ -160,7 +164,7 @@ impl CheckpointReader {
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         if progress(done.load(Ordering::Relaxed)).is_break() {
                             stops.store(true, Ordering::Relaxed);
-                            outcome = Err(CheckpointFailure::Refused(called_off()));
+                            outcome = Err(CheckpointFailure::Refused(cancelled()));
                         }
                     }
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -174,11 +178,11 @@ impl CheckpointReader {
         }
         match progress(self.len()) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(CheckpointFailure::Refused(called_off())),
+            ControlFlow::Break(()) => Err(CheckpointFailure::Refused(cancelled())),
         }
     }
 
-    /// Processes units as one of the threads.
+    /// Reads ranges in one of the threads, until none remain.
     fn take_units(
         &self,
         database: Option<&Database>,
@@ -189,7 +193,7 @@ impl CheckpointReader {
     ) -> Result<ReadTally, CheckpointFailure> {
         let mut blocks = BlockReader { reader: self, zstd: None, stored: Vec::new(), content: Vec::new() };
         let mut tally = ReadTally::default();
-        // First its own part, then units that other threads have not reached.
+        // A thread takes its own ranges first, then ranges of other threads.
         let (before, from) = parts.split_at(first);
         let mut order = from.iter().chain(before).peekable();
         while let Some(part) = order.peek().filter(|_| !stops.load(Ordering::Relaxed)) {
@@ -205,7 +209,8 @@ impl CheckpointReader {
         Ok(tally)
     }
 
-    /// Finds all units by the frames alone. The frames are checked later, with their contents.
+    /// Finds all ranges. Only the frames are read here; their checksums are verified later,
+    /// together with the contents.
     fn units(&self) -> Result<Vec<BlockRange>, CheckpointFailure> {
         let (mut units, mut cursor) = (Vec::new(), HEADER_LEN as u64);
         while let Some(unit) = self.next_unit(&mut cursor)? {
@@ -221,7 +226,7 @@ impl CheckpointReader {
         }
         let (_, frame, mut end) = self.frame(offset)?;
         if frame.kind == BlockKind::Piece {
-            return Err(self.damaged(offset, "a piece of no record"));
+            return Err(self.damaged(offset, "a piece that belongs to no record"));
         }
         while frame.kind == BlockKind::Long && end < self.footer.offset {
             let (_, next, next_end) = self.frame(end)?;
@@ -252,7 +257,7 @@ impl CheckpointReader {
         match self.file.read_at(offset, into) {
             Ok(len) if len == into.len() => Ok(()),
             Ok(_) => Err(self.damaged(offset, "the file ends here")),
-            Err(error) => Err(self.damaged(offset, &format!("it cannot be read: {error}"))),
+            Err(error) => Err(self.damaged(offset, &format!("cannot read it: {error}"))),
         }
     }
 
@@ -294,13 +299,13 @@ impl BlockReader<'_> {
             BlockKind::Long if frame.records == 1 => {
                 tally.add(self.long(unit, end, database)?);
             }
-            _ => return Err(self.reader.damaged(offset, "the file changes while it is read")),
+            _ => return Err(self.reader.damaged(offset, "the file changed while it was read")),
         }
         Ok(tally)
     }
 
-    /// Reads and checks the block at an offset. Its content is then in `content`. Returns the end
-    /// of the block.
+    /// Reads and checks the block at an offset, puts its content into `content`, and returns the
+    /// end of the block.
     fn load(&mut self, offset: u64) -> Result<(BlockFrame, u64), CheckpointFailure> {
         let reader = self.reader;
         let (bytes, frame, end) = reader.frame(offset)?;
@@ -320,7 +325,7 @@ impl BlockReader<'_> {
     }
 
     fn decompress(&mut self, offset: u64, len: usize) -> Result<(), CheckpointFailure> {
-        let wrong = |_| self.reader.damaged(offset, "a block is not as compression left it");
+        let wrong = |_| self.reader.damaged(offset, "a block cannot be decompressed");
         if self.zstd.is_none() {
             self.zstd = Some(zstd::bulk::Decompressor::new().map_err(wrong)?);
         }
@@ -328,7 +333,7 @@ impl BlockReader<'_> {
         self.content.resize(len, 0);
         match zstd.decompress_to_buffer(&self.stored, &mut self.content[..]) {
             Ok(got) if got == len => Ok(()),
-            Ok(_) => Err(self.reader.damaged(offset, "a block is not as long as it says")),
+            Ok(_) => Err(self.reader.damaged(offset, "a block does not have the length that it gives")),
             Err(error) => Err(wrong(error)),
         }
     }
@@ -339,9 +344,11 @@ impl BlockReader<'_> {
         records: usize,
         database: Option<&Database>,
     ) -> Result<(), CheckpointFailure> {
-        let malformed = || self.reader.damaged(offset, "a block does not hold the records it should");
+        let malformed =
+            || self.reader.damaged(offset, "a block does not contain the number of records that it gives");
         let mut rows = RowReader::new(&self.content, records).ok_or_else(malformed)?;
-        // If the engine has the same order, each record is stored next to the one before it.
+        // If the engine keeps the order of the checkpoint, each record is stored next to the
+        // previous one.
         let order = self.reader.header.order;
         let fetches = database.is_some_and(|database| !database.keeps(order));
         let mut group = Vec::with_capacity(GROUP_LEN);
@@ -362,7 +369,7 @@ impl BlockReader<'_> {
         Ok(())
     }
 
-    /// Loads a long record whose head is in `content`.
+    /// Loads a long record. Its first block, the head, is in `content`.
     fn long(
         &mut self,
         unit: &BlockRange,
@@ -370,7 +377,7 @@ impl BlockReader<'_> {
         database: Option<&Database>,
     ) -> Result<ReadTally, CheckpointFailure> {
         let reader = self.reader;
-        let malformed = || reader.damaged(unit.offset, "a long record is not as it should be");
+        let malformed = || reader.damaged(unit.offset, "a long record is malformed");
         let (attributes, key_len, value_len) = long_head(&self.content).ok_or_else(malformed)?;
         let mut pieces = PieceReader {
             blocks: self,
@@ -382,7 +389,7 @@ impl BlockReader<'_> {
         let mut key = Vec::new();
         pieces.extend(&mut key, key_len)?;
         match database {
-            // Without a database the value is only checked.
+            // Without a database, the checkpoint is only verified.
             None => pieces.pass(value_len)?,
             Some(database) => {
                 let value = pieces.value(database, value_len)?;
@@ -398,8 +405,8 @@ impl BlockReader<'_> {
     }
 }
 
-/// Returns the error for a read that its caller has stopped.
-pub(crate) fn called_off() -> Error {
+/// Returns the error of a read that its caller has stopped.
+pub(crate) fn cancelled() -> Error {
     Error::new(ErrorKind::Closed, "data: reading was cancelled")
 }
 
@@ -408,7 +415,8 @@ fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<()
     database.replay(&LogChange::Put { key, record }).map_err(CheckpointFailure::Refused)
 }
 
-/// Decodes the attributes, the length of the key, and the length of the value.
+/// Decodes the head of a long record: the attributes, the length of the key, and the length of the
+/// value.
 pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
     let mut rest = ByteReader(content);
     let tag = rest.byte()?;
@@ -422,21 +430,21 @@ pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
 /// Reads the consecutive pieces of a long record.
 struct PieceReader<'b, 'r> {
     blocks: &'b mut BlockReader<'r>,
-    /// The offset of the next block, and of the end of the last one.
+    /// The offset of the next block; after the last piece, the end of that piece.
     offset: u64,
     end: u64,
-    /// The bytes used of the present block.
+    /// How many bytes of the current block have been used.
     at: usize,
     tally: ReadTally,
 }
 
 impl PieceReader<'_, '_> {
-    /// Returns the number of unused bytes of the present block.
+    /// Returns the number of unused bytes of the current block.
     fn left(&self) -> usize {
         self.blocks.content.len().saturating_sub(self.at)
     }
 
-    /// Returns between one and `len` of the next bytes.
+    /// Returns the next bytes: at least one, and at most `len`.
     fn next(&mut self, len: usize) -> Result<&[u8], CheckpointFailure> {
         while self.left() == 0 {
             let reader = self.blocks.reader;
@@ -481,7 +489,8 @@ impl PieceReader<'_, '_> {
         Ok(())
     }
 
-    /// Reads the value, into the engine's own memory if it has any.
+    /// Reads the value. It is read directly into the engine's memory if the engine offers memory
+    /// for long values.
     fn value(&mut self, database: &Database, len: usize) -> Result<SharedBytes, CheckpointFailure> {
         let engine = database.engine();
         let mut buffer = match engine.buffer(len) {
@@ -506,7 +515,7 @@ impl PieceReader<'_, '_> {
     }
 }
 
-/// The fields needed to choose among several checkpoints.
+/// The fields by which a caller chooses among several checkpoints.
 impl CheckpointReader {
     pub(crate) fn start(&self) -> LogPosition {
         self.header.start

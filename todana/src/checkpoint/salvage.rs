@@ -1,9 +1,10 @@
-//! Salvages a damaged checkpoint: each block has its own checksum, so intact blocks are identified
+//! Salvages a damaged checkpoint. Each block has its own checksum, so intact blocks are recognised
 //! and kept.
 //!
-//! The header must be intact except for one bit, which is found by trial, because all checksums
-//! depend on it. The block after a damaged one is searched first where the damaged one should end,
-//! and then at each later byte. A long record counts only with all its pieces.
+//! The header must be intact, because all checksums depend on it. Only a single changed bit of the
+//! header is corrected, by trying each bit. After a damaged block, the next block is searched first
+//! at the place where the damaged block should end, and then at each later byte. A long record is
+//! kept only if all its pieces are intact.
 
 use super::frame::{
     self, BLOCK_FRAME_LEN, BlockFrame, BlockKind, BlockMethod, CONTENT_LEN_MAX, CheckpointFooter,
@@ -17,17 +18,17 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use todana_core::Result;
 
-/// Bytes searched at once.
+/// Bytes that are read and searched at once.
 const WINDOW_LEN: usize = 256 << 10;
-/// The most bytes that are checked to find the next block, because a file in which every byte looks
-/// like a block was not damaged by accident.
+/// The most bytes that are searched for the next block. A file in which every byte looks like the
+/// start of a block was not damaged by accident.
 const SEARCH_MAX: u64 = 4 << 30;
 
 /// The intact part of a damaged checkpoint.
 pub(crate) struct SalvagedCheckpoint {
     pub(crate) header: CheckpointHeader,
-    /// The position up to which the log is needed; if it is unknown, the position of the checkpoint
-    /// itself.
+    /// The log is needed up to this position. If the position is unknown, this is the position of
+    /// the checkpoint itself.
     pub(crate) until: LogPosition,
     /// The number of intact records.
     pub(crate) records: u64,
@@ -40,27 +41,28 @@ struct DamagedCheckpoint {
     file: Box<dyn File>,
     header: CheckpointHeader,
     footer: Option<CheckpointFooter>,
-    /// No block ends after this offset.
+    /// The offset at which the last block ends at the latest.
     end: u64,
     searched: u64,
 }
 
-/// A block of records, or a long record with its pieces, and the number of its records.
+/// The intact blocks of one step, and the number of their records: one block of records, or a long
+/// record with its pieces.
 struct IntactRange {
     offset: u64,
     end: u64,
     records: u64,
 }
 
-/// A long record with some pieces still missing.
+/// A long record of which some pieces have not been found yet.
 struct UnfinishedRecord {
     offset: u64,
     missing: u64,
 }
 
-/// Reports what is intact in a damaged checkpoint, and, if `into` is given, writes that as a new
-/// checkpoint to this file, which must not exist. Returns `None` if nothing can be read. Fails with
-/// `Unavailable` if the file cannot be written.
+/// Reports which part of a damaged checkpoint is intact. If `into` is given, writes that part as a
+/// new checkpoint to this file, which must not exist. Returns `None` if nothing can be read. Fails
+/// with `Unavailable` if the file cannot be written.
 pub(crate) fn salvage_checkpoint(
     disk: &dyn Disk,
     path: &Path,
@@ -138,8 +140,8 @@ impl DamagedCheckpoint {
         units
     }
 
-    /// Returns the block at an offset and its end, if it is intact. Its stored content is then in
-    /// `stored`.
+    /// Returns the block at an offset and the end of the block, if the block is intact. Puts its
+    /// stored content into `stored`.
     fn block(&self, offset: u64, stored: &mut Vec<u8>) -> Option<(BlockFrame, u64)> {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         let got = self.file.read_at(offset, &mut bytes).ok()?;
@@ -155,8 +157,8 @@ impl DamagedCheckpoint {
         is_intact.then_some((frame, end))
     }
 
-    /// Returns the offset of the next intact block after a damaged one, or the end if there is
-    /// none.
+    /// Returns the offset of the next intact block after a damaged one, or the end of the blocks if
+    /// there is none.
     fn next_block(&mut self, offset: u64, stored: &mut Vec<u8>) -> u64 {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         let got = self.file.read_at(offset, &mut bytes).unwrap_or(0);
@@ -179,7 +181,7 @@ impl DamagedCheckpoint {
                     return found;
                 }
             }
-            // Parts that cannot be read are skipped.
+            // If a part of the file cannot be read, the search continues after that part.
             let step = if got < BLOCK_FRAME_LEN { WINDOW_LEN } else { got - BLOCK_FRAME_LEN + 1 };
             from += step as u64;
         }
@@ -211,7 +213,7 @@ impl DamagedCheckpoint {
     }
 }
 
-/// Decodes the header, if necessary after correcting one changed bit.
+/// Decodes the header. If it is damaged, tries to correct a single changed bit.
 fn intact_header(bytes: [u8; HEADER_LEN]) -> Option<CheckpointHeader> {
     let with_bit_changed = |bit: usize| {
         let mut changed = bytes;
@@ -221,7 +223,7 @@ fn intact_header(bytes: [u8; HEADER_LEN]) -> Option<CheckpointHeader> {
     CheckpointHeader::decode(&bytes).ok().or_else(|| (0..HEADER_LEN * 8).find_map(with_bit_changed))
 }
 
-/// Returns the length of all pieces of a long record, or `None` if its head cannot be read.
+/// Returns the total length of the pieces of a long record, or `None` if its head cannot be read.
 fn long_len(frame: &BlockFrame, stored: &[u8]) -> Option<u64> {
     let unpacked = match frame.method {
         BlockMethod::Plain => None,

@@ -1,5 +1,5 @@
-//! The checkpoints of a data directory: which exist, which are kept, and which part of the log is
-//! kept for them.
+//! The checkpoints of a data directory: lists, loads, writes and removes them, and removes the log
+//! that is not needed any longer.
 
 use super::writer::WrittenCheckpoint;
 use super::{CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, CheckpointSink, write};
@@ -21,34 +21,36 @@ use todana_core::{CheckpointedEngine, Error, ErrorKind, FrozenContent, FrozenFil
 use todana_engine::reserve::is_out_of_room;
 
 const SUFFIX: &str = ".checkpoint";
-/// The number of intact checkpoints that are kept.
+/// The number of intact checkpoints that are kept: the newest, and a spare one in case the newest
+/// becomes damaged.
 const KEPT_COUNT: usize = 2;
-/// Limit of unsynced bytes, so that the syncs of the log do not wait for a complete checkpoint.
+/// Most bytes of a checkpoint that are written before a sync. A longer sync would delay the syncs
+/// of the log.
 const UNSYNCED_MAX: u64 = 8 << 20;
 
-/// The checkpoints of a directory and the log that belongs to them.
+/// The checkpoints of a directory, and the part of the log that is kept for them.
 pub(crate) struct CheckpointStore {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     log: PathBuf,
     identity: DatabaseIdentity,
-    /// Intact checkpoints, the newest first. Locked while one is written.
+    /// The intact checkpoints, the newest first. Locked while a checkpoint is written.
     intact: Mutex<Vec<KnownCheckpoint>>,
     holds: Arc<LogHolds>,
-    /// The number of checkpoints written aside.
+    /// The number of checkpoints without a name that were written for backups.
     unnamed_count: AtomicU64,
 }
 
-/// The disk space of a data directory.
+/// The disk space that a data directory uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFootprint {
-    /// Segments of the update log.
+    /// Number of segments of the update log.
     pub log_segments: u64,
-    /// Their length in bytes.
+    /// Length of these segments in bytes.
     pub log_bytes: u64,
-    /// Checkpoints.
+    /// Number of checkpoints.
     pub checkpoints: u64,
-    /// The length of the intact ones in bytes.
+    /// Length of the intact checkpoints in bytes.
     pub checkpoint_bytes: u64,
 }
 
@@ -62,9 +64,10 @@ struct KnownCheckpoint {
 #[derive(Default)]
 pub(crate) struct LoadedCheckpoint {
     pub(crate) checkpoint: Option<CheckpointInfo>,
-    /// Newer checkpoints that are not intact, with the reasons.
+    /// Damaged checkpoints that are newer than the loaded one, with the damage of each.
     pub(crate) refused: Vec<String>,
-    /// Older checkpoints that are not intact, as far as they were checked, with the reasons.
+    /// Checkpoints older than the loaded one in which a check has found damage, with the damage of
+    /// each.
     pub(crate) spare: Vec<String>,
 }
 
@@ -82,7 +85,7 @@ impl CheckpointStore {
     /// Returns the positions of all checkpoints, the newest first.
     pub(crate) fn list(&self) -> Result<Vec<LogPosition>> {
         let names = match self.disk.list(&self.directory) {
-            // Opening a database creates the directory.
+            // A missing directory is created when the database is opened.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|error| cannot("read", &self.directory, &error))?,
         };
@@ -96,13 +99,17 @@ impl CheckpointStore {
         let path = self.path_of(start);
         let reader = CheckpointReader::open(&*self.disk, &path, self.identity)?;
         if reader.start() != start {
-            return Err(format!("{} at offset 0: its name does not match its position", path.display()));
+            return Err(format!(
+                "{} at offset 0: the file name does not match the position in the header",
+                path.display()
+            ));
         }
         Ok(reader)
     }
 
-    /// Loads the newest intact checkpoint into an empty database, if there is one. `progress` is
-    /// called with its position, the bytes read and the bytes in total.
+    /// Loads the newest intact checkpoint into an empty database, if a checkpoint exists.
+    /// `progress` is called with the checkpoint's position, the number of bytes read and the total
+    /// number of bytes.
     pub(crate) fn load_newest(
         &self,
         database: &Database,
@@ -121,8 +128,8 @@ impl CheckpointStore {
             };
             intact.push(KnownCheckpoint { start, len: reader.len() });
             if loaded.checkpoint.is_some() {
-                // It is checked no further, because it is needed only if the newest one becomes
-                // damaged.
+                // An older checkpoint is needed only if the newest becomes damaged, so only its
+                // header and footer are checked.
                 continue;
             }
             let began = Instant::now();
@@ -149,16 +156,16 @@ impl CheckpointStore {
         Ok(loaded)
     }
 
-    /// Returns true if the log has grown enough for another checkpoint; on a full disk, if it has
-    /// grown at all.
+    /// Returns true if the log has grown enough for another checkpoint. On a full disk, any growth
+    /// is enough.
     pub(crate) fn is_due(&self, end: LogPosition, options: &CheckpointOptions, is_full: bool) -> bool {
-        // While one is being written, none is due.
+        // The lock is held while a checkpoint is written; another one is not due then.
         let Some(intact) = self.intact.try_lock() else { return false };
         let (start, len) = intact.first().map_or((LogPosition(0), 0), |last| (last.start, last.len));
         end.0.saturating_sub(start.0) > if is_full { 0 } else { options.log_len_min.max(len) }
     }
 
-    /// Writes a checkpoint and removes everything that is not needed any longer.
+    /// Writes a checkpoint, and removes the checkpoints and the log that are not needed any longer.
     pub(crate) fn write_new(
         &self,
         database: &Database,
@@ -168,14 +175,15 @@ impl CheckpointStore {
         let mut intact = self.intact.lock();
         let began = Instant::now();
         if let Some(log) = database.log() {
-            // So that the log before it can be removed later.
+            // A new segment starts here, so that all log before the checkpoint can be removed
+            // later.
             log.rotate()?;
         }
         let is_full = database.log().is_some_and(UpdateLog::takes_only_removals);
         let now_ms = database.now().0.saturating_mul(1000);
         let mut made = match self.write_named(database, options, stops) {
             Err(error) if error.kind() == ErrorKind::Full && intact.len() > 1 => {
-                // The next checkpoint needs the space of the spare one.
+                // On a full disk, the new checkpoint needs the space of the spare one.
                 self.prune(&mut intact, 1, options, now_ms)?;
                 self.write_named(database, options, stops)?
             }
@@ -183,14 +191,15 @@ impl CheckpointStore {
         };
         intact.retain(|known| known.start != made.start);
         intact.insert(0, KnownCheckpoint { start: made.start, len: made.len });
-        // A full disk has no space for a spare one.
+        // On a full disk, there is no space for a spare checkpoint.
         self.prune(&mut intact, if is_full { 1 } else { KEPT_COUNT }, options, now_ms)?;
         made.took = began.elapsed();
         Ok(made)
     }
 
-    /// Writes a checkpoint that nothing in the directory depends on. Its file has no name any
-    /// longer when it is returned. The caller must hold the log that the checkpoint needs.
+    /// Writes a checkpoint for a single reader, and returns its open file, whose name is already
+    /// removed. Other files of the directory do not depend on this checkpoint. The caller must hold
+    /// the log that the checkpoint needs.
     pub(crate) fn write_unnamed(
         &self,
         database: &Database,
@@ -199,11 +208,12 @@ impl CheckpointStore {
     ) -> Result<(CheckpointInfo, Box<dyn File>)> {
         let began = Instant::now();
         if let Some(log) = database.log() {
-            // So that little log before it is included.
+            // A new segment starts here, so that the reader receives little log from before the
+            // checkpoint.
             log.rotate()?;
         }
-        // Several may be written at once. The next opening removes all partial files that a crash
-        // leaves.
+        // Several of these checkpoints may be written at the same time, so each gets a number.
+        // After a crash, the next opening removes all partial files.
         let number = self.unnamed_count.fetch_add(1, Ordering::Relaxed);
         let partial = self.directory.join(format!("backup-{number}.checkpoint.partial"));
         let made = self.write_to(database, options, stops, &partial);
@@ -215,8 +225,8 @@ impl CheckpointStore {
         Ok((CheckpointInfo { took: began.elapsed(), ..checkpoint(partial, &written) }, file))
     }
 
-    /// Has an engine that keeps its own checkpoint write all changes to it, and removes the log
-    /// before it. `directory` is the place of that checkpoint.
+    /// Writes all changes of an engine that is its own checkpoint to its files in `directory`, and
+    /// removes the log before these changes end.
     pub(crate) fn checkpoint_engine(
         &self,
         database: &Database,
@@ -229,17 +239,18 @@ impl CheckpointStore {
         let no_log = || Error::new(ErrorKind::Invalid, "checkpoint: the database has no update log");
         let log = database.log().ok_or_else(no_log)?;
         log.rotate()?;
-        // A commit is included completely or not at all.
-        let stillness = RefCell::new(Some(database.stillness()));
+        // While this exists, no commit can start, so the files contain each commit completely or
+        // not at all.
+        let blocked = RefCell::new(Some(database.block_commits()));
         let cut_end = Cell::new(LogPosition(0));
         let mut cut = || {
-            let marked = stillness.borrow().as_ref().map(|stillness| stillness.mark(log));
+            let marked = blocked.borrow().as_ref().map(|blocked| blocked.mark(log));
             let (mark, until) = marked.unwrap_or_default();
             cut_end.set(until);
             mark.0
         };
         let mut ready = |_| {
-            stillness.take();
+            blocked.take();
             log.sync_to(cut_end.get())
         };
         engine.checkpoint_at(&mut cut, &mut ready)?;
@@ -256,7 +267,7 @@ impl CheckpointStore {
         })
     }
 
-    /// Writes a checkpoint and gives it its name. A failure leaves nothing.
+    /// Writes a checkpoint and gives it its name. If that fails, the partial file is removed.
     fn write_named(
         &self,
         database: &Database,
@@ -266,7 +277,7 @@ impl CheckpointStore {
         let partial = self.directory.join("new.checkpoint.partial");
         let made = self.write(database, options, stops, &partial);
         if made.is_err() {
-            // A partial file is not a checkpoint, so nothing depends on this.
+            // A failed removal does no harm, because a partial file does not count as a checkpoint.
             let _ = self.disk.remove(&partial);
         }
         made
@@ -279,7 +290,7 @@ impl CheckpointStore {
         stops: &AtomicBool,
         partial: &Path,
     ) -> Result<CheckpointInfo> {
-        let failed = |error: io::Error| cannot("write", partial, &error);
+        let failed = |error: io::Error| cannot("write to", partial, &error);
         let written = self.write_to(database, options, stops, partial)?;
         let path = self.path_of(written.header.start);
         self.disk.rename(partial, &path).map_err(failed)?;
@@ -294,7 +305,7 @@ impl CheckpointStore {
         stops: &AtomicBool,
         partial: &Path,
     ) -> Result<WrittenCheckpoint> {
-        let failed = |error: io::Error| cannot("write", partial, &error);
+        let failed = |error: io::Error| cannot("write to", partial, &error);
         if let Err(error) = self.disk.remove(partial)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -307,8 +318,8 @@ impl CheckpointStore {
         Ok(written)
     }
 
-    /// Removes all checkpoints except the `kept` newest intact ones, and the log before them.
-    /// Removes nothing while there are fewer.
+    /// Removes all checkpoints except the `kept` newest intact ones, and the log before the oldest
+    /// that is kept. Removes nothing if there are fewer than `kept`.
     fn prune(
         &self,
         intact: &mut Vec<KnownCheckpoint>,
@@ -327,8 +338,8 @@ impl CheckpointStore {
         self.remove_log(oldest, options, now_ms)
     }
 
-    /// Removes the log before a position, except for what the options keep. Used if the log exists
-    /// only for replicas.
+    /// Removes the log before a position, except for the part that the options keep. Used if the
+    /// log exists only for replicas.
     pub(crate) fn remove_log_before(
         &self,
         position: LogPosition,
@@ -339,9 +350,9 @@ impl CheckpointStore {
         self.remove_log(position, options, now_ms)
     }
 
-    /// Removes log that no checkpoint needs and that only the options keep, if `is_over` returns
-    /// true for the time in milliseconds at which a segment ended. `mark` is the position of an
-    /// engine that keeps its own checkpoint.
+    /// Removes segments of the log that are kept only because of the options, if `is_over` returns
+    /// true for the time at which a segment ended (Unix time in milliseconds). `mark` is the tree
+    /// mark if the engine is its own checkpoint.
     pub(crate) fn release_log(&self, mark: Option<LogPosition>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let intact = self.intact.lock();
         let Some(needed) = mark.or_else(|| intact.get(KEPT_COUNT - 1).map(|known| known.start)) else {
@@ -352,7 +363,7 @@ impl CheckpointStore {
     }
 
     /// Removes the segments that end at or before a position, except those that the options keep or
-    /// that are still being read.
+    /// that a reader still needs.
     fn remove_log(&self, position: LogPosition, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let age_max_ms = u64::try_from(options.log_kept_age.as_millis()).unwrap_or(u64::MAX);
         self.remove_segments(position, &|pair| {
@@ -363,13 +374,15 @@ impl CheckpointStore {
         })
     }
 
-    /// Removes the segments that end at or before a position, except held ones and the last ones
-    /// for which `is_kept` returns true. It receives the start and the end of a segment.
+    /// Removes the segments that end at or before a position, except those that a reader holds, and
+    /// the newest ones, for which `is_kept` returns true. `is_kept` receives the start and the end
+    /// of a segment.
     fn remove_segments(&self, position: LogPosition, is_kept: &dyn Fn(&[LogPosition]) -> bool) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
-        // In order, so that there is never a gap. The last segment is being written.
+        // The oldest segment is removed first, so that the log never has a gap. The last segment
+        // stays, because it is being written.
         let over: Vec<&[LogPosition]> = starts.windows(2).take_while(|pair| pair[1] <= position).collect();
         let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
         let unneeded = &over[..over.len() - kept];
@@ -377,27 +390,28 @@ impl CheckpointStore {
             self.holds.free_until(pair[1]);
         }
         for pair in unneeded {
-            // Checked before each removal, because a reader may have begun in the meantime.
+            // The holds are checked before each removal, because a reader may have begun in the
+            // meantime.
             if pair[1] > self.holds.first() {
                 break;
             }
             let path = self.log.join(segment_name(pair[0]));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
-            // Each removal must be on disk before the next one. Otherwise a crash could leave a
-            // gap, which looks like a loss.
+            // Each removal must be on disk before the next one. Otherwise a crash could undo the
+            // first removal and keep the second, and the resulting gap would look like a loss.
             self.disk.sync_directory(&self.log).map_err(|error| cannot("sync", &self.log, &error))?;
         }
         Ok(())
     }
 
-    /// Returns the present disk space. `end` is the end of the log.
+    /// Returns the disk space in use. `end` is the end of the log.
     pub(crate) fn footprint(&self, end: LogPosition) -> Result<DiskFootprint> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let segments: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         let first = segments.iter().min().copied().unwrap_or(end);
         let headers = (segments.len() * SEGMENT_HEADER_LEN) as u64;
         let checkpoints = self.list()?;
-        // A checkpoint that was found damaged also counts, but its size is unknown.
+        // A damaged checkpoint counts too, but without its length, which is unknown.
         let intact = self.intact.lock();
         Ok(DiskFootprint {
             log_segments: segments.len() as u64,
@@ -428,7 +442,7 @@ fn checkpoint(path: PathBuf, written: &WrittenCheckpoint) -> CheckpointInfo {
     }
 }
 
-/// A file that is written from its beginning.
+/// The file of a checkpoint that is being written.
 struct FileSink {
     file: Box<dyn File>,
     len: u64,
@@ -448,7 +462,7 @@ impl CheckpointSink for FileSink {
     }
 }
 
-/// The parts of the log that are still being read.
+/// The readers of the log, and the positions from which they need it.
 #[derive(Default)]
 pub(crate) struct LogHolds(Mutex<LogReaders>);
 
@@ -457,7 +471,7 @@ struct LogReaders {
     last: u64,
     /// The position from which each reader needs the log.
     positions: BTreeMap<u64, LogPosition>,
-    /// The log before this position is not needed for anything else.
+    /// Only readers need the log before this position.
     free: LogPosition,
 }
 
@@ -480,14 +494,15 @@ impl LogHolds {
     }
 }
 
-/// Keeps the update log from a position on, for a backup or a replica, until it is dropped. Log
-/// that was removed before does not come back.
+/// Keeps the update log from a position on, for a backup or a replica, until this value is dropped.
+/// Segments that were removed before stay removed.
 pub struct LogHold {
     holds: Arc<LogHolds>,
     number: u64,
 }
 
-/// The bytes that are on disk only for one reader: of the update log, or of the files of a hash.
+/// Counts the bytes that are on disk only because one reader needs them: bytes of the update log,
+/// or of the files of a hash.
 #[derive(Clone)]
 pub struct HeldBytes(HeldSource);
 
@@ -497,19 +512,19 @@ enum HeldSource {
         holds: Arc<LogHolds>,
         number: u64,
     },
-    /// Files to be read, in one directory.
+    /// Files of one directory that the reader has not finished.
     Files {
         all: Weak<[UnsentFile]>,
     },
 }
 
 impl LogHold {
-    /// Releases the log before this position.
+    /// Stops holding the log before this position.
     pub fn advance(&self, position: LogPosition) {
         self.holds.0.lock().positions.insert(self.number, position);
     }
 
-    /// Returns a handle that reports the bytes held.
+    /// Returns a counter of the bytes that are held.
     pub fn held(&self) -> HeldBytes {
         HeldBytes(HeldSource::Log { holds: Arc::clone(&self.holds), number: self.number })
     }
@@ -521,10 +536,11 @@ impl Drop for LogHold {
     }
 }
 
-/// A file to be read, and its length.
+/// A file that the reader has not finished, and its length.
 type UnsentFile = (Weak<dyn FrozenContent>, u64);
 
-/// Keeps files of a hash readable while this exists, even after compaction has removed their names.
+/// Keeps files of a hash readable until this value is dropped, even after compaction has removed
+/// their names.
 pub(crate) struct FileHold {
     all: Arc<[UnsentFile]>,
 }
@@ -540,9 +556,9 @@ impl FileHold {
 }
 
 impl HeldBytes {
-    /// Returns the bytes of log that the last checkpoint would have removed without this hold, or 0
-    /// after its end. Other readers may hold the same bytes. For files, returns the bytes of those
-    /// that have lost their names and are still to be read.
+    /// Returns the number of bytes of log that the last checkpoint would have removed without this
+    /// hold, or 0 after the hold has ended. Other readers may hold the same bytes. For files of a
+    /// hash, returns the bytes of the unfinished files whose names compaction has removed.
     pub fn len_bytes(&self) -> u64 {
         match &self.0 {
             HeldSource::Log { holds, number } => {
@@ -555,7 +571,7 @@ impl HeldBytes {
     }
 }
 
-/// Returns the bytes of held files that have been removed from their directory.
+/// Returns the number of bytes of the files that have been removed from their directory.
 fn unnamed_bytes(all: &[UnsentFile]) -> u64 {
     let held = all.iter().filter_map(|(content, len)| Some((content.upgrade()?, len)));
     held.filter(|(content, _)| !content.has_name()).map(|(_, len)| len).sum()
@@ -563,5 +579,5 @@ fn unnamed_bytes(all: &[UnsentFile]) -> u64 {
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     let kind = if is_out_of_room(error) { ErrorKind::Full } else { ErrorKind::Unavailable };
-    Error::new(kind, format!("cannot {what} {}: {error}", path.display()))
+    Error::new(kind, format!("{}: cannot {what} it: {error}", path.display()))
 }

@@ -20,22 +20,22 @@ use todana_engine::reserve::is_out_of_room;
 
 /// A block of records ends when its content has this length.
 const BLOCK_LEN: usize = 256 << 10;
-/// Records scanned between two readings of the clock.
+/// How many records are scanned between two readings of the clock.
 const GROUP_LEN: usize = 256;
-/// Records that expired less than this ago are still written: a touch that read the clock before
-/// that second may be under way, and its log entry is useless without the record.
+/// A record is still written during this time after its expiry. A touch that read the clock before
+/// the expiry may still be in progress, and its log entry is useless without the record.
 const EXPIRED_MARGIN_S: u64 = 60;
-/// The longest time of work between rests.
+/// The longest working time between two pauses.
 const WORK_MAX: Duration = Duration::from_millis(1);
-/// The longest single rest, however long the disk took.
+/// The longest pause, however long the disk took before it.
 const REST_MAX: Duration = Duration::from_millis(20);
 
-/// Receives a checkpoint, piece by piece.
+/// Receives the bytes of a checkpoint, piece by piece.
 pub(crate) trait CheckpointSink {
     fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
 }
 
-/// Describes a checkpoint after it was written.
+/// Describes a checkpoint that has been written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrittenCheckpoint {
     pub(crate) header: CheckpointHeader,
@@ -49,9 +49,9 @@ impl WrittenCheckpoint {
     }
 }
 
-/// Writes a checkpoint of a database with an update log. When this returns, the log is on disk up
-/// to the required position. Fails with `Unavailable` if the sink or the log fails, and with
-/// `Closed` if `stops` has become true.
+/// Writes a checkpoint of a database with an update log. Before this function returns, the log is
+/// on disk up to the position that the checkpoint needs. Fails with `Unavailable` if the sink or
+/// the log fails, and with `Closed` if `stops` becomes true.
 pub(crate) fn write(
     database: &Database,
     identity: DatabaseIdentity,
@@ -61,13 +61,13 @@ pub(crate) fn write(
 ) -> Result<WrittenCheckpoint> {
     let no_log = || Error::new(ErrorKind::Invalid, "checkpoint: the database has no update log");
     let log = database.log().ok_or_else(no_log)?;
-    let stand = database.stand().ok_or_else(no_log)?;
+    let checkpoint_start = database.checkpoint_start().ok_or_else(no_log)?;
     let header = CheckpointHeader {
         identity,
-        start: stand.end,
+        start: checkpoint_start.end,
         created_ms: database.now().0 * 1000,
-        version: stand.version,
-        planned_clear: stand.planned_clear,
+        version: checkpoint_start.version,
+        planned_clear: checkpoint_start.planned_clear,
         order: database.engine().scan_order(),
     };
     let mut blocks = BlockWriter::new(sink, &header, options.compression)?;
@@ -82,7 +82,8 @@ pub(crate) fn write(
             seen += 1;
             let is_long = record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN;
             if !record.attributes.expiry.is_live(dead_since) {
-                // No reader would see it, and no later entry of the log revives it.
+                // The record expired long ago: readers do not see it, and no later entry of the log
+                // revives it.
             } else if is_long {
                 let value = record.shared.cloned().unwrap_or_else(|| Arc::new(record.value.to_vec()));
                 let next = LongRecord {
@@ -119,7 +120,7 @@ pub(crate) fn write(
     Ok(WrittenCheckpoint { header, footer })
 }
 
-/// Writes a checkpoint without records, so that a database can be restored from its log alone, from
+/// Writes a checkpoint without records, so that a database can be restored from its log alone from
 /// a position on.
 pub(crate) fn write_empty(
     disk: &dyn Disk,
@@ -149,11 +150,12 @@ struct LongRecord {
     key: Vec<u8>,
     value: SharedBytes,
     attributes: Attributes,
-    /// The engine shows records at one position together, so there may be several.
+    /// Another long record from the same position of the scan. An engine returns all records at one
+    /// position together.
     before: Option<Box<LongRecord>>,
 }
 
-/// Limits the time at work in favour of requests.
+/// Inserts pauses between periods of work, so that requests get time.
 struct WorkPacer {
     since: Instant,
     rests: u32,
@@ -234,7 +236,7 @@ impl<'s> BlockWriter<'s> {
 
     fn put(&mut self, kind: BlockKind, records: usize, content: &[u8]) -> Result<()> {
         if content.len() > CONTENT_LEN_MAX {
-            return Err(Error::new(ErrorKind::Invalid, "too many records of one place for a checkpoint"));
+            return Err(Error::new(ErrorKind::Invalid, "checkpoint: too many records in one bucket"));
         }
         let mut method = BlockMethod::Plain;
         if let Some(zstd) = &mut self.zstd {
@@ -272,5 +274,5 @@ impl<'s> BlockWriter<'s> {
 
 pub(super) fn unwritable(error: io::Error) -> Error {
     let kind = if is_out_of_room(&error) { ErrorKind::Full } else { ErrorKind::Unavailable };
-    Error::new(kind, format!("cannot write the checkpoint: {error}"))
+    Error::new(kind, format!("checkpoint: cannot write to it: {error}"))
 }

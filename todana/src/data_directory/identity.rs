@@ -1,4 +1,5 @@
-//! The identity of a database: the file `identity` (docs/format/data-directory.md, section 1).
+//! The identity of a database: its random ID and its server ID, in the file `identity`
+//! (docs/format/data-directory.md, section 1).
 
 use super::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
@@ -14,14 +15,14 @@ const MAGIC: &[u8; 8] = b"TODANAID";
 const VERSION: u32 = 1;
 
 /// Reads the identity, or creates one for a new directory.
-pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
+pub(super) fn read_or_create(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
     match read(disk, directory)? {
         Some(identity) => Ok(identity),
         None => make(disk, directory),
     }
 }
 
-/// Reads the identity; `None` if the file is missing.
+/// Reads the identity. Returns `None` if the file is missing.
 pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<DatabaseIdentity>> {
     let path = directory.join("identity");
     let file = match disk.open(&path, false) {
@@ -36,33 +37,37 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<DatabaseI
         .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
 }
 
-/// Returns the identity according to the log's segments; `None` if there are none or they differ.
+/// Returns the identity that the headers of the log's segments contain. Returns `None` if there are
+/// no segments or they disagree.
 pub(crate) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<DatabaseIdentity> {
     let found = segments(disk, &directory.join(LOG)).ok()?;
     let first = found.first()?.identity;
     found.iter().all(|segment| segment.identity == first).then_some(first)
 }
 
-/// Returns the reason of a missing identity: the directory holds no database, or it has lost the
-/// file.
+/// Returns the error for a missing identity. Its text states whether the directory holds no
+/// database at all, or has lost the file.
 pub(crate) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
     let has_files = |part| disk.list(&directory.join(part)).is_ok_and(|names| !names.is_empty());
     if [LOG, CHECKPOINTS].into_iter().any(has_files) {
         let path = directory.join("identity");
-        return Error::new(ErrorKind::Corrupt, format!("{} at offset 0: it is missing", path.display()));
+        return Error::new(
+            ErrorKind::Corrupt,
+            format!("{} at offset 0: the file is missing", path.display()),
+        );
     }
-    Error::new(ErrorKind::Unavailable, format!("{} is no data directory", directory.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: is not a data directory", directory.display()))
 }
 
 fn make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
-    // A directory with logs is not new: its identity is lost.
+    // A directory that contains logs is not new, so the identity has been lost.
     for part in [LOG, CHECKPOINTS] {
         let path = directory.join(part);
         if !disk.list(&path).map_err(|error| cannot("read", &path, &error))?.is_empty() {
             return Err(missing(disk, directory));
         }
     }
-    // The directory and those above it may be new.
+    // The directory and its parents may be new, so their names must be on disk first.
     super::sync_above(disk, directory)?;
     let random = || RandomState::new().build_hasher().finish();
     let server_id = (random() as u32).max(1);
@@ -74,10 +79,10 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
     Ok(identity)
 }
 
-/// Writes the identity in one step.
+/// Writes the identity atomically.
 pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: DatabaseIdentity) -> Result<()> {
     write_atomically(disk, directory, "identity", &encode(identity))
-        .map_err(|error| cannot("write", &directory.join("identity"), &error))
+        .map_err(|error| cannot("write to", &directory.join("identity"), &error))
 }
 
 fn encode(identity: DatabaseIdentity) -> [u8; IDENTITY_LEN] {
@@ -97,7 +102,7 @@ fn decode(bytes: &[u8]) -> std::result::Result<DatabaseIdentity, String> {
     };
     let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     if &bytes[..8] != MAGIC {
-        return Err("this is no identity".into());
+        return Err("not an identity".into());
     }
     if crc32c::crc32c(&bytes[..32]) != four(32) {
         return Err("the checksum differs".into());
@@ -116,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_comes_back_and_no_flipped_bit_goes_unseen() {
+    fn identity_round_trips_and_detects_flipped_bits() {
         let identity = DatabaseIdentity { server_id: 7, database_id: *b"0123456789abcdef" };
         let bytes = encode(identity);
         assert_eq!(decode(&bytes), Ok(identity));

@@ -1,5 +1,5 @@
-//! The data directory. Opening it restores a database and keeps its changes from then on
-//! (docs/format/data-directory.md).
+//! The data directory. Opening it restores the records of a database and logs the database's
+//! changes from then on (docs/format/data-directory.md).
 
 mod allowance;
 pub(crate) mod identity;
@@ -9,7 +9,7 @@ mod staged_directory;
 mod verification;
 mod work_paths;
 
-use crate::backup::Manifest;
+use crate::backup::BackupManifest;
 use crate::checkpoint::{
     CheckpointHistory, CheckpointInfo, CheckpointOptions, CheckpointStore, DiskFootprint, LoadedCheckpoint,
     LogHold,
@@ -23,10 +23,10 @@ use crate::update_log::{
     DatabaseIdentity, LogBytes, LogOptions, LogPlace, LogPosition, LogReader, LogTail, UpdateLog,
     append_recent, write_lost_segment,
 };
-use crate::{Database, Kind};
-use allowance::Allowance;
+use crate::{Database, DatabaseKind};
+use allowance::RaisedMemoryLimit;
 use parking_lot::Mutex;
-use replay::Replayed;
+use replay::ReplaySummary;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -37,24 +37,25 @@ use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
 pub(crate) use staged_directory::StagedDirectory;
-pub use verification::{Newest, Verified, verify};
+pub use verification::{NewestCheckpoint, VerificationReport, verify};
 pub use work_paths::refuse_overlap;
-pub(crate) use work_paths::{beside, refuse_foreign};
+use work_paths::staging_paths;
+pub(crate) use work_paths::{beside, refuse_foreign, salvage_copy};
 
-/// How a data directory is kept.
+/// Options for the files of a data directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataOptions {
-    /// The update log.
+    /// Options of the update log.
     pub log: LogOptions,
-    /// Checkpoints.
+    /// Options of the checkpoints.
     pub checkpoints: CheckpointOptions,
 }
 
-/// An open data directory. It is locked for this process until it is dropped and the thread that
-/// writes its log has ended.
+/// An open data directory. It is locked for this process until the value is dropped and the thread
+/// that writes its log has ended.
 pub struct DataDirectory {
     disk: Arc<dyn Disk>,
-    /// The same disk, on which the log's writes may use a reserve.
+    /// The same disk, but with a reserve that the log may use when the disk is full.
     log_disk: ReserveDisk,
     path: PathBuf,
     identity: DatabaseIdentity,
@@ -62,49 +63,49 @@ pub struct DataDirectory {
     checkpoints: Mutex<CheckpointOptions>,
     footprint: Mutex<DiskFootprint>,
     history: Mutex<CheckpointHistory>,
-    lock: Lock,
+    lock: DirectoryLock,
 }
 
-/// The lock on a directory. No other process has the directory open until it is dropped.
-pub(crate) type Lock = Arc<dyn Send + Sync>;
+/// The lock on a directory. Until it is dropped, no other process can open the directory.
+pub(crate) type DirectoryLock = Arc<dyn Send + Sync>;
 
 /// The result of opening a data directory.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpeningReport {
     /// The checkpoint that was restored, if there was one.
     pub checkpoint: Option<CheckpointInfo>,
-    /// Newer checkpoints that are damaged: file, offset and reason. The older checkpoint and more
-    /// of the log have given the same state.
+    /// Damaged checkpoints that are newer than the restored one: file, offset and reason of each.
+    /// The older checkpoint and the longer log after it gave the same state.
     pub refused: Vec<String>,
-    /// Older checkpoints in which damage was found. They are not needed as long as the restored one
-    /// is intact.
+    /// Older checkpoints in which damage was found. They are not needed while the restored
+    /// checkpoint is intact.
     pub spare: Vec<String>,
     /// Log entries that were replayed.
     pub entries: u64,
-    /// Bytes of changes in that part of the log that a repair has marked as lost. They were not
-    /// replayed.
+    /// How many bytes of changes are lost according to the replayed part of the log. A salvage
+    /// records such a loss in the log.
     pub lost: u64,
-    /// The position at which the log ended, and continues.
+    /// The position of the log's end, where new entries are appended.
     pub end: LogPosition,
-    /// The bytes after that position that were cut off.
+    /// The bytes after `end` that were cut off.
     pub tail: LogTail,
     /// The duration of the opening.
     pub took: Duration,
 }
 
-impl Opened {
-    /// Returns the findings that the user of the database should know, as sentences.
+impl OpeningReport {
+    /// Returns the findings of the opening that a user should know, as sentences.
     pub fn notes(&self) -> Vec<String> {
         let refused = self.refused.iter().map(|why| {
-            format!("a checkpoint is damaged, the one before it and a longer log take its place: {why}")
+            format!("checkpoint: damaged; using the previous checkpoint and a longer part of the log: {why}")
         });
         let mut notes: Vec<String> = refused.collect();
         if self.lost > 0 {
-            notes.push(format!("{} bytes of the log are lost, as a repair has marked", self.lost));
+            notes.push(format!("update log: {} bytes are lost, as marked by a repair", self.lost));
         }
         if let LogTail::Torn { path, offset, len } = &self.tail {
             notes.push(format!(
-                "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
+                "{}: {len} bytes of unfinished writes at offset {offset} were cut off",
                 path.display()
             ));
         }
@@ -114,33 +115,33 @@ impl Opened {
 
 /// The progress of an opening.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// Bytes of checkpoint and log that are still to be read.
+pub struct LoadProgress {
+    /// Bytes of the checkpoint and the log that have not been read yet.
     pub remaining: u64,
-    /// Bytes read.
+    /// Bytes that have been read.
     pub done: u64,
 }
 
 impl DataDirectory {
-    /// Opens a directory and locks it, or creates a new one. Fails with `Busy` if another process
-    /// has it, with `Corrupt` if it is damaged, and with `Unavailable` if it cannot be read or
-    /// created. On a [read-only](Disk::is_read_only) disk the directory is opened for reading,
-    /// together with other readers: its records are restored, and no changes are kept.
+    /// Opens and locks a directory, or creates a new one. Fails with `Busy` if another process has
+    /// it open, with `Corrupt` if it is damaged, and with `Unavailable` if it cannot be read or
+    /// created. On a [read-only](Disk::is_read_only) disk the directory is opened for reading and
+    /// can have several readers: its records are restored, and changes are not logged.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         refuse_backup(&*disk, path)?;
         if disk.is_read_only() {
             read_identity(&*disk, path)?;
         }
-        // A tree has its files beside the log. `restore` finds out whether this is one.
-        expect_kind(&*disk, path, Kind::MemHash)?;
+        // A tree on disk has its log in such a directory too. `restore` checks for a tree.
+        expect_kind(&*disk, path, DatabaseKind::MemHash)?;
         make_directory(&*disk, path)?;
         let lock = lock(&*disk, path)?;
         for directory in [path.join(LOG), path.join(CHECKPOINTS)] {
             make_directory(&*disk, &directory)?;
         }
-        // The names of the new directories must be on disk before anything is written in them.
+        // The names of new directories must be on disk before files are written in them.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
-        let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
+        let identity = identity::read_or_create(&*disk, path).map_err(|error| hinted(error, path))?;
         let checkpoint_store =
             CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
@@ -183,11 +184,12 @@ impl DataDirectory {
         }
     }
 
-    /// Begins the log of a new directory. `openings` is the number of openings to record in it.
+    /// Starts the log of a new directory. `openings` is the number of openings to record in the
+    /// log.
     pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
         let (log, start) = (self.path.join(LOG), LogPosition(0));
         write_lost_segment(&*self.disk, &log, self.identity, openings, (start, start))
-            .map_err(|error| cannot("write", &log, &error))
+            .map_err(|error| cannot("write to", &log, &error))
     }
 
     /// Returns the identity of the database.
@@ -195,47 +197,47 @@ impl DataDirectory {
         self.identity
     }
 
-    /// Restores the directory's records into an empty database, and keeps the database's changes
+    /// Restores the directory's records into an empty database, and logs the database's changes
     /// from then on. `progress` is called regularly. Fails with `Corrupt` if data on disk is
     /// damaged; the message names file and offset. Fails with `Full` if the records exceed the
-    /// memory limit and must not be evicted.
+    /// memory limit and may not be evicted.
     pub fn restore(
         &self,
         database: &Database,
         clock: Arc<dyn Clock>,
         options: &DataOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Opened> {
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<OpeningReport> {
         self.restore_unless(database, clock, options, &mut |step| {
             progress(step);
             ControlFlow::Continue(())
         })
     }
 
-    /// Restores the records as [`restore`](Self::restore) does. Fails with `Closed` once `progress`
-    /// breaks: the database then has some of the records, and the directory is unchanged.
+    /// Restores the records as [`restore`](Self::restore) does, until `progress` breaks. Then fails
+    /// with `Closed`: the database contains some of the records, and the directory is unchanged.
     pub fn restore_unless(
         &self,
         database: &Database,
         clock: Arc<dyn Clock>,
         options: &DataOptions,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Opened> {
-        self.bring_back(database, clock, options, progress).map_err(|error| hinted(error, &self.path))
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    ) -> Result<OpeningReport> {
+        self.restore_and_log(database, clock, options, progress).map_err(|error| hinted(error, &self.path))
     }
 
-    fn bring_back(
+    fn restore_and_log(
         &self,
         database: &Database,
         clock: Arc<dyn Clock>,
         options: &DataOptions,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Opened> {
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    ) -> Result<OpeningReport> {
         let began = Instant::now();
         *self.checkpoints.lock() = options.checkpoints;
         let log = self.path.join(LOG);
         let open = |from| LogReader::open(Arc::clone(&self.disk), &log, self.identity, from);
-        let allowance = Allowance::of(database);
+        let allowance = RaisedMemoryLimit::of(database);
         let mut log_len: Option<(LogPosition, u64)> = None;
         let engine = database.engine().checkpointed();
         match engine {
@@ -246,15 +248,15 @@ impl DataDirectory {
             }
         }
         let brought = match engine {
-            // The records up to the engine's mark are in its own files.
+            // The engine's own files contain the records up to the tree mark.
             Some(_) => LoadedCheckpoint::default(),
             None => self.checkpoint_store.load_newest(database, &mut |start, done, len| {
                 let (_, ahead) = *log_len
                     .take_if(|(from, _)| *from == start)
-                    // An unreadable log is reported when it is replayed.
+                    // If the log is unreadable, its replay reports that.
                     .get_or_insert_with(|| (start, open(start).map_or(0, |reader| reader.remaining())));
                 log_len = Some((start, ahead));
-                progress(Progress { remaining: len - done + ahead, done })
+                progress(LoadProgress { remaining: len - done + ahead, done })
             })?,
         };
         let checkpoint = brought.checkpoint;
@@ -270,9 +272,9 @@ impl DataDirectory {
         let mut trouble = None;
         let entries = replay::replay(database, &mut reader, &mut |reader| {
             if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
-                // Without a checkpoint now, the log might not fit into memory. After a crash the
-                // log is read again from this mark, so everything read so far must be on disk
-                // first.
+                // The engine keeps the replayed changes in memory until a checkpoint, and the
+                // complete log might not fit. After a crash, the log is read again from the mark of
+                // this checkpoint, so the log that was read so far must be on disk first.
                 let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.log_position()));
                 if let Err(error) = made {
                     trouble = Some(error);
@@ -280,9 +282,9 @@ impl DataDirectory {
                 }
             }
             let done = checkpoint_len + reader.position().0 - start.0;
-            progress(Progress { remaining: reader.remaining(), done })
+            progress(LoadProgress { remaining: reader.remaining(), done })
         });
-        let Replayed { entries, lost } = entries.map_err(|error| trouble.unwrap_or(error))?;
+        let ReplaySummary { entries, lost } = entries.map_err(|error| trouble.unwrap_or(error))?;
         if let Some(allowance) = allowance {
             allowance.end(database, clock.now())?;
         }
@@ -290,8 +292,10 @@ impl DataDirectory {
         if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
             let (name, until) = (checkpoint.path.display(), checkpoint.until.0);
             let place = reader.location();
-            let message =
-                format!("{place}: the update log ends at position {}, but {name} needs it to {until}", end.0);
+            let message = format!(
+                "{place}: the update log ends at position {}, but {name} needs it up to {until}",
+                end.0
+            );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         if !self.disk.is_read_only() {
@@ -307,18 +311,19 @@ impl DataDirectory {
         self.history.lock().last = found;
         let took = began.elapsed();
         let LoadedCheckpoint { refused, spare, .. } = brought;
-        Ok(Opened { checkpoint, refused, spare, entries, lost, end, tail, took })
+        Ok(OpeningReport { checkpoint, refused, spare, entries, lost, end, tail, took })
     }
 
-    /// Makes a checkpoint of the database that was restored from here, while the database is in
-    /// use. Removes older checkpoints except the previous one, and the part of the log that only
-    /// they needed. Fails with `Unavailable` if the checkpoint cannot be written; the older ones
-    /// then stay. Takes a second or two for ten million small records, and little memory.
+    /// Writes a checkpoint of the database that was restored from this directory, while the
+    /// database is in use. Then removes all older checkpoints except the previous one, and the log
+    /// that only they needed. Fails with `Unavailable` if the checkpoint cannot be written; the
+    /// older ones then stay. For ten million small records this takes a second or two, and little
+    /// memory.
     pub fn checkpoint(&self, database: &Database) -> Result<CheckpointInfo> {
         self.checkpoint_unless(database, &AtomicBool::new(false))
     }
 
-    /// Makes a checkpoint as [`checkpoint`](Self::checkpoint) does. Fails with `Closed` once
+    /// Writes a checkpoint as [`checkpoint`](Self::checkpoint) does. Fails with `Closed` once
     /// `stops` is true.
     pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<CheckpointInfo> {
         self.refuse_if_read_only()?;
@@ -332,9 +337,9 @@ impl DataDirectory {
         made
     }
 
-    /// Makes a checkpoint for a backup alone, of a database whose engine keeps its records on disk.
-    /// The file has no name and is gone when it is closed.
-    pub(crate) fn checkpoint_aside(
+    /// Writes a checkpoint that only a backup uses, for a database whose engine keeps its records
+    /// on disk. The file has no name, so its space becomes free when the file is closed.
+    pub(crate) fn checkpoint_for_backup(
         &self,
         database: &Database,
         stops: &AtomicBool,
@@ -344,9 +349,10 @@ impl DataDirectory {
         self.checkpoint_store.write_unnamed(database, &options, stops)
     }
 
-    /// Removes log segments that no checkpoint and no reader needs any more, if `is_over` returns
-    /// true for the time of their end (Unix time in milliseconds). Waits for a running checkpoint.
-    /// Fails with `Unavailable` if a segment cannot be removed.
+    /// Removes segments of the log that are needed neither by a checkpoint nor by a reader, if
+    /// `is_over` returns true for the time at which the segment ended (Unix time in milliseconds).
+    /// If a checkpoint is being written, waits for its end. Fails with `Unavailable` if a segment
+    /// cannot be removed.
     pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let is_for_replicas = database.engine().durable().is_some();
         let mark = match database.engine().checkpointed() {
@@ -358,7 +364,7 @@ impl DataDirectory {
         outcome
     }
 
-    /// Returns the history of all checkpoints, by any caller.
+    /// Returns the history of checkpoints, whichever thread wrote them.
     pub fn history(&self) -> CheckpointHistory {
         self.history.lock().clone()
     }
@@ -367,7 +373,8 @@ impl DataDirectory {
     pub fn is_checkpoint_due(&self, database: &Database) -> bool {
         let options = *self.checkpoints.lock();
         database.log().is_some_and(|log| {
-            // On a full disk, only the next checkpoint makes room for what was removed.
+            // On a full disk, the space of removed records becomes free only by the next
+            // checkpoint.
             let is_full = log.takes_only_removals();
             match database.engine().checkpointed() {
                 Some(engine) => {
@@ -379,31 +386,32 @@ impl DataDirectory {
         })
     }
 
-    /// Returns the bytes on disk as last measured, without waiting for the disk.
+    /// Returns the disk space in use as last measured. Does not wait for the disk.
     pub fn footprint(&self) -> DiskFootprint {
         *self.footprint.lock()
     }
 
-    /// Measures the bytes on disk. The thread that makes checkpoints calls this regularly.
+    /// Measures the disk space in use. The thread that writes checkpoints calls this regularly.
     pub(crate) fn measure(&self, database: &Database) {
         let Some(end) = database.log().map(UpdateLog::written) else { return };
-        // If the disk cannot be read now, the last measurement stays.
+        // If the disk cannot be read now, the previous measurement stays.
         if let Ok(footprint) = self.checkpoint_store.footprint(end) {
             *self.footprint.lock() = footprint;
         }
     }
 
-    /// Keeps the update log from a position on until the returned value is dropped, whatever
-    /// checkpoints are made.
+    /// Keeps the update log from a position on until the returned value is dropped, even if
+    /// checkpoints are written in the meantime.
     pub fn hold(&self, from: LogPosition) -> LogHold {
         self.checkpoint_store.hold(from)
     }
 
-    /// Reads the bytes of the update log from a position on (`None`: from its beginning) while it
-    /// is written. Fails with `Invalid` if the log does not reach back to the position, and with
-    /// `Unavailable` if it cannot be read.
+    /// Returns a reader of the update log's bytes from a position on (`None`: from the oldest
+    /// entry), which also receives the entries that are appended later. Fails with `Invalid` if the
+    /// log starts after the position, and with `Unavailable` if the log cannot be read.
     pub fn log_bytes(&self, from: Option<LogPosition>) -> Result<LogBytes> {
-        // The hold comes before the list of segments is read.
+        // The hold must exist before the segments are listed, or a segment could be removed in
+        // between.
         let hold = self.hold(from.unwrap_or_default());
         LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
     }
@@ -412,7 +420,7 @@ impl DataDirectory {
         if !self.disk.is_read_only() {
             return Ok(());
         }
-        Err(Error::read_only(format!("{} was opened for reading only", self.path.display())))
+        Err(Error::read_only(format!("{}: was opened for reading only", self.path.display())))
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -428,20 +436,20 @@ impl DataDirectory {
         &self.checkpoint_store
     }
 
-    /// Makes durable what has been read of the log: its last bytes, and the names of its segments.
+    /// Syncs the last bytes of the log that has been read, and the names of its segments.
     ///
-    /// A process that was killed may have named a segment without syncing the directory. If the
-    /// next segment were named first, a power failure could keep that name and lose the earlier
-    /// one, which would be a gap in the log.
+    /// A process that was killed may have created a segment without syncing the directory. If a
+    /// further segment were created now, a power failure could keep its name and lose the earlier
+    /// name, and the log would have a gap.
     fn secure(&self, reader: &LogReader) -> Result<()> {
         if let Some((path, offset)) = reader.unsynced() {
-            write_again(&self.log_disk, path, offset).map_err(|error| cannot("write", path, &error))?;
+            write_again(&self.log_disk, path, offset).map_err(|error| cannot("write to", path, &error))?;
         }
         let log = self.path.join(LOG);
         self.disk.sync_directory(&log).map_err(|error| cannot("sync", &log, &error))
     }
 
-    /// Cuts off a torn tail, and syncs the file before anything is written after the cut.
+    /// Cuts off a torn tail. The file is synced before entries are written in place of the tail.
     fn cut(&self, tail: &LogTail) -> Result<()> {
         let LogTail::Torn { path, offset, .. } = tail else { return Ok(()) };
         let cut = || {
@@ -449,7 +457,7 @@ impl DataDirectory {
             file.set_len(*offset)?;
             file.sync()
         };
-        cut().map_err(|error| cannot("cut", path, &error))
+        cut().map_err(|error| cannot("truncate", path, &error))
     }
 
     fn remove_partial(&self, directory: &Path) -> Result<()> {
@@ -462,9 +470,9 @@ impl DataDirectory {
     }
 }
 
-/// Returns the hash seed of the newest checkpoint of a data directory, if there is one. Records are
-/// restored at least twice as fast into an engine with the same seed. Takes no lock, and reads only
-/// the beginning and the end of the file.
+/// Returns the hash seed in the newest checkpoint of a data directory, if it has a checkpoint.
+/// Records are restored at least twice as fast into an engine with that seed. Takes no lock, and
+/// reads only the header and the footer of the file.
 pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     let identity = identity::read(&*disk, path).ok()??;
     let checkpoint_store = CheckpointStore::new(disk, path.join(CHECKPOINTS), path.join(LOG), identity);
@@ -473,9 +481,9 @@ pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     newest.header.order.map(|order| order.seed)
 }
 
-/// Writes the bytes of a file from an offset on once more, and syncs them. The system may have
-/// failed to write them earlier and consider them written since. The log reports them as on disk
-/// from then on.
+/// Writes the bytes of a file from an offset on again, and syncs them. The system may have failed
+/// to write these bytes earlier and may now consider them written. From now on the log reports them
+/// as on disk, so they must be.
 fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> {
     let file = disk.open(path, true)?;
     let mut bytes = vec![0; 256 << 10];
@@ -489,15 +497,14 @@ fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> 
     }
 }
 
-/// Adds the other findings to an error.
+/// Appends the reasons of refused checkpoints to an error.
 fn also(error: Error, refused: &[String]) -> Error {
     let why = refused.iter().map(|why| format!("; {why}"));
     Error::new(error.kind(), format!("{error}{}", why.collect::<String>()))
 }
 
-/// Syncs the name of a directory and the names of the directories above it, which may be new.
-/// Directories that must not be written to are skipped, and some systems cannot sync the
-/// directories above a mount.
+/// Syncs the names of a directory and of its parents, which may be new. Skips directories that this
+/// process must not write to, and directories above a mount point that the system cannot sync.
 pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
     for above in directory.ancestors().skip(1) {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -520,15 +527,15 @@ pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
 fn make_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
     disk.make_directory(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            let message = format!("{} is a file; the data wants a directory", path.display());
+            let message = format!("{}: is a file; a data directory is needed", path.display());
             Error::new(ErrorKind::Unavailable, message)
         }
-        _ => cannot("make", path, &error),
+        _ => cannot("create", path, &error),
     })
 }
 
 /// Locks an existing directory. Fails with `Busy` if another process has it.
-pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
+pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<DirectoryLock> {
     let lock_path = path.join("lock");
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(disk, path, &lock_path)),
@@ -537,44 +544,38 @@ pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
     Ok(Arc::new(lock))
 }
 
-/// Fails with `Invalid` for a backup, which has the layout of a data directory but is not one.
+/// Fails with `Invalid` for a backup, which has the same files as a data directory but is not one.
 fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
-    // Other damage is reported later.
-    let is_backup = match Manifest::read(disk, path) {
+    // A damaged manifest counts as a backup. Other errors are reported later.
+    let is_backup = match BackupManifest::read(disk, path) {
         Ok(manifest) => manifest.is_some(),
         Err(error) => error.kind() == ErrorKind::Corrupt,
     };
     if is_backup {
         let message =
-            format!("{} is a backup: make a data directory of it with `todana restore`", path.display());
+            format!("{}: is a backup; `todana restore` creates a data directory from it", path.display());
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())
 }
 
-/// Fails with `Invalid` for a tree on disk, whatever the directory is called. It has an update log
-/// too, but its records are in a file of its own, so a database in memory would be restored empty
-/// from it.
+/// Fails with `Invalid` if the directory holds a tree on disk, even if its name is that of another
+/// kind. A tree has an update log too, but its records are in another file, so a database in memory
+/// would be restored without them.
 pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
-    if is_tree(disk, path) {
+    if let Some(kind) = DatabaseKind::at(disk, path) {
         let message = format!(
-            "{} is a tree on disk, no data directory: `todana verify` reads it, `todana copy` makes a copy of it",
-            path.display()
+            "{}: is a {}, not a data directory; `todana verify` checks it, `todana copy` copies it",
+            path.display(),
+            kind.noun()
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())
 }
 
-/// Returns true if a directory holds a tree on disk.
-pub(crate) fn is_tree(disk: &dyn Disk, path: &Path) -> bool {
-    // A directory that cannot be listed is reported later.
-    disk.list(&path.join(crate::open::engine::TREE))
-        .is_ok_and(|names| names.iter().any(|name| name == "data.mdb"))
-}
-
-/// Returns the names in a directory, and none if the directory is missing. Does not create the
-/// directory.
+/// Returns the names in a directory. Returns no names if the directory is missing, and does not
+/// create it.
 pub(crate) fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     match disk.list(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -599,5 +600,5 @@ pub(crate) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<DatabaseIden
 }
 
 pub(crate) fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot {what} it: {error}", path.display()))
 }

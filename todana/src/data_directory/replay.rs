@@ -1,15 +1,15 @@
-//! Replays the log, on all processors.
+//! Replays the log on all processors.
 //!
 //! ```text
-//! log --read, checked, in order--> batches, by the hash of the key --one thread each--> engine
+//! log --read and checked in order--> batches, by the hash of the key --one thread each--> engine
 //! ```
 //!
-//! Invariant: changes of one key are made in the log's order, because they all go to one thread.
-//! The reading thread itself makes clears, planned clears and long values, after all earlier
-//! changes.
+//! Invariant: the changes of one key are applied in the log's order, because one thread applies all
+//! of them. The reading thread itself applies clears, planned clears and long values, after it has
+//! waited for all earlier changes.
 
 use crate::Database;
-use crate::checkpoint::called_off;
+use crate::checkpoint::cancelled;
 use crate::update_log::{LogChange, LogPosition, LogReader, decode};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,27 +17,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use todana_core::{Error, LONG_VALUE_LEN, Result};
 
-/// More threads only wait for each other.
+/// The most threads. More of them would mainly wait for each other's locks in the engine.
 const THREADS_MAX: usize = 8;
-/// Bytes of a batch at which it is handed over.
+/// A batch is sent to its thread when it has this many bytes.
 const BATCH_LEN: usize = 64 << 10;
-/// Batches that may wait for a thread.
-const QUEUE: usize = 4;
-/// Entries whose records are fetched from memory together.
-const GROUP: usize = 16;
+/// The most batches that may wait for one thread.
+const QUEUE_LEN: usize = 4;
+/// The number of entries whose records are prefetched together.
+const GROUP_LEN: usize = 16;
 /// Bytes of the log between two calls of `progress`.
-const TELL_EVERY: u64 = 1 << 20;
+const REPORT_EVERY_BYTES: u64 = 1 << 20;
 
-/// The entries that were replayed.
+/// Counts of the replayed entries.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Replayed {
+pub(crate) struct ReplaySummary {
     /// Number of entries.
     pub(crate) entries: u64,
-    /// Bytes of changes that an entry marks as lost.
+    /// Bytes of changes that are lost, according to entries that record a loss.
     pub(crate) lost: u64,
 }
 
-impl Replayed {
+impl ReplaySummary {
     fn count(&mut self, change: &LogChange<'_>) {
         self.entries += 1;
         if let LogChange::Lost { len } = change {
@@ -46,39 +46,39 @@ impl Replayed {
     }
 }
 
-/// Makes all changes that have not been read yet. `progress` is called with the reader regularly
-/// and may stop the replay. The error returned is the first one by its position in the log, as if
-/// the changes were made one by one.
+/// Applies all changes that the reader has not read yet. `progress` is called regularly with the
+/// reader and may stop the replay. If several changes fail, returns the error of the first of them
+/// in the log, as if the changes were applied one after another.
 pub(crate) fn replay(
     database: &Database,
     reader: &mut LogReader,
     progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
-) -> Result<Replayed> {
+) -> Result<ReplaySummary> {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS_MAX));
     if threads == 1 {
         return replay_alone(database, reader, progress);
     }
     let failed = AtomicBool::new(false);
-    let (outcome, trouble) = thread::scope(|scope| {
-        let mut lanes = Vec::new();
+    let (outcome, failure) = thread::scope(|scope| {
+        let mut channels = Vec::new();
         let mut workers = Vec::new();
         for _ in 0..threads {
-            let (sender, receiver) = sync_channel(QUEUE);
-            let (done, spares) = sync_channel(QUEUE + 2);
+            let (sender, receiver) = sync_channel(QUEUE_LEN);
+            let (done, spares) = sync_channel(QUEUE_LEN + 2);
             let failed = &failed;
-            workers.push(scope.spawn(move || make_all(database, &receiver, &done, failed)));
-            lanes.push(Lane { batch: Batch::default(), sender, spares, away: 0 });
+            workers.push(scope.spawn(move || replay_batches(database, &receiver, &done, failed)));
+            channels.push(ReplayChannel { batch: EntryBatch::default(), sender, spares, sent_count: 0 });
         }
-        let outcome = share_out(database, reader, &mut lanes, &failed, progress);
-        drop(lanes);
-        let troubles = workers
+        let outcome = distribute(database, reader, &mut channels, &failed, progress);
+        drop(channels);
+        let errors = workers
             .into_iter()
             .filter_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        (outcome, troubles.min_by_key(|trouble| trouble.position))
+        (outcome, errors.min_by_key(|failure| failure.position))
     });
-    // The reader's error comes after those of the threads.
-    match trouble {
-        Some(trouble) => Err(trouble.error),
+    // The entries that the threads applied come before the place where the reader failed.
+    match failure {
+        Some(failure) => Err(failure.error),
         None => outcome,
     }
 }
@@ -87,154 +87,157 @@ fn replay_alone(
     database: &Database,
     reader: &mut LogReader,
     progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
-) -> Result<Replayed> {
-    let (mut read, mut told) = (Replayed::default(), reader.position());
+) -> Result<ReplaySummary> {
+    let (mut read, mut reported) = (ReplaySummary::default(), reader.position());
     while let Some((_, entry)) = reader.next_entry()? {
         database.replay(&entry.change)?;
         read.count(&entry.change);
-        if reader.position().0 - told.0 >= TELL_EVERY {
-            told = reader.position();
+        if reader.position().0 - reported.0 >= REPORT_EVERY_BYTES {
+            reported = reader.position();
             if progress(reader).is_break() {
-                return Err(called_off());
+                return Err(cancelled());
             }
         }
     }
     Ok(read)
 }
 
-/// Reads the log and distributes the changes to the threads.
-fn share_out(
+/// Reads the log and distributes its changes to the threads.
+fn distribute(
     database: &Database,
     reader: &mut LogReader,
-    lanes: &mut [Lane],
+    channels: &mut [ReplayChannel],
     failed: &AtomicBool,
     progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
-) -> Result<Replayed> {
-    let (mut read, mut told) = (Replayed::default(), reader.position());
+) -> Result<ReplaySummary> {
+    let (mut read, mut reported) = (ReplaySummary::default(), reader.position());
     while let Some((position, content, entry)) = reader.next_content()? {
         read.count(&entry.change);
         match entry.change {
             LogChange::Put { key, .. } | LogChange::Retag { key, .. } | LogChange::Remove { key }
                 if content.len() < LONG_VALUE_LEN =>
             {
-                let lane = &mut lanes[lane_of(key, lanes.len())];
-                lane.batch.push(position, content);
-                if lane.batch.bytes.len() >= BATCH_LEN {
-                    lane.hand_over();
+                let channel = &mut channels[channel_index(key, channels.len())];
+                channel.batch.push(position, content);
+                if channel.batch.bytes.len() >= BATCH_LEN {
+                    channel.send_batch();
                 }
             }
             LogChange::Mark { .. } | LogChange::Lost { .. } => {}
             change => {
-                lanes.iter_mut().for_each(Lane::finish);
+                channels.iter_mut().for_each(ReplayChannel::finish);
                 if !failed.load(Ordering::Relaxed) {
                     database.replay(&change)?;
                 }
             }
         }
-        if reader.position().0 - told.0 >= TELL_EVERY {
-            told = reader.position();
+        if reader.position().0 - reported.0 >= REPORT_EVERY_BYTES {
+            reported = reader.position();
             if failed.load(Ordering::Relaxed) {
-                // The thread that failed reports the reason.
+                // The thread that failed returns the error.
                 break;
             }
             if progress(reader).is_break() {
-                return Err(called_off());
+                return Err(cancelled());
             }
         }
     }
-    lanes.iter_mut().for_each(Lane::finish);
+    channels.iter_mut().for_each(ReplayChannel::finish);
     Ok(read)
 }
 
-fn lane_of(key: &[u8], lanes: usize) -> usize {
-    ((u64::from(crc32c::crc32c(key)) * lanes as u64) >> 32) as usize
+fn channel_index(key: &[u8], channels: usize) -> usize {
+    ((u64::from(crc32c::crc32c(key)) * channels as u64) >> 32) as usize
 }
 
-/// The channel to one thread.
-struct Lane {
-    batch: Batch,
-    sender: SyncSender<Batch>,
-    /// Batches that were replayed, to be filled again.
-    spares: Receiver<Batch>,
-    /// Number of batches that the thread has.
-    away: usize,
+/// The batches that are sent to one thread.
+struct ReplayChannel {
+    batch: EntryBatch,
+    sender: SyncSender<EntryBatch>,
+    /// Empty batches that the thread has returned for reuse.
+    spares: Receiver<EntryBatch>,
+    /// The number of batches that the thread has not returned.
+    sent_count: usize,
 }
 
-impl Lane {
-    fn hand_over(&mut self) {
+impl ReplayChannel {
+    fn send_batch(&mut self) {
         let spare = match self.spares.try_recv() {
             Ok(spare) => {
-                self.away -= 1;
+                self.sent_count -= 1;
                 spare
             }
-            Err(_) => Batch::default(),
+            Err(_) => EntryBatch::default(),
         };
-        // A thread that is gone has panicked, which is reported when it is joined.
+        // The channel is closed only if the thread has panicked. The panic is reported when the
+        // thread is joined.
         if self.sender.send(std::mem::replace(&mut self.batch, spare)).is_ok() {
-            self.away += 1;
+            self.sent_count += 1;
         }
     }
 
-    /// Returns once all changes that were sent have been made.
+    /// Sends the current batch, and waits until the thread has applied everything that was sent to
+    /// it.
     fn finish(&mut self) {
         if !self.batch.entries.is_empty() {
-            self.hand_over();
+            self.send_batch();
         }
-        while self.away > 0 && self.spares.recv().is_ok() {
-            self.away -= 1;
+        while self.sent_count > 0 && self.spares.recv().is_ok() {
+            self.sent_count -= 1;
         }
     }
 }
 
-/// Entries in their order.
+/// Entries of the log, in their order.
 #[derive(Default)]
-struct Batch {
+struct EntryBatch {
     bytes: Vec<u8>,
     /// The position of each entry, and the end of its content.
     entries: Vec<(LogPosition, usize)>,
 }
 
-impl Batch {
+impl EntryBatch {
     fn push(&mut self, position: LogPosition, content: &[u8]) {
         self.bytes.extend_from_slice(content);
         self.entries.push((position, self.bytes.len()));
     }
 }
 
-/// An error, and the position of its entry.
-struct Trouble {
+/// An error, and the position of the entry that could not be applied.
+struct ReplayError {
     position: LogPosition,
     error: Error,
 }
 
-/// The work of one thread: makes changes until there are no more. After an error, which it reports
-/// at once, it only counts the remaining ones as done.
-fn make_all(
+/// Runs one thread: applies batches until the channel is closed. After an error the thread applies
+/// no more changes, but still returns the batches. Sets `failed` at once, and returns the error at
+/// the end.
+fn replay_batches(
     database: &Database,
-    batches: &Receiver<Batch>,
-    done: &SyncSender<Batch>,
+    batches: &Receiver<EntryBatch>,
+    done: &SyncSender<EntryBatch>,
     failed: &AtomicBool,
-) -> Option<Trouble> {
-    let mut trouble = None;
+) -> Option<ReplayError> {
+    let mut failure = None;
     while let Ok(mut batch) = batches.recv() {
-        if trouble.is_none() {
-            trouble = make(database, &batch).err();
-            if trouble.is_some() {
+        if failure.is_none() {
+            failure = apply(database, &batch).err();
+            if failure.is_some() {
                 failed.store(true, Ordering::Relaxed);
             }
         }
         batch.bytes.clear();
         batch.entries.clear();
-        // The reading thread has ended, so the batch is not filled again.
+        // If this fails, the reading thread has ended and needs no batches.
         let _ = done.send(batch);
     }
-    trouble
+    failure
 }
 
-fn make(database: &Database, batch: &Batch) -> std::result::Result<(), Trouble> {
+fn apply(database: &Database, batch: &EntryBatch) -> std::result::Result<(), ReplayError> {
     let mut start = 0;
-    let mut group = Vec::with_capacity(GROUP);
-    for entries in batch.entries.chunks(GROUP) {
+    let mut group = Vec::with_capacity(GROUP_LEN);
+    for entries in batch.entries.chunks(GROUP_LEN) {
         for &(position, end) in entries {
             let entry = decode(&batch.bytes[start..end]).expect("it was decoded when it was read");
             if let LogChange::Put { key, .. } | LogChange::Retag { key, .. } | LogChange::Remove { key } =
@@ -246,7 +249,7 @@ fn make(database: &Database, batch: &Batch) -> std::result::Result<(), Trouble> 
             start = end;
         }
         for (position, entry) in group.drain(..) {
-            database.replay(&entry.change).map_err(|error| Trouble { position, error })?;
+            database.replay(&entry.change).map_err(|error| ReplayError { position, error })?;
         }
     }
     Ok(())

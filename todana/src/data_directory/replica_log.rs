@@ -1,12 +1,13 @@
-//! The update log of a database whose engine keeps its records in files of its own. It serves only
-//! replicas, which follow it.
+//! The update log of a hash on disk. The hash keeps its records in files of its own, so nothing is
+//! ever restored from this log. Only replicas read it.
 //!
-//! The engine's files are the database; nothing is restored from this log. Replicas must not have
-//! more than the files hold. So a log continues only if both were closed properly and the files
-//! still hold exactly the same (`replica-log`, docs/format/data-directory.md, section 2). Otherwise
-//! the log begins anew, after its old end and with a later time than any that it contains, whatever
-//! the clock says. A replica then does not find its position there, so it is told to clear, and
-//! receives all records.
+//! A replica must never have changes that the hash's files have lost. So the log is continued only
+//! if both the log and the files were closed properly, and the files still hold the same contents
+//! (`replica-log`, docs/format/data-directory.md, section 2). Otherwise the old log is removed and
+//! a new log starts. The new log starts after the position at which the old one ended, and with a
+//! later time than any in the old one, even if the clock was set back. A replica then does not find
+//! its position in the new log, so the server makes it remove its records and sends all records
+//! again.
 
 use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
 use crate::Database;
@@ -26,40 +27,41 @@ const MAGIC: &[u8; 8] = b"TODANARL";
 const VERSION: u32 = 2;
 const LEN: usize = 76;
 
-/// The state of the log of earlier openings.
+/// The state in which earlier openings have left the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// There was none.
+enum EarlierLog {
+    /// There was no log.
     Nothing,
-    /// There was one, and nothing else is known of it.
+    /// There was a log, but its state is unknown because its record is damaged.
     Existence,
-    /// It is open, or was not closed properly.
-    Open(Reached),
-    /// It was closed properly, when the engine's files held this.
-    Closed(Reached, ContentsToken),
+    /// The log is open, or was not closed properly.
+    Open(LogReach),
+    /// The log was closed properly. The token identifies the contents of the engine's files at that
+    /// time.
+    Closed(LogReach, ContentsToken),
 }
 
-/// The least that a log has reached.
+/// A position and a time that a log has reached at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Reached {
+struct LogReach {
     position: LogPosition,
     time_ms: u64,
 }
 
-impl Known {
-    fn reached(self) -> Reached {
+impl EarlierLog {
+    fn reached(self) -> LogReach {
         match self {
-            Known::Nothing | Known::Existence => Reached::default(),
-            Known::Open(reached) | Known::Closed(reached, _) => reached,
+            EarlierLog::Nothing | EarlierLog::Existence => LogReach::default(),
+            EarlierLog::Open(reached) | EarlierLog::Closed(reached, _) => reached,
         }
     }
 }
 
 impl DataDirectory {
-    /// Keeps an update log for replicas here, of a database whose engine keeps its records itself.
-    /// Returns true if the log continues, and false if it begins anew, so that replicas get all
-    /// records. Fails with `Invalid` if the directory holds a database, or if the engine keeps no
-    /// records.
+    /// Keeps an update log for replicas in this directory, for a database whose engine keeps its
+    /// records itself. Returns true if the log is continued, and false if a new log starts, so that
+    /// replicas receive all records again. Fails with `Invalid` if the directory holds a database,
+    /// or if the engine keeps no records on disk.
     pub fn keep_replica_log(
         &self,
         database: &Database,
@@ -73,26 +75,26 @@ impl DataDirectory {
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "the engine keeps no records of its own"))?;
         let known = self.read_known()?;
         let end = match known {
-            Known::Closed(reached, token) if durable.contents_token_at_open() == Some(token) => {
+            EarlierLog::Closed(reached, token) if durable.contents_token_at_open() == Some(token) => {
                 self.end_from(reached.position)
             }
             _ => None,
         };
-        let is_new = known == Known::Nothing && durable.contents_token_at_open().is_none();
+        let is_new = known == EarlierLog::Nothing && durable.contents_token_at_open().is_none();
         let now_ms = clock.now().0.saturating_mul(1000);
-        // The time of the log never goes back, even if the clock was set back.
+        // The times in the log must not decrease, even if the clock was set back.
         let (begin, from_ms) = match end {
             Some(end) => (end, known.reached().time_ms),
             None if is_new => (LogPosition(0), 0),
             None => {
-                let Reached { position, time_ms } = self.reached(known)?;
+                let LogReach { position, time_ms } = self.reached(known)?;
                 (LogPosition(position.0.saturating_add(1)), (time_ms / 1000 + 1).saturating_mul(1000))
             }
         };
         let ahead_s = from_ms.saturating_sub(now_ms).div_ceil(1000);
-        // After a crash from here on, the log does not continue: one that begins anew begins
-        // further on.
-        self.write_known(Known::Open(Reached { position: begin, time_ms: now_ms.max(from_ms) }))?;
+        // If the process crashes after this point, the next opening starts a new log at a later
+        // position.
+        self.write_known(EarlierLog::Open(LogReach { position: begin, time_ms: now_ms.max(from_ms) }))?;
         if end.is_none() {
             self.remove_segments()?;
         }
@@ -107,15 +109,15 @@ impl DataDirectory {
         Ok(end.is_some() || is_new)
     }
 
-    /// Records that the log and the engine's files agree. Called once both have been closed
-    /// properly, and nothing has been written since.
+    /// Records that the log and the engine's files contain the same changes. Must be called after
+    /// both were closed properly, and only if nothing was written since.
     pub fn close_replica_log(&self, database: &Database) -> Result<()> {
         let (Some(durable), Some(log)) = (database.engine().durable(), database.log()) else { return Ok(()) };
-        let reached = Reached { position: log.end(), time_ms: log.now_ms() };
-        self.write_known(Known::Closed(reached, durable.contents_token()))
+        let reached = LogReach { position: log.end(), time_ms: log.now_ms() };
+        self.write_known(EarlierLog::Closed(reached, durable.contents_token()))
     }
 
-    /// Removes segments older than the options keep them for absent replicas.
+    /// Removes the segments that are older than the options keep for disconnected replicas.
     pub(crate) fn trim_replica_log(&self, database: &Database) -> Result<()> {
         let options = *self.checkpoints.lock();
         let Some(log) = database.log() else { return Ok(()) };
@@ -129,12 +131,12 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Fails with `Invalid` if the directory holds a log for replicas only.
+    /// Fails with `Invalid` if the directory holds the replicas' log of a hash on disk.
     pub(super) fn refuse_replica_log(&self) -> Result<()> {
         let names = self.disk.list(&self.path).map_err(|error| cannot("read", &self.path, &error))?;
         if names.iter().any(|name| name == FILE) {
             let message = format!(
-                "{} holds the update log of a hash on disk, and no records; give the database in memory another directory",
+                "{}: has the update log of a hash on disk, and no records; use another directory for the database in memory",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -142,7 +144,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Returns the end of the log if it is intact from its last segment on and reaches `end`.
+    /// Returns the end of the log, if the last segment is intact and ends at or after `end`.
     fn end_from(&self, end: LogPosition) -> Option<LogPosition> {
         let log = self.path.join(LOG);
         let last = segments(&*self.disk, &log).ok()?.last()?.start;
@@ -151,9 +153,9 @@ impl DataDirectory {
         (*reader.tail() == LogTail::Clean && reader.position() >= end).then(|| reader.position())
     }
 
-    /// Returns the position and time from which a log begins anew: no replica has been sent a later
-    /// one.
-    fn reached(&self, known: Known) -> Result<Reached> {
+    /// Returns the highest position and time that the old log may have sent to a replica. A new log
+    /// starts after both.
+    fn reached(&self, known: EarlierLog) -> Result<LogReach> {
         let log = self.path.join(LOG);
         let mut reached = known.reached();
         for start in self.segment_starts()? {
@@ -163,19 +165,20 @@ impl DataDirectory {
             let end = LogPosition(start.0.saturating_add(len.saturating_sub(SEGMENT_HEADER_LEN as u64)));
             reached.position = reached.position.max(end);
         }
-        // A damaged segment yields no time.
+        // The times in damaged segments are unknown.
         let found = segments(&*self.disk, &log).unwrap_or_default();
         for (at, segment) in found.iter().enumerate() {
             let next = found.get(at + 1);
-            // The clock is expected to run evenly until the database is opened again.
-            let told_ms = match next.is_some_and(|next| next.openings == segment.openings) {
+            // The end of a segment is the creation of the next one, if both belong to the same
+            // opening: the clock runs evenly while a database is open.
+            let last_ms = match next.is_some_and(|next| next.openings == segment.openings) {
                 true => segment.created_ms,
                 false => {
                     let end = next.map_or(LogPosition(u64::MAX), |next| next.start);
                     last_mark_ms(&self.disk, &log, segment, end)
                 }
             };
-            reached.time_ms = reached.time_ms.max(told_ms);
+            reached.time_ms = reached.time_ms.max(last_ms);
         }
         Ok(reached)
     }
@@ -190,7 +193,7 @@ impl DataDirectory {
 
     fn remove_segments(&self) -> Result<()> {
         let log = self.path.join(LOG);
-        // The oldest comes first, so that there is never a gap.
+        // The oldest segment is removed first, so that the log never has a gap.
         for start in self.segment_starts()? {
             let path = log.join(segment_name(start));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
@@ -198,8 +201,9 @@ impl DataDirectory {
         self.disk.sync_directory(&log).map_err(|error| cannot("sync", &log, &error))
     }
 
-    /// Fails with `Invalid` if the directory is neither new nor that of such a log.
-    fn read_known(&self) -> Result<Known> {
+    /// Reads the recorded state of the log. Fails with `Invalid` if the directory holds anything
+    /// but a log for replicas.
+    fn read_known(&self) -> Result<EarlierLog> {
         let path = self.path.join(FILE);
         let mut bytes = [0; LEN];
         match self.disk.open(&path, false).and_then(|file| file.read_at(0, &mut bytes)) {
@@ -209,32 +213,32 @@ impl DataDirectory {
                     let names = self.disk.list(&part).map_err(|error| cannot("read", &part, &error))?;
                     if !names.iter().all(|name| is_hidden(name)) {
                         let message = format!(
-                            "{} holds a database in memory; a hash on disk needs another directory for its update log",
+                            "{}: has the data of a database in memory; use another directory for the update log of the hash on disk",
                             self.path.display()
                         );
                         return Err(Error::new(ErrorKind::Invalid, message));
                     }
                 }
-                Ok(Known::Nothing)
+                Ok(EarlierLog::Nothing)
             }
             Err(error) => Err(cannot("read", &path, &error)),
         }
     }
 
-    fn write_known(&self, known: Known) -> Result<()> {
+    fn write_known(&self, known: EarlierLog) -> Result<()> {
         write_atomically(&*self.disk, &self.path, FILE, &encode(known))
-            .map_err(|error| cannot("write", &self.path.join(FILE), &error))
+            .map_err(|error| cannot("write to", &self.path.join(FILE), &error))
     }
 }
 
-fn encode(known: Known) -> [u8; LEN] {
+fn encode(known: EarlierLog) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    let Reached { position, time_ms } = known.reached();
+    let LogReach { position, time_ms } = known.reached();
     bytes[16..24].copy_from_slice(&position.0.to_le_bytes());
     bytes[24..32].copy_from_slice(&time_ms.to_le_bytes());
-    if let Known::Closed(_, ContentsToken(token)) = known {
+    if let EarlierLog::Closed(_, ContentsToken(token)) = known {
         bytes[12] = 1;
         bytes[32..72].copy_from_slice(&token);
     }
@@ -243,18 +247,18 @@ fn encode(known: Known) -> [u8; LEN] {
     bytes
 }
 
-fn decode(bytes: &[u8; LEN]) -> Known {
+fn decode(bytes: &[u8; LEN]) -> EarlierLog {
     let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let is_intact = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..LEN - 4]) == four(LEN - 4);
     if !is_intact || four(8) != VERSION {
-        return Known::Existence;
+        return EarlierLog::Existence;
     }
-    let reached = Reached { position: LogPosition(eight(16)), time_ms: eight(24) };
+    let reached = LogReach { position: LogPosition(eight(16)), time_ms: eight(24) };
     match four(12) {
-        0 => Known::Open(reached),
-        1 => Known::Closed(reached, ContentsToken(bytes[32..72].try_into().expect("forty bytes"))),
-        _ => Known::Existence,
+        0 => EarlierLog::Open(reached),
+        1 => EarlierLog::Closed(reached, ContentsToken(bytes[32..72].try_into().expect("forty bytes"))),
+        _ => EarlierLog::Existence,
     }
 }
 
@@ -263,15 +267,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_comes_back_and_a_flipped_bit_is_existence() {
-        let reached = Reached { position: LogPosition(1 << 40), time_ms: 99 };
-        for known in [Known::Open(reached), Known::Closed(reached, ContentsToken([7; 40]))] {
+    fn damaged_state_counts_only_as_existence() {
+        let reached = LogReach { position: LogPosition(1 << 40), time_ms: 99 };
+        for known in [EarlierLog::Open(reached), EarlierLog::Closed(reached, ContentsToken([7; 40]))] {
             let bytes = encode(known);
             assert_eq!(decode(&bytes), known);
             for bit in 0..LEN * 8 {
                 let mut damaged = bytes;
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(decode(&damaged), Known::Existence, "bit {bit}");
+                assert_eq!(decode(&damaged), EarlierLog::Existence, "bit {bit}");
             }
         }
     }

@@ -1,12 +1,11 @@
-//! Verification: reads everything that a data directory holds, and checks every checksum. Changes
-//! nothing.
+//! Verification: reads all files of a data directory and checks every checksum. Changes nothing.
 
-use super::{CHECKPOINTS, LOG, identity, is_tree};
-use crate::backup::{BackedUp, Kind, Listed, Manifest};
+use super::{CHECKPOINTS, LOG, identity};
+use crate::DatabaseKind;
+use crate::backup::{BackedUp, BackupFileKind, BackupManifest, ListedFile};
 use crate::checkpoint::{CheckpointFailure, CheckpointStore};
 use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
-use crate::open::engine::TREE;
 use crate::salvage::torn_tail;
 use crate::update_log::{
     LogChange, LogPosition, LogReader, LogTail, SEGMENT_HEADER_LEN, segment_start, with_recent,
@@ -18,66 +17,72 @@ use todana_engine::{DiskHash, DiskTree, ExaminedTree, HashDamage};
 
 /// The result of verifying a data directory.
 #[derive(Clone, Debug, Default)]
-pub struct Verified {
+pub struct VerificationReport {
     /// Number of intact checkpoints.
     pub checkpoints: u64,
     /// Bytes of the intact checkpoints.
     pub checkpoint_bytes: u64,
     /// The newest intact checkpoint.
-    pub newest: Option<Newest>,
+    pub newest: Option<NewestCheckpoint>,
     /// Number of log segments that could be read.
     pub segments: u64,
     /// Bytes of these segments.
     pub log_bytes: u64,
     /// Number of intact log entries.
     pub entries: u64,
-    /// Number of those that are changes; the others record the time or a loss.
+    /// Number of entries that are changes. The other entries record a time or a loss.
     pub changes: u64,
-    /// Bytes of changes that a repair has marked as lost.
+    /// Bytes of changes that are lost, according to entries that record a loss.
     pub lost: u64,
-    /// The beginning of the log, and the end of its intact entries.
+    /// The start of the log, and the end of its intact entries.
     pub log: (LogPosition, LogPosition),
-    /// The bytes after that end.
+    /// The bytes after the intact entries of the log.
     pub tail: LogTail,
-    /// Segments of a hash on disk, or of the backup of one, which has neither checkpoints nor a
-    /// log.
+    /// Number of segments of a hash on disk, or of the backup of a hash, which has neither
+    /// checkpoints nor a log.
     pub hash_segments: u64,
     /// Bytes of these segments and of dictionaries.
     pub hash_bytes: u64,
-    /// The records of a tree on disk as of its last checkpoint, without those in its log. `None` if
-    /// they are damaged.
+    /// The records in the files of a tree on disk. Changes that are only in its log are not
+    /// included. `None` if the tree is damaged.
     pub tree: Option<ExaminedTree>,
-    /// The contents according to the backup's list, if the directory is a backup.
+    /// The summary in the manifest, if the directory is a backup.
     pub backup: Option<BackedUp>,
-    /// Damages: file, offset and reason of each.
+    /// All damages: file, offset and reason of each.
     pub damages: Vec<String>,
-    /// Number of damages, the last ones in `damages`, that existed before the backup: the files of
-    /// the hash are as its list says.
+    /// How many of the damages are older than the backup, because the files match the manifest.
+    /// They stand last in `damages`.
     pub inherited: usize,
 }
 
 /// The newest intact checkpoint of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newest {
-    /// Its file.
+pub struct NewestCheckpoint {
+    /// The path of its file.
     pub path: PathBuf,
     /// Number of its records.
     pub records: u64,
-    /// Its beginning, Unix time in milliseconds.
+    /// When writing it began, Unix time in milliseconds.
     pub created_ms: u64,
 }
 
-/// Reads all of a data directory, a backup, or a hash or tree on disk, and checks every checksum.
-/// Changes nothing. `progress` is called with the number of bytes read. Damage is listed and is no
-/// error; the log is not read beyond its first damage. Fails with `Unavailable` if there is no
-/// database or its files cannot be listed, with `Busy` if a hash or tree is open, and with
-/// `Corrupt` if a hash is unreadable. A data directory is not locked: while a server uses it, the
-/// end of the log may look torn.
-pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
+/// Reads all files of a data directory, a backup, or a hash or tree on disk, and checks every
+/// checksum. Changes nothing. `progress` is called with the number of bytes read.
+///
+/// Damage is listed in the result and is not an error. The log is read only up to its first damage.
+/// Fails with `Unavailable` if there is no database or its files cannot be listed, with `Busy` if a
+/// hash or tree is open, and with `Corrupt` if a hash is unreadable. A data directory is not
+/// locked, so the end of the log may appear torn while a server uses it.
+pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<VerificationReport> {
     let mut damages = Vec::new();
-    let is_tree = is_tree(&*disk, path);
-    let tree = if is_tree { examine_tree(path, &mut damages)? } else { None };
-    let manifest = match Manifest::read(&*disk, path) {
+    let kind = DatabaseKind::at(&*disk, path);
+    let pages = kind.map(|kind| kind.pages(path));
+    let mut tree = pages.as_ref().map_or(Ok(None), |pages| examine_tree(pages, &mut damages))?;
+    if let (Some(DatabaseKind::DiskFixed), Some(tree)) = (kind, &mut tree) {
+        // One of them is the layout of the numbered records.
+        tree.records = tree.records.saturating_sub(1);
+    }
+    let manifest = match BackupManifest::read(&*disk, path) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             damages.push(error.to_string());
             None
@@ -85,7 +90,8 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         manifest => manifest?,
     };
     if let Some(manifest) = manifest.as_ref().filter(|manifest| manifest.is_hash()) {
-        let mut verified = Verified { backup: Some(manifest.backed_up()), ..Verified::default() };
+        let mut verified =
+            VerificationReport { backup: Some(manifest.backed_up()), ..VerificationReport::default() };
         check_files(&*disk, path, manifest, &mut verified, progress);
         check_hash(&*disk, path, manifest, &mut verified, progress)?;
         return Ok(verified);
@@ -95,12 +101,12 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     }
     let found = identity::read(&*disk, path);
     let identity = match found.and_then(|found| found.ok_or_else(|| identity::missing(&*disk, path))) {
-        // The other files are checked nevertheless, if they contain the identity themselves.
-        Err(error) if is_tree || error.kind() == ErrorKind::Corrupt => {
+        // Files that contain the identity themselves are still checked.
+        Err(error) if pages.is_some() || error.kind() == ErrorKind::Corrupt => {
             let known = identity::by_segments(&*disk, path);
             if let (None, Some(tree)) = (known, tree) {
                 damages.push(needs_log(path, tree.mark));
-                return Ok(Verified { damages, tree: Some(tree), ..Verified::default() });
+                return Ok(VerificationReport { damages, tree: Some(tree), ..VerificationReport::default() });
             }
             let known = known.ok_or_else(|| error.clone())?;
             damages.push(error.to_string());
@@ -108,15 +114,16 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         }
         found => found?,
     };
-    let backup = manifest.as_ref().map(Manifest::backed_up);
-    let mut verified = Verified { backup, damages, tree, ..Verified::default() };
+    let backup = manifest.as_ref().map(BackupManifest::backed_up);
+    let mut verified = VerificationReport { backup, damages, tree, ..VerificationReport::default() };
     let mut done = 0;
     let log = path.join(LOG);
-    // The recent entries that a killed process left beside its log belong to the log.
+    // The file `recent` contains the newest entries of a process that was killed. They belong to
+    // the log.
     let disk = with_recent(disk, &log, identity)?;
     let checkpoint_store =
         CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
-    let mut needed = tree.map(|tree| (LogPosition(tree.mark), path.join(TREE)));
+    let mut needed = tree.zip(pages).map(|(tree, pages)| (LogPosition(tree.mark), pages));
     for start in checkpoint_store.list()? {
         let reader = match checkpoint_store.open(start) {
             Ok(reader) => reader,
@@ -129,7 +136,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
             Ok(()) => {
                 verified.checkpoints += 1;
                 verified.checkpoint_bytes += reader.len();
-                verified.newest.get_or_insert_with(|| Newest {
+                verified.newest.get_or_insert_with(|| NewestCheckpoint {
                     path: checkpoint_store.path_of(start),
                     records: reader.footer.records,
                     created_ms: reader.header.created_ms,
@@ -144,8 +151,8 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let starts = || segment_starts(&*disk, &log);
     let mut first = starts()?.first().copied().unwrap_or_default();
     let mut opened = LogReader::open(Arc::clone(&disk), &log, identity, first);
-    // A server may have removed the segment meanwhile. It removes the oldest first, so the check
-    // continues with the next one.
+    // A server may have removed the segment in the meantime. Servers remove the oldest segment
+    // first, so the check continues with the next segment.
     while opened.is_err()
         && let Some(now) = starts()?.first().copied().filter(|&now| now > first)
     {
@@ -167,8 +174,9 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         Ok(place) => {
             if let Some((LogPosition(until), name)) = needed.filter(|(until, _)| verified.log.1 < *until) {
                 let (LogPosition(end), name) = (verified.log.1, name.display());
-                let why =
-                    format!("{place}: the update log ends at position {end}, but {name} needs it to {until}");
+                let why = format!(
+                    "{place}: the update log ends at position {end}, but {name} needs it up to {until}"
+                );
                 verified.damages.push(why);
             }
         }
@@ -179,13 +187,14 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     Ok(verified)
 }
 
-/// Verifies a hash on disk: reads all entries, including those that were replaced or removed later.
-fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
+/// Verifies a hash on disk. All its entries are read, including those that later entries replaced
+/// or removed.
+fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<VerificationReport> {
     let _lock =
         if super::is_there(disk, &path.join("lock"))? { Some(super::lock(disk, path)?) } else { None };
     let found = DiskHash::salvage(disk, path, true, None, progress)?;
     let unlisted = found.damaged - found.damages.len() as u64;
-    let mut verified = Verified { entries: found.entries, ..Verified::default() };
+    let mut verified = VerificationReport { entries: found.entries, ..VerificationReport::default() };
     for name in disk.list(path).unwrap_or_default().iter().filter(|name| is_segment(name)) {
         verified.hash_segments += 1;
         verified.hash_bytes += disk.open(&path.join(name), false).and_then(|file| file.len()).unwrap_or(0);
@@ -203,8 +212,8 @@ fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> R
 }
 
 /// Reads the pages and records of a tree.
-fn examine_tree(path: &Path, damages: &mut Vec<String>) -> Result<Option<ExaminedTree>> {
-    match DiskTree::check(&path.join(TREE)) {
+fn examine_tree(pages: &Path, damages: &mut Vec<String>) -> Result<Option<ExaminedTree>> {
+    match DiskTree::check(pages) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             damages.push(error.to_string());
             Ok(None)
@@ -217,19 +226,19 @@ fn needs_log(path: &Path, mark: u64) -> String {
     format!("{}: the tree needs the update log from position {mark} on, which is missing", path.display())
 }
 
-/// Checks the promises of a backup beyond those of a data directory: the listed bytes, and the
-/// listed end of the log.
+/// Checks that the files and the end of the log are as the backup's manifest lists them.
 fn check_backup(
     disk: &dyn Disk,
     path: &Path,
-    manifest: &Manifest,
-    verified: &mut Verified,
+    manifest: &BackupManifest,
+    verified: &mut VerificationReport,
     progress: &mut dyn FnMut(u64),
 ) {
     check_files(disk, path, manifest, verified, progress);
     let (_, end) = verified.log;
     if verified.damages.is_empty() && (end != manifest.end || verified.tail != LogTail::Clean) {
-        let message = format!("{}: its log ends at {}, not at {}", path.display(), end.0, manifest.end.0);
+        let message =
+            format!("{}: the log of the backup ends at {}, not at {}", path.display(), end.0, manifest.end.0);
         verified.damages.push(message);
     }
 }
@@ -237,26 +246,27 @@ fn check_backup(
 fn check_files(
     disk: &dyn Disk,
     path: &Path,
-    manifest: &Manifest,
-    verified: &mut Verified,
+    manifest: &BackupManifest,
+    verified: &mut VerificationReport,
     progress: &mut dyn FnMut(u64),
 ) {
     for (path, what) in manifest.check(disk, path, progress) {
         let name = path.display().to_string();
-        // Damages that were found before are reported with a more exact place.
+        // If a damage of this file is already in the list, that entry states the place more
+        // exactly.
         if !verified.damages.iter().any(|damage| damage.starts_with(&name)) {
             verified.damages.push(format!("{name} {what}"));
         }
     }
 }
 
-/// Checks the entries of a hash's segments. An entry that was damaged before the backup has a
-/// matching file checksum in its list.
+/// Checks the entries in the segments of a hash's backup. Only files that match the manifest are
+/// read here, so any damage in them existed before the backup.
 fn check_hash(
     disk: &dyn Disk,
     path: &Path,
-    manifest: &Manifest,
-    verified: &mut Verified,
+    manifest: &BackupManifest,
+    verified: &mut VerificationReport,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     let mut done = manifest.backed_up().len;
@@ -269,7 +279,7 @@ fn check_hash(
         }
         match examine(disk, &path, listed, manifest) {
             Ok(()) => {
-                verified.hash_segments += u64::from(listed.kind == Kind::HashSegment);
+                verified.hash_segments += u64::from(listed.kind == BackupFileKind::HashSegment);
                 verified.hash_bytes += listed.len;
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => verified.damages.push(error.to_string()),
@@ -282,19 +292,19 @@ fn check_hash(
     Ok(())
 }
 
-/// Reads one file of a hash.
-fn examine(disk: &dyn Disk, path: &Path, listed: &Listed, manifest: &Manifest) -> Result<()> {
-    if listed.kind != Kind::HashDictionary {
+/// Checks one file of a hash's backup.
+fn examine(disk: &dyn Disk, path: &Path, listed: &ListedFile, manifest: &BackupManifest) -> Result<()> {
+    if listed.kind != BackupFileKind::HashDictionary {
         return DiskHash::examine_segment(disk, path, listed.position.0).map(drop);
     }
     if DiskHash::examine_dictionary(disk, path, listed.position.0)? != manifest.identity.database_id {
-        let message = format!("{} at offset 0: it is another database's", path.display());
+        let message = format!("{} at offset 0: belongs to another database", path.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     Ok(())
 }
 
-/// Returns the starts of the segments, in order.
+/// Returns the positions at which the segments start, in order.
 fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<LogPosition>> {
     let names = super::names(disk, log)?;
     let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
@@ -302,9 +312,13 @@ fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<LogPosition>> {
     Ok(starts)
 }
 
-/// Reads the log from its beginning; returns the file and offset of its end.
-fn read_log(mut reader: LogReader, verified: &mut Verified, progress: &mut dyn FnMut(u64)) -> Result<String> {
-    const TELL_EVERY: u64 = 1 << 12;
+/// Reads the log from its oldest entry. Returns the file and the offset at which it ends.
+fn read_log(
+    mut reader: LogReader,
+    verified: &mut VerificationReport,
+    progress: &mut dyn FnMut(u64),
+) -> Result<String> {
+    const REPORT_EVERY_ENTRIES: u64 = 1 << 12;
     let (first, _) = verified.log;
     loop {
         let found = reader.next_entry().map(|entry| {
@@ -319,7 +333,7 @@ fn read_log(mut reader: LogReader, verified: &mut Verified, progress: &mut dyn F
         verified.entries += 1;
         verified.changes += changes;
         verified.lost += lost;
-        if verified.entries.is_multiple_of(TELL_EVERY) {
+        if verified.entries.is_multiple_of(REPORT_EVERY_ENTRIES) {
             progress(reader.position().0 - first.0);
         }
     }

@@ -1,14 +1,13 @@
-//! The paths beside a target at which it is created. A source must not lie there, and foreign files
-//! there are never removed.
+//! The paths at which a target directory is created, beside its final path. A source must not lie
+//! at one of them, and foreign files there are never removed.
 //!
 //! ```text
-//! TARGET.partial          until it is whole
-//! TARGET.salvage.partial  the copy of damaged files that is mended
+//! TARGET.partial           the directory, until it is complete
+//! TARGET.partial.partial   files that an engine copies, until they are complete
+//! TARGET.salvage           a copy of damaged files, created in the same way
 //! ```
 //!
-//! Beside each of them lies what an engine copies, with one more `.partial`.
-//!
-//! Both are checked on the machine's own file system, because foreign files exist only there.
+//! Both rules are checked on the real file system, because foreign files exist only there.
 
 use super::cannot;
 use super::staged_directory::refuse_link;
@@ -19,25 +18,41 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
-/// The suffixes of the paths that staging creates, moves or removes.
-const WORK_SUFFIXES: [&str; 6] =
-    ["", ".partial", ".partial.partial", ".salvage", ".salvage.partial", ".salvage.partial.partial"];
+/// Returns the paths at which a directory is created: its temporary path, and the path of the files
+/// that an engine copies.
+pub(super) fn staging_paths(directory: &Path) -> [PathBuf; 2] {
+    [beside(directory, ".partial"), beside(directory, ".partial.partial")]
+}
 
-/// Fails with `Invalid` if a source equals, contains or lies within the directory to be created or
-/// a path at which that is staged: staging would remove or move the source. A missing source is
-/// reported when it is opened.
+/// Returns the path at which the copy of damaged files is mended for a target.
+pub(crate) fn salvage_copy(target: &Path) -> PathBuf {
+    beside(target, ".salvage")
+}
+
+/// Returns every path at which the creation of a target creates, moves or removes files.
+fn work_paths(target: &Path) -> impl Iterator<Item = PathBuf> {
+    let directories = [target.to_path_buf(), salvage_copy(target)];
+    directories.into_iter().flat_map(|directory| {
+        let [staged, copies] = staging_paths(&directory);
+        [directory, staged, copies]
+    })
+}
+
+/// Fails with `Invalid` if a source equals, contains or lies within the target or one of the paths
+/// at which the target is created, because the creation would remove or move the source. A missing
+/// source is reported when it is opened.
 pub fn refuse_overlap<'a>(sources: impl IntoIterator<Item = &'a Path>, target: &Path) -> Result<()> {
     for source in sources {
         let Ok(real_source) = source.canonicalize() else { continue };
         let from = source.display();
         let message = if real(target).starts_with(&real_source) {
-            format!("{} lies within {from}; make the new database elsewhere", target.display())
-        } else if WORK_SUFFIXES.iter().any(|suffix| {
-            let work = real(&beside(target, suffix));
+            format!("{}: lies within {from}; choose another target", target.display())
+        } else if work_paths(target).any(|work| {
+            let work = real(&work);
             work.starts_with(&real_source) || real_source.starts_with(work)
         }) {
             format!(
-                "{from}: {} would be made in its place; move it, or make the new database elsewhere",
+                "{from}: {} would be created in its place; move it, or choose another target",
                 target.display()
             )
         } else {
@@ -56,8 +71,8 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns the path without symbolic links. A part that does not exist yet is resolved by the
-/// directories above it.
+/// Returns the path without symbolic links. The parts that do not exist yet are appended to the
+/// resolved path of the deepest directory that exists.
 fn real(path: &Path) -> PathBuf {
     let mut missing = Vec::new();
     for above in path.ancestors() {
@@ -76,8 +91,8 @@ fn real(path: &Path) -> PathBuf {
     path.into()
 }
 
-/// Fails with `Invalid` if a staging directory contains foreign files. `is_expected` returns true
-/// for the names allowed at its top.
+/// Fails with `Invalid` if the temporary directory contains foreign files. `is_expected` returns
+/// true for the names that may stand directly in the directory.
 pub(crate) fn refuse_foreign(directory: &Path, is_expected: &dyn Fn(&str) -> bool) -> Result<()> {
     refuse_link(&SystemDisk, directory)?;
     let unreadable = |error| cannot("read", directory, &error);
@@ -87,16 +102,14 @@ pub(crate) fn refuse_foreign(directory: &Path, is_expected: &dyn Fn(&str) -> boo
     };
     for entry in entries {
         let entry = match entry {
-            // Another process, which is about to be detected, has just removed the directory.
+            // Another process has just removed the directory. The lock will show that process.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entry => entry.map_err(unreadable)?,
         };
         let path = entry.path();
         if !entry.file_name().to_str().is_some_and(is_expected) {
-            let message = format!(
-                "{}: it is none of a database that was being made; move it elsewhere",
-                path.display()
-            );
+            let message =
+                format!("{}: not a file of an unfinished new database; move it elsewhere", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         refuse_link(&SystemDisk, &path)?;

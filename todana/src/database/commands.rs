@@ -1,7 +1,7 @@
-//! Operations on single records: runs the visitor of an operation, counts its outcome, and builds
-//! the reply.
+//! Executes operations on single records: runs the visitor of an operation, counts the outcome, and
+//! builds the reply.
 
-use super::visits::Worth;
+use super::visits::VisitGuarantee;
 use super::{Database, is_full};
 use crate::arithmetic::ArithmeticVisitor;
 use crate::counters::WorkerCounters;
@@ -11,12 +11,12 @@ use crate::modify::ModifyVisitor;
 use crate::touch::TouchVisitor;
 use crate::transaction::EngineView;
 use todana_core::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Error, ErrorKind, Inspect, Modification, Modify,
-    Operation, RefusalReason, Reply, Touch, Ttl, UnixSeconds,
+    Arithmetic, ArithmeticDirection, CommandSyntax, Delete, Error, ErrorKind, Inspect, Modify, Operation,
+    RefusalReason, Reply, Touch, Ttl, UnixSeconds, ValueChange,
 };
 
 impl Database {
-    /// Executes an operation in a space.
+    /// Executes an operation on the engine or on the view of a transaction (`space`).
     pub(crate) fn run(
         &self,
         space: EngineView<'_>,
@@ -50,7 +50,7 @@ impl Database {
             Operation::Inspect(inspect) => reply(self.inspect(space, worker_counters, inspect, now)),
             Operation::Flush { at } => {
                 worker_counters.counts.cmd_flush.one();
-                reply(match self.plan_flush(None, worker_counters, *at, now) {
+                reply(match self.plan_flush(space.origin, worker_counters, *at, now) {
                     Ok(point) => {
                         space.commit.set(point);
                         Reply::Done
@@ -65,10 +65,10 @@ impl Database {
         }
     }
 
-    /// Reports the expiry that a command has set to the sweep.
+    /// Notes the times to live that an operation has set, for the sweep.
     #[inline]
-    pub(super) fn note(&self, ttls: [Option<Ttl>; 2], now: UnixSeconds) {
-        ttls.into_iter().flatten().for_each(|ttl| self.sweep.note(ttl, now));
+    pub(super) fn note_ttls(&self, ttls: [Option<Ttl>; 2], now: UnixSeconds) {
+        ttls.into_iter().flatten().for_each(|ttl| self.sweep.note_ttl(ttl, now));
     }
 
     pub(super) fn delete(
@@ -78,18 +78,19 @@ impl Database {
         delete: &Delete<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
-        if delete.family == CommandFamily::Meta {
+        if delete.syntax == CommandSyntax::Meta {
             worker_counters.counts.cmd_meta.one();
         }
         let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
         let visited = self.visit(space, worker_counters, delete.key, now, &mut visitor);
-        self.note([delete.ttl, None], now);
+        self.note_ttls([delete.ttl, None], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, met.class),
             Err(error) => (Reply::Refused(refusal(&error)), 0),
         };
         match outcome {
-            // A record that stays without its value, or as stale, does not count as deleted.
+            // If the record stays, either without its value or marked as stale, it does not count
+            // as deleted.
             Reply::Deleted if delete.mark_stale || delete.drop_value => {}
             Reply::Deleted => {
                 worker_counters.counts.delete_hits.one();
@@ -108,16 +109,16 @@ impl Database {
         arithmetic: &Arithmetic<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
-        if arithmetic.family == CommandFamily::Meta {
+        if arithmetic.syntax == CommandSyntax::Meta {
             worker_counters.counts.cmd_meta.one();
         }
         let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
         let visited = self.visit(space, worker_counters, arithmetic.key, now, &mut visitor);
-        self.note([arithmetic.touch, arithmetic.vivify], now);
+        self.note_ttls([arithmetic.touch, arithmetic.vivify], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, worker_counters.class(met.class)),
             Err(error) => {
-                // As in memcached, a store that finds no memory counts only in its class.
+                // As in memcached, a store that finds no memory is counted only for its size class.
                 let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
                 let class = worker_counters.class(self.classes.of(arithmetic.key.len() + digits));
                 class.out_of_memory.add(u64::from(is_full(&error)));
@@ -134,7 +135,8 @@ impl Database {
         };
         match outcome {
             Reply::Number(number) => {
-                // As in memcached, creating a missing record is neither a hit nor a miss.
+                // As in memcached, the creation of a missing record counts neither as a hit nor as
+                // a miss.
                 if number.created {
                     worker_counters.counts.total_items.one();
                 } else {
@@ -158,7 +160,7 @@ impl Database {
         worker_counters.counts.cmd_touch.one();
         let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
         let visited = self.visit(space, worker_counters, touch.key, now, &mut visitor);
-        self.note([Some(touch.ttl), None], now);
+        self.note_ttls([Some(touch.ttl), None], now);
         match visited {
             Ok(met) if visitor.found => {
                 worker_counters.counts.touch_hits.one();
@@ -183,7 +185,7 @@ impl Database {
     ) {
         let mut visitor = ModifyVisitor::new(modify, now);
         let visited = self.visit(space, worker_counters, modify.key, now, &mut visitor);
-        self.note([modify.ttl, None], now);
+        self.note_ttls([modify.ttl, None], now);
         match visited {
             Ok(_) => visitor.answer(reply),
             Err(error) => reply(Reply::Refused(refusal(&error))),
@@ -198,25 +200,25 @@ impl Database {
         now: UnixSeconds,
     ) -> Reply<'static> {
         worker_counters.counts.cmd_meta.one();
-        self.tracking.ask(now);
+        self.tracking.request(now);
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
-        match self.visit_telling(
-            self.for_notes(space),
-            Worth::Answer,
+        match self.visit_with_guarantee(
+            self.for_side_effects(space),
+            VisitGuarantee::Answer,
             worker_counters,
             inspect.key,
             now,
             &mut visitor,
         ) {
             Ok(_) => visitor.outcome,
-            // Only the version of the record is not kept.
+            // The only effect that is missing is that the record keeps its version.
             Err(error) if error.is_read_only() => visitor.outcome,
             Err(error) => Reply::Refused(refusal(&error)),
         }
     }
 }
 
-/// Returns the reply to a command whose visit has failed.
+/// Returns the reply to an operation whose visit has failed with this error.
 pub(super) fn refusal(error: &Error) -> RefusalReason {
     if error.is_read_only() {
         return RefusalReason::ReadOnly;
@@ -233,20 +235,20 @@ pub(super) fn refusal(error: &Error) -> RefusalReason {
     }
 }
 
-/// Returns true for commands that can only remove records.
+/// Returns true if the operation can only remove records.
 pub(crate) fn is_removal(command: &Operation<'_>) -> bool {
     match command {
         Operation::Delete(delete) => !delete.mark_stale && !delete.drop_value,
         Operation::Modify(modify) => {
-            matches!(modify.change, Modification::Take | Modification::Swap { new: None, .. })
+            matches!(modify.change, ValueChange::Take | ValueChange::Swap { new: None, .. })
         }
         Operation::Flush { .. } => true,
         _ => false,
     }
 }
 
-/// Returns true if a command is meant to change something. Reads may have side effects on records
-/// nevertheless: a shown version, or a moved sliding expiry.
+/// Returns true if the purpose of the operation is a change. Reads may also have side effects on
+/// records: a version that is shown, or a sliding expiry that is moved.
 pub(crate) fn is_change(command: &Operation<'_>) -> bool {
     match command {
         Operation::Get(get) => get.touch.is_some() || get.vivify.is_some(),

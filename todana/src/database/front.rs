@@ -1,5 +1,5 @@
-//! The limit of changes that wait in memory for a checkpoint, for an engine that is the checkpoint
-//! of its log.
+//! Limits the changes that wait in memory for a checkpoint. They exist only if the engine is the
+//! checkpoint of its log.
 
 use super::Database;
 use crate::DataDirectory;
@@ -12,25 +12,27 @@ impl Database {
         self.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes)
     }
 
-    /// Returns true if the last attempt of a checkpoint failed.
+    /// Returns true if the last attempt to write a checkpoint failed.
     pub fn has_stuck_checkpoints(&self) -> bool {
         self.has_stuck_checkpoints.load(Ordering::Relaxed)
     }
 
-    /// Records the outcome of a checkpoint.
+    /// Records whether an attempt to write a checkpoint failed.
     pub(crate) fn note_checkpoint(&self, has_failed: bool) {
         self.has_stuck_checkpoints.store(has_failed, Ordering::Relaxed);
     }
 
-    /// Returns true if there is room for changes that wait in memory for a checkpoint.
+    /// Returns true if more changes may wait in memory for a checkpoint.
     pub fn front_has_room(&self) -> bool {
         self.pending_bytes() <= FRONT_BYTES_MAX
     }
 
-    /// Refuses changes, or takes them again, according to the bytes that wait in memory for a
-    /// checkpoint. Reads go on. Writers that can wait for room have waited before, but not all can,
-    /// and there is no room while checkpoints fail. Writers that make checkpoints themselves are
-    /// refused only then.
+    /// Refuses changes, or accepts them again, depending on how many bytes wait in memory for a
+    /// checkpoint. Reads are always served.
+    ///
+    /// Writers that can wait for a checkpoint have already done so, but not all can, and waiting
+    /// does not help while checkpoints fail. Writers that write checkpoints themselves are refused
+    /// only while checkpoints fail.
     pub fn guard_front(&self) {
         if let Some(engine) = self.engine().checkpointed() {
             let is_stuck = self.has_stuck_checkpoints();
@@ -39,13 +41,14 @@ impl Database {
         }
     }
 
-    /// Makes a checkpoint if too many changes wait for one.
+    /// Writes a checkpoint if too many changes wait for one.
     pub(crate) fn relieve_front(&self, directory: &DataDirectory) -> Result<()> {
         if self.front_has_room() { Ok(()) } else { directory.checkpoint(self).map(|_| ()) }
     }
 }
 
-/// Returns true if no more changes may wait for a checkpoint. `is_stuck`: checkpoints fail.
+/// Returns true if no more changes may wait for a checkpoint. `is_stuck` is true while checkpoints
+/// fail.
 fn is_too_much(pending: u64, is_stuck: bool) -> bool {
     pending > if is_stuck { FRONT_BYTES_MAX } else { 2 * FRONT_BYTES_MAX }
 }
@@ -55,26 +58,31 @@ mod tests {
     use super::*;
     use crate::disk::SystemDisk;
     use crate::open::EngineOptions;
-    use crate::{CachedClock, Name, Overwrite, Upkeep};
+    use crate::{CachedClock, DatabaseName, DatabaseUpkeep, OverwriteVisitor};
     use std::sync::Arc;
     use std::time::Instant;
     use todana_core::{Action, Attributes, Record};
 
-    /// Only a server checked the limit. In a program's own database, the waiting memory grew
+    /// Only a server used to check the limit. In a program's own database, the waiting changes grew
     /// without bound while checkpoints failed.
     #[test]
-    fn upkeep_refuses_changes_while_no_checkpoint_can_be_made_for_what_waits() {
+    fn upkeep_refuses_changes_while_checkpoints_fail() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("x.tree");
-        let name = Name::parse(place.to_str().unwrap()).unwrap();
+        let name = DatabaseName::parse(place.to_str().unwrap()).unwrap();
         let engine = name.open_engine_at(&place, Arc::new(SystemDisk), EngineOptions::default()).unwrap();
         let database = Arc::new(Database::new(engine, Arc::new(CachedClock::new())));
-        let (worker_counters, upkeep) = (database.worker_counters(), Upkeep::new(Arc::clone(&database)));
+        let (worker_counters, upkeep) =
+            (database.worker_counters(), DatabaseUpkeep::new(Arc::clone(&database)));
         let value = vec![b'x'; 1 << 20];
         let put = |number: u32| {
             let record = Record::new(&value, Attributes::default());
             database
-                .visit_record(&worker_counters, &number.to_be_bytes(), &mut Overwrite(Action::Put(record)))
+                .visit_record(
+                    &worker_counters,
+                    &number.to_be_bytes(),
+                    &mut OverwriteVisitor(Action::Put(record)),
+                )
                 .is_ok()
         };
         for number in 0..200 {
@@ -93,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_checkpoint_is_bounded_and_sooner_when_none_can_be_made() {
+    fn pending_bytes_limit_is_lower_while_checkpoints_fail() {
         let around = [FRONT_BYTES_MAX, FRONT_BYTES_MAX + 1, 2 * FRONT_BYTES_MAX, 2 * FRONT_BYTES_MAX + 1];
         assert_eq!(around.map(|pending| is_too_much(pending, true)), [false, true, true, true]);
         assert_eq!(around.map(|pending| is_too_much(pending, false)), [false, false, false, true]);

@@ -1,8 +1,9 @@
-//! The database: takes an operation and returns its reply.
+//! The database: executes operations on the records of an engine.
 
 mod commands;
 mod front;
 mod limiter;
+mod numbered;
 mod reads;
 mod resumption;
 mod scans;
@@ -10,21 +11,22 @@ mod stores;
 mod visits;
 
 pub(crate) use commands::{is_change, is_removal};
-pub use visits::Overwrite;
-pub(crate) use visits::{Allowed, Restricted};
+pub use visits::OverwriteVisitor;
+pub(crate) use visits::{AllowedChanges, RestrictedVisitor};
 
 use crate::access::AccessTracking;
 use crate::clock::Clock;
 use crate::counters::{ClassCounters, CounterRegistry, Counters, WorkerCounters};
 use crate::durability::{CommitPoint, Durability, EngineDurability, EngineFiles};
 use crate::flush::{self, PendingFlush};
-use crate::open::Name;
+use crate::open::DatabaseName;
 use crate::reset_baseline::ResetBaseline;
-use crate::sweep::{Round, Sweep, Sweeps};
+use crate::sweep::{ExpirySweep, SweepCounters, SweepRound};
 use crate::transaction::{EngineView, TransactionLock, WhileWaiting};
 use crate::update_log::{LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use crate::versions::VersionCounter;
-use limiter::Limiter;
+use limiter::SizeLimiter;
+use scans::GROUP_RECORDS;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,32 +36,36 @@ use todana_core::{
 };
 use todana_engine::ClassBounds;
 
-/// A database: an engine with the semantics of operations around it. Shared by all workers.
+/// A database: an engine, and around it everything that operations need besides records, such as
+/// expiry, counters and the update log. All workers share it.
 pub struct Database {
     engine: Box<dyn Engine>,
     clock: Arc<dyn Clock>,
     versions: VersionCounter,
     tracking: AccessTracking,
     flush: PendingFlush,
-    sweep: Sweep,
+    sweep: ExpirySweep,
     counter_registry: CounterRegistry,
     classes: ClassBounds,
     figures: ResetBaseline,
     emulates_full: bool,
-    /// Keeps the size limits of the name, if the engine does not.
-    limiter: Option<Limiter>,
-    /// The state of the engine's own files, if it keeps changes there.
+    /// The keys are numbers.
+    is_numbered: bool,
+    /// Keeps the limits that the name sets, if the engine does not.
+    limiter: Option<SizeLimiter>,
+    /// How far the engine's own files are on disk, if the engine has files.
     files: Option<EngineFiles>,
-    /// The database was opened for reading, so its data never changes.
+    /// True if the database was opened for reading, so that its data never changes.
     is_read_only: bool,
-    /// Too many changes wait in memory for a checkpoint.
+    /// True if too many changes wait in memory for a checkpoint.
     has_full_front: AtomicBool,
-    /// The last attempt of a checkpoint failed.
+    /// True if the last attempt to write a checkpoint failed.
     has_stuck_checkpoints: AtomicBool,
     transaction_lock: TransactionLock,
-    /// Set once, after the data was restored.
+    /// The update log. Set once, after the data was restored.
     log: OnceLock<UpdateLog>,
-    /// Set at most once. Dropped after the log, because it may hold the log's directory.
+    /// A callback before each commit, set at most once. Dropped after the log, because it may hold
+    /// the log's directory.
     before_commit: OnceLock<Box<dyn Fn() -> Result<()> + Send + std::marker::Sync>>,
 }
 
@@ -69,21 +75,24 @@ impl Database {
         Database::with_classes(engine, clock, Vec::new())
     }
 
-    /// Creates a database that also counts by size: one class for each of `bounds`, which ascend,
-    /// and one for larger records. The size of a record is key + value + 4 if it has client flags.
+    /// Creates a database that also counts by size class. `bounds`, in ascending order, are the
+    /// upper bounds of the classes; one more class holds larger records. The size of a record is
+    /// key + value, and 4 more if it has client flags.
     pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
         let (counter_registry, classes) = (CounterRegistry::default(), ClassBounds::new(bounds));
+        let is_numbered = engine.numbered().is_some();
         let database = Database {
             engine,
             clock,
             versions: VersionCounter::default(),
             tracking: AccessTracking::default(),
             flush: PendingFlush::new(),
-            sweep: Sweep::new(),
+            sweep: ExpirySweep::new(),
             counter_registry,
             classes,
             figures: ResetBaseline::default(),
             emulates_full: false,
+            is_numbered,
             limiter: None,
             files: None,
             is_read_only: false,
@@ -94,26 +103,27 @@ impl Database {
             before_commit: OnceLock::new(),
         };
         if let Some(durable) = database.engine.durable() {
-            // There is no log that records which versions have been shown.
+            // No log records which versions have been shown to clients.
             database.versions.skip_lost(durable.open_count());
         }
         if database.engine.durable().is_some() || database.engine.checkpointed().is_some() {
-            // Its records may expire, and the sweep does not know when.
-            database.sweep.want();
+            // The existing records may have expiries that the sweep does not know.
+            database.sweep.request_round();
         }
-        database.tell_time();
-        database.sync_engine(LogOptions::default().sync)
+        database.report_time();
+        database.with_engine_sync(LogOptions::default().sync)
     }
 
-    /// Makes every store fail for lack of memory: for tests of clients.
+    /// Makes every store fail for lack of memory, so that clients can be tested.
     pub fn emulate_full(mut self) -> Database {
         self.emulates_full = true;
         self
     }
 
-    /// Sets when changes are durable if the engine keeps them in files of its own
-    /// ([`Engine::durable`]). The update log has an option of its own. The default is one second.
-    pub fn sync_engine(mut self, sync: SyncPolicy) -> Database {
+    /// Sets when changes count as durable, for an engine that keeps them in files of its own
+    /// ([`Engine::durable`]). The default is within one second. The update log has an option of its
+    /// own.
+    pub fn with_engine_sync(mut self, sync: SyncPolicy) -> Database {
         self.files = self.engine.durable().map(|_| EngineFiles::new(sync));
         self
     }
@@ -124,31 +134,31 @@ impl Database {
         self
     }
 
-    /// Keeps the database to the limits of its name, if the engine does not.
-    pub fn limited_as(mut self, name: &Name) -> Database {
-        self.limiter = Limiter::of(name).filter(|_| !self.is_read_only);
+    /// Keeps the database within the limits that its name sets, if the engine does not.
+    pub fn with_limits_of(mut self, name: &DatabaseName) -> Database {
+        self.limiter = SizeLimiter::of(name).filter(|_| !self.is_read_only);
         self
     }
 
     /// Removes surplus records, some tens at a time, until the limit is kept or `goes_on` returns
-    /// false. Does not wait for an open transaction.
+    /// false. If a transaction is open, returns without waiting for it.
     pub(crate) fn keep_to_limits(&self, worker_counters: &WorkerCounters, mut goes_on: impl FnMut() -> bool) {
         let step = || {
             let limiter = self.limiter.as_ref().filter(|limiter| limiter.is_exceeded(self))?;
             limiter.remove_surplus(&self.try_begin(worker_counters)?).ok().filter(|&removed| removed > 0)
         };
-        // A removal that fails now is tried again at the next tick.
+        // If a removal fails, the next tick tries again.
         while step().is_some() && goes_on() {}
     }
 
-    /// Removes surplus records until the limit is kept; waits for open transactions.
+    /// Removes surplus records until the limit is kept. Waits for open transactions.
     pub(crate) fn meet_limits(&self, worker_counters: &WorkerCounters) -> Result<()> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(worker_counters)?)? > 0 {}
         Ok(())
     }
 
-    /// Removes other records for those that a commit has just stored, if there are too many.
+    /// If a commit has exceeded the limit, removes records other than those that it has stored.
     pub(crate) fn limit_commit(
         &self,
         changes: usize,
@@ -165,19 +175,20 @@ impl Database {
         self.is_read_only
     }
 
-    /// Sets the callback of writers that wait for a transaction.
+    /// Sets a callback for writers that wait for a transaction to end.
     pub(crate) fn while_waiting(mut self, while_waiting: WhileWaiting) -> Database {
         self.transaction_lock.set_while_waiting(while_waiting);
         self
     }
 
-    /// Sets whether changes are refused because too many wait in memory for a checkpoint. Reads go
-    /// on.
+    /// Sets whether changes are refused because too many wait in memory for a checkpoint. Reads are
+    /// still served.
     pub fn refuse_changes(&self, is_full: bool) {
         self.has_full_front.store(is_full, Ordering::Relaxed);
     }
 
-    /// Returns what makes changes durable; `None` if nothing does, or the database is read-only.
+    /// Returns the mechanism that makes changes durable, or `None` if changes are not durable or
+    /// the database is read-only.
     pub fn durability(&self) -> Option<Durability<'_>> {
         let log = self.log.get();
         match (&self.files, self.engine.durable()) {
@@ -192,13 +203,13 @@ impl Database {
         self.files.as_ref().filter(|_| !self.is_read_only)
     }
 
-    /// Returns when changes are durable if the engine keeps them in files of its own; `None` for
-    /// other engines.
+    /// Returns the sync policy for the engine's own files, or `None` if the engine has no files.
     pub fn engine_sync(&self) -> Option<SyncPolicy> {
         self.engine_files().map(EngineFiles::sync)
     }
 
-    /// Returns the commit point of a change that ends at this position of the log.
+    /// Returns the commit point of a change. `logged` is the end of its entry in the log, if it was
+    /// logged.
     pub(crate) fn commit_point(&self, logged: Option<LogPosition>) -> CommitPoint {
         match &self.files {
             Some(files) => files.commit_point(),
@@ -206,7 +217,8 @@ impl Database {
         }
     }
 
-    /// Registers counters for a worker thread. They are counted after the worker has ended, too.
+    /// Registers counters for a worker thread. Their counts remain part of the sums after the
+    /// worker has ended.
     pub fn worker_counters(&self) -> Arc<WorkerCounters> {
         self.counter_registry.open(&self.classes)
     }
@@ -235,23 +247,23 @@ impl Database {
         self.counter_registry.sum_by_class()
     }
 
-    /// Returns the status of the engine, with its counts since the start or the last reset.
+    /// Returns the status of the engine. Its counts are those since the start or the last reset.
     pub fn status(&self) -> EngineStatus {
         self.figures.status(self.engine.status())
     }
 
-    /// Returns the work of the sweep for expired records since the start or the last reset.
-    pub fn sweeps(&self) -> Sweeps {
+    /// Returns the counts of the sweep for expired records since the start or the last reset.
+    pub fn sweeps(&self) -> SweepCounters {
         self.figures.sweeps(self.sweep.counts())
     }
 
-    /// Requests a round of the sweep over all records at the next `maintain`, even if it knows of
-    /// no expired ones.
-    pub fn want_sweep(&self) {
-        self.sweep.want();
+    /// Requests a sweep over all records, which the next `maintain` starts even if no record is
+    /// known to be expired.
+    pub fn request_sweep(&self) {
+        self.sweep.request_round();
     }
 
-    /// Returns the time of the last flush, or of a planned one.
+    /// Returns the time of the last flush, or of a flush that is planned.
     pub fn flushed_at(&self) -> Option<UnixSeconds> {
         self.flush.last()
     }
@@ -264,36 +276,36 @@ impl Database {
 
     /// Reports the time to the engine, as `maintain` does. Must be called after a jump of the
     /// clock.
-    pub fn tell_time(&self) {
+    pub fn report_time(&self) {
         if let Some(bounded) = self.engine.bounded() {
             bounded.set_time(self.clock.now());
         }
     }
 
-    /// Does a bounded piece of maintenance: a step of the sweep for expired records, and a step of
-    /// the engine. Returns true if there is more to do at once. Meant for one background thread.
+    /// Does a limited amount of maintenance: a step of the sweep for expired records, and a step of
+    /// the engine. Returns true if more work is waiting. Meant for a single background thread.
     pub fn maintain(&self) -> bool {
         if self.is_read_only && self.has_files() {
-            self.tell_time();
+            self.report_time();
             return false;
         }
         let now = self.clock.now();
         self.flush_if_due(now);
-        self.tell_time();
+        self.report_time();
         let is_sweeping = self.sweep.step(self.engine(), now);
         self.engine.maintain() || is_sweeping
     }
 
-    /// Returns the last completed round of the sweep, unless it was returned before.
-    pub fn take_sweep_round(&self) -> Option<Round> {
+    /// Returns the result of the last completed round of the sweep, unless it was returned before.
+    pub fn take_sweep_round(&self) -> Option<SweepRound> {
         self.sweep.take_round()
     }
 
-    /// Allocates memory for a long value ([`Engine::buffer`]). Expired records are removed if there
-    /// is no room.
+    /// Allocates memory for a long value ([`Engine::buffer`]). Removes expired records if there is
+    /// no room.
     pub fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         loop {
-            let removed = self.sweep.gone();
+            let removed = self.sweep.removed_total();
             match self.engine.buffer(len) {
                 Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
@@ -301,28 +313,28 @@ impl Database {
         }
     }
 
-    /// Returns the next piece of such memory to write to ([`Engine::room`]). Expired records are
-    /// removed if there is no room.
+    /// Returns the next piece of the buffer, for writing the value into it ([`Engine::room`]).
+    /// Removes expired records if there is no room.
     pub fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         loop {
-            let removed = self.sweep.gone();
+            let removed = self.sweep.removed_total();
             match self.engine.room(buffer, len) {
                 Ok(_) => break,
                 Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
                 Err(error) => return Err(error),
             }
         }
-        // The second call is cheap, because the piece is already allocated.
+        // The loop has allocated this piece, so the second call is cheap.
         self.engine.room(buffer, len)
     }
 
-    /// Returns true if a planned flush is due and was not carried out yet.
+    /// Returns true if a planned flush is due and has not been executed.
     pub(crate) fn is_flush_due(&self) -> bool {
         self.flush.is_due(self.clock.now())
     }
 
-    /// Sets a callback that makes room before each commit. The commit fails if the callback does.
-    /// May be set once.
+    /// Sets a callback that is called before each commit and makes room for it. If the callback
+    /// fails, the commit fails. May be set once.
     pub fn before_commit(&self, call: impl Fn() -> Result<()> + Send + std::marker::Sync + 'static) {
         let is_first = self.before_commit.set(Box::new(call)).is_ok();
         debug_assert!(is_first, "a second call before commits");
@@ -338,21 +350,21 @@ impl Database {
         self.log.get()
     }
 
-    /// Carries out a planned flush that is due.
+    /// Executes a planned flush that is due.
     #[inline]
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
         if self.flush.is_due(now) {
-            // While a transaction is open, the flush waits for a later command.
+            // If a transaction is open, a later command executes the flush.
             self.transaction_lock.unless_in_transaction(|| {
                 self.flush.execute_if_due(now, self.engine(), &|change| {
-                    self.tell(change);
+                    self.append_to_log(change);
                 });
             });
         }
     }
 
     /// Appends a change to the log, if there is one.
-    fn tell(&self, change: LogChange<'_>) -> Option<LogPosition> {
+    fn append_to_log(&self, change: LogChange<'_>) -> Option<LogPosition> {
         self.log.get().map(|log| log.append(&change))
     }
 
@@ -364,9 +376,13 @@ impl Database {
         now: UnixSeconds,
     ) -> Result<CommitPoint> {
         self.refuse_if_read_only()?;
-        // The records there outlive a restart, but a plan would not.
+        // A planned flush would be forgotten at a restart, but these records survive it, so the
+        // plan is refused.
         if self.engine.durable().is_some() && flush::is_in_future(at, now) {
-            return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "this database cannot store a planned flush; flush without a delay",
+            ));
         }
         let logged = Cell::new(None);
         let planned = self.transaction_lock.outside_transactions(|| {
@@ -378,7 +394,7 @@ impl Database {
         Ok(self.commit_point(logged.get()))
     }
 
-    /// Returns true if records are kept on disk, in an update log or in files of the engine's own.
+    /// Returns true if changes are kept on disk, in an update log or in the engine's own files.
     fn keeps_records(&self) -> bool {
         self.log.get().is_some() || self.has_files()
     }
@@ -388,21 +404,21 @@ impl Database {
         self.engine.durable().is_some() || self.engine.checkpointed().is_some()
     }
 
-    /// Returns true for a change that could not be logged.
+    /// Returns true if a change could not be logged now.
     #[inline]
     fn refuses(&self, command: &Operation<'_>) -> bool {
         (self.cannot_write() && is_change(command))
             || (self.takes_only_removals() && is_change(command) && !is_removal(command))
     }
 
-    /// Returns false while changes are refused because they cannot be kept: all changes, or all but
-    /// removals.
+    /// Returns false while some changes are refused because they cannot be kept: all changes, or
+    /// all except removals.
     pub fn takes_changes(&self) -> bool {
         !self.cannot_write() && !self.takes_only_removals()
     }
 
-    /// Returns true while the disk of the update log is full. Only removals are taken, because they
-    /// make room.
+    /// Returns true while the disk of the update log is full. Only removals are then accepted,
+    /// because they free space.
     #[inline]
     fn takes_only_removals(&self) -> bool {
         self.log.get().is_some_and(UpdateLog::takes_only_removals)
@@ -419,7 +435,7 @@ impl Database {
         if self.is_read_only { Err(read_only()) } else { Ok(()) }
     }
 
-    /// Fails with `Unavailable`, and counts the refusal, if changes cannot be written.
+    /// Fails with `Unavailable` if changes cannot be written, and counts that refusal.
     pub(crate) fn refuse_if_unwritable(&self, worker_counters: &WorkerCounters) -> Result<()> {
         if !self.cannot_write() {
             return Ok(());
@@ -429,7 +445,7 @@ impl Database {
         Err(error)
     }
 
-    /// Fails with `Unavailable`, and counts the refusal, while only removals are taken.
+    /// Fails with `Unavailable` if only removals are accepted, and counts that refusal.
     pub(crate) fn refuse_if_full(&self, worker_counters: &WorkerCounters) -> Result<()> {
         if !self.takes_only_removals() {
             return Ok(());
@@ -439,15 +455,15 @@ impl Database {
         Err(error)
     }
 
-    /// Waits until all earlier writes are on disk, if the database is kept there. Fails with
-    /// `Unavailable` if that is impossible.
+    /// Waits until all earlier writes are on disk, if the database is kept on disk. Fails with
+    /// `Unavailable` if they cannot be written.
     pub fn sync(&self) -> Result<()> {
         self.log().map_or_else(|| self.sync_engine_files(), |log| self.sync_to(log.end()))
     }
 
-    /// Waits until the log is on disk up to this position, after the engine's own files if it has
-    /// any, so that replicas never receive more than these hold. Fails as [`sync`](Self::sync)
-    /// does.
+    /// Waits until the log is on disk up to this position. If the engine has files, they are synced
+    /// first, so that replicas never receive changes that these files could still lose. Fails as
+    /// [`sync`](Self::sync) does.
     pub fn sync_to(&self, position: LogPosition) -> Result<()> {
         self.sync_engine_files()?;
         self.log().map_or(Ok(()), |log| log.sync_to(position))
@@ -457,14 +473,14 @@ impl Database {
         self.engine().durable().map_or(Ok(()), |durable| durable.sync())
     }
 
-    /// Removes all records at once. Fails with `Unavailable` if the removal cannot be written, and
-    /// with `Busy` if this thread has a transaction open.
+    /// Removes all records. Fails with `Unavailable` if the removal cannot be written, and with
+    /// `Busy` if this thread has a transaction open.
     pub fn clear(&self, worker_counters: &WorkerCounters) -> Result<CommitPoint> {
         self.clear_first_made_by(None, worker_counters)
     }
 
-    /// Removes all records as [`clear`](Self::clear) does, for a change first made by server
-    /// `origin`, which the log entry names.
+    /// Removes all records as [`clear`](Self::clear) does, because the server `origin` has done so.
+    /// The log entry names that server.
     pub fn clear_from(&self, origin: u32, worker_counters: &WorkerCounters) -> Result<CommitPoint> {
         self.clear_first_made_by(Some(origin), worker_counters)
     }
@@ -479,19 +495,43 @@ impl Database {
         self.plan_flush(origin, worker_counters, Ttl::Never, self.clock.now())
     }
 
-    /// Removes some expired records. Returns false if none were removed since `before`, the number
-    /// of removed records at an earlier time; removals by other threads count.
+    /// Removes expired records for room. Returns true if any thread has removed records since the
+    /// number of removed records was `before`.
     fn relieve(&self, now: UnixSeconds, before: u64) -> bool {
         self.sweep.relieve(self.engine(), now);
-        self.sweep.gone() != before
+        self.sweep.removed_total() != before
     }
 
-    /// Executes an operation. `reply` is called once, perhaps under a lock of the engine, so it
-    /// must only encode.
+    /// Executes an operation. `reply` is called once with the reply. It may run under a lock of the
+    /// engine, so it must only encode the reply.
     ///
     /// Returns the commit point for which the reply must wait ([`durability`](Self::durability)).
     pub fn execute(
         &self,
+        worker_counters: &WorkerCounters,
+        command: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> CommitPoint {
+        self.execute_first_made_by(None, worker_counters, command, reply)
+    }
+
+    /// As [`execute`](Self::execute), for a change that server `origin` made first. The log entry
+    /// names that server.
+    pub fn execute_from(
+        &self,
+        origin: u32,
+        worker_counters: &WorkerCounters,
+        command: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> CommitPoint {
+        self.execute_first_made_by(Some(origin), worker_counters, command, reply)
+    }
+
+    /// Executes an operation. Inlined by force, because it has two callers.
+    #[inline(always)]
+    fn execute_first_made_by(
+        &self,
+        origin: Option<u32>,
         worker_counters: &WorkerCounters,
         command: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -512,11 +552,11 @@ impl Database {
             return CommitPoint::NONE;
         }
         let commit = Cell::default();
-        self.run(self.space(&commit), worker_counters, command, now, reply);
+        self.run(EngineView { origin, ..self.space(&commit) }, worker_counters, command, now, reply);
         commit.get()
     }
 
-    /// Returns the space of all readers and writers outside of transactions.
+    /// Returns the view for all operations outside of transactions.
     #[inline]
     fn space<'s>(&'s self, commit: &'s Cell<CommitPoint>) -> EngineView<'s> {
         let transaction_lock = Some(&self.transaction_lock);
@@ -528,8 +568,8 @@ impl Database {
     }
 }
 
-/// Returns true if removing expired records makes room. In files it does not, because a removal
-/// itself needs room.
+/// Returns true if memory is full. Removing expired records then makes room. If files are full it
+/// does not, because a removal itself needs space there.
 fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::Full && !error.is_refused_write()
 }
@@ -539,7 +579,7 @@ pub(crate) fn read_only() -> Error {
 }
 
 fn full() -> Error {
-    Error::new(ErrorKind::Full, "memory is taken to be full")
+    Error::new(ErrorKind::Full, "the memory limit is reached")
 }
 
 pub(crate) fn unwritable() -> Error {

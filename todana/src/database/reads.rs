@@ -1,14 +1,15 @@
-//! Reads: a view if that is enough, a visit if the read has side effects.
+//! Executes reads: by a view of the record if that is enough, or by a visit if the read has side
+//! effects.
 
 use super::commands::refusal;
-use super::visits::Worth;
+use super::visits::VisitGuarantee;
 use super::{Database, is_full};
 use crate::classes::plain_size;
 use crate::counters::WorkerCounters;
 use crate::expiry::RemoveIfExpired;
 use crate::get::{self, GetOutcome, GetVisitor};
 use crate::transaction::EngineView;
-use todana_core::{CommandFamily, ErrorKind, Get, Record, Reply, UnixSeconds};
+use todana_core::{CommandSyntax, ErrorKind, Get, Record, Reply, UnixSeconds};
 
 impl Database {
     pub(super) fn get(
@@ -20,7 +21,17 @@ impl Database {
         reply: &mut dyn FnMut(Reply<'_>),
     ) {
         if get.needs.access {
-            self.tracking.ask(now);
+            self.tracking.request(now);
+        }
+        let (mut text, resolved);
+        let mut get = get;
+        if self.must_resolve(get.key) {
+            text = [0; 20];
+            match self.resolved(space, get.key, now, &mut text) {
+                Ok(key) => resolved = Get { key, ..*get },
+                Err(error) => return reply(Reply::Refused(refusal(&error))),
+            }
+            get = &resolved;
         }
         let (outcome, class) = if get::is_plain_read(get) && (get.silent || !self.tracking.is_on(now)) {
             self.look(space, worker_counters, get, now, reply)
@@ -30,16 +41,16 @@ impl Database {
         if outcome == GetOutcome::Miss {
             reply(Reply::Miss);
         }
-        // As in memcached, a record created for the caller to fill counts as found.
+        // As in memcached, a record that is created for the caller to fill counts as found.
         let found = matches!(outcome, GetOutcome::Hit | GetOutcome::Vivified);
         if outcome == GetOutcome::Vivified {
             worker_counters.counts.total_items.one();
         }
-        if get.family == CommandFamily::Meta {
+        if get.syntax == CommandSyntax::Meta {
             worker_counters.counts.cmd_meta.one();
         }
-        // As in memcached, an `mg` hit that sets an expiry counts as a touch and not as a get, and
-        // its miss as a get.
+        // As in memcached, an `mg` that sets an expiry counts as a touch if it hits, and as a get
+        // if it misses.
         if get.counts_as_touch || (get.touch.is_some() && found) {
             worker_counters.counts.cmd_touch.one();
             if found {
@@ -49,7 +60,7 @@ impl Database {
                 worker_counters.counts.touch_misses.one();
             }
         } else if !get.silent {
-            // A view that does not count as an access does not count for the hit ratio either.
+            // A read that does not count as an access is also left out of the hit ratio.
             worker_counters.counts.cmd_get.one();
             if found {
                 worker_counters.counts.get_hits.one();
@@ -73,6 +84,7 @@ impl Database {
         let mut size = 0;
         let (mut must_visit, mut is_expired) = (false, false);
         let see = |record: Record<'_>| {
+            let record = record.with_first_value();
             if !record.attributes.expiry.is_live(now) {
                 is_expired = true;
             } else if let Some(hit) = get::plain_hit(get, record, now) {
@@ -84,7 +96,7 @@ impl Database {
             }
         };
         if let Err(error) = space.read(get.key, !get.silent, see) {
-            // An unreadable record is not a known miss.
+            // It is unknown whether an unreadable record exists, so it does not count as a miss.
             reply(Reply::Refused(refusal(&error)));
             return (GetOutcome::Unread, self.classes.of(get.key.len()));
         }
@@ -105,32 +117,33 @@ impl Database {
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> (GetOutcome, usize) {
-        // Side effects of reads must not evict records.
+        // If memory is scarce, side effects of reads must not evict records.
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_near_limit());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         let is_change = get.touch.is_some() || get.vivify.is_some();
-        // A shown version must be stored with the record. The other side effects may be lost.
-        let worth = match get.needs.version {
-            _ if is_change => Worth::Change,
-            true => Worth::Answer,
-            false => Worth::Note,
+        // If the reply shows a version, the version must be stored with the record. The other side
+        // effects may be lost.
+        let guarantee = match get.needs.version {
+            _ if is_change => VisitGuarantee::Change,
+            true => VisitGuarantee::Answer,
+            false => VisitGuarantee::Note,
         };
-        let noting = if is_change { space } else { self.for_notes(space) };
-        let met = self.visit_telling(noting, worth, worker_counters, get.key, now, &mut visitor);
+        let noting = if is_change { space } else { self.for_side_effects(space) };
+        let met = self.visit_with_guarantee(noting, guarantee, worker_counters, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
-        self.note([get.touch, get.vivify], now);
+        self.note_ttls([get.touch, get.vivify], now);
         match met {
             Ok(_) if outcome == GetOutcome::Vivified => (outcome, self.classes.of(get.key.len())),
             Ok(met) => (outcome, met.class),
             Err(error) => {
-                // A side effect that fails does not fail the read.
+                // The read succeeds even if its side effect fails.
                 let may_show = outcome == GetOutcome::Hit || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
                 let _ = space.read(get.key, true, |record| {
                     shown = may_show && record.attributes.expiry.is_live(now);
                     if shown {
-                        reply(Reply::Hit(get::unchanged(record, now)));
+                        reply(Reply::Hit(get::unchanged(record.with_first_value(), now)));
                     }
                 });
                 if shown {

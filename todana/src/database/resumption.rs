@@ -1,29 +1,29 @@
-//! The interface for logs and checkpoints: the state of a database, and its continuation from
-//! there.
+//! The interface of a database for logs and checkpoints: returns its state, and restores that
+//! state.
 
-use super::{Database, Overwrite};
+use super::{Database, OverwriteVisitor};
 use crate::flush;
 use crate::update_log::{LogChange, LogPosition, UpdateLog};
 use parking_lot::RwLockReadGuard;
 use todana_core::{Action, Expiry, Result, ScanOrder, UnixSeconds};
 
 impl Database {
-    /// Makes a change of a log or checkpoint without logging it. An expired record is stored too,
-    /// because a later entry may have touched it in time. Fails with `Full` if there is no room and
-    /// nothing may be evicted.
+    /// Applies a change from a log or a checkpoint without logging it. An expired record is stored
+    /// too, because a later entry may show that it was touched in time. Fails with `Full` if there
+    /// is no room and no record may be evicted.
     pub(crate) fn replay(&self, change: &LogChange<'_>) -> Result<()> {
         match *change {
             LogChange::Put { key, record } => {
                 self.versions.note_assigned(record.attributes.version);
                 self.sweep.note_expiry(record.attributes.expiry);
-                self.engine.visit(key, &mut Overwrite(Action::Put(record)))
+                self.engine.visit(key, &mut OverwriteVisitor(Action::Put(record)))
             }
             LogChange::Retag { key, attributes } => {
                 self.versions.note_assigned(attributes.version);
                 self.sweep.note_expiry(attributes.expiry);
-                self.engine.visit(key, &mut Overwrite(Action::Retag(attributes)))
+                self.engine.visit(key, &mut OverwriteVisitor(Action::Retag(attributes)))
             }
-            LogChange::Remove { key } => self.engine.visit(key, &mut Overwrite(Action::Remove)),
+            LogChange::Remove { key } => self.engine.visit(key, &mut OverwriteVisitor(Action::Remove)),
             LogChange::Clear => {
                 self.flush.restore(None);
                 self.engine.clear(&mut || ())
@@ -37,38 +37,41 @@ impl Database {
         }
     }
 
-    /// Returns the opening in which the highest known version was issued.
+    /// Returns the number of openings that the highest known version contains.
     pub(crate) fn openings_known(&self) -> u32 {
         (self.versions.highest() >> 32) as u32
     }
 
     /// Attaches the log, to which every change is appended from now on. A database has at most one
-    /// log. `openings`: how often the database has been opened.
+    /// log. `openings` is the number of times that the database has been opened.
     pub(crate) fn attach(&self, log: UpdateLog, openings: u32) {
         self.versions.skip_lost(openings);
         let is_first = self.log.set(log).is_ok();
         debug_assert!(is_first, "a second log");
     }
 
-    /// Returns the state with which a checkpoint begins, besides the records: the end of the log,
-    /// the planned clear as of there, and the highest version so far. `None` without a log.
-    pub(crate) fn stand(&self) -> Option<Stand> {
+    /// Returns the state that the header of a checkpoint contains: the end of the log, the clear
+    /// that is planned at that position, and the highest version. Returns `None` without a log.
+    pub(crate) fn checkpoint_start(&self) -> Option<CheckpointStart> {
         let log = self.log()?;
-        // A clear that is not logged yet, or that the log has seen carried out, must not be
-        // recorded as planned.
+        // This excludes two states: a planned clear that is not logged yet, and a clear that is
+        // logged but not yet executed.
         self.flush.with_planned(|planned_clear| {
             let end = log.end();
-            Some(Stand { end, planned_clear, version: self.versions.highest() })
+            Some(CheckpointStart { end, planned_clear, version: self.versions.highest() })
         })
     }
 
-    /// Excludes commits and clears until the returned value is dropped. Taken before locks of the
-    /// engine, as they do.
-    pub(crate) fn stillness(&self) -> Stillness<'_> {
-        Stillness { _no_commit: self.transaction_lock.block_commits(), clear: self.flush.block_changes() }
+    /// Blocks commits and clears until the returned value is dropped. Must be called before any
+    /// lock of the engine is taken, because commits and clears take their locks in this order.
+    pub(crate) fn block_commits(&self) -> BlockedCommits<'_> {
+        BlockedCommits {
+            _no_commit: self.transaction_lock.block_commits(),
+            clear: self.flush.block_changes(),
+        }
     }
 
-    /// Returns the end of the log, which contains all changes of the engine.
+    /// Returns the end of the log. The engine contains all changes before it.
     pub(crate) fn log_end(&self, log: &UpdateLog) -> LogPosition {
         self.transaction_lock.between_commits(|| log.end())
     }
@@ -77,7 +80,7 @@ impl Database {
         self.sweep.note_expiry(expiry);
     }
 
-    /// Announces the order of a checkpoint's records to the engine.
+    /// Notifies the engine of the order in which a checkpoint's records will be stored.
     pub(crate) fn expect(&self, order: ScanOrder) {
         self.engine.begin_ordered_load(order);
     }
@@ -92,23 +95,24 @@ impl Database {
         self.flush.with_planned(|planned_clear| planned_clear)
     }
 
-    /// Sets the state with which a checkpoint begins, after its records were restored.
+    /// Sets the state from the header of a checkpoint, after the checkpoint's records were
+    /// restored.
     pub(crate) fn resume(&self, planned_clear: Option<UnixSeconds>, version: u64) {
         self.flush.restore(planned_clear);
         self.versions.note_assigned(version);
     }
 }
 
-/// See [`Database::stillness`].
-pub(crate) struct Stillness<'d> {
+/// See [`Database::block_commits`].
+pub(crate) struct BlockedCommits<'d> {
     _no_commit: RwLockReadGuard<'d, ()>,
     clear: flush::FlushGuard<'d>,
 }
 
-impl Stillness<'_> {
-    /// Returns the end of the log, for an engine that has all of it so far. A planned clear is
-    /// logged again after it, up to the second position, which must be on disk before anything
-    /// before the mark is removed.
+impl BlockedCommits<'_> {
+    /// Returns the tree mark: the end of the log, whose changes are all in the engine. If a clear
+    /// is planned, it is logged again after the mark. The second position is the end of that entry,
+    /// which must be on disk before any log before the mark is removed.
     pub(crate) fn mark(&self, log: &UpdateLog) -> (LogPosition, LogPosition) {
         let (mark, at) = (log.end(), self.clear.planned());
         let told = at.map_or(mark, |_| log.append(&LogChange::PlanClear { at }));
@@ -116,8 +120,8 @@ impl Stillness<'_> {
     }
 }
 
-/// See [`Database::stand`].
-pub(crate) struct Stand {
+/// See [`Database::checkpoint_start`].
+pub(crate) struct CheckpointStart {
     pub(crate) end: LogPosition,
     pub(crate) planned_clear: Option<UnixSeconds>,
     pub(crate) version: u64,

@@ -1,21 +1,21 @@
-//! Stores. Long values are assembled outside of the record's lock.
+//! Executes stores. Long values are assembled before the record is locked.
 
 use super::Database;
 use super::commands::refusal;
-use super::visits::{Met, Overwrite};
+use super::visits::{OverwriteVisitor, VisitedRecord};
 use crate::classes::size_of;
 use crate::counters::WorkerCounters;
 use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::transaction::EngineView;
 use todana_core::{
-    Action, CommandFamily, Error, ErrorKind, LONG_VALUE_LEN, RefusalReason, Reply, Result, SharedValue,
+    Action, CommandSyntax, Error, ErrorKind, LONG_VALUE_LEN, RefusalReason, Reply, Result, SharedValue,
     Store, StoreMode, UnixSeconds,
 };
 
-/// Number of attempts to make a long append outside of the lock. After that it is made under the
-/// lock.
-const JOINS_APART: u32 = 8;
+/// How often a long append is attempted outside of the record's lock. If another thread changes the
+/// record each time, the append is then done under the lock.
+const UNLOCKED_JOINS_MAX: u32 = 8;
 
 impl Database {
     pub(super) fn store(
@@ -27,16 +27,17 @@ impl Database {
     ) -> Reply<'static> {
         let class_number = self.classes.of(size_of(store.key, store.value, store.flags));
         let class = worker_counters.class(class_number);
-        if store.family == CommandFamily::Meta {
+        if store.syntax == CommandSyntax::Meta {
             worker_counters.counts.cmd_meta.one();
         }
-        // The record is not read before memory is allocated, because memory may be full.
+        // This is checked before memory is allocated, because memory counts as full. The record is
+        // not read.
         let visited = if self.emulates_full {
             Err(super::full())
         } else {
             self.visit_store(space, worker_counters, store, now)
         };
-        self.note([Some(store.ttl), store.vivify], now);
+        self.note_ttls([Some(store.ttl), store.vivify], now);
         let mut met_class = 0;
         let outcome = match visited {
             Ok((met, outcome)) => {
@@ -69,11 +70,11 @@ impl Database {
         outcome
     }
 
-    /// Counts a refused store only as refused, as memcached does.
+    /// Counts a refused store only as a refusal, as memcached does.
     ///
-    /// A cache removes the old record if the new one was too long or found no memory and `discards`
-    /// is true: as in memcached, a client must not read a value that it believes replaced. A
-    /// database that keeps its records keeps the old one, whatever the cause.
+    /// If `discards` is true, a cache removes the old record when the new value was too long or
+    /// found no memory. As in memcached, a client must not read a value that it believes to be
+    /// replaced. A database that may not evict its records always keeps the old one.
     pub(super) fn refuse_store(
         &self,
         space: EngineView<'_>,
@@ -93,7 +94,7 @@ impl Database {
         }
         let is_for_room = matches!(refusal, RefusalReason::TooLarge | RefusalReason::OutOfMemory);
         if discards && is_for_room && !self.keeps_records() {
-            let _ = self.visit(space, worker_counters, key, now, &mut Overwrite(Action::Remove));
+            let _ = self.visit(space, worker_counters, key, now, &mut OverwriteVisitor(Action::Remove));
         }
     }
 
@@ -103,7 +104,7 @@ impl Database {
         worker_counters: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,
-    ) -> Result<(Met, Reply<'static>)> {
+    ) -> Result<(VisitedRecord, Reply<'static>)> {
         let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
         let (copied, with_copy);
         let store = if store.value.len() < LONG_VALUE_LEN || store.shared.0.is_some() || extends {
@@ -116,7 +117,7 @@ impl Database {
                     with_copy = Store { value, shared, ..*store };
                     &with_copy
                 }
-                // The engine then copies the value itself.
+                // The engine offers no memory for values, so it copies the value itself.
                 Err(error) if error.kind() == ErrorKind::Invalid => store,
                 Err(error) => return Err(error),
             }
@@ -127,13 +128,13 @@ impl Database {
             let met = self.visit(space, worker_counters, store.key, now, &mut visitor)?;
             let Some(seen) = visitor.take_wanted() else { return Ok((met, visitor.outcome)) };
             tries += 1;
-            if tries > JOINS_APART {
+            if tries > UNLOCKED_JOINS_MAX {
                 visitor.go_on(LongJoin::UnderLock);
                 continue;
             }
             let pieces = StoreVisitor::pieces(store, seen.value());
-            // The old value stays until the new one is stored. A lack of room for both must not
-            // evict all other records.
+            // The old value stays until the new one is stored, so both need memory. If they do not
+            // fit together, other records must not be evicted for them.
             let both = seen.value().len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
             let limit = self.engine.bounded().and_then(|bounded| bounded.limit().bytes);
             if limit.is_some_and(|limit| both as u64 > limit) {

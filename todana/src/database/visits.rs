@@ -1,5 +1,7 @@
-//! Visits with expiry, transactions, and removal of expired records for room.
+//! Runs visitors on records: hides expired records from them, waits for transactions, and removes
+//! expired records if there is no room.
 
+use super::limiter::SizeLimiter;
 use super::{Database, is_full, unwritable};
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
@@ -11,7 +13,7 @@ use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor
 
 /// The guarantees that a visit needs.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Worth {
+pub(super) enum VisitGuarantee {
     /// The reply must not leave before the change is durable.
     Change,
     /// The reply needs the effect.
@@ -22,7 +24,7 @@ pub(super) enum Worth {
 
 /// The record that a visit found.
 #[derive(Clone, Copy)]
-pub(super) struct Met {
+pub(super) struct VisitedRecord {
     /// The record existed, but had expired.
     pub(super) expired: bool,
     /// The size class of the old record.
@@ -41,10 +43,10 @@ impl Database {
         self.visit(space, worker_counters, key, self.clock.now(), visitor).map(|_| ())
     }
 
-    /// Runs a visitor on a record atomically. The visitor does not see expired records. Fails as
-    /// [`Engine::visit`](todana_core::Engine::visit) does; with `Busy` if this thread has a
-    /// transaction open; with `Invalid` if the database is read-only and the visitor wants a
-    /// change; with `Unavailable` if changes cannot be written to disk.
+    /// Runs a visitor on a record atomically. The visitor does not see an expired record. Fails as
+    /// [`Engine::visit`](todana_core::Engine::visit) does. Also fails with `Busy` if this thread
+    /// has a transaction open, with `Invalid` if the database is read-only and the visitor wants a
+    /// change, and with `Unavailable` if changes cannot be written to disk.
     ///
     /// Returns the commit point for which a reply must wait.
     pub fn visit_record(
@@ -56,8 +58,8 @@ impl Database {
         self.visit_first_made_by(None, worker_counters, key, visitor)
     }
 
-    /// As [`visit_record`](Self::visit_record), for a change that server `origin` made first. The
-    /// log entry names that server.
+    /// Does the same as [`visit_record`](Self::visit_record), for a change that the server `origin`
+    /// made first. The log entry names that server.
     pub fn visit_record_from(
         &self,
         origin: u32,
@@ -82,13 +84,13 @@ impl Database {
         Ok(commit.get())
     }
 
-    /// Runs a visit of a commit.
-    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Overwrite<'_>) -> Result<()> {
+    /// Runs a visitor as a part of a commit, without waiting for transactions.
+    pub(crate) fn visit_for_commit(&self, key: &[u8], visitor: &mut OverwriteVisitor<'_>) -> Result<()> {
         if let Action::Put(record) = visitor.0 {
             self.note_expiry(record.attributes.expiry);
         }
         loop {
-            let removed = self.sweep.gone();
+            let removed = self.sweep.removed_total();
             match self.engine.visit(key, visitor) {
                 Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
@@ -96,13 +98,13 @@ impl Database {
         }
     }
 
-    /// Returns true if records may be evicted, which is not logged.
-    fn forgets(&self) -> bool {
+    /// Returns true if the engine may evict records. Evictions are not logged.
+    fn may_evict(&self) -> bool {
         let limit = self.engine.bounded().map(|bounded| bounded.limit());
         limit.is_some_and(|limit| limit.bytes.is_some() && limit.when_full == WhenFull::Evict)
     }
 
-    /// Visits a record through the filter for expired records.
+    /// Runs a visitor that does not see an expired record.
     pub(super) fn visit(
         &self,
         space: EngineView<'_>,
@@ -110,63 +112,89 @@ impl Database {
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
-    ) -> Result<Met> {
-        self.visit_telling(space, Worth::Change, worker_counters, key, now, visitor)
+    ) -> Result<VisitedRecord> {
+        self.visit_with_guarantee(space, VisitGuarantee::Change, worker_counters, key, now, visitor)
     }
 
-    /// Removes a record unless a transaction is open; fails with `Busy` then, without waiting.
+    /// Removes a record. If a transaction is open, fails with `Busy` without waiting.
     pub(super) fn evict(&self, worker_counters: &WorkerCounters, key: &[u8]) -> Result<()> {
         let (commit, now) = (Cell::default(), self.clock.now());
-        let visitor = &mut Overwrite(Action::Remove);
-        self.visit_telling(self.space(&commit), Worth::Note, worker_counters, key, now, visitor).map(|_| ())
+        let visitor = &mut OverwriteVisitor(Action::Remove);
+        self.visit_with_guarantee(
+            self.space(&commit),
+            VisitGuarantee::Note,
+            worker_counters,
+            key,
+            now,
+            visitor,
+        )
+        .map(|_| ())
     }
 
-    /// Returns the space for side effects of reads (a shown version, a moved sliding expiry),
-    /// without a log if that is crowded or does not take them. Nothing waits for these entries, and
-    /// losing them is safe: a record without its version matches no compare-and-set of another
-    /// state of it, and no version is issued twice ([`VersionCounter::skip_lost`]).
-    pub(super) fn for_notes<'s>(&self, space: EngineView<'s>) -> EngineView<'s> {
-        let takes_notes =
+    /// Returns the view for side effects of reads (a version that is shown, a sliding expiry that
+    /// is moved). The view has no log if the log is crowded or does not accept these effects.
+    /// Replies do not wait for them, and losing them is safe: a record without its version matches
+    /// no compare-and-set of another state of the record, and no version is assigned twice
+    /// ([`VersionCounter::skip_lost`]).
+    pub(super) fn for_side_effects<'s>(&self, space: EngineView<'s>) -> EngineView<'s> {
+        let takes_side_effects =
             |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_backlogged();
-        EngineView { log: space.log.filter(takes_notes), ..space }
+        EngineView { log: space.log.filter(takes_side_effects), ..space }
     }
 
     /// Fails with `Busy` if a transaction is open and the effect is not worth a wait.
-    pub(super) fn visit_telling(
+    pub(super) fn visit_with_guarantee(
         &self,
         space: EngineView<'_>,
-        worth: Worth,
+        guarantee: VisitGuarantee,
         worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
-    ) -> Result<Met> {
+    ) -> Result<VisitedRecord> {
+        if self.must_resolve(key) {
+            return self.visit_resolved(space, guarantee, worker_counters, key, now, visitor);
+        }
+        self.visit_canonical(space, guarantee, worker_counters, key, now, visitor)
+    }
+
+    /// Runs a visit of a key in the form in which the engine knows it.
+    #[inline]
+    pub(super) fn visit_canonical(
+        &self,
+        space: EngineView<'_>,
+        guarantee: VisitGuarantee,
+        worker_counters: &WorkerCounters,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<VisitedRecord> {
         if self.emulates_full {
-            let visitor = &mut Restricted::new(visitor, Allowed::AllButPuts);
-            return self.visit_restricted(space, worth, worker_counters, key, now, visitor);
+            let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::AllButPuts);
+            return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
         }
         if self.is_read_only {
             return self.visit_read_only(space, key, now, visitor);
         }
-        if worth == Worth::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
-            let visitor = &mut Restricted::new(visitor, Allowed::Removals);
-            return self.visit_restricted(space, worth, worker_counters, key, now, visitor);
+        if guarantee == VisitGuarantee::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
+            let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::Removals);
+            return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
         }
-        self.visit_any(space, worth, worker_counters, key, now, visitor)
+        self.visit_any(space, guarantee, worker_counters, key, now, visitor)
     }
 
-    /// Runs a visitor that may not make every change.
+    /// Runs a visitor, some of whose changes are refused.
     #[cold]
     fn visit_restricted(
         &self,
         space: EngineView<'_>,
-        worth: Worth,
+        guarantee: VisitGuarantee,
         worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
-        visitor: &mut Restricted<'_>,
-    ) -> Result<Met> {
-        let met = self.visit_any(space, worth, worker_counters, key, now, visitor)?;
+        visitor: &mut RestrictedVisitor<'_>,
+    ) -> Result<VisitedRecord> {
+        let met = self.visit_any(space, guarantee, worker_counters, key, now, visitor)?;
         if !visitor.has_refused {
             return Ok(met);
         }
@@ -175,32 +203,38 @@ impl Database {
         Err(error)
     }
 
-    /// Runs a visitor that may make any change. Inlined by force: with two callers the
-    /// compiler does not, at 13 instructions of 2,785 per set (2026-11-23).
+    /// Runs a visitor that may do any change. Inlined by force, because with two callers the
+    /// compiler does not inline it, which costs 13 of 2,785 instructions per set (2026-11-23).
     #[inline(always)]
     fn visit_any(
         &self,
         space: EngineView<'_>,
-        worth: Worth,
+        guarantee: VisitGuarantee,
         worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
-    ) -> Result<Met> {
-        let forgets = || self.forgets();
-        let mut living = ExpiryVisitor::new(visitor, key, now, space, &forgets);
-        let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
-        self.note_changes(space, worth, &living);
-        // A transaction keeps the limit when it is committed.
-        if let (Some(limiter), true, Some(_)) = (&self.limiter, living.has_put(), space.transaction_lock) {
+    ) -> Result<VisitedRecord> {
+        let _in_progress = self.limiter.as_ref().map(SizeLimiter::begin_write);
+        let may_evict = || self.may_evict();
+        let mut expiry_visitor = ExpiryVisitor::new(visitor, key, now, space, &may_evict);
+        let outcome = self.visit_in_turn(space, guarantee, key, now, &mut expiry_visitor)?;
+        self.note_changes(space, guarantee, &expiry_visitor);
+        // A transaction checks the limit when it is committed.
+        if let (Some(limiter), true, Some(_)) =
+            (&self.limiter, expiry_visitor.has_put(), space.transaction_lock)
+        {
             limiter.enforce(self, worker_counters, key);
         }
         if let Err(error) = &outcome {
             worker_counters.count_refusal(error);
         }
-        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
+        let met = VisitedRecord {
+            expired: expiry_visitor.met_expired,
+            class: self.classes.of(expiry_visitor.met_size),
+        };
         if met.expired && outcome.is_ok() {
-            // As in memcached, the command does not matter.
+            // As in memcached, this counts for every command.
             worker_counters.counts.get_expired.one();
             worker_counters.counts.reclaimed.one();
             worker_counters.class(met.class).reclaimed.one();
@@ -208,48 +242,54 @@ impl Database {
         outcome.map(|()| met)
     }
 
-    /// Runs a visit that changes nothing, not even expired records. Fails with `Invalid` if the
-    /// visitor wants a change.
+    /// Runs a visitor without any change; even an expired record is not removed. Fails with
+    /// `Invalid` if the visitor wants a change.
     fn visit_read_only(
         &self,
         space: EngineView<'_>,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
-    ) -> Result<Met> {
-        let mut looks = Restricted::new(visitor, Allowed::Looks);
+    ) -> Result<VisitedRecord> {
+        let mut restricted = RestrictedVisitor::new(visitor, AllowedChanges::ReadsOnly);
         let space = EngineView { transaction_lock: None, ..space };
-        let mut living = ExpiryVisitor::new(&mut looks, key, now, space, &|| false);
-        space.engine.visit(key, &mut Restricted::new(&mut living, Allowed::Looks))?;
-        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
-        if looks.has_refused { Err(looks.allowed.refusal()) } else { Ok(met) }
+        let mut expiry_visitor = ExpiryVisitor::new(&mut restricted, key, now, space, &|| false);
+        space
+            .engine
+            .visit(key, &mut RestrictedVisitor::new(&mut expiry_visitor, AllowedChanges::ReadsOnly))?;
+        let met = VisitedRecord {
+            expired: expiry_visitor.met_expired,
+            class: self.classes.of(expiry_visitor.met_size),
+        };
+        if restricted.has_refused { Err(restricted.allowed.refusal()) } else { Ok(met) }
     }
 
-    /// Runs the engine's visit, after waiting for transactions and removing expired records for
-    /// room. The outer error is `Busy`, before any visit.
+    /// Runs the engine's visit. Repeats it after waiting for a transaction, or after removing
+    /// expired records if there was no room. The outer error is `Busy`; the visitor has not run
+    /// then.
     fn visit_in_turn(
         &self,
         space: EngineView<'_>,
-        worth: Worth,
+        guarantee: VisitGuarantee,
         key: &[u8],
         now: UnixSeconds,
-        living: &mut ExpiryVisitor<'_>,
+        expiry_visitor: &mut ExpiryVisitor<'_>,
     ) -> Result<Result<()>> {
-        let mut removed = self.sweep.gone();
+        let mut removed = self.sweep.removed_total();
         loop {
-            // The engine may fail before it calls the visitor.
-            living.turned_away = false;
-            let outcome = space.engine.visit(key, living);
-            if living.turned_away {
-                if worth == Worth::Note {
+            // This is reset here, because the engine may fail before it calls the visitor.
+            expiry_visitor.found_transaction = false;
+            let outcome = space.engine.visit(key, expiry_visitor);
+            if expiry_visitor.found_transaction {
+                if guarantee == VisitGuarantee::Note {
                     return Err(Error::new(ErrorKind::Busy, "a transaction is open"));
                 }
                 space.wait()?;
                 continue;
             }
-            // Expired records do not take up room.
+            // Expired records must not be a reason for lack of room.
             if matches!(&outcome, Err(error) if is_full(error)) && self.relieve(now, removed) {
-                removed = self.sweep.gone();
+                removed = self.sweep.removed_total();
                 continue;
             }
             return Ok(outcome);
@@ -257,19 +297,30 @@ impl Database {
     }
 
     /// Records the commit point for which the reply must wait.
-    fn note_changes(&self, space: EngineView<'_>, worth: Worth, living: &ExpiryVisitor<'_>) {
-        if worth == Worth::Change && (living.has_changed || living.logged.is_some()) {
-            space.commit.set(self.commit_point(living.logged).max(space.commit.get()));
+    fn note_changes(
+        &self,
+        space: EngineView<'_>,
+        guarantee: VisitGuarantee,
+        expiry_visitor: &ExpiryVisitor<'_>,
+    ) {
+        if guarantee == VisitGuarantee::Change
+            && (expiry_visitor.has_changed || expiry_visitor.logged.is_some())
+        {
+            space.commit.set(self.commit_point(expiry_visitor.logged).max(space.commit.get()));
         }
     }
 }
 
-/// A visitor that does the same for every record.
-pub struct Overwrite<'r>(pub Action<'r>);
+/// A visitor that requests the same action for every record.
+pub struct OverwriteVisitor<'r>(pub Action<'r>);
 
-impl Visitor for Overwrite<'_> {
+impl Visitor for OverwriteVisitor<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         self.0
+    }
+
+    fn sees_value_list(&self) -> bool {
+        true
     }
 
     fn overwrites(&self) -> bool {
@@ -277,51 +328,51 @@ impl Visitor for Overwrite<'_> {
     }
 }
 
-/// The changes that a visitor may make.
+/// The changes that a visitor may do.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Allowed {
-    /// No change: the database was opened for reading.
-    Looks,
-    /// Only removals: the disk is full.
+pub(crate) enum AllowedChanges {
+    /// No changes, because the database was opened for reading.
+    ReadsOnly,
+    /// Only removals, because the disk is full.
     Removals,
-    /// All but stores: memory counts as full.
+    /// All changes except stores, because memory counts as full.
     AllButPuts,
 }
 
-impl Allowed {
+impl AllowedChanges {
     fn permits(self, action: Action<'_>) -> bool {
         match (self, action) {
             (_, Action::Keep) => true,
-            (Allowed::Looks, _) => false,
-            (Allowed::Removals, action) => action == Action::Remove,
-            (Allowed::AllButPuts, action) => !matches!(action, Action::Put(_)),
+            (AllowedChanges::ReadsOnly, _) => false,
+            (AllowedChanges::Removals, action) => action == Action::Remove,
+            (AllowedChanges::AllButPuts, action) => !matches!(action, Action::Put(_)),
         }
     }
 
-    /// Returns the error of a visit that wanted another change.
+    /// Returns the error of a visit that wanted a change which is not allowed.
     fn refusal(self) -> Error {
         match self {
-            Allowed::Looks => super::read_only(),
-            Allowed::Removals => unwritable(),
-            Allowed::AllButPuts => super::full(),
+            AllowedChanges::ReadsOnly => super::read_only(),
+            AllowedChanges::Removals => unwritable(),
+            AllowedChanges::AllButPuts => super::full(),
         }
     }
 }
 
-/// Passes the allowed changes of `inner` on, and refuses all others.
-pub(crate) struct Restricted<'v> {
+/// Passes on the changes of `inner` that are allowed, and refuses all others.
+pub(crate) struct RestrictedVisitor<'v> {
     inner: &'v mut dyn Visitor,
-    allowed: Allowed,
+    allowed: AllowedChanges,
     pub(crate) has_refused: bool,
 }
 
-impl<'v> Restricted<'v> {
-    pub(crate) fn new(inner: &'v mut dyn Visitor, allowed: Allowed) -> Restricted<'v> {
-        Restricted { inner, allowed, has_refused: false }
+impl<'v> RestrictedVisitor<'v> {
+    pub(crate) fn new(inner: &'v mut dyn Visitor, allowed: AllowedChanges) -> RestrictedVisitor<'v> {
+        RestrictedVisitor { inner, allowed, has_refused: false }
     }
 }
 
-impl Visitor for Restricted<'_> {
+impl Visitor for RestrictedVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
         self.has_refused = !self.allowed.permits(action);
@@ -329,8 +380,12 @@ impl Visitor for Restricted<'_> {
     }
 
     fn overwrites(&self) -> bool {
-        // A visitor that cannot change a damaged record must receive the damage.
-        self.allowed != Allowed::Looks && self.inner.overwrites()
+        // A visitor that may not change a damaged record must receive the error about the damage.
+        self.allowed != AllowedChanges::ReadsOnly && self.inner.overwrites()
+    }
+
+    fn sees_value_list(&self) -> bool {
+        self.inner.sees_value_list()
     }
 
     fn ignores_value(&self) -> bool {

@@ -1,11 +1,11 @@
-//! Records copied out of a database, so that no lock is held while they are used. They are packed,
-//! because an allocation for each key and value would cost more than the copy.
+//! Copies of records in one buffer, so that no lock is held while the records are used. An
+//! allocation for each key and each value would cost more than the copy.
 
 use crate::OwnedRecord;
 use std::ops::ControlFlow;
 use todana_core::{Attributes, Record};
 
-/// A batch is full when it has this many bytes.
+/// A batch with this many bytes is full.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct RecordSpan {
 }
 
 impl RecordBatch {
-    /// Appends a copy of a record. Breaks when the batch is full, at `records_max` records or at
+    /// Appends a copy of a record. Breaks when the batch is full: at `records_max` records or at
     /// `BYTES_MAX` bytes.
     pub(crate) fn push(
         &mut self,
@@ -51,7 +51,7 @@ impl RecordBatch {
         }
     }
 
-    /// Empties the batch. Keeps its memory unless a long value has made it large.
+    /// Empties the batch. Its memory is kept, unless a long value has made it large.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         if self.bytes.capacity() > 4 * BYTES_MAX {
@@ -71,19 +71,19 @@ impl RecordBatch {
         (&self.bytes[span.key_at..span.value_at], Record::new(value, span.attributes))
     }
 
-    /// Returns the key of the record pushed last.
+    /// Returns the key of the record that was pushed last.
     pub(crate) fn last(&self) -> Option<&[u8]> {
         self.end.checked_sub(1).filter(|&last| last >= self.first).map(|last| self.at(last).0)
     }
 
-    /// Takes the record pushed first.
+    /// Removes and returns the record that was pushed first.
     pub(crate) fn take_first(&mut self) -> Option<(Vec<u8>, OwnedRecord)> {
         let index = (self.first < self.end).then_some(self.first)?;
         self.first += 1;
         Some(self.owned(index))
     }
 
-    /// Takes the record pushed last.
+    /// Removes and returns the record that was pushed last.
     pub(crate) fn take_last(&mut self) -> Option<(Vec<u8>, OwnedRecord)> {
         self.end = (self.first < self.end).then(|| self.end - 1)?;
         Some(self.owned(self.end))

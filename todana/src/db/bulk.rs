@@ -1,5 +1,5 @@
-//! Operations on many records: several records atomically, all records one by one, all records on
-//! many threads.
+//! Operations on many records: several records atomically, all records one after another, or all
+//! records on many threads.
 
 use super::batch::RecordBatch;
 use super::{Db, RecordIter};
@@ -38,7 +38,7 @@ impl Db {
     ) -> Result<()> {
         let transaction = self.begin()?;
         for key in keys {
-            // A transaction shows a record only once.
+            // A transaction calls the function only once for a record.
             transaction.update(key, &mut |record| update(key, record))?;
         }
         transaction.commit()
@@ -107,11 +107,11 @@ pub(crate) fn thread_count(threads: Option<usize>) -> usize {
     threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get)).max(1)
 }
 
-/// Called with a thread's own state for each record that the thread receives.
+/// Receives a record, together with the state of the thread that runs it.
 type RecordHandler<'s, T> = dyn Fn(&mut T, &[u8], Record<'_>) -> Result<()> + Sync + 's;
 
-/// Distributes all records over `threads` threads. Each has its own state, which `own` creates and
-/// `finish` receives when no records are left.
+/// Distributes all records over `threads` threads. Each thread has its own state, which `own`
+/// creates. When no records are left, `finish` receives the state.
 pub(crate) fn distribute<T>(
     records: &(impl Records + Sync),
     threads: Option<usize>,
@@ -143,7 +143,7 @@ pub(crate) fn distribute<T>(
         for other in others {
             outcomes.push(match other {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // The other threads do its work.
+                // If a thread cannot be started, the others do its work.
                 Err(_) => Ok(()),
             });
         }

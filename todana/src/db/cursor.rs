@@ -1,4 +1,4 @@
-//! Cursors: a position among the records that is remembered between calls.
+//! Cursors: positions between records that are kept from one call to the next.
 
 use super::iter::unordered;
 use crate::records::ScanDirection;
@@ -38,12 +38,12 @@ pub struct RecordCursor<R> {
     next: NextKeys,
 }
 
-/// The records after the cursor in an unordered database.
+/// The records that follow the cursor in an unordered database.
 enum NextKeys {
-    /// First these keys, which were read together with the last one, then everything from the place
-    /// on; nothing follows if it is `None`.
+    /// These keys, which were read together with the last one, and then all records from the
+    /// position on. If the position is `None`, no more records follow.
     Places(VecDeque<Vec<u8>>, Option<ScanPosition>),
-    /// The cursor has jumped here, and the place of its record is unknown.
+    /// The cursor has jumped to a key, and the position of that record is unknown.
     Unknown,
 }
 
@@ -74,8 +74,8 @@ impl<R: Records> RecordCursor<R> {
         &self.records
     }
 
-    /// Moves to the first record. As all moves do, returns false if there is none; the cursor then
-    /// stands at no record.
+    /// Moves to the first record. Like all moves, returns false if there is no such record; the
+    /// cursor then stands at no record.
     pub fn first(&mut self) -> Result<bool> {
         if self.records.is_ordered() {
             return self.move_to(ScanDirection::Up, Bound::Unbounded);
@@ -97,12 +97,13 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn last(&mut self) -> Result<bool> {
-        self.check_ordered("it has no last record")?;
+        self.check_ordered("there is no last record")?;
         self.move_to(ScanDirection::Down, Bound::Unbounded)
     }
 
-    /// Moves to the record of this key or, in an ordered database, to the first record after it. In
-    /// an unordered one the next step searches for its place with a scan.
+    /// Moves to the record of this key. In an ordered database, moves to the first record after the
+    /// key if the key does not exist. In an unordered database, the next step needs a scan to find
+    /// the position.
     pub fn jump(&mut self, key: &[u8]) -> Result<bool> {
         if self.records.is_ordered() {
             return self.move_to(ScanDirection::Up, Bound::Included(key));
@@ -124,7 +125,7 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
-        self.check_ordered("it has no reverse order")?;
+        self.check_ordered("there is no reverse order")?;
         self.move_to(ScanDirection::Down, Bound::Included(key))
     }
 
@@ -146,7 +147,7 @@ impl<R: Records> RecordCursor<R> {
 
     /// Moves to the previous record. Returns false if the cursor stands at no record.
     pub fn step_back(&mut self) -> Result<bool> {
-        self.check_ordered("it has no reverse order")?;
+        self.check_ordered("there is no reverse order")?;
         match self.key.take() {
             Some(key) => self.move_to(ScanDirection::Down, Bound::Excluded(&key)),
             None => Ok(false),
@@ -158,7 +159,7 @@ impl<R: Records> RecordCursor<R> {
         self.key.as_deref()
     }
 
-    /// Returns the present value of the record, or `None` if it was removed.
+    /// Returns the current value of the record, or `None` if the record was removed.
     pub fn value(&self) -> Result<Option<Vec<u8>>> {
         self.key.as_ref().map_or(Ok(None), |key| self.records.get(key))
     }
@@ -206,8 +207,8 @@ impl<R: Records> RecordCursor<R> {
         Ok(was_there)
     }
 
-    /// Removes the record. The cursor keeps its position and steps on from there. Returns false if
-    /// the record was already removed.
+    /// Removes the record. The cursor keeps its position, from which the next step continues.
+    /// Returns false if the record was already removed.
     pub fn remove(&self) -> Result<bool> {
         self.key.as_ref().map_or(Ok(false), |key| self.records.remove(key))
     }
@@ -233,7 +234,7 @@ impl<R: Records> RecordCursor<R> {
         if self.records.is_ordered() { Ok(()) } else { Err(unordered(what)) }
     }
 
-    /// Moves to the first record from a bound on, in the order of the keys.
+    /// Moves to the first record within a bound, in the given direction.
     fn move_to(&mut self, direction: ScanDirection, from: Bound<&[u8]>) -> Result<bool> {
         let mut found = None;
         self.records.walk(direction, from, &mut |key, _| {
@@ -244,11 +245,11 @@ impl<R: Records> RecordCursor<R> {
         Ok(self.key.is_some())
     }
 
-    /// Moves to the first of these keys that still exists, or to the first record from the place
-    /// on.
+    /// Moves to the first of these keys that still exists, or else to the first record from the
+    /// position on.
     fn scan_from(&mut self, mut keys: VecDeque<Vec<u8>>, mut place: Option<ScanPosition>) -> Result<bool> {
-        // Records at one place are returned together. The first of them was seen just now; the
-        // others may have been removed.
+        // Records at one position are returned together. The first of them was just read; the
+        // others may have been removed since.
         let mut is_fresh = keys.is_empty();
         if is_fresh {
             place = self.records.scan(place, &mut |key, _| {
@@ -271,8 +272,8 @@ impl<R: Records> RecordCursor<R> {
         Ok(self.key.is_some())
     }
 
-    /// Returns the keys that follow this key in scan order, and the place after them. Returns
-    /// nothing if the key was removed.
+    /// Returns the keys that follow this key at its position of the scan, and the next position.
+    /// Returns nothing if the key was removed.
     fn seek(&self, key: &[u8]) -> Result<(VecDeque<Vec<u8>>, Option<ScanPosition>)> {
         let (mut following, mut is_found) = (VecDeque::new(), false);
         let place = self.records.scan(None, &mut |other, _| {

@@ -1,4 +1,4 @@
-//! Kyoto Cabinet's snapshots (`.kcss`) of a database, as files and as streams.
+//! Writes and reads snapshots of Kyoto Cabinet (`.kcss`), as files and as streams.
 
 use super::transfer::{RecordLoader, unwritable};
 use super::{Db, LoadSummary, MergePolicy};
@@ -12,16 +12,16 @@ use std::path::Path;
 use todana_core::{Error, Expiry, Result};
 use todana_protocol::kyoto::StoredValue;
 
-/// Length of the longest key and value with the lengths before them.
+/// The longest record in a snapshot: key and value, and their lengths.
 const RECORD_LEN_MAX: usize = 2 * ((1 << 30) + 16);
 
-/// The form of the values in a snapshot of Kyoto Cabinet.
+/// The form of values in a snapshot of Kyoto Cabinet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpedValues {
-    /// Values alone, as in Kyoto Cabinet. Records do not expire.
+    /// Values without an expiry, as Kyoto Cabinet writes them. Records do not expire.
     #[default]
     Bare,
-    /// Five bytes before each value hold its expiry, as in Kyoto Tycoon.
+    /// Values after five bytes that hold the expiry, as Kyoto Tycoon writes them.
     Timed,
 }
 
@@ -73,10 +73,12 @@ impl Db {
         Ok(written)
     }
 
-    /// Stores the records of such a snapshot and replaces existing ones. Expired records are
-    /// skipped. Memory holds a few megabytes and the longest record. Fails with `Corrupt` where the
-    /// snapshot is damaged or truncated; the error names the place, and the records before it are
-    /// stored. [`load_snapshot_file`](Db::load_snapshot_file) stores none of them.
+    /// Stores the records of such a snapshot. Existing records are replaced, and expired ones are
+    /// skipped. Needs memory for a few megabytes and the longest record.
+    ///
+    /// Fails with `Corrupt` where the snapshot is damaged or cut off. The error states the place,
+    /// and the records before it are stored. [`load_snapshot_file`](Db::load_snapshot_file) stores
+    /// none in this case.
     pub fn load_snapshot(&self, input: &mut impl Read, values: DumpedValues) -> Result<LoadSummary> {
         let (mut loaded, now) = (LoadSummary::default(), self.database().now());
         let mut loader = RecordLoader::new(self, MergePolicy::Set);
@@ -87,17 +89,17 @@ impl Db {
             }
             loader.put(key.to_vec(), record)
         });
-        // Store what was read, whatever follows it.
+        // The records before a failure are stored, too.
         loaded.stored = loader.finish()?;
         outcome.map(|()| loaded)
     }
 
-    /// Writes a snapshot to a file. An existing file is replaced when the snapshot is complete and
-    /// on disk; until then, and after a failure, it stays unchanged.
+    /// Writes a snapshot to a file. An existing file is replaced only when the snapshot is complete
+    /// and on disk. Until then, and after a failure, it stays unchanged.
     pub fn dump_snapshot_file(&self, path: &Path, values: DumpedValues) -> Result<u64> {
-        let failed = |error| cannot("write", path, &error);
+        let failed = |error| cannot("write to", path, &error);
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            // A pipe or a device.
+            // A pipe or a device cannot be replaced, so it is written directly.
             let mut file = File::options().write(true).open(path).map_err(failed)?;
             return self.dump_snapshot(&mut file, values);
         }
@@ -112,9 +114,9 @@ impl Db {
         Ok(written)
     }
 
-    /// Stores the records of a snapshot file. The complete file is read before the first record is
-    /// stored, so a damaged or truncated file changes nothing. (A pipe can be read only once; it is
-    /// loaded as by [`load_snapshot`](Db::load_snapshot).)
+    /// Stores the records of a snapshot file. The complete file is checked before the first record
+    /// is stored, so a damaged or cut-off file changes nothing. A pipe can be read only once, so it
+    /// is loaded as by [`load_snapshot`](Db::load_snapshot).
     pub fn load_snapshot_file(&self, path: &Path, values: DumpedValues) -> Result<LoadSummary> {
         let failed = |error| cannot("read", path, &error);
         let of_file = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -127,7 +129,7 @@ impl Db {
     }
 }
 
-/// Calls `see` with the records of a snapshot.
+/// Calls `see` for each record of a snapshot.
 fn read_records(
     input: &mut impl Read,
     values: DumpedValues,

@@ -1,5 +1,5 @@
-//! Iterators over records, which are fetched in batches: no lock is held while the caller works,
-//! and writes continue in the meantime.
+//! Iterators over records. Records are fetched in batches, so no lock is held while the caller
+//! works, and writes continue in the meantime.
 
 use super::batch::RecordBatch;
 use crate::records::ScanDirection;
@@ -9,24 +9,25 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use todana_core::{Error, ErrorKind, Result, ScanPosition};
 
-/// The first batch is small, so that a caller who wants ten records does not pay for a thousand.
-const FIRST_BATCH: usize = 16;
-const LAST_BATCH: usize = 1024;
+/// The first batch is small, so that fetching ten records does not cost as much as fetching a
+/// thousand.
+const BATCH_LEN_MIN: usize = 16;
+const BATCH_LEN_MAX: usize = 1024;
 
 /// An iterator over the records of a database or a transaction: [`Records::iter`],
 /// [`Records::range`], [`Records::prefix`].
 ///
 /// Yields keys and values; [`records`](RecordIter::records) and [`keys`](RecordIter::keys) convert
-/// it. Records written in the meantime may or may not be seen. A record that exists throughout is
-/// yielded at least once by an unordered engine. An ordered engine yields it exactly once and in
-/// the order of the keys, and [`rev`](Iterator::rev) reverses the order. After an error the
-/// iterator ends.
+/// it. Records that are written during the iteration may or may not be yielded. A record that
+/// exists all the time is yielded at least once by an unordered database. An ordered database
+/// yields it exactly once and in the order of the keys, and [`rev`](Iterator::rev) reverses the
+/// order. After an error the iterator ends.
 pub struct RecordIter<R>(BatchedScan<R>);
 
-/// An iterator over records with their attributes: [`RecordIter::records`].
+/// An iterator over records with their attributes, from [`RecordIter::records`].
 pub struct IterRecords<R>(BatchedScan<R>);
 
-/// An iterator over keys: [`RecordIter::keys`].
+/// An iterator over keys, from [`RecordIter::keys`].
 pub struct IterKeys<R>(BatchedScan<R>);
 
 impl<R> fmt::Debug for RecordIter<R> {
@@ -125,10 +126,10 @@ impl<R: Records> RecordIter<R> {
         IterKeys(self.0)
     }
 
-    /// Fetches the next batch, for a caller that distributes records over threads. Returns false if
-    /// no records are left.
+    /// Fetches the next batch for a caller that distributes records over threads. Returns false if
+    /// no records remain.
     pub(crate) fn fill(&mut self, batch: &mut RecordBatch) -> Result<bool> {
-        self.0.batch_len = LAST_BATCH;
+        self.0.next_batch_len = BATCH_LEN_MAX;
         self.0.fetch(ScanDirection::Up)?;
         std::mem::swap(&mut self.0.front, batch);
         self.0.front.clear();
@@ -136,7 +137,8 @@ impl<R: Records> RecordIter<R> {
     }
 }
 
-/// Returns the first key after all keys that begin with `prefix`, or `None` if there is none.
+/// Returns the first key that is greater than all keys that begin with `prefix`, or `None` if there
+/// is no such key.
 pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut key = prefix[..=last].to_vec();
@@ -149,16 +151,16 @@ struct BatchedScan<R> {
     source: ScanSource,
     wants_values: bool,
     is_over: bool,
-    batch_len: usize,
+    next_batch_len: usize,
     front: RecordBatch,
     /// Records fetched from the other end, in descending order.
     back: RecordBatch,
 }
 
 enum ScanSource {
-    /// The keys between these bounds have not been fetched.
+    /// The bounds of the keys that have not been fetched yet.
     Order { lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>> },
-    /// The records from this place on have not been fetched.
+    /// The position of the first record that has not been fetched yet.
     Places { next: Option<ScanPosition>, prefix: Vec<u8> },
 }
 
@@ -170,7 +172,7 @@ impl<R: Records> BatchedScan<R> {
             source,
             wants_values: true,
             is_over: false,
-            batch_len: FIRST_BATCH,
+            next_batch_len: BATCH_LEN_MIN,
             front,
             back,
         }
@@ -183,7 +185,8 @@ impl<R: Records> BatchedScan<R> {
             self.is_over = true;
             return Some(Err(error));
         }
-        // Records fetched from the other end follow all that are fetched from this end.
+        // Records that were fetched from the back follow all records that are fetched from the
+        // front.
         self.front.take_first().or_else(|| self.back.take_last()).map(Ok)
     }
 
@@ -197,15 +200,15 @@ impl<R: Records> BatchedScan<R> {
         self.back.take_first().or_else(|| self.front.take_last()).map(Ok)
     }
 
-    /// Fetches the next batch from one end. The batch is empty only after everything was fetched.
+    /// Fetches the next batch from one end. The batch stays empty only if everything was fetched.
     fn fetch(&mut self, direction: ScanDirection) -> Result<()> {
         let batch = match direction {
             ScanDirection::Up => &mut self.front,
             ScanDirection::Down => &mut self.back,
         };
         batch.clear();
-        let (wants_values, records_max) = (self.wants_values, self.batch_len);
-        self.batch_len = (records_max * 2).min(LAST_BATCH);
+        let (wants_values, records_max) = (self.wants_values, self.next_batch_len);
+        self.next_batch_len = (records_max * 2).min(BATCH_LEN_MAX);
         match &mut self.source {
             _ if self.is_over => {}
             ScanSource::Order { lower, upper } => {
@@ -227,7 +230,7 @@ impl<R: Records> BatchedScan<R> {
                 }
             }
             ScanSource::Places { .. } if direction == ScanDirection::Down => {
-                return Err(unordered("it has no reverse order"));
+                return Err(unordered("there is no reverse order"));
             }
             ScanSource::Places { next, prefix } => {
                 while !self.is_over && batch.is_empty() {
@@ -246,7 +249,7 @@ impl<R: Records> BatchedScan<R> {
     }
 }
 
-/// Returns the error for an operation that an unordered database does not support.
+/// Returns the error of an operation that needs an ordered database.
 pub(crate) fn unordered(what: &str) -> Error {
     Error::new(
         ErrorKind::Invalid,
@@ -258,7 +261,7 @@ pub(crate) fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Returns true if a key lies beyond the far end.
+/// Returns true if a key lies after the bound at the far end.
 fn is_past(key: &[u8], direction: ScanDirection, far: &Bound<Vec<u8>>) -> bool {
     let (Bound::Included(end) | Bound::Excluded(end)) = far else { return false };
     match (key.cmp(end), direction) {

@@ -1,4 +1,4 @@
-//! The embeddable database: opened by name, and maintained by a thread of its own.
+//! The embeddable database: opened by its name, with a thread for its upkeep.
 
 mod batch;
 mod bulk;
@@ -13,12 +13,12 @@ mod thread_counters;
 mod transfer;
 
 use crate::background_thread::BackgroundThread;
-use crate::backup::Backup;
+use crate::backup::BackupSender;
 use crate::database::is_change;
 use crate::disk::SystemDisk;
 use crate::durability::CommitPoint;
 use crate::open::OpenDatabase;
-use crate::{Database, Name, Records, ScanDirection, Transaction, WorkerCounters};
+use crate::{Database, DatabaseName, Records, ScanDirection, Transaction, WorkerCounters};
 use snapshot_tracker::SnapshotTracker;
 use std::borrow::Cow;
 use std::fmt;
@@ -31,8 +31,8 @@ use todana_core::{EngineStatus, Error, ErrorKind, Operation, Record, Reply, Resu
 pub(crate) use bulk::{distribute, thread_count};
 pub use cursor::RecordCursor;
 pub use dump::DumpedValues;
-pub(crate) use iter::unordered;
 pub use iter::{IterKeys, IterRecords, RecordIter};
+pub(crate) use iter::{successor, unordered};
 pub use options::DbOptions;
 pub(crate) use similarity::ClosestKeys;
 pub use similarity::KeySymbols;
@@ -53,7 +53,7 @@ pub use transfer::{LoadSummary, MergePolicy};
 pub struct Db(Arc<DbInner>);
 
 struct DbInner {
-    /// Stopped first when the database is dropped.
+    /// Stopped before the other fields are dropped.
     upkeep: Option<BackgroundThread>,
     owner: OpenDatabase,
     thread_counters: ThreadCounters,
@@ -68,19 +68,19 @@ impl fmt::Debug for Db {
 }
 
 impl Db {
-    /// Opens a database by its name, such as `mem:hash`; [`Name`] lists all forms. Fails with
-    /// `Invalid` for a name that has none of them, and as [`DbOptions::open`] does.
+    /// Opens a database by its name, such as `mem:hash`; [`DatabaseName`] lists all forms. Fails
+    /// with `Invalid` for a name that has none of them, and as [`DbOptions::open`] does.
     pub fn open(name: &str) -> Result<Db> {
         DbOptions::default().open(name)
     }
 
     /// Returns the name with which the database was opened.
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &DatabaseName {
         self.0.owner.name()
     }
 
-    /// Returns what the opening found and the user should know: what was cut off after a crash,
-    /// what is lost or was skipped, and what had to be rebuilt.
+    /// Returns the findings of the opening that the user should know: what was cut off after a
+    /// crash, lost, skipped, or rebuilt.
     pub fn notes(&self) -> &[String] {
         &self.0.notes
     }
@@ -95,8 +95,8 @@ impl Db {
         self.database().status()
     }
 
-    /// Returns the number of records, including expired ones that have not been removed yet. Costs
-    /// no scan.
+    /// Returns the number of records, with expired ones that have not been removed yet. Needs no
+    /// scan.
     pub fn count(&self) -> u64 {
         self.status().records
     }
@@ -131,9 +131,10 @@ impl Db {
         self.wait_until_durable(point)
     }
 
-    /// Calls `see` for every live record until it breaks; in no order unless the engine keeps one.
-    /// A record that exists throughout is shown at least once, whatever is written in the meantime.
-    /// `see` may run under a lock of the engine, so it must not call the database.
+    /// Calls `see` for every live record until `see` breaks. The records of an ordered database are
+    /// passed in the order of their keys. A record that exists all the time is passed at least
+    /// once, even if other records are written in the meantime. `see` may run under a lock of the
+    /// engine, so it must not call the database.
     ///
     /// ```
     /// # use std::ops::{Bound, ControlFlow};
@@ -163,36 +164,36 @@ impl Db {
         }
     }
 
-    /// Waits until everything written so far is on disk, if the database is kept there. Fails with
-    /// `Unavailable` if that is impossible.
+    /// Waits until all earlier writes are on disk, if the database is kept on disk. Fails with
+    /// `Unavailable` if they cannot be written.
     pub fn sync(&self) -> Result<()> {
         self.database().sync()
     }
 
-    /// Writes a checkpoint, if the database uses checkpoints: the next opening then reads only the
-    /// log after it.
+    /// Writes a checkpoint, if the database uses checkpoints. The next opening then reads only the
+    /// log after the checkpoint.
     pub fn checkpoint(&self) -> Result<()> {
         self.refuse_if_read_only()?;
         self.0.owner.directory().map_or(Ok(()), |directory| directory.checkpoint(self.database()).map(drop))
     }
 
     /// Begins a backup of a database that is kept on disk, in the same form as a server's: a stream
-    /// for a [`Receiver`](crate::backup::Receiver). Others read and write in the meantime. The
-    /// backup of a hash on disk is as of this moment, that of any other database as of its end.
-    /// [`restore`](crate::restore) restores it. Fails with `Invalid` for a database that is only in
-    /// memory, and with `Unavailable` if the disk cannot be read or written.
+    /// for a [`BackupReceiver`](crate::backup::BackupReceiver). Others read and write in the
+    /// meantime. The backup of a hash on disk is as of this moment, that of any other database as
+    /// of its end. [`restore`](crate::restore) restores it. Fails with `Invalid` for a database
+    /// that is only in memory, and with `Unavailable` if the disk cannot be read or written.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use todana::backup::Receiver;
+    /// use todana::backup::BackupReceiver;
     /// use todana::disk::SystemDisk;
-    /// use todana::{Db, Name, Records, RestoreOptions, SystemClock, restore};
+    /// use todana::{Db, DatabaseName, Records, RestoreOptions, SystemClock, restore};
     ///
     /// let folder = tempfile::tempdir().unwrap();
     /// let db = Db::open(folder.path().join("carts.hash").to_str().unwrap())?;
     /// db.set(b"hello", b"world")?;
     /// let place = folder.path().join("monday");
-    /// let mut receiver = Receiver::create(Arc::new(SystemDisk), &place)?;
+    /// let mut receiver = BackupReceiver::create(Arc::new(SystemDisk), &place)?;
     /// let (mut backup, mut piece) = (db.backup()?, Vec::new());
     /// while backup.next(&mut piece)? {
     ///     receiver.take(&piece)?;
@@ -203,18 +204,21 @@ impl Db {
     /// let again = folder.path().join("again.hash");
     /// let again = again.to_str().unwrap();
     /// let options = RestoreOptions { from: place, ..RestoreOptions::default() };
-    /// restore(Arc::new(SystemDisk), &options, &Name::parse(again)?, Arc::new(SystemClock), &mut |_| ())?;
+    /// let name = DatabaseName::parse(again)?;
+    /// restore(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())?;
     /// assert_eq!(Db::open(again)?.get(b"hello")?, Some(b"world".to_vec()));
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn backup(&self) -> Result<Backup> {
+    pub fn backup(&self) -> Result<BackupSender> {
         let (database, directory) = (self.0.owner.database(), self.0.owner.directory());
         let backup = match (database.engine().durable(), directory) {
-            (Some(_), _) => Backup::of_files(Arc::new(SystemDisk), database)?,
-            (None, Some(directory)) => Backup::start(directory, database, &AtomicBool::new(false))?,
+            (Some(_), _) => BackupSender::of_files(Arc::new(SystemDisk), database)?,
+            (None, Some(directory)) => BackupSender::start(directory, database, &AtomicBool::new(false))?,
             (None, None) => {
-                let message =
-                    format!("database \"{}\": it is only in memory, so it cannot be backed up", self.name());
+                let message = format!(
+                    "database \"{}\": is only in memory and cannot be backed up; give it a data directory",
+                    self.name()
+                );
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         };
@@ -225,7 +229,7 @@ impl Db {
         if !self.database().is_read_only() {
             return Ok(());
         }
-        Err(Error::read_only(format!("database \"{}\" was opened for reading only", self.name())))
+        Err(Error::read_only(format!("database \"{}\": was opened for reading only", self.name())))
     }
 
     /// Returns the counters of this thread.
@@ -233,7 +237,7 @@ impl Db {
         self.0.thread_counters.own(|| self.database().worker_counters())
     }
 
-    /// Returns counters for a transaction, to be returned when it ends.
+    /// Returns counters for a transaction. They must be returned when the transaction ends.
     pub(crate) fn lend_counters(&self) -> Arc<WorkerCounters> {
         self.0.thread_counters.lend(|| self.database().worker_counters())
     }
@@ -298,8 +302,8 @@ impl Records for Db {
 impl Drop for DbInner {
     fn drop(&mut self) {
         self.upkeep = None;
-        // Callers that need to know that the data is on disk have called `sync`. With a last
-        // checkpoint, the next opening need not read the log again.
+        // Callers that must know whether the data is on disk call `sync` before. After this last
+        // checkpoint, the next opening need not read the log.
         self.owner.stop_checkpoints(None);
         let _ = self.owner.make_last_checkpoint(None);
         let _ = self.owner.close(None);

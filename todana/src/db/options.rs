@@ -5,7 +5,7 @@ use super::thread_counters::ThreadCounters;
 use super::{Db, DbInner};
 use crate::data_directory::DataOptions;
 use crate::disk::{Disk, SystemDisk};
-use crate::open::{DataPurpose, EngineOptions, Name, OpenDatabase, OpenOptions};
+use crate::open::{DataPurpose, DatabaseName, EngineOptions, OpenDatabase, OpenOptions};
 use crate::transaction::WhileWaiting;
 use crate::upkeep::start_upkeep_thread;
 use crate::{CachedClock, Clock, Database};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana_core::{MemoryLimit, Result, WhenFull};
 
-/// Options for opening a database, in addition to its [name](Name).
+/// Options for opening a database, in addition to its [name](DatabaseName).
 ///
 /// A limit on records (`capcnt`, `capnum`) or bytes (`capsiz`) removes old records for new ones.
 /// The least recently used records are removed by `mem:hash`, and by `mem:tree` for a limit on
@@ -52,7 +52,7 @@ pub struct DbOptions {
 
 impl DbOptions {
     /// Keeps the data of a database in memory in this directory, as an update log and checkpoints.
-    /// The directory is created if necessary.
+    /// Creates the directory if it is missing.
     pub fn data_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.data_dir = Some(directory.as_ref().into());
         self
@@ -65,14 +65,14 @@ impl DbOptions {
         self
     }
 
-    /// Limits the memory of a database in memory to this number of bytes, including index and
-    /// slack. [`when_full`](Self::when_full) selects what happens at the limit.
+    /// Limits the memory of a database in memory to this number of bytes, which includes the index
+    /// and unused space. [`when_full`](Self::when_full) selects what happens at the limit.
     pub fn memory_max(mut self, bytes: u64) -> Self {
         self.memory_max = Some(bytes);
         self
     }
 
-    /// Selects whether old records are evicted when memory is full, or new ones refused.
+    /// Selects whether, at the memory limit, old records are evicted or new ones refused.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
@@ -137,8 +137,8 @@ impl DbOptions {
         self
     }
 
-    /// Parses names as the original servers and libraries do ([`Name::parse_as_original`]): unknown
-    /// tuning is ignored, not refused.
+    /// Parses names as the original servers and libraries do ([`DatabaseName::parse_as_original`]):
+    /// unknown tuning is ignored, not refused.
     ///
     /// ```
     /// use todana::{Db, DbOptions};
@@ -152,17 +152,21 @@ impl DbOptions {
     }
 
     /// Opens a database by its name. Fails with `Invalid` for an unknown form of name and for
-    /// options that do not apply to the database, with `Busy` if another process has it open, with
-    /// `Corrupt` if its data is damaged, with `Full` if the data does not fit in memory, and with
-    /// `Unavailable` if the disk cannot be read or written.
+    /// options that do not apply to the database, with `Busy` if another process has the database
+    /// open, with `Corrupt` if its data is damaged, with `Full` if the data does not fit into
+    /// memory, and with `Unavailable` if the disk cannot be read or written.
     pub fn open(&self, name: &str) -> Result<Db> {
         self.open_on(Arc::new(SystemDisk), name)
     }
 
     /// Opens a database on another file system, such as that of a test that inspects the files
-    /// after a crash. LMDB's files of a tree are on the machine's file system nevertheless.
+    /// after a crash. The LMDB file of a tree is always on the machine's file system.
     pub fn open_on(&self, disk: Arc<dyn Disk>, name: &str) -> Result<Db> {
-        let name = if self.original_names { Name::parse_as_original(name) } else { Name::parse(name) };
+        let name = if self.original_names {
+            DatabaseName::parse_as_original(name)
+        } else {
+            DatabaseName::parse(name)
+        };
         let mut name = name?;
         name.tuning.read_only |= self.reads_only;
         name.tuning.must_exist |= name.tuning.read_only;
@@ -170,7 +174,7 @@ impl DbOptions {
     }
 
     /// Opens a database by its parsed name.
-    pub(crate) fn open_name(&self, disk: Arc<dyn Disk>, name: Name) -> Result<Db> {
+    pub(crate) fn open_name(&self, disk: Arc<dyn Disk>, name: DatabaseName) -> Result<Db> {
         let clock = Arc::new(CachedClock::new());
         let tracker = Arc::<SnapshotTracker>::default();
         let options = OpenOptions {

@@ -1,15 +1,15 @@
-//! Similarity of keys by Levenshtein's distance: the number of symbols to insert, remove or replace
-//! to turn one key into the other.
+//! The similarity of keys by Levenshtein distance: how many symbols must be inserted, removed or
+//! replaced to turn one key into the other.
 
 use std::collections::BinaryHeap;
 
 /// The unit that counts as one symbol of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeySymbols {
-    /// Each byte.
+    /// Each byte is a symbol.
     #[default]
     Bytes,
-    /// Each UTF-8 character; a byte that is not part of one counts as a symbol.
+    /// Each UTF-8 character is a symbol, and so is each byte that is not part of a character.
     Characters,
 }
 
@@ -31,7 +31,7 @@ impl KeySymbols {
     }
 }
 
-/// Collects the keys that are most similar to a given one.
+/// Collects the keys that are most similar to a given key.
 pub(crate) struct ClosestKeys {
     symbols: KeySymbols,
     pattern: Vec<u32>,
@@ -55,12 +55,12 @@ impl ClosestKeys {
         if self.limit == 0 {
             return;
         }
-        // If there are enough keys, only a key better than the worst of them counts.
+        // If enough keys were collected, a key counts only if it is closer than the worst of them.
         let max = match self.best.peek() {
             Some((worst, _)) if self.best.len() >= self.limit => *worst,
             _ => self.distance_max,
         };
-        // A character has at most four bytes.
+        // A character has at most four bytes, so this is the least number of symbols.
         let len_min = if self.symbols == KeySymbols::Bytes { key.len() } else { key.len() / 4 };
         if len_min > self.pattern.len().saturating_add(max)
             || key.len().saturating_add(max) < self.pattern.len()
@@ -69,7 +69,7 @@ impl ClosestKeys {
         }
         self.symbols.of(key, &mut self.other);
         if let Some(distance) = distance(&self.pattern, &self.other, max, &mut self.row) {
-            // A scan may show a key twice.
+            // A scan may return a key twice.
             if self.best.iter().any(|(_, other)| other == key) {
                 return;
             }
@@ -80,15 +80,15 @@ impl ClosestKeys {
         }
     }
 
-    /// Returns the keys with their distances, the most similar first; equal distances in the order
-    /// of the keys.
+    /// Returns the keys with their distances: the most similar first, and keys of equal distance in
+    /// their own order.
     pub(crate) fn into_sorted(self) -> Vec<(Vec<u8>, usize)> {
         self.best.into_sorted_vec().into_iter().map(|(distance, key)| (key, distance)).collect()
     }
 }
 
-/// Returns the distance if it is at most `max`. Costs the length of `one` times `max`, regardless
-/// of the length of `other`.
+/// Returns the distance if it is at most `max`. The cost is proportional to the length of `one`
+/// times `max`, whatever the length of `other`.
 fn distance(one: &[u32], other: &[u32], max: usize, row: &mut Vec<usize>) -> Option<usize> {
     let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let (one, other) = (&one[same..], &other[same..]);
@@ -102,7 +102,7 @@ fn distance(one: &[u32], other: &[u32], max: usize, row: &mut Vec<usize>) -> Opt
     row.clear();
     row.extend((0..=other.len()).map(|at| at.min(beyond)));
     for (up, symbol) in one.iter().enumerate() {
-        // A path further from the diagonal costs more than `max`.
+        // A path that leaves this band around the diagonal costs more than `max`.
         let (from, to) = (up.saturating_sub(max), up.saturating_add(max + 1).min(other.len()));
         let mut diagonal = row[from];
         row[from] = if from == 0 { (up + 1).min(beyond) } else { beyond };

@@ -1,8 +1,8 @@
-//! A read-only view of the database at one moment.
+//! Snapshots: read-only views of a database at one moment.
 
 use super::Db;
 use super::snapshot_tracker::SnapshotDelta;
-use crate::database::{Allowed, Restricted};
+use crate::database::{AllowedChanges, RestrictedVisitor};
 use crate::records::{live_only, walk};
 use crate::{Records, ScanDirection, get};
 use std::fmt;
@@ -10,14 +10,14 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Operation, Record, Reply, Result, ScanPosition, Visitor};
 
-/// A database as it was when [`Db::snapshot`] was called. It can be read by key, iterator and
+/// A database as it was when [`Db::snapshot`] was called. It can be read by key, by iterator and by
 /// cursor.
 ///
-/// Others read and write in the meantime. The old state of each record that they change is kept in
-/// memory until the snapshot is dropped. Records that have expired, or that the engine has evicted,
-/// disappear from the snapshot too. After [`Db::clear`] all reads fail with `Closed`. Over an
-/// unordered database an iterator may yield a record twice if it was changed in the meantime, with
-/// the same contents both times.
+/// Other threads read and write in the meantime. Before a record changes, its old state is copied
+/// to memory, where it stays until the snapshot is dropped. Records that have expired, or that the
+/// engine has evicted, disappear from the snapshot too. After [`Db::clear`] all reads fail with
+/// `Closed`. In an unordered database, an iterator may yield a record twice if the record changed
+/// during the iteration; both have the same contents.
 pub struct Snapshot {
     db: Db,
     delta: Arc<SnapshotDelta>,
@@ -30,9 +30,9 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Db {
-    /// Returns a view of the database as it is now, unaffected by later writes. Waits for an open
-    /// transaction and for writes under way. Fails with `Busy` if this thread has the open
-    /// transaction.
+    /// Returns a view of the database as it is now, which later writes do not change. Waits for the
+    /// end of an open transaction and of writes in progress. Fails with `Busy` if this thread has
+    /// the open transaction.
     ///
     /// ```
     /// use todana::{Db, Records};
@@ -52,7 +52,8 @@ impl Db {
         let database = self.database();
         let held = database.begin(self.worker_counters())?;
         let delta = self.0.tracker.open();
-        // Wait for visits that began before the snapshot was registered.
+        // Visits that began before the snapshot was registered do not copy old records, so they
+        // must end first.
         database.engine().wait_for_visits();
         held.abort();
         Ok(Snapshot { db: self.clone(), delta })
@@ -66,8 +67,8 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
-    /// Shows changed and unchanged records in one ordered walk. A place is the key after which the
-    /// next call continues.
+    /// Passes changed and unchanged records to `see` in the order of their keys. A position is the
+    /// key after which the next call continues.
     fn scan_in_order(
         &self,
         from: Option<ScanPosition>,
@@ -90,7 +91,8 @@ impl Snapshot {
 
     fn check_not_cleared(&self) -> Result<()> {
         if self.delta.is_lost() {
-            let message = format!("snapshot of \"{}\": the database was cleared since", self.db.name());
+            let message =
+                format!("snapshot of \"{}\": the database was cleared after the snapshot", self.db.name());
             return Err(Error::new(ErrorKind::Closed, message));
         }
         Ok(())
@@ -102,16 +104,16 @@ impl Snapshot {
         let (mut was, mut found) = (self.delta.get(key), false);
         if was.is_none() {
             database.engine().peek(key, &mut |record| {
-                // Under the record's lock, the record is either unchanged or its old state is
-                // already in the delta.
+                // This runs under the record's lock. Either the record is unchanged, or its old
+                // state is already in the delta.
                 was = self.delta.get(key);
                 found = was.is_none() && record.attributes.expiry.is_live(now);
                 if found {
-                    see(record);
+                    see(record.with_first_value());
                 }
             })?;
             if !found && was.is_none() {
-                // The record may have been removed in between.
+                // The record may have been removed between the two reads.
                 was = self.delta.get(key);
             }
         }
@@ -119,7 +121,7 @@ impl Snapshot {
             && was.record().attributes.expiry.is_live(now)
         {
             found = true;
-            see(was.record());
+            see(was.record().with_first_value());
         }
         self.check_not_cleared()?;
         Ok(found)
@@ -127,7 +129,7 @@ impl Snapshot {
 }
 
 impl Records for Snapshot {
-    /// Executes reads; any other operation fails with `Invalid`.
+    /// Executes a read. Any other operation fails with `Invalid`.
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         let Operation::Get(get) = command else { return Err(read_only()) };
         if get.touch.is_some() || get.vivify.is_some() {
@@ -141,7 +143,7 @@ impl Records for Snapshot {
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let mut reader = Restricted::new(visitor, Allowed::Looks);
+        let mut reader = RestrictedVisitor::new(visitor, AllowedChanges::ReadsOnly);
         let found = self.read(key, &mut |record| {
             reader.visit(Some(record));
         })?;
@@ -164,8 +166,8 @@ impl Records for Snapshot {
             return self.scan_in_order(from, see);
         }
         let mut see = live_only(self.db.database(), see);
-        // Unchanged records come first, with the engine's places; changed records follow, with keys
-        // as places.
+        // Unchanged records come first, at the positions of the engine. Changed records follow, at
+        // positions that are keys.
         let from = match from {
             Some(ScanPosition::Key(key)) => key,
             place => {
@@ -183,7 +185,7 @@ impl Records for Snapshot {
         while let Some((key, was)) = self.delta.next(from.as_ref().map(Vec::as_slice), Bound::Unbounded, true)
         {
             if see(&key, was.record()).is_break() {
-                // The next possible key.
+                // This is the least key after `key`.
                 return Ok(Some(ScanPosition::Key([&key[..], &[0]].concat().into())));
             }
             from = Bound::Excluded(key.into());
@@ -202,7 +204,7 @@ impl Records for Snapshot {
         let mut see = live_only(self.db.database(), see);
         let mut at = from.map(<[u8]>::to_vec);
         walk(self.db.database().engine(), direction, from, &mut |key, record| {
-            // Records before this one that have been removed since.
+            // These records come before the current one and have been removed since the snapshot.
             while let Some((other, was)) =
                 self.delta.next(at.as_ref().map(Vec::as_slice), Bound::Excluded(key), is_up)
             {
@@ -232,5 +234,5 @@ impl Records for Snapshot {
 }
 
 fn read_only() -> Error {
-    Error::new(ErrorKind::Invalid, "snapshot: it is read-only")
+    Error::new(ErrorKind::Invalid, "snapshot: is read-only")
 }

@@ -1,9 +1,9 @@
-//! Snapshot support: an engine wrapper that copies a record for every open snapshot before it
-//! changes.
+//! Tracks changes for snapshots: wraps an engine, and copies a record for every open snapshot
+//! before the record changes.
 //!
-//! Invariant: before a record changes, each open snapshot has a copy of its old state. The copy is
-//! made under the record's lock, so a reader that sees a changed record finds the old one in the
-//! snapshot.
+//! Invariant: before a record changes, each open snapshot has a copy of its old state. The record's
+//! lock is held during the copy, so a reader that finds a changed record also finds the old state
+//! in the snapshot.
 
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
     Action, Attributes, BoundedEngine, CheckpointedEngine, ContentsToken, DiskUsage, DurableEngine, Engine,
-    EngineStatus, Error, ErrorKind, FrozenFile, OrderedEngine, Record, RecordSample, Result, ScanOrder,
-    ScanPosition, SweepableEngine, ValueBuffer, Visitor,
+    EngineStatus, Error, ErrorKind, FrozenFile, IndexedEngine, NumberedEngine, OrderedEngine, Record,
+    RecordSample, Result, ScanOrder, ScanPosition, SweepableEngine, ValueBuffer, Visitor,
 };
 
 /// The old state of a record.
@@ -31,22 +31,23 @@ impl OldRecord {
     }
 }
 
-/// The old states of all records that have changed since a snapshot was taken; `None` for a record
-/// that did not exist.
+/// The old states of all records that have changed since a snapshot was created. `None` stands for
+/// a record that did not exist.
 #[derive(Default)]
 pub(super) struct SnapshotDelta {
     records: Mutex<BTreeMap<Box<[u8]>, Option<OldRecord>>>,
-    /// All records were removed at once, and no old states were kept.
+    /// True if all records were removed at once, which copies no old states.
     is_lost: AtomicBool,
 }
 
 impl SnapshotDelta {
-    /// Returns the old state of a record if it has changed.
+    /// Returns the old state of a record, if the record has changed.
     pub(super) fn get(&self, key: &[u8]) -> Option<Option<OldRecord>> {
         self.records.lock().get(key).cloned()
     }
 
-    /// Returns the next changed record in a direction that existed when the snapshot was taken.
+    /// Returns the next changed record, in the given direction, that existed when the snapshot was
+    /// created.
     pub(super) fn next(
         &self,
         from: Bound<&[u8]>,
@@ -75,8 +76,8 @@ impl SnapshotDelta {
     }
 }
 
-/// Returns true if the bounds meet or cross, so that the range is empty. `BTreeMap::range` panics
-/// for some of these.
+/// Returns true if the range between the bounds is empty because they meet or cross.
+/// `BTreeMap::range` panics for some of these ranges.
 fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -87,7 +88,7 @@ fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     }
 }
 
-/// All open snapshots.
+/// The open snapshots of a database.
 #[derive(Default)]
 pub(super) struct SnapshotTracker {
     is_wanted: AtomicBool,
@@ -95,8 +96,8 @@ pub(super) struct SnapshotTracker {
 }
 
 impl SnapshotTracker {
-    /// Registers a snapshot. No transaction may be open. The caller must then wait for the visits
-    /// under way before writes may begin.
+    /// Registers a snapshot. No transaction may be open. Before writes may begin, the caller must
+    /// wait for the visits in progress.
     pub(super) fn open(&self) -> Arc<SnapshotDelta> {
         let delta = Arc::<SnapshotDelta>::default();
         self.open.write().push(Arc::clone(&delta));
@@ -132,12 +133,13 @@ impl SnapshotTracker {
     }
 }
 
-/// Wraps a visitor and copies the record that it is about to change.
+/// Wraps a visitor, and copies the record before the visitor changes it.
 struct TrackingVisitor<'v> {
     inner: &'v mut dyn Visitor,
     key: &'v [u8],
     tracker: &'v SnapshotTracker,
-    /// The engine has been informed that the old value is not needed, so it may not have been read.
+    /// True if the engine was informed that the old value is not needed, so that it may not have
+    /// been read.
     ignored_value: Cell<bool>,
 }
 
@@ -145,9 +147,9 @@ impl Visitor for TrackingVisitor<'_> {
     #[inline]
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
-        // Checked under the record's lock. If no snapshot was open when the engine called
-        // `ignores_value`, a snapshot opened since waits in `wait_for_visits` for this visit and
-        // sees its result, so no copy is needed.
+        // This check runs under the record's lock. No copy is needed if no snapshot was open when
+        // the engine called `ignores_value`: a snapshot that was opened since then waits in
+        // `wait_for_visits` for this visit, and sees its result.
         if self.tracker.is_wanted() && action != Action::Keep && !self.ignored_value.get() {
             self.tracker.keep_old(self.key, old);
         }
@@ -168,7 +170,7 @@ impl Visitor for TrackingVisitor<'_> {
     }
 }
 
-/// An engine whose changes are tracked for snapshots.
+/// An engine that tracks its changes for snapshots.
 pub(super) struct TrackedEngine {
     pub(super) engine: Box<dyn Engine>,
     pub(super) tracker: Arc<SnapshotTracker>,
@@ -269,6 +271,14 @@ impl Engine for TrackedEngine {
         self.engine.checkpointed()
     }
 
+    fn indexed(&self) -> Option<&dyn IndexedEngine> {
+        self.engine.indexed()
+    }
+
+    fn numbered(&self) -> Option<&dyn NumberedEngine> {
+        self.engine.numbered()
+    }
+
     fn durable(&self) -> Option<&dyn DurableEngine> {
         self.engine.durable().map(|_| self as &dyn DurableEngine)
     }
@@ -295,12 +305,12 @@ impl DurableEngine for TrackedEngine {
 
     fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()> {
         if self.tracker.is_wanted() {
-            // This is a commit, during which no other thread writes.
+            // During a commit, no other thread writes.
             for (key, _) in changes {
                 match self.engine.peek(key, &mut |old| self.tracker.keep_old(key, Some(old))) {
                     Ok(true) => {}
                     Ok(false) => self.tracker.keep_old(key, None),
-                    // A single write also treats a damaged record as missing.
+                    // A damaged record counts as missing, as for a single write.
                     Err(error) if error.kind() == ErrorKind::Corrupt => self.tracker.keep_old(key, None),
                     Err(error) => return Err(error),
                 }

@@ -1,5 +1,5 @@
-//! Counters for every thread and every open transaction, because two threads must never count in
-//! the same [`WorkerCounters`] at once.
+//! Counters for each thread and each open transaction, because two threads must never count in the
+//! same [`WorkerCounters`] at once.
 
 use crate::counters::WorkerCounters;
 use parking_lot::Mutex;
@@ -11,26 +11,26 @@ use thread_local::ThreadLocal;
 #[derive(Default)]
 pub(super) struct ThreadCounters {
     by_thread: ThreadLocal<Arc<WorkerCounters>>,
-    /// Counters of threads whose thread-locals are already destroyed. Those of the main thread are
-    /// destroyed before the functions registered with `atexit` run.
+    /// Counters of threads whose thread-local values are already destroyed. Those of the main
+    /// thread are destroyed before the functions run that were registered with `atexit`.
     late: LateCountersList,
-    /// Counters of finished transactions.
+    /// Counters of ended transactions, for reuse.
     spare: Mutex<Vec<Arc<WorkerCounters>>>,
 }
 
-/// A linked list; its elements never move.
+/// A linked list, so that its elements never move.
 #[derive(Default)]
 struct LateCountersList(OnceLock<Box<LateCounters>>);
 
 struct LateCounters {
-    /// Address of the thread's thread-locals. A later thread may have the same address, and then
+    /// The address of the thread's thread-local values. If a later thread has the same address, it
     /// uses the same counters.
     thread: usize,
     worker_counters: Arc<WorkerCounters>,
     next: LateCountersList,
 }
 
-/// Marks the end of its thread when dropped.
+/// Dropped when its thread ends, which marks the thread as ended.
 struct ThreadEndMarker;
 
 thread_local! {
@@ -54,13 +54,13 @@ impl ThreadCounters {
         }
     }
 
-    /// Returns counters for a transaction, which may move from thread to thread.
+    /// Returns counters for a transaction, which may move from one thread to another.
     pub(super) fn lend(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> Arc<WorkerCounters> {
         let spare = self.spare.lock().pop();
         spare.unwrap_or_else(open)
     }
 
-    /// Takes back the counters of a finished transaction.
+    /// Keeps the counters of an ended transaction for reuse.
     pub(super) fn take_back(&self, worker_counters: Arc<WorkerCounters>) {
         self.spare.lock().push(worker_counters);
     }
@@ -71,7 +71,7 @@ impl ThreadCounters {
             return self.late.own(open);
         }
         let worker_counters = self.by_thread.get_or(open);
-        // Registered after the values of `thread_local`, so that it is dropped before them.
+        // The marker is registered after the thread-local counters, so it is dropped before them.
         let _ = END_MARKER.try_with(|_| ());
         worker_counters
     }

@@ -1,9 +1,9 @@
-//! Moves records from one database to another: merged, copied, or as text.
+//! Copies records from one database to others: merges, copies, and text files.
 
 use super::{Db, DbOptions};
 use crate::data_directory::{StagedDirectory, refuse_overlap};
 use crate::disk::SystemDisk;
-use crate::open::{Name, Storage};
+use crate::open::{DatabaseName, DatabaseStorage};
 use crate::tsv;
 use crate::{OwnedRecord, Records, UpdateAction};
 use std::io::{self, BufRead, Read, Write};
@@ -12,33 +12,34 @@ use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
 
-/// Records, or bytes of them, that are written together: one entry of the update log, one wait for
-/// the disk.
+/// The most records, and the most bytes, that are written together: as one entry of the update log,
+/// with one wait for the disk.
 const RECORDS_AT_ONCE: usize = 1000;
 const BYTES_AT_ONCE: usize = 4 << 20;
-/// Longer than any line: the longest key and value with each byte escaped.
+/// An upper bound of the length of a line: the longest key and value with each byte escaped.
 const LINE_LEN_MAX: u64 = 6 << 30;
 
-/// The treatment of an existing record when another database is merged in.
+/// How to treat an existing record when another database is merged in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MergePolicy {
-    /// The record is replaced.
+    /// Replaces existing records and adds missing ones.
     #[default]
     Set,
-    /// The record stays; only missing records are added.
+    /// Keeps existing records and adds missing ones.
     Add,
-    /// The record is replaced; missing records are not added.
+    /// Replaces existing records and adds no others.
     Replace,
-    /// The new value is appended to the old one; flags and expiry stay.
+    /// Appends the value to that of an existing record, which keeps its flags and expiry, and adds
+    /// missing records.
     Append,
 }
 
 /// The result of [`Db::load`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadSummary {
-    /// Records stored.
+    /// The number of records that were stored.
     pub stored: u64,
-    /// Records skipped because they had expired.
+    /// The number of records that were skipped because they had expired.
     pub expired: u64,
 }
 
@@ -93,17 +94,19 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn copy(&self, name: &str) -> Result<u64> {
-        let to = Name::parse(name)?;
+        let to = DatabaseName::parse(name)?;
         let Some(path) = &to.path else {
             let message =
                 format!("database \"{name}\": a copy in memory would be lost; name a database on disk");
             return Err(Error::new(ErrorKind::Invalid, message));
         };
         if path.exists() {
-            let message = format!("{} is there already", path.display());
+            let message = format!("{}: exists already; existing files are never replaced", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        if let (Some(durable), Storage::Files) = (self.database().engine().durable(), to.kind.storage()) {
+        if let (Some(durable), DatabaseStorage::Files) =
+            (self.database().engine().durable(), to.kind.storage())
+        {
             self.refuse_overlap(path)?;
             let staged = StagedDirectory::create(Arc::new(SystemDisk), path)?;
             durable.copy(staged.place())?;
@@ -116,11 +119,11 @@ impl Db {
         self.copy_unless(name, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Copies as [`copy`](Self::copy) does, but always record by record, which makes the copy
-    /// compact. `progress` is called regularly with the number of records copied. If it breaks, the
-    /// copy ends with `Closed` and leaves nothing.
+    /// Copies as [`copy`](Self::copy) does, but always record by record, so that the copy is
+    /// compact. `progress` is called regularly with the number of copied records. If `progress`
+    /// breaks, fails with `Closed` and leaves no files.
     pub fn copy_unless(&self, name: &str, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
-        let to = Name::parse(name)?;
+        let to = DatabaseName::parse(name)?;
         let Some(path) = &to.path else {
             let message =
                 format!("database \"{name}\": a copy in memory would be lost; name a database on disk");
@@ -143,10 +146,11 @@ impl Db {
         copy.load_records(records, MergePolicy::Set)?;
         copy.sync()?;
         let copied = copy.count();
-        // Records that expired in the meantime may be missing, and so may records beyond a limit.
-        // In an unordered database some may have been seen twice.
+        // The copy may lack records that have expired since, and records above a limit. In an
+        // unordered database some records may have been counted twice.
         let is_limited = to.tuning.records_max.is_some() || to.tuning.bytes_max.is_some();
-        if copied < lasting && !is_limited && self.is_ordered() {
+        let shows_each_once = self.is_ordered() || self.database().engine().numbered().is_some();
+        if copied < lasting && !is_limited && shows_each_once {
             let message = format!("copy: only {copied} of {lasting} records were stored");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
@@ -193,9 +197,9 @@ impl Db {
         Ok(written)
     }
 
-    /// Stores the records of such a text. A sliding expiry starts anew; expired records are
-    /// skipped. Fails with `Invalid` at the first invalid line, and states its number; earlier
-    /// lines may have been stored.
+    /// Stores the records of such a text. The span of a sliding expiry starts again, and expired
+    /// records are skipped. Fails with `Invalid` at the first invalid line; the error states its
+    /// number. The lines before it may have been stored.
     pub fn load(&self, input: &mut impl BufRead) -> Result<LoadSummary> {
         let (mut loaded, mut number) = (LoadSummary::default(), 0u64);
         let (mut line, mut failure) = (Vec::new(), None);
@@ -243,7 +247,7 @@ impl Db {
         }
     }
 
-    /// Stores records in batches and returns the number stored.
+    /// Stores records in batches. Returns the number of stored records.
     fn load_records(
         &self,
         records: impl Iterator<Item = Result<(Vec<u8>, OwnedRecord)>>,
@@ -307,7 +311,7 @@ impl<'d> RecordLoader<'d> {
         Ok(())
     }
 
-    /// Stores the last batch and returns the number of records stored.
+    /// Stores the last batch. Returns the number of stored records.
     pub(super) fn finish(mut self) -> Result<u64> {
         self.store()?;
         Ok(self.taken)
@@ -315,9 +319,9 @@ impl<'d> RecordLoader<'d> {
 }
 
 pub(super) fn unwritable(error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("output: cannot be written: {error}"))
+    Error::new(ErrorKind::Unavailable, format!("output: cannot write to it: {error}"))
 }
 
 fn unreadable(error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("input: cannot be read: {error}"))
+    Error::new(ErrorKind::Unavailable, format!("input: cannot read it: {error}"))
 }

@@ -1,13 +1,13 @@
-//! Brings the files of an engine to disk in rounds: before replies leave, or at intervals.
+//! Brings an engine's own files to disk, in rounds: when replies wait for them, or at intervals.
 //!
 //! ```text
-//! writer:       write .. point = rounds begun + 1 .. request ........... rounds over >= point: reply
-//! sync thread:               round begins, DurableEngine::sync, round is over, notify
+//! writer:       write .. point = rounds begun + 1 .. request ........ rounds ended >= point: reply
+//! sync thread:               round begins, DurableEngine::sync, round ends, notify
 //! ```
 //!
-//! A round covers everything written before it began. So writers wait for the next round, together
-//! with all other writers that arrive meanwhile. The sync thread begins the rounds that are
-//! requested, or one at each interval. A writer that may block ([`EngineFiles::wait`]) begins a
+//! A round covers everything that was written before it began. So writers wait for the next round,
+//! together with all other writers that arrive before it begins. The sync thread does the rounds
+//! that are requested, or one per interval. A writer that may block ([`EngineFiles::wait`]) does a
 //! round itself.
 
 use super::{CommitPoint, DurabilityHealth};
@@ -20,24 +20,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{DurableEngine, Error, ErrorKind, Result};
 
-/// Interval at which `goes_on` is called during a wait.
-const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Interval at which a full disk is tried again, unless rounds are that frequent anyway.
+/// The interval at which `goes_on` is called during a wait.
+const CALLBACK_INTERVAL: Duration = Duration::from_millis(20);
+/// The interval at which a sync to a full disk is tried again, unless the rounds are more frequent.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The state of an engine's files on disk.
+/// How far an engine's files are on disk.
 pub(crate) struct EngineFiles {
-    /// When a change is durable.
+    /// Determines when a change counts as durable.
     sync: SyncPolicy,
     begun: AtomicU64,
     over: AtomicU64,
     is_well: AtomicBool,
     state: Mutex<RoundState>,
-    /// Notified when a round is wanted, or the end.
+    /// Notified when a round is requested, or when the thread must end.
     wakes: Condvar,
-    /// Notified when a round is over.
+    /// Notified when a round has ended.
     progress: Condvar,
-    /// Held by the thread whose round it is.
+    /// Held by the thread that does a round.
     turn: Mutex<()>,
     listeners: Mutex<Vec<Arc<dyn Fn() + Send + std::marker::Sync>>>,
 }
@@ -45,8 +45,8 @@ pub(crate) struct EngineFiles {
 struct RoundState {
     wanted: u64,
     ends: bool,
-    /// Stuck: the disk is full, nothing is lost, and the round is tried again. Lost: it is unknown
-    /// what the disk has kept.
+    /// Stuck: the disk is full, nothing is lost, and the round is repeated. Lost: it is unknown
+    /// which changes are on disk.
     health: DurabilityHealth,
 }
 
@@ -69,14 +69,15 @@ impl EngineFiles {
         self.sync
     }
 
-    /// Returns the commit point for which the reply to the change just written must wait.
+    /// Returns the commit point of the change that this thread has just written. The reply must
+    /// wait for it.
     #[inline]
     pub(crate) fn commit_point(&self) -> CommitPoint {
         if self.sync != SyncPolicy::Always {
             return CommitPoint::NONE;
         }
-        // A fence after the write, in an order on which all threads agree: a later round covers the
-        // write.
+        // The fence follows the write. All threads agree on the order of fences, so a round that
+        // begins later covers the write.
         std::sync::atomic::fence(Ordering::SeqCst);
         CommitPoint(self.begun.load(Ordering::SeqCst) + 1)
     }
@@ -108,31 +109,31 @@ impl EngineFiles {
             if state.health != DurabilityHealth::Well || !goes_on() {
                 return false;
             }
-            self.progress.wait_for(&mut state, ASK_EVERY);
+            self.progress.wait_for(&mut state, CALLBACK_INTERVAL);
         }
         true
     }
 
-    /// Waits until a change is durable; begins the next round unless another writer does.
+    /// Waits until a change is durable. If no other writer does the next round, this thread does.
     pub(super) fn wait(&self, point: CommitPoint, engine: &dyn DurableEngine) -> Result<()> {
         let _turn = self.turn.lock();
         if self.is_durable(point) {
             return Ok(());
         }
-        // No later round makes the files well again: the sync thread has ended, and whoever waits
-        // for it would wait forever.
+        // After this failure the sync thread has ended and no round succeeds any more. A writer
+        // that waited would wait forever.
         if let DurabilityHealth::Lost(why) = self.health() {
             return Err(Error::refused_write(ErrorKind::Unavailable, why));
         }
         self.round(engine)
     }
 
-    /// Registers a callback, called after each round by the thread that did the round.
+    /// Registers a callback. After each round, the thread that did the round calls it.
     pub(super) fn on_progress(&self, call: Arc<dyn Fn() + Send + std::marker::Sync>) {
         self.listeners.lock().push(call);
     }
 
-    /// Waits until a round is wanted. Returns false when it is time to end.
+    /// Waits until a round is requested. Returns false if the thread must end.
     fn waits_for_round(&self) -> bool {
         let mut state = self.state.lock();
         while !state.ends {
@@ -154,7 +155,7 @@ impl EngineFiles {
         false
     }
 
-    /// Syncs the files. The caller has the turn.
+    /// Syncs the files. The caller must hold `turn`.
     fn round(&self, engine: &dyn DurableEngine) -> Result<()> {
         let round = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let outcome = engine.sync();
@@ -169,7 +170,7 @@ impl EngineFiles {
         };
         self.is_well.store(state.health == DurabilityHealth::Well, Ordering::SeqCst);
         if state.health != DurabilityHealth::Well {
-            // The sync thread pauses differently after a failure.
+            // The sync thread is woken, because its pause is different after a failure.
             self.wakes.notify_one();
         }
         drop(state);
@@ -184,9 +185,9 @@ impl EngineFiles {
     }
 }
 
-/// Starts the thread that syncs an engine's own files, if the engine has files and they are synced.
-/// Listeners are notified after each round, including failed ones. After a failure changes are
-/// refused, permanently unless the disk is only full.
+/// Starts the thread that syncs an engine's own files, if the engine has files and the policy
+/// requires syncs. Listeners are notified after each round, even a failed one. After a failure
+/// changes are refused: until the next success if the disk is full, otherwise permanently.
 pub(crate) fn start_sync_thread(database: &Arc<Database>) -> Result<Option<BackgroundThread>> {
     if database.engine_files().is_none_or(|files| files.sync == SyncPolicy::Never) {
         return Ok(None);
@@ -198,7 +199,7 @@ pub(crate) fn start_sync_thread(database: &Arc<Database>) -> Result<Option<Backg
         };
         while files.waits_for_round() {
             let _turn = files.turn.lock();
-            // Writers and listeners read a failure in the health.
+            // A failure is stored in the health, where writers and listeners read it.
             let _ = files.round(engine);
         }
     };

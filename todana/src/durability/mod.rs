@@ -1,9 +1,10 @@
-//! Durability: when a change is durable, how to wait for that, and whether changes can be kept.
+//! Durability: whether a change is durable, waiting until it is, and whether changes can be
+//! written.
 //!
 //! ```text
 //! Database::execute -> CommitPoint -> Durability::{is_durable, wait_while, wait}
-//!     Log     the update log vouches for changes
-//!     Files   the engine keeps them in files of its own
+//!     Log     changes are durable when the update log is on disk
+//!     Files   changes are durable when the engine's own files are on disk
 //! ```
 
 mod engine_files;
@@ -16,16 +17,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{DurableEngine, RefusalReason, Result};
 
-/// The point in the order of all changes of a database up to which the database must be durable
-/// before a reply may leave.
+/// A point in the order of all changes of a database. A reply waits until the database is durable
+/// up to such a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommitPoint(u64);
 
 impl CommitPoint {
-    /// There was no change, or nothing makes it durable: there is nothing to wait for.
+    /// The commit point if there was no change, or if changes are never durable. A reply does not
+    /// wait for it.
     pub const NONE: CommitPoint = CommitPoint(0);
 
-    /// Returns true if there is nothing to wait for.
+    /// Returns true if a reply does not wait for this point.
     #[inline]
     pub fn is_none(self) -> bool {
         self == CommitPoint::NONE
@@ -33,7 +35,8 @@ impl CommitPoint {
 }
 
 impl From<CommitPoint> for LogPosition {
-    /// Returns the end of the change in the update log, if the log makes changes durable.
+    /// Returns the position in the update log up to which the log must be on disk, if the log makes
+    /// changes durable.
     #[inline]
     fn from(point: CommitPoint) -> LogPosition {
         LogPosition(point.0)
@@ -47,7 +50,8 @@ impl From<LogPosition> for CommitPoint {
     }
 }
 
-/// The latest commit point that nothing has waited for yet. One thread at a time adds and takes.
+/// The latest commit point for which no reply waits yet. Only one thread at a time may add and
+/// take.
 #[derive(Debug, Default)]
 pub struct LatestCommit(AtomicU64);
 
@@ -60,7 +64,7 @@ impl LatestCommit {
         }
     }
 
-    /// Returns the latest commit point, if there is one, and removes it.
+    /// Removes and returns the latest commit point, if there is one.
     #[inline]
     pub fn take(&self) -> Option<CommitPoint> {
         let point = self.0.load(Ordering::Relaxed);
@@ -78,7 +82,7 @@ impl LatestCommit {
 pub enum Durability<'d> {
     /// The update log.
     Log(&'d UpdateLog),
-    /// The files of the engine. An update log beside them only serves replicas.
+    /// The files of the engine. If there is an update log, only replicas use it.
     Files(EngineDurability<'d>),
 }
 
@@ -91,7 +95,7 @@ pub struct EngineDurability<'d> {
 }
 
 impl Durability<'_> {
-    /// Returns true if the reply to the change that ends there may leave. Costs a few loads.
+    /// Returns true if a reply that waits for this point may be sent. Costs a few loads of atomics.
     pub fn is_durable(self, point: CommitPoint) -> bool {
         match self {
             Durability::Log(log) => log.is_durable(LogPosition(point.0)),
@@ -99,15 +103,15 @@ impl Durability<'_> {
         }
     }
 
-    /// Requests that changes up to this point are synced by the sync thread.
+    /// Requests the sync thread to make the changes up to this point durable.
     pub fn request(self, point: CommitPoint) {
         if let Durability::Files(durability) = self {
             durability.files.request(point);
         }
     }
 
-    /// Registers a callback, called whenever more is durable or the health changes. The thread that
-    /// did the work calls it, so the callback must be brief.
+    /// Registers a callback for every progress and every change of the health. It is called by the
+    /// thread that writes or syncs, so it must be brief.
     pub fn on_progress(self, call: impl Fn() + Send + Sync + 'static) {
         let call: Arc<dyn Fn() + Send + Sync> = Arc::new(call);
         let log = match self {
@@ -122,9 +126,8 @@ impl Durability<'_> {
         }
     }
 
-    /// Waits until a change is durable, and syncs the engine's files in this thread if needed.
-    /// Fails with `Unavailable` if the change cannot be written: the change may then not survive a
-    /// crash.
+    /// Waits until a change is durable. If necessary, syncs the engine's files in this thread.
+    /// Fails with `Unavailable` if the change cannot be written; a crash may then lose the change.
     pub fn wait(self, point: CommitPoint) -> Result<()> {
         match self {
             _ if point.is_none() => Ok(()),
@@ -133,8 +136,8 @@ impl Durability<'_> {
         }
     }
 
-    /// Waits until a [requested](Self::request) change is durable. Returns false if it never will
-    /// be, or if `goes_on`, which is called regularly, returns false.
+    /// Waits until a change is durable that was [requested](Self::request). `goes_on` is called
+    /// regularly. Returns false if `goes_on` returns false, or if the change will never be durable.
     pub fn wait_while(self, point: CommitPoint, goes_on: &dyn Fn() -> bool) -> bool {
         match self {
             Durability::Log(log) => {
@@ -154,8 +157,8 @@ impl Durability<'_> {
         }
     }
 
-    /// Returns true if too many changes wait to be written. An engine's own files accept all
-    /// changes.
+    /// Returns true if too many changes wait to be written. This never happens to an engine's own
+    /// files.
     pub fn is_backlogged(self) -> bool {
         match self {
             Durability::Log(log) => log.is_backlogged(),
@@ -163,7 +166,7 @@ impl Durability<'_> {
         }
     }
 
-    /// Returns whether changes can be written, and the reason if not.
+    /// Returns the state of the log or the files, with the reason if changes cannot be written.
     pub fn health(self) -> DurabilityHealth {
         match self {
             Durability::Log(log) => log.health(),

@@ -1,15 +1,16 @@
-//! `KyotoCursor`: a cursor with the steps of Kyoto Cabinet's, which are part of reading and
-//! removing.
+//! `KyotoCursor`: a cursor that behaves as Kyoto Cabinet's. Reading and removing a record can move
+//! it to the next record.
 //!
-//! Invariant: if its record was removed, the cursor moves on before anything is read or done. After
-//! `last`, `jump_back` and `step_back`, such steps go backwards, until `first`, `jump` or `step`. A
-//! database named `+` has no direction: such steps always go forward, and a cursor that stands at
-//! no record counts as standing after the last one.
+//! If the record of the cursor was removed by another caller, the cursor moves to the next record
+//! before it reads or does anything. After `last`, `jump_back` and `step_back`, "next" means
+//! backwards, until `first`, `jump` or `step` is called. A database named `+` has no such
+//! direction: its cursors always move forward, and a cursor at no record counts as standing after
+//! the last one.
 //!
-//! Source: the original, compared by `curs.py`; its trees keep the flag in each cursor.
+//! Source: the behaviour of the original, compared by `curs.py`.
 
 use super::{KyotoRecords, NEVER, time_of};
-use crate::{Name, RecordCursor, Records};
+use crate::{DatabaseName, RecordCursor, Records};
 use std::fmt;
 use todana_core::{Expiry, Result};
 
@@ -33,7 +34,7 @@ use todana_core::{Expiry, Result};
 pub struct KyotoCursor<R> {
     cursor: RecordCursor<R>,
     is_persistent: bool,
-    /// False for a database named `+`.
+    /// True if the direction of the last move is kept; false for a database named `+`.
     keeps_direction: bool,
     is_backward: bool,
 }
@@ -45,7 +46,7 @@ pub struct CursorEntry {
     pub key: Vec<u8>,
     /// Value of the record.
     pub value: Vec<u8>,
-    /// The last second of the record's life; `None` if it never expires.
+    /// The last second in which the record is live; `None` if it never expires.
     pub time: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ impl<R> fmt::Debug for KyotoCursor<R> {
 impl<R: Records> KyotoCursor<R> {
     /// Creates a cursor over the records of the database with this name. At first it stands at no
     /// record.
-    pub fn new(records: R, name: &Name) -> KyotoCursor<R> {
+    pub fn new(records: R, name: &DatabaseName) -> KyotoCursor<R> {
         KyotoCursor {
             cursor: RecordCursor::new(records),
             is_persistent: name.tuning.persistent,
@@ -77,37 +78,38 @@ impl<R: Records> KyotoCursor<R> {
         self.cursor.key()
     }
 
-    /// Moves to the first record. As all moves do, returns false if there is none.
+    /// Moves to the first record. Like all moves, returns false if there is no such record.
     pub fn first(&mut self) -> Result<bool> {
         self.is_backward = false;
         self.cursor.first()
     }
 
-    /// Moves to the last record; later steps go backwards.
+    /// Moves to the last record. From then on, the cursor moves backwards.
     pub fn last(&mut self) -> Result<bool> {
         self.is_backward = self.keeps_direction;
         self.cursor.last()
     }
 
-    /// Moves to the record of this key, or to the first one after it.
+    /// Moves to the record of this key, or to the first record after it.
     pub fn jump(&mut self, key: &[u8]) -> Result<bool> {
         self.is_backward = false;
         self.cursor.jump(key)
     }
 
-    /// Moves to the record of this key, or to the last one before it; later steps go backwards.
+    /// Moves to the record of this key, or to the last record before it. From then on, the cursor
+    /// moves backwards.
     pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
         self.is_backward = self.keeps_direction;
         self.cursor.jump_back(key)
     }
 
-    /// Moves to the next record, and forward from then on.
+    /// Moves to the next record. From then on, the cursor moves forward.
     pub fn step(&mut self) -> Result<bool> {
         self.is_backward = false;
         self.cursor.step()
     }
 
-    /// Moves to the previous record, and backwards from then on.
+    /// Moves to the previous record. From then on, the cursor moves backwards.
     pub fn step_back(&mut self) -> Result<bool> {
         if self.cursor.key().is_none() && !self.keeps_direction {
             return self.cursor.last();
@@ -117,21 +119,22 @@ impl<R: Records> KyotoCursor<R> {
         moved
     }
 
-    /// Moves to the next record in the cursor's direction. After the end it stands at no record.
+    /// Moves to the next record in the cursor's direction. After the last one, the cursor stands at
+    /// no record.
     pub fn advance(&mut self) -> Result<()> {
         if self.is_backward { self.cursor.step_back() } else { self.cursor.step() }.map(drop)
     }
 
-    /// Calls `act` with the key at the cursor. If `act` returns `None`, because the record was
-    /// removed, calls it for the next one. Returns `None` if no record is left.
+    /// Calls `act` with the key at the cursor. If `act` returns `None` because the record was
+    /// removed, calls `act` with the next key, and so on. Returns `None` if no record is left.
     pub fn at_record<T>(&mut self, mut act: impl FnMut(&R, &[u8]) -> Result<Option<T>>) -> Result<Option<T>> {
         while let Some(key) = self.cursor.key() {
             let key = key.to_vec();
             if let Some(done) = act(self.cursor.records(), &key)? {
                 return Ok(Some(done));
             }
-            // From a removed key the cursor steps forward in either direction, as in the original,
-            // and from the end back.
+            // As in the original, a cursor at a removed key first moves forward, even if its
+            // direction is backwards. Only from the end it moves back.
             if !self.cursor.step()? && self.is_backward {
                 self.cursor.jump_back(&key)?;
             }
@@ -139,7 +142,7 @@ impl<R: Records> KyotoCursor<R> {
         Ok(None)
     }
 
-    /// Reads the record at the cursor. Moves on if `steps` is true.
+    /// Reads the record at the cursor. Then moves to the next record if `steps` is true.
     pub fn read(&mut self, steps: bool) -> Result<Option<CursorEntry>> {
         let is_persistent = self.is_persistent;
         let found = self.at_record(|records, key| {
@@ -156,7 +159,7 @@ impl<R: Records> KyotoCursor<R> {
         Ok(found)
     }
 
-    /// Removes the record at the cursor, moves on, and returns the record.
+    /// Removes the record at the cursor, moves to the next one, and returns the removed record.
     pub fn take(&mut self) -> Result<Option<CursorEntry>>
     where
         for<'r> &'r R: Records,
@@ -176,8 +179,8 @@ impl<R: Records> KyotoCursor<R> {
         Ok(taken)
     }
 
-    /// Replaces the value and the time of the record at the cursor. Moves on if `steps` is true.
-    /// Returns false if there is no record.
+    /// Replaces the value and the time of the record at the cursor. Then moves to the next record
+    /// if `steps` is true. Returns false if there is no record.
     pub fn replace(&mut self, value: &[u8], time: u64, steps: bool) -> Result<bool>
     where
         for<'r> &'r R: Records,
@@ -194,7 +197,7 @@ impl<R: Records> KyotoCursor<R> {
 }
 
 impl CursorEntry {
-    /// Returns the last second of the record's life as a number: [`NEVER`] if it never expires.
+    /// Returns the last second in which the record is live, or [`NEVER`] if it never expires.
     pub fn time_number(&self) -> u64 {
         self.time.unwrap_or(NEVER)
     }
@@ -223,8 +226,8 @@ mod tests {
         keys
     }
 
-    /// Queues popped from the tail returned only one record: a cursor forgot that `jump_back` had
-    /// moved it.
+    /// A cursor once forgot that `jump_back` had moved it, so popping from the tail of a queue
+    /// returned only one record.
     #[test]
     fn ordered_cursor_keeps_its_direction() {
         assert_eq!(keys("%", |cursor| assert!(cursor.last().unwrap())), "edcba");

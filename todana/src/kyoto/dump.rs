@@ -1,7 +1,7 @@
-//! Reads and writes Kyoto Cabinet's dumps (`.kcss`).
+//! Reads and writes dumps of Kyoto Cabinet (`.kcss`), whose bytes `todana_protocol::kyoto::dump`
+//! defines.
 //!
-//! `todana_protocol::kyoto::dump` defines the bytes. Invariant: memory holds one piece of the file
-//! and its longest record.
+//! Invariant: at any time, memory holds one piece of the file and the longest record of that piece.
 
 use super::UnreadBytes;
 use std::fmt;
@@ -13,14 +13,14 @@ use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 /// The number of bytes that are collected before they are written.
 const PENDING_MAX: usize = 64 << 10;
 
-/// Writes a dump.
+/// Writes a dump, record by record.
 pub struct DumpWriter<W> {
     out: W,
     pending: Vec<u8>,
 }
 
 impl<W: Write> DumpWriter<W> {
-    /// Begins a dump.
+    /// Starts a dump.
     pub fn begin(out: W) -> DumpWriter<W> {
         let mut pending = Vec::new();
         dump::put_head(&mut pending);
@@ -35,12 +35,12 @@ impl<W: Write> DumpWriter<W> {
         }
         self.out.write_all(&self.pending)?;
         self.pending.clear();
-        // Free the memory of a long value now, not at the end.
+        // The memory of a long value is freed here, not only at the end.
         self.pending.shrink_to(2 * PENDING_MAX);
         Ok(())
     }
 
-    /// Writes the end and returns the output.
+    /// Writes the end of the dump and returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         dump::put_end(&mut self.pending);
         self.out.write_all(&self.pending)?;
@@ -57,35 +57,35 @@ pub enum DumpFailure<E> {
     Unreadable(io::Error),
     /// The file ends within the record that begins at this byte.
     Cut {
-        /// Counted from the beginning of the file.
+        /// The offset from the start of the file.
         offset: u64,
     },
     /// The file is damaged at this byte, or is not a dump.
     Damaged {
-        /// Counted from the beginning of the file.
+        /// The offset from the start of the file.
         offset: u64,
         /// Description of the damage.
         what: &'static str,
     },
     /// The record at this byte is longer than the limit.
     TooLong {
-        /// Counted from the beginning of the file.
+        /// The offset from the start of the file.
         offset: u64,
     },
     /// The function that receives the records returned this error.
-    Ended(E),
+    Stopped(E),
 }
 
 impl<E: fmt::Display> fmt::Display for DumpFailure<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DumpFailure::Unreadable(error) => write!(f, "cannot be read: {error}"),
+            DumpFailure::Unreadable(error) => write!(f, "cannot read it: {error}"),
             DumpFailure::Cut { offset } => {
                 write!(f, "byte {offset}: the file ends within the record that begins here")
             }
             DumpFailure::Damaged { offset, what } => write!(f, "byte {offset}: {what}"),
             DumpFailure::TooLong { offset } => write!(f, "byte {offset}: a record is too long"),
-            DumpFailure::Ended(why) => why.fmt(f),
+            DumpFailure::Stopped(why) => why.fmt(f),
         }
     }
 }
@@ -93,7 +93,7 @@ impl<E: fmt::Display> fmt::Display for DumpFailure<E> {
 impl From<DumpFailure<Error>> for Error {
     fn from(failure: DumpFailure<Error>) -> Error {
         let kind = match failure {
-            DumpFailure::Ended(error) => return error,
+            DumpFailure::Stopped(error) => return error,
             DumpFailure::Unreadable(_) => ErrorKind::Unavailable,
             DumpFailure::Cut { .. } | DumpFailure::Damaged { .. } => ErrorKind::Corrupt,
             DumpFailure::TooLong { .. } => ErrorKind::Full,
@@ -105,8 +105,8 @@ impl From<DumpFailure<Error>> for Error {
 /// Receives the records of a dump: the offset of the record, its key, and its value as stored.
 pub type SeeDumped<'s, E> = dyn FnMut(u64, &[u8], &StoredValue<'_>) -> Result<(), E> + 's;
 
-/// Calls `see` for each record of a dump. Returns the number of bytes read after the end of the
-/// dump. A record that claims more than `record_len_max` bytes is refused before memory is
+/// Calls `see` for each record of a dump. Returns the number of bytes that were read after the end
+/// of the dump. If a record states a length above `record_len_max`, it is refused before memory is
 /// allocated for it.
 pub fn read_dump<E>(
     input: impl Read,
@@ -119,7 +119,7 @@ pub fn read_dump<E>(
         match reader.decode(source.unread()) {
             DumpStep::Begun { consumed } => source.consume(consumed),
             DumpStep::Record { consumed, key, stored } => {
-                see(offset, key, &stored).map_err(DumpFailure::Ended)?;
+                see(offset, key, &stored).map_err(DumpFailure::Stopped)?;
                 source.consume(consumed);
             }
             DumpStep::NeedMore { at_least } => {

@@ -1,16 +1,16 @@
-//! Records in the form that users of Kyoto Tycoon know: an expiry that lasts to the end of its
-//! second, binary sums, swaps by value.
+//! Operations on records with the semantics of Kyoto Tycoon: a record lives to the end of the
+//! second at which it expires, sums are stored in binary, and swaps compare values.
 //!
 //! ```text
-//! cursor   a position among the records, with a direction
-//! dump     writing and reading Kyoto Cabinet's dumps
-//! number   numbers of 16 bytes
+//! cursor   a cursor that moves when it reads or removes
+//! dump     writes and reads Kyoto Cabinet's dumps
+//! number   numbers of 16 bytes with a fraction
 //! pattern  POSIX regular expressions
-//! sum      sums, and the origin of a missing record
+//! sum      sums, and their start value if the record is missing
 //! ```
 //!
-//! A time is the last second of a record's life, since 1970, as in Kyoto Tycoon; [`NEVER`] is the
-//! greatest. Every write sets a new time.
+//! The time of a record is the last second (since 1970) in which it is live, as in Kyoto Tycoon.
+//! The highest time, [`NEVER`], means that the record never expires. Every write sets a new time.
 
 mod cursor;
 mod dump;
@@ -28,26 +28,26 @@ pub use unread::UnreadBytes;
 
 use crate::records::replies::{self, query, record_of, refusal_error};
 use crate::{Records, Ttl};
-use todana_core::{Expiry, Modification, Modify, Operation, Reply, Result, Store, StoreMode, UnixSeconds};
+use todana_core::{Expiry, Modify, Operation, Reply, Result, Store, StoreMode, UnixSeconds, ValueChange};
 
-/// The time of a record that never expires: the greatest number of 40 bits.
+/// The time of a record that never expires: the highest number of 40 bits.
 pub const NEVER: u64 = (1 << 40) - 1;
 
-/// How [`KyotoRecords::increment`] and [`Records::increment_binary`] treat a missing record and an
-/// existing number.
+/// The number to which [`KyotoRecords::increment`] and [`Records::increment_binary`] add.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IncrementOrigin<T> {
-    /// A missing record counts as this number.
+    /// The stored number. If the record is missing, this number instead.
     Number(T),
-    /// A missing record is an error.
+    /// The stored number. If the record is missing, the operation fails.
     Try,
-    /// The sum is the added number itself, whatever number exists. An existing value that is not a
-    /// number is an error, and stays.
+    /// Zero: the result is the added number itself, and a stored number is ignored. If a stored
+    /// value is not a number, the operation fails and the value stays.
     Set,
 }
 
 impl<T> IncrementOrigin<T> {
-    /// Returns the number for a missing record, and true if an existing number is ignored.
+    /// Returns the start number for a missing record, if one is allowed, and true if a stored
+    /// number is ignored.
     pub fn parts(self) -> (Option<T>, bool) {
         match self {
             IncrementOrigin::Number(number) => (Some(number), false),
@@ -57,7 +57,7 @@ impl<T> IncrementOrigin<T> {
     }
 }
 
-/// Converts as the original does, whose clients send these constants.
+/// Converts the constants that clients of Kyoto Tycoon send, as the original does.
 impl From<i64> for IncrementOrigin<i64> {
     fn from(number: i64) -> IncrementOrigin<i64> {
         match number {
@@ -68,7 +68,7 @@ impl From<i64> for IncrementOrigin<i64> {
     }
 }
 
-/// Converts infinities to `Set` and `Try`, as the original does.
+/// Converts positive infinity to `Set` and negative infinity to `Try`, as the original does.
 impl From<f64> for IncrementOrigin<f64> {
     fn from(number: f64) -> IncrementOrigin<f64> {
         match number {
@@ -79,7 +79,7 @@ impl From<f64> for IncrementOrigin<f64> {
     }
 }
 
-/// The records of a database in the form that users of Kyoto Tycoon know.
+/// The records of a database, with operations that have the semantics of Kyoto Tycoon.
 ///
 /// ```
 /// use todana::kyoto::{KyotoRecords, NEVER, IncrementOrigin};
@@ -101,12 +101,12 @@ pub struct KyotoRecords<R> {
     is_persistent: bool,
 }
 
-/// Returns the expiry of a record with this time.
+/// Converts the time of a record to an expiry.
 pub fn expiry_of(time: u64) -> Expiry {
     if time >= NEVER { Expiry::Never } else { Expiry::At(UnixSeconds(time + 1)) }
 }
 
-/// Returns the time to live of a record with this time; in a persistent database nothing expires.
+/// Converts the time of a record to a time to live. In a persistent database records never expire.
 pub fn ttl_of(time: u64, is_persistent: bool) -> Ttl {
     if is_persistent || time >= NEVER { Ttl::Never } else { Ttl::At(time + 1) }
 }
@@ -117,7 +117,7 @@ pub fn time_of(expiry: Expiry) -> Option<u64> {
 }
 
 impl<R: Records> KyotoRecords<R> {
-    /// Wraps `records`. If `is_persistent` is true, times are ignored and nothing expires.
+    /// Wraps `records`. If `is_persistent` is true, times are ignored and records never expire.
     pub fn new(records: R, is_persistent: bool) -> KyotoRecords<R> {
         KyotoRecords { records, is_persistent }
     }
@@ -141,17 +141,17 @@ impl<R: Records> KyotoRecords<R> {
         replies::store(&self.records, &Store { key, value, ttl: self.ttl(time), mode, ..Store::default() })
     }
 
-    /// Stores a record, whether it exists or not.
+    /// Stores a record. An existing one is replaced.
     pub fn set(&self, key: &[u8], value: &[u8], time: u64) -> Result<()> {
         self.store(StoreMode::Set, key, value, time).map(drop)
     }
 
-    /// Stores a record if there is none. Returns false if there is one.
+    /// Stores a record unless it exists. Returns false if it exists.
     pub fn add(&self, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
         self.store(StoreMode::Add, key, value, time)
     }
 
-    /// Stores a record if there is one. Returns false if there is none.
+    /// Replaces a record if it exists. Returns false if it does not.
     pub fn replace(&self, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
         self.store(StoreMode::Replace, key, value, time)
     }
@@ -161,23 +161,24 @@ impl<R: Records> KyotoRecords<R> {
         &self,
         key: &[u8],
         ttl: Option<Ttl>,
-        change: Modification<'_>,
+        change: ValueChange<'_>,
         mut read: impl FnMut(Reply<'_>) -> Result<T>,
     ) -> Result<T> {
         query(&self.records, &Operation::Modify(Modify { key, ttl, change }), &mut read)
     }
 
-    /// Appends a piece to a value. A missing record gets the piece as its value.
+    /// Appends `piece` to the value of a record. A missing record is created with `piece` as its
+    /// value.
     pub fn append(&self, key: &[u8], piece: &[u8], time: u64) -> Result<()> {
-        self.modify(key, Some(self.ttl(time)), Modification::Append(piece), |reply| match reply {
+        self.modify(key, Some(self.ttl(time)), ValueChange::Append(piece), |reply| match reply {
             Reply::Stored(_) => Ok(()),
             other => Err(refusal_error(other)),
         })
     }
 
-    /// Adds to a number of 8 bytes and returns the sum. Returns `None`, and changes nothing, if the
-    /// value is not 8 bytes long, if the sum exceeds them, or if there is no record and `origin`
-    /// requires one. Adding 0 to an existing number writes nothing.
+    /// Adds to a number of 8 bytes and returns the sum. Adding 0 to an existing number writes
+    /// nothing. Returns `None` and changes nothing if the value is not 8 bytes long, if the sum
+    /// does not fit into 8 bytes, or if the record is missing and `origin` requires it.
     pub fn increment(
         &self,
         key: &[u8],
@@ -186,7 +187,7 @@ impl<R: Records> KyotoRecords<R> {
         time: u64,
     ) -> Result<Option<i64>> {
         let (initial, overwrites) = origin.parts();
-        let change = Modification::AddInteger { delta, initial, overwrites };
+        let change = ValueChange::AddInteger { delta, initial, overwrites };
         self.modify(key, Some(self.ttl(time)), change, |reply| match reply {
             Reply::Integer(sum) => Ok(Some(sum)),
             Reply::NotStored => Ok(None),
@@ -194,8 +195,8 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// Adds to a number with a fraction, of 16 bytes ([`FixedPoint`]), under the same conditions. A
-    /// sum that is not a number is never stored.
+    /// Adds to a number of 16 bytes, which has a fraction ([`FixedPoint`]), under the same
+    /// conditions as [`increment`](Self::increment). If the sum is not a number, it is not stored.
     pub fn increment_double(
         &self,
         key: &[u8],
@@ -204,7 +205,7 @@ impl<R: Records> KyotoRecords<R> {
         time: u64,
     ) -> Result<Option<f64>> {
         let (initial, overwrites) = origin.parts();
-        let change = Modification::AddReal { delta, initial, overwrites };
+        let change = ValueChange::AddReal { delta, initial, overwrites };
         self.modify(key, Some(self.ttl(time)), change, |reply| match reply {
             Reply::Real(sum) => Ok(Some(sum)),
             Reply::NotStored => Ok(None),
@@ -212,8 +213,9 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// Replaces the value by `new` (`None`: removes the record) if it is `old` (`None`: there is no
-    /// record). Returns true if it was.
+    /// Replaces the value of a record by `new` if the value is `old`. If `old` is `None`, the
+    /// record must not exist; if `new` is `None`, the record is removed. Returns true if the
+    /// condition held.
     pub fn compare_and_swap(
         &self,
         key: &[u8],
@@ -221,7 +223,7 @@ impl<R: Records> KyotoRecords<R> {
         new: Option<&[u8]>,
         time: u64,
     ) -> Result<bool> {
-        let change = Modification::Swap { old, new };
+        let change = ValueChange::Swap { old, new };
         self.modify(key, Some(self.ttl(time)), change, |reply| match reply {
             Reply::Done => Ok(true),
             Reply::Exists => Ok(false),
@@ -229,22 +231,22 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// Removes a record. Returns false if there is none.
+    /// Removes a record. Returns false if it does not exist.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
         self.records.remove(key)
     }
 
-    /// Calls `see` with a value and its time (`None`: it never expires). Returns true if there is a
-    /// record. `see` may run under a lock of the engine: it must be brief and must not call the
-    /// database.
+    /// Calls `see` with the value and the time of a record (`None`: it never expires). Returns true
+    /// if the record exists. `see` may run under a lock of the engine, so it must be brief and must
+    /// not call the database.
     pub fn view(&self, key: &[u8], see: &mut dyn FnMut(&[u8], Option<u64>)) -> Result<bool> {
         self.records.view(key, &mut |record| see(record.value, self.time_of(record.attributes.expiry)))
     }
 
-    /// Removes a record and calls `see` with its value and time (`None`: it never expired). Returns
-    /// true if there was a record.
+    /// Removes a record, and calls `see` with its value and its time (`None`: it never expired).
+    /// Returns true if the record existed.
     pub fn seize(&self, key: &[u8], see: &mut dyn FnMut(&[u8], Option<u64>)) -> Result<bool> {
-        self.modify(key, None, Modification::Take, |reply| {
+        self.modify(key, None, ValueChange::Take, |reply| {
             let record = record_of(reply)?;
             if let Some(record) = record {
                 see(record.value, self.time_of(record.attributes.expiry));
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!(add(0, IncrementOrigin::Number(0)), Some(i64::MAX));
         db.set(b"n", b"seven").unwrap();
         assert_eq!(add(0, IncrementOrigin::Number(0)), None);
-        // A value that is not a number was overwritten once; it must stay.
+        // Such a value was once overwritten.
         assert_eq!(add(3, IncrementOrigin::Set), None);
         assert_eq!(db.get(b"n").unwrap().unwrap(), b"seven");
         db.remove(b"n").unwrap();
@@ -328,7 +330,8 @@ mod tests {
             (Some(f64::NEG_INFINITY), "80000000000000000000000000000000")
         );
         assert_eq!((add(b"e", f64::NAN), &*stored(b"e")), (None, ""));
-        // If there was no record, the parts were added, not the numbers: 1 and -0.25 was stored.
+        // If the record was missing, the parts of both numbers were once added separately, so that
+        // 1 and -0.25 was stored.
         records.increment_double(b"f", -0.75, IncrementOrigin::Number(1.5), NEVER).unwrap();
         assert_eq!(stored(b"f"), "00000000000000000002aa1efb94e000");
     }
@@ -373,7 +376,7 @@ mod tests {
         let db = db();
         let now = db.database().now().0;
         let records = KyotoRecords::new(&db, false);
-        // Long ago, so that a step of the clock does not matter.
+        // The record expired long ago, so that a step of the clock during the test does no harm.
         records.set(b"dead", b"", now - 1).unwrap();
         assert!(!records.view(b"dead", &mut |_, _| ()).unwrap());
         let mut stored = None;

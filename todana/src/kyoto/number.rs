@@ -1,14 +1,14 @@
-//! Numbers of 16 bytes: a whole part and a fraction, both with the sign of the number.
+//! Numbers of 16 bytes: an integer part and a fraction, both with the sign of the number.
 //!
 //! Source: `protocols/kyoto-tycoon.md`, section 7; 300 sums agree with the original.
 
 use std::ops::Add;
 
-/// The number of units in 1.
+/// A fraction is stored as a multiple of 10^-15.
 const UNITS: i64 = 1_000_000_000_000_000;
 
-/// A number with a fraction as it is stored: a whole part and a fraction in units of 10^-15, both
-/// truncated towards zero.
+/// A number with a fraction as Kyoto Cabinet stores it: the integer part, and the fraction in units
+/// of 10^-15. Both are truncated towards zero.
 ///
 /// ```
 /// use todana::kyoto::FixedPoint;
@@ -49,12 +49,13 @@ impl FixedPoint {
 }
 
 impl From<f64> for FixedPoint {
-    /// A number that does not fit into the whole part becomes infinite.
+    /// Converts a number. If its integer part is too large, it becomes infinite.
     fn from(number: f64) -> FixedPoint {
         if number.is_nan() {
             return NO_NUMBER;
         }
-        // The conversion saturates; the extreme values stand for infinity.
+        // A number outside of the range becomes the least or the greatest integer, which stand for
+        // infinity.
         let whole = number.trunc() as i64;
         if whole == i64::MAX {
             return INFINITE;
@@ -63,8 +64,8 @@ impl From<f64> for FixedPoint {
             return NEGATIVE_INFINITE;
         }
         let fraction = number.fract();
-        // This is exact: a fraction is mantissa / 2^shift with a mantissa below 2^53, and 10^15 is
-        // below 2^50.
+        // This computation is exact: a fraction is mantissa / 2^shift with a mantissa below 2^53,
+        // and 10^15 is below 2^50.
         let bits = fraction.abs().to_bits();
         let exponent = (bits >> 52) as u32;
         let mantissa = if exponent == 0 { bits << 1 } else { bits & ((1 << 52) - 1) | 1 << 52 };
@@ -89,8 +90,9 @@ impl From<FixedPoint> for f64 {
 impl Add for FixedPoint {
     type Output = FixedPoint;
 
-    /// Adds the parts separately. A fraction of 1 or more is carried, but a negative one is not
-    /// borrowed. Infinity stays infinite, and a sum out of range becomes infinite.
+    /// Adds the integer parts and the fractions separately. If the sum of the fractions is 1 or
+    /// more, it is carried to the integer part, but a negative sum is not. Infinity stays infinite,
+    /// and a sum out of range becomes infinite.
     fn add(self, other: FixedPoint) -> FixedPoint {
         if self.is_nan() || other.is_nan() {
             return NO_NUMBER;
@@ -166,7 +168,7 @@ mod tests {
         let stored = [0x80, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0];
         assert!((FixedPoint::from_bytes(stored) + FixedPoint::from(1.0)).is_nan());
         assert_eq!(FixedPoint::from(f64::NAN).to_bytes(), stored);
-        // Any sixteen bytes are something.
+        // Any sixteen bytes must be accepted.
         let _ = f64::from(FixedPoint::from_bytes([0x80; 16]) + FixedPoint::from_bytes([0x7F; 16]));
     }
 }

@@ -1,5 +1,5 @@
-//! Translates extended POSIX regular expressions for the crate `regex`: bytes are bytes, and
-//! brackets have no escapes.
+//! Translates extended POSIX regular expressions to the syntax of the crate `regex`. They match
+//! bytes, and a bracket expression has no escapes.
 
 /// The names of character classes.
 const CLASSES: [&str; 12] = [
@@ -7,15 +7,16 @@ const CLASSES: [&str; 12] = [
     "xdigit",
 ];
 
-/// Translates an extended POSIX pattern, as users of Kyoto Tycoon write it, for `bytes::Regex` of
-/// the crate `regex`. An invalid pattern stays invalid.
+/// Translates an extended POSIX pattern to the syntax of `bytes::Regex` of the crate `regex`. An
+/// invalid pattern stays invalid.
 ///
 /// ```
 /// let regex = regex::bytes::Regex::new(&todana::kyoto::translate(b"[[:digit:]]+$")).unwrap();
 /// assert!(regex.is_match(b"user:17"));
 /// ```
 pub fn translate(pattern: &[u8]) -> String {
-    // A dot matches any byte, and bytes outside of ASCII count one by one, as without a locale.
+    // A dot matches any byte, and each byte outside of ASCII is a character of its own, as without
+    // a locale.
     let mut text = String::from("(?s-u)");
     let mut rest = pattern;
     while let [first, after @ ..] = rest {
@@ -47,7 +48,7 @@ pub fn translate(pattern: &[u8]) -> String {
     text
 }
 
-/// Translates a bracket expression, whose `[` has been read, and returns the rest of the pattern.
+/// Translates a bracket expression, of which `[` has been read. Returns the rest of the pattern.
 fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
     text.push('[');
     if let [b'^', after @ ..] = rest {
@@ -69,7 +70,8 @@ fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
                     class.get(1..len.saturating_sub(2)).and_then(|name| std::str::from_utf8(name).ok());
                 match name.filter(|name| CLASSES.contains(name)) {
                     Some(name) => text.push_str(&format!("[:{name}:]")),
-                    // An unknown class name is an error in the original, and so is this range.
+                    // An unknown class name is an error in the original. The range `z-a` makes the
+                    // translated pattern invalid, too.
                     None => text.push_str("z-a"),
                 }
                 rest = after;
@@ -79,11 +81,12 @@ fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
         }
         is_first = false;
     }
-    // A missing end is an error here as well.
+    // The end of the bracket expression is missing, which makes the translated pattern invalid,
+    // too.
     rest
 }
 
-/// Writes a byte that stands for itself.
+/// Appends a byte that has no special meaning.
 fn literal(byte: u8, text: &mut String) {
     if byte.is_ascii_alphanumeric() {
         text.push(char::from(byte));

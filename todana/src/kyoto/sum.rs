@@ -1,9 +1,9 @@
-//! Sums in the manner of Kyoto Cabinet, and the origin of a missing record.
+//! Computes sums as Kyoto Cabinet does, and their start value if the record is missing.
 
 use super::{FixedPoint, IncrementOrigin};
 use todana_core::{Error, ErrorKind};
 
-/// The reason why there is no sum. The record stays unchanged.
+/// The reason why a sum cannot be computed. The record stays unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SumError {
     Missing,
@@ -12,7 +12,7 @@ pub(crate) enum SumError {
 }
 
 impl SumError {
-    /// Returns the error for a record whose numbers have this many bytes.
+    /// Returns the error for a record whose number should have this many bytes.
     pub(crate) fn error(self, key: &[u8], number_len: usize) -> Error {
         let what = match self {
             SumError::Missing => "no such record to add to".into(),
@@ -23,7 +23,7 @@ impl SumError {
     }
 }
 
-/// A sum, and whether it must be stored: adding 0 to an existing number only reads it.
+/// A sum, and whether it must be stored. Adding 0 to an existing number stores nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct IncrementSum<T> {
     pub(crate) sum: T,
@@ -57,7 +57,7 @@ impl IncrementOrigin<f64> {
             (None, IncrementOrigin::Try) => return Err(SumError::Missing),
             (_, IncrementOrigin::Set) => added,
             (Some(number), _) => number + added,
-            // The numbers are added before they are split into parts, as in the original: 1.5 and
+            // As in the original, the numbers are added before the sum is split into parts: 1.5 and
             // -0.75 give 0 and 0.75, not 1 and -0.25.
             (None, IncrementOrigin::Number(number)) => FixedPoint::from(number + delta),
         };

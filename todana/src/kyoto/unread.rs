@@ -1,27 +1,30 @@
-//! The bytes of a file that have been read and not decoded yet.
+//! A buffer for the bytes of a file that have been read but not decoded.
 
 use std::io::{self, Read};
 
-/// Bytes read at once.
+/// The least number of bytes that are read at once.
 const READ_LEN: usize = 256 << 10;
 
-/// The bytes of a file that have been read and not decoded yet, for decoders that need a record in
+/// The bytes of a file that have been read but not decoded, for decoders that need each record in
 /// one piece.
 pub struct UnreadBytes<R> {
     input: R,
+    /// The undecoded bytes are those from `at` to `end`. The vector keeps its length, because
+    /// setting the rest to zero before each read would cost more than a small read.
     bytes: Vec<u8>,
     at: usize,
+    end: usize,
 }
 
 impl<R: Read> UnreadBytes<R> {
-    /// Begins at the start of `input`.
+    /// Creates an empty buffer for the bytes of `input`.
     pub fn new(input: R) -> UnreadBytes<R> {
-        UnreadBytes { input, bytes: Vec::new(), at: 0 }
+        UnreadBytes { input, bytes: Vec::new(), at: 0, end: 0 }
     }
 
     /// Returns the bytes that have not been decoded yet.
     pub fn unread(&self) -> &[u8] {
-        &self.bytes[self.at..]
+        &self.bytes[self.at..self.end]
     }
 
     /// Marks the first `len` unread bytes as decoded.
@@ -29,28 +32,32 @@ impl<R: Read> UnreadBytes<R> {
         self.at += len;
     }
 
-    /// Reads more bytes and returns their number: 0 at the end. Memory grows at most to twice the
-    /// bytes that were really read; a length that the file only claims allocates nothing.
+    /// Reads more bytes and returns their number, which is 0 at the end of the file. Memory grows
+    /// at most to twice the bytes that were read. A length that the file only states allocates
+    /// nothing.
     pub fn read_more(&mut self, wanted: usize) -> io::Result<usize> {
-        self.bytes.drain(..self.at);
-        self.at = 0;
-        if self.bytes.is_empty() {
-            self.bytes.shrink_to(4 * READ_LEN);
+        self.bytes.copy_within(self.at..self.end, 0);
+        let before = self.end - self.at;
+        (self.at, self.end) = (0, before);
+        if before == 0 && self.bytes.len() > 4 * READ_LEN {
+            self.bytes = Vec::new();
         }
-        let before = self.bytes.len();
-        self.bytes.resize(before + wanted.clamp(READ_LEN, READ_LEN.max(before)), 0);
+        let room_end = before + wanted.clamp(READ_LEN, READ_LEN.max(before));
+        if self.bytes.len() < room_end {
+            self.bytes.resize(room_end, 0);
+        }
         let outcome = loop {
-            match self.input.read(&mut self.bytes[before..]) {
+            match self.input.read(&mut self.bytes[before..room_end]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 outcome => break outcome,
             }
         };
-        self.bytes.truncate(before + *outcome.as_ref().unwrap_or(&0));
+        self.end += *outcome.as_ref().unwrap_or(&0);
         outcome
     }
 }
 
-/// Reads the unread bytes first, and then the rest of the file.
+/// Reads the undecoded bytes first, and then the rest of the file.
 impl<R: Read> Read for UnreadBytes<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.unread().is_empty() {

@@ -1,4 +1,4 @@
-//! Runs and tables merged in the order of their keys.
+//! Merges runs and tables in the order of their keys.
 
 use super::run::{RunReader, SortedRun};
 use super::table::{PairTable, ValueChain};
@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use todana_core::Result;
 
-/// A source of keys in order, each with its values.
+/// A source of keys in ascending order, each with its values.
 pub(super) enum PairSource<'t> {
     Table {
         table: &'t PairTable,
@@ -20,7 +20,7 @@ pub(super) enum PairSource<'t> {
 }
 
 impl<'t> PairSource<'t> {
-    /// The table must be sorted.
+    /// Creates a source from a table, which must be sorted.
     pub(super) fn of_table(table: &'t PairTable) -> PairSource<'t> {
         PairSource::Table { table, next: 0, key: &[], values: None, value: &[] }
     }
@@ -47,7 +47,7 @@ impl<'t> PairSource<'t> {
         }
     }
 
-    /// Moves to the next value of the key. Returns false if there is none.
+    /// Moves to the next value of the current key. Returns false if there is none.
     fn next_value(&mut self) -> Result<bool> {
         match self {
             PairSource::Table { values, value, .. } => {
@@ -81,7 +81,8 @@ impl PartialOrd for PairSource<'_> {
     }
 }
 
-/// The source with the least key is the greatest, so that a heap has it on top.
+/// Orders sources by their current keys in reverse, because the greatest element of a heap is on
+/// top.
 impl Ord for PairSource<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(self.key())
@@ -101,7 +102,7 @@ impl<'t> PairMerger<'t> {
         Ok(PairMerger(heap))
     }
 
-    /// Calls `see` for every key with all its values.
+    /// Calls `see` for every key, with all its values.
     pub(super) fn each(
         mut self,
         see: &mut dyn FnMut(&[u8], &mut ReduceValues<'_>) -> Result<()>,
@@ -119,7 +120,7 @@ impl<'t> PairMerger<'t> {
             }
             let mut values = ReduceValues { sources: &mut with_key, at: 0 };
             see(&key, &mut values)?;
-            // Skip the values that were not requested.
+            // Values that `see` has not read are skipped.
             while values.next()?.is_some() {}
             for mut source in with_key.drain(..) {
                 if source.next_key()? {
@@ -131,7 +132,7 @@ impl<'t> PairMerger<'t> {
     }
 }
 
-/// The values of one key, for its reduction. They are read on request, because they may exceed
+/// The values of one key, for its reduction. They are read one by one, because they may exceed
 /// memory.
 pub struct ReduceValues<'v> {
     sources: &'v mut dyn LendValues,
@@ -145,8 +146,8 @@ impl fmt::Debug for ReduceValues<'_> {
 }
 
 impl ReduceValues<'_> {
-    /// Returns the next value, or `None` after the last. Fails with `Unavailable` if a temporary
-    /// file cannot be read.
+    /// Returns the next value, or `None` after the last one. Fails with `Unavailable` if a
+    /// temporary file cannot be read.
     #[allow(
         clippy::should_implement_trait,
         reason = "what it yields lives until the next call, which no iterator can say"
@@ -156,9 +157,9 @@ impl ReduceValues<'_> {
     }
 }
 
-/// Hides the lifetime of the sources' borrows.
+/// Hides the lifetime of the borrowed sources from `ReduceValues`.
 trait LendValues {
-    /// Returns the next value of the source `at` or a later one.
+    /// Returns the next value of the source `at`, or of a later source, to which `at` is then set.
     fn lend(&mut self, at: &mut usize) -> Result<Option<&[u8]>>;
 }
 

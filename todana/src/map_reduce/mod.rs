@@ -1,13 +1,15 @@
 //! Map-reduce over all records of a database, with a limit on memory.
 //!
 //! ```text
-//! records --batches--> map, on each thread --(key, value)--> a table of that thread, values grouped by key
-//!                      a table that is full: combined; if that does not help, sorted into a run on disk
-//! runs and tables --merged in the order of their keys--> reduce, key by key, on the thread that called
+//! records --in batches--> map, on each thread --(key, value)--> a table of that thread
+//!         a table groups values by key; if it is full, the values of each key are combined
+//!         if that does not free enough memory: the table --sorted--> a run on disk
+//! runs and tables --merged in the order of keys--> reduce, key by key, on the calling thread
 //! ```
 //!
 //! Runs are temporary files without a name, so they disappear with the process. Up to
-//! [`RUNS_AT_ONCE`] runs are merged at a time; if there are more, some are merged into one first.
+//! [`RUNS_AT_ONCE`] runs are merged at once. If there are more, some of them are merged into one
+//! first.
 
 mod merge;
 mod run;
@@ -26,16 +28,16 @@ use todana_core::{Error, ErrorKind, Result};
 pub use merge::ReduceValues;
 
 const MEMORY_MAX: usize = 64 << 20;
-/// A thread needs at least this much.
+/// The least memory of a thread, in bytes.
 const MEMORY_MIN: usize = 64 << 10;
-/// Each run needs a buffer while it is read.
+/// The most runs that are merged at once. Each of them needs a buffer.
 const RUNS_AT_ONCE: usize = 64;
 
-/// Combines several values of a key into one: `(key, values, combined)`. The bytes written to
-/// `combined` replace the values.
+/// Combines several values of a key into one: `(key, values, combined)`. The bytes that are written
+/// to `combined` replace the values.
 type CombineValues<'c> = dyn Fn(&[u8], &mut dyn Iterator<Item = &[u8]>, &mut Vec<u8>) + Sync + 'c;
 
-/// Called with each record; emits pairs.
+/// Receives each record, and emits pairs of key and value.
 type MapRecord<'m> = dyn Fn(&[u8], Record<'_>, &mut PairEmitter<'_>) -> Result<()> + Sync + 'm;
 
 /// Map-reduce over all records of a database. This example counts words:
@@ -94,15 +96,15 @@ impl<'c> MapReduce<'c> {
         self
     }
 
-    /// Limits the memory of emitted pairs, of all threads together; further pairs go to disk. Each
-    /// thread needs some MiB more for the records that it maps.
+    /// Limits the memory of emitted pairs of all threads together. Further pairs are written to
+    /// disk. Each thread needs some MiB more for the records that it maps.
     pub fn memory_max(mut self, bytes: usize) -> Self {
         self.memory_max = Some(bytes);
         self
     }
 
-    /// Sets the directory of temporary files. The files have no names and disappear when the job
-    /// ends in any way.
+    /// Sets the directory of temporary files. The files have no names, so they disappear however
+    /// the job ends.
     pub fn temp_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.temp_dir = Some(directory.as_ref().into());
         self
@@ -148,8 +150,8 @@ impl<'c> MapReduce<'c> {
         self
     }
 
-    /// Calls `map` for every live record, on many threads, and then `reduce` for every emitted key,
-    /// in the order of the keys, with all its values in no particular order. Both may call the
+    /// Calls `map` for every live record, on many threads. Then calls `reduce` for every emitted
+    /// key in ascending order, with all its values in no particular order. Both may call the
     /// database. The first error that one of them returns ends the job. Fails with `Unavailable` if
     /// temporary files cannot be written, and with `Invalid` if a single pair exceeds the memory
     /// limit.
@@ -193,7 +195,7 @@ impl<'c> MapReduce<'c> {
         PairMerger::new(sources.collect())?.each(reduce)
     }
 
-    /// Merges runs into one.
+    /// Merges several runs into one.
     fn merge_runs(&self, runs: Vec<SortedRun>) -> Result<SortedRun> {
         let mut writer = RunWriter::new(self.temp_dir.as_deref())?;
         PairMerger::new(runs.into_iter().map(PairSource::of_run).collect())?.each(&mut |key, values| {
@@ -223,7 +225,7 @@ impl fmt::Debug for PairEmitter<'_> {
 }
 
 impl PairEmitter<'_> {
-    /// Emits a pair for the reduction. An error ends the job when `map` returns.
+    /// Emits a pair for the reduction. If that fails, the job ends when `map` returns.
     #[inline]
     pub fn emit(&mut self, key: &[u8], value: &[u8]) {
         if !self.table.push(key, value, self.combine) {
@@ -239,13 +241,13 @@ impl PairEmitter<'_> {
         self.error = self.retry_with_room(|emitter| emitter.table.push(key, value, emitter.combine)).err();
     }
 
-    /// Frees memory and runs again what failed for lack of it.
+    /// Calls `run`. If it finds no room, frees memory and calls it again.
     fn retry_with_room(&mut self, run: impl Fn(&mut Self) -> bool) -> Result<()> {
         self.free_memory()?;
         if run(self) {
             return Ok(());
         }
-        // Combining may have freed just enough for some of the waiting pairs.
+        // Combining has freed too little memory for all waiting pairs.
         self.spill()?;
         if run(self) {
             return Ok(());
@@ -253,7 +255,7 @@ impl PairEmitter<'_> {
         Err(Error::new(ErrorKind::Invalid, "map-reduce: a pair exceeds the memory limit"))
     }
 
-    /// Combines the values. If that does not free much memory, writes them to disk.
+    /// Combines the values of each key. If that frees little memory, writes the table to disk.
     fn free_memory(&mut self) -> Result<()> {
         if let Some(combine) = self.combine {
             self.table.combine(combine);
@@ -264,7 +266,7 @@ impl PairEmitter<'_> {
         self.spill()
     }
 
-    /// Writes the table to disk and empties it.
+    /// Writes the table to disk as a run, and empties it.
     fn spill(&mut self) -> Result<()> {
         let mut writer = RunWriter::new(self.temp_dir)?;
         self.table.sort();
@@ -280,7 +282,7 @@ impl PairEmitter<'_> {
         Ok(())
     }
 
-    /// Adds the waiting pairs after the last record.
+    /// Adds the pairs that still wait after the last record.
     fn finish(&mut self) -> Result<()> {
         if !self.table.add_waiting(self.combine) {
             self.retry_with_room(|emitter| emitter.table.add_waiting(emitter.combine))?;

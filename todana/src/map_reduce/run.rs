@@ -1,10 +1,10 @@
-//! Pairs in a temporary file, in the order of their keys.
+//! Runs: temporary files with pairs in the order of their keys.
 //!
 //! ```text
 //! run = { key_len + 1 (4) key { value_len + 1 (4) value } 0 (4) } 0 (4)
 //! ```
 //!
-//! This is not a file format: only the process that wrote it reads it.
+//! This is not a file format: only the process that wrote a run reads it.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Error as IoError, Read, Seek, SeekFrom, Write};
@@ -43,13 +43,13 @@ impl RunWriter {
         self.piece(value)
     }
 
-    /// Ends the values of a key.
+    /// Writes the mark after the values of a key.
     pub(super) fn end(&mut self) -> Result<()> {
         self.0.write_all(&[0; 4]).map_err(file_error)
     }
 
     fn piece(&mut self, piece: &[u8]) -> Result<()> {
-        // A table cannot hold longer pieces.
+        // A key or value in a table is never longer than this type allows.
         let len = piece.len() as u32 + 1;
         self.0.write_all(&len.to_le_bytes()).and_then(|()| self.0.write_all(piece)).map_err(file_error)
     }
@@ -74,7 +74,7 @@ impl RunReader {
     }
 
     /// Reads the next key. All values of the previous key must have been read. Returns false at the
-    /// end.
+    /// end of the run.
     pub(super) fn next_key(&mut self) -> Result<bool> {
         piece(&mut self.input, &mut self.key)
     }
@@ -83,7 +83,7 @@ impl RunReader {
         &self.key
     }
 
-    /// Reads the next value of the key. Returns false after the last.
+    /// Reads the next value of the current key. Returns false after the last value.
     pub(super) fn next_value(&mut self) -> Result<bool> {
         piece(&mut self.input, &mut self.value)
     }
@@ -93,7 +93,7 @@ impl RunReader {
     }
 }
 
-/// Reads a piece. Returns false at an end mark.
+/// Reads a key or a value. Returns false if it finds an end mark instead.
 fn piece(input: &mut BufReader<File>, into: &mut Vec<u8>) -> Result<bool> {
     let mut len = [0; 4];
     input.read_exact(&mut len).map_err(file_error)?;

@@ -1,15 +1,18 @@
 //! Pairs in memory, with their values grouped by key.
 //!
 //! ```text
-//! slots:  a hash table with open addressing; 0, or the offset of a group + 1 and bits of its key's hash
-//! groups: the offsets of all groups, in the order of the keys after sorting
-//! bytes:  key_len(4) last_value(4) key      each key once: its group
-//!         next(4) value_len(4) value        each value, chained in order; the first follows its key
+//! slots:  a hash table with open addressing; each slot is 0 if it is empty,
+//!         otherwise the offset of a group + 1, and bits of the hash of its key
+//! groups: the offsets of all groups; after sorting, in the order of their keys
+//! bytes:  key_len(4) last_value(4) key   a group, one for each key
+//!         next(4) value_len(4) value     a value; the first one follows its key, the others are
+//!                                        linked by `next` in order
 //! ```
 //!
-//! Pairs wait until there are several: then the memory of all of them is prefetched before the
-//! first is processed. A table of words is larger than the processor's caches, and one wait is
-//! shorter than many (word count of 64 MB, 2026-11-21: 0.88 s of CPU time instead of 1.5).
+//! Pairs wait until there are several of them. Then the memory that all of them need is prefetched
+//! before the first is processed. A table of words is larger than the processor's caches, so one
+//! common wait is shorter than many (word count of 64 MB, 2026-11-21: 0.88 s of CPU time instead of
+//! 1.5 s).
 
 use super::CombineValues;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
@@ -22,9 +25,10 @@ const NONE: u32 = u32::MAX;
 const HEAD: usize = 8;
 /// The length of the fields before each key.
 const GROUP_HEAD: usize = 8;
-/// Values and keys have 32-bit offsets.
+/// The most bytes of keys and values, because their offsets have 32 bits.
 const BYTES_MAX: usize = (u32::MAX >> 1) as usize;
-/// The number of pairs that are processed together, unless they are longer than `WAITING_LEN_MAX`.
+/// The number of waiting pairs that are processed together. They are processed earlier if they have
+/// more than `WAITING_LEN_MAX` bytes.
 const WAITING_MAX: usize = 16;
 const WAITING_LEN_MAX: usize = 128;
 
@@ -37,14 +41,14 @@ pub(super) struct PairTable {
     secrets: RapidSecrets,
     waiting: Vec<WaitingPair>,
     waiting_bytes: Vec<u8>,
-    /// Reused for each combined value.
+    /// A buffer for combined values.
     combined: Vec<u8>,
 }
 
-/// Called with a key and its values.
+/// Receives a key and its values.
 type VisitGroup<'s> = dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>) -> Result<()> + 's;
 
-/// A waiting pair, as offsets in the bytes of all waiting pairs.
+/// A waiting pair. Its fields are offsets in the common bytes of all waiting pairs.
 struct WaitingPair {
     hash: u64,
     key_at: u32,
@@ -53,15 +57,16 @@ struct WaitingPair {
 }
 
 impl PairTable {
-    /// Creates a table that uses at most this much memory. The system provides it as the table is
-    /// filled.
+    /// Creates a table that uses at most this much memory. The system allocates the memory as the
+    /// table is filled.
     pub(super) fn new(memory_max: usize) -> PairTable {
-        // A quarter for slots and groups, which is enough for words. The table is full when either
-        // part is.
+        // Slots and groups get a quarter of the memory, which is enough for words. The table is
+        // full when either part is full.
         let groups_max = (memory_max / 4 / (size_of::<u32>() + 2 * size_of::<u64>())).max(16);
         let slots = (groups_max * 3 / 2).next_power_of_two() / 2;
         let (groups_max, slots) = (groups_max.min(slots * 4 / 5), slots);
-        // The rest, but half of it if values are combined into a second table.
+        // Keys and values get the rest. If values are combined, half of it is for the second table
+        // into which they are combined.
         let bytes_max = (memory_max / 4 * 3 / 2).min(BYTES_MAX);
         PairTable {
             slots: vec![0; slots],
@@ -69,7 +74,7 @@ impl PairTable {
             bytes: Vec::new(),
             bytes_max,
             groups_max,
-            // Its own seed, so that nobody can choose keys that collide.
+            // Each table has a random seed, so that nobody can choose keys whose hashes collide.
             secrets: RapidSecrets::seed(RandomState::new().hash_one(0)),
             waiting: Vec::with_capacity(WAITING_MAX),
             waiting_bytes: Vec::with_capacity(WAITING_MAX * WAITING_LEN_MAX),
@@ -81,8 +86,8 @@ impl PairTable {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Adds a pair, possibly to those that wait. Returns false if there is no room for it or for a
-    /// waiting pair. Waiting pairs then still wait; this pair must be pushed again.
+    /// Adds a pair, or lets it wait. Returns false if there is no room for this pair or for a
+    /// waiting one. The waiting pairs then continue to wait, and this pair must be pushed again.
     #[inline]
     pub(super) fn push(&mut self, key: &[u8], value: &[u8], combine: Option<&CombineValues<'_>>) -> bool {
         if key.len() + value.len() > WAITING_LEN_MAX {
@@ -100,7 +105,7 @@ impl PairTable {
         true
     }
 
-    /// Processes the waiting pairs. Returns false if there is no room for one of them; it and those
+    /// Adds the waiting pairs. Returns false if there is no room for one of them. That pair and all
     /// after it continue to wait.
     pub(super) fn add_waiting(&mut self, combine: Option<&CombineValues<'_>>) -> bool {
         let (waiting, bytes) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_bytes));
@@ -119,8 +124,8 @@ impl PairTable {
         are_all_taken
     }
 
-    /// Reads the places where the pairs belong, first all slots and then all groups, so that the
-    /// processor waits for all of them together.
+    /// Reads the memory that the pairs need: first the slots of all pairs, and then their groups.
+    /// So the processor waits for all slots together, and for all groups together.
     fn prefetch(&self, waiting: &[WaitingPair]) {
         let mask = self.slots.len() - 1;
         let mut groups = [0; WAITING_MAX];
@@ -129,7 +134,7 @@ impl PairTable {
         }
         let mut read = 0;
         for at in groups {
-            // Both ends of the group, which may lie in two cache lines.
+            // A group may lie in two cache lines, so both its ends are read.
             for at in [at as usize, at as usize + 31] {
                 read ^= self.bytes.get(at).copied().unwrap_or_default();
             }
@@ -137,9 +142,9 @@ impl PairTable {
         black_box(read);
     }
 
-    /// Adds a pair. Returns false if there is no room. With `combine` the values of a key are
-    /// combined into one immediately, in place of the first, as long as the length stays the same:
-    /// sums never grow.
+    /// Adds a pair. Returns false if there is no room. With `combine`, the value is combined with
+    /// the first value of its key at once and replaces it, if the length stays the same. So sums
+    /// need no more memory.
     #[inline]
     fn put(&mut self, hash: u64, key: &[u8], value: &[u8], combine: Option<&CombineValues<'_>>) -> bool {
         let needed = key.len() + value.len() + HEAD + GROUP_HEAD;
@@ -147,7 +152,7 @@ impl PairTable {
             return false;
         }
         let mask = self.slots.len() - 1;
-        // The upper half of the hash distinguishes keys, the lower half selects the slot.
+        // The upper half of the hash distinguishes keys, and the lower half selects the slot.
         let tag = hash >> 32 << 32;
         let mut at = hash as usize & mask;
         loop {
@@ -176,7 +181,8 @@ impl PairTable {
         }
     }
 
-    /// Returns false if the combined value is not as long as the existing one.
+    /// Combines a value with the first value of a group. Returns false if the result has another
+    /// length.
     fn combine_into(&mut self, group: u32, key: &[u8], value: &[u8], combine: &CombineValues<'_>) -> bool {
         let first = self.first(group, key.len());
         if first != self.last(group) {
@@ -224,7 +230,7 @@ impl PairTable {
         &self.bytes[at + GROUP_HEAD..][..self.number(at) as usize]
     }
 
-    /// Returns the first value of a group with a key of this length.
+    /// Returns the offset of the first value of a group. `key_len` is the length of its key.
     fn first(&self, group: u32, key_len: usize) -> u32 {
         group + (GROUP_HEAD + key_len) as u32
     }
@@ -243,12 +249,12 @@ impl PairTable {
 
     fn group(&self, group: u32) -> (&[u8], ValueChain<'_>) {
         let key = self.key(group);
-        // There is no value if combining has left none.
+        // A group has no value if combining has left none.
         let first = if self.last(group) == NONE { NONE } else { self.first(group, key.len()) };
         (key, self.values(first))
     }
 
-    /// Combines the values of each key into one, and so frees memory.
+    /// Combines the values of each key into one, which frees memory.
     pub(super) fn combine(&mut self, combine: &CombineValues<'_>) {
         let mut combined_table = self.empty_copy();
         let mut combined = Vec::new();
@@ -264,7 +270,8 @@ impl PairTable {
             };
             combined_table.set_last(its, last.unwrap_or(NONE));
             if combined_table.bytes.len() > self.bytes_max {
-                // The combined values are longer than the originals.
+                // The combined values need more memory than the values had, so the table stays as
+                // it is.
                 return;
             }
         }
@@ -273,7 +280,7 @@ impl PairTable {
         self.fill_slots();
     }
 
-    /// Returns an empty table for the same keys, without slots.
+    /// Returns an empty table with the same hash seed and without slots.
     fn empty_copy(&self) -> PairTable {
         PairTable {
             slots: Vec::new(),
@@ -288,7 +295,7 @@ impl PairTable {
         }
     }
 
-    /// Enters all groups in the slots, after they have moved.
+    /// Fills the slots again after the groups have moved.
     fn fill_slots(&mut self) {
         self.slots.fill(0);
         let mask = self.slots.len() - 1;
@@ -307,7 +314,7 @@ impl PairTable {
         self.bytes.len() < self.bytes_max / 2 && self.groups.len() < self.groups_max / 4 * 3
     }
 
-    /// Sorts the groups by key. Nothing may be pushed until the table is cleared.
+    /// Sorts the groups by key. Until the table is cleared, no pairs may be added.
     pub(super) fn sort(&mut self) {
         let mut groups = std::mem::take(&mut self.groups);
         groups.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));

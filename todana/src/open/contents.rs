@@ -1,7 +1,7 @@
-//! The contents of a directory: the kind of database to which its names belong. A database is
-//! opened as the kind that it is, or refused.
+//! The contents of a directory: which kind of database the names of its files belong to. A
+//! directory is opened only as the kind of database that it holds.
 
-use super::engine::{Kind, Storage, TREE};
+use super::engine::{DatabaseKind, DatabaseStorage};
 use crate::backup::HASH;
 use crate::disk::Disk;
 use crate::update_log::position_of;
@@ -17,86 +17,89 @@ pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
 /// The meaning of a name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marker {
+enum EntryOwner {
     /// Part of a hash on disk.
     Hash,
-    /// Part of a data directory, or of a tree on disk, which has one.
+    /// Part of a data directory. Some kinds on disk contain one, so they have these names too.
     DataDirectory,
-    /// Part of a tree on disk alone.
-    Tree,
+    /// The folder with the engine's files in a database on disk of this kind.
+    Engine(DatabaseKind),
     Backup,
     KyotoCabinet,
-    /// Part of any kind, or of the file system.
+    /// Part of several kinds, or of the file system.
     Common,
-    /// Foreign.
+    /// A name that no database uses.
     Foreign,
 }
 
-impl Marker {
-    fn of(name: &str) -> Marker {
+impl EntryOwner {
+    fn of(name: &str) -> EntryOwner {
         match name {
-            "index" => Marker::Hash,
-            _ if is_segment(name) || is_number(name, ".dictionary", 3) => Marker::Hash,
-            "identity" | LOG | CHECKPOINTS => Marker::DataDirectory,
-            TREE => Marker::Tree,
-            "backup" => Marker::Backup,
-            "__KCDIR__" => Marker::KyotoCabinet,
-            "lock" | "lost+found" | RECENT | RESERVE => Marker::Common,
-            // Names that begin with a dot are never ours: `.gitkeep`, `.nfs0000` and `.DS_Store`
-            // belong to other programs and are left alone.
-            _ if name.ends_with(".partial") || is_hidden(name) => Marker::Common,
-            _ => Marker::Foreign,
+            "index" => EntryOwner::Hash,
+            _ if is_segment(name) || is_number(name, ".dictionary", 3) => EntryOwner::Hash,
+            "identity" | LOG | CHECKPOINTS => EntryOwner::DataDirectory,
+            "backup" => EntryOwner::Backup,
+            "__KCDIR__" => EntryOwner::KyotoCabinet,
+            "lock" | "lost+found" | RECENT | RESERVE => EntryOwner::Common,
+            // No file of a database has a name that starts with a dot. Files such as `.gitkeep`,
+            // `.nfs0000` and `.DS_Store` belong to other programs and stay untouched.
+            _ if name.ends_with(".partial") || is_hidden(name) => EntryOwner::Common,
+            _ => DatabaseKind::of_folder(name).map_or(EntryOwner::Foreign, EntryOwner::Engine),
         }
     }
 
-    fn what(self) -> &'static str {
-        match self {
-            Marker::Hash => "a hash on disk",
-            Marker::DataDirectory => "a data directory, or a tree on disk",
-            Marker::Tree => "a tree on disk",
-            Marker::Backup => "a backup",
-            Marker::KyotoCabinet => "a directory of Kyoto Cabinet's",
-            Marker::Common | Marker::Foreign => "files of something else",
-        }
+    fn what(self) -> String {
+        let text = match self {
+            EntryOwner::Hash => "a hash on disk",
+            EntryOwner::DataDirectory => "a data directory, or a tree on disk",
+            EntryOwner::Engine(kind) => return format!("a {}", kind.noun()),
+            EntryOwner::Backup => "a backup",
+            EntryOwner::KyotoCabinet => "a directory of Kyoto Cabinet",
+            EntryOwner::Common | EntryOwner::Foreign => "foreign files",
+        };
+        text.into()
     }
 }
 
-/// Fails with `Invalid` if a directory holds anything but a database of this kind, or the data of
-/// one in memory. The message names the contents. A missing or empty directory holds nothing yet.
-pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()> {
-    // A directory that cannot be listed is reported when it is opened.
+/// Fails with `Invalid` if a directory holds anything but a database of this kind (for a kind in
+/// memory: its data directory). The message names the contents. A missing or empty directory is
+/// accepted.
+pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: DatabaseKind) -> Result<()> {
+    // If the directory cannot be listed, its opening reports that.
     let Ok(mut names) = disk.list(path) else { return Ok(()) };
     names.sort_unstable();
     let storage = kind.storage();
-    let is_own = |marker: Marker| match storage {
-        Storage::Files => marker == Marker::Hash,
-        Storage::FilesAndLog => matches!(marker, Marker::DataDirectory | Marker::Tree),
-        Storage::Memory => marker == Marker::DataDirectory,
+    let is_own = |marker: EntryOwner| match storage {
+        DatabaseStorage::Files => marker == EntryOwner::Hash,
+        DatabaseStorage::FilesAndLog => {
+            marker == EntryOwner::DataDirectory || marker == EntryOwner::Engine(kind)
+        }
+        DatabaseStorage::Memory => marker == EntryOwner::DataDirectory,
     };
-    let marked = |name: &String| (name.clone(), Marker::of(name));
-    let found: Vec<(String, Marker)> = names.iter().map(marked).collect();
+    let marked = |name: &String| (name.clone(), EntryOwner::of(name));
+    let found: Vec<(String, EntryOwner)> = names.iter().map(marked).collect();
     let has_own = found.iter().any(|(_, marker)| is_own(*marker));
-    let is_on_disk = storage != Storage::Memory;
-    let is_in_the_way = |name: &str, marker: Marker| match marker {
-        Marker::Common => false,
-        // Foreign files beside a database are left alone, and a data directory need not be empty at
-        // first.
-        Marker::Foreign => !has_own && is_on_disk,
-        // In a data directory, `index` may be the folder of another database.
-        Marker::Hash => !is_own(marker) && (is_on_disk || name != "index"),
-        // For trees and backups, opening them returns a better error.
-        Marker::Tree | Marker::Backup => !is_own(marker) && is_on_disk,
-        Marker::DataDirectory | Marker::KyotoCabinet => !is_own(marker),
+    let is_on_disk = storage != DatabaseStorage::Memory;
+    let is_in_the_way = |name: &str, marker: EntryOwner| match marker {
+        EntryOwner::Common => false,
+        // Foreign files beside a database stay untouched. A new data directory may also contain
+        // foreign files.
+        EntryOwner::Foreign => !has_own && is_on_disk,
+        // In a data directory, `index` may be the folder of another database of the same server.
+        EntryOwner::Hash => !is_own(marker) && (is_on_disk || name != "index"),
+        // A data directory that holds a tree or a backup is refused later, with a better error.
+        EntryOwner::Engine(_) | EntryOwner::Backup => !is_own(marker) && is_on_disk,
+        EntryOwner::DataDirectory | EntryOwner::KyotoCabinet => !is_own(marker),
     };
     if let Some((name, marker)) = found.iter().find(|(name, marker)| is_in_the_way(name, *marker)) {
-        return Err(refusal(path, name, marker.what(), storage));
+        return Err(refusal(path, name, &marker.what(), kind));
     }
-    let is_tree = found.iter().any(|(_, marker)| *marker == Marker::Tree);
-    if storage == Storage::FilesAndLog
-        && !is_tree
+    let has_engine = found.iter().any(|(_, marker)| *marker == EntryOwner::Engine(kind));
+    if storage == DatabaseStorage::FilesAndLog
+        && !has_engine
         && disk.list(&path.join(CHECKPOINTS)).is_ok_and(|names| !names.iter().all(|name| is_hidden(name)))
     {
-        return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", storage));
+        return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", kind));
     }
     Ok(())
 }
@@ -106,7 +109,7 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
 pub fn holds_hash(disk: &dyn Disk, path: &Path) -> bool {
     let names = disk.list(path).unwrap_or_default();
     (names.iter().any(|name| is_segment(name)) || DiskHash::has_index(disk, path))
-        && !names.iter().any(|name| Marker::of(name) == Marker::DataDirectory)
+        && !names.iter().any(|name| EntryOwner::of(name) == EntryOwner::DataDirectory)
 }
 
 /// Returns true for the name of a segment of a hash on disk.
@@ -114,12 +117,14 @@ pub(crate) fn is_segment(name: &str) -> bool {
     is_number(name, ".segment", 10)
 }
 
-/// Returns true for the name of a file or folder that belongs to a database or backup, complete or
-/// not.
+/// Returns true for the name of a file or folder that belongs to a database or a backup, even an
+/// incomplete one.
 pub(crate) fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(".partial").unwrap_or(name);
-    let is_marked =
-        matches!(Marker::of(name), Marker::Hash | Marker::DataDirectory | Marker::Tree | Marker::Backup);
+    let is_marked = matches!(
+        EntryOwner::of(name),
+        EntryOwner::Hash | EntryOwner::DataDirectory | EntryOwner::Engine(_) | EntryOwner::Backup
+    );
     let is_placed = [".log", ".checkpoint"].iter().any(|suffix| position_of(name, suffix).is_some());
     let others = ["lock", RECENT, RESERVE, HASH, "data.mdb", "lock.mdb", "unclean", "room"];
     let is_begun = name == "new.checkpoint" || name.starts_with("backup-") && name.ends_with(".checkpoint");
@@ -136,24 +141,20 @@ pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('.')
 }
 
-fn refusal(path: &Path, name: &str, what: &str, storage: Storage) -> Error {
-    let wanted = match storage {
-        Storage::Files => "hash on disk",
-        Storage::FilesAndLog => "tree on disk",
-        Storage::Memory => "data directory",
-    };
+fn refusal(path: &Path, name: &str, what: &str, kind: DatabaseKind) -> Error {
+    let wanted = kind.noun();
     let message = format!(
-        "{}: it holds {what} (\"{name}\") and cannot be opened as a {wanted}; give the name that it was made by, or another directory",
+        "{}: has {what} (\"{name}\") and cannot be opened as a {wanted}; use the name it was created with, or another directory",
         path.display()
     );
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Returns true if opening a database in this directory creates a new one, because the directory is
-/// missing or empty.
+/// Returns true if opening a database in this directory creates a new database, because the
+/// directory is missing or empty.
 pub fn begins_at(path: &Path) -> bool {
     match crate::disk::SystemDisk.list(path) {
-        Ok(names) => names.iter().all(|name| Marker::of(name) == Marker::Common),
+        Ok(names) => names.iter().all(|name| EntryOwner::of(name) == EntryOwner::Common),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }

@@ -1,140 +1,219 @@
 //! The kinds of databases and their engines. No other file constructs an engine.
 //!
-//! A new engine is a variant of [`Kind`] with its row in [`KINDS`], and an arm in
-//! [`Name::open_engine_at`].
+//! A new engine is a variant of [`DatabaseKind`] with its row in [`KINDS`], and an arm in
+//! [`DatabaseName::open_engine_at`].
 
-use super::{Name, hinted, hinted_tree};
+use super::{DatabaseName, DatabaseTuning, hinted, hinted_tree};
 use crate::disk::{Disk, ReadOnlyDisk, SystemDisk};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Engine, MemoryLimit, Result};
 use todana_engine::{
-    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, EvictionObserver, MemHash,
-    MemHashOptions, MemTree, MemTreeOptions, ValueCompression, Void,
+    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, EvictionObserver, FixedArray,
+    FixedArrayOptions, FixedLayout, FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions, TableEngine,
+    ValueCompression, Void,
 };
-
-/// The folder of the tree, beside its update log.
-pub(crate) const TREE: &str = "tree";
 
 /// The kind of a database: its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum DatabaseKind {
     /// In memory, the smallest.
     MemHash,
-    /// In memory, in the order of the keys.
+    /// In memory, ordered by key.
     MemTree,
     /// On disk, for data larger than memory.
     DiskHash,
-    /// On disk, in the order of the keys.
+    /// On disk, ordered by key.
     DiskTree,
+    /// In memory: rows of columns with indexes.
+    MemTable,
+    /// On disk: rows of columns with indexes.
+    DiskTable,
+    /// In memory: records of numbers, with values of a bounded length.
+    MemFixed,
+    /// On disk: records of numbers, with values of a bounded length.
+    DiskFixed,
 }
 
 /// The storage of a kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storage {
-    /// In memory. A data directory can hold an update log and checkpoints of the records.
+pub enum DatabaseStorage {
+    /// Records are in memory. A data directory can hold an update log and checkpoints.
     Memory,
-    /// In files of the engine at the path of the database, which serve as its log.
+    /// Records are in files at the path of the database. These files are also the log of the
+    /// changes.
     Files,
-    /// At the path of the database, beside an update log whose checkpoint the engine's files are.
+    /// Records are in files at the path of the database. An update log lies beside them; the files
+    /// are the checkpoint of this log.
     FilesAndLog,
 }
 
-/// The properties of a kind. If two kinds share a name or ending, the first one is meant.
+/// The properties of a kind. If two kinds have the same name or ending, it selects the first of
+/// them.
 struct KindRow {
     /// The plain name of the kind.
     word: &'static str,
-    storage: Storage,
+    storage: DatabaseStorage,
+    /// The folder of the engine's files, beside the update log. Its name says the kind.
+    folder: Option<&'static str>,
     is_ordered: bool,
     can_compress: bool,
-    /// Whether the engine itself limits the number of records, and of bytes.
+    /// True if the engine itself limits the number of records, and of bytes.
     limits_records: bool,
     limits_bytes: bool,
-    /// Names of databases in memory, and endings of the paths of those on disk.
+    /// Names of databases in memory, or endings of the paths of databases on disk.
     names: &'static [&'static str],
-    /// Words of the tuning `type`.
+    /// Values of the tuning word `type`.
     types: &'static [&'static str],
 }
 
-/// Indexed by [`Kind`].
+/// Indexed by [`DatabaseKind`].
 #[rustfmt::skip]
-const KINDS: &[(Kind, KindRow)] = &[
-    (Kind::MemHash, KindRow {
+const KINDS: &[(DatabaseKind, KindRow)] = &[
+    (DatabaseKind::MemHash, KindRow {
         word: "mem:hash",
-        storage: Storage::Memory,
+        storage: DatabaseStorage::Memory, folder: None,
         is_ordered: false, can_compress: false, limits_records: true, limits_bytes: true,
         names: &["mem:hash", ":", "-", "*"],
         types: &[":", "kcs", "sdb", "stash", "-", "kcph", "phdb", "phash", "*", "kcc", "cdb", "cache"],
     }),
-    (Kind::MemTree, KindRow {
+    (DatabaseKind::MemTree, KindRow {
         word: "mem:tree",
-        storage: Storage::Memory,
+        storage: DatabaseStorage::Memory, folder: None,
         is_ordered: true, can_compress: true, limits_records: false, limits_bytes: true,
         names: &["mem:tree", "%", "+"],
         types: &["%", "kcg", "gdb", "grass", "+", "kcpt", "ptdb", "ptree"],
     }),
-    (Kind::DiskHash, KindRow {
+    (DatabaseKind::DiskHash, KindRow {
         word: "disk:hash",
-        storage: Storage::Files,
+        storage: DatabaseStorage::Files, folder: None,
         is_ordered: false, can_compress: true, limits_records: false, limits_bytes: false,
-        names: &["hash", "kch", "kcd", "tch", "tcf"],
+        names: &["hash", "kch", "kcd", "tch", "hdb"],
         types: &["kch", "hdb", "hash", "kcd", "ddb", "dir", "directory"],
     }),
-    (Kind::DiskTree, KindRow {
+    (DatabaseKind::DiskTree, KindRow {
         word: "disk:tree",
-        storage: Storage::FilesAndLog,
+        storage: DatabaseStorage::FilesAndLog, folder: Some("tree"),
         is_ordered: true, can_compress: false, limits_records: false, limits_bytes: false,
-        names: &["tree", "kct", "kcf", "tcb"],
+        names: &["tree", "kct", "kcf", "tcb", "bdb"],
         types: &["kct", "tdb", "tree", "kcf", "fdb", "for", "forest"],
+    }),
+    (DatabaseKind::MemTable, KindRow {
+        word: "mem:table",
+        storage: DatabaseStorage::Memory, folder: None,
+        is_ordered: true, can_compress: false, limits_records: false, limits_bytes: false,
+        names: &["mem:table"],
+        types: &["mem:table"],
+    }),
+    (DatabaseKind::DiskTable, KindRow {
+        word: "disk:table",
+        storage: DatabaseStorage::FilesAndLog, folder: Some("table"),
+        is_ordered: true, can_compress: false, limits_records: false, limits_bytes: false,
+        names: &["table", "tct", "tdb"],
+        types: &["table"],
+    }),
+    (DatabaseKind::MemFixed, KindRow {
+        word: "mem:fixed",
+        storage: DatabaseStorage::Memory, folder: None,
+        is_ordered: false, can_compress: false, limits_records: false, limits_bytes: true,
+        names: &["mem:fixed"],
+        types: &["mem:fixed"],
+    }),
+    (DatabaseKind::DiskFixed, KindRow {
+        word: "disk:fixed",
+        storage: DatabaseStorage::FilesAndLog, folder: Some("fixed"),
+        is_ordered: false, can_compress: false, limits_records: false, limits_bytes: false,
+        names: &["fixed", "tcf", "fdb"],
+        types: &["fixed"],
     }),
 ];
 
-impl Kind {
+impl DatabaseKind {
     fn row(self) -> &'static KindRow {
         &KINDS[self as usize].1
     }
 
-    fn find(is_meant: impl Fn(&KindRow) -> bool) -> Option<Kind> {
+    fn find(is_meant: impl Fn(&KindRow) -> bool) -> Option<DatabaseKind> {
         KINDS.iter().find(|(_, row)| is_meant(row)).map(|(kind, _)| *kind)
     }
 
-    /// Returns the kind that a database of this name or path has.
-    pub(super) fn of_database(database: &str) -> Option<Kind> {
-        let in_memory = |row: &KindRow| row.storage == Storage::Memory;
-        if let Some(kind) = Kind::find(|row| in_memory(row) && row.names.contains(&database)) {
+    /// Returns the kind of the database with this name or path.
+    pub(super) fn of_database(database: &str) -> Option<DatabaseKind> {
+        let in_memory = |row: &KindRow| row.storage == DatabaseStorage::Memory;
+        if let Some(kind) = DatabaseKind::find(|row| in_memory(row) && row.names.contains(&database)) {
             return Some(kind);
         }
         let (stem, ending) = database.rsplit_once('.')?;
         if stem.is_empty() || stem.ends_with('/') {
             return None;
         }
-        Kind::find(|row| !in_memory(row) && row.names.contains(&ending))
+        // Tokyo Cabinet ignores the case of an ending.
+        let is_named = |row: &KindRow| row.names.iter().any(|name| name.eq_ignore_ascii_case(ending));
+        DatabaseKind::find(|row| !in_memory(row) && is_named(row))
     }
 
-    /// Returns the kind that a word of the tuning `type` names.
-    pub(super) fn of_type(word: &str) -> Option<Kind> {
-        Kind::find(|row| row.types.contains(&word))
+    /// Returns the kind for this value of the tuning word `type`.
+    pub(super) fn of_type(word: &str) -> Option<DatabaseKind> {
+        DatabaseKind::find(|row| row.types.contains(&word))
     }
 
-    /// Returns the plain name: `mem:hash`, `mem:tree`, `disk:hash`, `disk:tree`.
+    /// Returns the kind whose engine has its files in a folder of this name, beside an update log.
+    pub(crate) fn of_folder(name: &str) -> Option<DatabaseKind> {
+        DatabaseKind::find(|row| row.folder == Some(name))
+    }
+
+    /// Returns the kind of the database on disk, with an update log, in a directory.
+    pub(crate) fn at(disk: &dyn Disk, path: &Path) -> Option<DatabaseKind> {
+        let folders = KINDS.iter().filter_map(|(kind, row)| Some((kind, row.folder?)));
+        // A directory that cannot be listed is reported later.
+        let has_pages = |folder: &str| {
+            disk.list(&path.join(folder)).is_ok_and(|names| names.iter().any(|name| name == "data.mdb"))
+        };
+        folders.into_iter().find(|(_, folder)| has_pages(folder)).map(|(kind, _)| *kind)
+    }
+
+    /// Returns the name of the folder with the engine's files, beside the update log.
+    pub fn folder(self) -> Option<&'static str> {
+        self.row().folder
+    }
+
+    /// Returns the name of what a directory of this kind is.
+    pub(crate) fn noun(self) -> String {
+        match self.storage() {
+            DatabaseStorage::Memory => "data directory".into(),
+            DatabaseStorage::Files => "hash on disk".into(),
+            DatabaseStorage::FilesAndLog if self == DatabaseKind::DiskFixed => {
+                "numbered database on disk".into()
+            }
+            DatabaseStorage::FilesAndLog => format!("{} on disk", self.folder().unwrap_or_default()),
+        }
+    }
+
+    /// Returns the plain name: `mem:hash`, `mem:tree`, `disk:hash`, `disk:tree`, `mem:table`,
+    /// `disk:table`, `mem:fixed`, `disk:fixed`.
     pub fn word(self) -> &'static str {
         self.row().word
     }
 
     /// Returns where records are kept.
-    pub fn storage(self) -> Storage {
+    pub fn storage(self) -> DatabaseStorage {
         self.row().storage
     }
 
-    /// Returns true if records are in memory, so that they are lost with the process unless there
-    /// is a data directory.
+    /// Returns true if records are in memory. They are lost when the process ends, unless there is
+    /// a data directory.
     pub fn is_in_memory(self) -> bool {
-        self.storage() == Storage::Memory
+        self.storage() == DatabaseStorage::Memory
     }
 
-    /// Returns true if records are in the order of their keys.
+    /// Returns true if the engine keeps records in the order of their keys.
     pub fn is_ordered(self) -> bool {
         self.row().is_ordered
+    }
+
+    /// Returns true if the keys are numbers.
+    pub fn is_numbered(self) -> bool {
+        matches!(self, DatabaseKind::MemFixed | DatabaseKind::DiskFixed)
     }
 
     /// Returns true if values can be compressed.
@@ -147,6 +226,11 @@ impl Kind {
         self.row().limits_records
     }
 
+    /// Returns the directory of the tree's pages in the directory of a database.
+    pub(crate) fn pages(self, path: &Path) -> PathBuf {
+        path.join(self.folder().unwrap_or_default())
+    }
+
     /// Returns true if the engine itself limits the number of bytes.
     pub(crate) fn limits_bytes(self) -> bool {
         self.row().limits_bytes
@@ -156,45 +240,46 @@ impl Kind {
 /// Options for opening an engine, in addition to the name of the database.
 #[derive(Clone, Default)]
 pub struct EngineOptions {
-    /// The behaviour at the memory limit, and the limit unless the name sets a lower one.
+    /// The limit on memory, unless the name sets a lower one, and the behaviour at the limit.
     pub limit: MemoryLimit,
-    /// Number of separately locked parts of an engine in memory; `None`: the engine's default.
+    /// Number of separately locked parts of an engine in memory. `None` means the engine's default.
     pub shards: Option<usize>,
-    /// The seed of a hash in memory ([`seed_of`](crate::seed_of)); `None`: a random one.
+    /// The seed of a hash in memory ([`seed_of`](crate::seed_of)). `None` means a random one.
     pub seed: Option<u64>,
-    /// Upper bounds of the sizes by which records are counted.
+    /// Upper bounds of the size classes by which records are counted.
     pub class_bounds: Vec<u32>,
-    /// Notified of evicted records.
+    /// Receives the evicted records.
     pub observer: Option<Arc<dyn EvictionObserver>>,
-    /// Bytes reserved on disk for removals on a full disk; `None`: the engine's default.
+    /// Bytes of the disk that are reserved so that removals succeed on a full disk. `None` means
+    /// the engine's default.
     pub reserve_bytes: Option<u64>,
-    /// Makes the engine store nothing, whatever the name says.
+    /// Makes the engine discard all records, even if the name says otherwise.
     pub stores_nothing: bool,
-    /// A tree on disk may write records before a checkpoint, because there is no update log.
+    /// Allows a tree on disk to write records before a checkpoint. Set if there is no update log.
     pub spills: bool,
 }
 
-impl Name {
+impl DatabaseName {
     /// Returns the disk on which a database of this name is opened. With `mode=r` the disk is
     /// read-only.
     pub fn disk(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
         if self.tuning.read_only { Arc::new(ReadOnlyDisk::new(disk)) } else { disk }
     }
 
-    /// Opens the engine of a database. The directory of a tree must be locked by its data
-    /// directory; its files are on the system's disk, whatever `disk` is. Fails with `Corrupt` if
-    /// the data is damaged, with `Busy` if another process has it open, and with `Unavailable` if
-    /// the disk cannot be read or written.
+    /// Opens the engine of a database. The directory of a tree must already be locked; a tree
+    /// always uses the system's disk instead of `disk`. Fails with `Corrupt` if the data is
+    /// damaged, with `Busy` if another process has it open, and with `Unavailable` if the disk
+    /// cannot be read or written.
     pub fn open_engine(&self, disk: Arc<dyn Disk>, options: EngineOptions) -> Result<Box<dyn Engine>> {
         let path = self.path.as_deref().unwrap_or(Path::new(""));
         self.open_engine_at(path, disk, options).map_err(|error| match self.kind.storage() {
-            Storage::Memory => error,
-            Storage::Files => hinted(error, path),
-            Storage::FilesAndLog => hinted_tree(error),
+            DatabaseStorage::Memory => error,
+            DatabaseStorage::Files => hinted(error, path),
+            DatabaseStorage::FilesAndLog => hinted_tree(error),
         })
     }
 
-    /// Opens the engine at another path, without a hint in its errors.
+    /// Opens the engine with its files at `path`. Its errors do not suggest a command.
     pub(crate) fn open_engine_at(
         &self,
         path: &Path,
@@ -208,19 +293,19 @@ impl Name {
             return Ok(Box::new(Void::new(class_bounds.len() + 1)));
         }
         Ok(match self.kind {
-            Kind::MemHash => {
+            DatabaseKind::MemHash => {
                 let capacity_records = tuning.records_max;
                 let shards = shards(options.shards, capacity_records);
                 let options =
                     MemHashOptions { seed, shards, limit, class_bounds, capacity_records, observer };
                 Box::new(MemHash::new(options)?)
             }
-            Kind::MemTree => {
+            DatabaseKind::MemTree => {
                 let compression = tuning.compress.then(Compression::default);
                 let options = MemTreeOptions { partitions: None, limit, class_bounds, compression, observer };
                 Box::new(MemTree::new(options)?)
             }
-            Kind::DiskHash => {
+            DatabaseKind::DiskHash => {
                 let default = DiskHashOptions::default();
                 let options = DiskHashOptions {
                     disk,
@@ -231,17 +316,47 @@ impl Name {
                 };
                 Box::new(DiskHash::open(path, options)?)
             }
-            Kind::DiskTree => {
-                // With an update log, the tree must not be ahead of the log.
+            DatabaseKind::MemTable => {
+                // Index entries must not be evicted, and refusing one would leave a row without it.
+                let options = MemTreeOptions { class_bounds, ..MemTreeOptions::default() };
+                Box::new(TableEngine::new(Box::new(MemTree::new(options)?))?)
+            }
+            DatabaseKind::MemFixed => {
+                let FixedLayout { width, number_max } = tuning.fixed_layout();
+                if FixedArrayOptions::are_possible(width, number_max) {
+                    Box::new(FixedArray::new(FixedArrayOptions {
+                        width,
+                        number_max,
+                        bytes_max: limit.bytes,
+                    })?)
+                } else {
+                    let options =
+                        MemTreeOptions { limit, class_bounds, observer, ..MemTreeOptions::default() };
+                    Box::new(FixedTree::new(Box::new(MemTree::new(options)?), tuning.fixed_layout())?)
+                }
+            }
+            DatabaseKind::DiskTree | DatabaseKind::DiskTable | DatabaseKind::DiskFixed => {
+                // If there is an update log, records must not reach the tree's file before their
+                // log entries are on disk.
                 let options = DiskTreeOptions { spills: options.spills, disk, ..DiskTreeOptions::default() };
-                Box::new(DiskTree::open(&path.join(TREE), options)?)
+                let tree = DiskTree::open(&self.kind.pages(path), options)?;
+                over_tree(self.kind, tree, tuning.fixed_layout())?
             }
         })
     }
 }
 
-/// Returns the number of shards of a hash in memory. The limit on records is divided among the
-/// shards, so each must have some.
+/// Returns the engine of a kind over its tree on disk. `layout` is that of new numbered records.
+fn over_tree(kind: DatabaseKind, tree: DiskTree, layout: FixedLayout) -> Result<Box<dyn Engine>> {
+    Ok(match kind {
+        DatabaseKind::DiskFixed => Box::new(FixedTree::new(Box::new(tree), layout)?),
+        DatabaseKind::DiskTable => Box::new(TableEngine::new(Box::new(tree))?),
+        _ => Box::new(tree),
+    })
+}
+
+/// Returns the number of shards of a hash in memory. A limit on records is divided among the
+/// shards, so the number of shards is reduced until each shard may hold some records.
 fn shards(wanted: Option<usize>, records_max: Option<u64>) -> Option<usize> {
     const DEFAULT: usize = 16;
     const RECORDS_MIN: u64 = 1024;
@@ -250,16 +365,23 @@ fn shards(wanted: Option<usize>, records_max: Option<u64>) -> Option<usize> {
     Some(wanted.unwrap_or(DEFAULT).min(1 << most.ilog2()))
 }
 
-/// Opens or creates a hash on disk, whose number of openings is at least `openings_min`.
+/// Opens or creates a hash on disk. Its number of openings is raised to `openings_min` if it is
+/// lower.
 pub(crate) fn hash_at(path: &Path, compresses: bool, openings_min: u32) -> Result<DiskHash> {
     let compression = compresses.then(ValueCompression::default);
     DiskHash::open(path, DiskHashOptions { compression, openings_min, ..DiskHashOptions::default() })
 }
 
-/// Opens the tree of a database on the system's disk, beside its update log.
-pub(crate) fn tree_at(path: &Path) -> Result<DiskTree> {
+/// Opens the tree of a database of this kind on the system's disk, beside its update log.
+pub(crate) fn tree_at(kind: DatabaseKind, path: &Path) -> Result<DiskTree> {
     let disk = Arc::new(SystemDisk);
-    DiskTree::open(&path.join(TREE), DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() })
+    let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
+    DiskTree::open(&kind.pages(path), options)
+}
+
+/// Opens the engine of a database of this kind on the system's disk, beside its update log.
+pub(crate) fn engine_at(kind: DatabaseKind, path: &Path) -> Result<Box<dyn Engine>> {
+    over_tree(kind, tree_at(kind, path)?, DatabaseTuning::default().fixed_layout())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Hints: errors about damage name the command that helps.
+//! Hints in errors about damage: the text ends with the command that salvages the database.
 
 use std::path::Path;
 use todana_core::{Error, ErrorKind};

@@ -1,4 +1,5 @@
-//! Opening a database: its name, the contents of its directory, its engine, its owner.
+//! Opens databases: parses the name, checks the contents of the directory, constructs the engine,
+//! and owns the open database.
 
 mod check;
 pub(crate) mod contents;
@@ -10,8 +11,8 @@ mod open_database;
 mod tuning_words;
 
 pub use check::DataPurpose;
-pub use engine::{EngineOptions, Kind, Storage};
-pub(crate) use engine::{hash_at, tree_at};
+pub use engine::{DatabaseKind, DatabaseStorage, EngineOptions};
+pub(crate) use engine::{engine_at, hash_at, tree_at};
 pub(crate) use hint::{hinted, hinted_tree};
-pub use name::{Name, Tuning};
+pub use name::{DatabaseName, DatabaseTuning};
 pub use open_database::{LoadedData, OpenDatabase, OpenOptions};

@@ -1,108 +1,134 @@
-//! Names of databases: the kind of a database, its path and its tuning.
+//! Parses the name of a database: its kind, its path and its tuning.
 //!
 //! ```text
 //! [ALIAS=]DATABASE[#WORD=VALUE]...
 //!
-//! mem:hash   mem:tree                   in memory
-//! PATH.hash  PATH.tree                  on disk
+//! mem:hash   mem:tree   mem:table   mem:fixed    in memory
+//! PATH.hash  PATH.tree  PATH.table  PATH.fixed   on disk
 //! : - *      % +                        in memory, Kyoto Cabinet's and Tokyo Cabinet's names
-//! PATH.kch PATH.kcd PATH.tch PATH.tcf   on disk, without an order
-//! PATH.kct PATH.kcf PATH.tcb            on disk, in order
+//! PATH.kch PATH.kcd PATH.tch PATH.hdb   on disk, unordered
+//! PATH.kct PATH.kcf PATH.tcb PATH.bdb   on disk, ordered by key
+//! PATH.tct PATH.tdb                     on disk, rows of columns
+//! PATH.tcf PATH.fdb                     on disk, records of numbers
 //! ```
 
 use super::contents::expect_kind;
-use super::engine::{Kind, Storage};
+use super::engine::{DatabaseKind, DatabaseStorage};
 use super::tuning_words::{TuningWord, nearest, without_secrets};
 use crate::disk::Disk;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::FixedLayout;
 
-/// The tuning in the name of a database. Other tuning of Kyoto and Tokyo Cabinet has no effect: it
-/// is accepted, and reported in [`Name::notes`].
+/// The tuning in the name of a database. Tuning words of Kyoto and Tokyo Cabinet that are not
+/// listed here are accepted without effect, and reported in [`DatabaseName::notes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuning {
-    /// The most records (`capcnt`, `ktcapcnt`, `capnum`). Others are evicted for new ones.
+pub struct DatabaseTuning {
+    /// The most records (`capcnt`, `ktcapcnt`, `capnum`). At this limit, a new record evicts
+    /// others.
     pub records_max: Option<u64>,
-    /// The most bytes (`capsiz`, `ktcapsiz`): of memory including index and slack, or of records on
-    /// disk. Others are evicted for new ones.
+    /// The most bytes (`capsiz`, `ktcapsiz`). At this limit, a new record evicts others. In memory,
+    /// the index and unused space count too; on disk, only records count.
     pub bytes_max: Option<u64>,
     /// Values are compressed (`opts=c`, `zcomp=`, Tokyo's `opts=d`, `opts=t`, `ktopts`).
     pub compress: bool,
-    /// Kyoto's clients' times to live are ignored, and values in logs and snapshots carry none
-    /// (`ktopts=p`).
+    /// Ignores the times to live that Kyoto's clients send, and writes values to logs and snapshots
+    /// without an expiry (`ktopts=p`).
     pub persistent: bool,
-    /// Nothing is written (`mode=r`).
+    /// Opens the database for reading only (`mode=r`).
     pub read_only: bool,
     /// The database is emptied when it is opened (`mode` with `t`).
     pub truncate: bool,
     /// The database is not created if it is missing (`mode` with `w` and without `c`).
     pub must_exist: bool,
-    /// The files of a hash on disk are read instead of mapped (`map=off`). A failing disk is then
-    /// an error; with a mapping it ends the process. Reads that miss the cache of 64 MiB cost a
-    /// system call.
+    /// Reads the files of a hash on disk instead of mapping them (`map=off`). With a mapping, a
+    /// failing disk ends the process; without it, the failure is an error. Each read that misses
+    /// the cache of 64 MiB costs a system call.
     pub unmapped: bool,
+    /// The largest length of a value, if the keys are numbers (`width`); `None`: 255.
+    pub width: Option<u64>,
+    /// The size that Tokyo Cabinet's file of numbered records would have at most (`limsiz`), which
+    /// determines the largest number; `None`: 256 MiB.
+    pub size_max: Option<u64>,
+}
+
+impl DatabaseTuning {
+    /// Returns the lengths and numbers of a new database of numbered records.
+    pub(super) fn fixed_layout(&self) -> FixedLayout {
+        const HEAD: u64 = 256;
+        let (width, size_max) = (self.width.unwrap_or(255), self.size_max.unwrap_or(256 << 20));
+        // Tokyo Cabinet stores the length of a value in as few bytes as the width allows.
+        let len_bytes = match width {
+            0..=0xFF => 1,
+            0x100..=0xFFFF => 2,
+            _ => 4,
+        };
+        let number_max = size_max.saturating_sub(HEAD) / (width + len_bytes);
+        FixedLayout { width: width as usize, number_max: number_max.max(1) }
+    }
 }
 
 /// The parsed name of a database.
 ///
 /// ```
-/// use todana::{Kind, Name};
+/// use todana::{DatabaseKind, DatabaseName};
 ///
-/// let name = Name::parse("carts=/var/lib/carts.kct#bnum=1000000#opts=c")?;
-/// assert_eq!((name.kind, name.alias.as_deref()), (Kind::DiskTree, Some("carts")));
+/// let name = DatabaseName::parse("carts=/var/lib/carts.kct#bnum=1000000#opts=c")?;
+/// assert_eq!((name.kind, name.alias.as_deref()), (DatabaseKind::DiskTree, Some("carts")));
 /// assert_eq!(name.path.as_deref(), Some(std::path::Path::new("/var/lib/carts.kct")));
 /// assert!(name.tuning.compress);
-/// assert_eq!(name.notes, ["bnum=1000000 has no meaning here"]);
-/// assert!(Name::parse("carts.txt").is_err());
+/// assert_eq!(name.notes, ["bnum=1000000 has no effect"]);
+/// assert!(DatabaseName::parse("carts.txt").is_err());
 /// # Ok::<(), todana::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// The alias of the database among several.
+pub struct DatabaseName {
+    /// The alias, by which clients of a server select the database.
     pub alias: Option<String>,
     /// The kind of the database.
-    pub kind: Kind,
+    pub kind: DatabaseKind,
     /// The path of a database on disk.
     pub path: Option<PathBuf>,
     /// The tuning.
-    pub tuning: Tuning,
-    /// Accepted words without effect.
+    pub tuning: DatabaseTuning,
+    /// Notes about words that were accepted but have no effect.
     pub notes: Vec<String>,
-    /// Ignored words that may have been meant ([`Name::parse_as_original`]).
+    /// Warnings about words that were ignored and may be mistakes
+    /// ([`DatabaseName::parse_as_original`]).
     pub warnings: Vec<String>,
     text: String,
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for DatabaseName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Name {
-    /// Parses a name. Fails with `Invalid` if the name has no kind, if a word after `#` is unknown,
-    /// or if the tuning asks for something that is not supported and would change the meaning of
-    /// the database.
+impl DatabaseName {
+    /// Parses a name. Fails with `Invalid` if the name has no kind or contains an unknown word
+    /// after `#`. Also fails if the tuning requires something unsupported, and ignoring that would
+    /// change the meaning of the database.
     ///
     /// ```
-    /// use todana::Name;
+    /// use todana::DatabaseName;
     ///
-    /// let error = Name::parse("*#capcn=9").unwrap_err();
-    /// assert!(error.to_string().ends_with("capcn is not known; did you mean capcnt?"));
+    /// let error = DatabaseName::parse("*#capcn=9").unwrap_err();
+    /// assert!(error.to_string().ends_with("capcn: unknown word; did you mean capcnt?"));
     /// ```
-    pub fn parse(text: &str) -> Result<Name> {
-        Name::read(text, false)
+    pub fn parse(text: &str) -> Result<DatabaseName> {
+        DatabaseName::read(text, false)
     }
 
-    /// Parses a name as the original servers do: unknown words are ignored, and so are compression
-    /// of a kind that has none and a compressor without `opts=c`. Each is reported in
-    /// [`Name::warnings`].
-    pub fn parse_as_original(text: &str) -> Result<Name> {
-        Name::read(text, true)
+    /// Parses a name as the original servers do. Ignores unknown words, a compressor without
+    /// `opts=c`, and compression of a kind that cannot compress. Reports each of them in
+    /// [`DatabaseName::warnings`].
+    pub fn parse_as_original(text: &str) -> Result<DatabaseName> {
+        DatabaseName::read(text, true)
     }
 
-    fn read(given: &str, is_lenient: bool) -> Result<Name> {
+    fn read(given: &str, is_lenient: bool) -> Result<DatabaseName> {
         let text = &*without_secrets(given);
         let mut words = given.split('#');
         let first = words.next().unwrap_or_default();
@@ -110,9 +136,9 @@ impl Name {
             Some((alias, database)) if is_alias(alias) => (Some(alias.to_owned()), database),
             _ => (None, first),
         };
-        let mut asked = Asked { kind: kind_of(database), ..Asked::default() };
+        let mut asked = NameSettings { kind: kind_of(database), ..NameSettings::default() };
         for word in words.filter(|word| !word.is_empty()) {
-            match asked.tune(database, word) {
+            match asked.tune(database, word, is_lenient) {
                 Err(wrong) if is_lenient && wrong.is_slip => asked.warnings.push(wrong.text),
                 Err(wrong) => {
                     let message = format!("database \"{text}\": {}", wrong.text);
@@ -124,29 +150,35 @@ impl Name {
         if is_lenient {
             asked.forget_compression();
         }
-        let Asked { kind, mut tuning, mut notes, warnings, has_compressor, .. } = asked;
+        let NameSettings { kind, mut tuning, mut notes, warnings, has_compressor, .. } = asked;
         let (kind, path) = kind.ok_or_else(|| unknown(text, database))?;
         tuning.compress |= has_compressor;
-        if tuning.unmapped && kind.storage() == Storage::FilesAndLog {
+        if tuning.unmapped && kind.storage() == DatabaseStorage::FilesAndLog {
             let message =
-                format!("database \"{text}\": a tree on disk is always mapped, map=off is for a hash");
+                format!("database \"{text}\": a tree on disk is always mapped; map=off is only for a hash");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        if tuning.unmapped && kind.storage() != Storage::Files {
+        if tuning.unmapped && kind.storage() != DatabaseStorage::Files {
             tuning.unmapped = false;
-            notes.push("map=off has no meaning here".into());
+            notes.push("map=off has no effect".into());
         }
-        Ok(Name { alias, kind, path, tuning, notes, warnings, text: text.into() })
+        if !kind.is_numbered() {
+            let without_effect = [("width", &mut tuning.width), ("limsiz", &mut tuning.size_max)];
+            for (word, value) in without_effect {
+                notes.extend(value.take().map(|value| format!("{word}={value} has no effect")));
+            }
+        }
+        Ok(DatabaseName { alias, kind, path, tuning, notes, warnings, text: text.into() })
     }
 
-    /// Fails with `Invalid` if a directory of Kyoto Cabinet (`.kcd`, `.kcf`) is at the path. The
-    /// two formats would be mixed there, and the old records would seem lost.
+    /// Fails with `Invalid` if the path is a directory of Kyoto Cabinet (`.kcd`, `.kcf`). Otherwise
+    /// the files of two formats would be mixed there, and the old records would seem lost.
     fn expect_not_kyoto_cabinets(&self) -> Result<()> {
         match &self.path {
             Some(path) if path.join("__KCDIR__").exists() => {
                 let message = format!(
-                    "database \"{self}\": {} is one of Kyoto Cabinet's, and those are not opened: give another name, and bring its \
-                     records over there with `kcpolymgr dump` and `todana load`",
+                    "database \"{self}\": {} is a database of Kyoto Cabinet, which cannot be opened; give another name, and copy its \
+                     records with `kcpolymgr dump` and `todana load`",
                     path.display()
                 );
                 Err(Error::new(ErrorKind::Invalid, message))
@@ -155,7 +187,7 @@ impl Name {
         }
     }
 
-    /// Fails with `Invalid` if something else is at the path of a database on disk: another kind of
+    /// Fails with `Invalid` if the path of a database on disk holds something else: another kind of
     /// database, a backup, or foreign files.
     pub fn expect_own_kind(&self, disk: &dyn Disk) -> Result<()> {
         self.expect_not_kyoto_cabinets()?;
@@ -166,8 +198,8 @@ impl Name {
     }
 
     /// Returns the name of the same database at another path.
-    pub(crate) fn at(&self, path: &Path) -> Name {
-        Name { path: Some(path.into()), ..self.clone() }
+    pub(crate) fn at(&self, path: &Path) -> DatabaseName {
+        DatabaseName { path: Some(path.into()), ..self.clone() }
     }
 
     /// Returns the name without alias and tuning.
@@ -176,95 +208,119 @@ impl Name {
         self.alias.as_ref().map_or(base, |alias| &base[alias.len() + 1..])
     }
 
-    /// Returns the name among several databases: the alias, else the name without tuning.
+    /// Returns the name that identifies the database among several: its alias, or its name without
+    /// tuning if it has no alias.
     pub fn label(&self) -> &str {
         self.alias.as_deref().unwrap_or_else(|| self.text.split('#').next().unwrap_or_default())
     }
 }
 
-/// Returns true for an alias. A path such as `x=y/b.hash` can still be written, as `./x=y/b.hash`.
+/// Returns true if the text before `=` is an alias. A path that contains `=`, such as `x=y/b.hash`,
+/// can be written as `./x=y/b.hash`.
 fn is_alias(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-fn kind_of(database: &str) -> Option<(Kind, Option<PathBuf>)> {
-    // A shell completes the name of a directory with a slash.
+/// Returns true if a path has an ending of Tokyo Cabinet. The case of an ending does not matter.
+fn is_tokyo_cabinets_file(path: &str) -> bool {
+    const ENDINGS: [&str; 8] = ["tch", "hdb", "tcb", "bdb", "tct", "tdb", "tcf", "fdb"];
+    let ending = path.trim_end_matches('/').rsplit_once('.').map_or("", |(_, ending)| ending);
+    ENDINGS.iter().any(|other| other.eq_ignore_ascii_case(ending))
+}
+
+fn kind_of(database: &str) -> Option<(DatabaseKind, Option<PathBuf>)> {
+    // A shell's completion appends a slash to the name of a directory.
     let database = database.trim_end_matches('/');
-    Kind::of_database(database).map(|kind| (kind, path_of(kind, database)))
+    DatabaseKind::of_database(database).map(|kind| (kind, path_of(kind, database)))
 }
 
 /// Returns the path of a database of this kind, if it is on disk.
-fn path_of(kind: Kind, database: &str) -> Option<PathBuf> {
+fn path_of(kind: DatabaseKind, database: &str) -> Option<PathBuf> {
     (!kind.is_in_memory()).then(|| PathBuf::from(database))
 }
 
-/// The reason of a refused word. `is_slip`: the originals ignore the word.
+/// The reason why a word is refused. `is_slip` is true if the original servers ignore the word.
 struct WrongWord {
     text: String,
     is_slip: bool,
 }
 
-/// The requests of a name's words.
+/// The effects of the words that have been parsed.
 #[derive(Default)]
-struct Asked {
-    kind: Option<(Kind, Option<PathBuf>)>,
-    tuning: Tuning,
-    /// A compressor is named. Without `opts=c` the originals do not compress.
+struct NameSettings {
+    kind: Option<(DatabaseKind, Option<PathBuf>)>,
+    tuning: DatabaseTuning,
+    /// True if a compressor is named. Without `opts=c`, the original servers do not compress.
     has_compressor: bool,
     notes: Vec<String>,
     warnings: Vec<String>,
 }
 
-impl Asked {
-    fn tune(&mut self, database: &str, word: &str) -> std::result::Result<(), WrongWord> {
+impl NameSettings {
+    fn tune(&mut self, database: &str, word: &str, is_lenient: bool) -> std::result::Result<(), WrongWord> {
         let refuse = |text: String| Err(WrongWord { text, is_slip: false });
         let slip = |text: String| Err(WrongWord { text, is_slip: true });
         let Some((key, value)) = word.split_once('=') else {
-            return slip(format!("{word} is no NAME=VALUE"));
+            return slip(format!("{word}: must have the form NAME=VALUE"));
         };
+        // Tokyo Cabinet ignores the case of its words.
+        let lower = key.to_ascii_lowercase();
+        let is_tokyos = is_lenient && matches!(TuningWord::of(&lower), TuningWord::Meant | TuningWord::Idle);
+        let key = if is_tokyos { &*lower } else { key };
         match TuningWord::of(key) {
+            // Tokyo Cabinet has these limits in memory only.
+            TuningWord::Meant if matches!(key, "capnum" | "capsiz") && is_tokyo_cabinets_file(database) => {
+                self.notes.push(format!("{key}={value} has no effect"));
+                return Ok(());
+            }
             TuningWord::Meant => {}
             TuningWord::Idle => {
-                self.notes.push(format!("{key}={value} has no meaning here"));
+                self.notes.push(format!("{key}={value} has no effect"));
                 return Ok(());
             }
             TuningWord::Secret => {
-                return refuse(format!("{key} asks for encryption; databases are not encrypted here"));
+                return refuse(format!("{key}: encryption is not supported"));
             }
             TuningWord::Unknown(Some(near)) => {
-                return slip(format!("{key} is not known; did you mean {near}?"));
+                return slip(format!("{key}: unknown word; did you mean {near}?"));
             }
-            TuningWord::Unknown(None) => return slip(format!("{key} is not known")),
+            TuningWord::Unknown(None) => return slip(format!("{key}: unknown word")),
         }
         let number = || {
-            let wrong = || WrongWord { text: format!("{key}={value} is no number"), is_slip: false };
+            let wrong = || WrongWord { text: format!("{key}={value}: must be a number"), is_slip: false };
             size(value).ok_or_else(wrong)
         };
         let tuning = &mut self.tuning;
         match key {
-            "type" => match Kind::of_type(value) {
+            "type" => match DatabaseKind::of_type(value) {
                 Some(kind) => self.kind = Some((kind, path_of(kind, database))),
-                None => return slip(format!("there is no type {value}")),
+                None => return slip(format!("type={value}: unknown type")),
             },
-            "opts" | "options" => tuning.compress |= value.contains(['c', 'd', 't']),
+            "opts" | "options" => tuning.compress |= value.contains(['c', 'd', 'b', 't']),
+            "width" => {
+                let width = Some(number()?).filter(|&width| width > 0);
+                if width > Some(WIDTH_MAX) {
+                    return refuse(format!("width={value}: must be at most {WIDTH_MAX}"));
+                }
+                tuning.width = width;
+            }
+            "limsiz" => tuning.size_max = Some(number()?).filter(|&size| size > 0),
             "ktopts" | "ktoptions" => tuning.persistent |= value.contains('p'),
             "zcomp" | "compressor" => match value {
                 "zstd" => self.has_compressor = true,
                 "arc" => {
-                    return refuse(format!(
-                        "{key}=arc asks for encryption; databases are not encrypted here"
-                    ));
+                    return refuse(format!("{key}=arc: encryption is not supported"));
                 }
                 "zlib" | "def" | "gz" | "lzo" | "lzma" => {
                     self.has_compressor = true;
                     return slip(format!(
-                        "{key}={value}: values are compressed by zstd; write {key}=zstd or opts=c"
+                        "{key}={value}: values are compressed with zstd; write {key}=zstd or opts=c"
                     ));
                 }
                 _ => {
                     let near = nearest(value, ["zstd", "zlib", "lzma"].into_iter());
                     let hint = near.map_or("write zstd".into(), |near| format!("did you mean {near}?"));
-                    return slip(format!("{key}={value}: there is no such compressor; {hint}"));
+                    return slip(format!("{key}={value}: unknown compressor; {hint}"));
                 }
             },
             "mode" => {
@@ -273,28 +329,28 @@ impl Asked {
                 tuning.must_exist = !asks('c');
                 tuning.truncate = asks('t');
             }
-            // Other orders of the keys than that of their bytes are not supported, and ignoring the
-            // word would be worse than refusing it.
+            // Keys can only be ordered by their bytes. If the word were ignored, the order would
+            // differ silently, so it is refused.
             "rcomp" | "comparator" if !matches!(value, "lex" | "lexical") => {
                 return refuse(format!(
-                    "keys are kept in the order of their bytes, not {key}={value}; a program stores them in another order by KeyOrder"
+                    "{key}={value}: keys are ordered by their bytes; a program can choose another order with KeyOrder"
                 ));
             }
             "rcomp" | "comparator" => {}
             "map" if matches!(value, "on" | "off") => tuning.unmapped = value == "off",
-            // Kyoto Cabinet's longer name for `msiz`.
-            "map" if size(value).is_some() => self.notes.push(format!("{key}={value} has no meaning here")),
-            "map" => return refuse(format!("map={value} is neither map=on nor map=off")),
+            // This is Kyoto Cabinet's longer name for `msiz`.
+            "map" if size(value).is_some() => self.notes.push(format!("{key}={value} has no effect")),
+            "map" => return refuse(format!("map={value}: must be on or off")),
             "erase" => tuning.truncate |= value == "true",
-            // The originals accept the longer names, too.
+            // The original servers accept any word that contains `siz`.
             capacity if capacity.contains("siz") => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
             _ => tuning.records_max = Some(number()?).filter(|&max| max > 0),
         }
         Ok(())
     }
 
-    /// A compressor without `opts=c` has no effect in the originals, and a kind without compression
-    /// is served uncompressed here.
+    /// Removes compression that has no effect: the original servers ignore a compressor without
+    /// `opts=c`, and this server ignores compression of a kind that cannot compress.
     fn forget_compression(&mut self) {
         if std::mem::take(&mut self.has_compressor) && !self.tuning.compress {
             self.warnings.push("zcomp has no effect without opts=c".into());
@@ -310,13 +366,18 @@ impl Asked {
     }
 }
 
-/// Parses a number, which may have a suffix of Kyoto's for a multiple: k, m, g, t by 1024.
+/// The largest length of a value in any engine.
+const WIDTH_MAX: u64 = 1 << 30;
+
+/// Parses a number, which may have a suffix for a multiple: k, m, g, t, p, e by powers of 1024.
 fn size(text: &str) -> Option<u64> {
     let shift = match text.bytes().last()?.to_ascii_lowercase() {
         b'k' => 10,
         b'm' => 20,
         b'g' => 30,
         b't' => 40,
+        b'p' => 50,
+        b'e' => 60,
         _ => return text.parse().ok(),
     };
     text[..text.len() - 1].parse::<u64>().ok()?.checked_mul(1 << shift)
@@ -324,13 +385,13 @@ fn size(text: &str) -> Option<u64> {
 
 fn unknown(text: &str, database: &str) -> Error {
     let message = if database.ends_with(".kcx") {
-        format!("database \"{text}\": text files are not served; a PATH.kct takes their lines as records")
-    } else if database.ends_with(".tct") {
-        format!("database \"{text}\": table databases are not there yet")
+        format!(
+            "database \"{text}\": text files cannot be opened; store their lines as records of a PATH.kct"
+        )
     } else {
         format!(
-            "database \"{text}\": a name is mem:hash, mem:tree, PATH.hash or PATH.tree, or one of Kyoto \
-             Cabinet's or Tokyo Cabinet's"
+            "database \"{text}\": must be mem:hash, mem:tree, mem:table, mem:fixed, PATH.hash, PATH.tree, \
+             PATH.table or PATH.fixed, or a name of Kyoto Cabinet or Tokyo Cabinet"
         )
     };
     Error::new(ErrorKind::Invalid, message)
@@ -341,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_of_kyoto_cabinets_is_refused_and_left_as_it_is() {
+    fn kyoto_cabinet_directory_is_refused_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["casket.kcd", "casket.kcf"] {
             let path = folder.path().join(name);
@@ -352,7 +413,7 @@ mod tests {
             assert!(error.to_string().contains("kcpolymgr dump"), "{error}");
             assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1, "{name}");
         }
-        // A kind of ours for this name is equally good.
+        // A directory that this program created with such a name is opened again.
         let path = folder.path().join("new.kcd");
         for _ in 0..2 {
             crate::Db::open(path.to_str().unwrap()).unwrap();
@@ -362,13 +423,17 @@ mod tests {
     #[test]
     fn every_name_of_the_originals_says_its_kind() {
         for (names, kind) in [
-            (&["mem:hash", ":", "-", "*"][..], Kind::MemHash),
-            (&["mem:tree", "%", "+"], Kind::MemTree),
-            (&["a.hash", "/b/a.kch", "a.kcd", "a.tch", "a.tcf"], Kind::DiskHash),
-            (&["a.tree", "./a.kct", "a.kcf", "a.tcb"], Kind::DiskTree),
+            (&["mem:hash", ":", "-", "*"][..], DatabaseKind::MemHash),
+            (&["mem:tree", "%", "+"], DatabaseKind::MemTree),
+            (&["a.hash", "/b/a.kch", "a.kcd", "a.tch", "a.hdb", "a.TCH"], DatabaseKind::DiskHash),
+            (&["a.tree", "./a.kct", "a.kcf", "a.tcb", "a.bdb"], DatabaseKind::DiskTree),
+            (&["mem:table"], DatabaseKind::MemTable),
+            (&["a.table", "a.tct", "a.tdb"], DatabaseKind::DiskTable),
+            (&["mem:fixed"], DatabaseKind::MemFixed),
+            (&["a.fixed", "a.tcf", "a.fdb"], DatabaseKind::DiskFixed),
         ] {
             for name in names {
-                let parsed = Name::parse(name).unwrap();
+                let parsed = DatabaseName::parse(name).unwrap();
                 assert_eq!((parsed.kind, parsed.to_string().as_str()), (kind, *name));
                 let is_path = name.contains('.');
                 assert_eq!(parsed.path, is_path.then(|| PathBuf::from(name)));
@@ -377,29 +442,75 @@ mod tests {
     }
 
     #[test]
-    fn tuning_that_means_something_is_taken_and_the_rest_is_noted() {
-        let name = Name::parse("*#bnum=10000#capcnt=5k#capsiz=64m#opts=ls#msiz=1g").unwrap();
-        let tuning = Tuning { records_max: Some(5120), bytes_max: Some(64 << 20), ..Tuning::default() };
+    fn meaningful_tuning_applies_the_rest_is_noted() {
+        let name = DatabaseName::parse("*#bnum=10000#capcnt=5k#capsiz=64m#opts=ls#msiz=1g").unwrap();
+        let tuning = DatabaseTuning {
+            records_max: Some(5120),
+            bytes_max: Some(64 << 20),
+            ..DatabaseTuning::default()
+        };
         assert_eq!(name.tuning, tuning);
-        assert_eq!(name.notes, ["bnum=10000 has no meaning here", "msiz=1g has no meaning here"]);
-        assert_eq!(Name::parse("*#capnum=0").unwrap().tuning, Tuning::default());
+        assert_eq!(name.notes, ["bnum=10000 has no effect", "msiz=1g has no effect"]);
+        assert_eq!(DatabaseName::parse("*#capnum=0").unwrap().tuning, DatabaseTuning::default());
         assert!(
-            Name::parse("%#opts=c").unwrap().tuning.compress
-                && Name::parse("%#zcomp=zstd").unwrap().tuning.compress
+            DatabaseName::parse("%#opts=c").unwrap().tuning.compress
+                && DatabaseName::parse("%#zcomp=zstd").unwrap().tuning.compress
         );
-        let by_type = |text| Name::parse(text).map(|name| (name.kind, name.path));
-        assert_eq!(by_type("x.kch#type=%"), Ok((Kind::MemTree, None)));
-        assert_eq!(by_type("abc#type=:"), Ok((Kind::MemHash, None)));
-        assert_eq!(by_type("x#type=kct"), Ok((Kind::DiskTree, Some("x".into()))));
-        let read = Name::parse("x.kch#mode=r").unwrap().tuning;
+        let by_type = |text| DatabaseName::parse(text).map(|name| (name.kind, name.path));
+        assert_eq!(by_type("x.kch#type=%"), Ok((DatabaseKind::MemTree, None)));
+        assert_eq!(by_type("abc#type=:"), Ok((DatabaseKind::MemHash, None)));
+        assert_eq!(by_type("x#type=kct"), Ok((DatabaseKind::DiskTree, Some("x".into()))));
+        let read = DatabaseName::parse("x.kch#mode=r").unwrap().tuning;
         assert!(read.read_only && read.must_exist && !read.truncate);
-        let fresh = Name::parse("x.kch#mode=wct").unwrap().tuning;
+        let fresh = DatabaseName::parse("x.kch#mode=wct").unwrap().tuning;
         assert!(!fresh.read_only && !fresh.must_exist && fresh.truncate);
     }
 
     #[test]
+    fn width_and_limsiz_determine_numbers_as_originally() {
+        let layout = |text| DatabaseName::parse(text).unwrap().tuning.fixed_layout();
+        for (text, width, number_max) in [
+            ("x.tcf", 255, 1_048_575),
+            ("x.fdb#width=16", 16, 15_790_305),
+            ("mem:fixed#width=300#limsiz=1m", 300, 3471),
+            ("x.fixed#width=0#limsiz=0", 255, 1_048_575),
+            ("x.fixed#width=8#limsiz=1", 8, 1),
+        ] {
+            assert_eq!(layout(text), FixedLayout { width, number_max }, "{text}");
+        }
+        let name = DatabaseName::parse("x.tch#width=8#limsiz=1k").unwrap();
+        assert_eq!((name.tuning, name.notes.len()), (DatabaseTuning::default(), 2));
+        assert!(DatabaseName::parse("x.fixed#width=2g").is_err());
+    }
+
+    /// `x.tct#capnum=1000` is accepted without effect by Tokyo Tyrant, but removed rows here.
+    #[test]
+    fn limits_of_tokyo_cabinets_files_are_noted() {
+        for ending in ["tch", "hdb", "tcb", "bdb", "tct", "tdb", "tcf", "fdb", "TCT"] {
+            let text = format!("x.{ending}#capnum=10#capsiz=1k");
+            let name = DatabaseName::parse_as_original(&text).unwrap();
+            assert_eq!((name.tuning.records_max, name.tuning.bytes_max), (None, None), "{text}");
+            assert_eq!(name.notes, ["capnum=10 has no effect", "capsiz=1k has no effect"], "{text}");
+        }
+        for text in ["x.tct#capcnt=10#ktcapsiz=1k", "x.table#capnum=10#capsiz=1k", "+#capnum=10#capsiz=1k"] {
+            let name = DatabaseName::parse(text).unwrap();
+            assert_eq!((name.tuning.records_max, name.tuning.bytes_max), (Some(10), Some(1024)), "{text}");
+        }
+    }
+
+    #[test]
+    fn original_names_and_words_ignore_case() {
+        let name = DatabaseName::parse_as_original("x.TCF#WIDTH=8#BNUM=1#Limsiz=1k#apow=2").unwrap();
+        assert_eq!(
+            (name.kind, name.tuning.width, name.tuning.size_max),
+            (DatabaseKind::DiskFixed, Some(8), Some(1024))
+        );
+        assert_eq!(name.notes, ["bnum=1 has no effect", "apow=2 has no effect"]);
+    }
+
+    #[test]
     fn tuning_goes_by_its_longer_names_too() {
-        let tuning = |text: &str| Name::parse(text).unwrap().tuning;
+        let tuning = |text: &str| DatabaseName::parse(text).unwrap().tuning;
         for (short, long) in [
             ("*#capcnt=5k#capsiz=64m", "*#capcount=5k#capsize=64m"),
             ("*#ktcapcnt=5k#ktcapsiz=64m", "*#ktcap_count=5k#ktcap_size=64m"),
@@ -407,25 +518,25 @@ mod tests {
             ("%#rcomp=lex", "%#comparator=lexical"),
         ] {
             assert_eq!(tuning(short), tuning(long), "{long}");
-            assert!(Name::parse(long).unwrap().notes.is_empty(), "{long}");
+            assert!(DatabaseName::parse(long).unwrap().notes.is_empty(), "{long}");
         }
-        assert!(Name::parse("%#comparator=decimal").is_err());
+        assert!(DatabaseName::parse("%#comparator=decimal").is_err());
     }
 
-    /// `#capcn=9` set no limit, and no error was reported.
+    /// The misspelt `#capcn=9` once set no limit and reported no error.
     #[test]
     fn unknown_word_is_refused_with_the_nearest() {
         for (text, told) in [
-            ("*#capcn=9", "capcn is not known; did you mean capcnt?"),
-            ("*#Capsiz=1m", "Capsiz is not known; did you mean capsiz?"),
-            ("*#ktcapsize2=1m", "ktcapsize2 is not known; did you mean ktcapsize?"),
-            ("x.hash#wholly=1", "wholly is not known"),
-            ("*#capcnt", "capcnt is no NAME=VALUE"),
-            ("x.hash#zcomp=lzma", "zcomp=lzma: values are compressed by zstd; write zcomp=zstd or opts=c"),
-            ("x.hash#zcomp=zst", "zcomp=zst: there is no such compressor; did you mean zstd?"),
-            ("x#type=kcz", "there is no type kcz"),
+            ("*#capcn=9", "capcn: unknown word; did you mean capcnt?"),
+            ("*#Capsiz=1m", "Capsiz: unknown word; did you mean capsiz?"),
+            ("*#ktcapsize2=1m", "ktcapsize2: unknown word; did you mean ktcapsize?"),
+            ("x.hash#wholly=1", "wholly: unknown word"),
+            ("*#capcnt", "capcnt: must have the form NAME=VALUE"),
+            ("x.hash#zcomp=lzma", "zcomp=lzma: values are compressed with zstd; write zcomp=zstd or opts=c"),
+            ("x.hash#zcomp=zst", "zcomp=zst: unknown compressor; did you mean zstd?"),
+            ("x#type=kcz", "type=kcz: unknown type"),
         ] {
-            let error = Name::parse(text).unwrap_err();
+            let error = DatabaseName::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert_eq!(error.to_string(), format!("database \"{text}\": {told}"));
         }
@@ -433,13 +544,16 @@ mod tests {
 
     #[test]
     fn original_passes_unknown_words_over() {
-        let parse = |text| Name::parse_as_original(text).unwrap();
+        let parse = |text| DatabaseName::parse_as_original(text).unwrap();
         let name = parse("*#capcn=9#capsiz=1m#capcnt");
-        let tuning = Tuning { bytes_max: Some(1 << 20), ..Tuning::default() };
+        let tuning = DatabaseTuning { bytes_max: Some(1 << 20), ..DatabaseTuning::default() };
         assert_eq!(name.tuning, tuning);
-        assert_eq!(name.warnings, ["capcn is not known; did you mean capcnt?", "capcnt is no NAME=VALUE"]);
-        // There, too, a compressor alone does not compress, and a kind without compression accepts
-        // the word.
+        assert_eq!(
+            name.warnings,
+            ["capcn: unknown word; did you mean capcnt?", "capcnt: must have the form NAME=VALUE"]
+        );
+        // In the original servers, too, a compressor without `opts=c` does not compress, and a kind
+        // that cannot compress accepts the word.
         for (text, compresses, warnings) in [
             ("t.kct#zcomp=def", false, 2),
             ("t.kct#opts=c", false, 1),
@@ -450,10 +564,11 @@ mod tests {
             let name = parse(text);
             assert_eq!((name.tuning.compress, name.warnings.len()), (compresses, warnings), "{text}");
         }
-        assert!(Name::parse_as_original("%#rcomp=dec").is_err());
+        assert!(DatabaseName::parse_as_original("%#rcomp=dec").is_err());
     }
 
-    /// A database with a key was encrypted by the original, so it must not be stored in clear.
+    /// The original encrypts a database whose name has a key. Accepting the name would store the
+    /// records in clear text.
     #[test]
     fn encryption_is_refused_and_its_key_concealed() {
         for text in [
@@ -462,41 +577,41 @@ mod tests {
             "e.kch#rcomp=dec#pass=hush",
             "e.kch#zkey=hush#capcn=1",
         ] {
-            for parse in [Name::parse, Name::parse_as_original] {
+            for parse in [DatabaseName::parse, DatabaseName::parse_as_original] {
                 let error = parse(text).unwrap_err().to_string();
                 assert!(!error.contains("hush"), "{error}");
             }
         }
-        let error = Name::parse_as_original("e.kch#zcomp=arc").unwrap_err().to_string();
+        let error = DatabaseName::parse_as_original("e.kch#zcomp=arc").unwrap_err().to_string();
         assert!(error.contains("encryption"), "{error}");
     }
 
     #[test]
-    fn only_a_hash_on_disk_can_do_without_a_mapping() {
-        assert!(Name::parse("x.hash#map=off").unwrap().tuning.unmapped);
-        assert!(!Name::parse("x.hash#map=on").unwrap().tuning.unmapped);
-        assert_eq!(Name::parse(":#map=off").unwrap().notes, ["map=off has no meaning here"]);
+    fn only_disk_hash_can_do_without_mapping() {
+        assert!(DatabaseName::parse("x.hash#map=off").unwrap().tuning.unmapped);
+        assert!(!DatabaseName::parse("x.hash#map=on").unwrap().tuning.unmapped);
+        assert_eq!(DatabaseName::parse(":#map=off").unwrap().notes, ["map=off has no effect"]);
         for name in ["x.tree#map=off", "x.hash#map=no"] {
-            assert_eq!(Name::parse(name).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(DatabaseName::parse(name).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }
 
     #[test]
-    fn a_slash_behind_a_name_changes_nothing() {
+    fn trailing_slash_changes_nothing() {
         for name in ["./x.tree/", "./x.tree//", "./x.tree/#bnum=1"] {
-            let parsed = Name::parse(name).unwrap();
+            let parsed = DatabaseName::parse(name).unwrap();
             let path = parsed.path.unwrap();
-            assert_eq!((parsed.kind, path.to_str()), (Kind::DiskTree, Some("./x.tree")));
+            assert_eq!((parsed.kind, path.to_str()), (DatabaseKind::DiskTree, Some("./x.tree")));
         }
-        assert!(Name::parse("dir/.tree/").is_err());
+        assert!(DatabaseName::parse("dir/.tree/").is_err());
     }
 
     #[test]
-    fn what_says_nothing_is_refused_and_the_message_says_what_would() {
+    fn meaningless_names_are_refused_by_name() {
         for name in
             ["", "x", "x.txt", ".hash", "dir/.tree", "x.kch#capcnt=many", "%#rcomp=dec", "x.kch#type=z"]
         {
-            let error = Name::parse(name).unwrap_err();
+            let error = DatabaseName::parse(name).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().starts_with(&format!("database \"{name}\": ")), "{error}");
         }
@@ -504,12 +619,12 @@ mod tests {
 
     #[test]
     fn an_alias_is_a_plain_word() {
-        let name = Name::parse("sessions=%#capcnt=10").unwrap();
+        let name = DatabaseName::parse("sessions=%#capcnt=10").unwrap();
         assert_eq!(
             (name.alias.as_deref(), name.label(), name.kind),
-            (Some("sessions"), "sessions", Kind::MemTree)
+            (Some("sessions"), "sessions", DatabaseKind::MemTree)
         );
-        let path = Name::parse("./a=b.hash").unwrap();
+        let path = DatabaseName::parse("./a=b.hash").unwrap();
         assert_eq!((path.alias.as_deref(), path.label()), (None, "./a=b.hash"));
     }
 }

@@ -1,29 +1,30 @@
-//! Several databases together: their names must differ.
+//! Checks that the names of several databases in one process differ.
 
-use super::Name;
+use super::DatabaseName;
 use todana_core::{Error, ErrorKind, Result};
 
-impl Name {
+impl DatabaseName {
     /// Fails with `Invalid` if two databases have the same path or the same alias.
     ///
     /// ```
-    /// use todana::Name;
+    /// use todana::DatabaseName;
     ///
-    /// let names = ["mem:hash", "%", "carts=./carts.tree"].map(|name| Name::parse(name).unwrap());
-    /// assert!(Name::expect_distinct(&names).is_ok());
-    /// let twice = ["a.hash", "b=a.hash"].map(|name| Name::parse(name).unwrap());
-    /// assert!(Name::expect_distinct(&twice).is_err());
+    /// let names = ["mem:hash", "%", "carts=./carts.tree"];
+    /// let names = names.map(|name| DatabaseName::parse(name).unwrap());
+    /// assert!(DatabaseName::expect_distinct(&names).is_ok());
+    /// let twice = ["a.hash", "b=a.hash"].map(|name| DatabaseName::parse(name).unwrap());
+    /// assert!(DatabaseName::expect_distinct(&twice).is_err());
     /// ```
-    pub fn expect_distinct<'n>(names: impl IntoIterator<Item = &'n Name>) -> Result<()> {
-        let mut seen: Vec<&Name> = Vec::new();
+    pub fn expect_distinct<'n>(names: impl IntoIterator<Item = &'n DatabaseName>) -> Result<()> {
+        let mut seen: Vec<&DatabaseName> = Vec::new();
         for name in names {
-            let is_same = |other: &&Name| {
+            let is_same = |other: &&DatabaseName| {
                 let by_path = name.path.is_some() && name.path == other.path;
                 by_path || name.alias.as_deref().is_some_and(|alias| alias == other.label())
             };
             if let Some(other) = seen.iter().copied().find(|other| is_same(other) || is_alias_of(other, name))
             {
-                let message = format!("databases \"{other}\" and \"{name}\" cannot be told apart");
+                let message = format!("database \"{name}\": has the same name as \"{other}\"");
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
             seen.push(name);
@@ -31,14 +32,14 @@ impl Name {
         Ok(())
     }
 
-    /// Returns true if a client that asks for this name means this database: by its alias, or by
-    /// its name with or without tuning.
+    /// Returns true if a client's name for a database names this one: by its alias, or by its name
+    /// with or without tuning.
     pub fn is_meant_by(&self, label: &str) -> bool {
         self.label() == label || self.to_string() == label
     }
 }
 
-fn is_alias_of(other: &Name, name: &Name) -> bool {
+fn is_alias_of(other: &DatabaseName, name: &DatabaseName) -> bool {
     other.alias.as_deref().is_some_and(|alias| alias == name.label())
 }
 
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_hash_on_disk_is_not_mapped_where_its_name_says_so() {
+    fn disk_hash_name_can_disable_mapping() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("x.hash");
         let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
@@ -70,35 +71,37 @@ mod tests {
             assert_eq!(crate::Records::get(&db, b"key").unwrap(), Some(vec![7; 10_000]));
             assert_eq!(is_mapped(&path), mapped, "{text}");
             drop(db);
-            // A server opens it in the same way.
-            let engine =
-                Name::parse(&text).unwrap().open_engine(Arc::clone(&disk), Default::default()).unwrap();
+            // A server opens the database in the same way.
+            let engine = DatabaseName::parse(&text)
+                .unwrap()
+                .open_engine(Arc::clone(&disk), Default::default())
+                .unwrap();
             assert_eq!((engine.status().records, is_mapped(&path)), (1, mapped), "{text}");
         }
     }
 
     fn check(names: &[&str]) -> Result<()> {
-        let names: Vec<Name> = names.iter().map(|name| Name::parse(name).unwrap()).collect();
-        Name::expect_distinct(&names)
+        let names: Vec<DatabaseName> = names.iter().map(|name| DatabaseName::parse(name).unwrap()).collect();
+        DatabaseName::expect_distinct(&names)
     }
 
     #[test]
     fn databases_are_found_by_alias_and_name() {
-        let names = ["%#bnum=1", "carts=%", "%"].map(|name| Name::parse(name).unwrap());
+        let names = ["%#bnum=1", "carts=%", "%"].map(|name| DatabaseName::parse(name).unwrap());
         let number = |label| names.iter().position(|name| name.is_meant_by(label));
         assert_eq!([number("%"), number("%#bnum=1"), number("carts")], [Some(0), Some(0), Some(1)]);
         assert_eq!(number("nope"), None);
     }
 
     #[test]
-    fn the_same_place_twice_is_refused_and_memory_has_room_for_many() {
+    fn duplicate_places_are_refused_except_in_memory() {
         check(&["%", "%", ":", "mem:hash", "a.hash", "a.tree"]).unwrap();
         for names in [["a.hash", "a.hash#bnum=1"], ["x=%", "x=:"], ["a.kch", "x=a.kch"]] {
             let error = check(&names).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(names[1]), "{error}");
         }
-        // The order does not matter.
+        // The result does not depend on the order of the names.
         assert!(check(&["a.hash", "a.hash=b.hash"]).is_err());
         assert!(check(&["a.hash=b.hash", "a.hash"]).is_err());
     }

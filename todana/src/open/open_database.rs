@@ -1,22 +1,24 @@
-//! The owner of an open database: opens it, restores its records, keeps them on disk, and closes
-//! it.
+//! Opens a database, restores its records, keeps them on disk, and closes the database.
 //!
 //! ```text
-//! open   checks the name, locks the directory of a tree, opens the engine
-//! lock   locks the data directory of a database in memory, or of an update log for replicas
-//! load   restores the data directory; log, checkpoints and syncs keep every change from then on
-//! close  cancels checkpoints, makes the last one of a tree, closes the log and the engine's files
+//! open   checks the name, opens the engine; for `disk:tree`, first locks the directory
+//! lock   locks the data directory of a database in memory, or that of a log for replicas
+//! load   restores the data directory's records, starts the threads for checkpoints and syncs
+//! close  closes the log and the engine's files
 //! ```
 //!
-//! A [`Db`](crate::Db) has one owner, and a server has one for each database. Not here: upkeep
-//! ([`Upkeep`](crate::Upkeep)), which a server does for all its databases in one thread.
+//! Before `close`, the owner calls `stop_checkpoints`, and for a tree `make_last_checkpoint`.
+//!
+//! Each [`Db`](crate::Db) owns one `OpenDatabase`, and a server owns one for each of its databases.
+//! Not here: upkeep ([`DatabaseUpkeep`](crate::Upkeep)), which one thread of a server does for all
+//! databases.
 
 use super::check::DataPurpose;
-use super::{EngineOptions, Name, Storage};
+use super::{DatabaseName, DatabaseStorage, EngineOptions};
 use crate::Database;
 use crate::background_thread::{BackgroundThread, run_unless};
 use crate::checkpoint::{CheckpointInfo, CheckpointKeeper};
-use crate::data_directory::{DataDirectory, DataOptions, Opened, Progress, seed_of};
+use crate::data_directory::{DataDirectory, DataOptions, LoadProgress, OpeningReport, seed_of};
 use crate::disk::Disk;
 use crate::durability::start_sync_thread;
 use crate::update_log::SyncPolicy;
@@ -31,47 +33,49 @@ use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result};
 pub struct OpenOptions {
     /// Options of the engine.
     pub engine: EngineOptions,
-    /// When a change is durable, if the engine keeps it in files of its own.
+    /// When a change counts as durable, if the engine keeps changes in files of its own.
     pub engine_sync: SyncPolicy,
-    /// The data directory of a database in memory, or of an update log for replicas. A tree uses
-    /// its own path.
+    /// The data directory of a database in memory, or the directory of a log for replicas. Ignored
+    /// for a tree, whose log lies at the tree's own path.
     pub data_dir: Option<(PathBuf, DataPurpose)>,
-    /// How the data directory is kept.
+    /// Options for the files of the data directory.
     pub data: DataOptions,
 }
 
-/// The contents of a data directory.
+/// The result of loading a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct LoadedData {
-    /// The restored records; `None` if the directory holds none.
-    pub records: Option<Opened>,
-    /// The update log for replicas begins anew, so replicas get all records.
+    /// Describes the restored records. `None` if the directory holds no records.
+    pub records: Option<OpeningReport>,
+    /// True if a new update log for replicas was started, so that replicas receive all records
+    /// again.
     pub has_new_replica_log: bool,
 }
 
-/// An open database, with everything that keeps its records on disk.
+/// An open database, with its locks and its threads for checkpoints and syncs.
 pub struct OpenDatabase {
-    name: Name,
-    /// Ended before the database.
+    name: DatabaseName,
+    /// Ended before the database is closed.
     checkpoints: Option<CheckpointKeeper>,
     syncs: Option<BackgroundThread>,
     database: Arc<Database>,
     disk: Arc<dyn Disk>,
     data_dir: Option<(PathBuf, DataPurpose)>,
     data: DataOptions,
-    /// Locked until the database is closed.
+    /// The data directory, which stays locked until the database is closed.
     directory: Option<Arc<DataDirectory>>,
     is_loaded: bool,
-    /// A checkpoint was left unfinished because the disk does not answer.
+    /// True if a checkpoint was abandoned because the disk does not answer.
     has_hung: bool,
 }
 
 impl OpenDatabase {
-    /// Opens the engine of a database. The data directory of a database in memory is not read yet.
-    /// `build` creates the database over the engine. Fails with `Invalid` if the name does not suit
-    /// the options or the contents of the directory, and as [`Name::open_engine`] does.
+    /// Opens the engine of a database. `build` creates the database over the engine. Of the data
+    /// directory of a database in memory, only the hash seed in its newest checkpoint is read.
+    /// Fails with `Invalid` if the name does not suit the options or the contents of the directory,
+    /// and as [`DatabaseName::open_engine`] does.
     pub fn open(
-        name: Name,
+        name: DatabaseName,
         disk: Arc<dyn Disk>,
         options: OpenOptions,
         build: impl FnOnce(Box<dyn Engine>) -> Database,
@@ -84,24 +88,25 @@ impl OpenDatabase {
         let disk = name.disk(disk);
         let mut directory = None;
         match name.kind.storage() {
-            Storage::Memory => {
-                // With the same seed, records are restored bucket by bucket.
+            DatabaseStorage::Memory => {
+                // An engine with the seed of the checkpoint restores the checkpoint's records one
+                // bucket after another, which is faster.
                 engine.seed = place(&data_dir).and_then(|path| seed_of(Arc::clone(&disk), &path));
             }
-            Storage::Files => {}
-            Storage::FilesAndLog => {
+            DatabaseStorage::Files => {}
+            DatabaseStorage::FilesAndLog => {
                 data_dir = name.path.clone().map(|path| (path, DataPurpose::Records));
                 let path = name.path.as_deref().unwrap_or(Path::new(""));
-                // Locked before the engine reads the directory.
+                // The lock must exist before the engine reads the directory.
                 directory = Some(Arc::new(DataDirectory::open(Arc::clone(&disk), path)?));
             }
         }
-        let mut database = build(name.open_engine(Arc::clone(&disk), engine)?).sync_engine(engine_sync);
+        let mut database = build(name.open_engine(Arc::clone(&disk), engine)?).with_engine_sync(engine_sync);
         if name.tuning.read_only {
             database = database.read_only();
         }
         Ok(OpenDatabase {
-            database: Arc::new(database.limited_as(&name)),
+            database: Arc::new(database.with_limits_of(&name)),
             checkpoints: None,
             syncs: None,
             name,
@@ -115,7 +120,7 @@ impl OpenDatabase {
     }
 
     /// Returns the name of the database.
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &DatabaseName {
         &self.name
     }
 
@@ -134,8 +139,8 @@ impl OpenDatabase {
         self.is_loaded
     }
 
-    /// Locks the data directory for this process, and creates it unless the database is read-only.
-    /// Starts no thread. Fails as [`DataDirectory::open`] does.
+    /// Locks the data directory for this process. Creates the directory if it is missing, unless
+    /// the database is read-only. Starts no thread. Fails as [`DataDirectory::open`] does.
     pub fn lock(&mut self) -> Result<()> {
         if let (None, Some((path, _))) = (&self.directory, &self.data_dir) {
             self.directory = Some(Arc::new(DataDirectory::open(Arc::clone(&self.disk), path)?));
@@ -143,12 +148,12 @@ impl OpenDatabase {
         Ok(())
     }
 
-    /// Restores the records of the data directory, and keeps every change from then on. Fails with
-    /// `Closed` once `progress` breaks: the directory is then unchanged. `report` receives the
-    /// outcome of each later checkpoint. Fails as [`DataDirectory::restore`] does.
+    /// Restores the records of the data directory, and logs every change from then on. `report`
+    /// receives the outcome of each later checkpoint. If `progress` breaks, fails with `Closed` and
+    /// leaves the directory unchanged. Fails as [`DataDirectory::restore`] does.
     pub fn load(
         &mut self,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
         report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
     ) -> Result<LoadedData> {
         self.lock()?;
@@ -177,17 +182,17 @@ impl OpenDatabase {
         Ok(loaded)
     }
 
-    /// Cancels the running checkpoint; no more are made. Returns false if the disk does not answer
-    /// before `gives_up` returns true.
+    /// Cancels a checkpoint that is being written, and writes no more of them. Returns false if the
+    /// disk does not answer before `gives_up` returns true.
     pub fn stop_checkpoints(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> bool {
         let has_ended = self.checkpoints.take().is_none_or(|mut keeper| keeper.end(gives_up));
         self.has_hung |= !has_ended;
         has_ended
     }
 
-    /// Makes the last checkpoint of a tree, so that the next opening need not read the log again.
-    /// Without it nothing is lost. Fails with `Unavailable` if the disk cannot be written, or does
-    /// not answer before `gives_up` returns true.
+    /// Writes the last checkpoint of a tree, so that the next opening need not read the log.
+    /// Without this checkpoint nothing is lost. Fails with `Unavailable` if the disk cannot be
+    /// written, or does not answer before `gives_up` returns true.
     pub fn make_last_checkpoint(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> Result<()> {
         let pending = self.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes);
         let Some(directory) = &self.directory else { return Ok(()) };
@@ -195,10 +200,10 @@ impl OpenDatabase {
             return Ok(());
         }
         let stops = Arc::new(AtomicBool::new(false));
-        let called_off = Arc::clone(&stops);
+        let is_stopped = Arc::clone(&stops);
         let (directory, database) = (Arc::clone(directory), Arc::clone(&self.database));
         let made =
-            run_unless(gives_up, move || directory.checkpoint_unless(&database, &called_off).map(drop));
+            run_unless(gives_up, move || directory.checkpoint_unless(&database, &is_stopped).map(drop));
         made.unwrap_or_else(|| {
             stops.store(true, Ordering::Relaxed);
             self.has_hung = true;
@@ -206,9 +211,9 @@ impl OpenDatabase {
         })
     }
 
-    /// Writes every change to disk and closes the files. Checkpoints must have been stopped. Fails
-    /// with `Unavailable` if the disk cannot be written, or does not answer before `gives_up`
-    /// returns true; the last changes may then be lost.
+    /// Writes every change to disk and closes the log and the engine's files. Checkpoints must have
+    /// been stopped. Fails with `Unavailable` if the disk cannot be written, or does not answer
+    /// before `gives_up` returns true; the last changes may then be lost.
     pub fn close(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> Result<()> {
         let mut outcome = Ok(());
         if let Some(log) = self.database.log() {
@@ -220,7 +225,8 @@ impl OpenDatabase {
             let close = move || database.engine().durable().map_or(Ok(()), |durable| durable.close());
             let closed = if has_ended { run_unless(gives_up, close) } else { None };
             outcome = outcome.and(closed.unwrap_or_else(|| {
-                // The database is never dropped, because that would wait for the same disk.
+                // The database must never be dropped, because dropping it would wait for the same
+                // disk.
                 std::mem::forget(Arc::clone(&self.database));
                 Err(self.no_answer("the last changes may be lost"))
             }));
@@ -233,7 +239,7 @@ impl OpenDatabase {
     }
 
     fn no_answer(&self, effect: &str) -> Error {
-        let message = format!("database \"{}\": the disk does not answer; {effect}", self.name);
+        let message = format!("database \"{}\": the disk does not respond; {effect}", self.name);
         Error::new(ErrorKind::Unavailable, message)
     }
 }

@@ -1,23 +1,25 @@
-//! The words that may follow `#` in the name of a database: words with an effect, words of the
-//! originals without one, and likely misspellings.
+//! The words that may follow `#` in the name of a database. Some have an effect, some are words of
+//! the original servers and have no effect here, and the others are mistakes, for which the most
+//! similar word is suggested.
 
 /// Words with an effect.
 #[rustfmt::skip]
-const MEANT: [&str; 25] = [
+const MEANT: [&str; 27] = [
     "type", "capcnt", "capcount", "cap_count", "ktcapcnt", "ktcapcount", "ktcap_count", "capnum", "capsiz", "capsize",
     "cap_size", "ktcapsiz", "ktcapsize", "ktcap_size", "opts", "options", "ktopts", "ktoptions", "zcomp", "compressor",
-    "mode", "rcomp", "comparator", "map", "erase",
+    "mode", "rcomp", "comparator", "map", "erase", "width", "limsiz",
 ];
 
-/// Words of Kyoto Cabinet and Tokyo Cabinet about their own files, pages and caches.
+/// Words without effect here: they tune the files, pages and caches of Kyoto Cabinet and Tokyo
+/// Cabinet.
 #[rustfmt::skip]
-const IDLE: [&str; 36] = [
-    "apow", "alignment", "bnum", "buckets", "dfunit", "defrag", "fpow", "fbp", "idx", "lcnum", "limsiz", "lmemb", "log",
+const IDLE: [&str; 34] = [
+    "apow", "alignment", "bnum", "buckets", "dfunit", "defrag", "fpow", "fbp", "idx", "lcnum", "lmemb", "log",
     "logger", "logkinds", "logkind", "logpx", "lpx", "meta_trigger", "metatrigger", "msiz", "mtpx", "mtrg", "mtrgpx",
-    "ncnum", "nmemb", "page", "pccap", "cache", "psiz", "rcnum", "uid", "width", "xmsiz", "cutnum", "rnum",
+    "ncnum", "nmemb", "page", "pccap", "cache", "psiz", "rcnum", "uid", "xmsiz", "cutnum", "rnum",
 ];
 
-/// Words with a key for encryption.
+/// Words whose value is a key for encryption.
 const SECRET: [&str; 3] = ["zkey", "pass", "password"];
 
 /// The meaning of a word.
@@ -26,7 +28,7 @@ pub(super) enum TuningWord {
     Meant,
     Idle,
     Secret,
-    /// The most similar word with an effect, if there is a similar one.
+    /// An unknown word, with the most similar word that has an effect, if one is similar.
     Unknown(Option<&'static str>),
 }
 
@@ -41,13 +43,13 @@ impl TuningWord {
     }
 }
 
-/// Returns the most similar of some words, at most two letters away.
+/// Returns the most similar of these words, if it differs by at most two letters.
 pub(super) fn nearest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     let near = words.map(|other| (distance(word.as_bytes(), other.as_bytes()), other));
     near.filter(|&(distance, other)| distance <= 2 && distance < other.len()).min().map(|(_, other)| other)
 }
 
-/// Returns the text without the value of a key, because names are logged.
+/// Returns the name without encryption keys, because names are logged.
 pub(super) fn without_secrets(text: &str) -> String {
     let conceal = |word: &str| match word.split_once('=') {
         Some((key, _)) if SECRET.contains(&key) => format!("{key}=..."),
@@ -56,7 +58,7 @@ pub(super) fn without_secrets(text: &str) -> String {
     text.split('#').map(conceal).collect::<Vec<_>>().join("#")
 }
 
-/// Returns the Levenshtein distance.
+/// Returns the Levenshtein distance between two words.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (above, byte) in one.iter().enumerate() {

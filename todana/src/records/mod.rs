@@ -1,5 +1,5 @@
-//! The operations on the records of a database, for a program that embeds it: the same on a
-//! database and in a transaction.
+//! The operations on records for a program that embeds the library. A database and a transaction
+//! have the same operations.
 
 pub(crate) mod replies;
 mod visitors;
@@ -17,7 +17,7 @@ use todana_core::{
 };
 use visitors::{SeizeVisitor, SwapVisitor, TextSum, TextSumError, UpdateVisitor};
 
-/// A copy of a record: value and attributes.
+/// A copy of a record, with its value and its attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedRecord {
     /// The value.
@@ -26,7 +26,7 @@ pub struct OwnedRecord {
     pub flags: u32,
     /// When the record expires.
     pub expiry: Expiry,
-    /// The version, if it was requested; otherwise the version last given to a client, or 0.
+    /// The version, if it was requested. Otherwise the last version that a client has seen, or 0.
     pub version: u64,
 }
 
@@ -40,15 +40,15 @@ impl OwnedRecord {
 /// The outcome of a compare-and-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareOutcome {
-    /// The record was unchanged and has been replaced.
+    /// The record had the expected version and was replaced.
     Stored,
-    /// The record has been changed in the meantime.
+    /// The record has another version, because it was changed.
     Changed,
-    /// There is no such record.
+    /// The record does not exist.
     Missing,
 }
 
-/// The decision of a function given to [`Records::update`].
+/// The decision of a function that is passed to [`Records::update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpdateAction {
     /// Leaves the record unchanged.
@@ -95,23 +95,25 @@ pub enum ScanDirection {
 /// # Ok::<(), todana::Error>(())
 /// ```
 pub trait Records {
-    /// Executes an operation. `reply` is called once, possibly under a lock of the engine: it must
-    /// not call the database.
+    /// Executes an operation. `reply` is called once with the reply. It may run under a lock of the
+    /// engine, so it must not call the database.
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()>;
 
-    /// Calls a visitor on a record, atomically; it sees no expired record. All writes are done by
-    /// visitors.
+    /// Calls a visitor on a record, atomically. The visitor does not see an expired record. All
+    /// writes are visits.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
 
-    /// Returns true if keys are ordered, so that [`walk`](Records::walk) and the methods that need
-    /// it work.
+    /// Returns true if the database is ordered, so that [`walk`](Records::walk) and the methods
+    /// based on it can be used.
     fn is_ordered(&self) -> bool;
 
-    /// Calls `see` for the live records from `from` on (`None`: the start), in an order that the
-    /// engine chooses, until `see` breaks. Returns the position at which to continue, or `None` at
-    /// the end. A record that exists throughout is shown at least once, whatever is written in the
-    /// meantime. After `see` breaks it may be called for a few more records, which are not shown
-    /// again. It may run under a lock of the engine: it must be brief and must not call the
+    /// Passes the live records from the position `from` on (`None`: the start) to `see`, in an
+    /// order that the engine chooses, until `see` breaks. Returns the position at which to
+    /// continue, or `None` at the end. A record that exists all the time is passed at least once,
+    /// even if other records are written in the meantime. After `see` breaks, it may be called for
+    /// a few more records, which are not passed again by the next call.
+    ///
+    /// `see` may run under a lock of the engine, so it must be brief and must not call the
     /// database. [`iter`](Records::iter) has none of these restrictions.
     fn scan(
         &self,
@@ -342,13 +344,13 @@ pub trait Records {
         query(self, &Operation::Get(get), |reply| Ok(record_of(reply)?.map(OwnedRecord::of)))
     }
 
-    /// Returns true if there is such a record. Does not count as a use of it.
+    /// Returns true if the record exists. Does not count as an access.
     fn contains(&self, key: &[u8]) -> Result<bool> {
         let look = Get { key, silent: true, ..Get::default() };
         query(self, &Operation::Get(look), |reply| Ok(record_of(reply)?.is_some()))
     }
 
-    /// Stores a record, whether it exists or not. It does not expire.
+    /// Stores a record that does not expire. An existing one is replaced.
     fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.set_with(key, value, Ttl::Never, 0)
     }
@@ -366,7 +368,7 @@ pub trait Records {
         store(self, &Store { key, value, ttl, flags, ..Store::default() }).map(|_| ())
     }
 
-    /// Stores a record if there is none. Returns true if it was stored.
+    /// Stores a record unless it exists. Returns true if it was stored.
     fn add(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.add_with(key, value, Ttl::Never, 0)
     }
@@ -385,12 +387,12 @@ pub trait Records {
         store(self, &Store { key, value, ttl, flags, mode: StoreMode::Add, ..Store::default() })
     }
 
-    /// Replaces a record with its flags and expiry if there is one. Returns true if there was.
+    /// Replaces a record, with its flags and expiry, if it exists. Returns true if it existed.
     fn replace(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.replace_with(key, value, Ttl::Never, 0)
     }
 
-    /// Replaces a record if there is one, with a time to live and flags. Returns true if there was.
+    /// Replaces a record if it exists, with a time to live and flags. Returns true if it existed.
     fn replace_with(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<bool> {
         store(self, &Store { key, value, ttl, flags, mode: StoreMode::Replace, ..Store::default() })
     }
@@ -411,16 +413,17 @@ pub trait Records {
         store(self, &append).map(|_| ())
     }
 
-    /// Prepends `piece` to a value; creates the record if there is none.
+    /// Prepends `piece` to a value. A missing record is created.
     fn prepend(&self, key: &[u8], piece: &[u8]) -> Result<()> {
         let vivify = Some(Ttl::Never);
         let prepend = Store { key, value: piece, mode: StoreMode::Prepend, vivify, ..Store::default() };
         store(self, &prepend).map(|_| ())
     }
 
-    /// Adds to a decimal number, which may be negative, and returns the sum. If there is no record,
-    /// stores `initial` without adding `delta`; fails with `Invalid` if that is `None`. Also fails
-    /// with `Invalid` if the value is not a number or the sum exceeds 64 bits.
+    /// Adds to a decimal number, which may be negative, and returns the sum. If the record is
+    /// missing, stores `initial` and does not add `delta`. Fails with `Invalid` if the record is
+    /// missing and `initial` is `None`, if the value is not a number, or if the sum exceeds 64
+    /// bits.
     fn increment(&self, key: &[u8], delta: i64, initial: Option<i64>) -> Result<i64> {
         let mut sum = TextSum { delta, initial, outcome: Err(TextSumError::Missing), text: String::new() };
         self.visit(key, &mut sum)?;
@@ -492,7 +495,8 @@ pub trait Records {
         outcome.map_err(|failure| failure.error(key, 16))
     }
 
-    /// Replaces a record if it still has this version ([`get_record`](Records::get_record)).
+    /// Replaces a record if it still has this version, which [`get_record`](Records::get_record)
+    /// has returned.
     fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<CompareOutcome> {
         let cas = Store { key, value, compare: Some(version), ..Store::default() };
         query(self, &Operation::Store(cas), |reply| match reply {
@@ -520,7 +524,7 @@ pub trait Records {
         Ok(swap.is_equal)
     }
 
-    /// Removes a record. Returns true if there was one.
+    /// Removes a record. Returns true if it existed.
     fn remove(&self, key: &[u8]) -> Result<bool> {
         let delete = Delete { key, ..Delete::default() };
         query(self, &Operation::Delete(delete), |reply| match reply {
@@ -546,7 +550,7 @@ pub trait Records {
         Ok(seize.0)
     }
 
-    /// Sets a new time to live. Returns true if there is such a record.
+    /// Sets a new time to live. Returns true if the record exists.
     fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
         query(self, &Operation::Touch(Touch { key, ttl }), |reply| match reply {
             Reply::Touched => Ok(true),
@@ -575,8 +579,8 @@ pub trait Records {
     }
 
     /// Returns the values of several records, in the order of `keys`. If a record cannot be read,
-    /// because it is damaged or the disk fails, the error names it and no values are returned;
-    /// [`get_each`](Records::get_each) returns the others.
+    /// because it is damaged or the disk fails, returns no values, and the error names the record.
+    /// In this case [`get_each`](Records::get_each) returns the other values.
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         keys.iter().map(|key| self.get(key).map_err(|error| with_key(key, &error))).collect()
     }
@@ -607,7 +611,7 @@ pub trait Records {
         records.iter().try_for_each(|(key, value)| self.set(key, value))
     }
 
-    /// Removes several records, one after another. Returns the number of those that existed.
+    /// Removes several records, one after another. Returns how many of them existed.
     fn remove_many(&self, keys: &[&[u8]]) -> Result<usize> {
         keys.iter().try_fold(0, |count, key| Ok(count + usize::from(self.remove(key)?)))
     }
@@ -647,13 +651,13 @@ impl Records for Transaction<'_> {
     }
 }
 
-/// A handle to records that are stored elsewhere and may disappear: a pointer, or a handle of
-/// another language. It implements [`Records`] by delegation.
+/// A handle to records that are stored elsewhere and may cease to exist, such as a pointer or a
+/// handle of another language. Implements [`Records`] by delegation.
 pub trait RecordsHandle {
-    /// Calls `run` with the records. Fails if they do not exist any longer.
+    /// Calls `run` with the records. Fails if the records no longer exist.
     fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T>;
 
-    /// Returns true if the keys are ordered.
+    /// Returns true if the database is ordered.
     fn has_order(&self) -> bool {
         self.with_records(|records| Ok(records.is_ordered())).unwrap_or(false)
     }
@@ -712,18 +716,22 @@ impl<R: Records> RecordsHandle for Arc<R> {
     }
 }
 
-/// Wraps `see` so that it is not called for expired records.
+/// Wraps `see` so that expired records are skipped.
 pub(crate) fn live_only<'s>(
     database: &Database,
     see: &'s mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> impl FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's {
     let now = database.now();
     move |key, record| {
-        if record.attributes.expiry.is_live(now) { see(key, record) } else { ControlFlow::Continue(()) }
+        if record.attributes.expiry.is_live(now) {
+            see(key, record.with_first_value())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 
-/// Scans an engine in the order of its keys.
+/// Scans an ordered engine in the order of its keys.
 pub(crate) fn walk(
     engine: &dyn Engine,
     direction: ScanDirection,

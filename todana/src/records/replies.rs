@@ -4,9 +4,9 @@ use crate::Records;
 use crate::database::read_only;
 use todana_core::{Error, ErrorKind, Operation, Record, RefusalReason, Reply, Result, Store};
 
-/// Executes an operation and converts its reply. The error for a missing reply is created only
-/// then, because that allocates, and a read must not (from Python, reading a record in the
-/// processor's cache took a quarter longer).
+/// Executes an operation and converts its reply. The error for a missing reply is created only when
+/// it is needed, because it allocates memory, and a read must not do that (from Python, reading a
+/// record in the processor's cache took a quarter longer).
 #[inline]
 pub(crate) fn query<T>(
     records: &(impl Records + ?Sized),
@@ -18,7 +18,8 @@ pub(crate) fn query<T>(
     outcome.unwrap_or_else(|| Err(unexpected()))
 }
 
-/// Returns true if the record was stored, and false if the condition of the operation did not hold.
+/// Executes a store. Returns true if the record was stored, and false if the condition of the
+/// operation did not hold.
 pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
     query(records, &Operation::Store(*store), |reply| match reply {
         Reply::Stored(_) => Ok(true),
@@ -39,7 +40,7 @@ pub(crate) fn record_of(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
 /// Adds the key of the record to an error.
 #[cold]
 pub(super) fn with_key(key: &[u8], error: &Error) -> Error {
-    /// The part of a longer key that is shown.
+    /// How many bytes of a long key are shown.
     const SHOWN: usize = 100;
     let shown = key[..key.len().min(SHOWN)].escape_ascii();
     let more = if key.len() > SHOWN { "..." } else { "" };
@@ -49,9 +50,10 @@ pub(super) fn with_key(key: &[u8], error: &Error) -> Error {
 #[cold]
 pub(crate) fn refusal_error(reply: Reply<'_>) -> Error {
     match reply {
-        Reply::Refused(RefusalReason::TooLarge) => {
-            Error::new(ErrorKind::Invalid, "key or value is longer than the engine takes")
-        }
+        Reply::Refused(RefusalReason::TooLarge) => Error::new(
+            ErrorKind::Invalid,
+            "the key or value is too long for this database, or the key must be a number",
+        ),
         Reply::Refused(RefusalReason::OutOfMemory) => {
             Error::new(ErrorKind::Full, "there is no room for the record")
         }
@@ -70,8 +72,8 @@ pub(crate) fn refusal_error(reply: Reply<'_>) -> Error {
             "the disk cannot be read or written, or the database is closed",
         ),
         Reply::Refused(RefusalReason::Busy) => {
-            let message = "a transaction is in the way: if it is this thread's own, write through it, or end it; \
-                           if it is another's, it was not waited for";
+            let message = "a transaction is open; if it is this thread's own, write through it, or end it; \
+                           if it is another thread's, try again later";
             Error::new(ErrorKind::Busy, message)
         }
         _ => unexpected(),

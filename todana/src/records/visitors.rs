@@ -1,10 +1,10 @@
-//! Visitors for updates that are not operations: signed sums, swaps by value, functions of the
-//! program.
+//! Visitors for updates that are not operations: sums of signed numbers, swaps by value, functions
+//! of the program.
 
 use super::{OwnedRecord, UpdateAction};
 use todana_core::{Action, Attributes, Record, Visitor};
 
-/// Why a sum could not be computed.
+/// The reason why a sum could not be computed.
 #[derive(Clone, Copy)]
 pub(super) enum TextSumError {
     Missing,
@@ -38,7 +38,7 @@ impl Visitor for TextSum {
     }
 }
 
-/// Returns the attributes for a record that gets a new value. The old version must not be kept.
+/// Returns the attributes of a record whose value changes. The old version must not be kept.
 fn kept_attributes(old: Option<Record<'_>>) -> Attributes {
     Attributes { version: 0, ..old.map(|old| old.attributes).unwrap_or_default() }
 }

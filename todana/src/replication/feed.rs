@@ -1,6 +1,6 @@
-//! The log of one database, from a time stamp on, as it grows.
+//! The changes of one database for a replica: reads the log from a time stamp on, as the log grows.
 
-use super::stamps::{STAMPS_PER_SECOND, StampAssigner};
+use super::stamps::{StampAssigner, StampScheme};
 use crate::DataDirectory;
 use crate::checkpoint::HeldBytes;
 use crate::update_log::{
@@ -8,53 +8,54 @@ use crate::update_log::{
 };
 use todana_core::{ErrorKind, Result};
 
-/// How often the log is read again if segments are removed in the meantime.
+/// How many times the list of segments is read again because segments were removed in the meantime.
 const TRIES: u32 = 16;
 
-/// Returned by [`ReplicationFeed::open`]: whether the log contains all changes that a replica
-/// misses.
+/// Whether the log contains all changes that a replica misses. Returned by
+/// [`ReplicationFeed::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedStart {
-    /// The log contains the last change of the replica and all later ones.
+    /// The log contains the last change that the replica has, and all later changes.
     Complete,
-    /// The log does not go back to the last change of the replica, which may have none.
+    /// The log starts after the last change that the replica has, or the replica has none.
     Later,
 }
 
-/// Reads the changes of a log that a replica has not seen, with their time stamps. While this
-/// exists, log that it has not read is not removed.
+/// Reads the changes of a log that a replica has not received, with their time stamps. The unread
+/// part of the log is kept until this value is dropped.
 pub struct ReplicationFeed {
     bytes: LogBytes,
     entries: EntryDecoder,
     stamps: StampAssigner,
-    /// Changes up to this time stamp are skipped.
+    /// Changes up to and including this time stamp are skipped.
     after: u64,
     piece: Vec<u8>,
 }
 
 impl ReplicationFeed {
-    /// Reads the changes after the time stamp `after` (0: all changes) of database `number` of
-    /// `databases`. Fails as [`DataDirectory::log_bytes`] does.
+    /// Reads the changes after the time stamp `after` (0: all changes), and again those that share
+    /// it. Fails as [`DataDirectory::log_bytes`] does.
     pub fn open(
         directory: &DataDirectory,
-        number: usize,
-        databases: usize,
+        scheme: StampScheme,
         after: u64,
     ) -> Result<(ReplicationFeed, FeedStart)> {
+        let after = if scheme.is_shared(after) { after - 1 } else { after };
         let mut tries = 0;
         loop {
             let all = segments(&**directory.disk(), &directory.path().join(crate::data_directory::LOG))?;
-            let second = after / STAMPS_PER_SECOND;
-            // A reader that has read the first mark of a second computes the right time stamps of
-            // that second. While a clock that was set back has not reached its former time, they
-            // depend on earlier marks.
+            let second = after / scheme.per_second();
+            // The time stamps of a second depend on the first mark of that second, so reading must
+            // start at or before this mark. If the clock was set back, they also depend on earlier
+            // marks, until the clock has reached its former time.
             let usable_segments = usable_segments(directory, &all, second);
             let early =
                 usable_segments.iter().take_while(|segment| segment.created_ms / 1000 < second).count();
-            // One segment more, because its marks may be later than the start of the next one.
+            // Reading starts one segment earlier, because marks of a segment may be later than the
+            // creation of the next one.
             let begin = usable_segments.get(early.saturating_sub(2)).or(usable_segments.first()).copied();
             let from_birth = begin.is_none_or(|begin| begin.start == LogPosition(0));
-            // If the database was not empty when the log began, the log does not contain its first
+            // If the database was opened before the log started, the log does not contain its first
             // records.
             let has_all = from_birth && begin.is_none_or(|begin| begin.openings <= 1);
             let is_complete = if second == 0 { has_all } else { early > 0 || from_birth };
@@ -63,41 +64,40 @@ impl ReplicationFeed {
             match directory.log_bytes(begin.map(|begin| begin.start)) {
                 Err(error) if error.kind() == ErrorKind::Invalid && tries < TRIES => {}
                 Err(error) => return Err(error),
-                Ok(bytes) => return Ok((ReplicationFeed::of(bytes, number, databases, after), start_kind)),
+                Ok(bytes) => return Ok((ReplicationFeed::of(bytes, scheme, after), start_kind)),
             }
         }
     }
 
-    /// Reads the changes after a position between two entries. The time stamps of the second of
-    /// that position are lower than those that other readers compute.
+    /// Starts at a position between two entries. In the second of this position, the time stamps
+    /// are lower than those that readers of the complete second compute.
     pub fn open_at(
         directory: &DataDirectory,
-        number: usize,
-        databases: usize,
+        scheme: StampScheme,
         from: LogPosition,
     ) -> Result<ReplicationFeed> {
-        Ok(ReplicationFeed::of(directory.log_bytes(Some(from))?, number, databases, 0))
+        Ok(ReplicationFeed::of(directory.log_bytes(Some(from))?, scheme, 0))
     }
 
-    fn of(bytes: LogBytes, number: usize, databases: usize, after: u64) -> ReplicationFeed {
+    fn of(bytes: LogBytes, scheme: StampScheme, after: u64) -> ReplicationFeed {
         let entries = EntryDecoder::new(bytes.identity().database_id, bytes.position());
-        let stamps = StampAssigner::new(number as u64, databases as u64);
+        let stamps = StampAssigner::new(scheme);
         ReplicationFeed { bytes, entries, stamps, after, piece: Vec::new() }
     }
 
-    /// Returns the position after what has been read.
+    /// Returns the position after the last entry that was read.
     pub fn position(&self) -> LogPosition {
         self.bytes.position()
     }
 
-    /// Returns the bytes of log that are on disk only for this feed.
+    /// Returns the number of bytes of log that are on disk only because of this feed.
     pub fn held(&self) -> HeldBytes {
         self.bytes.held()
     }
 
-    /// Reads up to `len_max` bytes before `until`, which must be readable. Calls `see` for the
-    /// changes that are now complete, each with its time stamp and its original server if that is
-    /// another one. The changes of a transaction are shown one by one. Fails with `Corrupt` where
+    /// Reads up to `len_max` bytes before `until`, which must be readable. Calls `see` for each
+    /// change that is now complete, with its time stamp and the server that made it first (`None`:
+    /// this server). The changes of a transaction are passed one by one. Fails with `Corrupt` where
     /// the log is damaged, and with `Unavailable` if it cannot be read.
     pub fn read_new(
         &mut self,
@@ -117,7 +117,8 @@ impl ReplicationFeed {
             };
             match entry.change {
                 LogChange::Mark { time_ms, .. } => stamps.mark(position.0, time_ms),
-                // A transaction has more bytes than changes, so the time stamps stay unique.
+                // A transaction has more bytes than changes, so each change gets a time stamp of
+                // its own.
                 LogChange::Transaction(changes) => (position.0..)
                     .zip(changes.iter())
                     .for_each(|(position, change)| show(stamps.at(position), &change)),
@@ -134,8 +135,9 @@ impl ReplicationFeed {
     }
 }
 
-/// Returns the segments that begin at a later second than all marks before them, as far as these
-/// are before `second`, and perhaps some others: a reader may begin with any of them.
+/// Returns segments at which a reader may start to compute the time stamps from `second` on: those
+/// that begin at a later second than all marks before them. Segments from `second` on may be among
+/// them although they do not fulfil this.
 fn usable_segments<'s>(
     directory: &DataDirectory,
     all: &'s [SegmentInfo],
@@ -152,9 +154,8 @@ fn usable_segments<'s>(
         if latest >= Some(second) {
             break;
         }
-        // The clock runs evenly until the database is opened the next time. Only then may it have
-        // been set back, and the creation times of the segments do not show that if it was only a
-        // little.
+        // Between two openings of the database, the clock may have been set back. If that was only
+        // a little, the creation times of the segments do not show it, so the marks are read.
         if let Some(next) = all.get(at + 1).filter(|next| next.openings != segment.openings) {
             let log = directory.path().join(crate::data_directory::LOG);
             latest = latest.max(Some(last_mark_ms(directory.disk(), &log, segment, next.start) / 1000));

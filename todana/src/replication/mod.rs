@@ -1,15 +1,20 @@
-//! The update log for replicas of another make: messages with increasing time stamps.
+//! Reads the update log for replicas that use Kyoto Tycoon's protocol, whose messages have
+//! increasing time stamps.
 //!
 //! ```text
-//! stamps   a position in the log and the time of its marks -> a time stamp
-//! feed     the log of one database from a time stamp on
+//! stamps   computes a time stamp from a position in the log and the time of its marks
+//! feed     reads the log of one database from a time stamp on
+//! origin   the servers that a change has passed
 //! ```
 //!
-//! No state is kept for replicas: a time stamp is computed from the log alone, so the position of a
-//! replica is found by the last time stamp that it has seen, even after a restart of either side.
+//! The master stores nothing about its replicas. A time stamp is computed from the log alone, so
+//! the position of a replica is found by the last time stamp that it has received, even after a
+//! restart of either server.
 
 mod feed;
+mod origin;
 mod stamps;
 
 pub use feed::{FeedStart, ReplicationFeed};
-pub use stamps::{STAMPS_PER_SECOND, first_of_second};
+pub use origin::ChangeOrigin;
+pub use stamps::{STAMPS_PER_SECOND, StampAssigner, StampScheme, first_of_second};

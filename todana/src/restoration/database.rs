@@ -1,79 +1,80 @@
-//! Restores to a database on disk, whose records need not fit into memory.
+//! Restores a database on disk. Its records need not fit into memory.
 //!
 //! ```text
 //! backup of records (checkpoint, log)  --> records --> engine in TARGET.partial --> TARGET
 //! backup of a hash on disk (its files) --> the same files, checked as they are copied
 //! ```
 
-use super::{RecordSource, Restored, settle_clear};
-use crate::backup::Manifest;
+use super::{RecordSource, RestorationReport, finish_planned_clear};
+use crate::backup::BackupManifest;
 use crate::clock::{Clock, SystemClock};
 use crate::data_directory::{DataDirectory, StagedDirectory, cannot};
 use crate::disk::{Disk, SystemDisk};
-use crate::open::{EngineOptions, Storage, hash_at};
+use crate::open::{DatabaseStorage, EngineOptions, hash_at};
 use crate::update_log::{LogChange, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
-use crate::{Database, Name, Progress, RestoreOptions};
+use crate::{Database, DatabaseName, LoadProgress, RestoreOptions};
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::DiskHash;
 
-/// Bytes read at once.
-const PIECE: usize = 256 << 10;
+/// Bytes that are read at once.
+const READ_LEN: usize = 256 << 10;
 
 /// Returns the path of a database on disk. Fails with `Invalid` for a database in memory.
-pub(crate) fn path_of(name: &Name) -> Result<&Path> {
+pub(crate) fn path_of(name: &DatabaseName) -> Result<&Path> {
     if let (Some(path), false) = (&name.path, name.kind.is_in_memory()) {
         return Ok(path);
     }
-    let message = format!("database \"{name}\" is in memory, where it would be gone at once");
+    let message =
+        format!("database \"{name}\": is in memory, where the result would be lost; name a database on disk");
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Fails with `Invalid` if the request exceeds what a hash, or the backup of one, can provide.
-/// `what` describes the source.
-pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name, what: &str) -> Result<()> {
+/// Fails with `Invalid` if the request cannot be fulfilled for a hash on disk or its backup: a
+/// point in time, a log, or another kind of database. `what` describes the source.
+pub(crate) fn expect_hash(options: &RestoreOptions, name: &DatabaseName, what: &str) -> Result<()> {
     let from = options.from.display();
-    let message = if name.kind.storage() != Storage::Files {
+    let message = if name.kind.storage() != DatabaseStorage::Files {
         format!(
-            "{from} is {what} and becomes one again, as NAME.hash; `todana copy` makes another kind of that"
+            "{from}: is {what}, which can only become a hash on disk; name it NAME.hash, and `todana copy` creates another kind from it"
         )
     } else if options.until_ms.is_some() || options.log.is_some() {
-        format!("{from} is {what}, as of one moment: it has no log")
+        format!("{from}: is {what}, the state of one moment without a log; leave out the time and the log")
     } else {
         return Ok(());
     };
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Creates a database at `place` of the records of a source.
+/// Creates a database at `place` from the records of a source.
 pub(super) fn records_into<S: RecordSource>(
-    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
+    open: impl FnOnce(&mut dyn FnMut(LoadProgress)) -> Result<S>,
     until_ms: Option<u64>,
-    name: &Name,
+    name: &DatabaseName,
     place: &Path,
     clock: Arc<dyn Clock>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<RestorationReport> {
     let options = EngineOptions { spills: true, ..EngineOptions::default() };
     let engine = name.open_engine_at(place, Arc::new(SystemDisk), options)?;
     let now = clock.now();
-    let database = Database::new(engine, clock).limited_as(name);
+    let database = Database::new(engine, clock).with_limits_of(name);
     let source = open(progress)?;
-    // Compression learns from the first values for the later ones.
-    let mut told = |now: Progress| {
+    // Compression learns a dictionary from the first values, and uses it for the later ones.
+    let mut maintain_and_report = |now: LoadProgress| {
         database.maintain();
         progress(now);
     };
-    let mut restored = source.bring_back(&database, until_ms, &mut told)?;
+    let mut restored = source.restore_into(&database, until_ms, &mut maintain_and_report)?;
     let planned = database.planned_clear();
-    restored.called_off = settle_clear(&database, planned, until_ms)?;
+    restored.cancelled_clear = finish_planned_clear(&database, planned, until_ms)?;
     if let Some(at) = database.planned_clear() {
-        // No log exists yet that could keep the plan.
+        // The planned clear is removed, because no log exists yet that could store it.
         database.replay(&LogChange::PlanClear { at: None })?;
-        restored.called_off = Some(at);
+        restored.cancelled_clear = Some(at);
     }
     let openings = source.openings_of_restored(&database, now);
     database.meet_limits(&database.worker_counters())?;
@@ -82,7 +83,7 @@ pub(super) fn records_into<S: RecordSource>(
     if let Some(tree) = engine.checkpointed() {
         tree.checkpoint(0)?;
         drop(database);
-        // A tree numbers versions by the number of openings in its log.
+        // A tree computes its versions from the number of openings in its log.
         DataDirectory::open(Arc::new(SystemDisk), place)?.begin_log(openings)?;
         return Ok(restored);
     }
@@ -91,37 +92,37 @@ pub(super) fn records_into<S: RecordSource>(
         files.close()?;
     }
     drop(database);
-    number_anew(name, place, openings)?;
+    set_openings(name, place, openings)?;
     Ok(restored)
 }
 
-/// Opens a new hash with this number of openings, applies the limits of its name, and closes it.
-/// Returns the number of its records. The opening proves that the hash is valid.
-pub(crate) fn number_anew(name: &Name, place: &Path, openings: u32) -> Result<u64> {
+/// Opens a new hash, sets its number of openings, applies the limits of its name, and closes it.
+/// Returns the number of its records. A successful opening proves that the hash is valid.
+pub(crate) fn set_openings(name: &DatabaseName, place: &Path, openings: u32) -> Result<u64> {
     let opened = Box::new(hash_at(place, false, openings)?);
-    let database = Database::new(opened, Arc::new(SystemClock)).limited_as(name);
+    let database = Database::new(opened, Arc::new(SystemClock)).with_limits_of(name);
     database.meet_limits(&database.worker_counters())?;
     database.engine().durable().map_or(Ok(()), |files| files.close())?;
     Ok(database.engine().status().records)
 }
 
-/// Creates a hash on disk of a backup of one. The hash keeps its database ID, on which the checksum
-/// of every entry depends.
+/// Creates a hash on disk from the backup of a hash. It keeps its database ID, because the
+/// checksums of its entries depend on this ID.
 pub(super) fn restore_hash(
     disk: &dyn Disk,
-    manifest: &Manifest,
+    manifest: &BackupManifest,
     options: &RestoreOptions,
-    name: &Name,
+    name: &DatabaseName,
     now: UnixSeconds,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<RestorationReport> {
     expect_hash(options, name, "a backup of a hash on disk")?;
     let staged = StagedDirectory::create(Arc::new(SystemDisk), path_of(name)?)?;
     let openings = copy_files(disk, manifest, &options.from, staged.place(), progress)?;
-    // The opening proves that the files are a database.
-    let records = number_anew(name, staged.place(), openings_of_restored(openings, now))?;
+    // A successful opening proves that the files are a database.
+    let records = set_openings(name, staged.place(), openings_of_restored(openings, now))?;
     staged.finish()?;
-    Ok(Restored {
+    Ok(RestorationReport {
         records,
         has_log: false,
         position: LogPosition(0),
@@ -131,37 +132,39 @@ pub(super) fn restore_hash(
         refused: Vec::new(),
         ends_before: false,
         tail: LogTail::Clean,
-        called_off: None,
+        cancelled_clear: None,
     })
 }
 
-/// Copies and checks the files of a manifest. Returns the number of openings of the database.
+/// Copies the files that a manifest lists, and checks them. Returns the number of openings of the
+/// database.
 fn copy_files(
     disk: &dyn Disk,
-    manifest: &Manifest,
+    manifest: &BackupManifest,
     from: &Path,
     to: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<u32> {
-    disk.make_directory(to).map_err(|error| cannot("make", to, &error))?;
+    disk.make_directory(to).map_err(|error| cannot("create", to, &error))?;
     let len = manifest.backed_up().len;
-    let (mut done, mut bytes) = (0, vec![0; PIECE]);
+    let (mut done, mut bytes) = (0, vec![0; READ_LEN]);
     let mut openings = 0;
     for listed in &manifest.files {
         let path = listed.path(from);
         let source = disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
-        // Reading a sparse file may take forever.
+        // The length is checked first, because reading a huge sparse file would take very long.
         let there = source.len().map_err(|error| cannot("read", &path, &error))?;
         if there != listed.len {
-            let message = format!("{}: it has {there} bytes; the backup has {}", path.display(), listed.len);
+            let message =
+                format!("{}: has {there} bytes; the list of the backup says {}", path.display(), listed.len);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let copy_path = to.join(path.file_name().unwrap_or_default());
-        let copy = disk.create(&copy_path).map_err(|error| cannot("make", &copy_path, &error))?;
-        let unwritable = |error| cannot("write", &copy_path, &error);
+        let copy = disk.create(&copy_path).map_err(|error| cannot("create", &copy_path, &error))?;
+        let unwritable = |error| cannot("write to", &copy_path, &error);
         let (mut at, mut crc) = (0, crc32c::crc32c(&[]));
         while at < listed.len {
-            let wanted = PIECE.min((listed.len - at) as usize);
+            let wanted = READ_LEN.min((listed.len - at) as usize);
             let got =
                 source.read_at(at, &mut bytes[..wanted]).map_err(|error| cannot("read", &path, &error))?;
             if got == 0 {
@@ -174,24 +177,26 @@ fn copy_files(
             crc = crc32c::crc32c_append(crc, &bytes[..got]);
             at += got as u64;
             done += got as u64;
-            progress(Progress { done, remaining: len.saturating_sub(done) });
+            progress(LoadProgress { done, remaining: len.saturating_sub(done) });
         }
         if (at, crc) != (listed.len, listed.crc) {
-            let message =
-                format!("{} at offset 0: the checksum of the file differs, or it is cut off", path.display());
+            let message = format!(
+                "{} at offset 0: the checksum of the file differs, or the file is cut off",
+                path.display()
+            );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         copy.sync().map_err(unwritable)?;
-        // Opened normally, a damaged segment would count as torn by a crash, and all entries after
-        // the damage would be lost silently.
-        if listed.kind == crate::backup::Kind::HashDictionary {
-            // Opening the hash reads its dictionaries.
+        if listed.kind == crate::backup::BackupFileKind::HashDictionary {
+            // Dictionaries are checked when the hash is opened.
             continue;
         }
+        // Each segment is checked here. Otherwise the opening would take a damaged segment for one
+        // that a crash has torn, and would silently lose all entries after the damage.
         DiskHash::examine_segment(disk, &path, listed.position.0).map_err(|error| {
             let why = match error.kind() {
-                // The file is as listed.
-                ErrorKind::Corrupt => "; it was damaged before it was backed up",
+                // The file matches the manifest, so its damage is older than the backup.
+                ErrorKind::Corrupt => "; the file was damaged before the backup",
                 _ => "",
             };
             Error::new(error.kind(), format!("{error}{why}"))

@@ -1,24 +1,25 @@
-//! Restoration: creates a database of a backup, and optionally of more of its update log, as of
-//! some time.
+//! Restoration: creates a database from a backup, and optionally from more of its update log, as of
+//! a point in time.
 //!
 //! ```text
-//! checkpoint --+
-//! log of it ---+--> records in memory --one new checkpoint--> TARGET.partial --> TARGET
-//! more log ----+       as of a time                              a new identity
+//! checkpoint ----+
+//! log after it --+--> records in memory --one new checkpoint--> TARGET.partial --> TARGET
+//! more log ------+       as of a time                              a new identity
 //! ```
 //!
-//! The records are read into memory and written as a new database with a new identity; files are
-//! not copied and cut. Two databases that continued from the same position with the same identity
-//! could not be distinguished by readers of their logs, such as a replica or a later restoration. A
-//! restoration takes as much memory as a server does for the same records.
+//! The records are read into memory and written as a new database with a new identity. A
+//! restoration needs as much memory as a server needs for the same records. The files are not
+//! simply copied and cut off: the copy and the original would then continue from the same position
+//! with the same identity, and readers of their logs, such as a replica, could not distinguish
+//! them.
 //!
-//! A point in time is a position in the log: all changes before the first mark of a later time. So
-//! changes of one second stay together, and a clock that was set back does not end the restoration
-//! too early.
+//! A point in time is a position in the log: it includes all changes before the first mark of a
+//! later time. So changes of one second stay together, and a clock that was set back does not end
+//! the restoration too early.
 
 mod database;
 
-use crate::backup::Manifest;
+use crate::backup::BackupManifest;
 use crate::checkpoint::{CheckpointFailure, CheckpointOptions, CheckpointReader, CheckpointStore};
 use crate::clock::Clock;
 use crate::data_directory::{
@@ -30,40 +31,42 @@ use crate::update_log::{
     segments, with_recent,
 };
 use crate::versions::openings_of_restored;
-use crate::{DataDirectory, DataOptions, Database, Name, Progress, moment};
+use crate::{DataDirectory, DataOptions, Database, DatabaseName, LoadProgress, moment};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 
-pub(crate) use database::{expect_hash, number_anew, path_of};
+pub(crate) use database::{expect_hash, path_of, set_openings};
 
 /// Options of a restoration.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreOptions {
     /// A backup, or a data directory that is not open.
     pub from: PathBuf,
-    /// More of the same database's log: a data directory, or the directory of its segments.
+    /// A log of the same database that continues the backup: a data directory, or the directory of
+    /// the log's segments.
     pub log: Option<PathBuf>,
-    /// The point in time, Unix time in milliseconds; `None`: the end.
+    /// The point in time, Unix time in milliseconds. `None` means the end of the log.
     pub until_ms: Option<u64>,
-    /// The path of the new data directory. The name of a database on disk contains its path.
+    /// The path of the new data directory. Not used for a database on disk, whose name contains its
+    /// path.
     pub target: PathBuf,
 }
 
-/// The new database.
+/// The database to create.
 #[derive(Clone, Copy)]
 pub enum RestoreInto<'a> {
-    /// A data directory. The records pass through this database in memory, which is empty, has room
-    /// for all of them, and is dropped afterwards.
+    /// A data directory. The records are read into this database in memory, which must be empty and
+    /// have room for all of them. It is dropped afterwards.
     Directory(&'a Database),
-    /// A database on disk of this name. Its records need not fit into memory.
-    Disk(&'a Name),
+    /// A database on disk with this name. Its records need not fit into memory.
+    Disk(&'a DatabaseName),
 }
 
 impl RestoreOptions {
-    /// Returns the sources. None of them may lie where the new database is created.
+    /// Returns the paths of the sources. The new database must not be created at one of them.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.from), self.log.as_ref()].into_iter().flatten().map(PathBuf::as_path)
     }
@@ -85,51 +88,51 @@ impl<'a> From<&'a Database> for RestoreInto<'a> {
     }
 }
 
-impl<'a> From<&'a Name> for RestoreInto<'a> {
-    fn from(name: &'a Name) -> Self {
+impl<'a> From<&'a DatabaseName> for RestoreInto<'a> {
+    fn from(name: &'a DatabaseName) -> Self {
         RestoreInto::Disk(name)
     }
 }
 
-/// A source of records for a new database.
+/// A source of records, from which a new database is created.
 pub(crate) trait RecordSource {
-    /// Stores the records in an empty database, as of a time.
-    fn bring_back(
+    /// Stores the records, as of a point in time, in an empty database.
+    fn restore_into(
         &self,
         database: &Database,
         until_ms: Option<u64>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Restored>;
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<RestorationReport>;
 
-    /// Returns the number of openings with which the new database begins, so that no version that
-    /// was shown is issued again.
+    /// Returns the number of openings of the new database. It is so high that no version is
+    /// assigned that a client has already seen.
     fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32;
 }
 
 /// The result of a restoration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// Number of records in the new checkpoint, including some that have just expired.
+pub struct RestorationReport {
+    /// Number of records in the new database, with some that may just have expired.
     pub records: u64,
-    /// Whether there was a log. A hash on disk has none.
+    /// True if the source had a log. A hash on disk has none.
     pub has_log: bool,
-    /// The position of the old log to which the state corresponds.
+    /// The position in the old log up to which changes were restored.
     pub position: LogPosition,
-    /// The time of the last change in the state, Unix time in milliseconds; 0 if there was none.
+    /// The time of the last restored change, Unix time in milliseconds; 0 if there was none.
     pub time_ms: u64,
-    /// Number of changes read from logs.
+    /// Number of changes that were read from logs.
     pub entries: u64,
-    /// Bytes of changes that a repair has marked as lost.
+    /// Bytes of changes that are lost, according to entries that record a loss.
     pub lost: u64,
-    /// The checkpoints that were skipped because they are damaged: file, offset and reason.
+    /// The damaged checkpoints that were skipped: file, offset and reason of each.
     pub refused: Vec<String>,
-    /// A time was requested, and the log ends before it. Changes between the end of the log and
-    /// that time, if there were any, are missing.
+    /// True if the log ends before the requested time. Changes between its end and that time, if
+    /// there were any, are missing.
     pub ends_before: bool,
-    /// The tail of the log; `Clean` if the log was not read to its end.
+    /// The tail of the log. `Clean` if the log was not read to its end.
     pub tail: LogTail,
-    /// The time of a planned clear that has come since then. The clear is cancelled.
-    pub called_off: Option<UnixSeconds>,
+    /// The time of a planned clear that has passed since the backup. The clear is cancelled.
+    pub cancelled_clear: Option<UnixSeconds>,
 }
 
 /// Creates a new database of a backup, or of a data directory that is not open. `progress` is
@@ -147,28 +150,31 @@ pub fn restore<'a>(
     options: &RestoreOptions,
     into: impl Into<RestoreInto<'a>>,
     clock: Arc<dyn Clock>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
-    let open = |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), options, progress);
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<RestorationReport> {
+    let open = |progress: &mut dyn FnMut(LoadProgress)| {
+        RestorationSource::open(Arc::clone(&disk), options, progress)
+    };
     let into = into.into();
     refuse_overlap(options.sources(), into.place(options)?)?;
     if let RestoreInto::Disk(name) = into
-        && let Some(manifest) = Manifest::read(&*disk, &options.from)?.filter(Manifest::is_hash)
+        && let Some(manifest) = BackupManifest::read(&*disk, &options.from)?.filter(BackupManifest::is_hash)
     {
         return database::restore_hash(&*disk, &manifest, options, name, clock.now(), progress);
     }
     restore_records(Arc::clone(&disk), options, open, into, clock, progress)
 }
 
-/// Creates a database of the records of a source, which is opened after the target is staged.
+/// Creates a database from the records of a source. `open` opens the source after the target's
+/// paths were reserved.
 pub(crate) fn restore_records<S: RecordSource>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
-    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
+    open: impl FnOnce(&mut dyn FnMut(LoadProgress)) -> Result<S>,
     into: RestoreInto<'_>,
     clock: Arc<dyn Clock>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<RestorationReport> {
     match into {
         RestoreInto::Directory(database) => restore_directory(disk, options, open, database, clock, progress),
         RestoreInto::Disk(name) => {
@@ -181,22 +187,22 @@ pub(crate) fn restore_records<S: RecordSource>(
     }
 }
 
-/// Creates a data directory of the records of a source.
+/// Creates a data directory from the records of a source.
 fn restore_directory<S: RecordSource>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
-    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
+    open: impl FnOnce(&mut dyn FnMut(LoadProgress)) -> Result<S>,
     database: &Database,
     clock: Arc<dyn Clock>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<RestorationReport> {
     let target = StagedDirectory::create(Arc::clone(&disk), &options.target)?;
     let source = open(progress)?;
-    let mut restored = source.bring_back(database, options.until_ms, progress)?;
+    let mut restored = source.restore_into(database, options.until_ms, progress)?;
     let openings = source.openings_of_restored(database, clock.now());
     let planned = database.planned_clear();
     database.resume(planned, u64::from(openings) << 32);
-    restored.called_off = settle_clear(database, planned, options.until_ms)?;
+    restored.cancelled_clear = finish_planned_clear(database, planned, options.until_ms)?;
     drop(source);
     let directory = DataDirectory::open(Arc::clone(&disk), target.place())?;
     directory.begin_log(openings)?;
@@ -212,9 +218,9 @@ fn restore_directory<S: RecordSource>(
     Ok(restored)
 }
 
-/// Settles a planned clear: carries it out if it was due by the requested time, and cancels it if
-/// it has become due since.
-fn settle_clear(
+/// Executes a planned clear that was due at the requested time. Cancels one that has become due
+/// since then.
+fn finish_planned_clear(
     database: &Database,
     planned: Option<UnixSeconds>,
     until_ms: Option<u64>,
@@ -228,22 +234,27 @@ fn settle_clear(
     Ok(Some(at))
 }
 
-/// A backup or data directory, with more of its log.
-pub(crate) struct Source {
+/// A backup or a data directory, with the logs that continue it.
+pub(crate) struct RestorationSource {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: DatabaseIdentity,
     checkpoint_store: CheckpointStore,
-    /// The logs, each of which continues where the previous one ends.
+    /// The logs. Each of them continues where the one before it ends.
     logs: Vec<PathBuf>,
     _lock: Option<Box<dyn Send + Sync>>,
 }
 
-/// Fails with `Invalid` if the log is missing or another database's. A log that continues from the
-/// same position need not continue with the same records.
+/// Fails with `Invalid` if the log is missing or belongs to another database. Positions alone are
+/// not enough, because the log of another database may continue from the same position with other
+/// records.
 fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: DatabaseIdentity, from: &Path) -> Result<()> {
     let refuse = |what: &str| {
-        let message = format!("{} is {what}: more of the log of {} is wanted", log.display(), from.display());
+        let message = format!(
+            "{}: is {what}; a continuation of the log of {} is needed",
+            log.display(),
+            from.display()
+        );
         Err(Error::new(ErrorKind::Invalid, message))
     };
     let above = log.parent().unwrap_or(log);
@@ -251,35 +262,35 @@ fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: DatabaseIdentity, fr
         return refuse("the log of a tree on disk");
     }
     match segments(disk, log) {
-        Ok(found) if found.is_empty() => refuse("no update log"),
+        Ok(found) if found.is_empty() => refuse("not an update log"),
         Ok(found) if found.iter().any(|one| one.identity.database_id != identity.database_id) => {
-            refuse("another database's log")
+            refuse("the log of another database")
         }
         Err(error) if error.kind() != ErrorKind::Corrupt => Err(error),
-        // Damage is reported when the log is read.
+        // If the log is damaged, reading it reports that.
         _ => Ok(()),
     }
 }
 
-/// The beginning of a restoration: a checkpoint, or none if the log reaches back to its start.
-struct Beginning {
+/// The start of a restoration: a checkpoint, or no checkpoint if the log starts at position 0.
+struct RestorationStart {
     checkpoint: Option<CheckpointReader>,
     start: LogPosition,
     until: LogPosition,
 }
 
-impl Source {
+impl RestorationSource {
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         options: &RestoreOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Source> {
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<RestorationSource> {
         let path = options.from.clone();
         refuse_tree(&*disk, &path)?;
-        let manifest = Manifest::read(&*disk, &path)?;
-        if manifest.as_ref().is_some_and(Manifest::is_hash) {
+        let manifest = BackupManifest::read(&*disk, &path)?;
+        if manifest.as_ref().is_some_and(BackupManifest::is_hash) {
             let message = format!(
-                "{} is a backup of a hash on disk and becomes one again: name it NAME.hash",
+                "{}: is a backup of a hash on disk, which can only become a hash on disk; name it NAME.hash",
                 path.display()
             );
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -288,7 +299,7 @@ impl Source {
         let mut lock = None;
         if let Some(manifest) = manifest {
             let len = manifest.backed_up().len;
-            let mut told = |done: u64| progress(Progress { done, remaining: len.saturating_sub(done) });
+            let mut told = |done: u64| progress(LoadProgress { done, remaining: len.saturating_sub(done) });
             if let Some((path, what)) = manifest.check(&*disk, &path, &mut told).first() {
                 return Err(Error::new(ErrorKind::Corrupt, format!("{} {what}", path.display())));
             }
@@ -296,7 +307,7 @@ impl Source {
             let path = path.join("lock");
             let locked = disk.lock(&path).map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
-                    let message = format!("{} is in use: make a backup of it first", options.from.display());
+                    let message = format!("{}: is in use; back it up first", options.from.display());
                     Error::new(ErrorKind::Busy, message)
                 }
                 _ => cannot("lock", &path, &error),
@@ -310,32 +321,32 @@ impl Source {
             refuse_others_log(&*disk, &log, identity, &path)?;
             logs.push(log);
         }
-        // A killed process may have left recent entries beside its segments.
+        // If a process was killed, the newest entries of a log may be in its file `recent`.
         let disk = logs.iter().try_fold(disk, |disk, log| with_recent(disk, log, identity))?;
         let checkpoint_store =
             CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
-        Ok(Source { disk, path, identity, checkpoint_store, logs, _lock: lock })
+        Ok(RestorationSource { disk, path, identity, checkpoint_store, logs, _lock: lock })
     }
 }
 
-impl RecordSource for Source {
+impl RecordSource for RestorationSource {
     fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32 {
         let by_logs = self.logs.iter().map(|log| openings_of(&*self.disk, log)).max().unwrap_or_default();
         openings_of_restored(by_logs.max(database.openings_known()), now)
     }
 
-    fn bring_back(
+    fn restore_into(
         &self,
         database: &Database,
         until_ms: Option<u64>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Restored> {
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<RestorationReport> {
         let mut refused = Vec::new();
         let mut earliest_ms = None;
         for start in self.checkpoint_store.list()?.into_iter().map(Some).chain([None]) {
             let beginning = match start {
                 None if !self.logs.iter().any(|log| self.goes_back(log, LogPosition(0))) => break,
-                None => Beginning { checkpoint: None, start: LogPosition(0), until: LogPosition(0) },
+                None => RestorationStart { checkpoint: None, start: LogPosition(0), until: LogPosition(0) },
                 Some(start) => match self.checkpoint_store.open(start) {
                     Err(why) => {
                         refused.push(why);
@@ -343,11 +354,11 @@ impl RecordSource for Source {
                     }
                     Ok(reader) => {
                         let until = reader.footer.until;
-                        Beginning { checkpoint: Some(reader), start, until }
+                        RestorationStart { checkpoint: Some(reader), start, until }
                     }
                 },
             };
-            // No change before `start` was made after the checkpoint was begun.
+            // All changes before `start` were made before the checkpoint was begun.
             let created_ms =
                 beginning.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.created_ms);
             let stop = match until_ms {
@@ -359,7 +370,7 @@ impl RecordSource for Source {
                 earliest_ms = Some(created_ms);
                 continue;
             };
-            match self.bring_back_from(database, &beginning, stop, progress) {
+            match self.replay_from(database, &beginning, stop, progress) {
                 Ok(mut restored) => {
                     restored.refused = refused;
                     restored.ends_before = until_ms.is_some() && stop == LogPosition(u64::MAX);
@@ -375,22 +386,22 @@ impl RecordSource for Source {
         let name = self.path.display();
         if let Some(created_ms) = earliest_ms {
             let made = moment::text(created_ms);
-            let message = format!("{name} does not go back to that time; its checkpoint is of {made}");
+            let message = format!("{name}: does not go back to that time; its checkpoint is of {made}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let why = refused.iter().map(|why| format!("; {why}")).collect::<String>();
-        Err(Error::new(ErrorKind::Corrupt, format!("{name} has no checkpoint that could be read{why}")))
+        Err(Error::new(ErrorKind::Corrupt, format!("{name}: has no readable checkpoint{why}")))
     }
 }
 
-impl Source {
-    fn bring_back_from(
+impl RestorationSource {
+    fn replay_from(
         &self,
         database: &Database,
-        beginning: &Beginning,
+        beginning: &RestorationStart,
         stop: LogPosition,
-        progress: &mut dyn FnMut(Progress),
-    ) -> std::result::Result<Restored, CheckpointFailure> {
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> std::result::Result<RestorationReport, CheckpointFailure> {
         const TELL_EVERY: u64 = 1 << 12;
         let mut time_ms = 0;
         let checkpoint_len = beginning.checkpoint.as_ref().map_or(0, CheckpointReader::len);
@@ -398,7 +409,7 @@ impl Source {
             time_ms = checkpoint.header.created_ms;
             let len = checkpoint.len();
             let mut told = |done: u64| {
-                progress(Progress { done, remaining: len.saturating_sub(done) });
+                progress(LoadProgress { done, remaining: len.saturating_sub(done) });
                 ControlFlow::Continue(())
             };
             checkpoint.load(database, &mut told)?;
@@ -416,19 +427,19 @@ impl Source {
             entries += 1;
             if entries.is_multiple_of(TELL_EVERY) {
                 let done = checkpoint_len + (position.0 - beginning.start.0);
-                progress(Progress { done, remaining });
+                progress(LoadProgress { done, remaining });
             }
             Ok(ControlFlow::Continue(()))
         });
         let walked = walked.map_err(CheckpointFailure::Refused)?;
         if walked.position < beginning.until {
             let message = format!(
-                "the update log ends at position {}, but its checkpoint needs it to {}",
+                "update log: ends at position {}, but the checkpoint needs it up to {}",
                 walked.position.0, beginning.until.0
             );
             return Err(CheckpointFailure::Refused(Error::new(ErrorKind::Corrupt, message)));
         }
-        Ok(Restored {
+        Ok(RestorationReport {
             records: 0,
             has_log: true,
             position: walked.position,
@@ -438,15 +449,15 @@ impl Source {
             refused: Vec::new(),
             ends_before: false,
             tail: walked.tail,
-            called_off: None,
+            cancelled_clear: None,
         })
     }
 
-    /// Returns the position of the first change made later than this time, or the end if there is
-    /// none.
+    /// Returns the position of the first change that was made after this time, or the end if there
+    /// is none.
     fn place_of(&self, until_ms: u64, from: LogPosition) -> Result<LogPosition> {
-        // The search starts with the mark that begins a segment, because the time of earlier
-        // entries is unknown.
+        // The search starts with the mark at the start of a segment, because the times of earlier
+        // entries are unknown.
         let log = self.logs.iter().find(|log| self.goes_back(log, from));
         let from = log.map_or(from, |log| self.segment_of(log, from));
         let walked = self.walk(from, &mut |_, entry, _| {
@@ -458,9 +469,9 @@ impl Source {
         Ok(if walked.is_cut_short { walked.position } else { LogPosition(u64::MAX) })
     }
 
-    /// Shows the entries from a position on, through all logs, with the number of remaining bytes,
-    /// until `see` breaks.
-    fn walk(&self, from: LogPosition, see: &mut See<'_>) -> Result<LogProgress> {
+    /// Passes the entries of all logs from a position on to `see`, with the number of remaining
+    /// bytes, until `see` breaks.
+    fn walk(&self, from: LogPosition, see: &mut LogEntryCallback<'_>) -> Result<LogProgress> {
         let mut walked = LogProgress { position: from, tail: LogTail::Clean, is_cut_short: false };
         let mut logs = self.logs.iter().peekable();
         while let Some(log) = logs.next() {
@@ -487,7 +498,7 @@ impl Source {
                 let mut starts = names.iter().filter_map(|name| segment_start(name)).peekable();
                 (starts.peek().is_none() && to == LogPosition(0)) || starts.any(|start| start <= to)
             }
-            // Opening the database creates the directory then.
+            // A missing directory is created when the database is opened.
             Err(error) => error.kind() == io::ErrorKind::NotFound && to == LogPosition(0),
         }
     }
@@ -500,9 +511,9 @@ impl Source {
     }
 }
 
-type See<'s> = dyn FnMut(LogPosition, &LogEntry<'_>, u64) -> Result<ControlFlow<()>> + 's;
+type LogEntryCallback<'s> = dyn FnMut(LogPosition, &LogEntry<'_>, u64) -> Result<ControlFlow<()>> + 's;
 
-/// The progress of reading the logs.
+/// The state of reading the logs.
 struct LogProgress {
     /// The tail of the log that was read last.
     position: LogPosition,

@@ -1,27 +1,27 @@
-//! Salvages a damaged hash on disk, or the backup of one: its complete entries are replayed into a
+//! Salvages a damaged hash on disk, or the backup of a hash: replays its complete entries into a
 //! new hash.
 //!
 //! ```text
 //! backup, or x.hash --complete entries--> TARGET.partial --> TARGET
 //! ```
 
-use super::Damage;
-use crate::backup::{BACKUP, HASH, Manifest};
+use super::FoundDamage;
+use crate::backup::{BACKUP, BackupManifest, HASH};
 use crate::clock::Clock;
 use crate::data_directory::{StagedDirectory, is_there, lock};
 use crate::disk::{Disk, SystemDisk};
 use crate::open::contents::{holds_hash, is_segment};
 use crate::open::hash_at;
-use crate::restoration::{RestoreInto, expect_hash, number_anew, path_of};
+use crate::restoration::{RestoreInto, expect_hash, path_of, set_openings};
 use crate::update_log::{LogDamage, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
-use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
+use crate::{DatabaseName, LoadProgress, RestorationReport, RestoreOptions, SalvageReport};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{DurableEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{DiskHash, HashDamage, HashSalvage};
 
-/// Returns the tail that a crash left at the end of a hash.
+/// Converts the torn end of a hash's last segment.
 pub(crate) fn torn_tail(torn: HashDamage) -> LogTail {
     LogTail::Torn { path: torn.path, offset: torn.offset, len: torn.len }
 }
@@ -31,14 +31,16 @@ pub(super) struct DamagedHash {
     from: PathBuf,
     /// The directory of the segments.
     segments: PathBuf,
-    /// The list of a backup, or the reason why it is unreadable; `None` for a database.
-    list: Option<Result<Manifest>>,
+    /// The manifest of a backup, or the reason why it is unreadable. `None` if the hash is not a
+    /// backup.
+    list: Option<Result<BackupManifest>>,
 }
 
 impl DamagedHash {
-    /// Returns `None` if the directory holds no hash. Unreadable files are reported later.
+    /// Finds a hash or its backup in a directory. Returns `None` if the directory holds neither.
+    /// Unreadable files are reported later.
     pub(super) fn find(disk: &dyn Disk, from: &Path) -> Option<DamagedHash> {
-        let list = Manifest::read(disk, from).transpose();
+        let list = BackupManifest::read(disk, from).transpose();
         let has_segments = |directory: &Path| {
             let names = disk.list(directory).unwrap_or_default();
             names.iter().any(|name| is_segment(name))
@@ -46,7 +48,7 @@ impl DamagedHash {
         let within = from.join(HASH);
         let is_backup = match &list {
             Some(Ok(manifest)) => manifest.is_hash(),
-            // The list itself may be damaged or missing.
+            // The manifest may be damaged or missing, so the segments decide.
             _ => has_segments(&within),
         };
         let segments = if is_backup { within } else { from.to_path_buf() };
@@ -54,18 +56,20 @@ impl DamagedHash {
         is_hash.then(|| DamagedHash { from: from.into(), segments, list })
     }
 
-    /// Creates a new hash of the complete entries.
+    /// Creates a new hash from the complete entries.
     pub(super) fn salvage(
         &self,
         disk: &dyn Disk,
         options: &RestoreOptions,
         into: RestoreInto<'_>,
         clock: &dyn Clock,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Salvaged> {
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<SalvageReport> {
         let RestoreInto::Disk(name) = into else {
             let from = self.from.display();
-            let message = format!("{from} is of a hash on disk and becomes one again: name it NAME.hash");
+            let message = format!(
+                "{from}: is a hash on disk or a backup of one, which can only become a hash on disk; name it NAME.hash"
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         };
         let what = if self.list.is_none() { "a hash on disk" } else { "a backup of a hash on disk" };
@@ -80,10 +84,10 @@ impl DamagedHash {
         &self,
         disk: &dyn Disk,
         to: &Path,
-        name: &Name,
+        name: &DatabaseName,
         now: UnixSeconds,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Salvaged> {
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<SalvageReport> {
         let is_locked = self.list.is_none() && is_there(disk, &self.from.join("lock"))?;
         let _held = if is_locked { Some(lock(disk, &self.from)?) } else { None };
         let hash = hash_at(to, name.tuning.compress, 0)?;
@@ -92,7 +96,7 @@ impl DamagedHash {
         let saved = hash.status().records;
         hash.close()?;
         drop(hash);
-        let records = number_anew(name, to, openings_of_restored(found.openings, now))?;
+        let records = set_openings(name, to, openings_of_restored(found.openings, now))?;
         let mut damages = self.damages_of(&found);
         let mut time_ms = 0;
         match &self.list {
@@ -101,12 +105,12 @@ impl DamagedHash {
                 self.check_list(disk, manifest, saved, &mut damages);
             }
             Some(Err(error)) => {
-                let outcome = "left out: the files are taken as they lie there".into();
-                damages.insert(0, Damage::new(self.from.join(BACKUP), 0, error.to_string(), outcome));
+                let outcome = "left out; the files are read without the list".into();
+                damages.insert(0, FoundDamage::new(self.from.join(BACKUP), 0, error.to_string(), outcome));
             }
             None => {}
         }
-        let restored = Restored {
+        let restored = RestorationReport {
             records,
             has_log: false,
             position: LogPosition(0),
@@ -116,25 +120,33 @@ impl DamagedHash {
             refused: Vec::new(),
             ends_before: false,
             tail: found.torn.map_or(LogTail::Clean, torn_tail),
-            called_off: None,
+            cancelled_clear: None,
         };
-        Ok(Salvaged { damages, restored })
+        Ok(SalvageReport { damages, restored })
     }
 
-    /// Adds the findings of the list: files that differ from it, and the number of missing records.
-    fn check_list(&self, disk: &dyn Disk, manifest: &Manifest, records: u64, damages: &mut Vec<Damage>) {
+    /// Adds the findings of the manifest: files that differ from it, and the number of missing
+    /// records.
+    fn check_list(
+        &self,
+        disk: &dyn Disk,
+        manifest: &BackupManifest,
+        records: u64,
+        damages: &mut Vec<FoundDamage>,
+    ) {
         for (path, what) in manifest.check(disk, &self.from, &mut |_| ()) {
             if !damages.iter().any(|damage| damage.finding.path == path) {
-                let outcome = "left out: what can be told of it is kept".into();
+                let outcome = "left out; the intact part is kept".into();
                 let what = format!("{} {what}", path.display());
-                damages.push(Damage::new(path, 0, what, outcome));
+                damages.push(FoundDamage::new(path, 0, what, outcome));
             }
         }
         let missing = manifest.records.saturating_sub(records);
         if missing > 0 {
-            let what = format!("there were {} records, by the list of the backup", manifest.records);
+            let what =
+                format!("there were {} records, according to the list of the backup", manifest.records);
             let outcome = format!("{records} of them are saved, {missing} are lost");
-            damages.push(Damage::new(self.from.clone(), 0, what, outcome));
+            damages.push(FoundDamage::new(self.from.clone(), 0, what, outcome));
         }
     }
 
@@ -142,32 +154,33 @@ impl DamagedHash {
         &self,
         disk: &dyn Disk,
         into: &dyn Engine,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<HashSalvage> {
         let len = |name: &String| disk.open(&self.segments.join(name), false).and_then(|file| file.len());
         let names = disk.list(&self.segments).unwrap_or_default();
         let total: u64 = names.iter().filter(|name| is_segment(name)).flat_map(len).sum();
-        // A file of a backup is as listed, or damaged.
+        // A file of a backup cannot end in a torn write: it matches the manifest or is damaged.
         let may_be_torn = self.list.is_none();
         DiskHash::salvage(disk, &self.segments, may_be_torn, Some(into), &mut |done| {
-            progress(Progress { done, remaining: total.saturating_sub(done) });
+            progress(LoadProgress { done, remaining: total.saturating_sub(done) });
         })
     }
 
-    fn damages_of(&self, found: &HashSalvage) -> Vec<Damage> {
+    fn damages_of(&self, found: &HashSalvage) -> Vec<FoundDamage> {
         let of_each = found.damages.iter().map(|damage| {
             let (lost, outcome) = match damage.is_mended {
                 true => (0, "mended".into()),
                 false => (damage.len, format!("left out, {} bytes", damage.len)),
             };
             let (path, offset, what) = (damage.path.clone(), damage.offset, damage.what.clone());
-            Damage { finding: LogDamage { path, offset, what, lost }, outcome }
+            FoundDamage { finding: LogDamage { path, offset, what, lost }, outcome }
         });
-        let mut damages: Vec<Damage> = of_each.collect();
-        let mut add = |what| damages.push(Damage::new(self.segments.clone(), 0, what, "left out".into()));
+        let mut damages: Vec<FoundDamage> = of_each.collect();
+        let mut add =
+            |what| damages.push(FoundDamage::new(self.segments.clone(), 0, what, "left out".into()));
         let listed = found.damages.len() as u64;
         if found.damaged > listed {
-            add(format!("there are {} more damages", found.damaged - listed));
+            add(format!("{} more damages are not listed", found.damaged - listed));
         }
         if found.damaged > found.mended {
             let records = match found.lost_records {
@@ -177,13 +190,10 @@ impl DamagedHash {
             let unclear = match found.unclear {
                 0 => String::new(),
                 places => format!(
-                    "; of {places} of these places it cannot be told what was in them: more may be lost, and what was replaced or removed there may be back"
+                    "; the contents of {places} of these places are unknown, so more may be lost, and values replaced or removed there may have returned"
                 ),
             };
-            add(format!(
-                "{} bytes cannot be used; by what can be told of them {records}{unclear}",
-                found.lost_bytes
-            ));
+            add(format!("{} bytes are unusable; as far as is known, {records}{unclear}", found.lost_bytes));
         }
         damages
     }

@@ -1,16 +1,17 @@
-//! Transactions on a complete database.
+//! Transactions, which may read and change all records of a database.
 //!
 //! ```text
 //! begin --> the transaction lock is closed: other writers wait, readers continue
 //!           operations of the transaction --> its write buffer, above the engine
-//! commit -> copies of the old records are published; everyone reads them from now on
+//! commit -> copies of the old records are published: all threads read them from now on
 //!           the write buffer --record by record--> the engine
 //!           all changes are appended to the log as one entry
-//!           the old records are withdrawn: everyone sees all changes; the lock is opened
+//!           the copies are withdrawn: all threads see all changes; the lock is opened
 //! ```
 //!
-//! There is one transaction at a time, and other writers wait, so transactions are serializable.
-//! After a crash the log contains either the complete transaction or nothing of it.
+//! Only one transaction is open at a time, and other writers wait for its end, so transactions are
+//! serializable. After a crash the log contains either all changes of a transaction or none of
+//! them.
 
 mod overlay;
 mod transaction_lock;
@@ -18,7 +19,7 @@ mod transaction_lock;
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
 use crate::update_log::{LogChange, TransactionEncoder, UpdateLog};
-use crate::{Database, Db, database::Overwrite};
+use crate::{Database, Db, database::OverwriteVisitor};
 use overlay::{OverlayRecord, RecordOverlay};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -29,21 +30,22 @@ use todana_core::{Action, Engine, Error, ErrorKind, MemoryLimit, Operation, Reco
 
 pub(crate) use transaction_lock::{TransactionLock, WhileWaiting};
 
-/// Where an operation reads and writes: the engine, or a transaction's view of it.
+/// The place where an operation reads and writes: the engine itself, or the engine as a transaction
+/// sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct EngineView<'s> {
     pub(crate) engine: &'s dyn Engine,
     pub(crate) log: Option<&'s UpdateLog>,
-    /// The server that first made the changes, if it was another one.
+    /// The server that made the changes first, if it was another server.
     pub(crate) origin: Option<u32>,
-    /// The lock that may delay writers; `None` within a transaction.
+    /// The transaction lock, for which writers may have to wait. `None` within a transaction.
     pub(crate) transaction_lock: Option<&'s TransactionLock>,
-    /// The point up to which the database must be durable before a reply may be sent.
+    /// The commit point for which the reply must wait.
     pub(crate) commit: &'s Cell<CommitPoint>,
 }
 
 impl EngineView<'_> {
-    /// Returns true if a write must wait. To be called under the record's lock.
+    /// Returns true if a write must wait. Must be called under the record's lock.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.transaction_lock.is_some_and(TransactionLock::is_closed)
@@ -59,8 +61,8 @@ impl EngineView<'_> {
         self.transaction_lock.map_or(Ok(()), TransactionLock::wait)
     }
 
-    /// Calls `see` with a record in this view. Returns true if there is one. The read counts as a
-    /// use of the record if `counts` is true.
+    /// Calls `see` with a record in this view. Returns true if the record exists. If `counts` is
+    /// true, the read counts as an access.
     #[inline]
     pub(crate) fn read(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
         loop {
@@ -77,55 +79,54 @@ impl EngineView<'_> {
             } else {
                 self.engine.peek(key, &mut see_unless_replaced)
             };
-            // A commit may have hidden a record that seems to be missing, even one that has failed
-            // since.
+            // If the record seems to be missing, a commit in progress may have removed it, even a
+            // commit that has failed since.
             let is_certain = matches!(found, Ok(true))
                 || (publish_count.is_multiple_of(2)
                     && publish_count == self.transaction_lock.map_or(0, TransactionLock::publish_count));
             if !is_replaced && is_certain {
                 return found;
             }
-            // Otherwise the commit has ended; read again.
+            // If the commit has ended, the record is read again.
             if let Some(old_records) = self.transaction_lock.and_then(TransactionLock::old_records) {
-                // The first attempt has already counted the use of a record that the engine holds.
+                // If the engine holds the record, the first attempt has already counted the access.
                 return old_records.over(self.engine).peek(key, &mut see);
             }
         }
     }
 }
 
-/// A transaction. Its changes become visible, and survive a crash, together when it is committed,
-/// or not at all. A transaction that is dropped is aborted.
+/// A transaction. When it is committed, all its changes become visible and durable together.
+/// Otherwise none of them do: a transaction that is dropped is aborted.
 ///
-/// While it is open, others read the database as it was before, and wait before they write. The
-/// thread that began it fails with `Busy` if it writes to the database directly. The transaction
-/// may move to another thread, but that thread then waits forever if it writes to the database
-/// directly. Use one thread from begin to end.
+/// While a transaction is open, other threads read the database as it was before, and their writes
+/// wait. The thread that began the transaction fails with `Busy` if it writes to the database
+/// directly. A transaction may be moved to another thread, but that thread would wait forever if it
+/// wrote to the database directly, so it is best to use one thread from begin to end.
 pub struct Transaction<'d> {
     database_source: TransactionDatabase<'d>,
     overlay: RecordOverlay,
     is_open: bool,
 }
 
-/// The database that a transaction changes, and the counters that it uses.
+/// The database that a transaction changes, with the counters that it uses.
 enum TransactionDatabase<'d> {
-    /// Borrowed from the caller, whose counters no other thread uses.
+    /// The caller lends both. No other thread uses the counters.
     Lent(&'d Database, &'d WorkerCounters),
-    /// The counters belong to the transaction alone until it ends, even if it moves to another
-    /// thread, because its thread counts other operations in its own.
+    /// The counters belong to the transaction until its end, even if it moves to another thread.
+    /// The threads count their other operations in counters of their own.
     Db(Cow<'d, Db>, Arc<WorkerCounters>),
-    /// Kept alive by the transaction.
+    /// The transaction keeps both alive.
     Held(Arc<dyn TransactionHolder>),
 }
 
-/// Owns a database and counters for a transaction that borrows neither
+/// Owns the database and the counters of a transaction that borrows neither
 /// ([`Transaction::try_begin_held`]).
 pub trait TransactionHolder: Send + Sync {
     /// Returns the database.
     fn database(&self) -> &Database;
 
-    /// Returns the counters of the transaction. No other thread may use them while the transaction
-    /// exists.
+    /// Returns the counters of the transaction. While it exists, no other thread may use them.
     fn worker_counters(&self) -> &WorkerCounters;
 }
 
@@ -136,8 +137,8 @@ impl fmt::Debug for Transaction<'_> {
 }
 
 impl Database {
-    /// Begins a transaction when no other one is open. It uses these counters; no other thread may
-    /// use them while it exists. Fails with `Busy` if this thread has an open transaction.
+    /// Begins a transaction when no other one is open. It uses these counters, which no other
+    /// thread may use while it exists. Fails with `Busy` if this thread has an open transaction.
     pub fn begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.transaction_lock().close()?;
@@ -215,7 +216,7 @@ impl<'d> Transaction<'d> {
         Ok(Transaction::new(TransactionDatabase::Db(db, worker_counters)))
     }
 
-    /// The transaction lock must just have been closed.
+    /// Creates a transaction. The caller has just closed the transaction lock.
     fn new(database_source: TransactionDatabase<'d>) -> Transaction<'d> {
         let transaction = Transaction { database_source, overlay: RecordOverlay::default(), is_open: true };
         transaction.database().engine().wait_for_visits();
@@ -239,8 +240,8 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    /// Executes an operation as [`Database::execute`] does. The reply to one that removes all
-    /// records is `Unknown`.
+    /// Executes an operation as [`Database::execute`] does. If the operation removes all records,
+    /// the reply is `Unknown`.
     pub fn run(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         if matches!(command, Operation::Flush { .. }) {
             return reply(Reply::Unknown);
@@ -254,7 +255,7 @@ impl<'d> Transaction<'d> {
         self.within(|space| self.database().visit_in(space, self.worker_counters(), key, visitor))
     }
 
-    /// Calls `run` with the view of this transaction.
+    /// Calls `run` with this transaction's view of the engine.
     pub(crate) fn within<T>(&self, run: impl FnOnce(EngineView<'_>) -> T) -> T {
         let engine = self.overlay.over(self.database().engine());
         run(EngineView {
@@ -266,17 +267,20 @@ impl<'d> Transaction<'d> {
         })
     }
 
-    /// Applies all changes or none. Fails with `Full` if there is no room, with `Unavailable` if
-    /// changes cannot be written to disk, with `Invalid` if the changes exceed one entry of the
-    /// update log (1 GiB), and with `Busy` if a planned flush became due while the transaction was
-    /// open. Others see the old state until the commit is complete. Returns when the changes are
-    /// durable according to the options of the log, like any other write ([`UpdateLog::wait`]).
+    /// Applies all changes, or none if that fails. Other threads see the old state until the commit
+    /// is complete. Returns when the changes are durable according to the options of the log, as
+    /// for any other write ([`UpdateLog::wait`]).
+    ///
+    /// Fails with `Full` if there is no room, with `Unavailable` if changes cannot be written to
+    /// disk, with `Invalid` if the changes exceed one entry of the update log (1 GiB), and with
+    /// `Busy` if a planned flush became due while the transaction was open.
     pub fn commit(mut self) -> Result<()> {
         let point = self.apply_buffer()?;
         self.database().durability().map_or(Ok(()), |durability| durability.wait(point))
     }
 
-    /// Commits without waiting for durability. Returns the commit point that a reply must wait for.
+    /// Commits without waiting for durability. Returns the commit point for which the reply must
+    /// wait.
     pub fn commit_without_wait(mut self) -> Result<CommitPoint> {
         self.apply_buffer()
     }
@@ -292,7 +296,7 @@ impl<'d> Transaction<'d> {
             };
             self.database().limit_commit(changes.len(), &|key| changes.contains_key(key), &mut remove);
         }
-        // Others continue while this thread waits for the disk.
+        // The lock is opened, so that other threads continue while this thread waits for the disk.
         self.end();
         outcome
     }
@@ -307,7 +311,7 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    /// Removes records by a commit of their own. The transaction stays open.
+    /// Removes records by a separate commit. The transaction stays open.
     pub(crate) fn remove_at_once(&self, keys: &[Vec<u8>]) -> Result<CommitPoint> {
         if keys.is_empty() {
             return Ok(CommitPoint::NONE);
@@ -365,12 +369,12 @@ impl<'d> Transaction<'d> {
         Ok(database.commit_point(end))
     }
 
-    /// Restores the records that a partly applied commit has replaced.
+    /// Restores the records that a failed commit has replaced so far.
     fn undo(&self, replaced: &ReplacedRecords) {
         let database = self.database();
         let keys = |was_there: bool| replaced.iter().filter(move |(_, record)| record.is_some() == was_there);
-        // Remove new records first, to free their memory. The old records fitted before, but
-        // perhaps not into the same blocks, so the limit is suspended.
+        // New records are removed first, which frees their memory. The old records had room before,
+        // but perhaps not in the blocks that are free now, so the memory limit is suspended.
         let bounded = database.engine().bounded();
         let limit = bounded.map(|bounded| bounded.limit());
         if let Some(bounded) = bounded {
@@ -379,12 +383,13 @@ impl<'d> Transaction<'d> {
         for (key, record) in keys(false).chain(keys(true)) {
             let mut record = record.as_ref();
             if apply_records(database, [(&**key, record)]).is_err() {
-                // The system provides no memory: a missing record is better than one that was never
-                // committed.
+                // The system provides no memory. It is better to lose the record than to keep a
+                // change that was never committed.
                 record = None;
                 let _ = apply_records(database, [(&**key, record)]);
             }
-            // Append it to the log, because a checkpoint may contain what was undone.
+            // The restored records are logged, because a checkpoint may contain the changes that
+            // are undone here.
             if let Some(log) = database.log() {
                 log.append(&change(key, record));
             }
@@ -394,8 +399,8 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    /// Returns the records that these changes replace. If the engine applies all changes or none, a
-    /// damaged record counts as missing, because it need not be restored.
+    /// Returns the records that these changes replace. If the engine itself applies all changes or
+    /// none, the old records need not be restored, so a damaged record counts as missing.
     fn replaced(&self, changes: &BTreeMap<Box<[u8]>, Option<OverlayRecord>>) -> Result<ReplacedRecords> {
         let mut replaced = Vec::with_capacity(changes.len());
         let engine = self.database().engine();
@@ -420,10 +425,10 @@ impl Drop for Transaction<'_> {
     }
 }
 
-/// Records by key; `None` for one that does not exist.
+/// Records by key; `None` for a record that does not exist.
 type ReplacedRecords = Vec<(Box<[u8]>, Option<OverlayRecord>)>;
 
-/// Withdraws the old records when dropped.
+/// Withdraws the published old records when dropped.
 struct OldRecordsGuard<'g>(&'g TransactionLock);
 
 impl Drop for OldRecordsGuard<'_> {
@@ -448,7 +453,7 @@ fn apply_records<'c>(
     changes: impl IntoIterator<Item = (&'c [u8], Option<&'c OverlayRecord>)>,
 ) -> Result<()> {
     for (key, record) in changes {
-        database.visit_past_gate(key, &mut Overwrite(action(record)))?;
+        database.visit_for_commit(key, &mut OverwriteVisitor(action(record)))?;
     }
     Ok(())
 }
@@ -461,11 +466,10 @@ mod tests {
     use todana_core::{Attributes, UnixSeconds};
     use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
-    /// While a commit was under way, a read that counts as no use (`mg` with `u`) refreshed the
-    /// record for eviction nevertheless, because the second attempt asked the engine for a counted
-    /// read.
+    /// A read that does not count as an access (`mg` with `u`) once marked the record as used if a
+    /// commit was in progress, because the second attempt was a read that counts.
     #[test]
-    fn silent_read_during_a_commit_counts_as_no_use() {
+    fn silent_read_during_commit_counts_no_use() {
         let engines: [Box<dyn Engine>; 2] = [
             Box::new(MemHash::new(MemHashOptions { class_bounds: vec![100], ..Default::default() }).unwrap()),
             Box::new(MemTree::new(MemTreeOptions { class_bounds: vec![100], ..Default::default() }).unwrap()),
@@ -475,7 +479,7 @@ mod tests {
             let age_s = || engine.sample_records().records[0].idle_s;
             set_time(1000);
             let record = Record::new(b"1", Attributes::default());
-            engine.visit(b"a", &mut Overwrite(Action::Put(record))).unwrap();
+            engine.visit(b"a", &mut OverwriteVisitor(Action::Put(record))).unwrap();
             set_time(1060);
             let lock = TransactionLock::default();
             lock.publish_old_records(RecordOverlay::default());
@@ -509,8 +513,8 @@ mod tests {
         let transaction = db.begin_owned().unwrap();
         assert_eq!(counters_of(&transaction), lent);
         assert_ne!(own, lent);
-        // A transaction that still waits for the disk while the next one is open keeps its own
-        // counters.
+        // This transaction still waits for the disk while the next one is open, so both need
+        // counters of their own.
         let mut waiting = transaction;
         waiting.end();
         assert_ne!(counters_of(&db.begin().unwrap()), lent);

@@ -1,13 +1,14 @@
-//! A buffer of records above an engine that does not contain them: the changes of a transaction, or
-//! the old records that a commit under way replaces.
+//! A layer of records above an engine: the changes of a transaction that is not committed yet, or
+//! the old records that a commit in progress replaces.
 
 use parking_lot::RwLock;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, BoundedEngine, Engine, EngineStatus, Error, ErrorKind, OrderedEngine, Record, Result,
-    ScanPosition, SharedBytes, ValueBuffer, Visitor,
+    Action, Attributes, BoundedEngine, Engine, EngineStatus, Error, ErrorKind, NumberedEngine, OrderedEngine,
+    Record, Result, ScanPosition, SharedBytes, ValueBuffer, Visitor, key_of_number, number_of_key,
 };
 
 /// A copy of a record.
@@ -17,7 +18,7 @@ pub(super) struct OverlayRecord {
     value: OverlayValue,
 }
 
-/// Long values are shared with the engine.
+/// A value. A long value is shared with the engine instead of copied.
 #[derive(Clone)]
 enum OverlayValue {
     Short(Box<[u8]>),
@@ -43,7 +44,7 @@ impl OverlayRecord {
     }
 }
 
-/// Records by key; `None` for one that does not exist.
+/// Records by key; `None` for a record that does not exist.
 #[derive(Default)]
 pub(super) struct RecordOverlay(RwLock<BTreeMap<Box<[u8]>, Option<OverlayRecord>>>);
 
@@ -62,7 +63,8 @@ impl RecordOverlay {
     }
 }
 
-/// First byte of a scan position that is a key: whether the scan has reached the buffer.
+/// The first byte of a scan position that is a key. It states whether the scan is still in the
+/// engine, or has reached the layer.
 const BELOW: u8 = 0;
 const ABOVE: u8 = 1;
 
@@ -70,7 +72,7 @@ fn tagged(tag: u8, key: &[u8]) -> ScanPosition {
     ScanPosition::Key([&[tag], key].concat().into())
 }
 
-/// An engine seen through a buffer. Only the buffer is ever written.
+/// An engine with a layer above it. Writes change only the layer.
 pub(super) struct OverlaidEngine<'l> {
     overlay: &'l RecordOverlay,
     base: &'l dyn Engine,
@@ -98,14 +100,15 @@ impl OverlaidEngine<'_> {
     }
 }
 
-/// The action of a visitor, in a form that outlives the record that it has seen.
+/// The action of a visitor, in a form that does not borrow from the record.
 enum VisitOutcome {
     Keep,
     Put(OverlayRecord),
     Remove,
 }
 
-/// `is_there`: a record exists; the visitor sees it unless it is damaged.
+/// Runs a visitor. `is_there` is true if the record exists; `old` is then `None` only if the record
+/// is damaged.
 fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>, is_there: bool) -> VisitOutcome {
     match visitor.visit(old) {
         Action::Keep => VisitOutcome::Keep,
@@ -160,8 +163,8 @@ impl Engine for OverlaidEngine<'_> {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        // First the engine's records that the buffer does not contain, then the buffer. Positions
-        // in the engine may be keys, too.
+        // The engine's records that the layer does not contain come first, then the records of the
+        // layer. Positions in the engine may be keys, too.
         let below = match from {
             Some(ScanPosition::Key(key)) => match key.split_first() {
                 Some((&ABOVE, key)) => Err(key.to_vec()),
@@ -215,6 +218,10 @@ impl Engine for OverlaidEngine<'_> {
         self.base.ordered().map(|_| self as &dyn OrderedEngine)
     }
 
+    fn numbered(&self) -> Option<&dyn NumberedEngine> {
+        self.base.numbered().map(|_| self as &dyn NumberedEngine)
+    }
+
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         self.base.buffer(len)
     }
@@ -225,8 +232,8 @@ impl Engine for OverlaidEngine<'_> {
 }
 
 impl OverlaidEngine<'_> {
-    /// Merges the records of the engine, as `walk` shows them, with those of the buffer, in the
-    /// same order.
+    /// Merges the records of the engine, which `walk` returns, with those of the layer, in the
+    /// order of their keys.
     fn merge<'r>(
         above: impl Iterator<Item = (&'r Box<[u8]>, &'r Option<OverlayRecord>)>,
         is_before: impl Fn(&[u8], &[u8]) -> bool,
@@ -284,6 +291,50 @@ impl OrderedEngine for OverlaidEngine<'_> {
     }
 }
 
+impl OverlaidEngine<'_> {
+    fn numbered_base(&self) -> &dyn NumberedEngine {
+        self.base.numbered().expect("the buffer has numbers only if its engine does")
+    }
+}
+
+impl NumberedEngine for OverlaidEngine<'_> {
+    fn width(&self) -> usize {
+        self.numbered_base().width()
+    }
+
+    fn number_max(&self) -> u64 {
+        self.numbered_base().number_max()
+    }
+
+    fn walk_numbers(
+        &self,
+        numbers: RangeInclusive<u64>,
+        is_descending: bool,
+        see: &mut dyn FnMut(u64, Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let (records, base) = (self.overlay.0.read(), self.numbered_base());
+        let mut above: Vec<_> = records.iter().collect();
+        above.retain(|(key, _)| number_of_key(key).is_some_and(|number| numbers.contains(&number)));
+        above.sort_unstable_by_key(|(key, _)| number_of_key(key));
+        if is_descending {
+            above.reverse();
+        }
+        let is_before = |one: &[u8], other: &[u8]| match (one.len(), one).cmp(&(other.len(), other)) {
+            Ordering::Equal => false,
+            order => (order == Ordering::Greater) == is_descending,
+        };
+        let walk = |see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>| {
+            let mut text = [0; 20];
+            base.walk_numbers(numbers, is_descending, &mut |number, record| {
+                see(key_of_number(number, &mut text), record)
+            })
+        };
+        Self::merge(above.into_iter(), is_before, walk, &mut |key, record| {
+            number_of_key(key).map_or(ControlFlow::Continue(()), |number| see(number, record))
+        })
+    }
+}
+
 fn unordered() -> Error {
     Error::new(ErrorKind::Invalid, "unordered database: ordered iteration is not supported")
 }
@@ -291,7 +342,7 @@ fn unordered() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::database::Overwrite;
+    use crate::database::OverwriteVisitor;
     use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
     #[test]
@@ -303,13 +354,13 @@ mod tests {
         for engine in engines {
             let put = |engine: &dyn Engine, key: u32, value: &[u8]| {
                 let record = Record::new(value, Attributes::default());
-                engine.visit(&key.to_be_bytes(), &mut Overwrite(Action::Put(record))).unwrap();
+                engine.visit(&key.to_be_bytes(), &mut OverwriteVisitor(Action::Put(record))).unwrap();
             };
             (0..500).for_each(|key| put(&*engine, key, b"below"));
             let overlay = RecordOverlay::default();
             let overlaid = overlay.over(&*engine);
             (400..600).for_each(|key| put(&overlaid, key, b"above"));
-            overlaid.visit(&7u32.to_be_bytes(), &mut Overwrite(Action::Remove)).unwrap();
+            overlaid.visit(&7u32.to_be_bytes(), &mut OverwriteVisitor(Action::Remove)).unwrap();
             let mut seen = BTreeMap::new();
             let mut place = None;
             loop {

@@ -1,14 +1,14 @@
 //! The transaction lock: either all threads may write, or only the open transaction.
 //!
-//! A transaction closes the lock, and other writers wait for it. Writers check the lock in their
-//! visit. When a transaction begins, it waits until all visits under way have ended
-//! ([`Engine::wait_for_visits`](todana_core::Engine::wait_for_visits)). A write that was under way
-//! when the lock was closed is therefore either seen by the transaction, or has not happened yet
-//! and waits. While no transaction is open this costs one load.
+//! A transaction closes the lock, and other writers wait until it is opened. Writers check the lock
+//! in their visit. After a transaction has closed the lock, it waits until all visits in progress
+//! have ended ([`Engine::wait_for_visits`](todana_core::Engine::wait_for_visits)). So each write
+//! either ends before the transaction begins, or waits for its end. While no transaction is open,
+//! the check costs one load.
 //!
-//! A commit changes one record after another. Until it is complete, all threads read the replaced
-//! records from a copy, the old records of the commit; they check for it, too, under the lock of
-//! the record. So other threads see either all of a commit or nothing.
+//! A commit changes one record after another. Until it is complete, other threads read the replaced
+//! records from copies, the old records of the commit. They check for these copies under the lock
+//! of the record, so they see either all changes of a commit or none.
 
 use super::overlay::RecordOverlay;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
-/// A number that no other thread ever has. [`std::thread::current`] does not work after the
-/// thread's own data is destroyed, for example in a function registered with `atexit`.
+/// A number that no other thread has at any time. [`std::thread::current`] cannot be used, because
+/// it fails after the thread's own data is destroyed, for example in a function registered with
+/// `atexit`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ThreadNumber(u64);
 
@@ -37,7 +38,7 @@ impl ThreadNumber {
     }
 }
 
-/// A function that a waiting thread calls at intervals. An error ends the wait.
+/// A function that a waiting thread calls at intervals. If it fails, the wait ends.
 #[derive(Clone)]
 pub(crate) struct WhileWaiting {
     pub(crate) every: Duration,
@@ -53,35 +54,35 @@ impl fmt::Debug for WhileWaiting {
 #[derive(Default)]
 pub(crate) struct TransactionLock {
     closed: AtomicBool,
-    /// Incremented when the old records of a commit are published or withdrawn: odd while they are
-    /// published.
+    /// Incremented each time the old records of a commit are published or withdrawn, so it is odd
+    /// while they are published.
     publish_count: AtomicU64,
-    /// The thread with the open transaction.
+    /// The thread that has the open transaction.
     owner: Mutex<Option<ThreadNumber>>,
     opened: Condvar,
     while_waiting: Option<WhileWaiting>,
     old_records: RwLock<Option<Arc<RecordOverlay>>>,
-    /// Locked by a commit from its first change to its entry in the log.
+    /// Write-locked by a commit, from its first change until its entry is in the log.
     committing: RwLock<()>,
 }
 
 impl TransactionLock {
-    /// Returns true if a writer must wait. To be called under the lock of the record.
+    /// Returns true if a writer must wait. Must be called under the record's lock.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        // The lock of the record orders this load.
+        // No stronger ordering is needed, because the lock of the record orders this load.
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Returns true if records must be read through the old records of a commit. To be called under
-    /// the lock of the record.
+    /// Returns true if records must be read from the old records of a commit first. Must be called
+    /// under the record's lock.
     #[inline]
     pub(crate) fn has_old_records(&self) -> bool {
         self.publish_count.load(Ordering::Relaxed) % 2 == 1
     }
 
-    /// Returns how often old records were published or withdrawn. A record that was missing between
-    /// two equal results of this was missing for all threads.
+    /// Returns how many times old records were published or withdrawn. If two calls return the same
+    /// number and a record was missing in between, the record was missing for all threads.
     #[inline]
     pub(super) fn publish_count(&self) -> u64 {
         self.publish_count.load(Ordering::Acquire)
@@ -91,14 +92,14 @@ impl TransactionLock {
         self.while_waiting = Some(while_waiting);
     }
 
-    /// Waits until writes are allowed. Fails with `Busy` if the open transaction belongs to this
-    /// thread, and with the error of the function that is called while waiting.
+    /// Waits until writes are allowed. Fails with `Busy` if this thread has the open transaction,
+    /// and with the error of the function that is called during the wait.
     #[cold]
     pub(crate) fn wait(&self) -> Result<()> {
         self.lock_when_free().map(|_| ())
     }
 
-    /// Waits until no transaction is open, and returns the locked owner.
+    /// Waits until no transaction is open. Returns the owner, locked.
     fn lock_when_free(&self) -> Result<MutexGuard<'_, Option<ThreadNumber>>> {
         let mut owner = self.owner.lock();
         while let Some(thread) = *owner {
@@ -107,7 +108,7 @@ impl TransactionLock {
                 None => self.opened.wait(&mut owner),
                 Some(WhileWaiting { every, call }) => {
                     if self.opened.wait_for(&mut owner, *every).timed_out() {
-                        // The function may take long; others continue in the meantime.
+                        // The mutex is unlocked meanwhile, because the function may take long.
                         MutexGuard::unlocked(&mut owner, || call())?;
                     }
                 }
@@ -116,13 +117,13 @@ impl TransactionLock {
         Ok(owner)
     }
 
-    /// Closes the lock when no other transaction has it closed.
+    /// Closes the lock. Waits until no other transaction has closed it.
     pub(super) fn close(&self) -> Result<()> {
         self.set_owner(&mut *self.lock_when_free()?);
         Ok(())
     }
 
-    /// Closes the lock without waiting. Returns false if another transaction has it closed.
+    /// Closes the lock without waiting. Returns false if another transaction has closed it.
     pub(super) fn try_close(&self) -> bool {
         let mut owner = self.owner.lock();
         let is_free = owner.is_none();
@@ -144,43 +145,41 @@ impl TransactionLock {
         self.opened.notify_all();
     }
 
-    /// Everything done until the guard is dropped is one commit.
+    /// Begins a commit, which ends when the guard is dropped.
     pub(super) fn begin_commit(&self) -> RwLockWriteGuard<'_, ()> {
         self.committing.write()
     }
 
-    /// No commit begins or ends until the guard is dropped.
+    /// Prevents that a commit begins, until the guard is dropped. Waits for a commit in progress.
     pub(crate) fn block_commits(&self) -> RwLockReadGuard<'_, ()> {
         self.committing.read()
     }
 
-    /// Calls `run` while no commit is under way: the log then contains all changes that the engine
-    /// has.
+    /// Calls `run` while no commit is in progress. The log then contains all changes of the engine.
     pub(crate) fn between_commits<T>(&self, run: impl FnOnce() -> T) -> T {
         let _none = self.block_commits();
         run()
     }
 
-    /// Publishes the old records of a commit: they are read from here from now on.
+    /// Publishes the old records of a commit. From now on, other threads read them from here.
     pub(super) fn publish_old_records(&self, old_records: RecordOverlay) {
         *self.old_records.write() = Some(Arc::new(old_records));
         self.publish_count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Withdraws the old records: records are read from the engine again.
+    /// Withdraws the old records. From now on, other threads read all records from the engine.
     pub(super) fn withdraw_old_records(&self) {
         self.publish_count.fetch_add(1, Ordering::SeqCst);
         *self.old_records.write() = None;
     }
 
-    /// Returns the old records of the commit under way, if there is one.
+    /// Returns the old records of the commit in progress, if there is one.
     #[cold]
     pub(super) fn old_records(&self) -> Option<Arc<RecordOverlay>> {
         self.old_records.read().clone()
     }
 
-    /// Calls `run` unless a transaction is open, and prevents one from being opened in the
-    /// meantime.
+    /// Calls `run` unless a transaction is open. No transaction can begin during the call.
     #[cold]
     pub(crate) fn unless_in_transaction(&self, run: impl FnOnce()) {
         let owner = self.owner.lock();
@@ -189,7 +188,8 @@ impl TransactionLock {
         }
     }
 
-    /// Calls `run` when no transaction is open, and prevents one from being opened in the meantime.
+    /// Waits until no transaction is open, and calls `run`. No transaction can begin during the
+    /// call.
     pub(crate) fn outside_transactions<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
         let _owner = self.lock_when_free()?;
         Ok(run())
@@ -200,7 +200,7 @@ fn refuse_own(owner: ThreadNumber) -> Result<()> {
     if owner == ThreadNumber::own() {
         return Err(Error::new(
             ErrorKind::Busy,
-            "transaction: this thread has one open; write through it, or end it first",
+            "transaction: this thread has an open transaction; write through it, or end it first",
         ));
     }
     Ok(())

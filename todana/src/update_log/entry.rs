@@ -1,12 +1,13 @@
-//! Log entries, one change each, in the layout of docs/format/update-log.md.
+//! The entries of the update log. Each describes one change; docs/format/update-log.md defines the
+//! layout.
 
 use todana_core::{Attributes, Expiry, Record, StaleMarks, UnixSeconds};
 
-/// Size and CRC, which precede the content.
+/// Length of an entry's frame, which precedes the content: size and CRC.
 pub(crate) const FRAME_LEN: usize = 8;
-/// Length of a mark with its frame.
+/// Length of a mark, with its frame.
 pub(crate) const MARK_LEN: usize = FRAME_LEN + 17;
-/// A value of 1 GiB, a key of 2^28 bytes, and the fields around them.
+/// The longest content: a value of 1 GiB, a key of 2^28 bytes, and the fields around them.
 pub(crate) const CONTENT_LEN_MAX: u32 = (1 << 30) + (1 << 28) + 128;
 
 const MARK: u8 = 0;
@@ -28,60 +29,60 @@ const MORE: u8 = 0x80;
 const STALE: u8 = 0x01;
 const TOKEN_OUT: u8 = 0x02;
 const ORIGIN: u8 = 0x04;
+const VALUE_LIST: u8 = 0x08;
 
-/// A position in the log: the number of bytes of entries before it, counted from the creation of
-/// the database.
+/// A position in the update log: the number of bytes of entries before it, counted from the
+/// creation of the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition(pub u64);
 
-/// One change as the log states it. The access times of records are not logged.
+/// One change, as the log describes it. Access times of records are not logged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LogChange<'a> {
-    /// The record now has this value and these attributes.
+    /// The record was stored with this value and these attributes.
     Put {
-        /// Key of the record.
+        /// The key of the record.
         key: &'a [u8],
-        /// Value and attributes.
+        /// The value and the attributes.
         record: Record<'a>,
     },
-    /// The record now has these attributes; its value stays.
+    /// The record received these attributes and kept its value.
     Retag {
-        /// Key of the record.
+        /// The key of the record.
         key: &'a [u8],
-        /// All attributes.
+        /// All attributes of the record.
         attributes: Attributes,
     },
-    /// The record does not exist any longer.
+    /// The record was removed.
     Remove {
-        /// Key of the record.
+        /// The key of the record.
         key: &'a [u8],
     },
-    /// All records were removed, and no clear is planned.
+    /// All records were removed. A planned clear is cancelled.
     Clear,
-    /// All records will be removed at this second; `None` cancels a planned clear.
+    /// A clear was planned, or a planned clear was cancelled.
     PlanClear {
-        /// The second at which the records are removed.
+        /// The second at which all records will be removed. `None` cancels a planned clear.
         at: Option<UnixSeconds>,
     },
-    /// Not a change: the entries after it were made at this time or later, and the entries before
-    /// `synced` are on disk.
+    /// A mark, which is not a change. Entries after the mark were appended at its time or later.
     Mark {
         /// Unix time in milliseconds.
         time_ms: u64,
-        /// The log is on disk up to this position.
+        /// The position up to which the log was on disk when the mark was written.
         synced: LogPosition,
     },
-    /// Several records changed, either all or none of them.
+    /// Changes of several records, of which a reader sees all or none.
     Transaction(TransactionChanges<'a>),
-    /// Takes the place of damaged changes that a repair has removed.
+    /// A loss: this entry replaces damaged or missing entries. A salvage writes it.
     Lost {
-        /// Bytes after the frame and the tag.
+        /// The number of lost bytes, without the frame and the tag of this entry.
         len: u64,
     },
 }
 
-/// Puts and removals that were made together, as the log encodes them: for each the length (varint)
-/// and the content.
+/// The changes of a transaction, as the log encodes them: the length (varint) and the content of
+/// each put or removal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransactionChanges<'a>(&'a [u8]);
 
@@ -92,7 +93,7 @@ impl<'a> TransactionChanges<'a> {
         std::iter::from_fn(move || next_change(&mut rest))
     }
 
-    /// Returns `None` if the bytes do not have the format of a list of changes.
+    /// Checks the format of a list of changes. Returns `None` if it is invalid.
     fn checked(bytes: &'a [u8]) -> Option<TransactionChanges<'a>> {
         let mut rest = ByteReader(bytes);
         while !rest.0.is_empty() {
@@ -118,8 +119,7 @@ pub(crate) struct TransactionEncoder {
 }
 
 impl TransactionEncoder {
-    /// Adds a put or a removal. Returns false if the entry would become longer than the log
-    /// accepts.
+    /// Adds a put or a removal. Returns false if the entry would exceed the maximum length.
     pub(crate) fn push(&mut self, change: LogChange<'_>) -> bool {
         self.one.clear();
         encode(&LogEntry { origin: None, change }, false, &mut self.one);
@@ -137,18 +137,18 @@ impl TransactionEncoder {
     }
 }
 
-/// A change and the server that first made it.
+/// A change, and the server that made it first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogEntry<'a> {
-    /// The server that first made the change, unless that is the server of the log itself.
+    /// The ID of the server that made the change first. `None` if that is the server of this log.
     pub origin: Option<u32>,
     /// The change.
     pub change: LogChange<'a>,
 }
 
-/// Appends frame and content to `out`. The CRC is left 0; the writer fills it in. With
-/// `value_apart` the value of a put is left out, because it follows from elsewhere, but the size
-/// includes its length.
+/// Appends frame and content to `out`. The CRC stays 0 until the writer thread computes it. With
+/// `value_apart`, the value of a put is not appended, because the caller stores it separately; the
+/// size in the frame still includes its length.
 pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME_LEN]);
@@ -189,9 +189,12 @@ pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>)
 }
 
 fn put_head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attributes, out: &mut Vec<u8>) {
-    let Attributes { flags, expiry, version, marks, access: _ } = *attributes;
+    let Attributes { flags, expiry, version, marks, access: _, has_value_list } = *attributes;
     let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
-    let more = bit(marks.stale, STALE) | bit(marks.token_sent, TOKEN_OUT) | bit(origin.is_some(), ORIGIN);
+    let more = bit(marks.stale, STALE)
+        | bit(marks.token_sent, TOKEN_OUT)
+        | bit(origin.is_some(), ORIGIN)
+        | bit(has_value_list, VALUE_LIST);
     out.push(
         kind | bit(flags != 0, FLAGS)
             | bit(expiry != Expiry::Never, EXPIRY)
@@ -231,16 +234,16 @@ pub(crate) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Returns the first part of the CRC of an entry of the database with this seed
-/// ([`DatabaseIdentity::seed`](super::DatabaseIdentity::seed)) at this position: everything but the
-/// content.
+/// Returns the CRC of an entry as far as it does not depend on the content. It covers the
+/// database's seed ([`DatabaseIdentity::seed`](super::DatabaseIdentity::seed)), the position and
+/// the size.
 pub(crate) fn crc_of_frame(seed: u32, position: LogPosition, size: u32) -> u32 {
     let crc = crc32c::crc32c_append(seed, &position.0.to_le_bytes());
     crc32c::crc32c_append(crc, &size.to_le_bytes())
 }
 
-/// Decodes the content of an entry. Returns `None` if it does not have this format, even if its CRC
-/// is right.
+/// Decodes the content of an entry. Returns `None` if the format is invalid; a correct CRC does not
+/// rule this out.
 pub(crate) fn decode(content: &[u8]) -> Option<LogEntry<'_>> {
     if content.first().is_none_or(|tag| tag & KIND != TRANSACTION) {
         return decode_plain(content);
@@ -270,7 +273,7 @@ fn decode_plain(content: &[u8]) -> Option<LogEntry<'_>> {
         return is_lost.then_some(LogEntry { origin: None, change });
     }
     let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
-    if (tag & MORE != 0) != (more != 0) || more & !(STALE | TOKEN_OUT | ORIGIN) != 0 {
+    if (tag & MORE != 0) != (more != 0) || more & !(STALE | TOKEN_OUT | ORIGIN | VALUE_LIST) != 0 {
         return None;
     }
     let origin = if more & ORIGIN != 0 { Some(rest.varint()?.try_into().ok()?) } else { None };
@@ -311,14 +314,15 @@ fn attributes(tag: u8, more: u8, rest: &mut ByteReader<'_>) -> Option<Attributes
     };
     let version = if tag & VERSION != 0 { nonzero(rest.varint()?)? } else { 0 };
     let marks = StaleMarks { stale: more & STALE != 0, token_sent: more & TOKEN_OUT != 0 };
-    Some(Attributes { flags, expiry, version, marks, access: None })
+    let has_value_list = more & VALUE_LIST != 0;
+    Some(Attributes { flags, expiry, version, marks, access: None, has_value_list })
 }
 
 fn nonzero(number: u64) -> Option<u64> {
     (number != 0).then_some(number)
 }
 
-/// Reads from a byte slice and removes from it what was read.
+/// Reads from the front of a byte slice.
 #[derive(Clone, Copy)]
 pub(crate) struct ByteReader<'a>(pub(crate) &'a [u8]);
 
@@ -342,8 +346,8 @@ impl<'a> ByteReader<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
-            // Bits that would be shifted out, and a last byte of 0, are not the shortest form of
-            // any number.
+            // Each number has only one valid encoding, the shortest: no bits may be shifted out,
+            // and the last byte must not be 0.
             if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
                 return None;
             }
@@ -380,6 +384,7 @@ mod tests {
             flags: 300,
             expiry: Expiry::Sliding { at: UnixSeconds(1_800_000_000), span_s: 60 },
             version: 7,
+            has_value_list: false,
             marks: StaleMarks { stale: true, token_sent: false },
             access: None,
         };
@@ -415,6 +420,7 @@ mod tests {
                 flags,
                 expiry,
                 version,
+                has_value_list: stale && flags % 2 == 1,
                 marks: StaleMarks { stale, token_sent },
                 access: None,
             },
@@ -454,8 +460,8 @@ mod tests {
             }
         }
 
-        /// Each entry has one encoding: an entry decoded from any bytes is encoded as the same
-        /// bytes.
+        /// Each entry has one encoding, so any entry that can be decoded is encoded as the same
+        /// bytes again.
         #[test]
         fn no_bytes_panic_and_there_is_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(entry) = decode(&bytes) {

@@ -1,5 +1,5 @@
-//! Reads a log while the server writes it, and continues as it grows. Takes no lock and changes
-//! nothing.
+//! Reads a log while a server writes it, and continues when the log has grown. Takes no lock and
+//! changes nothing.
 
 use super::entry::{LogChange, LogEntry, LogPosition};
 use super::reader::LogReader;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
-/// An entry that looks damaged may be half written, and its segment may just have been removed. It
-/// is read again this often, with this delay.
+/// How often an entry that looks damaged is read again, and after which delay. The entry may be
+/// incomplete because it is just being written, or its segment may just have been removed.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -28,14 +28,14 @@ pub struct SegmentInfo {
     pub len: u64,
     /// When the segment was created, as Unix time in milliseconds.
     pub created_ms: u64,
-    /// The number of times the database had been opened.
+    /// How many times the database had been opened when the segment was created.
     pub openings: u32,
     /// The identity of the database.
     pub identity: DatabaseIdentity,
 }
 
-/// Returns the segments of a log in order, without those that are removed in the meantime. Fails
-/// with `Corrupt` if a header is damaged.
+/// Returns the segments of a log, in order. Segments that are removed during the call are left out.
+/// Fails with `Corrupt` if a header is damaged.
 pub fn segments(disk: &dyn Disk, log: &Path) -> Result<Vec<SegmentInfo>> {
     let names = disk.list(log).map_err(|error| cannot("read", log, &error))?;
     let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| start_of(name)).collect();
@@ -62,8 +62,8 @@ pub fn segments(disk: &dyn Disk, log: &Path) -> Result<Vec<SegmentInfo>> {
     Ok(found)
 }
 
-/// Returns the latest time that a mark of the segment states, as far as the segment can be read up
-/// to `end`.
+/// Returns the latest time in a mark of the segment. Reads the segment up to `end`, or up to the
+/// first damage.
 pub(crate) fn last_mark_ms(disk: &Arc<dyn Disk>, log: &Path, segment: &SegmentInfo, end: LogPosition) -> u64 {
     let mut told = segment.created_ms;
     let Ok(mut reader) = LogReader::open(Arc::clone(disk), log, segment.identity, segment.start) else {
@@ -89,14 +89,15 @@ pub struct LogFollower {
     position: LogPosition,
     /// Entries before this position are skipped.
     from: LogPosition,
-    /// The time that the last mark stated; 0 before the first.
+    /// The time of the last mark that was read; 0 before the first mark.
     time_ms: u64,
     gap: Option<(LogPosition, LogPosition)>,
 }
 
 impl LogFollower {
-    /// Begins at a position, or at the time `since_ms`, or at the oldest entry. `log` is the
-    /// directory of the segments. Fails with `Unavailable` if there are none.
+    /// Starts at the position `from`, at the time `since_ms`, or, without both, at the oldest
+    /// entry. `log` is the directory of the segments. Fails with `Unavailable` if there are no
+    /// segments.
     pub fn open(
         disk: Arc<dyn Disk>,
         log: &Path,
@@ -104,10 +105,11 @@ impl LogFollower {
         since_ms: Option<u64>,
     ) -> Result<LogFollower> {
         let segments = segments(&*disk, log)?;
-        let no_log = || Error::new(ErrorKind::Unavailable, format!("{} has no update log", log.display()));
+        let no_log = || Error::new(ErrorKind::Unavailable, format!("{}: has no update log", log.display()));
         let oldest = segments.first().ok_or_else(no_log)?;
-        // Use the last segment that begins early enough. Every segment begins with a mark, so the
-        // time of all its entries is known, and a position in the middle of an entry does no harm.
+        // Reading starts with the last segment that begins before the requested place. Each segment
+        // begins with a mark, so the time of every entry is known, and the place need not be
+        // between two entries.
         let is_early = |segment: &&SegmentInfo| {
             from.is_none_or(|from| segment.start <= from)
                 && since_ms.is_none_or(|since| segment.created_ms / 1000 <= since / 1000)
@@ -120,9 +122,9 @@ impl LogFollower {
         Ok(LogFollower { disk, log: log.into(), identity, position, from, time_ms: 0, gap })
     }
 
-    /// Calls `see` for all entries that exist now and have not been shown yet, each with its
-    /// position and its time (Unix time in milliseconds), until `see` breaks. Returns false if it
-    /// broke. Fails with `Corrupt` where the log is damaged.
+    /// Calls `see` for every entry that exists now and was not shown before, with its position and
+    /// its time (Unix time in milliseconds), until `see` breaks. Returns false if `see` broke.
+    /// Fails with `Corrupt` where the log is damaged.
     pub fn read_new(&mut self, see: &mut EntryCallback<'_>) -> Result<bool> {
         let mut tries = 0;
         loop {
@@ -144,8 +146,8 @@ impl LogFollower {
         }
     }
 
-    /// Returns the range of positions that was removed before it could be read, if that has
-    /// happened since the last call.
+    /// Returns the range of positions that was removed before it could be read, if there was one
+    /// since the last call.
     pub fn take_gap(&mut self) -> Option<(LogPosition, LogPosition)> {
         self.gap.take()
     }
@@ -172,7 +174,8 @@ impl LogFollower {
         }
     }
 
-    /// Continues at the oldest entry if the log before it has been removed.
+    /// If the log at the current position has been removed, continues at the oldest entry and notes
+    /// the gap.
     fn pass_gap(&mut self) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let oldest = names.iter().filter_map(|name| start_of(name)).min();
@@ -185,9 +188,9 @@ impl LogFollower {
     }
 }
 
-/// Called with position, time and entry.
+/// Receives an entry with its position and its time (Unix time in milliseconds).
 pub type EntryCallback<'s> = dyn FnMut(LogPosition, u64, &LogEntry<'_>) -> ControlFlow<()> + 's;
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot {what} it: {error}", path.display()))
 }

@@ -1,8 +1,7 @@
-//! Reads the update log as bytes while it is being written, and decodes such bytes again at the
-//! receiver.
+//! Reads the update log as bytes while it is being written, and decodes these bytes at a receiver.
 //!
-//! The reading side does not interpret the bytes, so it needs little memory even for long entries.
-//! The receiver checks them, entry by entry.
+//! The reader does not interpret the bytes, so it needs little memory even for long entries. The
+//! receiver decodes them and checks each entry.
 
 use super::entry::{self, CONTENT_LEN_MAX, FRAME_LEN, LogEntry, LogPosition};
 use super::segment::{DatabaseIdentity, HEADER_LEN, SegmentHeader, name_of, start_of};
@@ -13,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// Bytes read at once where the caller states no limit.
+/// Bytes that are read at once if the caller states no limit.
 const PIECE_LEN: usize = 64 << 10;
-/// How often a segment that was just removed is skipped in favour of the next.
+/// How many times the reader tries the next segment because the one it tried was just removed.
 const TRIES: u32 = 16;
 
-/// Reads a log from a position on, next to its writer. The log that is not yet read is kept as long
-/// as this value exists.
+/// Reads the bytes of a log from a position on, while the log is being written. The unread part of
+/// the log is kept until this value is dropped.
 pub struct LogBytes {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
@@ -34,15 +33,14 @@ struct OpenSegment {
     path: PathBuf,
     file: Arc<dyn File>,
     start: LogPosition,
-    /// The start of the next segment, if there was one when this one was opened.
+    /// The start of the next segment, if it existed when the current segment was opened.
     next: Option<LogPosition>,
 }
 
 impl LogBytes {
-    /// Begins at a position between two entries, or at the oldest entry if `from` is `None`. Fails
-    /// with `Invalid` if the log does not go back that far, and with `Unavailable` if it cannot be
-    /// read. Does not check that the position lies between two entries; use
-    /// [`is_between_entries`](Self::is_between_entries).
+    /// Starts at `from`, or at the oldest entry if it is `None`. Fails with `Invalid` if the log
+    /// starts after `from`, and with `Unavailable` if the log cannot be read. Does not check that
+    /// `from` lies between two entries; [`is_between_entries`](Self::is_between_entries) does.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -68,9 +66,9 @@ impl LogBytes {
             if starts.is_empty() {
                 break;
             }
-            // A thread that removes segments may have checked the holds before this one was added,
-            // and may be about to remove a segment just found. It checks again before each removal,
-            // so the segment opened here and all later ones stay.
+            // Another thread may have checked the holds before this one was added, and may now
+            // remove the segment that was found. It checks the holds again before the next removal,
+            // so a segment that could be opened stays, and so do all later ones.
             tries += 1;
             match bytes.segment_at(bytes.position) {
                 Ok(segment) => bytes.segment = Some(segment),
@@ -88,7 +86,7 @@ impl LogBytes {
         self.position
     }
 
-    /// Returns the bytes of log that are on disk only because of this hold.
+    /// Returns the number of bytes of log that are on disk only because of this reader.
     pub fn held(&self) -> HeldBytes {
         self.hold.held()
     }
@@ -98,8 +96,8 @@ impl LogBytes {
         self.identity
     }
 
-    /// Appends the next bytes before `until` to `into`: at most `len_max` bytes, perhaps fewer, and
-    /// none only if the position is `until`. `until` must not exceed
+    /// Appends the next bytes before `until` to `into`: at most `len_max`, perhaps fewer, and none
+    /// only if the reader has reached `until`. `until` must not exceed
     /// [`UpdateLog::readable`](super::UpdateLog::readable). Fails with `Unavailable` if the log
     /// cannot be read, and with `Corrupt` if it ends before `until`.
     pub fn read(&mut self, until: LogPosition, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
@@ -108,8 +106,8 @@ impl LogBytes {
         Ok(())
     }
 
-    /// Returns true if a complete entry begins at the position, or if the log ends there, at
-    /// `until`. Reads the complete entry, piece by piece.
+    /// Returns true if a complete entry starts at the current position, or if the position is
+    /// `until`, the end of the log. Reads that entry piece by piece to its end.
     pub fn is_between_entries(&mut self, until: LogPosition) -> Result<bool> {
         let (position, segment) = (self.position, self.segment.clone());
         let outcome = self.is_followed_by_entry(until);
@@ -171,7 +169,7 @@ impl LogBytes {
                 let what = format!("{} at offset {offset}: the file ends here", segment.path.display());
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
-            // This segment was the last one when it was opened; now another one follows.
+            // A further segment has been created since this one was opened.
             self.segment = None;
         }
     }
@@ -203,7 +201,7 @@ impl LogBytes {
         });
         if !is_its_own {
             let message =
-                format!("{} at offset 0: not the segment of this log that begins there", path.display());
+                format!("{} at offset 0: not the segment of this log at that position", path.display());
             return Err(Error::new(ErrorKind::Corrupt, message).into());
         }
         let (file, next) = (Arc::from(file), starts.get(index + 1).copied());
@@ -211,9 +209,9 @@ impl LogBytes {
     }
 }
 
-/// Why a segment cannot be read.
+/// The reason why a segment cannot be read.
 enum SegmentError {
-    /// The segment existed and has been removed since.
+    /// The segment was removed after it had been found.
     Removed(Error),
     Unreadable(Error),
 }
@@ -232,8 +230,7 @@ impl From<SegmentError> for Error {
     }
 }
 
-/// Decodes the bytes of a log as they arrive, and checks them.
-///
+/// Decodes and checks the bytes of a log as they arrive, in pieces of any length.
 ///
 /// ```
 /// use todana::update_log::{EntryDecoder, LogPosition};
@@ -247,12 +244,12 @@ pub struct EntryDecoder {
     /// The position of the next entry.
     position: LogPosition,
     bytes: Vec<u8>,
-    /// The number of these bytes that have been returned as entries.
+    /// How many of `bytes` have been returned as entries.
     at: usize,
 }
 
 impl EntryDecoder {
-    /// Decodes the log of this database, from a position on.
+    /// Creates a decoder for the log of this database, from a position on.
     pub fn new(database_id: [u8; 16], from: LogPosition) -> EntryDecoder {
         let seed = DatabaseIdentity { server_id: 0, database_id }.seed();
         EntryDecoder { seed, position: from, bytes: Vec::new(), at: 0 }
@@ -265,8 +262,8 @@ impl EntryDecoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the next entry and its position, or `None` if it has not arrived completely. Fails
-    /// with `Corrupt` if the bytes are not an entry of that database at that position.
+    /// Returns the next entry and its position, or `None` if the entry is incomplete. Fails with
+    /// `Corrupt` if the bytes are not an entry of this database at this position.
     pub fn next_entry(&mut self) -> Result<Option<(LogPosition, LogEntry<'_>)>> {
         let unread = &self.bytes[self.at..];
         let Some((frame, rest)) = unread.split_first_chunk::<FRAME_LEN>() else { return Ok(None) };
@@ -286,7 +283,7 @@ impl EntryDecoder {
         }
         let entry = entry::decode(content).ok_or_else(wrong)?;
         let len = FRAME_LEN + content.len();
-        // The sender states the start position, so this sum can overflow.
+        // The sender chose the start position, so the sum can overflow.
         let end = position.0.checked_add(len as u64).ok_or_else(|| {
             let message = format!("update log at position {}: position out of range", position.0);
             Error::new(ErrorKind::Corrupt, message)
@@ -301,12 +298,12 @@ impl EntryDecoder {
         self.position
     }
 
-    /// Returns true if no bytes are left.
+    /// Returns true if all bytes have been returned as entries.
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot read it: {error}", path.display()))
 }

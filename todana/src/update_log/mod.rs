@@ -1,19 +1,20 @@
 //! The update log: every change of a database, in order, on disk (docs/format/update-log.md).
 //!
 //! ```text
-//! a visit that has changed something --append--> pending, in memory --writer thread--> segment files
-//!     under the engine's lock          |                            one write and one sync for many
-//!                                      +-------> recent: a copy that outlives the process until then
+//! visit that changed a record --append--> pending, in memory --writer thread--> segment files
+//!    under the engine's lock         |                     one write and one sync for many entries
+//!                                    +-----> recent, in a mapped file: survives the process until
+//!                                            the entry is written
 //! ```
 //!
 //! Invariants: positions only grow. Entries before `synced` survive a crash of the machine. The
 //! entries of one key stand in the order of its changes, because they are appended under the
 //! engine's lock. No file is accessed under a lock of the engine, except the memory that `recent`
-//! maps from its file (and that file itself on a file system that cannot map it).
+//! maps from its file (or that file itself, on a file system that cannot map files).
 //!
-//! Before the server sends a reply to a change, it calls [`UpdateLog::is_durable`] and waits if the
-//! result is false: with [`UpdateLog::wait`], or with [`UpdateLog::on_progress`] on a thread that
-//! must not block.
+//! Before the server sends the reply to a change, it calls [`UpdateLog::is_durable`]. If the result
+//! is false, the server waits: with [`UpdateLog::wait`], or with [`UpdateLog::on_progress`] on a
+//! thread that must not block.
 
 mod entry;
 mod follower;
@@ -49,17 +50,18 @@ pub(crate) use segment::{
 };
 pub(crate) use writer::LogPlace;
 
-/// When a change counts as durable.
+/// Determines when a change counts as durable, so that its reply may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// When it is on disk.
+    /// A change is durable when it is on disk.
     Always,
-    /// When it survives the death of the process. A power failure loses the changes of at most this
-    /// time: half of it may pass before they are written and synced, the rest is for the disk.
-    /// Replies wait for a disk that takes longer.
+    /// A change is durable when it survives the death of the process. A power failure can lose the
+    /// changes of at most this time. A sync starts after half of the time; the other half is for
+    /// the disk. If the disk needs longer, replies wait.
     Every(Duration),
-    /// Immediately. The kernel decides when to write to the disk. Changes are passed to the kernel
-    /// within a second, so the death of the process can lose the changes of the last second too.
+    /// A change is durable at once, and the kernel decides when to write it to the disk. Changes
+    /// are passed to the kernel within a second, so the death of the process can lose the changes
+    /// of the last second.
     Never,
 }
 
@@ -68,17 +70,18 @@ pub enum SyncPolicy {
 pub struct LogOptions {
     /// When a change counts as durable.
     pub sync: SyncPolicy,
-    /// A segment that has grown to this many bytes is followed by a new one.
+    /// When a segment has grown to this many bytes, a new one is created.
     pub segment_len: u64,
-    /// A segment that is older than this and not empty is also followed by a new one.
+    /// When a segment that has entries is older than this, a new one is created.
     pub segment_age: Duration,
-    /// Bytes in memory that may wait to be written before threads that append more must wait.
+    /// The most bytes that may wait in memory to be written. Above this limit, threads that append
+    /// wait.
     pub backlog_max: u64,
-    /// With [`SyncPolicy::Every`]: bytes not yet written that are kept in memory that survives the
-    /// process. Threads that append more wait until their entries are written.
+    /// With [`SyncPolicy::Every`]: the most unwritten bytes that `recent` keeps in memory that
+    /// survives the process. Above this limit, replies wait until their entries are written.
     pub recent_max: u64,
-    /// Bytes of the disk that are reserved for removals and for the next opening, in case the disk
-    /// becomes full; 0 reserves none.
+    /// Bytes of the disk that are reserved, so that removals and the next opening succeed when the
+    /// disk is full. 0 reserves nothing.
     pub reserve_bytes: u64,
 }
 
@@ -95,17 +98,17 @@ impl Default for LogOptions {
     }
 }
 
-/// Returned by [`UpdateLog::health`]: whether changes can be made durable.
+/// States whether changes can be made durable. Returned by [`UpdateLog::health`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DurabilityHealth {
     /// Changes can be written.
     #[default]
     Well,
-    /// A write has failed and is retried until it succeeds. Nothing is lost while the process
-    /// lives.
+    /// A write has failed and is repeated until it succeeds. While the process lives, nothing is
+    /// lost.
     Stuck(String),
-    /// Written changes may not be on disk although the system was asked to sync them, so nothing
-    /// more is promised. Also the state after the log was closed.
+    /// A sync has failed, so it is unknown whether written changes are on disk, and no later change
+    /// counts as durable. Also the state after the log was closed.
     Lost(String),
 }
 
@@ -119,61 +122,63 @@ const CLOSED: u8 = 3;
 
 /// An update log that is open for writing.
 pub struct UpdateLog {
-    shared: Arc<SharedState>,
+    shared: Arc<UpdateLogState>,
     clock: Arc<dyn Clock>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// State shared by the writer thread and all other threads.
-struct SharedState {
+struct UpdateLogState {
     sync: SyncPolicy,
     backlog_max: u64,
     pending: Mutex<PendingEntries>,
-    /// There is something to write, or the log is being closed.
+    /// Notified when there is something to write, or when the log is being closed.
     work_available: Condvar,
-    /// The end of the last entry appended.
+    /// The end of the last entry that was appended.
     appended: AtomicU64,
-    /// The end of the last entry passed to the system.
+    /// The end of the last entry that was passed to the system.
     written: AtomicU64,
-    /// The end of the last entry that dies with the process unless it is written.
+    /// The end of the last entry that would be lost if the process died now: it is neither in
+    /// `recent` nor passed to the system.
     exposed: AtomicU64,
     /// The end of the last entry that is on disk.
     synced: AtomicU64,
     /// The start of the segment that is being written.
     segment_start: AtomicU64,
-    /// When the oldest change that is not on disk becomes overdue, in microseconds since `created`,
-    /// plus one; 0 if no change waits.
+    /// The time at which the oldest change that is not on disk becomes overdue, in microseconds
+    /// since `created`, plus one. 0 if no change waits.
     due_us: AtomicU64,
     created: Instant,
     state: AtomicU8,
-    /// Disk space that is given up when the disk is full.
+    /// Disk space that is freed when the disk is full.
     reserve: Arc<Reserve>,
-    /// Why the last requested rotation failed, and the number of rotations that failed.
+    /// The reason why the last requested rotation failed, and the number of rotations that failed.
     rotation_error: Mutex<String>,
     failed_rotations: AtomicU64,
-    /// The writer thread has ended.
+    /// True when the writer thread has ended.
     writer_ended: AtomicBool,
-    /// The reason of a state other than `WELL`. Its lock belongs to the condition `progress`.
+    /// The reason for a state other than `WELL`. The condition `progress` uses the lock of this
+    /// field.
     reason: Mutex<String>,
-    /// Notified when more is on disk, or when the state has changed.
+    /// Notified when more entries are on disk, or when the state has changed.
     progress: Condvar,
     listeners: Mutex<Vec<ProgressListener>>,
 }
 
-/// Called by the writer thread.
+/// A callback that the writer thread calls after progress.
 type ProgressListener = Box<dyn Fn() + Send + std::marker::Sync>;
 
 impl UpdateLog {
-    /// Continues the log at `end`, in a new segment of the directory in `place`; the existing log
-    /// ends there (see [`LogReader`]). The segment states the number of openings, and is on disk
-    /// when this returns.
+    /// Continues the log at `end` in a new segment of the directory in `place`. `end` is the
+    /// position at which [`LogReader`] found the end of the existing log. The segment states the
+    /// number of openings, and is on disk when this function returns.
     pub(crate) fn start(
         place: LogPlace,
         end: LogPosition,
         clock: Arc<dyn Clock>,
         options: LogOptions,
     ) -> Result<UpdateLog> {
-        let shared = Arc::new(SharedState {
+        let shared = Arc::new(UpdateLogState {
             sync: options.sync,
             backlog_max: options.backlog_max,
             pending: Mutex::new(PendingEntries::new(end)),
@@ -196,7 +201,7 @@ impl UpdateLog {
         });
         shared.reserve.hold(options.reserve_bytes);
         let writer = writer::LogWriter::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
-        // Restore what the opening has spent of the reserve, if there is space for it.
+        // The opening may have used the reserve. It is created again if there is space for it.
         shared.reserve.hold(options.reserve_bytes);
         shared.pending.lock().recent = writer.recent();
         let thread = std::thread::Builder::new()
@@ -212,18 +217,17 @@ impl UpdateLog {
     }
 
     /// Appends a change and returns the position after it. A long value is shared until it is
-    /// written, not copied. Costs a short lock and a copy; called under the engine's lock of the
+    /// written, not copied. Costs a short lock and a copy. Called under the engine's lock of the
     /// changed record.
     ///
-    /// Callers check [`takes_changes`](Self::takes_changes) before they change a record. Changes
-    /// that were already under way when writing failed are still appended, because they have been
-    /// made, and are written when that becomes possible again. If it never does, they are dropped
-    /// and never become durable.
+    /// Callers check [`takes_changes`](Self::takes_changes) before they change a record. If writing
+    /// fails after this check, the change has been made, so it is still appended, and it is written
+    /// when writing succeeds again. If writing never succeeds, the change never becomes durable.
     pub fn append(&self, change: &LogChange<'_>) -> LogPosition {
         self.append_from(None, change)
     }
 
-    /// Appends a change that was first made by another server, `origin`.
+    /// Appends a change that another server, `origin`, made first.
     pub(crate) fn append_from(&self, origin: Option<u32>, change: &LogChange<'_>) -> LogPosition {
         let now_ms = self.clock.now().0.saturating_mul(1000);
         let mut pending = self.shared.pending.lock();
@@ -251,7 +255,8 @@ impl UpdateLog {
         LogPosition(self.shared.appended.load(Ordering::Acquire))
     }
 
-    /// Returns the time that a mark written now would state, as Unix time in milliseconds.
+    /// Returns the time that a mark would have if it were written now, as Unix time in
+    /// milliseconds.
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now().0.saturating_mul(1000)
     }
@@ -266,8 +271,8 @@ impl UpdateLog {
         self.shared.synced()
     }
 
-    /// Returns the position up to which entries can be read from the segments: those on disk or,
-    /// under [`SyncPolicy::Never`], those passed to the system.
+    /// Returns the position up to which entries can be read from the segments. These are the
+    /// entries on disk or, under [`SyncPolicy::Never`], the entries passed to the system.
     pub fn readable(&self) -> LogPosition {
         match self.shared.sync {
             SyncPolicy::Never => LogPosition(self.shared.written.load(Ordering::Acquire)),
@@ -275,35 +280,35 @@ impl UpdateLog {
         }
     }
 
-    /// Returns true if the reply to a change that ends at `position` may be sent. Costs a few
-    /// loads.
+    /// Returns true if the reply to a change whose entry ends at `position` may be sent. Costs a
+    /// few loads of atomics.
     #[inline]
     pub fn is_durable(&self, position: LogPosition) -> bool {
         self.shared.is_durable(position)
     }
 
-    /// Returns true if more bytes wait to be written than should, so that threads should wait
-    /// before they append more, even if their changes need no reply. Costs two loads.
+    /// Returns true if more bytes wait to be written than the options allow. Threads should then
+    /// wait before they append more, even for changes without a reply. Costs two loads of atomics.
     #[inline]
     pub fn is_backlogged(&self) -> bool {
         self.shared.is_backlogged()
     }
 
     /// Waits until the log is durable up to `position`. Fails with `Unavailable` if the log cannot
-    /// be written; it is then unknown whether the change survives a crash.
+    /// be written; it is then unknown whether the change will survive a crash.
     pub fn wait(&self, position: LogPosition) -> Result<()> {
         self.shared.wait(|| self.is_durable(position))
     }
 
-    /// Waits as [`wait`](Self::wait) does while `keep_waiting`, which is called regularly, returns
-    /// true. Returns false if it ended the wait.
+    /// Waits as [`wait`](Self::wait) does, as long as `keep_waiting` returns true. Returns false if
+    /// `keep_waiting` ended the wait.
     pub fn wait_while(&self, position: LogPosition, keep_waiting: &dyn Fn() -> bool) -> Result<bool> {
         let is_over = || self.is_durable(position);
         self.shared.wait_until_or(&is_over, Some(keep_waiting))
     }
 
-    /// Waits until the entries before this position are on disk, whatever the options say, and
-    /// starts the sync immediately. Fails as [`wait`](Self::wait) does.
+    /// Starts a sync at once, and waits until the entries before this position are on disk, under
+    /// any sync policy. Fails as [`wait`](Self::wait) does.
     pub fn sync_to(&self, position: LogPosition) -> Result<()> {
         if self.synced() < position {
             self.shared.pending.lock().sync_now = true;
@@ -312,25 +317,24 @@ impl UpdateLog {
         self.shared.wait(|| self.synced() >= position)
     }
 
-    /// Returns true if changes are accepted: false while they cannot be written.
+    /// Returns false while changes cannot be written and must be refused.
     #[inline]
     pub fn takes_changes(&self) -> bool {
         self.shared.state.load(Ordering::Acquire) == WELL
     }
 
-    /// Returns true while the disk is full: the log then accepts removals, and callers should
-    /// append nothing else.
+    /// Returns true while the disk is full. Callers should then append removals only.
     #[inline]
     pub fn takes_only_removals(&self) -> bool {
         self.shared.reserve.is_spent()
     }
 
-    /// Returns whether the log can be written, and the reason if it cannot.
+    /// Returns the state of the log, with the reason if the log cannot be written.
     pub fn health(&self) -> DurabilityHealth {
         let reason = self.shared.reason.lock();
         match self.shared.state.load(Ordering::Acquire) {
             WELL if self.takes_only_removals() => DurabilityHealth::Stuck(
-                "cannot write the update log: the disk is full; only removals are taken".into(),
+                "update log: cannot write to it: the disk is full; only removals are accepted".into(),
             ),
             WELL => DurabilityHealth::Well,
             STUCK => DurabilityHealth::Stuck(reason.clone()),
@@ -338,15 +342,15 @@ impl UpdateLog {
         }
     }
 
-    /// Registers a function that the writer thread calls whenever more is on disk or the health has
-    /// changed. The function must be brief.
+    /// Registers a callback that the writer thread calls whenever more entries are on disk or the
+    /// health has changed. The callback must be brief.
     pub fn on_progress(&self, call: impl Fn() + Send + std::marker::Sync + 'static) {
         self.shared.listeners.lock().push(Box::new(call));
     }
 
-    /// Begins a new segment, so that all entries appended before are on disk in finished segments.
-    /// Fails with `Unavailable` if the segment cannot be created; the log then continues in the
-    /// present one.
+    /// Starts a new segment. All entries appended before are then on disk, in older segments. Fails
+    /// with `Unavailable` if the segment cannot be created; the log then continues in the current
+    /// segment.
     pub fn rotate(&self) -> Result<()> {
         let end = self.end();
         let refused = || self.shared.failed_rotations.load(Ordering::Acquire);
@@ -364,23 +368,23 @@ impl UpdateLog {
         Err(Error::new(ErrorKind::Unavailable, format!("update log: cannot begin a segment: {why}")))
     }
 
-    /// Writes and syncs everything that is pending and ends the log. Nothing may be appended
-    /// afterwards. Fails with `Unavailable` if the log could not be written.
+    /// Writes and syncs all pending entries, and ends the log. Nothing may be appended afterwards.
+    /// Fails with `Unavailable` if the log could not be written.
     pub fn close(&self) -> Result<()> {
         self.close_unless(&|| false)
     }
 
-    /// Closes the log as [`close`](Self::close) does, but calls `gives_up` regularly while the disk
-    /// is slow. Once that returns true, the writer thread is abandoned, and the error states how
-    /// many bytes are not known to be on disk.
+    /// Closes the log as [`close`](Self::close) does, but calls `gives_up` regularly while it waits
+    /// for the disk. If `gives_up` returns true, the writer thread is abandoned, and the error
+    /// states how many bytes may not be on disk.
     pub fn close_unless(&self, gives_up: &dyn Fn() -> bool) -> Result<()> {
-        // The lock is held so that a second call to close waits as well.
+        // The lock is held during the wait, so that a second call to `close` waits as well.
         let mut writer = self.writer.lock();
         if let Some(writer) = writer.take() {
             self.shared.pending.lock().close_requested = true;
             self.shared.work_available.notify_one();
             if self.shared.wait_for_writer(gives_up) {
-                // A writer thread that failed has already set its state.
+                // If the writer thread has panicked, the log is already in the state `Lost`.
                 let _ = writer.join();
             }
             let unsure = |why: String| {
@@ -388,12 +392,12 @@ impl UpdateLog {
                 self.shared
                     .set_state(LOST, format!("{why}; {len} bytes of writes are not known to be on disk"));
             };
-            // From here on no thread waits for entries that will never be written.
+            // From now on, threads that wait for entries are woken and return an error.
             match self.health() {
                 DurabilityHealth::Well if self.shared.writer_ended.load(Ordering::Acquire) => {
-                    self.shared.set_state(CLOSED, "update log: it is closed".into());
+                    self.shared.set_state(CLOSED, "update log: is closed".into());
                 }
-                DurabilityHealth::Well => unsure("the disk has not answered".into()),
+                DurabilityHealth::Well => unsure("update log: the disk has not answered".into()),
                 DurabilityHealth::Stuck(why) => unsure(why),
                 DurabilityHealth::Lost(_) => {}
             }
@@ -407,17 +411,17 @@ impl UpdateLog {
 
 impl Drop for UpdateLog {
     fn drop(&mut self) {
-        // Callers that need the result have called `close`.
+        // Callers that need the result call `close` before the drop.
         let _ = self.close();
     }
 }
 
-impl SharedState {
+impl UpdateLogState {
     fn synced(&self) -> LogPosition {
         LogPosition(self.synced.load(Ordering::Acquire))
     }
 
-    /// Returns true if nothing more will be written.
+    /// Returns true if no further entry will become durable.
     #[inline]
     fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) >= LOST
@@ -430,7 +434,8 @@ impl SharedState {
         }
         match self.sync {
             SyncPolicy::Always => self.synced() >= position,
-            // Entries that are already durable do not wait for the disk on behalf of others.
+            // If these entries are already on disk, they need not wait because other entries are
+            // overdue.
             SyncPolicy::Every(_) => {
                 self.synced() >= position
                     || (self.outlives_process(position) && !self.is_overdue() && !self.is_backlogged())
@@ -439,7 +444,7 @@ impl SharedState {
         }
     }
 
-    /// Returns true if entries must survive the process before they are written.
+    /// Returns true if entries are kept in `recent` until they are written.
     fn uses_recent(&self) -> bool {
         matches!(self.sync, SyncPolicy::Every(_))
     }
@@ -458,7 +463,7 @@ impl SharedState {
         due_us != 0 && self.created.elapsed().as_micros() as u64 >= due_us
     }
 
-    /// Starts the time limit of a change that has waited to be synced since `since`. Called with
+    /// Starts the time limit for a change that has waited for a sync since `since`. Called with
     /// `pending` locked.
     fn start_due_timer(&self, since: Option<Instant>) {
         if self.due_us.load(Ordering::Relaxed) == 0 {
@@ -466,7 +471,7 @@ impl SharedState {
         }
     }
 
-    /// Returns the value of `due_us` for an oldest change that has waited since `since`.
+    /// Returns the value of `due_us` if the oldest change has waited since `since`.
     fn due_us_of(&self, since: Option<Instant>) -> u64 {
         let (SyncPolicy::Every(interval), Some(since)) = (self.sync, since) else { return 0 };
         let due = since.saturating_duration_since(self.created).saturating_add(interval);
@@ -477,7 +482,8 @@ impl SharedState {
         self.wait_until_or(&is_over, None).map(|_| ())
     }
 
-    /// Waits until `is_over` returns true. Returns false if `keep_waiting` ended the wait first.
+    /// Waits until `is_over` returns true. Returns false if `keep_waiting` ended the wait before
+    /// that.
     fn wait_until_or(
         &self,
         is_over: &dyn Fn() -> bool,
@@ -498,7 +504,7 @@ impl SharedState {
                 self.progress.wait(&mut reason);
                 continue;
             };
-            // Called without the lock.
+            // The callback is called without the lock.
             if !MutexGuard::unlocked(&mut reason, keep_waiting) {
                 return Ok(is_over());
             }
@@ -506,11 +512,12 @@ impl SharedState {
         }
     }
 
-    /// Waits until the writer thread has ended. Returns false if `gives_up` ended the wait first.
+    /// Waits until the writer thread has ended. Returns false if `gives_up` ended the wait before
+    /// that.
     fn wait_for_writer(&self, gives_up: &dyn Fn() -> bool) -> bool {
         let mut reason = self.reason.lock();
         while !self.writer_ended.load(Ordering::Acquire) {
-            // Called without the lock.
+            // The callback is called without the lock.
             if MutexGuard::unlocked(&mut reason, gives_up) {
                 return self.writer_ended.load(Ordering::Acquire);
             }
@@ -521,7 +528,8 @@ impl SharedState {
 
     /// Wakes all waiting threads and calls the listeners.
     fn notify(&self) {
-        // A thread between its check and its wait holds this lock.
+        // A thread holds this lock from its check to the start of its wait, so it cannot miss the
+        // notification.
         drop(self.reason.lock());
         self.progress.notify_all();
         self.listeners.lock().iter().for_each(|listener| listener());

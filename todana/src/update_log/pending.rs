@@ -1,4 +1,4 @@
-//! Entries that have been appended and not yet written.
+//! Entries that have been appended but not written yet.
 
 use super::entry::{self, FRAME_LEN, LogChange, LogEntry, LogPosition, MARK_LEN};
 use super::recent::RecentEntries;
@@ -6,37 +6,40 @@ use std::io::IoSlice;
 use std::time::Instant;
 use todana_core::SharedBytes;
 
-/// Once this many bytes are pending, the writer is woken even if it may still wait.
+/// When this many bytes are pending, the writer thread is woken even if it could wait longer.
 const WORTH_WRITING: u64 = 256 << 10;
-/// Memory of a batch that is kept for the next one.
+/// How much memory of a written batch is kept for the next batch.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// The pending entries, and the requests to the writer. Its lock is held only for a copy.
+/// The pending entries, and requests to the writer thread. The lock around this value is held only
+/// for short copies.
 pub(crate) struct PendingEntries {
     pub(crate) batch: EntryBatch,
-    /// Sync immediately.
+    /// Requests an immediate sync.
     pub(crate) sync_now: bool,
-    /// Begin a new segment first.
+    /// Requests a new segment.
     pub(crate) rotate_requested: bool,
-    /// Write everything and stop.
+    /// Requests that everything is written and the writer thread ends.
     pub(crate) close_requested: bool,
-    /// The writer has taken its last batch.
+    /// True when the writer thread has taken its last batch.
     pub(crate) is_closed: bool,
-    /// Write immediately: a thread waits for an entry that is not kept in `recent`.
+    /// Requests an immediate write, because a thread waits for an entry that is not in `recent`.
     pub(crate) write_now: bool,
-    /// Keeps entries until they are written.
+    /// The ring that keeps entries until they are written, if there is one.
     pub(crate) recent: Option<RecentEntries>,
     /// When the oldest pending entry was appended.
     pub(crate) oldest_at: Option<Instant>,
-    /// The number of pending entries without marks.
+    /// The number of pending entries. Marks do not count.
     pub(crate) entries: u64,
-    /// The writer waits, for a bounded time, until there are this many entries; 0 if it does not.
+    /// The writer thread waits, for a limited time, until this number of entries is pending. 0 if
+    /// it does not wait for entries.
     pub(crate) awaited_entries: u64,
-    /// The time that the last mark states.
+    /// The time in the last mark.
     last_mark_ms: u64,
 }
 
-/// Consecutive entries, most of them in one piece.
+/// Consecutive entries of the log. Long values are stored separately, because they are shared
+/// instead of copied.
 #[derive(Default)]
 pub(crate) struct EntryBatch {
     pub(crate) start: LogPosition,
@@ -47,9 +50,9 @@ pub(crate) struct EntryBatch {
 }
 
 enum BatchPiece {
-    /// Complete entries, except that the last one may lack its value.
+    /// Complete entries, except that the value of the last one may follow as the next piece.
     Entries(Vec<u8>),
-    /// The value of the last entry of the piece before.
+    /// The value of the last entry in the previous piece.
     Value(SharedBytes),
 }
 
@@ -74,7 +77,7 @@ impl PendingEntries {
         self.batch.len == 0
     }
 
-    /// Returns true if the entry just appended must wake the writer.
+    /// Returns true if the writer thread must be woken after the entry that was just appended.
     pub(crate) fn wakes_writer(&self, is_first: bool) -> bool {
         let is_enough =
             if self.awaited_entries > 0 { self.entries == self.awaited_entries } else { is_first };
@@ -85,13 +88,13 @@ impl PendingEntries {
         self.batch.len >= WORTH_WRITING
     }
 
-    /// Appends an entry, and a mark before it if the batch is empty or the time has changed.
+    /// Appends an entry, and before it a mark if the batch is empty or the time has changed.
     /// Returns the position after the entry.
     pub(crate) fn append(&mut self, now_ms: u64, entry: &LogEntry<'_>) -> LogPosition {
         if self.is_empty() || now_ms != self.last_mark_ms {
             self.last_mark_ms = now_ms;
             self.oldest_at.get_or_insert_with(Instant::now);
-            // The writer fills in the synced position.
+            // The writer thread replaces the synced position later.
             let change = LogChange::Mark { time_ms: now_ms, synced: LogPosition(0) };
             self.batch.push(&LogEntry { origin: None, change });
         }
@@ -100,8 +103,9 @@ impl PendingEntries {
         self.batch.end()
     }
 
-    /// Keeps the entries appended after `from` in `recent`, so that they survive the process.
-    /// Returns false if that is not possible. The system already has the entries before `written`.
+    /// Copies the entries appended after `from` to `recent`, so that they survive the process.
+    /// Returns false if that is impossible. The entries before `written` have been passed to the
+    /// system.
     pub(crate) fn keep_recent(
         &mut self,
         from: LogPosition,
@@ -110,21 +114,21 @@ impl PendingEntries {
     ) -> bool {
         let Some(recent) = &mut self.recent else { return false };
         let len = (self.batch.end().0 - from.0) as usize;
-        // An entry whose value is stored apart cannot be kept.
+        // If the value is stored separately, the entry cannot be copied.
         let Some(start) = self.batch.tail.len().checked_sub(len) else { return false };
         recent.keep(from, &mut self.batch.tail[start..], synced, written)
     }
 
-    /// Discards an entry that will never be written. The position returned lies beyond the end of
-    /// the log, so that a thread that waits for it is never notified that it is on disk.
+    /// Discards an entry that will never be written. Returns a position beyond the end of the log,
+    /// so that a thread that waits for this position is never woken as if the entry were on disk.
     pub(crate) fn discard(&mut self) -> LogPosition {
         let after = LogPosition(self.batch.end().0.saturating_add(1));
         (self.batch, self.oldest_at) = (EntryBatch::new(after), None);
         after
     }
 
-    /// Takes the batch for the writer. `spare` is a batch that has been written; its memory is used
-    /// again.
+    /// Returns the batch to the writer thread. `spare` is a batch that has been written; its memory
+    /// is reused.
     pub(crate) fn take(&mut self, mut spare: EntryBatch) -> EntryBatch {
         spare.clear(self.batch.end());
         (self.oldest_at, self.entries, self.awaited_entries, self.write_now) = (None, 0, 0, false);
@@ -163,7 +167,7 @@ impl EntryBatch {
         (self.start, self.len) = (start, 0);
     }
 
-    /// Fills in what only the writer knows: the checksums, and the synced position of marks.
+    /// Fills in the checksums of the entries and the synced position of the marks.
     pub(crate) fn seal(&mut self, seed: u32, synced: LogPosition) {
         let mut position = self.start;
         if self.pieces.is_empty() {
@@ -192,8 +196,8 @@ impl EntryBatch {
     }
 }
 
-/// Seals the entries in `bytes`; the last one continues in `value`. The checksums are XORed with
-/// `mask`, which is 0 for the log itself.
+/// Fills in the checksums of the entries in `bytes`; `value` is the value of the last one if it is
+/// stored separately. The checksums are XORed with `mask`, which is 0 for the segments.
 pub(crate) fn seal_entries(
     bytes: &mut [u8],
     seed: u32,

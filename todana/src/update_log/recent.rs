@@ -1,5 +1,6 @@
-//! Keeps the last appended entries beside the log until the system has them, in a file that
-//! survives the process (docs/format/update-log.md, section 4).
+//! The file `recent`: a ring that keeps the newest entries until they are written to a segment. The
+//! ring is memory mapped from the file, so it survives the process (docs/format/update-log.md,
+//! section 4).
 
 use super::entry::{self, CONTENT_LEN_MAX, FRAME_LEN, LogPosition};
 use super::pending::seal_entries;
@@ -20,8 +21,8 @@ pub(crate) struct RecentEntries {
 }
 
 impl RecentEntries {
-    /// Creates the ring of a log that has been opened `openings` times, or returns `None` if that
-    /// is impossible.
+    /// Creates the ring of a log that has been opened `openings` times. Returns `None` if it cannot
+    /// be created.
     pub(crate) fn create(
         disk: &dyn Disk,
         directory: &Path,
@@ -33,8 +34,8 @@ impl RecentEntries {
         Some(RecentEntries { ring, seed: identity.seed(), mask: mask_of(openings) })
     }
 
-    /// Seals the entries that begin at `at` and keeps them. Returns false if the ring has no room
-    /// for them without losing entries from `needed` on.
+    /// Fills in the checksums of the entries that start at `at`, and stores the entries in the
+    /// ring. Returns false if they would overwrite entries at or after `needed`.
     pub(crate) fn keep(
         &mut self,
         at: LogPosition,
@@ -51,20 +52,21 @@ impl RecentEntries {
     }
 }
 
-/// Returns a mask that distinguishes the entries of one opening from those of another, which may
-/// have stood at the same positions before a power failure lost them.
+/// Returns a mask for the checksums of the entries of one opening. A power failure can lose entries
+/// whose positions the next opening uses again; the mask distinguishes the old entries in the ring
+/// from the new ones.
 fn mask_of(openings: u32) -> u32 {
     crc32c::crc32c(&openings.to_le_bytes())
 }
 
-/// Removes the ring of a log whose segments contain all entries.
+/// Removes the ring. Called when the segments of the log contain all its entries.
 pub(crate) fn remove_recent(disk: &dyn Disk, directory: &Path) {
     recent::remove(disk, directory);
 }
 
-/// Appends the entries that a killed process has left in the ring to the log, and cuts off what was
-/// torn there. The log must not be open. A damaged log stays as it is. Fails with `Unavailable` if
-/// it cannot be read or written.
+/// Appends the entries that a killed process has left in the ring to the last segment, and cuts off
+/// a torn tail. The log must not be open. A damaged log is not changed. Fails with `Unavailable` if
+/// the log cannot be read or written.
 pub(crate) fn append_recent(
     disk: &Arc<dyn Disk>,
     directory: &Path,
@@ -77,11 +79,11 @@ pub(crate) fn append_recent(
         file.write_at(patch.offset, &mut [IoSlice::new(&patch.bytes)])?;
         file.sync()
     };
-    append().map_err(|error| cannot("write", &path, &error))
+    append().map_err(|error| cannot("write to", &path, &error))
 }
 
-/// Returns a file system that shows the log as [`append_recent`] would leave it, and changes
-/// nothing. Fails with `Unavailable` if the log cannot be read.
+/// Returns a file system in which the log appears as [`append_recent`] would leave it, without
+/// changing the files. Fails with `Unavailable` if the log cannot be read.
 pub(crate) fn with_recent(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -93,8 +95,8 @@ pub(crate) fn with_recent(
     })
 }
 
-/// Returns the last segment and the patch that adds the entries of the ring to it, or `None` if
-/// there are none or the log is damaged.
+/// Returns the last segment, and the patch that appends the entries of the ring to it. Returns
+/// `None` if the ring has no further entries or the log is damaged.
 fn ring_patch(
     disk: &Arc<dyn Disk>,
     directory: &Path,
@@ -114,7 +116,7 @@ fn ring_patch(
     let len_of = || disk.open(&path, false).and_then(|file| file.len());
     let made_for_len = len_of().map_err(|error| cannot("read", &path, &error))?;
     let (end, openings) = match read() {
-        // The reader of the log reports the damage.
+        // Damage is reported later, by the reader of the log.
         Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
         read => read?,
     };
@@ -127,8 +129,8 @@ fn ring_patch(
     Ok((len > 0).then_some((path, patch)))
 }
 
-/// Turns the bytes of the ring, which begin at `position`, into log entries. Returns the length of
-/// the complete entries.
+/// Removes the mask from the entries in bytes of the ring. The bytes start at `position`. Returns
+/// the total length of the complete entries.
 fn unmask_entries(bytes: &mut [u8], seed: u32, mask: u32, position: LogPosition) -> usize {
     let mut at = 0;
     while let Some((frame, rest)) = bytes[at..].split_first_chunk_mut::<FRAME_LEN>() {
@@ -148,5 +150,5 @@ fn unmask_entries(bytes: &mut [u8], seed: u32, mask: u32, position: LogPosition)
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot {what} it: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Segments: the files of the log with their names and headers (docs/format/update-log.md, section
+//! Segments: the files of the log, with their names and headers (docs/format/update-log.md, section
 //! 1).
 
 use super::entry::LogPosition;
@@ -6,19 +6,20 @@ use crate::disk::Disk;
 use crate::file_header::{HeaderFormat, eight, four, sealed};
 use std::path::Path;
 
-/// The identity of a database. Its files contain it, so that files of two databases are never
-/// mixed.
+/// The identity of a database. All its files contain the identity, so that files of two databases
+/// are never mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseIdentity {
-    /// The ID of the server, which is the origin of the changes made here. Not 0.
+    /// The ID of the server, which is the origin of the changes that its clients make. Never 0.
     pub server_id: u32,
     /// The ID of the database.
     pub database_id: [u8; 16],
 }
 
 impl DatabaseIdentity {
-    /// Returns the initial value of the checksums of entries. Clients do not know the ID of the
-    /// database, so a client cannot store a value with bytes that pass for an entry.
+    /// Returns the initial value of the entries' checksums. It is computed from the database's ID,
+    /// which clients do not know, so no client can store a value whose bytes look like a valid
+    /// entry.
     pub(crate) fn seed(&self) -> u32 {
         crc32c::crc32c(&self.database_id)
     }
@@ -32,7 +33,7 @@ const FORMAT: HeaderFormat<HEADER_LEN> =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) identity: DatabaseIdentity,
-    /// The number of times the database had been opened.
+    /// How many times the database had been opened when the segment was created.
     pub(crate) openings: u32,
     pub(crate) start: LogPosition,
     pub(crate) created_ms: u64,
@@ -47,7 +48,7 @@ impl SegmentHeader {
         sealed(bytes)
     }
 
-    /// Returns the reason as the error if the header is invalid.
+    /// Decodes a header. The error is a text that states the problem.
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<SegmentHeader, String> {
         let identity = FORMAT.check(bytes, &[56])?;
         let (openings, start) = (four(bytes, 36), LogPosition(eight(bytes, 40)));
@@ -55,8 +56,7 @@ impl SegmentHeader {
     }
 }
 
-/// Returns the highest number of openings that any segment of a directory states, as far as the
-/// headers can be read.
+/// Returns the highest number of openings in the readable headers of a directory's segments.
 pub(crate) fn openings_of(disk: &dyn Disk, directory: &Path) -> u32 {
     let names = disk.list(directory).unwrap_or_default();
     let segments = names.iter().filter(|name| start_of(name).is_some());
@@ -64,7 +64,8 @@ pub(crate) fn openings_of(disk: &dyn Disk, directory: &Path) -> u32 {
     headers.map(|header| header.openings).max().unwrap_or_default()
 }
 
-/// Returns when the segment that begins at `start` was created, or 0 if that is unknown.
+/// Returns the time at which the segment that starts at `start` was created, or 0 if the time is
+/// unknown.
 pub(crate) fn created_ms(disk: &dyn Disk, directory: &Path, start: LogPosition) -> u64 {
     header_of(disk, &directory.join(name_of(start))).map_or(0, |header| header.created_ms)
 }
@@ -75,12 +76,13 @@ fn header_of(disk: &dyn Disk, path: &Path) -> Option<SegmentHeader> {
     SegmentHeader::decode(&bytes).ok().filter(|_| got == HEADER_LEN)
 }
 
-/// Returns the name of the segment that begins at `start`.
+/// Returns the name of the segment that starts at `start`.
 pub(crate) fn name_of(start: LogPosition) -> String {
     format!("{:020}.log", start.0)
 }
 
-/// Returns the start of the segment with this name, or `None` if the file is not a segment.
+/// Returns the position at which the segment with this name starts, or `None` if the name is not
+/// that of a segment.
 pub(crate) fn start_of(name: &str) -> Option<LogPosition> {
     position_of(name, ".log")
 }

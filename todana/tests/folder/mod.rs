@@ -12,29 +12,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use swayed_disk::{Sway, Swayed};
-use todana::backup::{BackedUp, Backup, Receiver};
+use todana::backup::{BackedUp, BackupReceiver, BackupSender};
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{
-    Clock, DataDirectory, DataOptions, Database, ManualClock, RestoreOptions, Salvaged, WorkerCounters,
+    Clock, DataDirectory, DataOptions, Database, ManualClock, RestoreOptions, SalvageReport, WorkerCounters,
 };
 use todana_core::{Delete, Operation, Result, Store, Ttl, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const NOW: u64 = 1_700_000_000;
 
-pub(crate) struct Kept {
+pub(crate) struct FolderDatabase {
     pub(crate) database: Arc<Database>,
     pub(crate) worker_counters: Arc<WorkerCounters>,
     pub(crate) clock: Arc<ManualClock>,
-    // Dropped last: the lock must outlive the log.
+    // This is dropped last, because the lock must outlive the log.
     pub(crate) directory: DataDirectory,
 }
 
-/// The machine's file system without syncs: these tests create thousands of files, and crash none.
+/// The machine's file system without syncs. The tests create thousands of files, and no crash
+/// happens.
 #[derive(Clone)]
-pub(crate) struct Unsynced;
+pub(crate) struct UnsyncedDisk;
 
-impl Sway for Unsynced {
+impl Sway for UnsyncedDisk {
     fn syncs(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -44,38 +45,38 @@ impl Sway for Unsynced {
     }
 }
 
-pub(crate) fn disk() -> Arc<Swayed<Unsynced>> {
-    Arc::new(Swayed(Unsynced))
+pub(crate) fn disk() -> Arc<Swayed<UnsyncedDisk>> {
+    Arc::new(Swayed(UnsyncedDisk))
 }
 
-/// A temporary folder, in memory if possible.
+/// Creates a temporary folder, in memory if possible.
 pub(crate) fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
 }
 
-/// A database without a log.
+/// Creates a database without a log.
 pub(crate) fn empty(clock: &Arc<ManualClock>) -> Database {
     let options = MemHashOptions { shards: Some(1), seed: Some(1), ..MemHashOptions::default() };
     let engine = MemHash::new(options).unwrap();
     Database::new(Box::new(engine), Arc::clone(clock) as Arc<dyn Clock>)
 }
 
-pub(crate) fn open(path: &Path, segment_len: u64) -> Kept {
+pub(crate) fn open(path: &Path, segment_len: u64) -> FolderDatabase {
     let log = LogOptions { sync: SyncPolicy::Always, segment_len, ..LogOptions::default() };
     open_with(path, &DataOptions { log, ..DataOptions::default() })
 }
 
-pub(crate) fn open_with(path: &Path, options: &DataOptions) -> Kept {
+pub(crate) fn open_with(path: &Path, options: &DataOptions) -> FolderDatabase {
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = empty(&clock);
     let directory = DataDirectory::open(disk(), path).unwrap();
     directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, options, &mut |_| ()).unwrap();
     let worker_counters = database.worker_counters();
-    Kept { database: Arc::new(database), worker_counters, clock, directory }
+    FolderDatabase { database: Arc::new(database), worker_counters, clock, directory }
 }
 
-impl Kept {
+impl FolderDatabase {
     pub(crate) fn set(&self, key: &str, value: &str) {
         let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
         self.database.execute(&self.worker_counters, &Operation::Store(store), &mut |_| ());
@@ -114,27 +115,27 @@ impl Kept {
         }
     }
 
-    pub(crate) fn start_backup(&self) -> Backup {
-        Backup::start(&self.directory, &self.database, &AtomicBool::new(false)).unwrap()
+    pub(crate) fn start_backup(&self) -> BackupSender {
+        BackupSender::start(&self.directory, &self.database, &AtomicBool::new(false)).unwrap()
     }
 }
 
 /// Salvages into a new data directory.
-pub(crate) fn salvage(from: &Path, target: &Path) -> Result<Salvaged> {
+pub(crate) fn salvage(from: &Path, target: &Path) -> Result<SalvageReport> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = empty(&clock);
     let options = RestoreOptions { from: from.into(), target: target.into(), ..RestoreOptions::default() };
     todana::salvage(disk(), &options, &database, clock as Arc<dyn Clock>, &mut |_| ())
 }
 
-pub(crate) fn drain(mut backup: Backup) -> Vec<u8> {
+pub(crate) fn drain(mut backup: BackupSender) -> Vec<u8> {
     let mut stream = Vec::new();
     while backup.next(&mut stream).unwrap() {}
     stream
 }
 
 pub(crate) fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
-    let mut receiver = Receiver::create(disk(), target)?;
+    let mut receiver = BackupReceiver::create(disk(), target)?;
     receiver.take(stream)?;
     receiver.finish(&mut |_| ())
 }
@@ -150,7 +151,7 @@ pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Copies the present contents of the files, as a killed process leaves them.
+/// Copies the present contents of the files, which are those that a killed process would leave.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -16,7 +16,7 @@ use crate::crash_disk::{CrashDisk, Op, State};
 use crate::opener::{DATABASE_ID, NOW, blocks, entries, header, identity, split, with_checksum};
 use std::path::Path;
 use std::sync::Arc;
-use todana::backup::{BACKUP, BackedUp, Receiver};
+use todana::backup::{BACKUP, BackedUp, BackupReceiver};
 use todana::update_log::{DatabaseIdentity, EntryDecoder, LogPosition, LogReader};
 use todana::{Clock, DataDirectory, Database, ManualClock, RestoreOptions, restore, verify};
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
@@ -24,8 +24,8 @@ use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const TARGET: &str = "/backup";
 
-/// Receives a stream in pieces of any size. Either it is a complete backup, which can be verified
-/// and restored, or it is refused and leaves nothing. Returns true if it was received.
+/// Receives a stream in pieces of any size. Either the stream is a complete backup, which can be
+/// verified and restored, or it is refused and leaves no files. Returns true if it was received.
 pub(crate) fn receive_any(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     let stream = match kind % 4 {
@@ -50,9 +50,10 @@ pub(crate) fn receive_any(bytes: &[u8]) -> bool {
         }
         (Err(error), Err(the_same)) => {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-            // Of two damages in one file either may be reported, because threads search for them.
-            let told = |error: &Error| error.to_string().split(" at offset ").next().map(String::from);
-            assert_eq!(told(&error), told(&the_same));
+            // If a file has two damages, either may be reported, because several threads search for
+            // them.
+            let reported = |error: &Error| error.to_string().split(" at offset ").next().map(String::from);
+            assert_eq!(reported(&error), reported(&the_same));
             assert!(state.files().is_empty() && the_same_state.files().is_empty(), "{error}");
             false
         }
@@ -60,10 +61,11 @@ pub(crate) fn receive_any(bytes: &[u8]) -> bool {
     }
 }
 
-/// Receives a stream in pieces of `portion` bytes.
+/// Receives a stream in portions of this number of bytes.
 fn received(stream: &[u8], portion: usize) -> (Result<BackedUp>, State) {
     let disk = CrashDisk::new();
-    let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(TARGET)).expect("nothing is there");
+    let mut receiver =
+        BackupReceiver::create(Arc::new(disk.clone()), Path::new(TARGET)).expect("nothing is there");
     let outcome = stream.chunks(portion).try_for_each(|bytes| receiver.take(bytes));
     let outcome = match outcome {
         Ok(()) => receiver.finish(&mut |_| ()),
@@ -77,7 +79,7 @@ fn received(stream: &[u8], portion: usize) -> (Result<BackedUp>, State) {
     (outcome, disk.state())
 }
 
-/// Checks that a received backup is complete, and that damage in its source is reported as before.
+/// Checks that a received backup is complete, and that damage of its source is reported as before.
 fn whole(disk: &CrashDisk, backed_up: &BackedUp) {
     let verified = verify(Arc::new(disk.clone()), Path::new(TARGET), &mut |_| ()).expect("it was received");
     assert!(backed_up.is_hash || backed_up.damages.is_empty());
@@ -114,7 +116,8 @@ fn restored(disk: &CrashDisk) -> Result<u64> {
     Ok(restore(Arc::new(disk.clone()), &options, &database, clock, &mut |_| ())?.records)
 }
 
-/// Verifies a stored backup with an arbitrary manifest: it is intact, or the problem is reported.
+/// Verifies a stored backup with an arbitrary manifest. Either it is intact, or the problem is
+/// reported.
 fn verify_any(bytes: &[u8]) {
     let Some((form, rest)) = bytes.split_first() else { return };
     let (segment, rest) = split(rest);
@@ -133,10 +136,11 @@ fn verify_any(bytes: &[u8]) {
     not_served(&disk);
     let damages = &verified.damages;
     assert!(damages.iter().all(|damage| damage.contains(TARGET)), "{damages:?}");
-    // A manifest that cannot be read describes no backup.
+    // If the manifest cannot be read, the directory is not a backup.
     assert!(verified.backup.is_some() || !damages.is_empty());
     match restored(&disk) {
-        // Parts beyond the manifest do not matter, nor does the end of the log that it states.
+        // Files that the manifest does not list are ignored, and so is the end of the log that it
+        // states.
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
     }
@@ -210,7 +214,7 @@ fn stream(bytes: &[u8]) -> Vec<u8> {
         return Vec::new();
     };
     let place = usize::from(u16::from_le_bytes(*place));
-    let mut stream = Pieces::begin((*start).into());
+    let mut stream = StreamPieces::begin((*start).into());
     let (mut files, mut end) = (Vec::new(), u64::from(*start));
     while let Some(([shape, len @ ..], behind)) = rest.split_first_chunk::<3>() {
         let (content, behind) = behind.split_at(behind.len().min(u16::from_le_bytes(*len).into()));
@@ -273,16 +277,16 @@ fn stream(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A stream with right checksums.
-pub(crate) struct Pieces {
+pub(crate) struct StreamPieces {
     pub(crate) bytes: Vec<u8>,
     crc: [u8; 4],
 }
 
-impl Pieces {
-    pub(crate) fn begin(start: u64) -> Pieces {
+impl StreamPieces {
+    pub(crate) fn begin(start: u64) -> StreamPieces {
         let bytes = stream_header(start);
         let crc = *bytes.last_chunk().expect("it ends in four bytes");
-        Pieces { bytes, crc }
+        StreamPieces { bytes, crc }
     }
 
     pub(crate) fn put(&mut self, kind: u8, content: &[u8]) {
@@ -296,7 +300,7 @@ impl Pieces {
 }
 
 /// An entry as it was shown: position and contents.
-type Shown = (LogPosition, String);
+type ShownEntry = (LogPosition, String);
 
 /// Decodes the bytes of a log from elsewhere: `kind(1) position(8) | rest`. kind mod 2: 0 rest is
 /// those bytes; 1 rest is contents of entries, each after its length(1), all checksums are right.
@@ -334,7 +338,7 @@ pub(crate) fn decode_any(bytes: &[u8]) {
 }
 
 /// Returns the entries, and how they end.
-fn decoded(from: LogPosition, bytes: &[u8], portion: usize) -> (Vec<Shown>, String) {
+fn decoded(from: LogPosition, bytes: &[u8], portion: usize) -> (Vec<ShownEntry>, String) {
     let mut entries = EntryDecoder::new(*DATABASE_ID, from);
     let mut shown = Vec::new();
     for bytes in bytes.chunks(portion) {

@@ -1,4 +1,4 @@
-//! A database in the data directory `/data` of a disk that tests can crash.
+//! A database in the data directory `/data` of a simulated disk that can crash.
 #![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::CrashDisk;
@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use todana::update_log::{LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use todana::{
-    Clock, CommitPoint, DataDirectory, DataOptions, Database, ManualClock, Opened, RestoreOptions, Salvaged,
-    WorkerCounters,
+    Clock, CommitPoint, DataDirectory, DataOptions, Database, ManualClock, OpeningReport, RestoreOptions,
+    SalvageReport, WorkerCounters,
 };
 use todana_core::{Attributes, Get, Operation, Reply, Result, Store, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
@@ -19,31 +19,31 @@ pub(crate) const DATA: &str = "/data";
 pub(crate) const SALVAGED: &str = "/salvaged";
 
 /// Keys with values and attributes.
-pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+pub(crate) type StoredRecords = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
-pub(crate) struct Kept {
+pub(crate) struct CrashDiskDatabase {
     pub(crate) database: Database,
     pub(crate) worker_counters: Arc<WorkerCounters>,
     committed: Mutex<CommitPoint>,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) opened: Opened,
+    pub(crate) opened: OpeningReport,
     pub(crate) disk: CrashDisk,
-    // Dropped last: the lock must outlive the log.
+    // This is dropped last, because the lock must outlive the log.
     pub(crate) directory: DataDirectory,
 }
 
 pub(crate) fn options(sync: SyncPolicy) -> LogOptions {
-    // Small, so that the ring wraps. Other tests cover the reserve.
+    // The ring is so small that it wraps. Other tests use a reserve.
     LogOptions { sync, recent_max: 4096, reserve_bytes: 0, ..LogOptions::default() }
 }
 
 /// Opens the database on the disk, or creates it.
-pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> {
+pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<CrashDiskDatabase> {
     open_with(disk, now, DataOptions { log, ..DataOptions::default() })
 }
 
 /// Opens the database with options for checkpoints.
-pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Result<Kept> {
+pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Result<CrashDiskDatabase> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let shards = Some(1);
     let engine = MemHash::new(MemHashOptions { shards, seed: Some(1), ..MemHashOptions::default() })?;
@@ -53,12 +53,20 @@ pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Res
     let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
     let worker_counters = database.worker_counters();
     let committed = Mutex::default();
-    Ok(Kept { database, worker_counters, committed, clock, opened, disk: disk.clone(), directory })
+    Ok(CrashDiskDatabase {
+        database,
+        worker_counters,
+        committed,
+        clock,
+        opened,
+        disk: disk.clone(),
+        directory,
+    })
 }
 
-/// Salvages `/data` into a new data directory on the same disk, and checks that the damaged files
+/// Salvages `/data` to a new data directory on the same disk, and checks that the damaged files
 /// stay unchanged.
-pub(crate) fn salvage(disk: &CrashDisk, now: u64) -> Result<Salvaged> {
+pub(crate) fn salvage(disk: &CrashDisk, now: u64) -> Result<SalvageReport> {
     let files = |disk: &CrashDisk| {
         let mut files = disk.state().files();
         files.retain(|path, _| path.starts_with(DATA));
@@ -75,7 +83,7 @@ pub(crate) fn salvage(disk: &CrashDisk, now: u64) -> Result<Salvaged> {
     salvaged
 }
 
-/// Returns a disk with the salvaged directory as `/data`.
+/// Returns a disk on which the salvaged directory is `/data`.
 pub(crate) fn salvaged(disk: &CrashDisk) -> CrashDisk {
     let mut state = CrashDisk::new().state();
     for (path, bytes) in disk.state().files() {
@@ -86,7 +94,7 @@ pub(crate) fn salvaged(disk: &CrashDisk) -> CrashDisk {
     CrashDisk::with(state)
 }
 
-impl Kept {
+impl CrashDiskDatabase {
     pub(crate) fn log(&self) -> &UpdateLog {
         self.database.log().unwrap()
     }
@@ -126,9 +134,9 @@ impl Kept {
     }
 
     /// Returns the records that have not expired.
-    pub(crate) fn records(&self) -> Records {
+    pub(crate) fn records(&self) -> StoredRecords {
         let now = self.database.now();
-        let mut records = Records::new();
+        let mut records = StoredRecords::new();
         let mut place = None;
         loop {
             let scan = self.database.engine().scan(place, &mut |key, record| {
@@ -145,7 +153,7 @@ impl Kept {
         }
     }
 
-    /// Ends as a killed process does: unwritten entries stay unwritten.
+    /// Ends as a killed process does: entries that are not written stay unwritten.
     pub(crate) fn kill(self) {
         self.disk.stop();
     }

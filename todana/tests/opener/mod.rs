@@ -15,7 +15,7 @@
 #![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::{CrashDisk, Op, State};
-use crate::kept::{DATA, Kept, open, options};
+use crate::kept::{CrashDiskDatabase, DATA, open, options};
 use std::path::Path;
 use std::sync::Arc;
 use todana::update_log::{LogTail, SyncPolicy};
@@ -25,8 +25,8 @@ use todana_core::{ErrorKind, Result};
 pub(crate) const NOW: u64 = 1_700_000_000;
 pub(crate) const DATABASE_ID: &[u8; 16] = b"0123456789abcdef";
 
-/// The directory opens or is damaged. If it opens, it opens again with the same contents. A
-/// complete verification reports damage whenever opening does.
+/// Opens the directory. Either it is damaged, or it can be opened again with the same contents. If
+/// the opening reports damage, so does a verification of all files.
 pub(crate) fn open_any(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let mut state = State::default();
@@ -65,7 +65,7 @@ pub(crate) fn open_any(bytes: &[u8]) {
     let refused = [&first.opened.refused[..], &first.opened.spare].concat();
     assert!(refused.iter().all(|why| why.contains("/data/") && why.contains(" at offset ")), "{refused:?}");
     let damages = verified.expect("it can be opened").damages;
-    // Of two damages in one file either may be reported, because threads search for them.
+    // If a file has two damages, either may be reported, because several threads search for them.
     assert_eq!(damages.len(), refused.len(), "{damages:?} {refused:?}");
     let (records, end) = (first.records(), first.opened.end);
     let state = first.disk.state();
@@ -88,13 +88,13 @@ fn salvage(state: State) {
     }
 }
 
-/// Splits the input in two; the first part follows its length(2).
+/// Splits the input in two. The first two bytes are the length of the first part.
 pub(crate) fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     let Some((len, rest)) = bytes.split_first_chunk::<2>() else { return (b"", b"") };
     rest.split_at(rest.len().min(u16::from_le_bytes(*len).into()))
 }
 
-fn judge(outcome: Result<Kept>) -> Option<Kept> {
+fn judge(outcome: Result<CrashDiskDatabase>) -> Option<CrashDiskDatabase> {
     match outcome {
         Ok(kept) => Some(kept),
         Err(error) => {

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use todana::backup::{BackedUp, Receiver};
+use todana::backup::{BackedUp, BackupReceiver};
 use todana::disk::SystemDisk;
-use todana::{Db, Name, RestoreOptions, Restored, Result, SystemClock};
+use todana::{DatabaseName, Db, RestorationReport, RestoreOptions, Result, SystemClock};
 
 pub(crate) fn open(path: &Path) -> Db {
     Db::open(path.to_str().unwrap()).unwrap()
@@ -21,7 +21,7 @@ pub(crate) fn stream(db: &Db) -> Vec<u8> {
 
 /// Receives a stream in small pieces, as a directory.
 pub(crate) fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
+    let mut receiver = BackupReceiver::create(Arc::new(SystemDisk), target)?;
     stream.chunks(1000).try_for_each(|bytes| receiver.take(bytes))?;
     receiver.finish(&mut |_| ())
 }
@@ -31,8 +31,8 @@ pub(crate) fn back_up(db: &Db, to: &Path) {
 }
 
 /// Restores a backup to a database with this name.
-pub(crate) fn restore(from: &Path, to: &Path) -> Result<Restored> {
+pub(crate) fn restore(from: &Path, to: &Path) -> Result<RestorationReport> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    let name = DatabaseName::parse(to.to_str().unwrap()).unwrap();
     todana::restore(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())
 }

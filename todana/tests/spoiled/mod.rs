@@ -20,8 +20,8 @@ use todana_core::ErrorKind;
 /// The most bytes that a salvage may write: far more than it has read.
 const CAPACITY: u64 = 4 << 20;
 
-/// The intact part becomes a new directory without damage, or the salvage fails. The source stays
-/// unchanged.
+/// Salvages the input. Either the intact part becomes a new directory without damage, or the
+/// salvage fails. The source stays unchanged.
 pub(crate) fn salvage_any(bytes: &[u8]) {
     let Some((head, rest)) = bytes.split_first() else { return };
     let disk = CrashDisk::with(directory(*head, rest));
@@ -39,7 +39,7 @@ pub(crate) fn salvage_any(bytes: &[u8]) {
             let files = disk.state().files();
             assert!(files.keys().all(|path| path.starts_with(DATA)), "{error}: {:?}", files.keys());
             let is_full = error.to_string().contains("no storage space");
-            let is_none = error.to_string().contains("is no data directory");
+            let is_none = error.to_string().contains("is not a data directory");
             assert!(error.kind() == ErrorKind::Corrupt || is_full || is_none, "{:?} {error}", error.kind());
         }
     }

@@ -1,9 +1,9 @@
-//! Writes that follow from their numbers: the number of writes of a writer determines the expected
-//! records.
+//! Writes that are determined by their numbers: from the number of writes of a writer, the expected
+//! records can be computed.
 //!
-//! Each writer has its own records, and all of them share accounts, between which transactions move
-//! amounts. The balances reveal a transaction that was applied in part, twice, or to a state that
-//! another one has changed since.
+//! Each writer has its own records. All writers share accounts, between which transactions move
+//! amounts. The balances show whether a transaction was applied in part, twice, or to a state that
+//! another transaction has changed since.
 
 use crate::crash_disk::Dice;
 use std::collections::BTreeMap;
@@ -13,24 +13,26 @@ use todana::{Db, Record, Records, Result, Ttl};
 
 const KEYS: u64 = 12;
 const ACCOUNTS: u64 = 5;
-/// This writer runs alone, and sometimes removes everything.
+/// The number of a writer that runs alone, and sometimes removes all records.
 pub(crate) const ALONE: u64 = 0;
-/// This writer also runs alone; some of its values are millions of bytes long.
+/// The number of a writer that also runs alone. Some of its values are millions of bytes long.
 pub(crate) const LONG: u64 = 1_000;
+/// The values of the writers from this number on have at most 64 bytes.
+pub(crate) const SHORT: u64 = 2_000;
 
-/// A record.
+/// The expected value of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// Shared between moments.
+    /// The bytes, shared between the states in which the record has this value.
     bytes: Arc<Vec<u8>>,
     flags: u32,
-    /// The record has a time to live.
+    /// True if the record has a time to live.
     is_mortal: bool,
 }
 
-pub(crate) type Found = BTreeMap<Vec<u8>, Value>;
+pub(crate) type FoundRecords = BTreeMap<Vec<u8>, Value>;
 
-/// Long enough that no record expires during the test.
+/// This time is so long that no record expires during the test.
 const TTL: Ttl = Ttl::Seconds(1_000_000);
 
 enum Write {
@@ -63,22 +65,33 @@ enum Write {
 enum Operation {
     Single(Write),
     Together(Vec<Write>),
-    /// Written in a transaction that is aborted.
-    GivenUp(Vec<Write>),
+    /// Writes in a transaction that is aborted.
+    Aborted(Vec<Write>),
     Clear,
 }
 
+/// Returns a key whose digits form a number, so that databases of numbered records take it.
 fn own_key(writer: u64, dice: &mut Dice) -> Vec<u8> {
-    format!("{writer}:{}", dice.roll(KEYS)).into_bytes()
+    format!("{writer}:1{:02}", dice.roll(KEYS)).into_bytes()
+}
+
+/// Returns the key whose digits form this number.
+fn key_of_digits(number: u64) -> Vec<u8> {
+    match number {
+        ..1000 if number <= ACCOUNTS => format!("account:{number}"),
+        _ => format!("{}:{:03}", number / 1000, number % 1000),
+    }
+    .into_bytes()
 }
 
 impl Write {
-    /// A random write to the writer's own records.
+    /// Returns a random write to the writer's own records.
     fn own(writer: u64, number: u64, dice: &mut Dice) -> Write {
         let key = own_key(writer, dice);
         let len = match dice.roll(300) {
+            _ if writer >= SHORT => dice.roll(40) as usize,
             0..6 if writer == LONG => 1_000_000 + dice.roll(3_000_000) as usize,
-            // Stored in memory of its own, and written from there.
+            // Such a long value is stored in memory of its own and written from there.
             0 => 100_000,
             1..8 => 5_000,
             _ => dice.roll(150) as usize,
@@ -90,10 +103,11 @@ impl Write {
         };
         match dice.roll(20) {
             0..3 => Write::Remove { key },
-            3..6 => Write::Append { key, piece: format!("+{number}").into_bytes() },
-            6..8 => Write::Touch { key, ttl },
+            3..6 if writer < SHORT => Write::Append { key, piece: format!("+{number}").into_bytes() },
+            3..8 => Write::Touch { key, ttl },
             _ => {
-                let value = [number.to_string().as_bytes(), &vec![number as u8; len]].concat();
+                // A table has this value in a column.
+                let value = [b"n\0", number.to_string().as_bytes(), &vec![number as u8; len]].concat();
                 Write::Set { key, value, flags: dice.roll(3) as u32, ttl }
             }
         }
@@ -102,7 +116,7 @@ impl Write {
     fn moving(dice: &mut Dice) -> Write {
         let from = dice.roll(ACCOUNTS);
         let to = (from + 1 + dice.roll(ACCOUNTS - 1)) % ACCOUNTS;
-        let account = |number| format!("account:{number}").into_bytes();
+        let account = |number| format!("account:{}", number + 1).into_bytes();
         Write::Move { from: account(from), to: account(to), amount: 1 + dice.roll(100) as i64 }
     }
 
@@ -113,7 +127,7 @@ impl Write {
             Write::Append { key, piece } => records.append(key, piece),
             Write::Remove { key } => records.remove(key).map(|_| ()),
             Write::Move { from, to, amount } => {
-                // Read and then written, as programs do.
+                // The balances are read and then written, as programs do.
                 let (left, right) = (balance(records.get(from)?), balance(records.get(to)?));
                 records.set(from, (left - amount).to_string().as_bytes())?;
                 records.set(to, (right + amount).to_string().as_bytes())
@@ -121,7 +135,7 @@ impl Write {
         }
     }
 
-    fn note(self, found: &mut Found) {
+    fn note(self, found: &mut FoundRecords) {
         match self {
             Write::Set { key, ttl: Ttl::Expired, .. } | Write::Touch { key, ttl: Ttl::Expired } => {
                 found.remove(&key);
@@ -156,18 +170,18 @@ fn balance(value: Option<Vec<u8>>) -> i64 {
 }
 
 impl Operation {
-    /// Returns the operation of this number; numbers count from 1.
+    /// Returns the operation with this number. Numbers start at 1.
     fn of(writer: u64, number: u64) -> Operation {
         let mut dice = Dice::new(writer << 40 | number);
         let several = |dice: &mut Dice| -> Vec<Write> {
             (0..1 + dice.roll(5)).map(|_| Write::own(writer, number, dice)).collect()
         };
         match dice.roll(100) {
-            0 if writer == ALONE || writer == LONG => Operation::Clear,
-            0..5 => Operation::GivenUp(several(&mut dice)),
+            0 if [ALONE, LONG, SHORT].contains(&writer) => Operation::Clear,
+            0..5 => Operation::Aborted(several(&mut dice)),
             5..40 => {
                 let mut writes = several(&mut dice);
-                // In every operation, the record that it sets shows that it happened.
+                // Each operation sets a record that shows that it took place.
                 let (key, value) = (own_key(writer, &mut dice), number.to_string().into_bytes());
                 writes.push(Write::Set { key, value, flags: 0, ttl: Ttl::Never });
                 (0..dice.roll(3)).for_each(|_| writes.push(Write::moving(&mut dice)));
@@ -178,7 +192,8 @@ impl Operation {
     }
 }
 
-/// Executes the writer's write of this number; it is acknowledged when this returns.
+/// Executes the writer's operation with this number. When this returns, the operation is
+/// acknowledged.
 pub(crate) fn make(db: &Db, writer: u64, number: u64) -> Result<()> {
     let within = |writes: Vec<Write>| {
         let transaction = db.begin()?;
@@ -187,7 +202,7 @@ pub(crate) fn make(db: &Db, writer: u64, number: u64) -> Result<()> {
     match Operation::of(writer, number) {
         Operation::Single(write) => write.make(db),
         Operation::Together(writes) => within(writes)?.commit(),
-        Operation::GivenUp(writes) => {
+        Operation::Aborted(writes) => {
             within(writes)?.abort();
             Ok(())
         }
@@ -195,26 +210,33 @@ pub(crate) fn make(db: &Db, writer: u64, number: u64) -> Result<()> {
     }
 }
 
-/// Applies the write to a model.
-pub(crate) fn note(found: &mut Found, writer: u64, number: u64) {
+/// Applies the operation to the expected records.
+pub(crate) fn note(found: &mut FoundRecords, writer: u64, number: u64) {
     match Operation::of(writer, number) {
         Operation::Single(write) => write.note(found),
         Operation::Together(writes) => writes.into_iter().for_each(|write| write.note(found)),
-        Operation::GivenUp(_) => {}
+        Operation::Aborted(_) => {}
         Operation::Clear => found.clear(),
     }
 }
 
-/// Returns all records.
-pub(crate) fn found(db: &Db) -> Found {
-    let mut found = Found::new();
+/// Returns all records of a database. The definitions of a table are left out.
+pub(crate) fn found(db: &Db) -> FoundRecords {
+    let mut found = FoundRecords::new();
+    let is_numbered = db.database().engine().numbered().is_some();
     let mut see = |key: &[u8], record: Record<'_>| {
+        let key = match is_numbered {
+            true => key_of_digits(std::str::from_utf8(key).unwrap().parse().unwrap()),
+            false => key.to_vec(),
+        };
         let value = Value {
             bytes: Arc::new(record.value.to_vec()),
             flags: record.attributes.flags,
             is_mortal: record.attributes.expiry.at().is_some(),
         };
-        found.insert(key.to_vec(), value);
+        if !key.is_empty() {
+            found.insert(key, value);
+        }
         ControlFlow::Continue(())
     };
     db.for_each(&mut see).unwrap();
@@ -227,7 +249,7 @@ pub(crate) fn found(db: &Db) -> Found {
 }
 
 /// Describes the difference, for a message.
-pub(crate) fn difference(found: &Found, expected: &Found) -> String {
+pub(crate) fn difference(found: &FoundRecords, expected: &FoundRecords) -> String {
     let show = |value: Option<&Value>| match value {
         Some(Value { bytes, flags, is_mortal }) => {
             let shown = &bytes[..bytes.len().min(20)];

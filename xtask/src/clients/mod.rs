@@ -1,8 +1,8 @@
-//! Real clients against the real server.
+//! Tests existing memcached clients with a running server.
 //!
-//! `tests/clients/LANGUAGE/` has a program for each client. What it needs is installed into the
-//! project's own folders, or as packages where this is root on Debian; what cannot be had is
-//! skipped, with the reason.
+//! `tests/clients/LANGUAGE/` has a program for each client. The libraries that it needs are
+//! installed into the project's own folders or, as root on Debian, as packages. A client whose
+//! libraries cannot be installed is skipped, with the reason.
 
 mod language;
 mod memccapable;
@@ -11,53 +11,57 @@ mod server;
 mod tools;
 
 pub(crate) use language::{PYTHON, certificate_in, pip};
-pub(crate) use server::Server;
+pub(crate) use server::TestServer;
 
-use crate::step::{Outcome, Report};
-use program::Program;
+use crate::step::{StepOutcome, StepReport};
+use program::ClientProgram;
 
 /// The protocol of a client; many support both.
 #[derive(Clone, Copy)]
-enum Protocol {
+enum ClientProtocol {
     Text,
     Binary,
 }
 
-impl Protocol {
+impl ClientProtocol {
     fn name(self) -> &'static str {
         match self {
-            Protocol::Text => "text",
-            Protocol::Binary => "binary",
+            ClientProtocol::Text => "text",
+            ClientProtocol::Binary => "binary",
         }
     }
 }
 
-use Protocol::{Binary, Text};
+use ClientProtocol::{Binary, Text};
 
 /// A client library.
-struct Client {
+struct ClientLibrary {
     name: &'static str,
-    protocols: &'static [Protocol],
-    /// Installs it, and says what to run.
-    prepare: fn() -> Result<Program, Outcome>,
+    protocols: &'static [ClientProtocol],
+    /// Installs the client and returns its program.
+    prepare: fn() -> Result<ClientProgram, StepOutcome>,
 }
 
-const CLIENTS: [Client; 11] = [
-    Client { name: "pymemcache", protocols: &[Text], prepare: language::pymemcache },
-    Client { name: "pylibmc", protocols: &[Text, Binary], prepare: language::pylibmc },
-    Client { name: "python-memcached", protocols: &[Text], prepare: language::python_memcached },
-    Client { name: "aiomcache", protocols: &[Text], prepare: language::aiomcache },
-    Client { name: "gomemcache", protocols: &[Text], prepare: language::gomemcache },
-    Client { name: "spymemcached", protocols: &[Text, Binary], prepare: language::spymemcached },
-    Client { name: "memjs", protocols: &[Binary], prepare: language::memjs },
-    Client { name: "dalli", protocols: &[Binary], prepare: language::dalli },
-    Client { name: "dalli meta", protocols: &[Text], prepare: language::dalli_meta },
-    Client { name: "Cache::Memcached::Fast", protocols: &[Text], prepare: language::cache_memcached_fast },
-    Client { name: "php-memcached", protocols: &[Text, Binary], prepare: language::php_memcached },
+const CLIENTS: [ClientLibrary; 11] = [
+    ClientLibrary { name: "pymemcache", protocols: &[Text], prepare: language::pymemcache },
+    ClientLibrary { name: "pylibmc", protocols: &[Text, Binary], prepare: language::pylibmc },
+    ClientLibrary { name: "python-memcached", protocols: &[Text], prepare: language::python_memcached },
+    ClientLibrary { name: "aiomcache", protocols: &[Text], prepare: language::aiomcache },
+    ClientLibrary { name: "gomemcache", protocols: &[Text], prepare: language::gomemcache },
+    ClientLibrary { name: "spymemcached", protocols: &[Text, Binary], prepare: language::spymemcached },
+    ClientLibrary { name: "memjs", protocols: &[Binary], prepare: language::memjs },
+    ClientLibrary { name: "dalli", protocols: &[Binary], prepare: language::dalli },
+    ClientLibrary { name: "dalli meta", protocols: &[Text], prepare: language::dalli_meta },
+    ClientLibrary {
+        name: "Cache::Memcached::Fast",
+        protocols: &[Text],
+        prepare: language::cache_memcached_fast,
+    },
+    ClientLibrary { name: "php-memcached", protocols: &[Text, Binary], prepare: language::php_memcached },
 ];
 
-/// A client library that logs in, and how it is prepared.
-type LoginClient = (&'static str, fn() -> Result<Program, Outcome>);
+/// The name of a client library that logs in, and the function that prepares its program.
+type LoginClient = (&'static str, fn() -> Result<ClientProgram, StepOutcome>);
 
 const LOGINS: [LoginClient; 4] = [
     ("spymemcached", language::spymemcached_login),
@@ -69,7 +73,7 @@ const LOGINS: [LoginClient; 4] = [
 /// The users that may log in, as in the transcripts.
 const PASSWORDS: &str = "tests/transcripts/memcached-binary/passwords";
 
-pub(crate) fn run(report: &mut Report) {
+pub(crate) fn run(report: &mut StepReport) {
     for client in CLIENTS {
         for &protocol in client.protocols {
             let name = match client.protocols {
@@ -101,21 +105,24 @@ pub(crate) fn run(report: &mut Report) {
     report.step("clients: memcached-tool", || try_client(&[], tools::run_memcached_tool));
 }
 
-/// Clients whose TLS is OpenSSL's.
-fn over_tls() -> Result<Outcome, Outcome> {
+/// Runs the clients that use OpenSSL for TLS.
+fn over_tls() -> Result<StepOutcome, StepOutcome> {
     let (certificate, key) = language::certificate()?;
     let (certificate, key) = (certificate.display().to_string(), key.display().to_string());
-    let server = Server::start(&["-I", "2m", "--tls-cert", &certificate, "--tls-key", &key]);
-    let server = server.map_err(Outcome::Failed)?;
+    let server = TestServer::start(&["-I", "2m", "--tls-cert", &certificate, "--tls-key", &key]);
+    let server = server.map_err(StepOutcome::Failed)?;
     let address = server.address.strip_prefix("todanas://").unwrap_or(&server.address);
     Ok(language::tls()?.env("TODANA_TLS_CA", &certificate).run(address, Text))
 }
 
-/// Gives a client a server of its own.
-fn try_client(options: &[&str], run: impl FnOnce(&Server) -> Result<Outcome, Outcome>) -> Outcome {
-    let server = match Server::start(&[&["-I", "2m", "--track-sizes"][..], options].concat()) {
+/// Runs a client with a server of its own.
+fn try_client(
+    options: &[&str],
+    run: impl FnOnce(&TestServer) -> Result<StepOutcome, StepOutcome>,
+) -> StepOutcome {
+    let server = match TestServer::start(&[&["-I", "2m", "--track-sizes"][..], options].concat()) {
         Ok(server) => server,
-        Err(error) => return Outcome::Failed(error),
+        Err(error) => return StepOutcome::Failed(error),
     };
     run(&server).unwrap_or_else(|ending| ending)
 }

@@ -1,50 +1,51 @@
-//! The program of a client, run to its end.
+//! The program of a client: runs it and checks that it completed.
 
-use super::Protocol;
-use crate::step::Outcome;
+use super::ClientProtocol;
+use crate::step::StepOutcome;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far above what any takes, so that a client that waits for ever is a failure with a name.
+/// A client that runs longer fails by name. No client needs nearly as long.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How a program shows that it has done all it should.
-enum Proof {
-    /// By its exit code.
+/// How a program shows that it ran all of its checks.
+enum CompletionProof {
+    /// The exit code is 0.
     Code,
-    /// By its last line, `N of N`, as well: an interpreter may end early and call that success.
+    /// The exit code is 0 and the last line is `N of N`, because an interpreter may end early with
+    /// code 0.
     Count,
 }
 
 /// The program to run.
-pub(super) struct Program {
+pub(super) struct ClientProgram {
     command: Command,
-    proof: Proof,
+    proof: CompletionProof,
 }
 
-impl Program {
-    /// A test runner, which counts for itself.
-    pub(super) fn runner(program: impl AsRef<Path>, words: &[&str]) -> Program {
+impl ClientProgram {
+    /// A test runner, which counts its tests itself.
+    pub(super) fn runner(program: impl AsRef<Path>, words: &[&str]) -> ClientProgram {
         let mut command = Command::new(program.as_ref());
         command.args(words);
-        Program { command, proof: Proof::Code }
+        ClientProgram { command, proof: CompletionProof::Code }
     }
 
-    /// A program that prints `N of N` when it is through.
-    pub(super) fn new(program: impl AsRef<Path>, words: &[&str]) -> Program {
-        Program { proof: Proof::Count, ..Program::runner(program, words) }
+    /// A program that prints `N of N` at its end.
+    pub(super) fn new(program: impl AsRef<Path>, words: &[&str]) -> ClientProgram {
+        ClientProgram { proof: CompletionProof::Count, ..ClientProgram::runner(program, words) }
     }
 
-    pub(super) fn env(mut self, name: &str, value: &str) -> Program {
+    pub(super) fn env(mut self, name: &str, value: &str) -> ClientProgram {
         self.command.env(name, value);
         self
     }
 
-    /// Runs it, its output shown.
-    pub(super) fn run(mut self, address: &str, protocol: Protocol) -> Outcome {
+    /// Runs the program and shows its output.
+    pub(super) fn run(mut self, address: &str, protocol: ClientProtocol) -> StepOutcome {
         self.command
             .env("TODANA_ADDRESS", address)
             .env("TODANA_PROTOCOL", protocol.name())
@@ -53,10 +54,10 @@ impl Program {
         let name = self.command.get_program().display().to_string();
         let mut child = match self.command.spawn() {
             Ok(child) => child,
-            Err(error) => return Outcome::Failed(format!("cannot run {name}: {error}")),
+            Err(error) => return StepOutcome::Failed(format!("{name}: cannot run: {error}")),
         };
         let Some(output) = child.stdout.take() else {
-            return Outcome::Failed(format!("{name} has no output"));
+            return StepOutcome::Failed(format!("{name}: has no output"));
         };
         let last = thread::spawn(move || {
             let mut last = String::new();
@@ -68,22 +69,22 @@ impl Program {
         });
         let status = match wait(child) {
             Ok(status) => status,
-            Err(error) => return Outcome::Failed(format!("{name} {error}")),
+            Err(error) => return StepOutcome::Failed(format!("{name} {error}")),
         };
         let last = last.join().unwrap_or_default();
         if !status.success() {
-            return Outcome::Failed(format!("{name} ended with {status}"));
+            return StepOutcome::Failed(format!("{name}: ended with {status}"));
         }
         match self.proof {
-            Proof::Count if !says_all(&last) => {
-                Outcome::Failed(format!("{name} ended before its count, with {last:?}"))
+            CompletionProof::Count if !is_full_count(&last) => {
+                StepOutcome::Failed(format!("{name}: last line is {last:?}, not a complete count"))
             }
-            Proof::Count | Proof::Code => Outcome::Passed,
+            CompletionProof::Count | CompletionProof::Code => StepOutcome::Passed,
         }
     }
 }
 
-/// Waits for the end, or makes one.
+/// Waits until the program ends, and kills it after `LIMIT`.
 fn wait(mut child: Child) -> Result<ExitStatus, String> {
     let start = Instant::now();
     loop {
@@ -100,8 +101,8 @@ fn wait(mut child: Child) -> Result<ExitStatus, String> {
     }
 }
 
-/// True of `N of N`.
-fn says_all(line: &str) -> bool {
+/// Returns true if the line is `N of N` with N above 0.
+fn is_full_count(line: &str) -> bool {
     match line.split_once(" of ") {
         Some((done, all)) => done == all && all.parse::<u32>().is_ok_and(|all| all > 0),
         None => false,
@@ -110,13 +111,13 @@ fn says_all(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::says_all;
+    use super::is_full_count;
 
     #[test]
-    fn only_a_full_count_is_a_proof() {
-        assert!(says_all("11 of 11"));
+    fn only_a_full_count_proves_completion() {
+        assert!(is_full_count("11 of 11"));
         for line in ["10 of 11", "0 of 0", "11", "", "a of a", "11 of 11 "] {
-            assert!(!says_all(line), "{line:?}");
+            assert!(!is_full_count(line), "{line:?}");
         }
     }
 }

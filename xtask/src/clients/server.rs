@@ -1,27 +1,27 @@
-//! The server that clients are tried against.
+//! The server with which clients are tested.
 
 use crate::step::built;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A server on a port of the system's choice; stopped when it goes out of scope.
-pub(crate) struct Server {
+/// A server on a port that the system chose. Dropping it stops the server.
+pub(crate) struct TestServer {
     child: Child,
     pub(crate) address: String,
 }
 
-impl Server {
-    pub(crate) fn start(options: &[&str]) -> Result<Server, String> {
+impl TestServer {
+    pub(crate) fn start(options: &[&str]) -> Result<TestServer, String> {
         let mut child = Command::new(built("todana"))
             .args(["serve", "--port", "-1"])
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("cannot start the server: {error}"))?;
-        let output = child.stdout.take().ok_or("the server has no output")?;
-        // Made first, so that the server is stopped whatever its banner says.
-        let mut server = Server { child, address: String::new() };
+            .map_err(|error| format!("server: cannot start: {error}"))?;
+        let output = child.stdout.take().ok_or("server: has no output")?;
+        // Constructed before the banner is read, so that an error there stops the server.
+        let mut server = TestServer { child, address: String::new() };
         for line in BufReader::new(output).lines().take(3) {
             let line = line.map_err(|error| error.to_string())?;
             if let Some(address) = line.strip_prefix("listening on ") {
@@ -29,20 +29,20 @@ impl Server {
                 return Ok(server);
             }
         }
-        Err("the server did not say where it listens".into())
+        Err("server: printed no address".into())
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// True while the process runs.
+    /// Returns true while the process runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,33 +1,32 @@
-//! The tools of those who run memcached: `memcached-tool`, and libmemcached's `memc...`. Debian's
-//! packages have them.
+//! Administration tools for memcached: `memcached-tool`, and libmemcached's `memc...`, both from
+//! Debian's packages.
 
-use super::Server;
-use crate::step::{Outcome, install_debian, program, target_directory};
+use super::TestServer;
+use crate::step::{StepOutcome, install_debian, program, target_directory};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const MEMCACHED_TOOL: &str = "/usr/share/memcached/scripts/memcached-tool";
 
-/// Stores the record that `memcached-tool` is to find, with a time of expiry that is the same in
-/// each run.
+/// A Perl script that stores the record for `memcached-tool` with a fixed expiry.
 const SET: &str = r#"use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => shift) or die;
     print $s "set alpha 3 2000000000 11\r\nhello world\r\n"; print scalar <$s>"#;
 
 /// The expected output of a tool.
-enum Expected {
-    /// Exactly this.
+enum ExpectedOutput {
+    /// Exactly this text.
     Text(&'static str),
-    /// These pieces, in this order, and others between them.
+    /// These pieces in this order, with any text between them.
     Pieces(&'static [&'static str]),
 }
 
-use Expected::{Pieces, Text};
+use ExpectedOutput::{Pieces, Text};
 
-/// A call of one of libmemcached's tools: its name, its words, its exit code, what it puts out.
-type Call = (&'static str, &'static [&'static str], i32, Expected);
+/// A call of one of libmemcached's tools: its name, arguments, exit code, and output.
+type ToolCall = (&'static str, &'static [&'static str], i32, ExpectedOutput);
 
-/// In their order: each stands on what those before it have left.
-const LIBMEMCACHED: &[Call] = &[
+/// The calls in their order; each depends on the records that the calls before it stored.
+const LIBMEMCACHED: &[ToolCall] = &[
     ("memcping", &[], 0, Text("")),
     ("memccp", &["--flag=3", "--expire=1000", "alpha", "beta"], 0, Text("")),
     ("memccp", &["--add", "alpha"], 1, Text("")),
@@ -81,8 +80,8 @@ const LIBMEMCACHED: &[Call] = &[
     ),
 ];
 
-/// `memcached-tool`'s modes, with one record in the server.
-const MODES: &[(&str, Expected)] = &[
+/// The modes of `memcached-tool`, on a server with one record.
+const MODES: &[(&str, ExpectedOutput)] = &[
     (
         "display",
         Pieces(&[
@@ -107,70 +106,76 @@ const MODES: &[(&str, Expected)] = &[
     ("dump", Text("add alpha 3 2000000000 11\r\nhello world\r\n")),
 ];
 
-pub(super) fn run_libmemcached(server: &Server) -> Result<Outcome, Outcome> {
+pub(super) fn run_libmemcached(server: &TestServer) -> Result<StepOutcome, StepOutcome> {
     let has = || program("sh", &["-c", "command -v memcstat && command -v memcaslap"]).succeeds();
-    need(has, "libmemcached-tools")?;
+    require(has, "libmemcached-tools")?;
     let folder = target_directory().join("tools");
     let write = |name: &str, text: &str| std::fs::write(folder.join(name), text);
     let written = std::fs::create_dir_all(&folder)
         .and_then(|()| write("alpha", "hello world"))
         .and_then(|()| write("beta", "second"));
-    written.map_err(|error| Outcome::Failed(format!("cannot write files to copy: {error}")))?;
+    written.map_err(|error| StepOutcome::Failed(format!("files for memccp: cannot write: {error}")))?;
     for (tool, words, code, expected) in LIBMEMCACHED {
         let mut all = vec![format!("--servers={}", server.address)];
         all.extend(words.iter().map(ToString::to_string));
         call(tool, &all, &folder, *code, expected)?;
     }
-    Ok(Outcome::Passed)
+    Ok(StepOutcome::Passed)
 }
 
-pub(super) fn run_memcached_tool(server: &Server) -> Result<Outcome, Outcome> {
+pub(super) fn run_memcached_tool(server: &TestServer) -> Result<StepOutcome, StepOutcome> {
     let has = || program("perl", &["-c", MEMCACHED_TOOL]).succeeds();
-    need(has, "memcached")?;
+    require(has, "memcached")?;
     let here = Path::new(".");
     call("perl", &["-e".into(), SET.into(), server.address.clone()], here, 0, &Text("STORED\r\n"))?;
     for (mode, expected) in MODES {
         call("perl", &[MEMCACHED_TOOL.into(), server.address.clone(), mode.to_string()], here, 0, expected)?;
     }
-    Ok(Outcome::Passed)
+    Ok(StepOutcome::Passed)
 }
 
-fn need(has: impl Fn() -> bool, package: &str) -> Result<(), Outcome> {
+fn require(has: impl Fn() -> bool, package: &str) -> Result<(), StepOutcome> {
     if has() || (install_debian(&[package]) && has()) {
         Ok(())
     } else {
-        Err(Outcome::Skipped(format!("Debian's package {package} is not installed")))
+        Err(StepOutcome::Skipped(format!("{package}: not installed (a Debian package)")))
     }
 }
 
-/// Runs a tool and compares.
-fn call(tool: &str, words: &[String], folder: &Path, code: i32, expected: &Expected) -> Result<(), Outcome> {
-    let failed = |what: String| Outcome::Failed(format!("{tool} {}: {what}", words.join(" ")));
-    // A hanging program fails by name.
+/// Runs a tool and compares its exit code and output with those expected.
+fn call(
+    tool: &str,
+    words: &[String],
+    folder: &Path,
+    code: i32,
+    expected: &ExpectedOutput,
+) -> Result<(), StepOutcome> {
+    let failed = |what: String| StepOutcome::Failed(format!("{tool} {}: {what}", words.join(" ")));
+    // A program that hangs fails with its name.
     let output = Command::new("timeout")
         .args(["60", tool])
         .args(words)
         .current_dir(folder)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| failed(format!("cannot be run: {error}")))?;
+        .map_err(|error| failed(format!("cannot run: {error}")))?;
     let text = String::from_utf8_lossy(&output.stdout);
     println!("{tool} {}", words.join(" "));
     if output.status.code() != Some(code) {
         println!("{text}");
         return Err(failed(format!("ended with {}, not {code}", output.status)));
     }
-    if fits(&text, expected) {
+    if matches_output(&text, expected) {
         return Ok(());
     }
     println!("{}", text.escape_debug());
     match expected {
         Text(exact) => Err(failed(format!("{exact:?} is expected"))),
-        Pieces(pieces) => Err(failed(format!("{pieces:?} are expected, in this order"))),
+        Pieces(pieces) => Err(failed(format!("expected {pieces:?} in this order"))),
     }
 }
 
-fn fits(text: &str, expected: &Expected) -> bool {
+fn matches_output(text: &str, expected: &ExpectedOutput) -> bool {
     match expected {
         Text(exact) => text == *exact,
         Pieces(pieces) => {
@@ -183,13 +188,13 @@ fn fits(text: &str, expected: &Expected) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pieces, Text, fits};
+    use super::{Pieces, Text, matches_output};
 
     #[test]
     fn pieces_must_come_in_their_order() {
-        assert!(fits("a b c", &Pieces(&["a", "c"])) && fits("a", &Text("a")));
+        assert!(matches_output("a b c", &Pieces(&["a", "c"])) && matches_output("a", &Text("a")));
         for expected in [Pieces(&["c", "a"]), Pieces(&["a", "a"]), Pieces(&["d"]), Text("a b")] {
-            assert!(!fits("a b c", &expected));
+            assert!(!matches_output("a b c", &expected));
         }
     }
 }

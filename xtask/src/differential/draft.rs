@@ -1,46 +1,46 @@
-//! Random requests of the text and meta dialects, most of them right, over few keys, so that they
-//! meet.
+//! Random text and meta requests, most of them valid. They share few keys, so that they affect
+//! each other's records.
 
-use super::request::{Part, Request};
+use super::request::{RandomRequest, RequestPart};
 use fastrand::Rng;
 
-/// Versions that requests give to records. Replies keep them; versions that a server chose are its
-/// own affair.
+/// The lowest version that requests assign to records. Comparisons keep such versions in replies
+/// and remove those that a server chose.
 pub(super) const VERSION_MIN: u64 = 7_000_000_000_000_000;
 
 const KEYS: [char; 4] = ['a', 'b', 'c', 'd'];
 const META_LETTERS: &[u8] = b"bkOqvsctfhluTNRCEFIxMJD";
 
-/// A few requests.
-pub(super) fn session(random: &mut Rng) -> Vec<Request> {
+/// Returns a few requests.
+pub(super) fn session(random: &mut Rng) -> Vec<RandomRequest> {
     (0..random.usize(2..25)).map(|_| request(random)).collect()
 }
 
-fn request(random: &mut Rng) -> Request {
+fn request(random: &mut Rng) -> RandomRequest {
     let mut request = match random.u8(0..20) {
         0..=1 => get(random),
         2..=5 => store(random),
         6 => line(random, "delete", &[]),
         7..=8 => arithmetic(random),
-        9 => line(random, "touch", &[Word::Time]),
+        9 => line(random, "touch", &[RequestWord::Time]),
         10..=13 => meta(random, "mg"),
         14..=16 => meta(random, "ms"),
         17 => meta(random, "md"),
         18 => meta(random, "ma"),
         _ => line(random, "me", &[]),
     };
-    let has_block = request.parts.iter().any(|part| matches!(part, Part::Block(_)));
+    let has_block = request.parts.iter().any(|part| matches!(part, RequestPart::Block(_)));
     if !has_block && random.u8(0..20) == 0 {
         damage(random, &mut request);
     }
     request
 }
 
-/// One byte of its words is another, one more or one less. Line ends and lengths of blocks stay, as
-/// what follows them would be taken for something else.
-fn damage(random: &mut Rng, request: &mut Request) {
+/// Replaces, inserts or removes one byte of the request line. Line ends and block lengths stay;
+/// otherwise the server would parse the data block as requests.
+fn damage(random: &mut Rng, request: &mut RandomRequest) {
     let place = random.usize(..request.parts.len());
-    let Part::Text(text) = &mut request.parts[place] else { return };
+    let RequestPart::Text(text) = &mut request.parts[place] else { return };
     let words = text.iter().position(|byte| b"\r\n".contains(byte)).unwrap_or(text.len());
     if words < 2 {
         return;
@@ -54,11 +54,11 @@ fn damage(random: &mut Rng, request: &mut Request) {
     }
 }
 
-fn key(random: &mut Rng) -> Part {
-    Part::Key(random.choice(KEYS).unwrap_or('a'))
+fn key(random: &mut Rng) -> RequestPart {
+    RequestPart::Key(random.choice(KEYS).unwrap_or('a'))
 }
 
-enum Word {
+enum RequestWord {
     Time,
     Delta,
 }
@@ -97,29 +97,29 @@ fn value(random: &mut Rng) -> Vec<u8> {
     }
 }
 
-fn end(random: &mut Rng, request: &mut Request) {
+fn end(random: &mut Rng, request: &mut RandomRequest) {
     if random.u8(0..15) == 0 {
         request.text(" noreply");
     }
     request.text(if random.u8(0..60) == 0 { "\n" } else { "\r\n" });
 }
 
-fn line(random: &mut Rng, command: &str, words: &[Word]) -> Request {
-    let mut request = Request::default();
+fn line(random: &mut Rng, command: &str, words: &[RequestWord]) -> RandomRequest {
+    let mut request = RandomRequest::default();
     request.text(format!("{command} "));
     request.parts.push(key(random));
     for word in words {
         request.text(match word {
-            Word::Time => format!(" {}", time(random)),
-            Word::Delta => format!(" {}", number(random)),
+            RequestWord::Time => format!(" {}", time(random)),
+            RequestWord::Delta => format!(" {}", number(random)),
         });
     }
     end(random, &mut request);
     request
 }
 
-fn get(random: &mut Rng) -> Request {
-    let mut request = Request::default();
+fn get(random: &mut Rng) -> RandomRequest {
+    let mut request = RandomRequest::default();
     let command = random.choice(["get", "gets", "gat", "gats"]).unwrap_or("get");
     request.text(command);
     if command.starts_with("gat") {
@@ -133,21 +133,22 @@ fn get(random: &mut Rng) -> Request {
     request
 }
 
-fn arithmetic(random: &mut Rng) -> Request {
+fn arithmetic(random: &mut Rng) -> RandomRequest {
     let command = random.choice(["incr", "decr"]).unwrap_or("incr");
-    line(random, command, &[Word::Delta])
+    line(random, command, &[RequestWord::Delta])
 }
 
-/// A data block, whose end is nearly always right.
-fn block(random: &mut Rng, request: &mut Request, value: &[u8]) {
-    // After an `ms` with a bad block memcached gives the version that it named to the next record.
-    let is_meta = matches!(request.parts.first(), Some(Part::Text(text)) if text == b"ms ");
+/// Appends a data block, nearly always with a valid end.
+fn block(random: &mut Rng, request: &mut RandomRequest, value: &[u8]) {
+    // After an `ms` with a bad block, memcached assigns the version in its flag E to the next
+    // record.
+    let is_meta = matches!(request.parts.first(), Some(RequestPart::Text(text)) if text == b"ms ");
     let end: &[u8] = if !is_meta && random.u8(0..60) == 0 { b"!\r\n" } else { b"\r\n" };
-    request.parts.push(Part::Block([value, end].concat()));
+    request.parts.push(RequestPart::Block([value, end].concat()));
 }
 
-fn store(random: &mut Rng) -> Request {
-    let mut request = Request::default();
+fn store(random: &mut Rng) -> RandomRequest {
+    let mut request = RandomRequest::default();
     let command = random
         .choice(["set", "set", "set", "add", "replace", "append", "prepend", "cas", "cas"])
         .unwrap_or("set");
@@ -164,18 +165,18 @@ fn store(random: &mut Rng) -> Request {
     request
 }
 
-fn meta(random: &mut Rng, command: &str) -> Request {
-    let mut request = Request::default();
+fn meta(random: &mut Rng, command: &str) -> RandomRequest {
+    let mut request = RandomRequest::default();
     let value = value(random);
     let letter = random.choice(KEYS).unwrap_or('a');
     let encoding = random.u8(0..6);
     request.text(format!("{command} "));
     request.parts.push(match encoding {
-        // Whether a key is shown in base64 is a matter of the record in memcached and of the
-        // request here; these meet no plain one.
-        0 => Part::EncodedKey(letter.to_ascii_uppercase()),
-        1 => Part::BinaryKey(letter),
-        _ => Part::Key(letter),
+        // memcached shows a key in base64 if the record was stored so, Todana if the request
+        // names it so. Upper-case letters keep encoded and plain keys apart.
+        0 => RequestPart::EncodedKey(letter.to_ascii_uppercase()),
+        1 => RequestPart::BinaryKey(letter),
+        _ => RequestPart::Key(letter),
     });
     if command == "ms" {
         request.text(format!(" {}", value.len()));
@@ -183,7 +184,7 @@ fn meta(random: &mut Rng, command: &str) -> Request {
     let mut letters: Vec<u8> = META_LETTERS.to_vec();
     random.shuffle(&mut letters);
     letters.truncate(random.usize(0..6));
-    // A key in base64 says so, nearly always; no other does.
+    // Nearly always, exactly the requests with a base64 key have flag b.
     letters.retain(|&letter| letter != b'b');
     if encoding < 2 && random.u8(0..40) > 0 {
         letters.insert(random.usize(0..=letters.len()), b'b');

@@ -1,27 +1,27 @@
-//! Requests whose answers differ on purpose. Each has its row in docs/protocol/memcached.md,
-//! "Differences to memcached 1.6.45".
+//! Requests to which Todana replies differently on purpose. docs/protocol/memcached.md,
+//! "Differences to memcached 1.6.45", has a row for each.
 
-use super::request::Request;
+use super::request::RandomRequest;
 
-/// Takes them out of a session.
-pub(super) fn leave_out(session: &mut Vec<Request>) {
+/// Removes such requests from a session.
+pub(super) fn remove_documented(session: &mut Vec<RandomRequest>) {
     session.retain(|request| !is_documented(&request.render("p00000000")));
-    // Whether a record that `mg` creates or `md` empties counts as read.
-    let makes = |request: &Request| is(request, b"mg ", " N") || is(request, b"md ", " x");
+    // The servers differ on whether a record that `mg` creates or `md` empties counts as read.
+    let makes = |request: &RandomRequest| is(request, b"mg ", " N") || is(request, b"md ", " x");
     if session.iter().any(makes) {
         session.retain(|request| !is(request, b"me ", "") && !is(request, b"", " h"));
     }
-    // A number that was padded with blanks and then grew.
-    if session.iter().any(Request::waits) {
-        let grows = |request: &Request| {
+    // memcached pads a number that shrinks with blanks; bytes appended later follow the blanks.
+    if session.iter().any(RandomRequest::is_sent_alone) {
+        let grows = |request: &RandomRequest| {
             is(request, b"append ", "") || is(request, b"prepend ", "") || is(request, b"ms ", " M")
         };
         session.retain(|request| !grows(request));
     }
 }
 
-/// Whether it begins with a command and has this further on.
-fn is(request: &Request, command: &[u8], further: &str) -> bool {
+/// Returns true if the request begins with `command` and contains `further`.
+fn is(request: &RandomRequest, command: &[u8], further: &str) -> bool {
     let bytes = request.render("");
     let has = further.is_empty() || bytes.windows(further.len()).any(|part| part == further.as_bytes());
     bytes.starts_with(command) && has
@@ -45,7 +45,7 @@ fn is_documented_meta(command: &[u8], words: &[&[u8]]) -> bool {
     let has = |letter| flags.iter().any(|flag| flag[0] == letter);
     let has_long_opaque = flags.iter().any(|flag| flag[0] == b'O' && flag.len() > 32);
     flags.contains(&&b"M"[..])
-        // A flag of Todana's own.
+        // Only Todana has this flag.
         || has(b'A')
         || command == b"me" && !flags.is_empty()
         || has(b'b') && has(b'N')

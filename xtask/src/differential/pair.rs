@@ -1,28 +1,28 @@
-//! Two servers, and what each answers to the same bytes.
+//! Two servers, and the replies of each to the same bytes.
 
 use super::draft::VERSION_MIN;
-use super::request::Request;
+use super::request::RandomRequest;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Far above what an answer takes: it only ends what would hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time after which a server that does not reply is an error. No reply takes nearly as long.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes up for a block that is still waited for, and shows where an answer ends.
+/// Requests sent after each piece. They complete a data block that the server still waits for, and
+/// their replies mark the end of the piece's replies.
 const SENTINEL: &[u8] = b"mn\r\nmn\r\nmn\r\nmn\r\nmn\r\nmn\r\nmn\r\nmn\r\n";
 
-/// A server under memcached's command line, on a port that it chose; stopped when it goes out of
-/// scope.
-struct Process {
+/// A server with memcached's command line, on a port that it chose. Dropping it stops the server.
+struct ServerProcess {
     child: Child,
     port: u16,
 }
 
-impl Process {
-    fn start(program: &Path, words: &[&str], port_file: &Path) -> Result<Process, String> {
+impl ServerProcess {
+    fn start(program: &Path, words: &[&str], port_file: &Path) -> Result<ServerProcess, String> {
         let text = |error: std::io::Error| format!("{}: {error}", program.display());
         let is_root = rustix::process::geteuid().is_root();
         let child = Command::new(program)
@@ -34,27 +34,27 @@ impl Process {
             .stdout(Stdio::null())
             .spawn()
             .map_err(text)?;
-        // Made first, so that it is stopped whatever happens.
-        let mut process = Process { child, port: 0 };
+        // Constructed before the port is known, so that an error stops the server.
+        let mut process = ServerProcess { child, port: 0 };
         let start = Instant::now();
         while !port_file.exists() {
-            if process.child.try_wait().map_err(text)?.is_some() || start.elapsed() > PATIENCE {
-                return Err(format!("{} does not start", program.display()));
+            if process.child.try_wait().map_err(text)?.is_some() || start.elapsed() > REPLY_TIMEOUT {
+                return Err(format!("{}: does not start", program.display()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         let ports = std::fs::read_to_string(port_file).map_err(text)?;
         let port = ports.lines().find_map(|line| line.strip_prefix("TCP INET: "));
-        process.port = port.and_then(|port| port.trim().parse().ok()).ok_or("a port file without a port")?;
+        process.port = port.and_then(|port| port.trim().parse().ok()).ok_or("port file: has no port")?;
         Ok(process)
     }
 
-    /// Everything that it answers until it closes. Each piece is answered before the next is sent.
-    fn ask(&self, pieces: &[Vec<u8>]) -> std::io::Result<Vec<u8>> {
+    /// Sends the pieces, each after the replies to the one before, and returns all replies.
+    fn exchange(&self, pieces: &[Vec<u8>]) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
         for piece in pieces {
             stream.write_all(piece)?;
@@ -65,10 +65,10 @@ impl Process {
                     len => answer.extend_from_slice(&chunk[..len]),
                 }
             }
-            // So that the next piece waits for its own.
+            // The loop for the next piece must wait for another sentinel reply.
             answer.extend_from_slice(b"\r\n");
         }
-        // The replies that a request still waits for.
+        // A last request may still wait for a data block.
         let _ = stream.write_all(&SENTINEL.repeat(10));
         let _ = stream.shutdown(Shutdown::Write);
         stream.read_to_end(&mut answer)?;
@@ -76,7 +76,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -84,63 +84,63 @@ impl Drop for Process {
 }
 
 /// memcached and Todana.
-pub(super) struct Pair {
-    memcached: Process,
-    todana: Process,
-    /// How many sessions have been sent: each has keys of its own.
+pub(super) struct ServerPair {
+    memcached: ServerProcess,
+    todana: ServerProcess,
+    /// The number of sessions sent so far, from which each session's key prefix is made.
     sent: u64,
     _folder: tempfile::TempDir,
 }
 
-/// Answers that differ.
-pub(super) struct Difference {
+/// The replies of both servers, which differ.
+pub(super) struct ReplyDifference {
     pub(super) memcached: String,
     pub(super) todana: String,
 }
 
-impl Pair {
-    pub(super) fn start(memcached: &Path, todana: &Path) -> Result<Pair, String> {
+impl ServerPair {
+    pub(super) fn start(memcached: &Path, todana: &Path) -> Result<ServerPair, String> {
         let folder = tempfile::TempDir::new().map_err(|error| error.to_string())?;
-        let memcached = Process::start(memcached, &[], &folder.path().join("memcached"))?;
-        let todana = Process::start(todana, &["as", "memcached"], &folder.path().join("todana"))?;
-        let pair = Pair { memcached, todana, sent: 0, _folder: folder };
-        // Access times are kept from the first request on that asks for them.
-        pair.todana.ask(&[b"mg k h l\r\n".to_vec()]).map_err(|error| error.to_string())?;
+        let memcached = ServerProcess::start(memcached, &[], &folder.path().join("memcached"))?;
+        let todana = ServerProcess::start(todana, &["as", "memcached"], &folder.path().join("todana"))?;
+        let pair = ServerPair { memcached, todana, sent: 0, _folder: folder };
+        // Todana records access times only after a first request for one.
+        pair.todana.exchange(&[b"mg k h l\r\n".to_vec()]).map_err(|error| error.to_string())?;
         Ok(pair)
     }
 
-    /// Sends a session to both. Seconds may change between the two, so answers that differ are
-    /// asked for again.
-    pub(super) fn compare(&mut self, session: &[Request]) -> Result<Option<Difference>, String> {
+    /// Sends a session to both servers. Repeats it if the replies differ, because the clock may
+    /// have advanced by a second between the two.
+    pub(super) fn compare(&mut self, session: &[RandomRequest]) -> Result<Option<ReplyDifference>, String> {
         let mut difference = None;
         for _ in 0..2 {
             self.sent += 1;
             let prefix = format!("p{:08}", self.sent);
             let mut pieces = vec![Vec::new()];
             for request in session {
-                if request.waits() {
+                if request.is_sent_alone() {
                     pieces.push(Vec::new());
                 }
                 pieces.last_mut().expect("there is one from the start").extend(request.render(&prefix));
             }
-            let ask = |process: &Process| {
+            let exchange = |process: &ServerProcess| {
                 let answer = process
-                    .ask(&pieces)
+                    .exchange(&pieces)
                     .map_err(|error| format!("{}: {error}", pieces.concat().escape_ascii()));
                 answer.map(|answer| normalised(&answer))
             };
-            let (memcached, todana) = (ask(&self.memcached)?, ask(&self.todana)?);
+            let (memcached, todana) = (exchange(&self.memcached)?, exchange(&self.todana)?);
             if memcached == todana {
                 return Ok(None);
             }
-            difference = Some(Difference { memcached, todana });
+            difference = Some(ReplyDifference { memcached, todana });
         }
         Ok(difference)
     }
 }
 
-/// An answer as text, without what servers choose themselves (versions that no request has named)
-/// and without the answers to the sentinels, of which a block may have swallowed some.
+/// Returns replies as text, without versions that a server chose, and without the replies to the
+/// sentinels. A data block may have consumed some sentinels, so their number differs.
 fn normalised(answer: &[u8]) -> String {
     let text = answer.escape_ascii().to_string().replace("\\r\\n", "\n");
     let mut lines = Vec::new();
@@ -169,7 +169,7 @@ mod tests {
     use super::normalised;
 
     #[test]
-    fn versions_of_servers_are_left_out_and_those_of_requests_kept() {
+    fn normalised_reply_keeps_only_versions_of_requests() {
         let answer = b"VALUE a 5 1 17\r\n9\r\nEND\r\nHD c8 t9\r\nHD c7000000000000001\r\nEX c0\r\nME k cas=4 cls=1\r\n";
         let kept = "VALUE a 5 1 #\n9\nEND\nHD c# t9\nHD c7000000000000001\nEX c0\nME k cas=# cls=1";
         assert_eq!(normalised(answer), kept);

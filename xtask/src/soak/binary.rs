@@ -1,7 +1,10 @@
-//! The binary protocol.
+//! Drafts requests of the binary protocol.
 
-use super::draft::{Batch, Draft};
-use super::model::{Count, Counted, Item, Left, Mode, Piece, Play, Step, Store, Stored, Token, Ttl};
+use super::draft::{RequestBatch, RequestDraft};
+use super::model::{
+    CountOperation, CountOutcome, ExpectedReply, ModelItem, ModelStep, RecordAfterRefusal, ReplyPiece,
+    RequestTtl, StoreMode, StoreOperation, StoreOutcome, VersionToken,
+};
 use std::sync::Arc;
 
 const NOT_FOUND: (u16, &str) = (1, "Not found");
@@ -11,8 +14,8 @@ const NO_NUMBER: (u16, &str) = (6, "Non-numeric server-side value for incr or de
 const FULL: (u16, &str) = (0x82, "Out of memory");
 const NOTHING_CREATED: u32 = u32::MAX;
 
-/// Adds a request.
-pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
+/// Adds a random request to the batch.
+pub(super) fn request(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     batch.requests += 1;
     match draft.random.u32(..40) {
         0..=13 => get(draft, batch),
@@ -22,31 +25,31 @@ pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
         31..=34 => count(draft, batch),
         35..=37 => touch(draft, batch),
         38 => {
-            let packet = Packet::new(draft, 0x0b);
+            let packet = BinaryPacket::new(draft, 0x0b);
             packet.send(&[], &[], &[], 0, batch);
-            batch.steps.push(Step::fixed(packet.plain(0, "1.6.45")));
+            batch.steps.push(ModelStep::fixed(packet.plain(0, "1.6.45")));
         }
-        _ => fence(draft, batch),
+        _ => add_noop(draft, batch),
     }
 }
 
-/// A noop, after requests that may be silent.
-pub(super) fn fence(draft: &mut Draft<'_>, batch: &mut Batch) {
-    let packet = Packet::new(draft, 0x0a);
+/// Adds a noop, whose reply shows that no earlier request still has one.
+pub(super) fn add_noop(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
+    let packet = BinaryPacket::new(draft, 0x0a);
     packet.send(&[], &[], &[], 0, batch);
-    batch.steps.push(Step::fixed(packet.plain(0, "")));
+    batch.steps.push(ModelStep::fixed(packet.plain(0, "")));
 }
 
 /// The fields that a request and its reply share.
 #[derive(Clone, Copy)]
-struct Packet {
+struct BinaryPacket {
     opcode: u8,
     opaque: u32,
 }
 
-impl Packet {
-    fn new(draft: &mut Draft<'_>, opcode: u8) -> Packet {
-        Packet { opcode, opaque: draft.serial() as u32 }
+impl BinaryPacket {
+    fn new(draft: &mut RequestDraft<'_>, opcode: u8) -> BinaryPacket {
+        BinaryPacket { opcode, opaque: draft.serial() as u32 }
     }
 
     fn head(self, magic: u8, lens: [usize; 3], status: u16) -> Vec<u8> {
@@ -60,7 +63,7 @@ impl Packet {
         head
     }
 
-    fn send(self, key: &[u8], extras: &[u8], value: &[u8], version: u64, batch: &mut Batch) {
+    fn send(self, key: &[u8], extras: &[u8], value: &[u8], version: u64, batch: &mut RequestBatch) {
         batch.bytes.extend_from_slice(&self.head(0x80, [key.len(), extras.len(), value.len()], 0));
         batch.bytes.extend_from_slice(&version.to_be_bytes());
         for part in [extras, key, value] {
@@ -68,43 +71,51 @@ impl Packet {
         }
     }
 
-    fn reply(self, status: u16, key: &[u8], extras: &[u8], value: &[u8], token: Option<Token>) -> Vec<Piece> {
-        let mut reply = vec![Piece::Bytes(self.head(0x81, [key.len(), extras.len(), value.len()], status))];
-        reply.push(token.map_or_else(|| Piece::Bytes(vec![0; 8]), Piece::Version8));
-        reply.push(Piece::Bytes([extras, key, value].concat()));
+    fn reply(
+        self,
+        status: u16,
+        key: &[u8],
+        extras: &[u8],
+        value: &[u8],
+        token: Option<VersionToken>,
+    ) -> Vec<ReplyPiece> {
+        let mut reply =
+            vec![ReplyPiece::Bytes(self.head(0x81, [key.len(), extras.len(), value.len()], status))];
+        reply.push(token.map_or_else(|| ReplyPiece::Bytes(vec![0; 8]), ReplyPiece::Version8));
+        reply.push(ReplyPiece::Bytes([extras, key, value].concat()));
         reply
     }
 
-    fn error(self, (status, text): (u16, &str)) -> Vec<Piece> {
+    fn error(self, (status, text): (u16, &str)) -> Vec<ReplyPiece> {
         self.reply(status, &[], &[], text.as_bytes(), None)
     }
 
-    /// A reply without a version.
+    /// Returns a reply without a version.
     fn plain(self, status: u16, value: &str) -> Vec<u8> {
         [&self.head(0x81, [0, 0, value.len()], status)[..], &[0; 8], value.as_bytes()].concat()
     }
 
-    /// A refusal for want of memory.
+    /// Returns the reply to a request that is refused because memory is full.
     fn full(self) -> Vec<u8> {
         self.plain(FULL.0, FULL.1)
     }
 }
 
-/// An expiry: unsigned here, and never sliding.
-fn expiry(draft: &mut Draft<'_>) -> (u32, Ttl) {
+/// Returns an expiry, which is unsigned in this protocol and never sliding.
+fn expiry(draft: &mut RequestDraft<'_>) -> (u32, RequestTtl) {
     let ttl = draft.plain_ttl();
     match ttl {
-        Ttl::Plain(seconds) => (seconds as u32, ttl),
-        Ttl::Sliding(_) => (0, Ttl::Plain(0)),
+        RequestTtl::Plain(seconds) => (seconds as u32, ttl),
+        RequestTtl::Sliding(_) => (0, RequestTtl::Plain(0)),
     }
 }
 
-fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn get(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let name = draft.keys.name(key);
     let (opcode, shows_key, is_quiet) =
         draft.one_of(&[(0x00, false, false), (0x09, false, true), (0x0c, true, false), (0x0d, true, true)]);
-    // get and touch, in 3 of 13.
+    // Gets that also touch.
     let (opcode, touch) = match draft.chance(15) {
         false => (opcode, None),
         true => {
@@ -114,55 +125,59 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
             (gat.map_or(0x1d, |gat| gat.0), Some(expiry(draft)))
         }
     };
-    let packet = Packet::new(draft, opcode);
+    let packet = BinaryPacket::new(draft, opcode);
     let extras = touch.map_or(Vec::new(), |(seconds, _)| seconds.to_be_bytes().to_vec());
     packet.send(&name, &extras, &[], 0, batch);
     batch.replies_len += draft.reply_len(key);
-    batch.steps.push(Step::on(key, move |old, context| {
+    batch.steps.push(ModelStep::for_key(key, move |old, context| {
         let Some(old) = old else {
             if is_quiet {
-                return Play::new(vec![Piece::NotOpaque(packet.opaque)], None);
+                return ExpectedReply::new(vec![ReplyPiece::NotOpaque(packet.opaque)], None);
             }
             let reply =
                 if shows_key { packet.reply(1, &name, &[], &[], None) } else { packet.error(NOT_FOUND) };
-            return Play::new(reply, None);
+            return ExpectedReply::new(reply, None);
         };
         let mut item = old.accessed(context.now);
         if let Some((_, ttl)) = touch {
             item.expiry = ttl.resolve(context.now);
         }
-        let token = context.show(&mut item);
+        let token = context.version_of(&mut item);
         let shown: &[u8] = if shows_key { &name } else { &[] };
         let mut reply = vec![
-            Piece::Bytes(packet.head(0x81, [shown.len(), 4, item.value.len()], 0)),
-            Piece::Version8(token),
+            ReplyPiece::Bytes(packet.head(0x81, [shown.len(), 4, item.value.len()], 0)),
+            ReplyPiece::Version8(token),
         ];
-        reply.push(Piece::Bytes([&item.flags.to_be_bytes()[..], shown].concat()));
-        reply.push(Piece::Value(Arc::clone(&item.value)));
-        Play::new(reply, Some(item))
+        reply.push(ReplyPiece::Bytes([&item.flags.to_be_bytes()[..], shown].concat()));
+        reply.push(ReplyPiece::Value(Arc::clone(&item.value)));
+        ExpectedReply::new(reply, Some(item))
     }));
 }
 
-fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn store(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let name = draft.keys.name(key);
     let (opcode, mode) = draft.one_of(&[
-        (0x01, Mode::Set),
-        (0x01, Mode::Set),
-        (0x01, Mode::Set),
-        (0x02, Mode::Add),
-        (0x03, Mode::Replace),
+        (0x01, StoreMode::Set),
+        (0x01, StoreMode::Set),
+        (0x01, StoreMode::Set),
+        (0x02, StoreMode::Add),
+        (0x03, StoreMode::Replace),
     ]);
     let is_quiet = draft.chance(25);
-    let packet = Packet::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
+    let packet = BinaryPacket::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
     let value = draft.value(key);
     let flags = draft.one_of(&[0, 0, 1, u32::MAX]);
     let (seconds, ttl) = expiry(draft);
-    let compare = (mode != Mode::Add && draft.chance(15)).then(|| draft.version(key));
+    let compare = (mode != StoreMode::Add && draft.chance(15)).then(|| draft.version(key));
     let extras = [flags.to_be_bytes(), seconds.to_be_bytes()].concat();
     packet.send(&name, &extras, &value, compare.unwrap_or(0), batch);
-    let left = if mode == Mode::Set && compare.is_none() { Left::Nothing } else { Left::Unknown };
-    let store = Store {
+    let left = if mode == StoreMode::Set && compare.is_none() {
+        RecordAfterRefusal::Absent
+    } else {
+        RecordAfterRefusal::Unknown
+    };
+    let store = StoreOperation {
         mode,
         value,
         flags,
@@ -173,102 +188,104 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
         vivify: None,
         stale_if_older: false,
     };
-    batch.steps.push(play_store(packet, key, store, is_quiet).or(packet.full(), left));
+    batch.steps.push(expect_store(packet, key, store, is_quiet).or_refusal(packet.full(), left));
 }
 
-fn play_store(packet: Packet, key: usize, store: Store, is_quiet: bool) -> Step {
-    Step::on(key, move |old, context| {
-        let (outcome, after) = store.play(old, context);
+fn expect_store(packet: BinaryPacket, key: usize, store: StoreOperation, is_quiet: bool) -> ModelStep {
+    ModelStep::for_key(key, move |old, context| {
+        let (outcome, after) = store.apply(old, context);
         let reply = match outcome {
-            Stored::Yes(..) if is_quiet => Vec::new(),
-            Stored::Yes(token, _) => packet.reply(0, &[], &[], &[], token),
-            Stored::Exists => packet.error(EXISTS),
-            Stored::NotFound => packet.error(NOT_FOUND),
-            Stored::No => match store.mode {
-                Mode::Add => packet.error(EXISTS),
-                Mode::Replace => packet.error(NOT_FOUND),
+            StoreOutcome::Yes(..) if is_quiet => Vec::new(),
+            StoreOutcome::Yes(token, _) => packet.reply(0, &[], &[], &[], token),
+            StoreOutcome::Exists => packet.error(EXISTS),
+            StoreOutcome::NotFound => packet.error(NOT_FOUND),
+            StoreOutcome::No => match store.mode {
+                StoreMode::Add => packet.error(EXISTS),
+                StoreMode::Replace => packet.error(NOT_FOUND),
                 _ => packet.error(NOT_STORED),
             },
         };
-        Play::new(reply, after)
+        ExpectedReply::new(reply, after)
     })
 }
 
-fn join(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn join(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
-    let (opcode, mode) = draft.one_of(&[(0x0e, Mode::Append), (0x0f, Mode::Prepend)]);
+    let (opcode, mode) = draft.one_of(&[(0x0e, StoreMode::Append), (0x0f, StoreMode::Prepend)]);
     let is_quiet = draft.chance(25);
-    let packet = Packet::new(draft, if is_quiet { opcode + 0x0b } else { opcode });
+    let packet = BinaryPacket::new(draft, if is_quiet { opcode + 0x0b } else { opcode });
     let value = draft.piece(key);
     packet.send(&draft.keys.name(key), &[], &value, 0, batch);
-    let store = Store {
+    let store = StoreOperation {
         mode,
         value,
         flags: 0,
-        ttl: Ttl::Plain(0),
+        ttl: RequestTtl::Plain(0),
         compare: None,
         shows: !is_quiet,
         version: None,
         vivify: None,
         stale_if_older: false,
     };
-    batch.steps.push(play_store(packet, key, store, is_quiet).or(packet.full(), Left::Unknown));
+    batch.steps.push(
+        expect_store(packet, key, store, is_quiet).or_refusal(packet.full(), RecordAfterRefusal::Unknown),
+    );
 }
 
-fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn delete(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let is_quiet = draft.chance(25);
-    let packet = Packet::new(draft, if is_quiet { 0x14 } else { 0x04 });
+    let packet = BinaryPacket::new(draft, if is_quiet { 0x14 } else { 0x04 });
     let compare = draft.chance(20).then(|| draft.version(key));
     packet.send(&draft.keys.name(key), &[], &[], compare.unwrap_or(0), batch);
-    batch.steps.push(Step::on(key, move |old, context| match old {
-        None => Play::new(packet.error(NOT_FOUND), None),
+    batch.steps.push(ModelStep::for_key(key, move |old, context| match old {
+        None => ExpectedReply::new(packet.error(NOT_FOUND), None),
         Some(old) if compare.is_some_and(|version| !context.has_version(old, version)) => {
-            Play::new(packet.error(EXISTS), Some(old.clone()))
+            ExpectedReply::new(packet.error(EXISTS), Some(old.clone()))
         }
-        Some(_) if is_quiet => Play::text("", None),
-        Some(_) => Play::new(packet.reply(0, &[], &[], &[], None), None),
+        Some(_) if is_quiet => ExpectedReply::text("", None),
+        Some(_) => ExpectedReply::new(packet.reply(0, &[], &[], &[], None), None),
     }));
 }
 
-fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn count(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key() / 4 * 4;
     let up = draft.chance(60);
     let is_quiet = draft.chance(25);
     let opcode = if up { 0x05 } else { 0x06 };
-    let packet = Packet::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
+    let packet = BinaryPacket::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
     let delta = draft.one_of(&[0, 1, 1000, u64::MAX]);
     let initial = draft.random.u64(..1000);
-    // Where records go unseen, it is unknown whether this one was created.
-    let creates = draft.is_exact() && draft.chance(50);
-    let (seconds, ttl) = if creates { expiry(draft) } else { (NOTHING_CREATED, Ttl::Plain(0)) };
+    // If the server may evict or refuse, it is unknown whether this request creates the record.
+    let creates = draft.is_never_full() && draft.chance(50);
+    let (seconds, ttl) = if creates { expiry(draft) } else { (NOTHING_CREATED, RequestTtl::Plain(0)) };
     let extras = [&delta.to_be_bytes()[..], &initial.to_be_bytes()[..], &seconds.to_be_bytes()[..]].concat();
     packet.send(&draft.keys.name(key), &extras, &[], 0, batch);
     let vivify = (seconds != NOTHING_CREATED).then_some((initial, ttl));
-    let count = Count { up, delta, vivify, touch: None, compare: None, shows: !is_quiet };
-    let step = Step::on(key, move |old, context| match count.play(old, context) {
-        Counted::Number(_, item) if is_quiet => Play::text("", Some(item)),
-        Counted::Number(number, item) => {
+    let count = CountOperation { up, delta, vivify, touch: None, compare: None, shows: !is_quiet };
+    let step = ModelStep::for_key(key, move |old, context| match count.apply(old, context) {
+        CountOutcome::Number(_, item) if is_quiet => ExpectedReply::text("", Some(item)),
+        CountOutcome::Number(number, item) => {
             let reply = packet.reply(0, &[], &[], &number.to_be_bytes(), item.version);
-            Play::new(reply, Some(item))
+            ExpectedReply::new(reply, Some(item))
         }
-        Counted::NotFound => Play::new(packet.error(NOT_FOUND), None),
-        Counted::Exists => Play::new(packet.error(EXISTS), old.cloned()),
-        Counted::NoNumber => Play::new(packet.error(NO_NUMBER), old.cloned()),
+        CountOutcome::NotFound => ExpectedReply::new(packet.error(NOT_FOUND), None),
+        CountOutcome::Exists => ExpectedReply::new(packet.error(EXISTS), old.cloned()),
+        CountOutcome::NoNumber => ExpectedReply::new(packet.error(NO_NUMBER), old.cloned()),
     });
-    batch.steps.push(step.or(packet.full(), Left::TheOld));
+    batch.steps.push(step.or_refusal(packet.full(), RecordAfterRefusal::Unchanged));
 }
 
-fn touch(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn touch(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
-    let packet = Packet::new(draft, 0x1c);
+    let packet = BinaryPacket::new(draft, 0x1c);
     let (seconds, ttl) = expiry(draft);
     packet.send(&draft.keys.name(key), &seconds.to_be_bytes(), &[], 0, batch);
-    batch.steps.push(Step::on(key, move |old, context| {
-        let Some(old) = old else { return Play::new(packet.error(NOT_FOUND), None) };
-        let mut item = Item { expiry: ttl.resolve(context.now), ..old.clone() };
-        let token = context.show(&mut item);
+    batch.steps.push(ModelStep::for_key(key, move |old, context| {
+        let Some(old) = old else { return ExpectedReply::new(packet.error(NOT_FOUND), None) };
+        let mut item = ModelItem { expiry: ttl.resolve(context.now), ..old.clone() };
+        let token = context.version_of(&mut item);
         let reply = packet.reply(0, &[], &item.flags.to_be_bytes(), &[], Some(token));
-        Play::new(reply, Some(item))
+        ExpectedReply::new(reply, Some(item))
     }));
 }

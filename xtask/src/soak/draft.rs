@@ -1,35 +1,36 @@
-//! Requests in the making: which keys, which values, and the bytes with what must come back.
+//! Drafts of requests: chooses keys and values, and collects the bytes of a batch with its expected
+//! replies.
 
-use super::model::{Item, Step, Ttl, Versions};
-use super::node::{Fullness, Moment};
+use super::model::{ModelItem, ModelStep, RequestTtl, VersionTable};
+use super::server::{ClockState, FullMemoryPolicy};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 const HISTORY_LEN: usize = 6;
 const HISTORY_REQUEST_LEN: usize = 340;
 
-/// Requests that are sent together.
+/// Requests that are sent together, and their expected replies.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct RequestBatch {
     pub(super) bytes: Vec<u8>,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<ModelStep>,
     pub(super) requests: u64,
-    /// At least as long as the replies to requests that have long ones.
+    /// An upper bound for the length of the long replies.
     pub(super) replies_len: usize,
 }
 
-/// The state of a key as its worker knows it.
+/// The state of a key in its worker's model.
 #[derive(Default)]
-pub(super) struct Slot {
-    pub(super) item: Option<Item>,
-    /// It may be gone in truth.
+pub(super) struct KeyState {
+    pub(super) item: Option<ModelItem>,
+    /// The server may not hold the record any more.
     pub(super) is_unsure: bool,
-    /// The beginnings of the last requests that meant it, and when they came; for reports.
+    /// The time and the first bytes of the last requests for this key, for error reports.
     pub(super) history: VecDeque<(u64, Vec<u8>)>,
 }
 
-impl Slot {
-    /// Notes a request.
+impl KeyState {
+    /// Appends a request to the history.
     pub(super) fn remember(&mut self, now: u64, request: &[u8]) {
         if self.history.len() == HISTORY_LEN {
             self.history.pop_front();
@@ -37,29 +38,30 @@ impl Slot {
         self.history.push_back((now, request[..request.len().min(HISTORY_REQUEST_LEN)].to_vec()));
     }
 
-    /// It holds nothing.
+    /// Records that the key has no record.
     pub(super) fn clear(&mut self) {
         (self.item, self.is_unsure) = (None, false);
     }
 }
 
 /// The keys of a worker.
-pub(super) struct Keys {
+pub(super) struct WorkerKeys {
     prefix: String,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<KeyState>,
 }
 
-impl Keys {
-    pub(super) fn new(prefix: String, count: usize) -> Keys {
-        Keys { prefix, slots: std::iter::repeat_with(Slot::default).take(count).collect() }
+impl WorkerKeys {
+    pub(super) fn new(prefix: String, count: usize) -> WorkerKeys {
+        WorkerKeys { prefix, slots: std::iter::repeat_with(KeyState::default).take(count).collect() }
     }
 
-    /// The common prefix of their names.
+    /// Returns the common prefix of the names.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Keys of all kinds: short, of decimal digits, long, with bytes that are no text.
+    /// Returns the name of a key. Names are of all kinds: short, with decimal digits, of maximum
+    /// length, or with bytes that are not text.
     pub(super) fn name(&self, key: usize) -> Vec<u8> {
         let prefix = &self.prefix;
         match key % 9 {
@@ -72,7 +74,7 @@ impl Keys {
         }
     }
 
-    /// Which key has this name.
+    /// Returns the key with this name.
     pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
         let rest = name.strip_prefix(self.prefix.as_bytes())?;
         let rest = rest.strip_prefix(b"user:").unwrap_or(rest);
@@ -82,25 +84,25 @@ impl Keys {
     }
 }
 
-/// The inputs of a request.
-pub(super) struct Draft<'a> {
+/// The inputs from which a request is drafted.
+pub(super) struct RequestDraft<'a> {
     pub(super) random: &'a mut fastrand::Rng,
-    pub(super) keys: &'a Keys,
-    pub(super) versions: &'a Versions,
-    pub(super) moment: Moment,
+    pub(super) keys: &'a WorkerKeys,
+    pub(super) versions: &'a VersionTable,
+    pub(super) clock: ClockState,
     /// Makes values and opaques unique.
     pub(super) serial: &'a mut u64,
-    pub(super) fullness: Fullness,
+    pub(super) fullness: FullMemoryPolicy,
     pub(super) item_max: usize,
-    /// Records are large in the mean.
+    /// Values are large on average.
     pub(super) is_bulky: bool,
-    /// All must fit into a datagram.
+    /// Request and reply must fit into a datagram.
     pub(super) is_small: bool,
-    /// A negative time over text is a sliding one.
-    pub(super) slides: bool,
+    /// In text commands, a negative time is a sliding expiry.
+    pub(super) allows_sliding: bool,
 }
 
-impl Draft<'_> {
+impl RequestDraft<'_> {
     pub(super) fn chance(&mut self, percent: u32) -> bool {
         self.random.u32(..100) < percent
     }
@@ -109,8 +111,8 @@ impl Draft<'_> {
         all[self.random.usize(..all.len())]
     }
 
-    pub(super) fn is_exact(&self) -> bool {
-        self.fullness == Fullness::Never
+    pub(super) fn is_never_full(&self) -> bool {
+        self.fullness == FullMemoryPolicy::Never
     }
 
     pub(super) fn serial(&mut self) -> u64 {
@@ -118,7 +120,7 @@ impl Draft<'_> {
         *self.serial
     }
 
-    /// Some are asked for far more often than others.
+    /// Chooses a key. Some keys are chosen far more often than others.
     pub(super) fn key(&mut self) -> usize {
         let count = self.keys.slots.len();
         loop {
@@ -131,19 +133,20 @@ impl Draft<'_> {
         }
     }
 
-    /// Keys that may slide; they are kept from what treats sliding records in ways of its own.
-    pub(super) fn may_slide(key: usize) -> bool {
+    /// Returns true if the key may get a sliding expiry. Such keys get no requests that treat
+    /// sliding records differently.
+    pub(super) fn is_sliding_key(key: usize) -> bool {
         key % 8 == 7
     }
 
-    pub(super) fn is_number(key: usize) -> bool {
+    pub(super) fn is_number_key(key: usize) -> bool {
         key.is_multiple_of(4)
     }
 
-    /// The exclusive maximum length of its values.
+    /// Returns the exclusive maximum length of a key's values.
     fn len_max(&self, key: usize) -> usize {
         match key {
-            _ if Draft::is_number(key) => 30,
+            _ if RequestDraft::is_number_key(key) => 30,
             1 => self.item_max - 400,
             _ if key % 100 == 7 => (1 << 20) - 400,
             _ if self.is_bulky && key % 3 == 1 => 200 << 10,
@@ -153,9 +156,9 @@ impl Draft<'_> {
         }
     }
 
-    /// A value that says whose it is, and which.
+    /// Returns a value that contains its key and a serial number.
     pub(super) fn value(&mut self, key: usize) -> Arc<Vec<u8>> {
-        if Draft::is_number(key) {
+        if RequestDraft::is_number_key(key) {
             let number = match self.random.u32(..8) {
                 0 => "18446744073709551615".into(),
                 1 => "0".into(),
@@ -167,7 +170,7 @@ impl Draft<'_> {
             return Arc::new(number.into_bytes());
         }
         let max = self.len_max(key);
-        // The longest are rare, or nothing else would get its turn.
+        // The longest values are rare; otherwise they would take most of the time.
         let max = if max > 2 << 20 && self.chance(90) { 100 << 10 } else { max };
         let len = if self.chance(5) { max } else { self.random.usize(..max) };
         if len == 0 {
@@ -183,59 +186,59 @@ impl Draft<'_> {
         Arc::new(value)
     }
 
-    /// A little to append.
+    /// Returns a few bytes to append.
     pub(super) fn piece(&mut self, key: usize) -> Arc<Vec<u8>> {
-        let held = self.keys.slots[key].item.as_ref().map_or(0, |item| item.value.len());
-        // A value that only grows would exceed every limit.
-        if held > self.len_max(key) {
+        let expected_records = self.keys.slots[key].item.as_ref().map_or(0, |item| item.value.len());
+        // Without this limit, the value would grow until the server refuses it.
+        if expected_records > self.len_max(key) {
             return Arc::default();
         }
-        if Draft::is_number(key) {
+        if RequestDraft::is_number_key(key) {
             return Arc::new(self.random.u32(..10).to_string().into_bytes());
         }
         Arc::new(format!("<{}>", self.serial()).into_bytes())
     }
 
-    /// A time to live that is no sliding one.
-    pub(super) fn plain_ttl(&mut self) -> Ttl {
-        Ttl::Plain(match self.random.u32(..20) {
+    /// Returns a time to live that is not sliding.
+    pub(super) fn plain_ttl(&mut self) -> RequestTtl {
+        RequestTtl::Plain(match self.random.u32(..20) {
             0..=11 => 0,
             12..=14 => self.random.i64(1..60),
             15..=17 => self.random.i64(60..900),
-            18 => self.moment.now as i64 + self.random.i64(1..500),
+            18 => self.clock.now as i64 + self.random.i64(1..500),
             _ => 2_592_000,
         })
     }
 
-    /// A time to live over text.
-    pub(super) fn text_ttl(&mut self, key: usize) -> (i64, Ttl) {
-        if self.chance(2) && !self.slides {
-            return (-1, Ttl::Plain(-1));
+    /// Returns a time to live for a text command, and its number in the request.
+    pub(super) fn text_ttl(&mut self, key: usize) -> (i64, RequestTtl) {
+        if self.chance(2) && !self.allows_sliding {
+            return (-1, RequestTtl::Plain(-1));
         }
-        if self.slides && Draft::may_slide(key) && self.chance(50) {
+        if self.allows_sliding && RequestDraft::is_sliding_key(key) && self.chance(50) {
             let seconds = self.random.u64(5..300);
-            return (-(seconds as i64), Ttl::Sliding(seconds));
+            return (-(seconds as i64), RequestTtl::Sliding(seconds));
         }
         let ttl = self.plain_ttl();
         match ttl {
-            Ttl::Plain(seconds) => (seconds, ttl),
-            Ttl::Sliding(_) => (0, Ttl::Plain(0)),
+            RequestTtl::Plain(seconds) => (seconds, ttl),
+            RequestTtl::Sliding(_) => (0, RequestTtl::Plain(0)),
         }
     }
 
-    /// A version to compare with: the one that is there, or another.
+    /// Returns a version to compare with: usually the record's, sometimes another.
     pub(super) fn version(&mut self, key: usize) -> u64 {
         let item = self.keys.slots[key].item.as_ref();
         let known = item.and_then(|item| item.version).and_then(|token| self.versions.value(token));
         match known {
             Some(version) if self.chance(75) => version,
-            // Zero is no version: over the binary protocol it would not be compared.
+            // Zero is not a version: the binary protocol does not compare it.
             Some(version) if version > 1 && self.chance(30) => version - 1,
             _ => (1 << 50) + self.random.u64(..1000),
         }
     }
 
-    /// How many bytes are believed to come back for a key.
+    /// Returns an upper bound for the length of a reply with the key's value.
     pub(super) fn reply_len(&self, key: usize) -> usize {
         self.keys.slots[key].item.as_ref().map_or(0, |item| item.value.len()) + 300
     }

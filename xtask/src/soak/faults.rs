@@ -1,8 +1,8 @@
-//! Faulty clients, which misbehave all the time while others are served.
+//! Faulty clients, which misbehave throughout the run while the server serves other clients.
 
-use super::node::{Node, REFUSED};
-use super::tally::{Part, Tally};
-use super::wire::{PATIENCE, Place, Wire, tcp};
+use super::connection::{ClientConnection, REPLY_TIMEOUT, ServerAddress, tcp};
+use super::progress::{RunProgress, TableSection};
+use super::server::{REFUSED, SoakServer};
 use crate::garbage;
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,43 +12,43 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// How many connections a storm has; more than any server of ours allows.
+/// The number of connections opened at once in a storm; more than any of the servers allows.
 pub(super) const STORM: usize = 90;
-/// Time to wait for a refusal; one that arrives later is counted as unknown.
+/// The time to wait for a refusal. A connection without one by then counts as perhaps refused.
 const REFUSAL_MS: u64 = 300;
 
-/// The servers and their faults.
-pub(super) struct Faults {
-    pub(super) nodes: Vec<Arc<Node>>,
+/// The servers, and which faults each of them gets.
+pub(super) struct FaultyClients {
+    pub(super) servers: Vec<Arc<SoakServer>>,
     /// Refuses connections over its limit, and closes idle ones.
-    pub(super) refusing: Arc<Node>,
-    /// Lets connections over its limit wait; its memory is full.
-    pub(super) waiting: Arc<Node>,
-    /// Its files are limited.
-    pub(super) poor: Arc<Node>,
-    /// Where garbage goes.
-    pub(super) robust: Arc<Node>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) refusing: Arc<SoakServer>,
+    /// Keeps connections over its limit waiting; its memory is full.
+    pub(super) waiting: Arc<SoakServer>,
+    /// May open few files.
+    pub(super) poor: Arc<SoakServer>,
+    /// Gets sessions of random bytes.
+    pub(super) robust: Arc<SoakServer>,
+    pub(super) progress: Arc<RunProgress>,
 }
 
-/// An outcome that has a name in the table.
-type Done = io::Result<&'static str>;
+/// The name of a completed fault in the table at the end.
+type FaultOutcome = io::Result<&'static str>;
 
 fn wrong<T>(what: String) -> io::Result<T> {
     Err(io::Error::other(what))
 }
 
-fn address(node: &Node) -> io::Result<SocketAddr> {
-    let found = node.places.iter().find_map(|place| match place {
-        Place::Tcp(address) => Some(*address),
+fn address(server: &SoakServer) -> io::Result<SocketAddr> {
+    let found = server.addresses.iter().find_map(|address| match address {
+        ServerAddress::Tcp(address) => Some(*address),
         _ => None,
     });
-    found.ok_or_else(|| io::Error::other("a server without a TCP address"))
+    found.ok_or_else(|| io::Error::other("server: has no TCP address"))
 }
 
-/// Many connections at once, all of which are answered in the end.
-fn served_storm(node: &Node) -> io::Result<()> {
-    let address = address(node)?;
+/// Opens many connections at once and checks that the server replies to all of them in the end.
+fn served_storm(server: &SoakServer) -> io::Result<()> {
+    let address = address(server)?;
     let mut streams: Vec<TcpStream> = (0..STORM).map(|_| tcp(address)).collect::<io::Result<_>>()?;
     for stream in &mut streams {
         stream.write_all(b"version\r\n")?;
@@ -57,86 +57,88 @@ fn served_storm(node: &Node) -> io::Result<()> {
         let mut answer = [0; 16];
         stream.read_exact(&mut answer)?;
         if &answer != b"VERSION 1.6.45\r\n" {
-            return wrong(format!("version was answered {}", answer.escape_ascii()));
+            return wrong(format!("version: unexpected reply {}", answer.escape_ascii()));
         }
     }
     Ok(())
 }
 
-/// A reset instead of an end.
+/// Closes a connection with a reset.
 fn reset(stream: TcpStream) -> io::Result<()> {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))
 }
 
-impl Faults {
-    /// Plays the quick ones until the end.
+impl FaultyClients {
+    /// Runs the quick faults until the run stops.
     pub(super) fn run(&self, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut garbage = garbage::Random::new(seed);
-        while !self.tally.ends() {
+        let mut garbage = garbage::GarbageSource::new(seed);
+        while !self.progress.is_stopped() {
             let done = match random.u32(..20) {
-                0..=3 => self.half(&mut random),
-                4 | 5 => self.resets(&mut random),
+                0..=3 => self.half_request(&mut random),
+                4 | 5 => self.reset_before_replies(&mut random),
                 6 | 7 => self.slow_reader(&mut random),
                 8..=11 => self.garbage(&mut garbage),
                 12 => self.storm(),
                 13 => self.waiting_storm(),
                 14 => self.stalled_uploads(&mut random),
-                15 => self.exhaustion(),
+                15 => self.exhaust_descriptors(),
                 16 => self.bad_tls(&mut random),
                 17 => self.datagrams(&mut random),
                 18 => self.broken_list(&mut random),
                 _ => self.deaf_watcher(&mut random),
             };
-            self.note(done);
-            self.tally.pause(random.u64(20..150));
+            self.count_outcome(done);
+            self.progress.pause(random.u64(20..150));
         }
     }
 
-    /// Plays those that wait to be closed, until the end.
-    pub(super) fn idle(&self) {
-        while !self.tally.ends() {
-            self.note(self.idle_connections());
+    /// Runs the faults that wait until the server closes the connection, until the run stops.
+    pub(super) fn run_idle(&self) {
+        while !self.progress.is_stopped() {
+            self.count_outcome(self.idle_connections());
         }
     }
 
-    fn note(&self, done: Done) {
+    fn count_outcome(&self, done: FaultOutcome) {
         match done {
-            Ok(name) => self.tally.count(Part::Faults, name, 1),
-            Err(error) => self.tally.fail(format!("fault: {error}")),
+            Ok(name) => self.progress.count(TableSection::Faults, name, 1),
+            Err(error) => self.progress.fail(format!("fault: {error}")),
         }
     }
 
-    fn any(&self, random: &mut fastrand::Rng) -> &Arc<Node> {
-        &self.nodes[random.usize(..self.nodes.len())]
+    fn any_server(&self, random: &mut fastrand::Rng) -> &Arc<SoakServer> {
+        &self.servers[random.usize(..self.servers.len())]
     }
 
-    /// Any way to any server. `None` where it has connections enough.
-    fn wire(&self, random: &mut fastrand::Rng) -> io::Result<Option<Wire>> {
-        let node = self.any(random);
-        let streams: Vec<&Place> =
-            node.places.iter().filter(|place| !matches!(place, Place::Udp(_))).collect();
-        let opened = Wire::open(streams[random.usize(..streams.len())]).and_then(|mut wire| {
-            let line = wire.ask("mn")?;
-            Ok((line, wire))
-        });
+    /// Connects to any server over any transport. Returns `None` if the server refuses because it
+    /// has too many connections.
+    fn connect_anywhere(&self, random: &mut fastrand::Rng) -> io::Result<Option<ClientConnection>> {
+        let server = self.any_server(random);
+        let streams: Vec<&ServerAddress> =
+            server.addresses.iter().filter(|address| !matches!(address, ServerAddress::Udp(_))).collect();
+        let opened =
+            ClientConnection::open(streams[random.usize(..streams.len())]).and_then(|mut connection| {
+                let line = connection.ask("mn")?;
+                Ok((line, connection))
+            });
         match opened {
-            Ok((line, wire)) if line == "MN" => Ok(Some(wire)),
+            Ok((line, connection)) if line == "MN" => Ok(Some(connection)),
             Ok((line, _)) if line == REFUSED => {
-                node.seen.refused.fetch_add(1, Ordering::Relaxed);
+                server.connection_counts.refused.fetch_add(1, Ordering::Relaxed);
                 Ok(None)
             }
-            Ok((line, _)) => wrong(format!("mn was answered {line:?} by {:?}", node.name)),
-            Err(_) if node.is_alive() => {
-                node.seen.perhaps_refused.fetch_add(1, Ordering::Relaxed);
+            Ok((line, _)) => wrong(format!("mn: unexpected reply {line:?} from {:?}", server.name)),
+            Err(_) if server.is_alive() => {
+                server.connection_counts.perhaps_refused.fetch_add(1, Ordering::Relaxed);
                 Ok(None)
             }
-            Err(error) => wrong(format!("server {:?} has fallen: {error}", node.name)),
+            Err(error) => wrong(format!("server {:?}: crashed: {error}", server.name)),
         }
     }
 
-    /// Half a request, and then nothing, an end, or a reset.
-    fn half(&self, random: &mut fastrand::Rng) -> Done {
+    /// Sends half a request, and then nothing, an end, or a reset.
+    fn half_request(&self, random: &mut fastrand::Rng) -> FaultOutcome {
         let halves: [&[u8]; 8] = [
             b"set fault:k 0 0 1000\r\nabc",
             b"get fault",
@@ -148,14 +150,16 @@ impl Faults {
             b"incr fault:k 1\r",
         ];
         let half = halves[random.usize(..halves.len())];
-        let Some(mut wire) = self.wire(random)? else { return Ok("half a request, refused") };
-        // Whether it is sent does not matter.
-        let _ = wire.send(half);
+        let Some(mut connection) = self.connect_anywhere(random)? else {
+            return Ok("half a request: refused");
+        };
+        // A failure to send is as good a fault.
+        let _ = connection.send(half);
         if half.ends_with(b"7000000\r\n") {
-            let _ = wire.send(&vec![b'x'; random.usize(1..300_000)]);
+            let _ = connection.send(&vec![b'x'; random.usize(1..300_000)]);
         }
         if random.bool() {
-            return Ok("half a request, then the end");
+            return Ok("half a request, then closed");
         }
         let address = address(&self.poor)?;
         let mut stream = tcp(address)?;
@@ -165,14 +169,15 @@ impl Faults {
         Ok("half a request, then a reset")
     }
 
-    /// Whole requests whose client does not wait for the answers: nobody else shall get them.
-    fn resets(&self, random: &mut fastrand::Rng) -> Done {
+    /// Sends complete requests and resets the connection before the replies. No other client may
+    /// receive these replies.
+    fn reset_before_replies(&self, random: &mut fastrand::Rng) -> FaultOutcome {
         for _ in 0..10 {
-            let node = self.any(random);
-            let Ok(address) = address(node) else { continue };
+            let server = self.any_server(random);
+            let Ok(address) = address(server) else { continue };
             let mut stream = tcp(address)?;
-            // Above the limit the connection is refused, and nobody reads that.
-            node.seen.perhaps_refused.fetch_add(1, Ordering::Relaxed);
+            // A connection over the limit is refused, which this client does not read.
+            server.connection_counts.perhaps_refused.fetch_add(1, Ordering::Relaxed);
             let requests: [&[u8]; 4] = [
                 b"version\r\n",
                 b"get fault:long:0\r\n",
@@ -185,34 +190,35 @@ impl Faults {
         Ok("ten requests, then resets")
     }
 
-    /// Asks for megabytes and reads none.
-    fn slow_reader(&self, random: &mut fastrand::Rng) -> Done {
-        let mut held = Vec::new();
+    /// Requests megabytes and reads none of them.
+    fn slow_reader(&self, random: &mut fastrand::Rng) -> FaultOutcome {
+        let mut expected_records = Vec::new();
         for n in 0..3 {
-            let Some(mut wire) = self.wire(random)? else { continue };
+            let Some(mut connection) = self.connect_anywhere(random)? else { continue };
             let len = 400_000;
             let head = format!("set fault:long:{n} 0 0 {len}\r\n");
-            wire.send(&[head.as_bytes(), &vec![b'l'; len][..], b"\r\n"].concat())?;
-            let line = wire.line()?;
+            connection.send(&[head.as_bytes(), &vec![b'l'; len][..], b"\r\n"].concat())?;
+            let line = connection.line()?;
             if line != "STORED" && !line.starts_with("SERVER_ERROR ") {
-                return wrong(format!("set was answered {line:?}"));
+                return wrong(format!("set: unexpected reply {line:?}"));
             }
-            wire.send(format!("get fault:long:{n}\r\n").repeat(40).as_bytes())?;
-            held.push(wire);
+            connection.send(format!("get fault:long:{n}\r\n").repeat(40).as_bytes())?;
+            expected_records.push(connection);
         }
-        self.tally.pause(random.u64(100..1500));
+        self.progress.pause(random.u64(100..1500));
         Ok("slow readers")
     }
 
-    fn garbage(&self, random: &mut garbage::Random) -> Done {
+    fn garbage(&self, random: &mut garbage::GarbageSource) -> FaultOutcome {
         for _ in 0..10 {
             let bytes = garbage::session(random);
-            // A packet that flushes would be right to do so.
+            // Sessions with a flush packet are skipped, because a valid flush would change the
+            // model.
             if bytes.windows(2).any(|pair| matches!(pair, [0x80, 0x08 | 0x18])) {
                 continue;
             }
             let mut stream = tcp(address(&self.robust)?)?;
-            // The server may close at any moment; that is its right. It may not hang.
+            // The server may close the connection at any moment, but it must not hang.
             let sent = stream.write_all(&bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
             let mut answer = Vec::new();
             if sent.is_ok()
@@ -222,13 +228,13 @@ impl Faults {
                 return wrong(format!("hangs: {}", bytes.escape_ascii()));
             }
         }
-        Ok("ten sessions of garbage")
+        Ok("ten sessions of random bytes")
     }
 
-    /// More connections than are allowed, to a server that refuses them.
-    fn storm(&self) -> Done {
-        let node = &self.refusing;
-        let address = address(node)?;
+    /// Opens more connections than allowed to a server that refuses them.
+    fn storm(&self) -> FaultOutcome {
+        let server = &self.refusing;
+        let address = address(server)?;
         let streams: Vec<TcpStream> = (0..STORM).map(|_| tcp(address)).collect::<io::Result<_>>()?;
         thread::sleep(Duration::from_millis(REFUSAL_MS));
         let mut refused = 0;
@@ -239,48 +245,59 @@ impl Faults {
             stream.set_nonblocking(false)?;
             match early {
                 Ok(_) if answer == format!("{REFUSED}\r\n").as_bytes() => refused += 1,
-                Ok(_) => return wrong(format!("a refusal is {:?}", answer.escape_ascii().to_string())),
-                // It is served, or its refusal is late.
+                Ok(_) => {
+                    return wrong(format!(
+                        "connection over the limit: unexpected reply {:?}",
+                        answer.escape_ascii().to_string()
+                    ));
+                }
+                // The connection is served, or its refusal is late.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let asked = stream.write_all(b"version\r\nquit\r\n");
                     match asked.and_then(|()| stream.read_to_end(&mut answer)) {
                         Ok(_) if answer == b"VERSION 1.6.45\r\n" => {}
                         Ok(_) if answer.is_empty() || answer.starts_with(REFUSED.as_bytes()) => {
-                            node.seen.perhaps_refused.fetch_add(1, Ordering::Relaxed);
+                            server.connection_counts.perhaps_refused.fetch_add(1, Ordering::Relaxed);
                         }
-                        Ok(_) => return wrong(format!("version was answered {}", answer.escape_ascii())),
+                        Ok(_) => {
+                            return wrong(format!("version: unexpected reply {}", answer.escape_ascii()));
+                        }
                         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                            return wrong("a connection of a storm was not answered".into());
+                            return wrong("connection of a storm: no reply".into());
                         }
-                        Err(_) => drop(node.seen.perhaps_refused.fetch_add(1, Ordering::Relaxed)),
+                        Err(_) => {
+                            server.connection_counts.perhaps_refused.fetch_add(1, Ordering::Relaxed);
+                        }
                     }
                 }
-                Err(_) => drop(node.seen.perhaps_refused.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => {
+                    server.connection_counts.perhaps_refused.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
-        node.seen.refused.fetch_add(refused, Ordering::Relaxed);
-        self.tally.count(Part::Outcomes, "connections refused", refused);
-        Ok("storm against a server that refuses")
+        server.connection_counts.refused.fetch_add(refused, Ordering::Relaxed);
+        self.progress.count(TableSection::Outcomes, "connections refused", refused);
+        Ok("more connections than allowed, refused")
     }
 
-    /// The same against a server that lets them wait.
-    fn waiting_storm(&self) -> Done {
+    /// Opens more connections than allowed to a server that keeps them waiting.
+    fn waiting_storm(&self) -> FaultOutcome {
         served_storm(&self.waiting)?;
-        Ok("storm against a server that lets wait")
+        Ok("more connections than allowed, waiting")
     }
 
-    /// Many long values that do not come to an end.
-    fn stalled_uploads(&self, random: &mut fastrand::Rng) -> Done {
+    /// Sends many long values without their ends.
+    fn stalled_uploads(&self, random: &mut fastrand::Rng) -> FaultOutcome {
         let address = address(&self.waiting)?;
-        let mut held = Vec::new();
+        let mut expected_records = Vec::new();
         for n in 0..12 {
             let mut stream = tcp(address)?;
             stream.write_all(format!("set fault:upload:{n} 0 0 7000000\r\n").as_bytes())?;
             stream.write_all(&vec![b'u'; 1 << 20])?;
-            held.push(stream);
+            expected_records.push(stream);
         }
-        self.tally.pause(random.u64(200..1500));
-        for stream in held {
+        self.progress.pause(random.u64(200..1500));
+        for stream in expected_records {
             if random.bool() {
                 reset(stream)?;
             }
@@ -288,45 +305,46 @@ impl Faults {
         Ok("stalled uploads")
     }
 
-    /// No descriptors are left; who came too late is served when others have gone.
-    fn exhaustion(&self) -> Done {
+    /// Opens more connections than the server has file descriptors. The server must reply to the
+    /// late ones after others have closed.
+    fn exhaust_descriptors(&self) -> FaultOutcome {
         served_storm(&self.poor)?;
-        Ok("no descriptors left")
+        Ok("no file descriptors left")
     }
 
-    /// Bytes that are not TLS, or an incomplete handshake.
-    fn bad_tls(&self, random: &mut fastrand::Rng) -> Done {
-        let places = self.nodes.iter().flat_map(|node| &node.places);
-        for place in places {
-            let Place::Tls(address, _) = place else { continue };
+    /// Sends bytes that are not TLS, or an incomplete handshake.
+    fn bad_tls(&self, random: &mut fastrand::Rng) -> FaultOutcome {
+        let addresses = self.servers.iter().flat_map(|server| &server.addresses);
+        for address in addresses {
+            let ServerAddress::Tls(address, _) = address else { continue };
             let mut stream = tcp(*address)?;
             let bytes: Vec<u8> = match random.u32(..3) {
                 0 => b"get k\r\n".to_vec(),
                 1 => [&[22, 3, 1, 2, 0, 1, 0][..], &[7; 40]].concat(),
                 _ => (0..200).map(|_| random.u8(..)).collect(),
             };
-            // Closed or refused in any way; a handshake that stops is closed when it has been idle
-            // for long.
+            // The server may close or refuse the connection in any way; it closes a stopped
+            // handshake after the idle timeout.
             let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
             let mut answer = Vec::new();
             if let Err(error) = stream.read_to_end(&mut answer)
                 && matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
             {
-                return wrong("a connection that speaks no TLS is left open".into());
+                return wrong("connection without TLS: left open".into());
             }
         }
-        Ok("no TLS, or half of it")
+        Ok("no TLS, or half a handshake")
     }
 
-    fn datagrams(&self, random: &mut fastrand::Rng) -> Done {
-        let places = self.nodes.iter().flat_map(|node| &node.places);
-        for place in places {
-            let Place::Udp(address) = place else { continue };
+    fn datagrams(&self, random: &mut fastrand::Rng) -> FaultOutcome {
+        let addresses = self.servers.iter().flat_map(|server| &server.addresses);
+        for address in addresses {
+            let ServerAddress::Udp(address) = address else { continue };
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             for _ in 0..10 {
                 let len = random.usize(..60);
                 let mut bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
-                // None of these may be a request that changes anything.
+                // A random datagram must not be a request that changes a record.
                 if len > 8 && random.bool() {
                     bytes[..8].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
                     bytes[8] = b'!';
@@ -340,52 +358,53 @@ impl Faults {
         Ok("broken datagrams")
     }
 
-    /// Leaves in the middle of a list of all keys.
-    fn broken_list(&self, random: &mut fastrand::Rng) -> Done {
-        let node = self.any(random);
-        let (answer, mut wire) = node.ask_for("lru_crawler metadump all")?;
+    /// Disconnects in the middle of a list of all keys.
+    fn broken_list(&self, random: &mut fastrand::Rng) -> FaultOutcome {
+        let server = self.any_server(random);
+        let (answer, mut connection) = server.connect_and_ask("lru_crawler metadump all")?;
         if answer != "OK" {
-            return wrong(format!("metadump was answered {answer:?}"));
+            return wrong(format!("metadump: unexpected reply {answer:?}"));
         }
-        let line = wire.line()?;
+        let line = connection.line()?;
         if line != "END" && !line.starts_with("key=") {
-            return wrong(format!("a line of a list is {line:?}"));
+            return wrong(format!("metadump: unexpected line {line:?}"));
         }
-        Ok("a list that nobody reads to its end")
+        Ok("key list not read to its end")
     }
 
-    fn deaf_watcher(&self, random: &mut fastrand::Rng) -> Done {
-        let (answer, wire) = self.any(random).ask_for("watch fetchers mutations")?;
+    fn deaf_watcher(&self, random: &mut fastrand::Rng) -> FaultOutcome {
+        let (answer, connection) = self.any_server(random).connect_and_ask("watch fetchers mutations")?;
         if answer != "OK" {
-            return wrong(format!("watch was answered {answer:?}"));
+            return wrong(format!("watch: unexpected reply {answer:?}"));
         }
-        self.tally.pause(random.u64(200..1500));
-        drop(wire);
-        Ok("a watcher that does not read")
+        self.progress.pause(random.u64(200..1500));
+        drop(connection);
+        Ok("watcher that does not read")
     }
 
-    /// Idle connections are closed without a reply, whether their last request was complete or not.
-    fn idle_connections(&self) -> Done {
-        let node = &self.refusing;
-        let mut held = Vec::new();
+    /// Checks that the server closes idle connections without a reply, whether their last request
+    /// was complete or not.
+    fn idle_connections(&self) -> FaultOutcome {
+        let server = &self.refusing;
+        let mut expected_records = Vec::new();
         for half in ["", "get half", "set fault:idle 0 0 100\r\nabc"] {
-            let (answer, mut wire) = node.ask_for("version")?;
+            let (answer, mut connection) = server.connect_and_ask("version")?;
             if answer != "VERSION 1.6.45" {
-                return wrong(format!("version was answered {answer:?}"));
+                return wrong(format!("version: unexpected reply {answer:?}"));
             }
-            wire.send(half.as_bytes())?;
-            held.push(wire);
+            connection.send(half.as_bytes())?;
+            expected_records.push(connection);
         }
-        for mut wire in held {
-            if self.tally.ends() {
-                return Ok("idle connections, at the end");
+        for mut connection in expected_records {
+            if self.progress.is_stopped() {
+                return Ok("idle connections when the run stopped");
             }
-            match wire.receive() {
+            match connection.receive() {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
-                Err(error) => return wrong(format!("an idle connection: {error} in {PATIENCE:?}")),
-                Ok(()) => return wrong("an idle connection was told something".into()),
+                Err(error) => return wrong(format!("idle connection: {error} within {REPLY_TIMEOUT:?}")),
+                Ok(()) => return wrong("idle connection: received a reply".into()),
             }
-            node.seen.kicked.fetch_add(1, Ordering::Relaxed);
+            server.connection_counts.closed_idle.fetch_add(1, Ordering::Relaxed);
         }
         Ok("idle connections, closed")
     }

@@ -1,16 +1,17 @@
-//! The meta commands.
+//! Drafts requests of the meta commands.
 
-use super::draft::{Batch, Draft};
+use super::draft::{RequestBatch, RequestDraft};
 use super::model::{
-    Context, Count, Counted, Expiry, Item, Left, Mode, Piece, Play, Step, Store, Stored, Ttl,
+    CountOperation, CountOutcome, ExpectedReply, ItemExpiry, ModelContext, ModelItem, ModelStep,
+    RecordAfterRefusal, ReplyPiece, RequestTtl, StoreMode, StoreOperation, StoreOutcome,
 };
 use std::sync::Arc;
 
 const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
 const FULL_IN_READ: &str = "SERVER_ERROR Out of memory during read\r\n";
 
-/// Adds a request.
-pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
+/// Adds a random request to the batch.
+pub(super) fn request(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     batch.requests += 1;
     match draft.random.u32(..20) {
         0..=8 => get(draft, batch),
@@ -18,36 +19,36 @@ pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
         15 | 16 => delete(draft, batch),
         17 | 18 => count(draft, batch),
         _ if draft.chance(30) => inspect(draft, batch),
-        _ => super::text::fence(batch),
+        _ => super::text::add_noop(batch),
     }
 }
 
-/// The key as it is sent, and what flags k and O show of the request, in their order.
-struct Line {
+/// The key as it is sent, and the parts of the request that flags k and O show in the reply.
+struct MetaRequestLine {
     name: Vec<u8>,
     base64: bool,
     opaque: Option<u64>,
 }
 
-impl Line {
-    fn new(draft: &mut Draft<'_>, key: usize) -> Line {
+impl MetaRequestLine {
+    fn new(draft: &mut RequestDraft<'_>, key: usize) -> MetaRequestLine {
         let name = draft.keys.name(key);
-        // Longer ones are no keys any more.
+        // The base64 form of a longer key would exceed the maximum length.
         let base64 = draft.chance(15) && name.len() <= 180;
         let name = if base64 { encode(&name) } else { name };
         let opaque = draft.chance(30).then(|| draft.serial());
-        Line { name, base64, opaque }
+        MetaRequestLine { name, base64, opaque }
     }
 
-    /// The beginning of the request.
-    fn open(&self, verb: &str, batch: &mut Batch) {
+    /// Appends the beginning of the request.
+    fn begin(&self, verb: &str, batch: &mut RequestBatch) {
         batch.bytes.extend_from_slice(verb.as_bytes());
         batch.bytes.push(b' ');
         batch.bytes.extend_from_slice(&self.name);
     }
 
-    /// The rest of it.
-    fn close(&self, flags: &[String], batch: &mut Batch) {
+    /// Appends the rest of the request line.
+    fn finish(&self, flags: &[String], batch: &mut RequestBatch) {
         if self.base64 {
             batch.bytes.extend_from_slice(b" b");
         }
@@ -57,21 +58,21 @@ impl Line {
         batch.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// The reply to the flags k and O.
-    fn echo(&self, flag: &str, reply: &mut Vec<Piece>) {
+    /// Appends the reply to the flags k and O.
+    fn echo(&self, flag: &str, reply: &mut Vec<ReplyPiece>) {
         if flag == "k" {
             let end: &[u8] = if self.base64 { b" b" } else { b"" };
-            reply.push(Piece::Bytes([b" k", &self.name[..], end].concat()));
+            reply.push(ReplyPiece::Bytes([b" k", &self.name[..], end].concat()));
         } else if flag.starts_with('O') {
-            reply.push(Piece::Bytes(format!(" {flag}").into_bytes()));
+            reply.push(ReplyPiece::Bytes(format!(" {flag}").into_bytes()));
         }
     }
 
-    /// A reply that shows nothing of a record.
-    fn bare(&self, code: &str, flags: &[String]) -> Vec<Piece> {
-        let mut reply = vec![Piece::Bytes(code.into())];
+    /// Returns a reply without data of a record.
+    fn reply_without_record(&self, code: &str, flags: &[String]) -> Vec<ReplyPiece> {
+        let mut reply = vec![ReplyPiece::Bytes(code.into())];
         flags.iter().for_each(|flag| self.echo(flag, &mut reply));
-        reply.push(Piece::Bytes(b"\r\n".to_vec()));
+        reply.push(ReplyPiece::Bytes(b"\r\n".to_vec()));
         reply
     }
 }
@@ -90,8 +91,8 @@ fn encode(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Some of the flags, in any order; k and O among them.
-fn flags(draft: &mut Draft<'_>, line: &Line, known: &[&str]) -> Vec<String> {
+/// Returns some of the known flags, and perhaps k and O, in any order.
+fn flags(draft: &mut RequestDraft<'_>, line: &MetaRequestLine, known: &[&str]) -> Vec<String> {
     let mut flags: Vec<String> = Vec::new();
     for flag in known {
         if draft.chance(35) {
@@ -108,10 +109,10 @@ fn flags(draft: &mut Draft<'_>, line: &Line, known: &[&str]) -> Vec<String> {
     flags
 }
 
-fn seconds(ttl: Ttl) -> i64 {
+fn seconds(ttl: RequestTtl) -> i64 {
     match ttl {
-        Ttl::Plain(seconds) => seconds,
-        Ttl::Sliding(seconds) => seconds as i64,
+        RequestTtl::Plain(seconds) => seconds,
+        RequestTtl::Sliding(seconds) => seconds as i64,
     }
 }
 
@@ -119,11 +120,11 @@ fn number(flags: &[String], letter: char) -> Option<i64> {
     flags.iter().find_map(|flag| flag.strip_prefix(letter)?.parse().ok())
 }
 
-fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn get(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
-    let mut line = Line::new(draft, key);
+    let mut line = MetaRequestLine::new(draft, key);
     let is_quiet = draft.chance(25);
-    // Quiet or not, it must be clear which request a reply belongs to.
+    // Quiet requests may have no reply. Their opaque shows which request a reply belongs to.
     if is_quiet {
         line.opaque = Some(draft.serial());
     }
@@ -138,19 +139,19 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
     if is_quiet {
         flags.push("q".into());
     }
-    if !Draft::may_slide(key) {
+    if !RequestDraft::is_sliding_key(key) {
         if draft.chance(10) {
             flags.push(format!("R{}", draft.random.u32(..900)));
         }
-        if draft.chance(10) && draft.is_exact() {
+        if draft.chance(10) && draft.is_never_full() {
             flags.push(format!("N{}", draft.random.u32(..100)));
         }
     }
-    // The transcripts cover N together with T for a new record.
+    // N together with T is tested by tests/transcripts instead.
     let creates = flags.iter().any(|flag| flag.starts_with('N'));
     if draft.chance(10) && !creates {
         flags.push(format!("T{}", seconds(draft.plain_ttl())));
-    } else if draft.slides && Draft::may_slide(key) && draft.chance(15) {
+    } else if draft.allows_sliding && RequestDraft::is_sliding_key(key) && draft.chance(15) {
         flags.push(format!("A{}", draft.random.u32(5..300)));
     }
     draft.random.shuffle(&mut flags);
@@ -158,32 +159,34 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
         flags.push(format!("C{}", draft.version(key)));
     }
     batch.replies_len += draft.reply_len(key);
-    line.open("mg", batch);
-    line.close(&flags, batch);
-    batch.steps.push(Step::on(key, move |old, context| play_get(&line, &flags, is_quiet, old, context)));
+    line.begin("mg", batch);
+    line.finish(&flags, batch);
+    batch
+        .steps
+        .push(ModelStep::for_key(key, move |old, context| expect_get(&line, &flags, is_quiet, old, context)));
 }
 
-fn play_get(
-    line: &Line,
+fn expect_get(
+    line: &MetaRequestLine,
     flags: &[String],
     is_quiet: bool,
-    old: Option<&Item>,
-    context: &mut Context<'_>,
-) -> Play {
+    old: Option<&ModelItem>,
+    context: &mut ModelContext<'_>,
+) -> ExpectedReply {
     let now = context.now;
-    let vivify = number(flags, 'N').map(Ttl::Plain);
+    let vivify = number(flags, 'N').map(RequestTtl::Plain);
     let has = |flag: &str| flags.iter().any(|known| known == flag);
     let (mut item, created) = match (old, vivify) {
         (Some(old), _) => (old.clone(), false),
         (None, Some(ttl)) => {
-            let version = Some(context.versions.hidden());
+            let version = Some(context.versions.new_unshown());
             let expiry = ttl.resolve(now);
-            (Item { expiry, version, token_sent: true, ..Item::new(Arc::default()) }, true)
+            (ModelItem { expiry, version, token_sent: true, ..ModelItem::new(Arc::default()) }, true)
         }
-        (None, None) if is_quiet => return Play::text("", None),
-        (None, None) => return Play::new(line.bare("EN", flags), None),
+        (None, None) if is_quiet => return ExpectedReply::text("", None),
+        (None, None) => return ExpectedReply::new(line.reply_without_record("EN", flags), None),
     };
-    // A request with a new time has not extended the old one before.
+    // A request that sets a new time does not extend the old one first.
     let touches = flags.iter().any(|flag| flag.starts_with(['T', 'A']));
     if !has("u") && !created && !touches {
         item.expiry = item.expiry.accessed(now);
@@ -192,21 +195,23 @@ fn play_get(
     let mut wins_late = false;
     let mut tail = Vec::new();
     let mut known = false;
-    // In their order: flags after T see the new time.
+    // Flags act in their order: those after T show the new time.
     for flag in flags {
         let (letter, rest) = flag.split_at(1);
         match letter {
-            "s" => tail.push(Piece::Bytes(format!(" s{}", value.len()).into_bytes())),
-            "f" => tail.push(Piece::Bytes(format!(" f{}", item.flags).into_bytes())),
-            "t" => tail.push(Piece::Bytes(format!(" t{}", item.expiry.left(now)).into_bytes())),
-            "c" => {
-                tail.push(Piece::Bytes(b" c".to_vec()));
-                tail.push(Piece::Version(context.show(&mut item)));
+            "s" => tail.push(ReplyPiece::Bytes(format!(" s{}", value.len()).into_bytes())),
+            "f" => tail.push(ReplyPiece::Bytes(format!(" f{}", item.flags).into_bytes())),
+            "t" => {
+                tail.push(ReplyPiece::Bytes(format!(" t{}", item.expiry.remaining_seconds(now)).into_bytes()))
             }
-            "T" if !created => item.expiry = Ttl::Plain(rest.parse().unwrap_or(0)).resolve(now),
-            "A" if !created => item.expiry = Ttl::Sliding(rest.parse().unwrap_or(1)).resolve(now),
-            "R" if item.expiry != Expiry::Never && !created => {
-                wins_late |= item.expiry.left(now) < rest.parse().unwrap_or(0);
+            "c" => {
+                tail.push(ReplyPiece::Bytes(b" c".to_vec()));
+                tail.push(ReplyPiece::Version(context.version_of(&mut item)));
+            }
+            "T" if !created => item.expiry = RequestTtl::Plain(rest.parse().unwrap_or(0)).resolve(now),
+            "A" if !created => item.expiry = RequestTtl::Sliding(rest.parse().unwrap_or(1)).resolve(now),
+            "R" if item.expiry != ItemExpiry::Never && !created => {
+                wins_late |= item.expiry.remaining_seconds(now) < rest.parse().unwrap_or(0);
             }
             "C" => known = context.has_version(&item, rest.parse().unwrap_or(0)),
             _ => line.echo(flag, &mut tail),
@@ -217,32 +222,32 @@ fn play_get(
     item.token_sent |= wins;
     for (is_marked, mark) in [(was_out, " Z"), (item.stale, " X"), (wins, " W")] {
         if is_marked {
-            tail.push(Piece::Bytes(mark.into()));
+            tail.push(ReplyPiece::Bytes(mark.into()));
         }
     }
-    tail.push(Piece::Bytes(b"\r\n".to_vec()));
-    let mut reply = vec![Piece::Bytes(b"HD".to_vec())];
+    tail.push(ReplyPiece::Bytes(b"\r\n".to_vec()));
+    let mut reply = vec![ReplyPiece::Bytes(b"HD".to_vec())];
     if has("v") && !known {
-        reply = vec![Piece::Bytes(format!("VA {}", value.len()).into_bytes())];
-        tail.extend([Piece::Value(value), Piece::Bytes(b"\r\n".to_vec())]);
+        reply = vec![ReplyPiece::Bytes(format!("VA {}", value.len()).into_bytes())];
+        tail.extend([ReplyPiece::Value(value), ReplyPiece::Bytes(b"\r\n".to_vec())]);
     }
     reply.append(&mut tail);
-    Play::new(reply, Some(item))
+    ExpectedReply::new(reply, Some(item))
 }
 
-fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn store(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
-    let line = Line::new(draft, key);
+    let line = MetaRequestLine::new(draft, key);
     let mut flags = flags(draft, &line, &["s", "c"]);
     let (letter, mode) = draft.one_of(&[
-        ('S', Mode::Set),
-        ('S', Mode::Set),
-        ('E', Mode::Add),
-        ('A', Mode::Append),
-        ('P', Mode::Prepend),
-        ('R', Mode::Replace),
+        ('S', StoreMode::Set),
+        ('S', StoreMode::Set),
+        ('E', StoreMode::Add),
+        ('A', StoreMode::Append),
+        ('P', StoreMode::Prepend),
+        ('R', StoreMode::Replace),
     ]);
-    let joins = matches!(mode, Mode::Append | Mode::Prepend);
+    let joins = matches!(mode, StoreMode::Append | StoreMode::Prepend);
     let value = if joins { draft.piece(key) } else { draft.value(key) };
     if letter != 'S' || draft.chance(50) {
         flags.push(format!("M{letter}"));
@@ -252,9 +257,9 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
         item_flags = draft.random.u32(..);
         flags.push(format!("F{item_flags}"));
     }
-    let mut ttl = Ttl::Plain(0);
-    if draft.slides && Draft::may_slide(key) && draft.chance(30) {
-        ttl = Ttl::Sliding(draft.random.u64(5..300));
+    let mut ttl = RequestTtl::Plain(0);
+    if draft.allows_sliding && RequestDraft::is_sliding_key(key) && draft.chance(30) {
+        ttl = RequestTtl::Sliding(draft.random.u64(5..300));
         flags.push(format!("A{}", seconds(ttl)));
     } else if draft.chance(40) {
         ttl = draft.plain_ttl();
@@ -264,12 +269,12 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
     if let Some(version) = compare {
         flags.push(format!("C{version}"));
     }
-    let stale_if_older = compare.is_some() && !Draft::may_slide(key) && draft.chance(30);
+    let stale_if_older = compare.is_some() && !RequestDraft::is_sliding_key(key) && draft.chance(30);
     if stale_if_older {
         flags.push("I".into());
     }
-    let vivify =
-        (joins && draft.is_exact() && draft.chance(30)).then(|| Ttl::Plain(draft.random.i64(0..300)));
+    let vivify = (joins && draft.is_never_full() && draft.chance(30))
+        .then(|| RequestTtl::Plain(draft.random.i64(0..300)));
     if let Some(ttl) = vivify {
         flags.push(format!("N{}", seconds(ttl)));
     }
@@ -277,55 +282,68 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
     if let Some(version) = version {
         flags.push(format!("E{version}"));
     }
-    // Where a store may be refused, its silence could be taken for that of another.
-    let is_quiet = draft.chance(20) && draft.is_exact();
+    // If a store may be refused, a missing reply could not be attributed to one request.
+    let is_quiet = draft.chance(20) && draft.is_never_full();
     if is_quiet {
         flags.push("q".into());
     }
     draft.random.shuffle(&mut flags);
     let shows = !is_quiet && flags.iter().any(|flag| flag == "c");
-    line.open("ms", batch);
+    line.begin("ms", batch);
     batch.bytes.extend_from_slice(format!(" {}", value.len()).as_bytes());
-    line.close(&flags, batch);
+    line.finish(&flags, batch);
     batch.bytes.extend_from_slice(&value);
     batch.bytes.extend_from_slice(b"\r\n");
     let sent = value.len();
-    let store =
-        Store { mode, value, flags: item_flags, ttl, compare, shows, version, vivify, stale_if_older };
-    let step = Step::on(key, move |old, context| {
-        let (outcome, after) = store.play(old, context);
+    let store = StoreOperation {
+        mode,
+        value,
+        flags: item_flags,
+        ttl,
+        compare,
+        shows,
+        version,
+        vivify,
+        stale_if_older,
+    };
+    let step = ModelStep::for_key(key, move |old, context| {
+        let (outcome, after) = store.apply(old, context);
         let (code, token, len) = match outcome {
-            Stored::Yes(token, len) => ("HD", token, len),
-            Stored::No => ("NS", None, sent),
-            Stored::Exists => ("EX", None, sent),
-            Stored::NotFound => ("NF", None, sent),
+            StoreOutcome::Yes(token, len) => ("HD", token, len),
+            StoreOutcome::No => ("NS", None, sent),
+            StoreOutcome::Exists => ("EX", None, sent),
+            StoreOutcome::NotFound => ("NF", None, sent),
         };
         if code == "HD" && is_quiet {
-            return Play::text("", after);
+            return ExpectedReply::text("", after);
         }
-        let mut reply = vec![Piece::Bytes(code.into())];
+        let mut reply = vec![ReplyPiece::Bytes(code.into())];
         for flag in &flags {
             match (flag.as_str(), token) {
-                ("s", _) => reply.push(Piece::Bytes(format!(" s{len}").into_bytes())),
+                ("s", _) => reply.push(ReplyPiece::Bytes(format!(" s{len}").into_bytes())),
                 ("c", Some(token)) => {
-                    reply.extend([Piece::Bytes(b" c".to_vec()), Piece::Version(token)]);
+                    reply.extend([ReplyPiece::Bytes(b" c".to_vec()), ReplyPiece::Version(token)]);
                 }
-                ("c", None) => reply.push(Piece::Bytes(b" c0".to_vec())),
+                ("c", None) => reply.push(ReplyPiece::Bytes(b" c0".to_vec())),
                 _ => line.echo(flag, &mut reply),
             }
         }
-        reply.push(Piece::Bytes(b"\r\n".to_vec()));
-        Play::new(reply, after)
+        reply.push(ReplyPiece::Bytes(b"\r\n".to_vec()));
+        ExpectedReply::new(reply, after)
     });
-    let left = if mode == Mode::Set && compare.is_none() { Left::Nothing } else { Left::Unknown };
-    batch.steps.push(step.or(FULL, left).or(FULL_IN_READ, Left::Unknown));
+    let left = if mode == StoreMode::Set && compare.is_none() {
+        RecordAfterRefusal::Absent
+    } else {
+        RecordAfterRefusal::Unknown
+    };
+    batch.steps.push(step.or_refusal(FULL, left).or_refusal(FULL_IN_READ, RecordAfterRefusal::Unknown));
 }
 
-fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn delete(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
-    let line = Line::new(draft, key);
+    let line = MetaRequestLine::new(draft, key);
     let mut flags = flags(draft, &line, &[]);
-    let is_quiet = draft.chance(20) && draft.is_exact();
+    let is_quiet = draft.chance(20) && draft.is_never_full();
     if is_quiet {
         flags.push("q".into());
     }
@@ -333,7 +351,7 @@ fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
     if let Some(version) = compare {
         flags.push(format!("C{version}"));
     }
-    let changes = !Draft::may_slide(key);
+    let changes = !RequestDraft::is_sliding_key(key);
     let marks = changes && draft.chance(30);
     let drops = changes && draft.chance(20);
     let mut item_flags = 0;
@@ -354,38 +372,43 @@ fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
         ttl = Some(given);
     }
     draft.random.shuffle(&mut flags);
-    line.open("md", batch);
-    line.close(&flags, batch);
-    let step = Step::on(key, move |old, context| {
-        let Some(old) = old else { return Play::new(line.bare("NF", &flags), None) };
+    line.begin("md", batch);
+    line.finish(&flags, batch);
+    let step = ModelStep::for_key(key, move |old, context| {
+        let Some(old) = old else { return ExpectedReply::new(line.reply_without_record("NF", &flags), None) };
         if compare.is_some_and(|version| !context.has_version(old, version)) {
-            return Play::new(line.bare("EX", &flags), Some(old.clone()));
+            return ExpectedReply::new(line.reply_without_record("EX", &flags), Some(old.clone()));
         }
         let mut after = None;
         if marks || drops {
             let mut item = old.clone();
             if drops {
-                item = Item { flags: item_flags, version: old.version, ..Item::new(Arc::default()) };
+                item =
+                    ModelItem { flags: item_flags, version: old.version, ..ModelItem::new(Arc::default()) };
             }
             if let Some(ttl) = ttl {
                 item.expiry = ttl.resolve(context.now);
             }
             if marks {
-                item.version = Some(context.versions.hidden());
+                item.version = Some(context.versions.new_unshown());
                 (item.stale, item.token_sent) = (true, false);
             }
             after = Some(item);
         }
-        if is_quiet { Play::text("", after) } else { Play::new(line.bare("HD", &flags), after) }
+        if is_quiet {
+            ExpectedReply::text("", after)
+        } else {
+            ExpectedReply::new(line.reply_without_record("HD", &flags), after)
+        }
     });
-    batch.steps.push(step.or("SERVER_ERROR out of memory\r\n", Left::Unknown));
+    batch.steps.push(step.or_refusal("SERVER_ERROR out of memory\r\n", RecordAfterRefusal::Unknown));
 }
 
-fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn count(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key() / 4 * 4;
-    let line = Line::new(draft, key);
+    let line = MetaRequestLine::new(draft, key);
     let mut flags = flags(draft, &line, &["v", "t", "c"]);
-    let is_quiet = draft.chance(20) && draft.is_exact();
+    let is_quiet = draft.chance(20) && draft.is_never_full();
     if is_quiet {
         flags.push("q".into());
     }
@@ -399,15 +422,15 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
         flags.push(format!("D{delta}"));
     }
     let mut vivify = None;
-    // Where records go unseen, it is unknown whether this one was created.
-    if draft.is_exact() && draft.chance(40) {
+    // If the server may evict or refuse, it is unknown whether this request creates the record.
+    if draft.is_never_full() && draft.chance(40) {
         let initial = if draft.chance(50) { draft.random.u64(..1000) } else { 0 };
         let ttl = draft.one_of(&[0, 30, 300]);
         flags.push(format!("N{ttl}"));
         if initial > 0 {
             flags.push(format!("J{initial}"));
         }
-        vivify = Some((initial, Ttl::Plain(ttl)));
+        vivify = Some((initial, RequestTtl::Plain(ttl)));
     }
     let compare = draft.chance(10).then(|| draft.version(key));
     if let Some(version) = compare {
@@ -415,68 +438,74 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
     }
     draft.random.shuffle(&mut flags);
     let shows = !is_quiet && flags.iter().any(|flag| flag == "c");
-    let count = Count { up, delta, vivify, touch: None, compare, shows };
-    line.open("ma", batch);
-    line.close(&flags, batch);
-    let step = Step::on(key, move |old, context| {
-        let (number, item) = match count.play(old, context) {
-            Counted::Number(number, item) => (number, item),
-            Counted::NotFound => return Play::new(line.bare("NF", &flags), None),
-            Counted::Exists => return Play::new(line.bare("EX", &flags), old.cloned()),
-            Counted::NoNumber => {
+    let count = CountOperation { up, delta, vivify, touch: None, compare, shows };
+    line.begin("ma", batch);
+    line.finish(&flags, batch);
+    let step = ModelStep::for_key(key, move |old, context| {
+        let (number, item) = match count.apply(old, context) {
+            CountOutcome::Number(number, item) => (number, item),
+            CountOutcome::NotFound => {
+                return ExpectedReply::new(line.reply_without_record("NF", &flags), None);
+            }
+            CountOutcome::Exists => {
+                return ExpectedReply::new(line.reply_without_record("EX", &flags), old.cloned());
+            }
+            CountOutcome::NoNumber => {
                 let reply = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
-                return Play::text(reply, old.cloned());
+                return ExpectedReply::text(reply, old.cloned());
             }
         };
         if is_quiet {
-            return Play::text("", Some(item));
+            return ExpectedReply::text("", Some(item));
         }
         let text = number.to_string();
         let has_value = flags.iter().any(|flag| flag == "v");
         let head = if has_value { format!("VA {}", text.len()) } else { "HD".into() };
-        let mut reply = vec![Piece::Bytes(head.into_bytes())];
+        let mut reply = vec![ReplyPiece::Bytes(head.into_bytes())];
         for flag in &flags {
             match (flag.as_str(), item.version) {
                 ("t", _) => {
-                    reply.push(Piece::Bytes(format!(" t{}", item.expiry.left(context.now)).into_bytes()));
+                    reply.push(ReplyPiece::Bytes(
+                        format!(" t{}", item.expiry.remaining_seconds(context.now)).into_bytes(),
+                    ));
                 }
                 ("c", Some(token)) => {
-                    reply.extend([Piece::Bytes(b" c".to_vec()), Piece::Version(token)]);
+                    reply.extend([ReplyPiece::Bytes(b" c".to_vec()), ReplyPiece::Version(token)]);
                 }
                 _ => line.echo(flag, &mut reply),
             }
         }
         let end = if has_value { format!("\r\n{text}\r\n") } else { "\r\n".into() };
-        reply.push(Piece::Bytes(end.into_bytes()));
-        Play::new(reply, Some(item))
+        reply.push(ReplyPiece::Bytes(end.into_bytes()));
+        ExpectedReply::new(reply, Some(item))
     });
-    batch.steps.push(step.or("SERVER_ERROR out of memory\r\n", Left::TheOld));
+    batch.steps.push(step.or_refusal("SERVER_ERROR out of memory\r\n", RecordAfterRefusal::Unchanged));
 }
 
-fn inspect(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn inspect(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let name = draft.keys.name(key);
     batch.bytes.extend_from_slice(&[b"me ", &name[..], b"\r\n"].concat());
-    batch.steps.push(Step::on(key, move |old, context| {
-        let Some(old) = old else { return Play::text("EN\r\n", None) };
+    batch.steps.push(ModelStep::for_key(key, move |old, context| {
+        let Some(old) = old else { return ExpectedReply::text("EN\r\n", None) };
         let mut item = old.clone();
-        let left = item.expiry.left(context.now);
+        let left = item.expiry.remaining_seconds(context.now);
         let size = 59 + name.len() + item.value.len() + if item.flags == 0 { 0 } else { 4 };
         let mut end = format!(" size={size}");
-        if let Expiry::Sliding { seconds, .. } = item.expiry {
+        if let ItemExpiry::Sliding { seconds, .. } = item.expiry {
             end += &format!(" sliding={seconds}");
         }
         let reply = vec![
-            Piece::Bytes([b"ME ", &name[..], format!(" exp={left} la=").as_bytes()].concat()),
-            Piece::Digits,
-            Piece::Bytes(b" cas=".to_vec()),
-            Piece::Version(context.show(&mut item)),
-            Piece::Bytes(b" fetch=".to_vec()),
-            Piece::Word,
-            Piece::Bytes(b" cls=".to_vec()),
-            Piece::Digits,
-            Piece::Bytes(format!("{end}\r\n").into_bytes()),
+            ReplyPiece::Bytes([b"ME ", &name[..], format!(" exp={left} la=").as_bytes()].concat()),
+            ReplyPiece::Digits,
+            ReplyPiece::Bytes(b" cas=".to_vec()),
+            ReplyPiece::Version(context.version_of(&mut item)),
+            ReplyPiece::Bytes(b" fetch=".to_vec()),
+            ReplyPiece::Word,
+            ReplyPiece::Bytes(b" cls=".to_vec()),
+            ReplyPiece::Digits,
+            ReplyPiece::Bytes(format!("{end}\r\n").into_bytes()),
         ];
-        Play::new(reply, Some(item))
+        ExpectedReply::new(reply, Some(item))
     }));
 }

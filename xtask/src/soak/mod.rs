@@ -1,5 +1,5 @@
-//! Soak: several servers at once, all protocols and transports, all kinds of trouble, and a model
-//! that knows what must come back.
+//! Soak test: sends requests over all protocols and transports to several servers, together with
+//! faults of all kinds, and compares every reply with a model.
 //!
 //! ```text
 //! workers (own keys, exact model) \
@@ -7,103 +7,103 @@
 //! faults, observers, director     /
 //! ```
 //!
-//! The servers' clocks stand still and are moved by the director (`debugtime`), so that expiry is
-//! exact. Load, threads and connections are bounded, and everything ends by itself.
+//! The servers' clocks are paused; the director advances them (`debugtime`), so that expiry is
+//! exact. Load, threads and connections are bounded, and the run ends by itself.
 
 mod binary;
-mod census;
+mod connection;
 mod draft;
 mod faults;
-mod gauge;
+mod memory_samples;
 mod meta;
 mod model;
-mod node;
 mod observers;
+mod progress;
+mod record_list;
 mod reply;
-mod shared;
-mod tally;
+mod server;
+mod shared_keys;
 mod text;
-mod wire;
 mod worker;
 
 use crate::clients::certificate_in;
-use crate::step::{Outcome, target_directory};
-use faults::Faults;
-use gauge::Gauge;
+use crate::step::{StepOutcome, target_directory};
+use connection::ServerAddress;
+use faults::FaultyClients;
 use indicatif::{ProgressBar, ProgressStyle};
-use node::{Fullness, Node, Plan, stat, stats};
-use shared::Shared;
+use memory_samples::MemorySamples;
+use progress::RunProgress;
+use server::{FullMemoryPolicy, ServerPlan, SoakServer, stat, stats};
+use shared_keys::SharedKeys;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
-use tally::Tally;
 use todana_client::{Tls, TlsFiles};
-use wire::Place;
-use worker::{Setting, Worker};
+use worker::{SoakWorker, WorkerConfig};
 
-/// Runs shorter than this say nothing about memory.
+/// The shortest run after which memory is compared.
 const MEMORY_MIN: Duration = Duration::from_secs(120);
 /// The allowed growth of RssAnon between the middle and the end. Shrinking is no leak.
 const MEMORY_GROWTH: f64 = 0.05;
-/// Files that the poor server may open beyond those that it has.
+/// Number of files that the server `poor` may open in addition to those open after its start.
 const POOR_FILES: u64 = 24;
 
-/// Soaks for this long. `None`: a seed of its own choice.
-pub(crate) fn run(length: Duration, seed: Option<u64>) -> Outcome {
+/// Runs the soak test for `length`, with a random seed if `seed` is `None`.
+pub(crate) fn run(length: Duration, seed: Option<u64>) -> StepOutcome {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    println!("seed {seed} (--seed {seed} repeats the requests; the threads' order is another each time)");
+    println!("seed {seed} (--seed {seed} repeats the requests, but not the order of the threads)");
     match soak(length, seed) {
-        Ok(()) => Outcome::Passed,
-        Err(Ending::Skipped(why)) => Outcome::Skipped(why),
-        Err(Ending::Failed(why)) => Outcome::Failed(format!("seed {seed}: {why}")),
+        Ok(()) => StepOutcome::Passed,
+        Err(SoakFailure::Skipped(why)) => StepOutcome::Skipped(why),
+        Err(SoakFailure::Failed(why)) => StepOutcome::Failed(format!("seed {seed}: {why}")),
     }
 }
 
-enum Ending {
+enum SoakFailure {
     Failed(String),
     Skipped(String),
 }
 
-impl From<String> for Ending {
-    fn from(why: String) -> Ending {
-        Ending::Failed(why)
+impl From<String> for SoakFailure {
+    fn from(why: String) -> SoakFailure {
+        SoakFailure::Failed(why)
     }
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.trim().parse().map_err(|_| format!("{text:?} is no address"))
+    text.trim().parse().map_err(|_| format!("{text:?}: not an address"))
 }
 
-/// The addresses of a banner.
+/// Returns the addresses in a server's banner.
 fn listening(banner: &str) -> Result<Vec<&str>, String> {
     let line = banner.lines().find_map(|line| line.strip_prefix("listening on "));
-    Ok(line.ok_or_else(|| format!("the banner is {banner:?}"))?.split(", ").collect())
+    Ok(line.ok_or_else(|| format!("{banner:?}: banner has no address"))?.split(", ").collect())
 }
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(String::from).collect()
 }
 
-/// All servers.
-struct Servers {
-    /// Under memcached's name: TCP and UDP, sliding expiry, flushes; there is room for everything.
-    memcached: Arc<Node>,
-    /// TCP and TLS, few connections, idle ones closed; there is room for everything.
-    tls: Arc<Node>,
-    /// Evicts; connections wait.
-    full: Arc<Node>,
-    /// A Unix socket; refuses stores.
-    refuses: Arc<Node>,
-    /// Few descriptors.
-    poor: Arc<Node>,
+/// All servers of the run.
+struct ServerFleet {
+    /// Runs as `memcached`: TCP and UDP, sliding expiry, flushes; never full.
+    memcached: Arc<SoakServer>,
+    /// TCP and TLS, few connections, idle ones closed; never full.
+    tls: Arc<SoakServer>,
+    /// Evicts records; connections over the limit wait.
+    full: Arc<SoakServer>,
+    /// Listens on a Unix socket; refuses stores when memory is full.
+    refuses: Arc<SoakServer>,
+    /// May open few files.
+    poor: Arc<SoakServer>,
 }
 
-impl Servers {
-    fn start(folder: &Path, certificate: &str, key: &str) -> Result<Servers, String> {
-        let plan = |name, line: &str, fullness, item_max| Plan {
+impl ServerFleet {
+    fn start(folder: &Path, certificate: &str, key: &str) -> Result<ServerFleet, String> {
+        let plan = |name, line: &str, fullness, item_max| ServerPlan {
             name,
             words: words(line),
             fullness,
@@ -115,39 +115,41 @@ impl Servers {
         let tls = Tls::load(&files).map_err(|error| format!("TLS: {error}"))?;
         let line = "as memcached -p -1 -U -1 -l 127.0.0.1 -u root -m 1024 -I 8m -t 2 \
                     -o debug_commands,negative_exptime=sliding";
-        let memcached = Node::start(plan("memcached", line, Fullness::Never, 8 << 20), |_, ports| {
-            let port = |kind: &str| {
-                let line = ports.lines().find_map(|line| line.strip_prefix(kind));
-                address(&format!("127.0.0.1:{}", line.unwrap_or_default().trim()))
-            };
-            Ok(vec![Place::Tcp(port("TCP INET:")?), Place::Udp(port("UDP INET:")?)])
-        })?;
+        let memcached =
+            SoakServer::start(plan("memcached", line, FullMemoryPolicy::Never, 8 << 20), |_, ports| {
+                let port = |kind: &str| {
+                    let line = ports.lines().find_map(|line| line.strip_prefix(kind));
+                    address(&format!("127.0.0.1:{}", line.unwrap_or_default().trim()))
+                };
+                Ok(vec![ServerAddress::Tcp(port("TCP INET:")?), ServerAddress::Udp(port("UDP INET:")?)])
+            })?;
         let line = format!(
             "serve -p -1 -l 127.0.0.1,notls:127.0.0.2 --tls-cert {certificate} --tls-key {key} -m 512 -I 2m -t 2 \
              -c 60 --idle-timeout 5 --admin-port -1 -o debug_commands"
         );
-        let tls = Node::start(plan("tls", &line, Fullness::Never, 2 << 20), |banner, _| {
+        let tls = SoakServer::start(plan("tls", &line, FullMemoryPolicy::Never, 2 << 20), |banner, _| {
             let all = listening(banner)?;
-            let [encrypted, plain] = all[..] else { return Err(format!("it listens on {all:?}")) };
+            let [encrypted, plain] = all[..] else { return Err(format!("{all:?}: expected two addresses")) };
             let encrypted = address(encrypted.trim_start_matches("todanas://"))?;
-            Ok(vec![Place::Tcp(address(plain)?), Place::Tls(encrypted, tls)])
+            Ok(vec![ServerAddress::Tcp(address(plain)?), ServerAddress::Tls(encrypted, tls)])
         })?;
         let line = "serve -p -1 -m 64 -I 8m -t 2 -c 60 --conn-limit-waits --admin-port -1 -o debug_commands";
-        let full = Node::start(plan("full", line, Fullness::Evicts, 8 << 20), |banner, _| {
-            Ok(vec![Place::Tcp(address(listening(banner)?[0])?)])
+        let full = SoakServer::start(plan("full", line, FullMemoryPolicy::Evicts, 8 << 20), |banner, _| {
+            Ok(vec![ServerAddress::Tcp(address(listening(banner)?[0])?)])
         })?;
         let socket = folder.join("socket");
         let line =
             format!("serve -s {} -m 64 -M -I 1m -t 2 --admin-port -1 -o debug_commands", socket.display());
-        let refuses = Node::start(plan("refuses", &line, Fullness::Refuses, 1 << 20), |_, _| {
-            Ok(vec![Place::Unix(socket)])
-        })?;
+        let refuses =
+            SoakServer::start(plan("refuses", &line, FullMemoryPolicy::Refuses, 1 << 20), |_, _| {
+                Ok(vec![ServerAddress::Unix(socket)])
+            })?;
         let line = "serve -p -1 -m 256 -c 1000 -t 2 --admin-port -1 -o debug_commands";
-        let poor = Node::start(plan("poor", line, Fullness::Never, 1 << 20), |banner, _| {
-            Ok(vec![Place::Tcp(address(listening(banner)?[0])?)])
+        let poor = SoakServer::start(plan("poor", line, FullMemoryPolicy::Never, 1 << 20), |banner, _| {
+            Ok(vec![ServerAddress::Tcp(address(listening(banner)?[0])?)])
         })?;
         poor.limit_files(poor.files_before as u64 + POOR_FILES)?;
-        Ok(Servers {
+        Ok(ServerFleet {
             memcached: Arc::new(memcached),
             tls: Arc::new(tls),
             full: Arc::new(full),
@@ -156,29 +158,33 @@ impl Servers {
         })
     }
 
-    fn all(&self) -> Vec<Arc<Node>> {
+    fn all(&self) -> Vec<Arc<SoakServer>> {
         [&self.memcached, &self.tls, &self.full, &self.refuses, &self.poor].map(Arc::clone).into()
     }
 }
 
-fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
-    let folder = tempfile::TempDir::new().map_err(|error| format!("cannot make a folder: {error}"))?;
-    // Of this run alone: another one may be at work beside it.
+fn soak(length: Duration, seed: u64) -> Result<(), SoakFailure> {
+    let folder =
+        tempfile::TempDir::new().map_err(|error| format!("temporary folder: cannot create: {error}"))?;
+    // The certificate belongs to this run alone, because another run may be active.
     let (certificate, key) = certificate_in(&folder.path().join("tls")).map_err(|outcome| match outcome {
-        Outcome::Skipped(why) => Ending::Skipped(why),
-        Outcome::Failed(why) => Ending::Failed(why),
-        Outcome::Passed => Ending::Failed("there is no certificate".into()),
+        StepOutcome::Skipped(why) => SoakFailure::Skipped(why),
+        StepOutcome::Failed(why) => SoakFailure::Failed(why),
+        StepOutcome::Passed => SoakFailure::Failed("openssl: created no certificate".into()),
     })?;
     let absolute = |path: &Path| {
         std::path::absolute(path).map(|path| path.display().to_string()).map_err(|error| error.to_string())
     };
-    let servers = Servers::start(folder.path(), &absolute(&certificate)?, &absolute(&key)?)?;
-    let tally = Arc::new(Tally::default());
-    let shared = Arc::new(Shared::default());
-    let prepared = servers.tls.ask_for("version").and_then(|(_, mut wire)| shared.prepare(&mut wire));
+    let servers = ServerFleet::start(folder.path(), &absolute(&certificate)?, &absolute(&key)?)?;
+    let progress = Arc::new(RunProgress::default());
+    let shared = Arc::new(SharedKeys::default());
+    let prepared = servers
+        .tls
+        .connect_and_ask("version")
+        .and_then(|(_, mut connection)| shared.prepare(&mut connection));
     prepared.map_err(|error| format!("shared keys: {error}"))?;
     let mut workers = Vec::new();
-    for (node, keys, is_bulky) in [
+    for (server, keys, is_bulky) in [
         (&servers.memcached, 1200, false),
         (&servers.memcached, 1200, false),
         (&servers.tls, 1200, false),
@@ -187,144 +193,153 @@ fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
         (&servers.refuses, 5000, true),
         (&servers.poor, 1200, false),
     ] {
-        workers.push(Worker::new(Setting {
+        workers.push(SoakWorker::new(WorkerConfig {
             number: workers.len(),
             seed,
-            node: Arc::clone(node),
+            server: Arc::clone(server),
             keys,
             is_bulky,
-            slides: node.name == "memcached",
-            shared: (node.name == "tls").then(|| Arc::clone(&shared)),
-            tally: Arc::clone(&tally),
+            allows_sliding: server.name == "memcached",
+            shared: (server.name == "tls").then(|| Arc::clone(&shared)),
+            progress: Arc::clone(&progress),
         }));
     }
-    let gauge = strain(&servers, &mut workers, &tally, length, seed);
-    print!("{}", tally.table());
+    let memory = run_load(&servers, &mut workers, &progress, length, seed);
+    print!("{}", progress.table());
     let plot = target_directory().join("soak-memory.svg");
-    match std::fs::write(&plot, gauge.svg()) {
-        Ok(()) => println!("memory over time: {}", plot.display()),
-        Err(error) => println!("cannot write {}: {error}", plot.display()),
+    match std::fs::write(&plot, memory.svg()) {
+        Ok(()) => println!("chart of memory: {}", plot.display()),
+        Err(error) => println!("{}: cannot write: {error}", plot.display()),
     }
-    if let Some(wrong) = tally.wrong() {
-        for node in servers.all() {
-            let log = std::fs::read_to_string(folder.path().join(format!("{}.log", node.name)));
-            let fate = if node.is_alive() { "alive" } else { "fallen" };
-            println!("server {:?} is {fate}; its log: {:.2000}", node.name, log.unwrap_or_default());
+    if let Some(wrong) = progress.failure() {
+        for server in servers.all() {
+            let log = std::fs::read_to_string(folder.path().join(format!("{}.log", server.name)));
+            let fate = if server.is_alive() { "running" } else { "not running" };
+            println!("server {:?} is {fate}; its log: {:.2000}", server.name, log.unwrap_or_default());
         }
         println!("{wrong}");
         return Err(wrong.lines().next().unwrap_or_default().to_string().into());
     }
-    for node in servers.all() {
+    for server in servers.all() {
         let of_this: Vec<usize> =
-            (0..workers.len()).filter(|&at| Arc::ptr_eq(&workers[at].node, &node)).collect();
-        let mut own: Vec<Worker> = of_this.into_iter().rev().map(|at| workers.remove(at)).collect();
-        settle(&node, &mut own, (node.name == "tls").then_some(&*shared))?;
+            (0..workers.len()).filter(|&at| Arc::ptr_eq(&workers[at].server, &server)).collect();
+        let mut own: Vec<SoakWorker> = of_this.into_iter().rev().map(|at| workers.remove(at)).collect();
+        check_after_load(&server, &mut own, (server.name == "tls").then_some(&*shared))?;
     }
-    println!("{}", gauge.table());
-    if let Some(excess) = gauge.excess() {
-        return Err(Ending::Failed(excess));
+    println!("{}", memory.table());
+    if let Some(excess) = memory.excess() {
+        return Err(SoakFailure::Failed(excess));
     }
-    for (name, drift) in gauge.drifts() {
+    for (name, drift) in memory.drifts() {
         if length >= MEMORY_MIN && drift > MEMORY_GROWTH {
-            return Err(Ending::Failed(format!(
-                "RssAnon of {name:?} has grown by {:.1} % from the middle to the end",
+            return Err(SoakFailure::Failed(format!(
+                "server {name:?}: RssAnon grew by {:.1} % from the middle to the end",
                 drift * 100.0
             )));
         }
     }
-    servers.all().iter().try_for_each(|node| node.stop())?;
+    servers.all().iter().try_for_each(|server| server.stop())?;
     Ok(())
 }
 
-/// The soak itself.
-fn strain(
-    servers: &Servers,
-    workers: &mut [Worker],
-    tally: &Arc<Tally>,
+/// Runs workers, faulty clients, observer and director until the time is over, and returns the
+/// samples of memory.
+fn run_load(
+    servers: &ServerFleet,
+    workers: &mut [SoakWorker],
+    progress: &Arc<RunProgress>,
     length: Duration,
     seed: u64,
-) -> Gauge {
-    let nodes = servers.all();
-    let faults = Faults {
-        nodes: nodes.clone(),
+) -> MemorySamples {
+    let all_servers = servers.all();
+    let faults = FaultyClients {
+        servers: all_servers.clone(),
         refusing: Arc::clone(&servers.tls),
         waiting: Arc::clone(&servers.full),
         poor: Arc::clone(&servers.poor),
         robust: Arc::clone(&servers.memcached),
-        tally: Arc::clone(tally),
+        progress: Arc::clone(progress),
     };
-    let mut gauge = Gauge::new(&nodes);
+    let mut memory = MemorySamples::new(&all_servers);
     thread::scope(|scope| {
         workers.iter_mut().for_each(|worker| drop(scope.spawn(|| worker.run())));
         scope.spawn(|| faults.run(seed ^ 0xFA));
-        scope.spawn(|| faults.idle());
-        scope.spawn(|| observers::observe(&nodes, tally, seed ^ 0x0B));
-        scope.spawn(|| observers::direct(&nodes, tally, seed ^ 0xD1));
+        scope.spawn(|| faults.run_idle());
+        scope.spawn(|| observers::run_observer(&all_servers, progress, seed ^ 0x0B));
+        scope.spawn(|| observers::run_director(&all_servers, progress, seed ^ 0xD1));
         let bar = ProgressBar::new(length.as_secs());
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} s  {msg}") {
             bar.set_style(style);
         }
         let start = Instant::now();
-        while !tally.ends() {
-            tally.pause(1000);
+        while !progress.is_stopped() {
+            progress.pause(1000);
             let elapsed = start.elapsed();
-            gauge.sample(elapsed, &nodes);
+            memory.sample(elapsed, &all_servers);
             bar.set_position(elapsed.as_secs());
-            bar.set_message(format!("{} requests", tally.requests.load(Ordering::Relaxed)));
+            bar.set_message(format!("{} requests", progress.requests.load(Ordering::Relaxed)));
             if elapsed >= length {
-                tally.end();
+                progress.stop();
             }
-            if let Some(node) = nodes.iter().find(|node| !node.is_alive()) {
-                tally.fail(format!("server {:?} has fallen", node.name));
+            if let Some(server) = all_servers.iter().find(|server| !server.is_alive()) {
+                progress.fail(format!("server {:?}: crashed", server.name));
             }
         }
         bar.finish_and_clear();
     });
-    let requests = tally.requests.load(Ordering::Relaxed);
-    println!("{requests} requests with the right answer in {:.0} s", length.as_secs_f64());
-    gauge
+    let requests = progress.requests.load(Ordering::Relaxed);
+    println!("{requests} requests with the expected reply in {:.0} s", length.as_secs_f64());
+    memory
 }
 
-/// Conditions on a server after all clients have disconnected.
-fn settle(node: &Arc<Node>, workers: &mut [Worker], shared: Option<&Shared>) -> Result<(), String> {
-    let text = |error: std::io::Error| format!("server {:?}: {error}", node.name);
+/// Checks a server after all clients have disconnected: its records, connections, files and
+/// statistics.
+fn check_after_load(
+    server: &Arc<SoakServer>,
+    workers: &mut [SoakWorker],
+    shared: Option<&SharedKeys>,
+) -> Result<(), String> {
+    let text = |error: std::io::Error| format!("server {:?}: {error}", server.name);
     for worker in workers.iter_mut() {
         worker.verify().map_err(|error| format!("worker {}: {error}", worker.name))?;
     }
-    let found = census::take(node, workers)?;
-    let (_, mut wire) = node.ask_for("version").map_err(text)?;
+    let found = record_list::check(server, workers)?;
+    let (_, mut connection) = server.connect_and_ask("version").map_err(text)?;
     if let Some(shared) = shared {
-        shared.verify(&mut wire)?;
+        shared.verify(&mut connection)?;
     }
-    drop(wire);
-    // Those who left may still be on their way out.
-    node.eventually("keeps connections or files of those who have gone", || {
-        let Ok((_, mut wire)) = node.ask_for("version") else { return false };
-        let connections = stats(&mut wire, "").ok().and_then(|all| stat(&all, "curr_connections").ok());
-        connections == Some(node.connections_before) && node.files() == node.files_before
+    drop(connection);
+    // The server may not have closed all connections yet.
+    server.wait_until("keeps connections or files of clients that disconnected", || {
+        let Ok((_, mut connection)) = server.connect_and_ask("version") else { return false };
+        let connections = stats(&mut connection, "").ok().and_then(|all| stat(&all, "curr_connections").ok());
+        connections == Some(server.connections_before) && server.open_files() == server.files_before
     })?;
-    let all = node.stats("").map_err(text)?;
-    let number = |name: &str| stat(&all, name).map_err(|error| format!("server {:?}: {error}", node.name));
+    let all = server.stats("").map_err(text)?;
+    let number = |name: &str| stat(&all, name).map_err(|error| format!("server {:?}: {error}", server.name));
     if number("get_hits")? + number("get_misses")? != number("cmd_get")? {
-        return Err(format!("server {:?}: hits and misses are not all", node.name));
+        return Err(format!("server {:?}: get_hits + get_misses differs from cmd_get", server.name));
     }
-    let refused = node.seen.refused.load(Ordering::Relaxed);
-    let perhaps = node.seen.perhaps_refused.load(Ordering::Relaxed);
-    // Under -o no_maxconns_fast there is no such number.
+    let refused = server.connection_counts.refused.load(Ordering::Relaxed);
+    let perhaps = server.connection_counts.perhaps_refused.load(Ordering::Relaxed);
+    // With -o no_maxconns_fast the server has no such statistic.
     let rejected = number("rejected_connections").unwrap_or(0);
     if rejected < refused || rejected > refused + perhaps {
         return Err(format!(
-            "server {:?} counts {rejected} connections refused; its clients {refused}, and perhaps {perhaps} more",
-            node.name
+            "server {:?}: counts {rejected} refused connections; its clients saw {refused}, and up to {perhaps} more",
+            server.name
         ));
     }
-    let kicked = node.seen.kicked.load(Ordering::Relaxed);
-    if kicked > 0 && number("idle_kicks")? < kicked {
-        return Err(format!("server {:?} has closed {kicked} idle connections and counts fewer", node.name));
+    let closed_idle = server.connection_counts.closed_idle.load(Ordering::Relaxed);
+    if closed_idle > 0 && number("idle_kicks")? < closed_idle {
+        return Err(format!(
+            "server {:?}: counts fewer idle connections than the {closed_idle} that it closed",
+            server.name
+        ));
     }
     println!(
         "{:10} {found}; evictions {}, connections {} in all, {rejected} refused, accepting paused {} times",
-        node.name,
+        server.name,
         number("evictions")?,
         number("total_connections")?,
         number("listen_disabled_num")?,

@@ -1,120 +1,120 @@
-//! Whether bytes are a reply that must come.
+//! Compares received bytes with an expected reply.
 
-use super::model::{Piece, Token, Versions};
+use super::model::{ReplyPiece, VersionTable, VersionToken};
 
-/// How bytes compare to a reply.
-pub(super) enum Match {
-    /// The length of the reply in bytes, and its versions.
-    Yes(usize, Vec<(Token, u64)>),
-    /// So far it is.
+/// The result of comparing bytes with a reply.
+pub(super) enum ReplyMatch {
+    /// The bytes begin with the reply, which has this length and these versions.
+    Yes(usize, Vec<(VersionToken, u64)>),
+    /// The bytes are a prefix of the reply.
     NeedsMore,
     No,
 }
 
-/// Compares what has come with a reply.
-pub(super) fn compare(pieces: &[Piece], bytes: &[u8], versions: &Versions) -> Match {
+/// Compares the received bytes with an expected reply.
+pub(super) fn compare(pieces: &[ReplyPiece], bytes: &[u8], versions: &VersionTable) -> ReplyMatch {
     let mut at = 0;
-    let mut bound: Vec<(Token, u64)> = Vec::new();
+    let mut bound: Vec<(VersionToken, u64)> = Vec::new();
     for piece in pieces {
         let rest = &bytes[at..];
         let value = match piece {
-            Piece::Bytes(expected) => {
+            ReplyPiece::Bytes(expected) => {
                 let len = expected.len().min(rest.len());
                 if rest[..len] != expected[..len] {
-                    return Match::No;
+                    return ReplyMatch::No;
                 }
                 if len < expected.len() {
-                    return Match::NeedsMore;
+                    return ReplyMatch::NeedsMore;
                 }
                 at += len;
                 continue;
             }
-            Piece::Value(expected) => {
+            ReplyPiece::Value(expected) => {
                 let len = expected.len().min(rest.len());
                 if rest[..len] != expected[..len] {
-                    return Match::No;
+                    return ReplyMatch::No;
                 }
                 if len < expected.len() {
-                    return Match::NeedsMore;
+                    return ReplyMatch::NeedsMore;
                 }
                 at += len;
                 continue;
             }
-            Piece::Not(unexpected) => {
+            ReplyPiece::Not(unexpected) => {
                 if rest.starts_with(unexpected) {
-                    return Match::No;
+                    return ReplyMatch::No;
                 }
                 if !rest.is_empty() && unexpected.starts_with(rest) {
-                    return Match::NeedsMore;
+                    return ReplyMatch::NeedsMore;
                 }
                 continue;
             }
-            Piece::NotOpaque(opaque) => match rest.get(12..16) {
-                Some(found) if found == opaque.to_be_bytes() => return Match::No,
-                None if !rest.is_empty() => return Match::NeedsMore,
+            ReplyPiece::NotOpaque(opaque) => match rest.get(12..16) {
+                Some(found) if found == opaque.to_be_bytes() => return ReplyMatch::No,
+                None if !rest.is_empty() => return ReplyMatch::NeedsMore,
                 _ => continue,
             },
-            Piece::Version8(token) => {
-                let Some(value) = rest.first_chunk() else { return Match::NeedsMore };
+            ReplyPiece::Version8(token) => {
+                let Some(value) = rest.first_chunk() else { return ReplyMatch::NeedsMore };
                 at += 8;
                 Some((*token, u64::from_be_bytes(*value)))
             }
-            Piece::Word => {
+            ReplyPiece::Word => {
                 let len = rest.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
                 if len == rest.len() {
-                    return Match::NeedsMore;
+                    return ReplyMatch::NeedsMore;
                 }
                 if !matches!(&rest[..len], b"yes" | b"no") {
-                    return Match::No;
+                    return ReplyMatch::No;
                 }
                 at += len;
                 None
             }
-            Piece::Version(_) | Piece::Digits => {
+            ReplyPiece::Version(_) | ReplyPiece::Digits => {
                 let len = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
                 if len == rest.len() {
-                    return Match::NeedsMore;
+                    return ReplyMatch::NeedsMore;
                 }
                 let number = std::str::from_utf8(&rest[..len]).ok().and_then(|text| text.parse().ok());
-                let Some(number) = number else { return Match::No };
+                let Some(number) = number else { return ReplyMatch::No };
                 at += len;
                 match piece {
-                    Piece::Version(token) => Some((*token, number)),
+                    ReplyPiece::Version(token) => Some((*token, number)),
                     _ => None,
                 }
             }
         };
         let Some((token, value)) = value else { continue };
         let before = bound.iter().find(|(known, _)| *known == token).map(|(_, value)| *value);
-        if before.is_some_and(|before| before != value) || !versions.agrees(token, value) {
-            return Match::No;
+        if before.is_some_and(|before| before != value) || !versions.may_have_value(token, value) {
+            return ReplyMatch::No;
         }
         bound.push((token, value));
     }
-    Match::Yes(at, bound)
+    ReplyMatch::Yes(at, bound)
 }
 
-/// A reply as it can be read in a report.
-pub(super) fn describe(pieces: &[Piece], versions: &Versions) -> String {
+/// Returns an expected reply as text for an error report.
+pub(super) fn describe(pieces: &[ReplyPiece], versions: &VersionTable) -> String {
     let mut text = String::new();
     for piece in pieces {
         text += &match piece {
-            Piece::Bytes(bytes) => cut(bytes),
-            Piece::Value(value) => cut(value),
-            Piece::Version(token) | Piece::Version8(token) => match versions.value(*token) {
+            ReplyPiece::Bytes(bytes) => cut(bytes),
+            ReplyPiece::Value(value) => cut(value),
+            ReplyPiece::Version(token) | ReplyPiece::Version8(token) => match versions.value(*token) {
                 Some(value) => format!("<version {value}>"),
                 None => "<a new version>".into(),
             },
-            Piece::Digits => "<a number>".into(),
-            Piece::Word => "<yes or no>".into(),
-            Piece::NotOpaque(opaque) => format!("<no packet {opaque:#x}>"),
-            Piece::Not(bytes) => format!("<not {}>", cut(bytes)),
+            ReplyPiece::Digits => "<a number>".into(),
+            ReplyPiece::Word => "<yes or no>".into(),
+            ReplyPiece::NotOpaque(opaque) => format!("<no packet {opaque:#x}>"),
+            ReplyPiece::Not(bytes) => format!("<not {}>", cut(bytes)),
         };
     }
     text
 }
 
-/// The beginning of bytes, escaped.
+/// Returns the first bytes, escaped.
 pub(super) fn cut(bytes: &[u8]) -> String {
     const LEN_MAX: usize = 400;
     let shown = &bytes[..bytes.len().min(LEN_MAX)];
@@ -123,7 +123,7 @@ pub(super) fn cut(bytes: &[u8]) -> String {
     format!("{}{more}", shown.escape_ascii())
 }
 
-/// Leaves out most of a long key's filling.
+/// Removes most of the padding of long keys.
 fn shorten(bytes: &[u8]) -> Vec<u8> {
     let mut short = Vec::new();
     let mut run = 0;

@@ -1,15 +1,18 @@
-//! The text commands.
+//! Drafts requests of the text commands.
 
-use super::draft::{Batch, Draft};
-use super::model::{Context, Count, Counted, Item, Left, Mode, Piece, Play, Step, Store, Stored};
+use super::draft::{RequestBatch, RequestDraft};
+use super::model::{
+    CountOperation, CountOutcome, ExpectedReply, ModelContext, ModelItem, ModelStep, RecordAfterRefusal,
+    ReplyPiece, StoreMode, StoreOperation, StoreOutcome,
+};
 use std::sync::Arc;
 
 const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
 const FULL_IN_READ: &str = "SERVER_ERROR Out of memory during read\r\n";
 const TOO_LONG: &str = "CLIENT_ERROR bad command line format\r\n";
 
-/// Adds a request.
-pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
+/// Adds a random request to the batch.
+pub(super) fn request(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     batch.requests += 1;
     match draft.random.u32(..100) {
         0..=35 => retrieve(draft, batch),
@@ -20,50 +23,50 @@ pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
         89..=91 => fault(draft, batch),
         92 => {
             batch.bytes.extend_from_slice(b"version\r\n");
-            batch.steps.push(Step::fixed("VERSION 1.6.45\r\n"));
+            batch.steps.push(ModelStep::fixed("VERSION 1.6.45\r\n"));
         }
         _ => gat(draft, batch),
     }
 }
 
-/// `mn`, after requests that may be silent.
-pub(super) fn fence(batch: &mut Batch) {
+/// Adds `mn`, whose reply shows that no earlier request still has one.
+pub(super) fn add_noop(batch: &mut RequestBatch) {
     batch.bytes.extend_from_slice(b"mn\r\n");
-    batch.steps.push(Step::fixed("MN\r\n"));
+    batch.steps.push(ModelStep::fixed("MN\r\n"));
 }
 
-/// A miss has no reply.
-fn miss(name: &[u8]) -> Play {
-    Play::new(vec![Piece::Not([b"VALUE ", name, b" "].concat())], None)
+/// Returns the expected reply to a miss.
+fn miss(name: &[u8]) -> ExpectedReply {
+    ExpectedReply::new(vec![ReplyPiece::Not([b"VALUE ", name, b" "].concat())], None)
 }
 
-/// `get` of one key.
-pub(super) fn get(name: &[u8], key: usize, batch: &mut Batch) {
+/// Adds a `get` of one key.
+pub(super) fn get(name: &[u8], key: usize, batch: &mut RequestBatch) {
     batch.bytes.extend_from_slice(&[b"get ", name, b"\r\n"].concat());
     let name = name.to_vec();
-    batch.steps.push(Step::on(key, move |old, context| {
+    batch.steps.push(ModelStep::for_key(key, move |old, context| {
         let Some(old) = old else { return miss(&name) };
         let mut item = old.accessed(context.now);
-        Play::new(hit(&name, &mut item, false, context), Some(item))
+        ExpectedReply::new(hit(&name, &mut item, false, context), Some(item))
     }));
-    batch.steps.push(Step::fixed("END\r\n"));
+    batch.steps.push(ModelStep::fixed("END\r\n"));
 }
 
-/// The reply to a hit of `get` or `gets`.
-fn hit(name: &[u8], item: &mut Item, versions: bool, context: &mut Context<'_>) -> Vec<Piece> {
+/// Returns the expected reply to a hit of `get` or `gets`.
+fn hit(name: &[u8], item: &mut ModelItem, versions: bool, context: &mut ModelContext<'_>) -> Vec<ReplyPiece> {
     let head = [b"VALUE ", name, format!(" {} {}", item.flags, item.value.len()).as_bytes()].concat();
-    let mut reply = vec![Piece::Bytes(head)];
+    let mut reply = vec![ReplyPiece::Bytes(head)];
     if versions {
-        reply.push(Piece::Bytes(b" ".to_vec()));
-        reply.push(Piece::Version(context.show(item)));
+        reply.push(ReplyPiece::Bytes(b" ".to_vec()));
+        reply.push(ReplyPiece::Version(context.version_of(item)));
     }
-    reply.push(Piece::Bytes(b"\r\n".to_vec()));
-    reply.push(Piece::Value(Arc::clone(&item.value)));
-    reply.push(Piece::Bytes(b"\r\n".to_vec()));
+    reply.push(ReplyPiece::Bytes(b"\r\n".to_vec()));
+    reply.push(ReplyPiece::Value(Arc::clone(&item.value)));
+    reply.push(ReplyPiece::Bytes(b"\r\n".to_vec()));
     reply
 }
 
-fn retrieve(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn retrieve(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let versions = draft.chance(30);
     batch.bytes.extend_from_slice(if versions { b"gets" } else { b"get" });
     let most = if draft.is_small { 4 } else { 12 };
@@ -73,17 +76,17 @@ fn retrieve(draft: &mut Draft<'_>, batch: &mut Batch) {
         batch.bytes.push(b' ');
         batch.bytes.extend_from_slice(&name);
         batch.replies_len += draft.reply_len(key);
-        batch.steps.push(Step::on(key, move |old, context| {
+        batch.steps.push(ModelStep::for_key(key, move |old, context| {
             let Some(old) = old else { return miss(&name) };
             let mut item = old.accessed(context.now);
-            Play::new(hit(&name, &mut item, versions, context), Some(item))
+            ExpectedReply::new(hit(&name, &mut item, versions, context), Some(item))
         }));
     }
     batch.bytes.extend_from_slice(b"\r\n");
-    batch.steps.push(Step::fixed("END\r\n"));
+    batch.steps.push(ModelStep::fixed("END\r\n"));
 }
 
-fn gat(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn gat(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let versions = draft.chance(30);
     let key = draft.key();
     let name = draft.keys.name(key);
@@ -93,33 +96,34 @@ fn gat(draft: &mut Draft<'_>, batch: &mut Batch) {
     batch.bytes.extend_from_slice(format!("{verb} {exptime} ").as_bytes());
     batch.bytes.extend_from_slice(&name);
     batch.bytes.extend_from_slice(b"\r\n");
-    batch.steps.push(Step::on(key, move |old, context| {
+    batch.steps.push(ModelStep::for_key(key, move |old, context| {
         let Some(old) = old else { return miss(&name) };
         let mut item = old.clone();
         let reply = hit(&name, &mut item, versions, context);
-        Play::new(reply, Some(Item { expiry: ttl.resolve(context.now), ..item }))
+        ExpectedReply::new(reply, Some(ModelItem { expiry: ttl.resolve(context.now), ..item }))
     }));
-    batch.steps.push(Step::fixed("END\r\n"));
+    batch.steps.push(ModelStep::fixed("END\r\n"));
 }
 
-fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn store(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let name = draft.keys.name(key);
     let (verb, mode) = match draft.random.u32(..20) {
-        0..=9 => ("set", Mode::Set),
-        10 | 11 => ("add", Mode::Add),
-        12 | 13 => ("replace", Mode::Replace),
-        14 | 15 => ("append", Mode::Append),
-        16 => ("prepend", Mode::Prepend),
-        _ => ("cas", Mode::Set),
+        0..=9 => ("set", StoreMode::Set),
+        10 | 11 => ("add", StoreMode::Add),
+        12 | 13 => ("replace", StoreMode::Replace),
+        14 | 15 => ("append", StoreMode::Append),
+        16 => ("prepend", StoreMode::Prepend),
+        _ => ("cas", StoreMode::Set),
     };
-    let joins = matches!(mode, Mode::Append | Mode::Prepend);
+    let joins = matches!(mode, StoreMode::Append | StoreMode::Prepend);
     let value = if joins { draft.piece(key) } else { draft.value(key) };
     let flags = draft.one_of(&[0, 0, 0, 1, 65535, u32::MAX]);
     let (exptime, ttl) = draft.text_ttl(key);
     let compare = (verb == "cas").then(|| draft.version(key));
-    // Where records go unseen, silence must not hide which of two values is there.
-    let is_silent = draft.chance(20) && (draft.is_exact() || verb == "set");
+    // If the server may evict or refuse, a request without a reply would leave it unknown which
+    // of two values is stored.
+    let is_silent = draft.chance(20) && (draft.is_never_full() || verb == "set");
     batch.bytes.extend_from_slice(format!("{verb} ").as_bytes());
     batch.bytes.extend_from_slice(&name);
     batch.bytes.extend_from_slice(format!(" {flags} {exptime} {}", value.len()).as_bytes());
@@ -129,7 +133,7 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
     batch.bytes.extend_from_slice(if is_silent { b" noreply\r\n" } else { b"\r\n" });
     batch.bytes.extend_from_slice(&value);
     batch.bytes.extend_from_slice(b"\r\n");
-    let store = Store {
+    let store = StoreOperation {
         mode,
         value,
         flags,
@@ -140,63 +144,63 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
         vivify: None,
         stale_if_older: false,
     };
-    let step = Step::on(key, move |old, context| {
-        let (outcome, after) = store.play(old, context);
+    let step = ModelStep::for_key(key, move |old, context| {
+        let (outcome, after) = store.apply(old, context);
         let reply = match outcome {
-            Stored::Yes(..) => "STORED\r\n",
-            Stored::No => "NOT_STORED\r\n",
-            Stored::Exists => "EXISTS\r\n",
-            Stored::NotFound => "NOT_FOUND\r\n",
+            StoreOutcome::Yes(..) => "STORED\r\n",
+            StoreOutcome::No => "NOT_STORED\r\n",
+            StoreOutcome::Exists => "EXISTS\r\n",
+            StoreOutcome::NotFound => "NOT_FOUND\r\n",
         };
-        Play::text(if is_silent { "" } else { reply }, after)
+        ExpectedReply::text(if is_silent { "" } else { reply }, after)
     });
-    let left = if verb == "set" { Left::Nothing } else { Left::Unknown };
+    let left = if verb == "set" { RecordAfterRefusal::Absent } else { RecordAfterRefusal::Unknown };
     batch.steps.push(if is_silent {
         step.silent(true)
     } else {
-        step.or(FULL, left).or(FULL_IN_READ, Left::Unknown)
+        step.or_refusal(FULL, left).or_refusal(FULL_IN_READ, RecordAfterRefusal::Unknown)
     });
 }
 
-fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn delete(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let is_silent = draft.chance(20);
     batch.bytes.extend_from_slice(b"delete ");
     batch.bytes.extend_from_slice(&draft.keys.name(key));
     batch.bytes.extend_from_slice(if is_silent { b" noreply\r\n" } else { b"\r\n" });
-    batch.steps.push(Step::on(key, move |old, _| match (is_silent, old) {
-        (true, _) => Play::text("", None),
-        (false, Some(_)) => Play::text("DELETED\r\n", None),
-        (false, None) => Play::text("NOT_FOUND\r\n", None),
+    batch.steps.push(ModelStep::for_key(key, move |old, _| match (is_silent, old) {
+        (true, _) => ExpectedReply::text("", None),
+        (false, Some(_)) => ExpectedReply::text("DELETED\r\n", None),
+        (false, None) => ExpectedReply::text("NOT_FOUND\r\n", None),
     }));
 }
 
-fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn count(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = if draft.chance(90) { draft.key() / 4 * 4 } else { draft.key() };
     let up = draft.chance(60);
     let delta = draft.one_of(&[0, 1, 1, 7, 1000, u64::MAX, 1 << 40]);
-    let is_silent = draft.chance(15) && draft.is_exact();
+    let is_silent = draft.chance(15) && draft.is_never_full();
     batch.bytes.extend_from_slice(if up { b"incr " } else { b"decr " });
     batch.bytes.extend_from_slice(&draft.keys.name(key));
     batch.bytes.extend_from_slice(format!(" {delta}").as_bytes());
     batch.bytes.extend_from_slice(if is_silent { b" noreply\r\n" } else { b"\r\n" });
-    let count = Count { up, delta, vivify: None, touch: None, compare: None, shows: false };
+    let count = CountOperation { up, delta, vivify: None, touch: None, compare: None, shows: false };
     batch.steps.push(
-        Step::on(key, move |old, context| {
-            let (reply, after) = match count.play(old, context) {
-                Counted::Number(number, item) => (format!("{number}\r\n"), Some(item)),
-                Counted::NoNumber => {
+        ModelStep::for_key(key, move |old, context| {
+            let (reply, after) = match count.apply(old, context) {
+                CountOutcome::Number(number, item) => (format!("{number}\r\n"), Some(item)),
+                CountOutcome::NoNumber => {
                     ("CLIENT_ERROR cannot increment or decrement non-numeric value\r\n".into(), old.cloned())
                 }
-                Counted::NotFound | Counted::Exists => ("NOT_FOUND\r\n".into(), None),
+                CountOutcome::NotFound | CountOutcome::Exists => ("NOT_FOUND\r\n".into(), None),
             };
-            Play::text(if is_silent { "" } else { &reply }, after)
+            ExpectedReply::text(if is_silent { "" } else { &reply }, after)
         })
-        .or("SERVER_ERROR out of memory\r\n", Left::TheOld),
+        .or_refusal("SERVER_ERROR out of memory\r\n", RecordAfterRefusal::Unchanged),
     );
 }
 
-fn touch(draft: &mut Draft<'_>, batch: &mut Batch) {
+fn touch(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let (exptime, ttl) = draft.text_ttl(key);
     let is_silent = draft.chance(15);
@@ -204,27 +208,27 @@ fn touch(draft: &mut Draft<'_>, batch: &mut Batch) {
     batch.bytes.extend_from_slice(&draft.keys.name(key));
     batch.bytes.extend_from_slice(format!(" {exptime}").as_bytes());
     batch.bytes.extend_from_slice(if is_silent { b" noreply\r\n" } else { b"\r\n" });
-    batch.steps.push(Step::on(key, move |old, context| {
+    batch.steps.push(ModelStep::for_key(key, move |old, context| {
         let reply = if old.is_some() { "TOUCHED\r\n" } else { "NOT_FOUND\r\n" };
-        let after = old.map(|old| Item { expiry: ttl.resolve(context.now), ..old.clone() });
-        Play::text(if is_silent { "" } else { reply }, after)
+        let after = old.map(|old| ModelItem { expiry: ttl.resolve(context.now), ..old.clone() });
+        ExpectedReply::text(if is_silent { "" } else { reply }, after)
     }));
 }
 
-/// Requests that are refused and change nothing.
-fn fault(draft: &mut Draft<'_>, batch: &mut Batch) {
+/// Adds an invalid request, which the server refuses.
+fn fault(draft: &mut RequestDraft<'_>, batch: &mut RequestBatch) {
     let key = draft.key();
     let name = draft.keys.name(key);
     let long = "k".repeat(251);
     let mut put = |request: &[u8], reply: &str| {
         batch.bytes.extend_from_slice(request);
-        batch.steps.push(Step::fixed(reply));
+        batch.steps.push(ModelStep::fixed(reply));
     };
     match draft.random.u32(..8) {
         0 => put(format!("get {long}\r\n").as_bytes(), TOO_LONG),
         1 => put(format!("set {long} 0 0 3\r\nabc\r\n").as_bytes(), TOO_LONG),
         2 => put(b"no such command\r\n", "ERROR\r\n"),
-        // Two replies, which over UDP were two messages.
+        // This request gets two replies, which would be two messages over UDP.
         3 if !draft.is_small => put(
             &[b"set ", &name[..], b" 0 0 2\r\nabcd\n"].concat(),
             "CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\n",
@@ -234,19 +238,19 @@ fn fault(draft: &mut Draft<'_>, batch: &mut Batch) {
         }
         5 => put(&[b"touch ", &name[..], b" x\r\n"].concat(), "CLIENT_ERROR invalid exptime argument\r\n"),
         6 => put(b"get\r\n", TOO_LONG),
-        _ if !draft.is_exact() || draft.is_small || draft.item_max > 4 << 20 => {
+        _ if !draft.is_never_full() || draft.is_small || draft.item_max > 4 << 20 => {
             put(format!("mg {long} v\r\n").as_bytes(), TOO_LONG);
         }
         _ => {
-            // The block is swallowed, and of a set the old value is gone.
+            // The server skips the data block, and a `set` removes the old value.
             let len = draft.item_max;
             batch.bytes.extend_from_slice(&[b"set ", &name[..]].concat());
             batch.bytes.extend_from_slice(format!(" 0 0 {len}\r\n").as_bytes());
             batch.bytes.resize(batch.bytes.len() + len, b'x');
             batch.bytes.extend_from_slice(b"\r\n");
-            batch
-                .steps
-                .push(Step::on(key, |_, _| Play::text("SERVER_ERROR object too large for cache\r\n", None)));
+            batch.steps.push(ModelStep::for_key(key, |_, _| {
+                ExpectedReply::text("SERVER_ERROR object too large for cache\r\n", None)
+            }));
         }
     }
 }

@@ -1,12 +1,14 @@
-//! A worker: sends requests on keys of its own, and knows what must come back.
+//! A worker sends requests for its own keys and compares the replies with the model.
 
-use super::draft::{Batch, Draft, Keys, Slot};
-use super::model::{Context, Item, Left, Piece, Play, Step, Versions};
-use super::node::{Fullness, Moment, Node, REFUSED};
-use super::reply::{Match, compare, cut, describe};
-use super::shared::Shared;
-use super::tally::{Part, Tally};
-use super::wire::{Place, Wire};
+use super::connection::{ClientConnection, ServerAddress};
+use super::draft::{KeyState, RequestBatch, RequestDraft, WorkerKeys};
+use super::model::{
+    ExpectedReply, ModelContext, ModelItem, ModelStep, RecordAfterRefusal, ReplyPiece, VersionTable,
+};
+use super::progress::{RunProgress, TableSection};
+use super::reply::{ReplyMatch, compare, cut, describe};
+use super::server::{ClockState, FullMemoryPolicy, REFUSED, SoakServer};
+use super::shared_keys::SharedKeys;
 use super::{binary, meta, text};
 use std::io;
 use std::sync::Arc;
@@ -14,125 +16,125 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Requests sent together, at most.
+/// Maximum number of requests in a batch.
 const PIPELINE_MAX: usize = 24;
-/// Bytes of requests and replies together beyond which nothing is added: neither side may block on
-/// the other.
+/// Maximum bytes of a batch's requests and replies, so that client and server cannot both block on
+/// a full socket buffer.
 const BATCH_LEN_MAX: usize = 96 << 10;
-/// Batches of a worker in a second, at most: the soak is to find faults, not limits.
+/// Minimum time between two batches of a worker. The soak test looks for faults, not for limits.
 const PACE: Duration = Duration::from_micros(1500);
-/// A connection unused for so long is opened anew where idle ones are closed.
+/// A worker reopens a connection that was unused for this time, before the server closes it.
 const IDLE: Duration = Duration::from_secs(2);
 const NOOP_LEN: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
+enum RequestDialect {
     Text,
     Binary,
 }
 
-/// A way to the server.
-struct Lane {
-    place: Place,
-    dialect: Dialect,
+/// An address and dialect over which a worker connects.
+struct WorkerLink {
+    address: ServerAddress,
+    dialect: RequestDialect,
     name: String,
-    wire: Option<(Wire, Instant)>,
+    connection: Option<(ClientConnection, Instant)>,
 }
 
-pub(super) struct Worker {
+pub(super) struct SoakWorker {
     pub(super) name: String,
     seed: u64,
-    pub(super) node: Arc<Node>,
-    pub(super) keys: Keys,
-    versions: Versions,
+    pub(super) server: Arc<SoakServer>,
+    pub(super) keys: WorkerKeys,
+    versions: VersionTable,
     random: fastrand::Rng,
     serial: u64,
-    lanes: Vec<Lane>,
+    links: Vec<WorkerLink>,
     flushes: u64,
     is_bulky: bool,
-    slides: bool,
-    shared: Option<Arc<Shared>>,
-    tally: Arc<Tally>,
+    allows_sliding: bool,
+    shared: Option<Arc<SharedKeys>>,
+    progress: Arc<RunProgress>,
 }
 
-/// How a worker is set up.
-pub(super) struct Setting {
+/// The settings of a worker.
+pub(super) struct WorkerConfig {
     pub(super) number: usize,
     pub(super) seed: u64,
-    pub(super) node: Arc<Node>,
+    pub(super) server: Arc<SoakServer>,
     pub(super) keys: usize,
     pub(super) is_bulky: bool,
-    pub(super) slides: bool,
-    pub(super) shared: Option<Arc<Shared>>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) allows_sliding: bool,
+    pub(super) shared: Option<Arc<SharedKeys>>,
+    pub(super) progress: Arc<RunProgress>,
 }
 
-impl Worker {
-    pub(super) fn new(setting: Setting) -> Worker {
-        let Setting { number, seed, node, keys, is_bulky, slides, shared, tally } = setting;
-        let mut lanes = Vec::new();
-        for place in &node.places {
-            for dialect in [Dialect::Text, Dialect::Binary] {
-                let name = format!("{} over {}", format!("{dialect:?}").to_lowercase(), place.name());
-                lanes.push(Lane { place: place.clone(), dialect, name, wire: None });
+impl SoakWorker {
+    pub(super) fn new(config: WorkerConfig) -> SoakWorker {
+        let WorkerConfig { number, seed, server, keys, is_bulky, allows_sliding, shared, progress } = config;
+        let mut links = Vec::new();
+        for address in &server.addresses {
+            for dialect in [RequestDialect::Text, RequestDialect::Binary] {
+                let name = format!("{} over {}", format!("{dialect:?}").to_lowercase(), address.name());
+                links.push(WorkerLink { address: address.clone(), dialect, name, connection: None });
             }
         }
         let seed = seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        Worker {
-            name: format!("{number} at {:?}", node.name),
+        SoakWorker {
+            name: format!("{number} at {:?}", server.name),
             seed,
-            keys: Keys::new(format!("w{number}:"), keys),
-            versions: Versions::default(),
+            keys: WorkerKeys::new(format!("w{number}:"), keys),
+            versions: VersionTable::default(),
             random: fastrand::Rng::with_seed(seed),
             serial: 0,
-            lanes,
+            links,
             flushes: 0,
             is_bulky,
-            slides,
+            allows_sliding,
             shared,
-            tally,
-            node,
+            progress,
+            server,
         }
     }
 
-    /// Works until the end; what it knows is right then.
+    /// Sends batches until the run stops.
     pub(super) fn run(&mut self) {
-        let node = Arc::clone(&self.node);
-        while !self.tally.ends() {
+        let server = Arc::clone(&self.server);
+        while !self.progress.is_stopped() {
             let start = Instant::now();
-            let lane = self.random.usize(..self.lanes.len());
-            // Held while requests are under way, so that the clock stands still.
-            let Ok(guard) = node.moment.read() else { return };
-            let outcome = self.turn(lane, *guard);
+            let link = self.random.usize(..self.links.len());
+            // The lock keeps the director from advancing the clock while requests are in flight.
+            let Ok(guard) = server.clock.read() else { return };
+            let outcome = self.send_batch(link, *guard);
             drop(guard);
             if let Err(error) = outcome {
-                let place = &self.lanes[lane].name;
-                self.tally.fail(format!("worker {} (seed {}), {place}: {error}", self.name, self.seed));
+                let address = &self.links[link].name;
+                self.progress.fail(format!("worker {} (seed {}), {address}: {error}", self.name, self.seed));
                 return;
             }
             thread::sleep(PACE.saturating_sub(start.elapsed()));
         }
-        self.lanes.iter_mut().for_each(|lane| lane.wire = None);
+        self.links.iter_mut().for_each(|link| link.connection = None);
     }
 
-    /// Reads all of its keys once more, and forgets its connections.
+    /// Reads all keys of the worker once more and closes its connections.
     pub(super) fn verify(&mut self) -> Result<(), String> {
-        let node = Arc::clone(&self.node);
-        let guard = node.moment.read().map_err(|_| "a thread has failed")?;
-        self.notice(*guard);
+        let server = Arc::clone(&self.server);
+        let guard = server.clock.read().map_err(|_| "a thread panicked")?;
+        self.apply_flushes(*guard);
         for first in (0..self.keys.slots.len()).step_by(8) {
-            let mut batch = Batch::default();
+            let mut batch = RequestBatch::default();
             for key in first..(first + 8).min(self.keys.slots.len()) {
                 text::get(&self.keys.name(key), key, &mut batch);
             }
             self.exchange(0, &batch, *guard)?;
         }
-        self.lanes.iter_mut().for_each(|lane| lane.wire = None);
+        self.links.iter_mut().for_each(|link| link.connection = None);
         Ok(())
     }
 
-    /// The expected records: name, item.
-    pub(super) fn held(&self, now: u64) -> impl Iterator<Item = (Vec<u8>, &Item)> {
+    /// Returns the names and records that the server is expected to hold.
+    pub(super) fn expected_records(&self, now: u64) -> impl Iterator<Item = (Vec<u8>, &ModelItem)> {
         let living =
             self.keys.slots.iter().enumerate().filter_map(|(key, slot)| Some((key, slot.item.as_ref()?)));
         living
@@ -140,99 +142,102 @@ impl Worker {
             .map(|(key, item)| (self.keys.name(key), item))
     }
 
-    /// The existence of the record is unknown.
+    /// Returns true if it is unknown whether the server holds the record.
     pub(super) fn is_unsure(&self, name: &[u8]) -> bool {
         self.keys.find(name).is_some_and(|key| self.keys.slots[key].is_unsure)
     }
 
-    /// Takes note of flushes.
-    fn notice(&mut self, moment: Moment) {
-        if self.flushes != moment.flushes {
-            self.flushes = moment.flushes;
-            self.keys.slots.iter_mut().for_each(Slot::clear);
+    /// Clears the model if the server was flushed since the last batch.
+    fn apply_flushes(&mut self, clock: ClockState) {
+        if self.flushes != clock.flushes {
+            self.flushes = clock.flushes;
+            self.keys.slots.iter_mut().for_each(KeyState::clear);
         }
     }
 
-    fn turn(&mut self, lane: usize, moment: Moment) -> Result<(), String> {
-        self.notice(moment);
+    fn send_batch(&mut self, link: usize, clock: ClockState) -> Result<(), String> {
+        self.apply_flushes(clock);
         if self.random.u32(..150) == 0 {
-            return self.leave(lane);
+            return self.disconnect(link);
         }
-        self.open(lane)?;
+        self.connect(link)?;
         if let Some(shared) = self.shared.clone()
-            && self.lanes[lane].dialect == Dialect::Text
+            && self.links[link].dialect == RequestDialect::Text
             && self.random.u32(..8) == 0
-            && !matches!(self.lanes[lane].place, Place::Udp(_))
-            && let Some((wire, _)) = &mut self.lanes[lane].wire
+            && !matches!(self.links[link].address, ServerAddress::Udp(_))
+            && let Some((connection, _)) = &mut self.links[link].connection
         {
-            let done =
-                shared.play(wire, &mut self.random).map_err(|error| format!("shared keys: {error}"))?;
-            self.tally.count(Part::Requests, "shared keys", done);
+            let done = shared
+                .send_requests(connection, &mut self.random)
+                .map_err(|error| format!("shared keys: {error}"))?;
+            self.progress.count(TableSection::Requests, "shared keys", done);
             return Ok(());
         }
-        let batch = self.draft(lane, moment);
-        let mut outcome = self.exchange(lane, &batch, moment);
-        // Nothing orders what was sent over UDP without an answer and what follows over another
-        // way.
-        if outcome.is_ok() && matches!(self.lanes[lane].place, Place::Udp(_)) {
-            let fence = self.fence(lane, moment);
-            outcome = self.exchange(lane, &fence, moment);
+        let batch = self.draft(link, clock);
+        let mut outcome = self.exchange(link, &batch, clock);
+        // A request over UDP that gets no reply is not ordered before later requests over other
+        // connections. A noop with a reply orders them.
+        if outcome.is_ok() && matches!(self.links[link].address, ServerAddress::Udp(_)) {
+            let noop = self.noop_batch(link, clock);
+            outcome = self.exchange(link, &noop, clock);
         }
-        let place = &self.lanes[lane];
+        let address = &self.links[link];
         if outcome.is_ok() {
-            self.tally.count(Part::Requests, &place.name, batch.requests);
+            self.progress.count(TableSection::Requests, &address.name, batch.requests);
         }
         outcome
     }
 
-    /// Closes a connection, with and without saying so.
-    fn leave(&mut self, lane: usize) -> Result<(), String> {
-        let Some((mut wire, _)) = self.lanes[lane].wire.take() else { return Ok(()) };
-        if self.lanes[lane].dialect == Dialect::Text && !wire.is_udp() && self.random.bool() {
-            let told = wire.send(b"quit\r\n").and_then(|()| wire.receive());
-            return match told {
+    /// Closes a connection, sometimes with `quit`.
+    fn disconnect(&mut self, link: usize) -> Result<(), String> {
+        let Some((mut connection, _)) = self.links[link].connection.take() else { return Ok(()) };
+        if self.links[link].dialect == RequestDialect::Text && !connection.is_udp() && self.random.bool() {
+            let outcome = connection.send(b"quit\r\n").and_then(|()| connection.receive());
+            return match outcome {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-                _ => Err("after quit the connection was not just closed".into()),
+                _ => Err("the server did not close the connection after quit".into()),
             };
         }
         Ok(())
     }
 
-    /// Connects, if it is not connected; more than once if it is refused.
-    fn open(&mut self, lane: usize) -> Result<(), String> {
-        let Lane { place, dialect, wire, .. } = &mut self.lanes[lane];
-        if wire.as_ref().is_some_and(|(_, used)| used.elapsed() > IDLE) {
-            *wire = None;
+    /// Connects if the link has no connection; retries if the server refuses it.
+    fn connect(&mut self, link: usize) -> Result<(), String> {
+        let WorkerLink { address, dialect, connection, .. } = &mut self.links[link];
+        if connection.as_ref().is_some_and(|(_, used)| used.elapsed() > IDLE) {
+            *connection = None;
         }
         let start = Instant::now();
-        while wire.is_none() {
-            let attempt = Wire::open(place).and_then(|mut wire| {
+        while connection.is_none() {
+            let attempt = ClientConnection::open(address).and_then(|mut connection| {
                 match dialect {
-                    _ if wire.is_udp() => return Ok(Some(wire)),
-                    Dialect::Text => wire.send(b"mn\r\n")?,
-                    Dialect::Binary => wire.send(&[&[0x80, 0x0a][..], &[0; NOOP_LEN - 2]].concat())?,
+                    _ if connection.is_udp() => return Ok(Some(connection)),
+                    RequestDialect::Text => connection.send(b"mn\r\n")?,
+                    RequestDialect::Binary => {
+                        connection.send(&[&[0x80, 0x0a][..], &[0; NOOP_LEN - 2]].concat())?
+                    }
                 }
-                wire.receive()?;
-                if wire.unread.starts_with(b"ERROR") {
-                    let line = wire.line()?;
+                connection.receive()?;
+                if connection.unread.starts_with(b"ERROR") {
+                    let line = connection.line()?;
                     return if line == REFUSED { Ok(None) } else { Err(io::Error::other(line)) };
                 }
-                let len = if *dialect == Dialect::Text { 4 } else { NOOP_LEN };
-                wire.exactly(len)?;
-                Ok(Some(wire))
+                let len = if *dialect == RequestDialect::Text { 4 } else { NOOP_LEN };
+                connection.exactly(len)?;
+                Ok(Some(connection))
             });
-            let seen = &self.node.seen;
+            let counts = &self.server.connection_counts;
             match attempt {
-                Ok(Some(opened)) => *wire = Some((opened, Instant::now())),
-                Ok(None) => drop(seen.refused.fetch_add(1, Ordering::Relaxed)),
+                Ok(Some(opened)) => *connection = Some((opened, Instant::now())),
+                Ok(None) => drop(counts.refused.fetch_add(1, Ordering::Relaxed)),
                 Err(error) if start.elapsed() > Duration::from_secs(60) => {
                     return Err(format!("cannot connect: {error}"));
                 }
-                Err(_) => drop(seen.perhaps_refused.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => drop(counts.perhaps_refused.fetch_add(1, Ordering::Relaxed)),
             }
-            if wire.is_none() {
-                if !self.node.is_alive() {
-                    return Err("the server has fallen".into());
+            if connection.is_none() {
+                if !self.server.is_alive() {
+                    return Err("the server crashed".into());
                 }
                 thread::sleep(Duration::from_millis(50));
             }
@@ -240,221 +245,226 @@ impl Worker {
         Ok(())
     }
 
-    fn drafting(&mut self, is_udp: bool, moment: Moment) -> Draft<'_> {
-        Draft {
+    fn request_draft(&mut self, is_udp: bool, clock: ClockState) -> RequestDraft<'_> {
+        RequestDraft {
             random: &mut self.random,
             keys: &self.keys,
             versions: &self.versions,
-            moment,
+            clock,
             serial: &mut self.serial,
-            fullness: self.node.fullness,
-            item_max: self.node.item_max,
+            fullness: self.server.fullness,
+            item_max: self.server.item_max,
             is_bulky: self.is_bulky,
             is_small: is_udp,
-            slides: self.slides,
+            allows_sliding: self.allows_sliding,
         }
     }
 
-    /// A request that does nothing but be answered.
-    fn fence(&mut self, lane: usize, moment: Moment) -> Batch {
-        let mut batch = Batch::default();
-        match self.lanes[lane].dialect {
-            Dialect::Text => text::fence(&mut batch),
-            Dialect::Binary => binary::fence(&mut self.drafting(true, moment), &mut batch),
+    /// Returns a batch with one noop request.
+    fn noop_batch(&mut self, link: usize, clock: ClockState) -> RequestBatch {
+        let mut batch = RequestBatch::default();
+        match self.links[link].dialect {
+            RequestDialect::Text => text::add_noop(&mut batch),
+            RequestDialect::Binary => binary::add_noop(&mut self.request_draft(true, clock), &mut batch),
         }
         batch
     }
 
-    fn draft(&mut self, lane: usize, moment: Moment) -> Batch {
-        let dialect = self.lanes[lane].dialect;
-        let is_udp = matches!(self.lanes[lane].place, Place::Udp(_));
+    fn draft(&mut self, link: usize, clock: ClockState) -> RequestBatch {
+        let dialect = self.links[link].dialect;
+        let is_udp = matches!(self.links[link].address, ServerAddress::Udp(_));
         let count = if is_udp { 1 } else { self.random.usize(1..=PIPELINE_MAX) };
-        let mut batch = Batch::default();
-        let mut draft = self.drafting(is_udp, moment);
+        let mut batch = RequestBatch::default();
+        let mut draft = self.request_draft(is_udp, clock);
         while batch.requests < count as u64 && batch.bytes.len() + batch.replies_len < BATCH_LEN_MAX {
             let (bytes, steps) = (batch.bytes.len(), batch.steps.len());
             match dialect {
-                Dialect::Binary => binary::request(&mut draft, &mut batch),
-                Dialect::Text if draft.chance(55) => text::request(&mut draft, &mut batch),
-                Dialect::Text => meta::request(&mut draft, &mut batch),
+                RequestDialect::Binary => binary::request(&mut draft, &mut batch),
+                RequestDialect::Text if draft.chance(55) => text::request(&mut draft, &mut batch),
+                RequestDialect::Text => meta::request(&mut draft, &mut batch),
             }
             let request = bytes..batch.bytes.len();
             batch.steps[steps..].iter_mut().for_each(|step| step.request = request.clone());
         }
-        // Each request of a datagram has a reply of its own.
+        // Over UDP, each request of a datagram gets its own reply datagram.
         if !is_udp {
             match dialect {
-                Dialect::Text => text::fence(&mut batch),
-                Dialect::Binary => binary::fence(&mut draft, &mut batch),
+                RequestDialect::Text => text::add_noop(&mut batch),
+                RequestDialect::Binary => binary::add_noop(&mut draft, &mut batch),
             }
         }
         batch
     }
 
-    /// Sends requests and checks what comes back.
-    fn exchange(&mut self, lane: usize, batch: &Batch, moment: Moment) -> Result<(), String> {
-        self.open(lane)?;
-        let Some((mut wire, _)) = self.lanes[lane].wire.take() else { return Ok(()) };
-        self.send(&mut wire, &batch.bytes).map_err(|error| format!("cannot send: {error}"))?;
+    /// Sends the requests of a batch and checks the replies.
+    fn exchange(&mut self, link: usize, batch: &RequestBatch, clock: ClockState) -> Result<(), String> {
+        self.connect(link)?;
+        let Some((mut connection, _)) = self.links[link].connection.take() else { return Ok(()) };
+        self.send(&mut connection, &batch.bytes).map_err(|error| format!("cannot send: {error}"))?;
         for step in &batch.steps {
             let request = &batch.bytes[step.request.clone()];
-            match self.check(step, &mut wire, moment) {
+            match self.check(step, &mut connection, clock) {
                 Ok(()) => {
                     if let Some(key) = step.key {
-                        self.keys.slots[key].remember(moment.now, request);
+                        self.keys.slots[key].remember(clock.now, request);
                     }
                 }
-                Err(Wrong::Lost) if wire.is_udp() => {
-                    self.tally.count(Part::Outcomes, "datagrams lost", 1);
+                Err(StepFailure::Lost) if connection.is_udp() => {
+                    self.progress.count(TableSection::Outcomes, "datagrams lost", 1);
                     return match step.key {
-                        Some(key) => self.forget(key, moment),
+                        Some(key) => self.delete_unknown(key, clock),
                         None => Ok(()),
                     };
                 }
-                Err(Wrong::Lost) => return Err("no answer came in time".into()),
-                Err(Wrong::Other(what)) => {
+                Err(StepFailure::Lost) => return Err("no reply within the time limit".into()),
+                Err(StepFailure::Other(what)) => {
                     let history = step.key.map(|key| &self.keys.slots[key].history);
                     let history = history.into_iter().flatten();
                     let history: String =
                         history.map(|(now, request)| format!("\n  at {now}: {}", cut(request))).collect();
                     return Err(format!(
-                        "{what}\n  asked    {} at {moment:?}\n  amid     {}\n  before, of this key:{history}",
+                        "{what}\n  request  {} at {clock:?}\n  batch    {}\n  earlier requests for this key:{history}",
                         cut(request),
                         cut(&batch.bytes)
                     ));
                 }
             }
         }
-        if !wire.unread.is_empty() {
+        if !connection.unread.is_empty() {
             return Err(format!(
-                "more than was asked for: {}\n  after    {}",
-                cut(&wire.unread),
+                "bytes after the last reply: {}\n  batch    {}",
+                cut(&connection.unread),
                 cut(&batch.bytes)
             ));
         }
-        self.lanes[lane].wire = Some((wire, Instant::now()));
+        self.links[link].connection = Some((connection, Instant::now()));
         Ok(())
     }
 
-    /// Nobody knows what became of a key: it is deleted.
-    fn forget(&mut self, key: usize, moment: Moment) -> Result<(), String> {
+    /// Deletes a key whose record is unknown because a datagram was lost.
+    fn delete_unknown(&mut self, key: usize, clock: ClockState) -> Result<(), String> {
         self.keys.slots[key].clear();
         let name = self.keys.name(key);
         let bytes = [b"delete ", &name[..], b" noreply\r\n"].concat();
-        let mut batch = Batch { bytes, ..Batch::default() };
-        text::fence(&mut batch);
-        self.exchange(0, &batch, moment)
+        let mut batch = RequestBatch { bytes, ..RequestBatch::default() };
+        text::add_noop(&mut batch);
+        self.exchange(0, &batch, clock)
     }
 
-    /// Whole, in pieces, or byte by byte.
-    fn send(&mut self, wire: &mut Wire, bytes: &[u8]) -> io::Result<()> {
-        if wire.is_udp() {
-            return wire.send(bytes);
+    /// Sends the bytes at once, in pieces, or byte by byte.
+    fn send(&mut self, connection: &mut ClientConnection, bytes: &[u8]) -> io::Result<()> {
+        if connection.is_udp() {
+            return connection.send(bytes);
         }
         match self.random.u32(..100) {
-            0..=3 if bytes.len() < 800 => bytes.chunks(1).try_for_each(|byte| wire.send(byte)),
+            0..=3 if bytes.len() < 800 => bytes.chunks(1).try_for_each(|byte| connection.send(byte)),
             4..=19 => {
                 let mut rest = bytes;
                 for _ in 0..self.random.usize(1..6) {
                     let (piece, more) = rest.split_at(self.random.usize(..=rest.len()));
                     rest = more;
                     if !piece.is_empty() {
-                        wire.send(piece)?;
+                        connection.send(piece)?;
                         thread::sleep(Duration::from_micros(self.random.u64(..300)));
                     }
                 }
-                wire.send(rest)
+                connection.send(rest)
             }
-            _ => wire.send(bytes),
+            _ => connection.send(bytes),
         }
     }
 
-    /// Compares what comes with all that may come for a step.
-    fn check(&mut self, step: &Step, wire: &mut Wire, moment: Moment) -> Result<(), Wrong> {
-        let mut candidates = self.candidates(step, moment);
+    /// Receives a reply and compares it with the valid replies for a step.
+    fn check(
+        &mut self,
+        step: &ModelStep,
+        connection: &mut ClientConnection,
+        clock: ClockState,
+    ) -> Result<(), StepFailure> {
+        let mut candidates = self.candidates(step, clock);
         loop {
             let mut needs_more = false;
             let mut best: Option<(usize, usize, Vec<_>)> = None;
             for (number, candidate) in candidates.iter().enumerate() {
-                match compare(&candidate.play.reply, &wire.unread, &self.versions) {
-                    Match::Yes(len, bound) => {
+                match compare(&candidate.expected.reply, &connection.unread, &self.versions) {
+                    ReplyMatch::Yes(len, bound) => {
                         if best.as_ref().is_none_or(|(_, longest, _)| len > *longest) {
                             best = Some((number, len, bound));
                         }
                     }
-                    Match::NeedsMore => needs_more = true,
-                    Match::No => {}
+                    ReplyMatch::NeedsMore => needs_more = true,
+                    ReplyMatch::No => {}
                 }
             }
             match best {
-                // Silence is an answer only if nothing else comes.
+                // An empty reply counts only if no other candidate may still arrive.
                 Some((number, len, bound)) if len > 0 || !needs_more => {
-                    wire.unread.drain(..len);
-                    bound.into_iter().for_each(|(token, value)| self.versions.bind(token, value));
+                    connection.unread.drain(..len);
+                    bound.into_iter().for_each(|(token, value)| self.versions.record_value(token, value));
                     let chosen = candidates.swap_remove(number);
                     if let Some(key) = step.key {
                         let slot = &mut self.keys.slots[key];
-                        slot.item = chosen.play.after;
-                        // A missing reply reveals nothing.
+                        slot.item = chosen.expected.after;
+                        // An empty reply does not show whether the record exists.
                         slot.is_unsure = chosen.is_unsure || (slot.is_unsure && len == 0);
                     }
                     if chosen.is_refusal {
-                        self.tally.count(Part::Outcomes, "refused for want of memory", 1);
+                        self.progress.count(TableSection::Outcomes, "refused because memory is full", 1);
                     }
                     return Ok(());
                 }
-                _ if needs_more => wire.receive().map_err(|error| match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Wrong::Lost,
-                    _ => Wrong::Other(format!(
-                        "{error}, with unread {}, instead of {}",
-                        cut(&wire.unread),
+                _ if needs_more => connection.receive().map_err(|error| match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => StepFailure::Lost,
+                    _ => StepFailure::Other(format!(
+                        "{error}\n  unread   {}\n  expected {}",
+                        cut(&connection.unread),
                         self.expected(&candidates)
                     )),
                 })?,
                 _ => {
-                    return Err(Wrong::Other(format!(
-                        "a wrong reply at key {:?}\n  expected {}\n  got      {}",
+                    return Err(StepFailure::Other(format!(
+                        "unexpected reply for key {:?}\n  expected {}\n  got      {}",
                         step.key.map(|key| cut(&self.keys.name(key))),
                         self.expected(&candidates),
-                        cut(&wire.unread)
+                        cut(&connection.unread)
                     )));
                 }
             }
         }
     }
 
-    fn expected(&self, candidates: &[Candidate]) -> String {
-        let all = candidates.iter().map(|candidate| describe(&candidate.play.reply, &self.versions));
+    fn expected(&self, candidates: &[ReplyCandidate]) -> String {
+        let all = candidates.iter().map(|candidate| describe(&candidate.expected.reply, &self.versions));
         all.collect::<Vec<_>>().join("\n        or ")
     }
 
-    /// All that may come.
-    fn candidates(&mut self, step: &Step, moment: Moment) -> Vec<Candidate> {
+    /// Returns the valid replies for a step.
+    fn candidates(&mut self, step: &ModelStep, clock: ClockState) -> Vec<ReplyCandidate> {
         let slot = step.key.map(|key| &self.keys.slots[key]);
-        let old = slot.and_then(|slot| slot.item.as_ref()).filter(|item| !item.expiry.is_over(moment.now));
+        let old = slot.and_then(|slot| slot.item.as_ref()).filter(|item| !item.expiry.is_over(clock.now));
         let old = old.cloned();
-        let fullness = self.node.fullness;
-        let was_unsure = slot.is_some_and(|slot| slot.is_unsure) || fullness == Fullness::Evicts;
-        let context = &mut Context { now: moment.now, versions: &mut self.versions };
-        let fails_unseen = step.is_silent && fullness != Fullness::Never;
-        let mut candidates = vec![Candidate {
-            play: (step.rule)(old.as_ref(), context),
+        let fullness = self.server.fullness;
+        let was_unsure = slot.is_some_and(|slot| slot.is_unsure) || fullness == FullMemoryPolicy::Evicts;
+        let context = &mut ModelContext { now: clock.now, versions: &mut self.versions };
+        let fails_unseen = step.is_silent && fullness != FullMemoryPolicy::Never;
+        let mut candidates = vec![ReplyCandidate {
+            expected: (step.rule)(old.as_ref(), context),
             is_unsure: fails_unseen,
             is_refusal: false,
         }];
         if old.is_some() && was_unsure {
-            candidates.push(Candidate {
-                play: (step.rule)(None, context),
+            candidates.push(ReplyCandidate {
+                expected: (step.rule)(None, context),
                 is_unsure: fails_unseen,
                 is_refusal: false,
             });
         }
-        if fullness != Fullness::Never {
+        if fullness != FullMemoryPolicy::Never {
             candidates.extend(step.refusals.iter().map(|(reply, left)| {
-                let after = if *left == Left::Nothing { None } else { old.clone() };
-                Candidate {
-                    play: Play::new(vec![Piece::Bytes(reply.clone())], after),
-                    is_unsure: *left == Left::Unknown || was_unsure,
+                let after = if *left == RecordAfterRefusal::Absent { None } else { old.clone() };
+                ReplyCandidate {
+                    expected: ExpectedReply::new(vec![ReplyPiece::Bytes(reply.clone())], after),
+                    is_unsure: *left == RecordAfterRefusal::Unknown || was_unsure,
                     is_refusal: true,
                 }
             }));
@@ -463,17 +473,17 @@ impl Worker {
     }
 }
 
-/// A reply that may come.
-struct Candidate {
-    play: Play,
-    /// The existence of the record afterwards is unknown.
+/// A valid reply.
+struct ReplyCandidate {
+    expected: ExpectedReply,
+    /// It is unknown whether the record exists after this reply.
     is_unsure: bool,
     is_refusal: bool,
 }
 
-/// Why a step failed.
-enum Wrong {
-    /// Nothing came.
+/// The reason why a step failed.
+enum StepFailure {
+    /// No reply arrived.
     Lost,
     Other(String),
 }

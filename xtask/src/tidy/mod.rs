@@ -10,10 +10,10 @@ mod names;
 mod prose;
 mod tree;
 
-use crate::step::Outcome;
+use crate::step::StepOutcome;
 use std::collections::BTreeMap;
 use std::path::Path;
-use tree::Tree;
+use tree::SourceTree;
 
 const LIMITS: &str = "xtask/tidy.toml";
 const HEADER: &str = "\
@@ -25,49 +25,49 @@ const HEADER: &str = "\
 
 /// A counted property of the tree.
 #[derive(Debug)]
-struct Figure {
+struct TidyFigure {
     name: String,
     value: f64,
     /// The places that count, as `PATH:LINE: TEXT`.
     places: Vec<String>,
 }
 
-impl Figure {
-    fn count(name: impl Into<String>, places: Vec<String>) -> Figure {
-        Figure { name: name.into(), value: places.len() as f64, places }
+impl TidyFigure {
+    fn count(name: impl Into<String>, places: Vec<String>) -> TidyFigure {
+        TidyFigure { name: name.into(), value: places.len() as f64, places }
     }
 
     /// Counts the places per `per` of `total`.
-    fn rate(name: impl Into<String>, places: Vec<String>, total: usize, per: usize) -> Figure {
+    fn rate(name: impl Into<String>, places: Vec<String>, total: usize, per: usize) -> TidyFigure {
         let value = places.len() as f64 * per as f64 / total.max(1) as f64;
-        Figure { name: name.into(), value: (value * 100.0).round() / 100.0, places }
+        TidyFigure { name: name.into(), value: (value * 100.0).round() / 100.0, places }
     }
 }
 
 /// The settings of `tidy.toml`.
-struct Limits {
+struct TidyLimits {
     /// The commit after which each subject counts.
     base: String,
     limits: BTreeMap<String, f64>,
 }
 
-impl Limits {
-    fn parse(text: &str) -> Result<Limits, String> {
+impl TidyLimits {
+    fn parse(text: &str) -> Result<TidyLimits, String> {
         let table: toml::Table = text.parse().map_err(|error| format!("{LIMITS}: {error}"))?;
         let base = table.get("base").and_then(|base| base.as_str());
         let base = base.ok_or(format!("{LIMITS}: base is missing"))?.to_string();
         let number = |value: &toml::Value| value.as_float().or(value.as_integer().map(|whole| whole as f64));
         let numbers = table.iter().filter_map(|(name, value)| Some((name.clone(), number(value)?)));
-        Ok(Limits { base, limits: numbers.collect() })
+        Ok(TidyLimits { base, limits: numbers.collect() })
     }
 
     /// Returns the limit of a figure. A figure without one must be zero.
-    fn of(&self, figure: &Figure) -> f64 {
+    fn of(&self, figure: &TidyFigure) -> f64 {
         self.limits.get(&figure.name).copied().unwrap_or(0.0)
     }
 
     /// Returns the text of `tidy.toml` with each limit lowered to its figure.
-    fn lowered(&self, figures: &[Figure]) -> String {
+    fn lowered(&self, figures: &[TidyFigure]) -> String {
         let mut text = format!("{HEADER}base = \"{}\"\n\n", self.base);
         for figure in figures {
             text.push_str(&format!("{} = {}\n", figure.name, figure.value.min(self.of(figure))));
@@ -77,51 +77,54 @@ impl Limits {
 }
 
 /// Counts all figures and fails if one exceeds its limit. Prints the places of figure `list`.
-pub(crate) fn run(lower: bool, list: Option<&str>) -> Outcome {
+pub(crate) fn run(lower: bool, list: Option<&str>) -> StepOutcome {
     let root = Path::new(".");
-    let Some(tree) = Tree::tracked(root) else {
-        return Outcome::Skipped("git lists no files here".into());
+    let Some(tree) = SourceTree::tracked(root) else {
+        return StepOutcome::Skipped("git lists no files here".into());
     };
     let limits = match std::fs::read_to_string(LIMITS) {
-        Ok(text) => match Limits::parse(&text) {
+        Ok(text) => match TidyLimits::parse(&text) {
             Ok(limits) => limits,
-            Err(problem) => return Outcome::Failed(problem),
+            Err(problem) => return StepOutcome::Failed(problem),
         },
-        Err(error) => return Outcome::Failed(format!("{LIMITS}: {error}")),
+        Err(error) => return StepOutcome::Failed(format!("{LIMITS}: {error}")),
     };
     let figures = count(&tree, root, &limits.base);
     if let Some(name) = list {
         let Some(figure) = figures.iter().find(|figure| figure.name == name) else {
             let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
-            return Outcome::Failed(format!("{name}: no such figure; the figures are {}", names.join(" ")));
+            return StepOutcome::Failed(format!(
+                "{name}: no such figure; the figures are {}",
+                names.join(" ")
+            ));
         };
         figure.places.iter().for_each(|place| println!("{place}"));
     }
     let exceeded = compare(&figures, &limits);
     if !exceeded.is_empty() {
         let names = exceeded.join(", ");
-        return Outcome::Failed(format!(
+        return StepOutcome::Failed(format!(
             "{names}: above the limit; `cargo xtask tidy --list NAME` shows where"
         ));
     }
     if lower && let Err(error) = std::fs::write(LIMITS, limits.lowered(&figures)) {
-        return Outcome::Failed(format!("{LIMITS}: {error}"));
+        return StepOutcome::Failed(format!("{LIMITS}: {error}"));
     }
-    Outcome::Passed
+    StepOutcome::Passed
 }
 
-fn count(tree: &Tree, root: &Path, base: &str) -> Vec<Figure> {
+fn count(tree: &SourceTree, root: &Path, base: &str) -> Vec<TidyFigure> {
     let mut figures = prose::figures(tree);
     figures.extend(names::figures(tree));
     match commits::long_subjects(root, base) {
-        Some(subjects) => figures.push(Figure::count("commit_subjects_over_72", subjects)),
+        Some(subjects) => figures.push(TidyFigure::count("commit_subjects_over_72", subjects)),
         None => println!("{base}: no such commit here; commit subjects are not counted"),
     }
     figures
 }
 
 /// Prints each figure beside its limit and returns the names of those that exceed theirs.
-fn compare<'f>(figures: &'f [Figure], limits: &Limits) -> Vec<&'f str> {
+fn compare<'f>(figures: &'f [TidyFigure], limits: &TidyLimits) -> Vec<&'f str> {
     let mut exceeded = Vec::new();
     for figure in figures {
         let limit = limits.of(figure);
@@ -139,12 +142,12 @@ fn compare<'f>(figures: &'f [Figure], limits: &Limits) -> Vec<&'f str> {
 mod tests {
     use super::*;
 
-    fn figure(name: &str, value: f64) -> Figure {
-        Figure { name: name.into(), value, places: Vec::new() }
+    fn figure(name: &str, value: f64) -> TidyFigure {
+        TidyFigure { name: name.into(), value, places: Vec::new() }
     }
 
-    fn limits() -> Limits {
-        Limits::parse("base = \"abc\"\nfalls = 3.5\nrises = 2\n").expect("a table")
+    fn limits() -> TidyLimits {
+        TidyLimits::parse("base = \"abc\"\nfalls = 3.5\nrises = 2\n").expect("a table")
     }
 
     #[test]
@@ -156,7 +159,7 @@ mod tests {
     #[test]
     fn lowering_never_raises_a_limit() {
         let text = limits().lowered(&[figure("falls", 1.25), figure("rises", 9.0)]);
-        let lowered = Limits::parse(&text).expect("a table");
+        let lowered = TidyLimits::parse(&text).expect("a table");
         assert_eq!(
             (lowered.base.as_str(), &lowered.limits["falls"], &lowered.limits["rises"]),
             ("abc", &1.25, &2.0)

@@ -1,11 +1,11 @@
 //! Counts names: types, tests, and module files.
 
-use super::Figure;
-use super::tree::{Source, Tree};
+use super::TidyFigure;
+use super::tree::{SourceText, SourceTree};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) fn figures(tree: &Tree) -> Vec<Figure> {
+pub(super) fn figures(tree: &SourceTree) -> Vec<TidyFigure> {
     let (one_word, repeated) = types(tree);
     let tests = test_names(tree);
     let matching = |matches: fn(&str) -> bool| -> Vec<String> {
@@ -21,14 +21,14 @@ pub(super) fn figures(tree: &Tree) -> Vec<Figure> {
     vec![
         one_word,
         repeated,
-        Figure::count("test_names_over_8_words", matching(is_long)),
-        Figure::count("test_names_without_subject", matching(is_relative)),
-        Figure::count("modules_beside_their_folder", beside_folder(tree)),
+        TidyFigure::count("test_names_over_8_words", matching(is_long)),
+        TidyFigure::count("test_names_without_subject", matching(is_relative)),
+        TidyFigure::count("modules_beside_their_folder", beside_folder(tree)),
     ]
 }
 
 /// Returns each match of a pattern's group, with its place.
-fn found<'t>(source: &'t Source, pattern: &Regex) -> Vec<(&'t str, String)> {
+fn found<'t>(source: &'t SourceText, pattern: &Regex) -> Vec<(&'t str, String)> {
     let names = pattern.captures_iter(&source.text).filter_map(|found| found.get(1));
     let with_place = |name: regex::Match<'t>| {
         let line = source.first_line + source.text[..name.start()].matches('\n').count();
@@ -38,7 +38,7 @@ fn found<'t>(source: &'t Source, pattern: &Regex) -> Vec<(&'t str, String)> {
 }
 
 /// Returns the percentages of product types that are named by one word, or as two other types.
-fn types(tree: &Tree) -> (Figure, Figure) {
+fn types(tree: &SourceTree) -> (TidyFigure, TidyFigure) {
     let definition = Regex::new(r"(?m)^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|type|union) (\w+)");
     let definition = definition.expect("a correct pattern");
     let word = Regex::new("[A-Z][a-z0-9]*").expect("a correct pattern");
@@ -53,7 +53,7 @@ fn types(tree: &Tree) -> (Figure, Figure) {
             .map(|(name, place)| format!("{name}: {place}"))
             .collect();
         places.sort();
-        Figure::rate(figure, places, types.len(), 100)
+        TidyFigure::rate(figure, places, types.len(), 100)
     };
     (
         percentage("type_names_one_word_percent", &|name| word.find_iter(name).count() == 1),
@@ -61,14 +61,14 @@ fn types(tree: &Tree) -> (Figure, Figure) {
     )
 }
 
-fn test_names(tree: &Tree) -> Vec<(&str, String)> {
+fn test_names(tree: &SourceTree) -> Vec<(&str, String)> {
     let test = Regex::new(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*(?:pub )?fn (\w+)").expect("a correct pattern");
     tree.code().flat_map(|source| found(source, &test)).collect()
 }
 
 /// Returns the files `foo.rs` that have parts in a folder `foo`: such a file should be
 /// `foo/mod.rs`.
-fn beside_folder(tree: &Tree) -> Vec<String> {
+fn beside_folder(tree: &SourceTree) -> Vec<String> {
     let paths: BTreeSet<&str> = tree.code().map(|source| source.path.as_str()).collect();
     let has_folder = |path: &&str| {
         let folder = path.replacen(".rs", "/", 1);
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn places(files: &[(&str, &str)], name: &str) -> Vec<String> {
-        let mut tree = Tree::default();
+        let mut tree = SourceTree::default();
         files.iter().for_each(|(path, text)| tree.add(path, text.to_string(), true));
         let figure = figures(&tree).into_iter().find(|figure| figure.name == name);
         figure.expect("a figure of that name").places

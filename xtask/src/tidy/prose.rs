@@ -1,19 +1,19 @@
 //! Counts words and widths of prose: comments, string literals, and Markdown.
 
-use super::Figure;
-use super::tree::{Source, Tree};
+use super::TidyFigure;
+use super::tree::{SourceText, SourceTree};
 use regex::Regex;
 
 /// Lines of prose that belong together: a run of comment lines, a literal, a paragraph.
 #[derive(Debug, PartialEq)]
-struct Block {
+struct ProseBlock {
     path: String,
     /// The number of each line and its text.
     lines: Vec<(usize, String)>,
 }
 
-pub(super) fn figures(tree: &Tree) -> Vec<Figure> {
-    let all = |sources: &[Source], blocks: fn(&Source) -> Vec<Block>| -> Vec<Block> {
+pub(super) fn figures(tree: &SourceTree) -> Vec<TidyFigure> {
+    let all = |sources: &[SourceText], blocks: fn(&SourceText) -> Vec<ProseBlock>| -> Vec<ProseBlock> {
         sources.iter().flat_map(blocks).collect()
     };
     let mut figures = Vec::new();
@@ -28,23 +28,25 @@ pub(super) fn figures(tree: &Tree) -> Vec<Figure> {
     for (group, sources) in [("sources", &tree.sources), ("tests", &tree.tests)] {
         for limit in [100, 110] {
             let name = format!("{group}_comment_lines_over_{limit}");
-            figures
-                .push(Figure::count(name, wide(sources, limit, |line| line.trim_start().starts_with("//"))));
+            figures.push(TidyFigure::count(
+                name,
+                wide(sources, limit, |line| line.trim_start().starts_with("//")),
+            ));
         }
     }
     // Tables, links, and headings cannot be wrapped.
     let wraps =
         |line: &str| !line.trim_start().starts_with(['|', '#', '[', '!', '<']) && !line.contains("](");
-    let prose: Vec<Source> = tree.documents.iter().map(without_code).collect();
-    figures.push(Figure::count("documents_lines_over_100", wide(&prose, 100, wraps)));
+    let prose: Vec<SourceText> = tree.documents.iter().map(without_code).collect();
+    figures.push(TidyFigure::count("documents_lines_over_100", wide(&prose, 100, wraps)));
     let readme = tree.documents.iter().find(|document| document.path == "README.md");
     let readme_words = readme.map_or(0, |readme| readme.text.split_whitespace().count());
-    figures.push(Figure { name: "readme_words".into(), value: readme_words as f64, places: Vec::new() });
+    figures.push(TidyFigure { name: "readme_words".into(), value: readme_words as f64, places: Vec::new() });
     figures
 }
 
 /// Counts the discouraged words of a group, per 1,000 words.
-fn words(group: &str, blocks: &[Block]) -> Vec<Figure> {
+fn words(group: &str, blocks: &[ProseBlock]) -> Vec<TidyFigure> {
     let pattern = |pattern: &str| Regex::new(pattern).expect("a correct pattern");
     let word = pattern(r"[A-Za-z']+");
     let total = blocks.iter().map(|block| word.find_iter(&block.text()).count()).sum();
@@ -66,12 +68,12 @@ fn words(group: &str, blocks: &[Block]) -> Vec<Figure> {
                 }
             }
         }
-        Figure::rate(format!("{group}_{name}"), places, total, 1000)
+        TidyFigure::rate(format!("{group}_{name}"), places, total, 1000)
     };
     counted.iter().map(figure).collect()
 }
 
-impl Block {
+impl ProseBlock {
     fn text(&self) -> String {
         let lines: Vec<&str> = self.lines.iter().map(|(_, line)| line.as_str()).collect();
         lines.join(" ")
@@ -89,8 +91,8 @@ impl Block {
 }
 
 /// Collects runs of lines for which `strip` returns prose.
-fn runs(source: &Source, strip: impl Fn(&str) -> Option<String>) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn runs(source: &SourceText, strip: impl Fn(&str) -> Option<String>) -> Vec<ProseBlock> {
+    let mut blocks: Vec<ProseBlock> = Vec::new();
     let mut is_open = false;
     for (number, line) in (source.first_line..).zip(source.text.lines()) {
         let Some(text) = strip(line) else {
@@ -99,14 +101,14 @@ fn runs(source: &Source, strip: impl Fn(&str) -> Option<String>) -> Vec<Block> {
         };
         match blocks.last_mut().filter(|_| is_open) {
             Some(block) => block.lines.push((number, text)),
-            None => blocks.push(Block { path: source.path.clone(), lines: vec![(number, text)] }),
+            None => blocks.push(ProseBlock { path: source.path.clone(), lines: vec![(number, text)] }),
         }
         is_open = true;
     }
     blocks
 }
 
-fn comments(source: &Source) -> Vec<Block> {
+fn comments(source: &SourceText) -> Vec<ProseBlock> {
     runs(source, |line| {
         let text = line.trim_start().strip_prefix("//")?;
         let text = text.strip_prefix(['/', '!']).unwrap_or(text);
@@ -115,7 +117,7 @@ fn comments(source: &Source) -> Vec<Block> {
 }
 
 /// Returns the string literals of several words: errors, log lines, help texts.
-fn literals(source: &Source) -> Vec<Block> {
+fn literals(source: &SourceText) -> Vec<ProseBlock> {
     let token =
         Regex::new(r##"(?s)//[^\n]*|'(?:\\.|[^\\'\n])'|r#"(?P<raw>.*?)"#|"(?P<text>(?:[^"\\]|\\.)*)""##);
     let token = token.expect("a correct pattern");
@@ -127,23 +129,23 @@ fn literals(source: &Source) -> Vec<Block> {
             let numbers = source.first_line + before..;
             let text = literal.as_str().replace("\\n", "\n");
             let lines = numbers.zip(text.lines().map(String::from)).collect();
-            blocks.push(Block { path: source.path.clone(), lines });
+            blocks.push(ProseBlock { path: source.path.clone(), lines });
         }
     }
     blocks
 }
 
 /// Returns the paragraphs and list items of a document.
-fn paragraphs(source: &Source) -> Vec<Block> {
+fn paragraphs(source: &SourceText) -> Vec<ProseBlock> {
     let mut blocks = Vec::new();
     for block in runs(&without_code(source), |line| (!line.trim().is_empty()).then(|| line.to_string())) {
-        let mut item = Block { path: block.path.clone(), lines: Vec::new() };
+        let mut item = ProseBlock { path: block.path.clone(), lines: Vec::new() };
         for (number, line) in block.lines {
             let text = line.trim_start().trim_start_matches(['#', '-', '*', '|', '>', ' ']);
             if text.len() < line.len() && !item.lines.is_empty() {
                 blocks.push(std::mem::replace(
                     &mut item,
-                    Block { path: block.path.clone(), lines: Vec::new() },
+                    ProseBlock { path: block.path.clone(), lines: Vec::new() },
                 ));
             }
             item.lines.push((number, text.to_string()));
@@ -154,7 +156,7 @@ fn paragraphs(source: &Source) -> Vec<Block> {
 }
 
 /// Returns a document whose code blocks are empty lines.
-fn without_code(document: &Source) -> Source {
+fn without_code(document: &SourceText) -> SourceText {
     let mut is_code = false;
     let mut text = String::new();
     for line in document.text.lines() {
@@ -165,11 +167,11 @@ fn without_code(document: &Source) -> Source {
         text.push('\n');
         is_code ^= is_fence;
     }
-    Source { path: document.path.clone(), first_line: document.first_line, text }
+    SourceText { path: document.path.clone(), first_line: document.first_line, text }
 }
 
 /// Returns the places of those lines of more than `limit` columns that `counts` accepts.
-fn wide(sources: &[Source], limit: usize, counts: impl Fn(&str) -> bool) -> Vec<String> {
+fn wide(sources: &[SourceText], limit: usize, counts: impl Fn(&str) -> bool) -> Vec<String> {
     let mut places = Vec::new();
     for source in sources {
         for (number, line) in (source.first_line..).zip(source.text.lines()) {
@@ -185,13 +187,13 @@ fn wide(sources: &[Source], limit: usize, counts: impl Fn(&str) -> bool) -> Vec<
 mod tests {
     use super::*;
 
-    fn tree(path: &str, text: &str) -> Tree {
-        let mut tree = Tree::default();
+    fn tree(path: &str, text: &str) -> SourceTree {
+        let mut tree = SourceTree::default();
         tree.add(path, text.into(), true);
         tree
     }
 
-    fn places(tree: &Tree, name: &str) -> Vec<String> {
+    fn places(tree: &SourceTree, name: &str) -> Vec<String> {
         let figure = figures(tree).into_iter().find(|figure| figure.name == name);
         figure.expect("a figure of that name").places
     }

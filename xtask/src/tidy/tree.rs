@@ -6,30 +6,30 @@ use std::process::Command;
 
 /// A text and the line at which it begins.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SourceText {
     pub(super) path: String,
     pub(super) first_line: usize,
     pub(super) text: String,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct SourceTree {
     /// The code below `src` of each crate, without its tests.
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<SourceText>,
     /// All other Rust code: tests, benches, examples, fuzz targets.
-    pub(super) tests: Vec<Source>,
-    pub(super) documents: Vec<Source>,
+    pub(super) tests: Vec<SourceText>,
+    pub(super) documents: Vec<SourceText>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads the files that git tracks. Returns `None` outside of a git checkout.
-    pub(super) fn tracked(root: &Path) -> Option<Tree> {
+    pub(super) fn tracked(root: &Path) -> Option<SourceTree> {
         let output = Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output().ok()?;
         let paths = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
         let paths: Vec<&str> = paths.split('\0').filter(|path| !path.is_empty()).collect();
         let manifests = paths.iter().filter_map(|path| path.strip_suffix("Cargo.toml"));
         let crates: Vec<&str> = manifests.filter(|folder| !folder.contains("fuzz")).collect();
-        let mut tree = Tree::default();
+        let mut tree = SourceTree::default();
         for path in paths {
             // A file that is deleted but still tracked has no text.
             let Ok(text) = std::fs::read_to_string(root.join(path)) else { continue };
@@ -40,7 +40,7 @@ impl Tree {
     }
 
     pub(super) fn add(&mut self, path: &str, mut text: String, is_product: bool) {
-        let source = |text, first_line| Source { path: path.into(), first_line, text };
+        let source = |text, first_line| SourceText { path: path.into(), first_line, text };
         if path.ends_with(".md") {
             self.documents.push(source(text, 1));
         } else if path.ends_with(".rs") && is_product {
@@ -55,7 +55,7 @@ impl Tree {
     }
 
     /// Returns all Rust code.
-    pub(super) fn code(&self) -> impl Iterator<Item = &Source> {
+    pub(super) fn code(&self) -> impl Iterator<Item = &SourceText> {
         self.sources.iter().chain(&self.tests)
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn unit_tests_are_split_from_product_code() {
-        let mut tree = Tree::default();
+        let mut tree = SourceTree::default();
         tree.add("core/src/a.rs", "fn f() {}\n#[cfg(test)]\nmod tests {\n}\n".into(), is_product("a.rs"));
         tree.add("core/tests/b.rs", "fn g() {}\n".into(), false);
         tree.add("core/src/tests/c.rs", String::new(), is_product("tests/c.rs"));

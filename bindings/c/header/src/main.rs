@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut header = Vec::new();
     builder.generate()?.write(&mut header);
-    // cbindgen knows this type as a name.
+    // cbindgen prints this type with a blank after the star.
     print!("{}", String::from_utf8(header)?.replace("const char * ", "const char *"));
     Ok(())
 }

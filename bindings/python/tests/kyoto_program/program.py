@@ -1,4 +1,7 @@
-"""A program for Kyoto Cabinet's module, which names nothing of Todana. Its output on the original is in expected.txt."""
+"""A program for Kyoto Cabinet's module, which names nothing of Todana.
+
+Its output on the original is in expected.txt.
+"""
 
 import os
 import sys
@@ -15,7 +18,7 @@ def show(what, *values):
 
 
 def told(db, what, value):
-    """Shows a value and the error of a call that has failed."""
+    """Shows a value and, if the call failed, its error."""
     error = db.error()
     failed = value is False or value is None or value == -1
     show(what, value, *((error.code(), error.name(), error.message()) if failed else ()))
@@ -291,7 +294,7 @@ def threads(db):
     for worker in workers:
         worker.join()
     show("threads", db.increment("total", 0), db.count())
-    # An error is of the thread that made it.
+    # Each thread has its own last error.
     db.get("none")
     errors = []
     worker = threading.Thread(target=lambda: errors.append(db.error().code()))

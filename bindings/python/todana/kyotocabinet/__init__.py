@@ -1,11 +1,12 @@
-"""Kyoto Cabinet's module for Python on Todana, for programs that say `import kyotocabinet`.
+"""Kyoto Cabinet's module for Python on Todana, for programs that use `import kyotocabinet`.
 
-It never stands in for an installed kyotocabinet unasked. Either of these asks:
+It replaces an installed kyotocabinet only on request, in one of two ways:
 
-    python -m todana.kyotocabinet PROGRAM ARGUMENTS     a program runs as it is
-    todana.kyotocabinet.install()                       `import kyotocabinet` means this module from now on
+    python -m todana.kyotocabinet PROGRAM ARGUMENTS     runs an unchanged program
+    todana.kyotocabinet.install()                       applies to later `import kyotocabinet`
 
-or say `from todana import kyotocabinet`. docs/python.md tells what differs from the original.
+A program can also use `from todana import kyotocabinet`. docs/python.md lists the differences to the
+original.
 
 >>> from todana import kyotocabinet as kc
 >>> db = kc.DB()
@@ -40,14 +41,17 @@ __all__ = [
     "levdist",
 ]
 
-# Of the library that programs were written for.
+# The version of the library for which programs were written.
 VERSION = "1.2.76"
 
 
 def install():
-    """Makes `import kyotocabinet` mean this module, in this process. Fails if another one was imported by that name before."""
+    """Lets `import kyotocabinet` import this module in this process.
+
+    Fails if the process has already imported another module of that name.
+    """
     module = _sys.modules[__name__]
-    there = _sys.modules.setdefault("kyotocabinet", module)
-    if there is not module:
-        place = getattr(there, "__file__", "unknown place")
+    imported = _sys.modules.setdefault("kyotocabinet", module)
+    if imported is not module:
+        place = getattr(imported, "__file__", "unknown place")
         raise RuntimeError(f"kyotocabinet: already imported from {place}; install before that")

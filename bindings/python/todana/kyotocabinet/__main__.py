@@ -1,4 +1,4 @@
-"""Runs a program in which `import kyotocabinet` means todana.kyotocabinet."""
+"""Runs a program in which `import kyotocabinet` imports todana.kyotocabinet."""
 
 import os
 import runpy

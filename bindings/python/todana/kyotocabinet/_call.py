@@ -1,4 +1,8 @@
-"""A call of the module's: a failure is noted, raised if the database's rule says so, and answered by a value otherwise."""
+"""Handles failures of the module's calls.
+
+A failure becomes the database's last error. It is raised if the database is set to raise it;
+otherwise the call returns a value.
+"""
 
 import functools
 
@@ -8,7 +12,7 @@ from ._error import RAISED, Failure, failure_of
 
 
 def call(failed):
-    """Makes a method a call that returns `failed` where it fails."""
+    """Wraps a method in a call that returns `failed` on failure."""
 
     def decorate(method):
         @functools.wraps(method)
@@ -29,5 +33,5 @@ def call(failed):
 
 
 def raised(failure):
-    """The exception for a failure."""
+    """Returns the exception for a failure."""
     return RAISED[failure.code](failure.code, failure.message)

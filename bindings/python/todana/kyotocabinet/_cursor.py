@@ -1,7 +1,8 @@
-"""Cursors with Kyoto Cabinet's steps, which are part of reading and removing.
+"""Cursors like those of Kyoto Cabinet, whose calls to read and remove can also step.
 
-Always true: `jump_back` and `step_back` turn the cursor of an ordered database backwards, until `jump` or `step`. If its record is gone
-it moves on before anything is read or done there.
+Invariant: `jump_back` and `step_back` make the cursor of an ordered database move backward, until
+`jump` or `step`. If the current record was removed, the cursor moves in its direction before it
+reads or changes a record.
 """
 
 import todana
@@ -24,7 +25,7 @@ class Cursor:
         self._is_backward = self._is_disabled = False
 
     def _place(self):
-        """Todana's cursor in what is open now: the database, or this thread's transaction."""
+        """Returns Todana's cursor in this thread's transaction or, without one, in the database."""
         records = self._owner._open()
         is_lost = self._opening != self._owner._opening
         if is_lost or self._records is not records:
@@ -44,12 +45,13 @@ class Cursor:
         return True
 
     def _key(self):
-        """The key of the record here, or of the next one if that is gone."""
+        """Returns the key of the current record, or of the next one if it was removed."""
         at = self._place()
         while (key := at.key) is not None:
             if key in self._records:
                 return key
-            # Forward from a key that is gone, whatever the direction; backwards from the end.
+            # From a removed record the cursor moves forward, even if its direction is backward. At
+            # the end it moves backward.
             if not at.step() and self._is_backward:
                 at.jump_back(key)
         raise Failure(Error.NOREC)
@@ -69,32 +71,32 @@ class Cursor:
 
     @call(None)
     def get(self, step=False):
-        """Returns key and value of the record here; `step`: and moves on."""
+        """Returns key and value of the current record. If `step`, then moves in the current direction."""
         return self._read(step)
 
     @call(None)
     def get_str(self, step=False):
-        """The same as text."""
+        """Does the same as `get`, but returns text."""
         return tuple(map(text, self._read(step)))
 
     @call(None)
     def get_key(self, step=False):
-        """Returns the key of the record here; `step`: and moves on."""
+        """Returns the key of the current record. If `step`, then moves in the current direction."""
         return self._read(step)[0]
 
     @call(None)
     def get_key_str(self, step=False):
-        """The same as text."""
+        """Does the same as `get_key`, but returns text."""
         return text(self._read(step)[0])
 
     @call(None)
     def get_value(self, step=False):
-        """Returns the value of the record here; `step`: and moves on."""
+        """Returns the value of the current record. If `step`, then moves in the current direction."""
         return self._read(step)[1]
 
     @call(None)
     def get_value_str(self, step=False):
-        """The same as text."""
+        """Does the same as `get_value`, but returns text."""
         return text(self._read(step)[1])
 
     def _seize(self):
@@ -108,22 +110,22 @@ class Cursor:
 
     @call(None)
     def seize(self):
-        """Removes the record here, moves on, and returns its key and value."""
+        """Removes the current record, moves in the current direction, and returns the key and the value."""
         return self._seize()
 
     @call(None)
     def seize_str(self):
-        """The same as text."""
+        """Does the same as `seize`, but returns text."""
         return tuple(map(text, self._seize()))
 
     @call(False)
     def remove(self):
-        """Removes the record here, and moves on."""
+        """Removes the current record and moves in the current direction."""
         return bool(self._seize())
 
     @call(False)
     def set_value(self, value, step=False):
-        """Gives the record here another value; `step`: and moves on."""
+        """Replaces the value of the current record. If `step`, then moves in the current direction."""
         while True:
             key = self._key()
             self._owner._writable()
@@ -133,7 +135,10 @@ class Cursor:
 
     @call(False)
     def accept(self, visitor, writable=True, step=False):
-        """Runs a visitor on the record here; moves on if `step`, and if it has removed the record."""
+        """Runs a visitor on the current record.
+
+        Moves in the current direction if `step`, or if the visitor removed the record.
+        """
         self._owner._expect_functions()
         decide, was_removed = decision(visitor, writable), False
 
@@ -152,25 +157,33 @@ class Cursor:
 
     @call(False)
     def jump(self, key=None):
-        """Goes to the first record, or to that of a key, or on an ordered database the first one after it."""
+        """Moves to the first record, or to the record with this key.
+
+        If there is no such record in an ordered database, moves to the first record after the key.
+        """
         at, self._is_backward = self._place(), False
         return self._moved(at.first) if key is None else self._moved(at.jump, conv_bytes(key))
 
     @call(False)
     def jump_back(self, key=None):
-        """Goes to the last record, or to that of a key, or the last one before it; later steps go backwards."""
+        """Moves to the last record, or to the record with this key.
+
+        If there is no such record, moves to the last record before the key.
+
+        Later steps go backward.
+        """
         at, self._is_backward = self._place(), self._owner._keeps_direction
         return self._moved(at.last) if key is None else self._moved(at.jump_back, conv_bytes(key))
 
     @call(False)
     def step(self):
-        """Goes to the next record."""
+        """Moves to the next record."""
         at, self._is_backward = self._place(), False
         return self._moved(at.step)
 
     @call(False)
     def step_back(self):
-        """Goes to the record before; later steps go backwards."""
+        """Moves to the previous record. Later steps go backward."""
         at, keeps = self._place(), self._owner._keeps_direction
         if at.key is None and not keeps:
             return self._moved(at.last)
@@ -178,7 +191,7 @@ class Cursor:
         return self._moved(at.step_back)
 
     def disable(self):
-        """Makes the cursor of no use any more."""
+        """Disables the cursor."""
         self._is_disabled = True
 
     def db(self):

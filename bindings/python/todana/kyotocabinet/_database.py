@@ -1,4 +1,7 @@
-"""Kyoto Cabinet's DB: opened and closed, as a whole, and with transactions. Its records are in `_records`."""
+"""Kyoto Cabinet's DB: opening, closing, calls for all records, and transactions.
+
+The calls for single records are in `_records`.
+"""
 
 import os
 import threading
@@ -27,7 +30,8 @@ class DB(Records):
 
     def __init__(self, opts=0):
         self._base, self._path, self._is_reader = None, None, False
-        # Counts what cursors do not survive, as in the original: opening, clearing, and aborted transactions.
+        # Counts the events that cursors do not survive, as in the original: opening, clearing, and
+        # aborted transactions.
         self._opening = 0
         # The last error and the transaction of each thread.
         self._own = threading.local()
@@ -36,7 +40,7 @@ class DB(Records):
         self._rule = set(rule) if opts & self.GEXCEPTIONAL else set()
         self._is_concurrent = bool(opts & self.GCONCURRENT)
 
-    # What the calls stand on.
+    # Helpers of the calls.
 
     def _failed(self, failure, answer):
         self._own.error = failure.code, failure.message
@@ -48,7 +52,7 @@ class DB(Records):
         return getattr(self._own, "transaction", None)
 
     def _open(self):
-        """The records as this thread sees them: those of its transaction, if it has one."""
+        """Returns the records of this thread's transaction or, without one, of the database."""
         if self._base is None:
             raise Failure(Error.INVALID, "not opened")
         transaction = self._transaction()
@@ -61,7 +65,9 @@ class DB(Records):
         return records
 
     def _expect_functions(self):
-        """As in the original, a concurrent database runs no functions of the program's."""
+        """Fails in a concurrent database. As in the original, such a database runs no functions of the
+        program.
+        """
         if self._is_concurrent:
             raise Failure(Error.INVALID, "unsupported method")
 
@@ -84,7 +90,7 @@ class DB(Records):
         self._rule = {code for code in codes if isinstance(code, int)}
         return True
 
-    # Opened and closed.
+    # Opening and closing.
 
     @call(False)
     def open(self, path=":", mode=OWRITER | OCREATE):
@@ -100,14 +106,14 @@ class DB(Records):
 
     @call(False)
     def close(self):
-        """Closes the database; an open transaction is aborted."""
+        """Closes the database and aborts an open transaction."""
         self._open()
         base, self._base, self._path = self._base, None, None
         self._own.transaction = None
         base.close()
         return True
 
-    # As a whole.
+    # Calls for all records.
 
     @call(-1)
     def count(self):
@@ -116,18 +122,18 @@ class DB(Records):
 
     @call(-1)
     def size(self):
-        """Returns the size in bytes: of the files, or of the memory."""
+        """Returns the size of the files or of the memory in bytes."""
         self._open()
         return _kinds.size(self._base, self._path)
 
     @call(None)
     def path(self):
-        """Returns the path, None if it is not open."""
+        """Returns the path, or None if the database is not open."""
         return self._path
 
     @call(None)
     def status(self):
-        """Returns what there is to say about the database, as text by name."""
+        """Returns the status of the database as a dict of text."""
         self._open()
         found = {name: str(value) for name, value in self._base.status().items() if name not in ("name", "kind")}
         found.update(path=self._path, count=str(self.count()), size=str(self.size()), type=_kinds.number(self._path))
@@ -142,7 +148,7 @@ class DB(Records):
 
     @call(False)
     def synchronize(self, hard=False, proc=None):
-        """Returns when all is on disk, if `hard`; runs a file processor then."""
+        """Waits until all writes are on disk if `hard`, and then runs a file processor."""
         self._writable()
         if hard:
             self._base.sync()
@@ -151,7 +157,7 @@ class DB(Records):
 
     @call(False)
     def occupy(self, writable=False, proc=None):
-        """Runs a file processor while nobody else writes."""
+        """Runs a file processor while no other thread writes."""
         self._writable() if writable else self._open()
         held = None if self._is_reader or self._transaction() is not None else self._base.transaction()
         try:
@@ -163,7 +169,7 @@ class DB(Records):
 
     @call(False)
     def copy(self, dest):
-        """Copies the database to a name where nothing is."""
+        """Copies the database to a name that does not exist."""
         self._open()
         self._base.copy(_kinds.of_copy(text(conv_bytes(dest)), self._path))
         return True
@@ -180,7 +186,7 @@ class DB(Records):
 
     @call(False)
     def load_snapshot(self, src):
-        """Stores the records of a snapshot file. One that is damaged changes nothing."""
+        """Stores the records of a snapshot file. A damaged file changes nothing."""
         self._writable()
         path = text(conv_bytes(src))
         try:
@@ -208,7 +214,7 @@ class DB(Records):
 
     @call(False)
     def begin_transaction(self, hard=False):
-        """Begins a transaction of this thread, when no other one is open."""
+        """Begins a transaction of this thread once no other one is open."""
         self._writable()
         if self._transaction() is not None:
             raise Failure(Error.LOGIC, "the thread has a transaction open")
@@ -234,7 +240,7 @@ class DB(Records):
         return True
 
     def transaction(self, proc, hard=False):
-        """Runs a function in a transaction, which is committed if that returns true."""
+        """Runs a function in a transaction, which is committed if the function returns true."""
         if not self.begin_transaction(hard):
             return False
         commit = False
@@ -265,7 +271,7 @@ class DB(Records):
 
     @classmethod
     def process(cls, proc, path=None, mode=None, opts=0):
-        """Runs a function with a database, which is open meanwhile; returns an error, or None."""
+        """Runs a function with an open database and closes it. Returns an error or None."""
         db = cls(opts)
         if not db.open(path, mode):
             return db.error()

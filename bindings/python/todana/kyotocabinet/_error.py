@@ -21,7 +21,7 @@ _NAMES = dict(CODES.values())
 
 
 class Error(RuntimeError):
-    """Error data: compared by their codes, with numbers, too."""
+    """Error data. Errors are compared by their codes, also with numbers."""
 
     def __init__(self, *parts):
         if len(parts) > 2:
@@ -45,7 +45,7 @@ class Error(RuntimeError):
         return self._code
 
     def name(self):
-        """Returns the code in words."""
+        """Returns the name of the code."""
         return _NAMES.get(self._code, "miscellaneous error")
 
     def message(self):
@@ -92,7 +92,7 @@ for _name, (_code, _) in CODES.items():
 
 
 class Failure(Exception):
-    """The reason why a call fails: what becomes the database's last error."""
+    """The failure of a call, which becomes the database's last error."""
 
     def __init__(self, code, message=None):
         super().__init__(code, message)
@@ -101,7 +101,7 @@ class Failure(Exception):
 
 
 def failure_of(error):
-    """The same for an error of Todana's."""
+    """Returns the failure for an exception of Todana."""
     for kind, code in (
         (todana.BusyError, Error.LOGIC),
         (todana.ClosedError, Error.INVALID),

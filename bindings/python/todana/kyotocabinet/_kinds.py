@@ -1,4 +1,4 @@
-"""Which of Todana's databases stands for which of Kyoto Cabinet's names, how it is opened, and how large it is."""
+"""Maps Kyoto Cabinet's names of databases to Todana's kinds; opens, copies and measures them."""
 
 import os
 
@@ -6,7 +6,7 @@ import todana
 
 from ._error import Error, Failure
 
-# By their names and suffixes, the numbers that Kyoto Cabinet has for kinds of databases.
+# Kyoto Cabinet's numbers for kinds of databases, by their names and suffixes.
 _NUMBERS = {"-": 0x10, "+": 0x11, ":": 0x18, "*": 0x20, "%": 0x21, "kch": 0x30, "kct": 0x31, "kcd": 0x40, "kcf": 0x41}
 
 
@@ -19,7 +19,7 @@ def _is_in_memory(path):
 
 
 def number(path):
-    """The number of a kind, as text."""
+    """Returns the number of a kind as text."""
     return str(_NUMBERS.get(path, _NUMBERS.get(_suffix(path), 0)))
 
 
@@ -40,7 +40,10 @@ def opened(name, mode, modes):
 
 
 def _make_way(path, is_writer):
-    """An empty file becomes a database, as with the original; Todana's is a directory."""
+    """Removes an empty file, which the original would turn into a database.
+
+    Todana's is a folder.
+    """
     if os.path.getsize(path) or not is_writer:
         message = f"{path}: a file of Kyoto Cabinet's is not opened; bring its records over with todana load --bare"
         raise Failure(Error.BROKEN, message)
@@ -48,13 +51,13 @@ def _make_way(path, is_writer):
 
 
 def of_copy(name, path):
-    """The name of a copy: of the same kind, unless it says another."""
+    """Returns the name of a copy, with the kind of the source unless the name has one."""
     known = _suffix(name) in ("hash", "tree", "kch", "kct", "kcd", "kcf") or "#type=" in name
     return name if known else f"{name}#type={'kct' if path in ('%', '+') or _suffix(path) in ('kct', 'kcf') else 'kch'}"
 
 
 def size(base, path):
-    """The size in bytes: of the files, or of the memory."""
+    """Returns the size of the files or of the memory in bytes."""
     if not os.path.isdir(path):
         return base.status()["memory_bytes"]
     total = 0
@@ -63,5 +66,5 @@ def size(base, path):
             try:
                 total += os.path.getsize(os.path.join(folder, name))
             except FileNotFoundError:
-                pass  # Removed meanwhile.
+                pass  # The file was removed meanwhile.
     return total

@@ -1,4 +1,4 @@
-"""What is done with records, by their keys."""
+"""The calls of a database for its records."""
 
 import todana
 
@@ -21,7 +21,7 @@ class Records:
 
     @call(False)
     def add(self, key, value):
-        """Stores a record where there is none."""
+        """Stores a record if the key has none."""
         if not self._writable().add(conv_bytes(key), conv_bytes(value)):
             raise Failure(Error.DUPREC)
         return True
@@ -35,18 +35,26 @@ class Records:
 
     @call(False)
     def append(self, key, value):
-        """Appends to the value of a record, which is made where there is none."""
+        """Appends to the value of a record, or creates the record."""
         self._writable().append(conv_bytes(key), conv_bytes(value))
         return True
 
     @call(None)
     def increment(self, key, num=0, orig=0):
-        """Adds to an integer and returns the sum. `orig`: the number of a missing record, or the greatest or smallest one (set, try)."""
+        """Adds to an integer and returns the sum.
+
+        A missing record has the number `orig`. The greatest integer as `orig` always stores `num`,
+        and the smallest one fails if there is no record.
+        """
         return self._sum(self._writable().increment_binary, key, integer(num), integer(orig))
 
     @call(None)
     def increment_double(self, key, num=0, orig=0):
-        """Adds to a real number and returns the sum. `orig`: the number of a missing record, or an infinite one (set, try)."""
+        """Adds to a real number and returns the sum.
+
+        A missing record has the number `orig`. Positive infinity as `orig` always stores `num`,
+        and negative infinity fails if there is no record.
+        """
         return self._sum(self._writable().increment_double, key, real(num), real(orig))
 
     def _sum(self, add, key, num, orig):
@@ -82,7 +90,7 @@ class Records:
 
     @call(None)
     def get_str(self, key):
-        """The same as text."""
+        """Does the same as `get`, but returns text."""
         return text(self._got(self._open().get(conv_bytes(key))))
 
     @call(-1)
@@ -97,10 +105,10 @@ class Records:
 
     @call(None)
     def get_seize(self, key):
-        """The same as text."""
+        """Does the same as `seize`, but returns text."""
         return text(self._got(self._writable().seize(conv_bytes(key))))
 
-    # By the original's other name.
+    # The original's other name for this method.
     seize_str = get_seize
 
     def _shifted(self):
@@ -117,7 +125,7 @@ class Records:
 
     @call(None)
     def shift_str(self):
-        """The same as text."""
+        """Does the same as `shift`, but returns text."""
         self._writable()
         return tuple(map(text, self._shifted()))
 
@@ -125,7 +133,10 @@ class Records:
 
     @call(False)
     def accept(self, key, visitor, writable=True):
-        """Runs a visitor on a record. It is run again if somebody else has changed the record meanwhile."""
+        """Runs a visitor on a record.
+
+        Runs it again if another thread changed the record meanwhile.
+        """
         self._expect_functions()
         decide = decision(visitor, writable)
         (self._writable() if writable else self._open()).visit(conv_bytes(key), decide)
@@ -133,7 +144,7 @@ class Records:
 
     @call(False)
     def accept_bulk(self, keys, visitor, writable=True):
-        """Runs a visitor on several records: all of what it does is done, or nothing."""
+        """Runs a visitor on several records. All of its changes apply, or none."""
         self._expect_functions()
         decide = decision(visitor, writable)
         keys = [conv_bytes(key) for key in keys]
@@ -147,7 +158,7 @@ class Records:
 
     @call(False)
     def iterate(self, visitor, writable=True):
-        """Runs a visitor on every record, each by itself."""
+        """Runs a visitor on every record and applies each change by itself."""
         self._expect_functions()
         decide = decision(visitor, writable)
         (self._writable() if writable else self._open()).visit_each(decide)
@@ -156,7 +167,7 @@ class Records:
     # Many records.
 
     def _at_once(self, atomic, act):
-        """Runs `act` with records that change as a whole, if `atomic`."""
+        """Runs `act` with the records; in a transaction if `atomic`."""
         records = self._writable()
         if not atomic or self._transaction() is not None:
             return act(records)
@@ -165,14 +176,14 @@ class Records:
 
     @call(-1)
     def set_bulk(self, recs, atomic=True):
-        """Stores records of a mapping; returns how many."""
+        """Stores the records of a mapping and returns their number."""
         pairs = {conv_bytes(key): conv_bytes(value) for key, value in recs.items()}
         self._at_once(atomic, lambda records: records.set_many(pairs))
         return len(pairs)
 
     @call(-1)
     def remove_bulk(self, keys, atomic=True):
-        """Removes records; returns how many there were."""
+        """Removes records and returns the number of those that existed."""
         names = [conv_bytes(key) for key in keys]
         return self._at_once(atomic, lambda records: records.delete_many(names))
 
@@ -185,22 +196,22 @@ class Records:
 
     @call(None)
     def get_bulk(self, keys, atomic=True):
-        """Returns those of these records that there are."""
+        """Returns the existing records among these keys."""
         return dict(self._bulk(keys, atomic))
 
     @call(None)
     def get_bulk_str(self, keys, atomic=True):
-        """The same as text."""
+        """Does the same as `get_bulk`, but returns text."""
         return {text(key): text(value) for key, value in self._bulk(keys, atomic)}
 
-    # Keys by their looks.
+    # Searches for keys.
 
     def _keys(self, keys):
         return [text(key) for key in keys]
 
     @call(None)
     def match_prefix(self, prefix, max=-1):
-        """Returns the keys that begin so."""
+        """Returns the keys with this prefix."""
         return self._keys(self._open().match_prefix(conv_bytes(prefix), _limit(max)))
 
     @call(None)
@@ -214,7 +225,7 @@ class Records:
 
     @call(None)
     def match_similar(self, origin, range=1, utf=False, max=-1):
-        """Returns the keys most like this one, the best first."""
+        """Returns the keys most similar to this one, the best first."""
         found = self._open().match_similar(conv_bytes(origin), integer(range), _limit(max), by_bytes=not utf)
         return self._keys(key for key, _ in found)
 

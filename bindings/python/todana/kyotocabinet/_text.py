@@ -1,4 +1,5 @@
-"""Keys, values and numbers as Kyoto Cabinet's module takes them, and its functions for them."""
+"""Conversions of keys, values and numbers as in Kyoto Cabinet's module, and its functions for them.
+"""
 
 import re
 
@@ -9,7 +10,8 @@ _REAL = re.compile(r"[\x00-\x20]*([+-]?(?:inf|nan|\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(
 
 
 def conv_bytes(value):
-    """Converts any object to bytes: text is UTF-8, None is empty, and all else is what str() makes of it."""
+    """Converts any object to bytes: text to UTF-8, None to no bytes, any other object with str().
+    """
     if isinstance(value, bytes):
         return value
     if isinstance(value, bytearray):
@@ -23,7 +25,7 @@ def conv_bytes(value):
 
 
 def text(value):
-    """Returns bytes as text, without what is no UTF-8."""
+    """Returns bytes as text, without invalid UTF-8."""
     return value.decode("utf-8", "ignore")
 
 
@@ -77,7 +79,9 @@ def real(value):
 
 
 def hash_murmur(value):
-    """Returns the hash by Kyoto Cabinet's variant of MurmurHash64A, which multiplies before it mixes."""
+    """Returns the hash of Kyoto Cabinet's variant of MurmurHash64A, which multiplies before it
+    mixes.
+    """
     data, factor = conv_bytes(value), 0xC6A4A7935BD1E995
     found = (19780211 ^ (len(data) * factor)) & _MASK
     whole = len(data) // 8 * 8

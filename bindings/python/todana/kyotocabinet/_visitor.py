@@ -1,4 +1,4 @@
-"""Visitors and file processors, which a program derives from."""
+"""The base classes of a program's visitors and file processors."""
 
 import todana
 
@@ -8,7 +8,7 @@ from ._text import conv_bytes
 class Visitor:
     """Interface to access a record."""
 
-    # Known by identity, as in the original.
+    # Compared by identity, as in the original.
     NOP = "[{}]".format("NOP")
     REMOVE = "[{}]".format("REMOVE")
 
@@ -17,7 +17,7 @@ class Visitor:
         return self.NOP
 
     def visit_empty(self, key):
-        """Called where there is no record; returns NOP or the value of a new one."""
+        """Called with a key that has no record; returns NOP or the value of a new record."""
         return self.NOP
 
 
@@ -25,7 +25,7 @@ class FileProcessor:
     """Interface to process the database file."""
 
     def process(self, path, count, size):
-        """Called with the path, the number of records and the size; returns whether it has succeeded."""
+        """Called with the path, the number of records and the size. Returns True on success."""
         return True
 
 
@@ -51,7 +51,7 @@ def decision(visitor, writable):
 
 
 def processed(processor, path, count, size):
-    """Runs a file processor; returns whether it has succeeded. None has."""
+    """Runs a file processor and returns its success. None counts as success."""
     if callable(processor):
         return bool(processor(path, count, size))
     return not isinstance(processor, FileProcessor) or bool(processor.process(path, count, size))

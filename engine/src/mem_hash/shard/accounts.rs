@@ -1,4 +1,4 @@
-//! Statistics of a shard: counts of its records by class, and a sample of their uses.
+//! Keeps the statistics of a shard: counts of its records by class, and a sample of their uses.
 
 use super::write::WritePlan;
 use super::{HashShard, RecordLocation, low_hash};
@@ -10,11 +10,11 @@ use crate::mem_hash::queue::BucketTail;
 use crate::mem_hash::record::{self, EntryBody};
 use todana_core::{EngineStatus, Expiry, RecordSample, SampledRecord};
 
-/// The effect of a visit.
+/// The effect of a visit on the statistics.
 #[derive(Clone, Copy)]
 pub(super) enum VisitEffect {
     Nothing,
-    /// A record was read and stays.
+    /// A record was read and stays in the shard.
     Used,
     /// A record of this plain size was stored.
     Stored {
@@ -25,11 +25,12 @@ pub(super) enum VisitEffect {
 
 impl HashShard {
     fn now(&self) -> u32 {
-        // Only differences are used, so the low bits suffice.
+        // The low bits suffice, because only differences of times are used.
         self.budget.now().0 as u32
     }
 
-    /// Returns true if the sample includes this hash, after adopting the mask of the other shards.
+    /// Returns true if the sample includes this hash. If other shards have changed the mask, this
+    /// shard's sample is reduced first.
     #[inline]
     fn is_sampled(&mut self, hash: u32) -> bool {
         let mask = self.budget.sample_mask();
@@ -47,8 +48,8 @@ impl HashShard {
         }
     }
 
-    /// Returns the effect that a plan will have, and the plain size of the record that it replaces
-    /// or removes if that has expired.
+    /// Returns the effect that a plan will have. If the plan replaces or removes an expired record,
+    /// also returns the plain size of that record.
     #[inline]
     pub(super) fn predict_effect(
         &self,
@@ -125,7 +126,7 @@ impl HashShard {
         self.departures.count(self.observer.as_deref(), left, seen, now);
     }
 
-    /// Evicts for maintenance, not for a write.
+    /// Evicts `bytes` for maintenance rather than for a write.
     pub(in crate::mem_hash) fn evict_in_background(&mut self, bytes: usize) -> usize {
         self.eviction.is_background = true;
         let freed = self.evict(bytes);
@@ -145,7 +146,7 @@ impl HashShard {
         self.classes.add_to(&mut status.classes);
     }
 
-    /// Adds the sampled records.
+    /// Adds the sampled records of this shard to a survey.
     pub(in crate::mem_hash) fn survey(&self, survey: &mut RecordSample) {
         let now = self.now();
         let mask = self.budget.sample_mask();
@@ -180,7 +181,7 @@ impl HashShard {
         false
     }
 
-    /// Returns the hash by which an entry is sampled.
+    /// Returns the low bits of the hash by which the record of an entry is sampled.
     pub(in crate::mem_hash) fn sampled_by(&self, bytes: &[u8], entry: &record::BucketEntry) -> u32 {
         match &entry.body {
             EntryBody::Stub { fingerprint, .. } => *fingerprint,

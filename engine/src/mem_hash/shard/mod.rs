@@ -1,9 +1,10 @@
-//! One shard: a directory of buckets, the arena that contains their blocks, and the huge records.
+//! Defines one shard: a directory of buckets, the arena that contains their blocks, and the huge
+//! records.
 //!
-//! Everything happens under the lock of the shard, so this is sequential code. Invariants: the
-//! block of a bucket is referenced only by its slot of the directory, a block of one record only by
-//! its stub. Each reference can be found from the first key in the block, so any block may move at
-//! any time.
+//! All functions run under the lock of the shard, so this is sequential code. Invariants: the block
+//! of a bucket is referenced only by the bucket's slot in the directory, and a block that contains
+//! one record is referenced only by the stub of the record. Each reference can be found from the
+//! first key in the block, so any block may move at any time.
 
 mod accounts;
 mod shape;
@@ -36,15 +37,15 @@ impl From<NoRoom> for VisitFailure {
     }
 }
 
-/// The location of the record of a key in its bucket. It is kept small because it is passed around
-/// several times during a visit; the parts of the record are decoded where they are needed.
+/// The location of the record of a key in its bucket. The type is small because a visit passes it
+/// around several times; the parts of the record are decoded where they are needed.
 #[derive(Clone, Copy)]
 pub(super) enum RecordLocation {
     /// The complete record is in the bucket.
     Inline { at: usize },
     /// A stub is in the bucket.
     Indirect { at: usize, reference: RecordReference },
-    /// There is no record; the bucket ends here.
+    /// There is no record. The records of the bucket end at this offset.
     Absent { end: usize },
 }
 
@@ -55,14 +56,14 @@ pub(super) struct HashShard {
     pub(super) classes: ClassCounters,
     pub(super) seeds: HashSeeds,
     pub(super) budget: Arc<MemoryBudget>,
-    /// The minimum number of buckets while more records are expected. At least 1.
+    /// The minimum number of buckets while more records are expected. It is at least 1.
     pub(super) buckets_min: usize,
     pub(super) records: u64,
     /// The maximum number of records (`MemHashOptions::capacity_records`).
     pub(super) records_max: u64,
-    /// Bytes in buckets, without their tails.
+    /// The number of bytes in buckets, without their tails.
     pub(super) bucket_bytes: usize,
-    /// Bytes in blocks of one record.
+    /// The number of bytes in blocks that contain one record.
     block_bytes: usize,
     pub(super) departures: DepartureCounters,
     pub(super) eviction: EvictionState,
@@ -71,12 +72,12 @@ pub(super) struct HashShard {
     sample: UseSample,
     /// The Unix second in which the directory last grew.
     grew_at: u64,
-    /// The number of blocks that compaction has moved, and of its steps that have emptied
-    /// something.
+    /// The number of blocks that compaction has moved, and the number of steps of compaction that
+    /// have freed anything.
     blocks_moved: u64,
     pages_emptied: u64,
-    /// The value of `Arena::moved` at the last maintenance. A larger value now means that writes
-    /// occur.
+    /// The value of `Arena::moved` at the last maintenance. If the value is larger now, there were
+    /// writes meanwhile.
     moved_when_last_maintained: u64,
     /// The largest number of bytes that one visit has moved.
     worst_moved: u64,
@@ -119,11 +120,11 @@ impl HashShard {
         }
     }
 
-    /// Prepares an empty shard for records that arrive in the order of buckets: no bucket is split
-    /// meanwhile, and a bucket stays in the cache from one record to the next.
+    /// Prepares an empty shard for records that arrive in the order of buckets. No bucket is split
+    /// while they arrive, and a bucket stays in the cache from one record to the next.
     ///
-    /// The slots, four bytes each, are allocated even beyond the memory limit. Without them, all
-    /// records would be in one bucket at first.
+    /// The slots of the directory, four bytes each, are allocated even if they exceed the memory
+    /// limit. Without them, all records would be in one bucket at first.
     pub(super) fn expect(&mut self, buckets: usize) {
         if self.records == 0 {
             while self.directory.len() < buckets && self.directory.grow() {}
@@ -131,7 +132,8 @@ impl HashShard {
         }
     }
 
-    /// Removes all records. Returns their memory, to be dropped after the lock is released.
+    /// Removes all records. Returns the memory that held them, so that the caller can drop it after
+    /// releasing the lock.
     pub(super) fn clear(&mut self) -> (BucketDirectory, Arena, HugeTable) {
         let directory =
             std::mem::replace(&mut self.directory, BucketDirectory::new(Arc::clone(&self.budget)));
@@ -153,14 +155,12 @@ impl HashShard {
         self.worst_moved
     }
 
-    // Reading.
-
     #[inline]
     pub(super) fn find(&self, handle: BlockHandle, key: &Key<'_>) -> RecordLocation {
         if handle.is_none() {
             return RecordLocation::Absent { end: 0 };
         }
-        // The search goes from record to record; prefetch all of its cache lines at once.
+        // The search goes from record to record, so prefetch all cache lines of the bucket at once.
         self.arena.prefetch(handle);
         let bytes = self.arena.bytes(handle);
         let mut at = 0;
@@ -209,7 +209,7 @@ impl HashShard {
         }
     }
 
-    /// Returns the record for a visitor that needs only the length of the value. Nothing is
+    /// Returns the record for a visitor that needs only the length of the value. The value is not
     /// unpacked.
     #[inline]
     fn record_of_len<'a>(
@@ -243,7 +243,7 @@ impl HashShard {
         self.record(handle, &location, &mut digits).map(see)
     }
 
-    /// Does what `view` does and notes the use. Also returns true if the noted uses must be
+    /// Does what `view` does and notes the use. The second result is true if the noted uses must be
     /// entered.
     #[inline]
     pub(super) fn view_and_note_use<T>(
@@ -278,8 +278,9 @@ impl HashShard {
         }
     }
 
-    /// Lists the records of the bucket of this hash, each by its hash and its offset. Returns the
-    /// block of the bucket and the number of low bits of the hash that all of them share.
+    /// Lists the records of the bucket of this hash, with the hash and the offset of each. Returns
+    /// the block of the bucket and the number of low bits that the hashes of all its records have
+    /// in common.
     pub(super) fn list_bucket(&self, hash: u64, list: &mut Vec<(u64, usize)>) -> (BlockHandle, u32) {
         let bucket = self.directory.bucket_of(hash);
         let handle = self.directory.get(bucket);
@@ -307,7 +308,7 @@ impl HashShard {
         (handle, self.directory.bits_of(bucket))
     }
 
-    /// Calls `see` with the record at an offset from `list_bucket`, under the same lock.
+    /// Calls `see` with the record at an offset that `list_bucket` returned under the same lock.
     pub(super) fn view_at<T>(
         &self,
         handle: BlockHandle,

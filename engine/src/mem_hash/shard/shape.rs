@@ -1,5 +1,5 @@
-//! Resizing of a shard: buckets are split and merged as records come and go, and sparse memory is
-//! compacted and returned.
+//! Resizes a shard: splits and merges buckets as the number of records changes, and compacts sparse
+//! memory so that it can be returned.
 
 use super::{HashShard, low_hash};
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
@@ -7,22 +7,22 @@ use crate::mem_hash::eviction::records_in;
 use crate::mem_hash::queue::{BucketTail, UseMark, put_tail};
 use crate::mem_hash::record::{self, EntryBody, RecordReference, STUB_LEN};
 
-/// A bucket is split when buckets hold more than this on average, and more records than
-/// `BUCKET_RECORDS`. Both were measured (docs/engines.md).
+/// A bucket is split when buckets hold more than this number of bytes on average, and more than
+/// `BUCKET_RECORDS` records. Both limits were measured (docs/engines.md).
 const BUCKET_BYTES: usize = 168;
-/// The second condition makes long records share buckets too.
+/// The second condition for a split, because of which long records share buckets too.
 const BUCKET_RECORDS: usize = 4;
-/// The number of buckets that one step of maintenance merges.
+/// The number of buckets that one step of maintenance merges at most.
 const MERGES_AT_ONCE: usize = 64;
 
 impl HashShard {
-    /// Does at most one step of growth or shrinkage and one of compaction, so that no operation
-    /// pays for many others.
+    /// Does at most one step of growth or shrinkage and one step of compaction, so that no
+    /// operation is delayed much.
     pub(super) fn rebalance(&mut self) {
         let buckets = self.directory.len();
         let (bytes, records) = (self.bucket_bytes, self.records as usize);
         if bytes > buckets * BUCKET_BYTES && records > buckets * BUCKET_RECORDS {
-            // Without memory for two smaller blocks the bucket stays as it is.
+            // If there is no memory for two smaller blocks, the bucket stays as it is.
             let _ = self.split();
         } else if buckets > self.buckets_min
             && (bytes < buckets * BUCKET_BYTES / 5 * 2 || records < buckets * BUCKET_RECORDS / 5 * 2)
@@ -52,7 +52,7 @@ impl HashShard {
                 let (len, hash) = match record::simple_layout(bytes, at) {
                     Some((len, key_form, key)) => (len, self.seeds.of_stored(key_form, &bytes[key])),
                     None => {
-                        let entry = record::entry(bytes, at).expect("the records end behind it");
+                        let entry = record::entry(bytes, at).expect("the records end after it");
                         (entry.len, low_hash(&self.seeds, bytes, &entry))
                     }
                 };
@@ -69,7 +69,7 @@ impl HashShard {
                 match tail {
                     _ if half.is_empty() => {}
                     BucketTail::Plain => half.push(record::END),
-                    // The ghosts may return to either half.
+                    // The keys of the ghosts may return to either half.
                     BucketTail::Queue { ghosts, .. } => put_tail(half, ghosts, marks.into_iter()),
                 }
             }
@@ -118,7 +118,7 @@ impl HashShard {
             self.grew_at = self.budget.now().0;
             self.directory.set(from, low_handle);
             self.directory.set(to, high_handle);
-            // The next bucket to be split is known in advance.
+            // The bucket that will be split next is known in advance, so prefetch it.
             self.prefetch_bucket(self.directory.next_split().0);
         }
         Ok(())
@@ -167,11 +167,11 @@ impl HashShard {
         Ok(())
     }
 
-    /// Does one step of compaction. Returns true if it has freed anything.
+    /// Does one step of compaction. Returns true if the step has freed anything.
     pub(in crate::mem_hash) fn compact(&mut self, effort: CompactionEffort) -> bool {
         let HashShard { arena, directory, seeds, .. } = self;
-        // Stubs lie in the arena themselves, so they are corrected after the step. Nothing reads
-        // them until then.
+        // Stubs lie in the arena themselves, so their references are corrected after the step. The
+        // references are not read before that.
         let mut moved_records = Vec::new();
         let mut blocks_moved = 0;
         let done = arena.compact(effort, &mut |bytes, kind, from, to| {
@@ -209,12 +209,12 @@ impl HashShard {
     pub(in crate::mem_hash) fn maintain(&mut self) -> bool {
         let buckets = self.directory.len();
         if buckets > self.buckets_min && self.records == 0 {
-            // Without records, merging bucket by bucket is unnecessary.
+            // Without records, the buckets need not be merged one by one.
             drop(self.clear());
             return true;
         }
-        // Writes merge buckets only when they are much too sparse, so that a fluctuating size costs
-        // nothing. Maintenance merges the rest.
+        // Writes merge buckets only when these are much too sparse, so that a fluctuating size
+        // costs nothing. Maintenance merges the other sparse buckets.
         let mut merged = false;
         for _ in 0..MERGES_AT_ONCE {
             let buckets = self.directory.len();

@@ -1,13 +1,14 @@
-//! Sweeps over all buckets for records with an expiry.
+//! Sweeps over all buckets for records that have expired.
 //!
 //! The buckets of a shard are read from the last one down, some tens of them under one shared lock.
-//! Buckets with expired records are then rewritten under the exclusive lock, a few at a time. The
-//! sweep goes downwards because removals merge the last bucket into a lower one, which the sweep
-//! has not reached yet. A split moves records to a bucket that the sweep has passed; the next sweep
-//! finds them.
+//! Then the buckets with expired records are rewritten under the exclusive lock, a few at a time.
+//! The sweep goes downwards because a removal may merge the last bucket into a lower bucket, which
+//! the sweep has not reached yet. A split can move records to a bucket that the sweep has passed;
+//! the next sweep finds these records.
 //!
-//! Cost: see benches/record (Nov 2026, 2 busy cores). A record without an expiry costs reading its
-//! first byte and the cache misses of its bucket, which are prefetched some buckets ahead.
+//! Cost: see benches/record (Nov 2026, 2 busy cores). For a record without an expiry, the sweep
+//! reads only the first byte. The cache misses of a bucket are avoided by a prefetch some buckets
+//! ahead.
 
 use super::super::MemHash;
 use super::{HashShard, inline_record};
@@ -21,10 +22,10 @@ use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, Sweepab
 const BUCKETS_SCANNED: usize = 64;
 /// The number of buckets that are rewritten under one lock.
 const BUCKETS_CLEANED: usize = 8;
-/// The number of buckets by which prefetches run ahead, so that they have arrived when they are
+/// The distance, in buckets, by which prefetches run ahead, so that the data has arrived when it is
 /// needed.
 const AHEAD: usize = 8;
-/// The number of bits of a place that contain a bucket; the others contain the shard.
+/// The number of bits of a scan position that hold the bucket. The other bits hold the shard.
 const BUCKET_BITS: u32 = 40;
 
 /// The result of reading some buckets.
@@ -32,12 +33,12 @@ struct BucketScan {
     /// The lowest bucket that was read.
     down_to: usize,
     seen: u64,
-    /// Bit i: bucket `down_to + i` contains records to remove.
+    /// A bit mask: bit i is set if bucket `down_to + i` contains records to remove.
     to_clean: u64,
 }
 
 impl HashShard {
-    /// Reads the last buckets below `below`.
+    /// Reads the expiries in the last buckets before bucket `below`.
     fn scan_expiries(&self, below: usize, is_over: &mut dyn FnMut(Expiry) -> bool) -> BucketScan {
         let below = below.min(self.directory.len());
         let down_to = below.saturating_sub(BUCKETS_SCANNED);
@@ -83,7 +84,7 @@ impl HashShard {
         }
     }
 
-    /// Removes the expired records of one bucket. Returns their number.
+    /// Removes the expired records of one bucket. Returns the number of removed records.
     fn clean(
         &mut self,
         bucket: usize,
@@ -91,7 +92,7 @@ impl HashShard {
         is_over: &mut dyn FnMut(Expiry) -> bool,
         departing: &mut Vec<DepartingRecord>,
     ) -> u64 {
-        // The bucket was read under an earlier lock and may not exist any more.
+        // The bucket was read under an earlier lock, so it may not exist any more.
         let handle =
             if bucket < self.directory.len() { self.directory.get(bucket) } else { BlockHandle::NONE };
         if handle.is_none() {
@@ -109,7 +110,7 @@ impl HashShard {
             !goes
         });
         self.eviction.candidates = slots;
-        // The system may refuse even a smaller block; then everything stays until the next sweep.
+        // The system may refuse even a smaller block. Then all records stay until the next sweep.
         if departing.is_empty() || self.rewrite(bucket, ghosts, None).is_err() {
             return 0;
         }
@@ -140,7 +141,7 @@ impl SweepableEngine for MemHash {
         let mut swept = SweepProgress::default();
         let mut departing = Vec::new();
         let mut buckets = 0;
-        // Empty buckets count too, so that a step over an emptied directory is bounded.
+        // Empty buckets count too, so that a step over a directory of empty buckets is bounded.
         while swept.seen as usize + buckets < records_max {
             let Some(padded) = self.shards.get(shard) else { return Ok(swept) };
             let scanned = padded.0.read().scan_expiries(below, is_over);
@@ -153,7 +154,8 @@ impl SweepableEngine for MemHash {
                         if to_clean == 0 {
                             break;
                         }
-                        // From the highest bucket down, like the complete sweep.
+                        // The buckets are cleaned from the highest one down, in the order of the
+                        // complete sweep.
                         let bit = 63 - to_clean.leading_zeros();
                         to_clean &= !(1 << bit);
                         let bucket = scanned.down_to + bit as usize;

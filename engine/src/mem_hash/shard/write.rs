@@ -1,4 +1,4 @@
-//! Writes: from the decision of a visitor to the bytes in the bucket.
+//! Writes records: from the decision of a visitor to the bytes in the bucket.
 
 use super::accounts::VisitEffect;
 use super::{HashShard, RecordLocation, VisitFailure};
@@ -11,26 +11,26 @@ use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
 
-/// Longer records have a block of their own.
+/// The maximum length of a record in a bucket. Longer records have a block of their own.
 const BUCKET_RECORD_MAX: usize = 1024;
 
 /// The change that an action of a visitor requires.
 pub(super) enum WritePlan {
     Nothing,
     Remove,
-    /// The record is in the scratch buffer.
+    /// The record to store is in the scratch buffer.
     Put {
         plain: usize,
         need: MemoryNeed,
     },
-    /// A new huge record. Boxed because it is large and rare.
+    /// A new huge record is stored. It is boxed because it is large and rare.
     PutHuge(Box<HugeRecord>),
-    /// A huge record that keeps its value.
+    /// A huge record gets new attributes and keeps its value.
     RetagHuge(u32, Box<Attributes>),
 }
 
-/// The text of a short value that is being stored, kept so that it need not be unpacked again for
-/// `Visitor::applied`.
+/// The text of a short value that is being stored. It is kept so that `Visitor::applied` can
+/// receive it without unpacking.
 #[derive(Default)]
 pub(super) struct StoredValueText {
     short: [u8; decimal::DIGITS_MAX],
@@ -46,7 +46,7 @@ impl StoredValueText {
         }
     }
 
-    /// Returns the value. A long one is at the end of `stored`.
+    /// Returns the value. A long value is at the end of `stored`.
     #[inline]
     fn value<'a>(&'a self, stored: &'a [u8]) -> &'a [u8] {
         self.short.get(..self.len).unwrap_or_else(|| &stored[stored.len() - self.len..])
@@ -54,8 +54,8 @@ impl StoredValueText {
 }
 
 impl HashShard {
-    /// Runs a visitor. `room_was_made` states that other records have already been evicted for this
-    /// write.
+    /// Runs a visitor on the record of a key. `room_was_made` states that other records have
+    /// already been evicted for this write.
     pub(in crate::mem_hash) fn visit(
         &mut self,
         key: &Key<'_>,
@@ -130,11 +130,11 @@ impl HashShard {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, MemoryNeed::Growth),
-            // Read the stored value, because the visitor may have seen a placeholder.
+            // The stored value is read here, because the visitor may have seen a placeholder.
             Action::Retag(attributes) => match self.record(handle, location, &mut digits_again) {
                 None => return Ok(WritePlan::Nothing),
-                // An existing record grows by a few bytes at most, and no limit may turn a read
-                // into a failure.
+                // The write is upkeep, which no limit refuses: an existing record grows by a few
+                // bytes at most, and a read must not fail because of it.
                 Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
             },
         };
@@ -199,7 +199,7 @@ impl HashShard {
             }
             WritePlan::Put { plain, need } if scratch.len() <= BUCKET_RECORD_MAX => {
                 self.put_in_bucket(bucket, location, key, scratch, plain, need)?;
-                // The scratch buffer contains the record as stored.
+                // The scratch buffer contains the record in its stored form.
                 let attributes = if record::has_attributes(scratch[0]) {
                     record::inline_record(scratch, 0).attributes(scratch)
                 } else {
@@ -315,8 +315,8 @@ impl HashShard {
         !handle.is_none() && self.arena.bytes(handle)[end] != record::END
     }
 
-    /// Replaces `remove` bytes at `at` of the bucket by `insert`. If the bucket has marks, the
-    /// number of its records must not change.
+    /// Replaces `remove` bytes at the offset `at` of the bucket by `insert`. If the bucket has
+    /// marks, the number of its records must not change.
     fn splice(
         &mut self,
         bucket: usize,
@@ -336,7 +336,8 @@ impl HashShard {
             self.arena.write(handle, at, insert);
             handle
         } else {
-            // The tail moves along. A bucket without records is freed with its tail.
+            // The tail moves with the records. If the bucket has no records any more, it is freed
+            // with its tail.
             let bytes = self.arena.bytes(handle);
             let end = record::end(bytes, at + remove);
             let len = end + BucketTail::len_at(bytes, end);
@@ -352,11 +353,11 @@ impl HashShard {
 
     fn remove(&mut self, key: &Key<'_>, bucket: usize, location: &RecordLocation) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
-        let plain = self.plain_size(handle, location, key).expect("only what is there is removed");
+        let plain = self.plain_size(handle, location, key).expect("only existing records are removed");
         let (at, len) = match location {
             RecordLocation::Inline { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
             RecordLocation::Indirect { at, .. } => (*at, STUB_LEN),
-            RecordLocation::Absent { .. } => unreachable!("only what is there is removed"),
+            RecordLocation::Absent { .. } => unreachable!("only existing records are removed"),
         };
         let end = record::end(self.arena.bytes(handle), at);
         if self.has_marks(handle, end) {

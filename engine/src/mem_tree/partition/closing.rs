@@ -1,4 +1,5 @@
-//! Closing of leaves that are not being written to, and opening them again.
+//! Closes leaves that are not being written to, and opens them again. A closed leaf is compressed
+//! (closed.rs).
 
 use super::super::closed::{self, LeafCopies};
 use super::super::leaf::{Leaf, LeafEntryBody};
@@ -8,21 +9,21 @@ use parking_lot::Mutex;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// The number of leaves that one call visits.
+/// The maximum number of leaves that one call visits.
 const LOOKS_MAX: usize = 512;
 
-/// The state of a partition with compressed leaves.
+/// The state of a partition whose leaves can be closed.
 pub(super) struct ClosedLeaves {
-    /// The maximum size of open leaves.
+    /// The maximum total size of open leaves.
     open_max: usize,
-    /// The compressed size of closed leaves.
+    /// The total size of closed leaves, compressed.
     closed_bytes: usize,
-    /// The key at the clock hand.
+    /// The key at which the clock hand is. The hand selects the next leaf to close.
     hand: Vec<u8>,
-    /// The size of open leaves after a complete round that did not reach its target; else 0.
-    /// Another round is useless until the size has grown.
+    /// The total size of open leaves after a complete round of the hand that did not reach its
+    /// target; otherwise 0. Another round is useless until the size has grown.
     stuck_at: usize,
-    /// Not locked during decompression.
+    /// Open copies of closed leaves. The lock is not held during decompression.
     copies: Mutex<LeafCopies>,
 }
 
@@ -38,7 +39,7 @@ impl Partition {
         self.closing.is_some() && closed::is_closed(self.arena.bytes(handle))
     }
 
-    /// Calls `view` with a leaf, open or closed.
+    /// Calls `view` with a leaf, which may be open or closed.
     #[inline]
     pub(super) fn with_leaf<T>(&self, handle: BlockHandle, view: impl FnOnce(Leaf<'_>) -> T) -> T {
         match &self.closing {
@@ -64,7 +65,7 @@ impl Partition {
         if self.is_closed(handle) { closed::len(self.arena.bytes(handle)) } else { self.leaf(handle).len() }
     }
 
-    /// Notes that a closed leaf leaves this partition or is replaced.
+    /// Subtracts a closed leaf that leaves this partition or is replaced.
     pub(super) fn uncount_closed(&mut self, handle: BlockHandle) {
         if self.is_closed(handle) {
             let len = closed::len(self.arena.bytes(handle));
@@ -74,7 +75,7 @@ impl Partition {
         }
     }
 
-    /// Notes that a closed leaf has been added to this partition.
+    /// Adds a closed leaf to the counts of this partition.
     pub(super) fn count_closed(&mut self, handle: BlockHandle) {
         if self.is_closed(handle) {
             let len = closed::len(self.arena.bytes(handle));
@@ -89,7 +90,7 @@ impl Partition {
         }
     }
 
-    /// Returns the leaf of a key, and opens it first if necessary.
+    /// Returns the location of the leaf of a key. If the leaf is closed, opens it first.
     #[inline]
     pub(super) fn open_at(&mut self, slot: u32, key: &[u8]) -> Result<LeafLocation, NoRoom> {
         let at = self.at(slot, key);
@@ -105,7 +106,7 @@ impl Partition {
         Ok(LeafLocation { handle, ..at })
     }
 
-    /// Replaces the block of a leaf by one of `len` bytes and frees the old block.
+    /// Replaces the block of a leaf by a block of `len` bytes and frees the old block.
     fn replace_block(&mut self, at: LeafLocation, handle: BlockHandle, len: usize) {
         let old_len = self.block_len(at.handle);
         self.uncount_closed(at.handle);
@@ -114,19 +115,19 @@ impl Partition {
         self.segment_mut(at.slot).leaves[at.leaf] = handle;
     }
 
-    /// Returns the size of open leaves.
+    /// Returns the total size of open leaves.
     fn open_bytes(&self) -> usize {
         self.leaf_bytes - self.closing.as_ref().map_or(0, |closing| closing.closed_bytes)
     }
 
-    /// Closes leaves other than that of `key` while too many are open.
+    /// While too many leaves are open, closes leaves other than that of `key`.
     #[inline]
     pub(super) fn close_excess(&mut self, key: &[u8]) {
         let Some(closing) = &self.closing else { return };
         if self.open_bytes() <= closing.open_max.max(closing.stuck_at + closing.open_max / 4) {
             return;
         }
-        // Go well below the maximum, so that not every write has to close leaves.
+        // The target is well below the maximum, so that not every write has to close leaves.
         let target = closing.open_max / 8 * 7;
         let spared = self.at(self.slot_of(key), key).handle;
         let is_round = self.close_leaves(spared, target);
@@ -136,7 +137,7 @@ impl Partition {
         }
     }
 
-    /// Closes all leaves that can be closed and removes the copies. Returns true if this has freed
+    /// Closes all leaves that can be closed, and removes the copies. Returns true if that has freed
     /// anything.
     pub(super) fn close_all_leaves(&mut self) -> bool {
         let before = self.leaf_bytes;
@@ -146,8 +147,8 @@ impl Partition {
         had_copies || self.leaf_bytes < before
     }
 
-    /// Closes one leaf after another until at most `target` bytes are open. Returns true if it has
-    /// visited all leaves without reaching the target.
+    /// Closes one leaf after another until at most `target` bytes of leaves are open. Returns true
+    /// if all leaves were visited without reaching the target. The leaf `spared` stays open.
     fn close_leaves(&mut self, spared: BlockHandle, target: usize) -> bool {
         let all: usize = self.segments.iter().flatten().map(|segment| segment.leaves.len() + 2).sum();
         let looks_max = if target == 0 { all } else { all.min(LOOKS_MAX) };
@@ -158,7 +159,8 @@ impl Partition {
         let mut looks = 0;
         while looks < looks_max && self.open_bytes() > target {
             looks += 1;
-            // Find the segment of the hand, or the next one in this partition.
+            // The hand is in the segment that contains its key, or otherwise moves to the next
+            // segment of this partition.
             let range = (Bound::Unbounded, Bound::Included(&hand[..]));
             let before = self.by_low.range::<[u8], _>(range).next_back();
             let here = before
@@ -201,7 +203,7 @@ impl Partition {
             return;
         }
         let image = closed::close(leaf, &self.codecs);
-        // Without memory for its block, the leaf stays open.
+        // If there is no memory for the closed leaf, the leaf stays open.
         let Ok(handle) = self.arena.alloc(image.len(), BlockKind::Bucket, MemoryNeed::Upkeep) else { return };
         self.arena.write(handle, 0, &image);
         self.replace_block(at, handle, image.len());

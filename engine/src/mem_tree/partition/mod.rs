@@ -1,9 +1,10 @@
-//! One partition: segments from anywhere in the order of the keys, the arena that contains their
+//! Defines one partition: segments from any part of the key range, the arena that contains their
 //! leaves, and the huge records.
 //!
-//! Everything happens under the lock of the partition, so this is sequential code. Invariants: the
-//! block of a leaf is referenced only by its segment, a block of one record only by its stub. Each
-//! reference can be found from the first key in the block, so any block may move at any time.
+//! All functions run under the lock of the partition, so this is sequential code. Invariants: the
+//! block of a leaf is referenced only by the segment of the leaf, and a block that contains one
+//! record is referenced only by the stub of the record. Each reference can be found from the first
+//! key in the block, so any block may move at any time.
 
 mod closing;
 mod moving;
@@ -29,14 +30,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 use todana_core::{EngineStatus, Record};
 
-/// The sizes of leaves.
+/// The limits for the sizes of leaves and records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeafLimits {
-    /// A longer leaf is split, unless it has few records.
+    /// The maximum length of a leaf. A longer leaf is split, unless it has few records.
     pub(super) leaf_max: usize,
-    /// A longer record has a block of its own.
+    /// The maximum length of a record in a leaf. A longer record has a block of its own.
     pub(super) record_max: usize,
-    /// The maximum size of open leaves, and of copies, if leaves are compressed.
+    /// If leaves are compressed, the maximum total size of open leaves, and that of copies.
     pub(super) open_max: Option<usize>,
 }
 
@@ -44,24 +45,25 @@ pub(super) struct Partition {
     pub(super) limits: LeafLimits,
     closing: Option<ClosedLeaves>,
     segments: Vec<Option<LeafSegment>>,
-    /// Slots of `segments` that are not in use.
+    /// The slots of `segments` that are not in use.
     free: Vec<u32>,
-    /// The segments by their lowest keys. Segments of other partitions lie between them, so this
-    /// finds the right segment only for keys that belong to this partition.
+    /// The slots of the segments by the lowest keys of the segments. Segments of other partitions
+    /// lie between them, so this map finds the right segment only for keys that belong to this
+    /// partition.
     by_low: BTreeMap<Arc<[u8]>, u32>,
     pub(super) arena: Arena,
     pub(super) huge: HugeTable,
     pub(super) classes: ClassCounters,
     pub(super) budget: Arc<MemoryBudget>,
-    /// The epoch of the last change of the key ranges of this partition. A caller with an older
-    /// table must repeat its lookup.
+    /// The epoch in which the key ranges of this partition last changed. A caller that has used an
+    /// older table must repeat its lookup.
     pub(super) changed_epoch: u64,
     pub(super) records: u64,
-    /// Bytes in leaves.
+    /// The number of bytes in leaves.
     pub(super) leaf_bytes: usize,
-    /// Bytes in blocks of one record.
+    /// The number of bytes in blocks that contain one record.
     pub(super) block_bytes: usize,
-    /// The size of the index, as counted in the budget.
+    /// The size of the index that the budget counts.
     index_bytes: usize,
     departures: DepartureCounters,
     blocks_moved: u64,
@@ -73,9 +75,10 @@ pub(super) struct Partition {
     sample: Arc<TreeSample>,
 }
 
-/// The number of cache lines of a leaf that are prefetched, which is all of most leaves. Otherwise
-/// a search would wait for each of them in turn (100,000 records of 16 + 100 bytes, AMD EPYC,
-/// 2026-11-22: a get takes 0.65 us instead of 0.91; 0.75 with four lines).
+/// The number of cache lines of a leaf that are prefetched. Most leaves are not longer. Without the
+/// prefetch, a search would wait for one cache line after another (100,000 records of 16 + 100
+/// bytes, AMD EPYC, 2026-11-22: a get takes 0.65 us instead of 0.91; 0.75 if four lines are
+/// prefetched).
 const LEAF_LINES: usize = 16;
 
 /// The location of a key's leaf.
@@ -131,14 +134,12 @@ impl Partition {
             Arc::clone(&self.sample),
         );
         empty.changed_epoch = changed_epoch;
-        // Counts of removed records are kept.
+        // The new partition keeps the counts of removed records.
         std::mem::swap(&mut empty.classes, &mut self.classes);
         empty.departures = self.departures;
         empty.departures.count_cleared(self.sample.observer.as_deref(), &empty.classes.clear());
         std::mem::replace(self, empty)
     }
-
-    // Segments.
 
     #[inline]
     pub(super) fn segment(&self, slot: u32) -> &LeafSegment {
@@ -163,13 +164,13 @@ impl Partition {
 
     /// Removes a segment. Its leaves stay in the arena.
     pub(super) fn take_segment(&mut self, slot: u32) -> LeafSegment {
-        let segment = self.segments[slot as usize].take().expect("only what is there is taken");
+        let segment = self.segments[slot as usize].take().expect("only existing records are taken");
         self.by_low.remove(&segment.low);
         self.free.push(slot);
         segment
     }
 
-    /// Adjusts the size of the index in the budget.
+    /// Changes the size of the index that the budget counts.
     pub(super) fn update_index_bytes(&mut self, before: usize, now: usize) {
         if now > before {
             self.budget.commit_anyway(now - before);
@@ -178,8 +179,6 @@ impl Partition {
         }
         self.index_bytes = self.index_bytes + now - before;
     }
-
-    // Reading.
 
     #[inline]
     pub(super) fn at(&self, slot: u32, key: &[u8]) -> LeafLocation {
@@ -262,7 +261,7 @@ impl Partition {
         }
     }
 
-    /// Returns the complete key of a record outside of its leaf.
+    /// Returns the complete key of a record that is stored outside of its leaf.
     fn referenced_key(&self, reference: RecordReference) -> &[u8] {
         match reference {
             RecordReference::Block(handle) => {
@@ -287,7 +286,8 @@ impl Partition {
         }
     }
 
-    /// Returns key + value + 4 if there are flags.
+    /// Returns the plain size of a record: the lengths of the key and the value, + 4 if there are
+    /// flags.
     pub(super) fn plain_size(&self, leaf: Leaf<'_>, entry: &LeafEntry) -> usize {
         let bytes = leaf.bytes();
         match &entry.body {
@@ -305,13 +305,11 @@ impl Partition {
         }
     }
 
-    // Maintenance.
-
-    /// Does one step of compaction. Returns true if it has freed anything.
+    /// Does one step of compaction. Returns true if the step has freed anything.
     pub(super) fn compact(&mut self, effort: CompactionEffort) -> bool {
         let Partition { arena, segments, by_low, .. } = self;
-        // Stubs lie in the arena themselves, so they are corrected after the step. Nothing reads
-        // them until then.
+        // Stubs lie in the arena themselves, so their references are corrected after the step. The
+        // references are not read before that.
         let (mut moved_leaves, mut moved_records) = (Vec::new(), Vec::new());
         let done = arena.compact(effort, &mut |bytes, kind, from, to| match kind {
             // A moved leaf may contain the stub of another moved block, so its key is searched for
@@ -329,7 +327,7 @@ impl Partition {
         });
         let mut renamed = Vec::new();
         for (key, from, to) in moved_leaves {
-            // Of a cut key only the beginning is known, so the leaf may be a later one.
+            // If the key is cut, only its beginning is known, so the leaf may be a later one.
             let range = (Bound::Unbounded, Bound::Included(&key[..]));
             let low = by_low.range::<[u8], _>(range).next_back().map_or(&[][..], |(low, _)| low);
             let (slot, leaf) = by_low
@@ -362,13 +360,14 @@ impl Partition {
         done
     }
 
-    /// Returns the segment of a key of this partition.
+    /// Returns the slot of the segment that contains a key of this partition.
     fn slot_of(&self, key: &[u8]) -> u32 {
         let range = (Bound::Unbounded, Bound::Included(key));
         *self.by_low.range::<[u8], _>(range).next_back().expect("some segment begins before").1
     }
 
-    /// Does one step of reducing memory. Returns true if it has freed anything.
+    /// Does one step of freeing memory without evicting records. Returns true if the step has freed
+    /// anything.
     pub(super) fn pack(&mut self) -> bool {
         self.close_all_leaves() || self.arena.trim() || self.compact(CompactionEffort::Leisurely)
     }
@@ -404,7 +403,7 @@ impl Drop for Partition {
     }
 }
 
-/// Decodes the record in a block of its own.
+/// Decodes the record in a block that contains only this record.
 fn inline_record(bytes: &[u8]) -> RecordParts {
     match leaf::entry(bytes, 0).body {
         LeafEntryBody::Inline(parts) => parts,

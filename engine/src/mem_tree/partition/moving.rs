@@ -1,4 +1,4 @@
-//! Moving a segment to another partition.
+//! Moves a segment to another partition.
 
 use super::super::closed;
 use super::super::leaf::{Leaf, LeafEntryBody};
@@ -8,14 +8,14 @@ use crate::arena::{BlockHandle, BlockKind, MemoryNeed};
 use crate::record::RecordReference;
 
 impl Partition {
-    /// Moves the leaves of a segment, which must not be listed in this partition, to the arena of
-    /// another partition. Returns false if memory is short; nothing has changed then.
+    /// Moves the leaves of a segment to the arena of another partition. The segment must have been
+    /// taken out of this partition. Returns false if memory is short; then nothing has changed.
     pub(in crate::mem_tree) fn move_segment(
         &mut self,
         segment: &mut LeafSegment,
         other: &mut Partition,
     ) -> bool {
-        // Allocate everything first, so that nothing must be undone halfway.
+        // All blocks are allocated first, so that nothing must be undone halfway.
         let mut images = Vec::new();
         let mut new: Vec<(BlockHandle, usize, BlockKind)> = Vec::new();
         let mut is_room = true;
@@ -50,7 +50,7 @@ impl Partition {
             let (home, _, _) = new.next().expect("one was made for each");
             self.leaf_bytes -= image.len();
             other.leaf_bytes += image.len();
-            // Decoding needs some bytes after the leaf.
+            // Decoding requires some readable bytes after the leaf.
             let len = image.len();
             image.resize(len + 8, 0);
             let is_closed = self.is_closed(*handle);

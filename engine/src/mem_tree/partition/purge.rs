@@ -1,4 +1,4 @@
-//! Removal of records by the engine: expiry and eviction.
+//! Removes records by a decision of the engine: expired records, and records to be evicted.
 
 use super::super::leaf::{Leaf, LeafBuilder, LeafEntry, LeafEntryBody, LeafItem};
 use super::{LeafLocation, Partition, inline_record};
@@ -9,10 +9,11 @@ use crate::mem_tree::uses::UseCounters;
 use crate::record::RecordReference;
 use todana_core::{Expiry, SweepAim};
 
-/// Eviction removes at most one record out of this number in a leaf at a time, if some are unused.
+/// If some records of a leaf are unused, eviction removes one of this number of records at a time,
+/// rounded up.
 const SHARE_AT_ONCE: usize = 4;
 
-/// Higher than every count of uses.
+/// The count of a record that must not be evicted. It is higher than every count of uses.
 const SPARED: u8 = u8::MAX;
 
 /// The result of reading one leaf.
@@ -61,7 +62,8 @@ impl Partition {
         scanned
     }
 
-    /// Removes the expired records from the leaf of this key. Returns their number.
+    /// Removes the expired records from the leaf of this key. Returns the number of removed
+    /// records.
     pub(in crate::mem_tree) fn clean(
         &mut self,
         slot: u32,
@@ -86,8 +88,9 @@ impl Partition {
         self.purge(key, at, &causes, MemoryNeed::Upkeep).map_or(0, |(count, _)| count)
     }
 
-    /// Evicts the expired records of the leaf of this key, or the least used ones. Returns the
-    /// number of bytes freed and the lowest possible key of the next leaf.
+    /// Removes the expired records of the leaf of this key. If there are none, evicts the least
+    /// used records. Returns the number of bytes freed and the lowest possible key of the next
+    /// leaf.
     pub(in crate::mem_tree) fn evict(
         &mut self,
         slot: u32,
@@ -127,7 +130,7 @@ impl Partition {
         if let Ok((_, bytes)) = self.purge(key, at, &causes, MemoryNeed::Growth) {
             return (bytes, next);
         }
-        // The system refuses even a smaller block for the others, so they are evicted too.
+        // The system refuses even a smaller block for the other records, so they are evicted too.
         let mut others = vec![false; causes.len()];
         for ((cause_of, count), goes_too) in causes.iter_mut().zip(&counts).zip(&mut others) {
             if cause_of.is_none() && *count != SPARED {
@@ -140,8 +143,8 @@ impl Partition {
     }
 
     /// Reports records of an open leaf to the observer before they are evicted, because their bytes
-    /// are gone afterwards. In the rare case that the system then refuses even the smaller block, a
-    /// record is reported that stays.
+    /// are gone afterwards. If the system then refuses even the smaller block, which is rare, the
+    /// reported records stay.
     fn report_evicted(
         &self,
         handle: BlockHandle,
@@ -156,8 +159,9 @@ impl Partition {
         }
     }
 
-    /// Removes the records of a leaf that have a cause. Returns their number and their bytes.
-    /// Changes nothing if there is no memory for a smaller block.
+    /// Removes those records of a leaf for which `causes` has a cause. Returns the number of
+    /// removed records and of their bytes. Changes nothing if there is no memory for a smaller
+    /// block.
     fn purge(
         &mut self,
         key: &[u8],
@@ -214,7 +218,8 @@ impl Partition {
         Ok((count, bytes))
     }
 
-    /// `hash` is the one by which its key is sampled.
+    /// Counts a record that has left. `hash` is the hash by which its key is sampled, or `None`
+    /// without a sample.
     fn count_departure(&mut self, cause: DepartureCause, (plain, hash): (usize, Option<u64>), expires: bool) {
         let seen = hash.and_then(|hash| self.sample.seen(hash));
         hash.into_iter().for_each(|hash| self.sample.note(hash, VisitEffect::Removed));

@@ -1,17 +1,17 @@
-//! Ordered scans of one leaf.
+//! Scans the records of one leaf in order.
 
 use super::Partition;
 use std::ops::{Bound, ControlFlow};
 use todana_core::Record;
 
-/// Called with each record.
+/// A function that is called with each record.
 pub(in crate::mem_tree) type RecordCallback<'a> = &'a mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>;
 
-/// The way in which a scan of one leaf has ended.
+/// The reason why the scan of one leaf has ended.
 pub(in crate::mem_tree) enum WalkOutcome {
     /// The callback has stopped the scan.
     Stopped,
-    /// Continue at this key when ascending, or before it when descending.
+    /// The scan continues at this key when ascending, or before it when descending.
     ContinueAt(Vec<u8>),
     /// There are no more records in this direction.
     Done,
@@ -53,8 +53,8 @@ impl Partition {
         self.segment(slot).end_of(at.leaf).map_or(WalkOutcome::Done, WalkOutcome::ContinueAt)
     }
 
-    /// Shows the records of one leaf from a key on, descending. If the key is excluded, the leaf is
-    /// the one that contains the keys just below it.
+    /// Shows the records of one leaf from a key on in descending order. If the key itself is
+    /// excluded, the leaf is the one that contains the keys just below it.
     pub(in crate::mem_tree) fn descend(
         &self,
         slot: u32,

@@ -1,4 +1,4 @@
-//! Writes: how records are stored in leaves and removed from them.
+//! Writes records: stores them in leaves and removes them from leaves.
 
 use super::super::leaf::STORED_KEY_MAX;
 use super::super::leaf::{
@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Visitor};
 
-/// A leaf shorter than the maximum divided by this number joins a neighbour, if the result leaves
-/// as much free.
+/// A leaf that is shorter than the maximum divided by this number is joined with a neighbour, if
+/// the result is shorter than the maximum by at least as much.
 const SPARSE_PART: usize = 4;
 
 /// The reason why a visit failed.
@@ -37,29 +37,30 @@ impl From<NoRoom> for VisitFailure {
 enum WritePlan {
     Nothing,
     Remove,
-    /// The record is in the scratch buffer, without the first `omitted` bytes of its key.
+    /// The record to store is in the scratch buffer, without the first `omitted` bytes of its key.
     Put {
         plain: usize,
         need: MemoryNeed,
         omitted: usize,
     },
-    /// The record is in the scratch buffer and too long for a leaf.
+    /// The record to store is in the scratch buffer. It is too long for a leaf and gets a block of
+    /// its own.
     PutInBlock {
         plain: usize,
         need: MemoryNeed,
     },
-    /// A new huge record.
+    /// A new huge record is stored.
     PutHuge(HugeRecord),
-    /// A huge record that keeps its value.
+    /// A huge record gets new attributes and keeps its value.
     RetagHuge(u32, Attributes),
 }
 
-/// The effect that a plan will have.
+/// The effect that a plan will have on the statistics.
 struct PredictedEffect {
-    /// The hash of its key.
+    /// The hash of the record's key.
     hash: u64,
     effect: VisitEffect,
-    /// The plain size of the record that is replaced or removed, if that has expired.
+    /// The plain size of the record that is replaced or removed, if that record has expired.
     expired: Option<usize>,
 }
 
@@ -112,8 +113,8 @@ impl Partition {
             Action::Put(record) => (record, MemoryNeed::Growth),
             Action::Retag(attributes) => match old {
                 None => return Ok(WritePlan::Nothing),
-                // An existing record grows by a few bytes at most, and no limit may turn a read
-                // into a failure.
+                // The write is upkeep, which no limit refuses: an existing record grows by a few
+                // bytes at most, and a read must not fail because of it.
                 Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
             },
         };
@@ -126,7 +127,8 @@ impl Partition {
         }
         let plain = key.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if plain <= BLOCK_RECORD_MAX {
-            // The plain size is close enough: packing turns up to 20 digits into 9 bytes or more.
+            // The plain size is accurate enough: packing turns up to 20 digits into 9 bytes or
+            // more.
             if key.len() <= STORED_KEY_MAX && plain <= self.limits.record_max {
                 let omitted = match position.shares_prefix {
                     _ if at.handle.is_none() => 0,
@@ -158,7 +160,8 @@ impl Partition {
         Ok(WritePlan::PutHuge(HugeRecord { key: key.into(), hash: 0, value, attributes: record.attributes }))
     }
 
-    /// Returns the effect that a plan will have, for statistics; `None` without a sample.
+    /// Returns the effect that a plan will have, for statistics. Returns `None` if there is no
+    /// sample.
     #[inline]
     fn predict_effect(
         &self,
@@ -224,7 +227,7 @@ impl Partition {
             }
             WritePlan::Put { plain, need, omitted } => {
                 self.put(at, position, key, scratch, omitted, plain, need)?;
-                // The scratch buffer contains the record as stored.
+                // The scratch buffer contains the record in its stored form.
                 let parts = inline_record(scratch);
                 let mut digits = [0; 20];
                 let value = parts.value_text(scratch, &mut digits);
@@ -307,8 +310,8 @@ impl Partition {
         position.found.as_ref().map(|entry| self.plain_size(self.leaf(at.handle), entry))
     }
 
-    /// Stores the bytes of a complete record or a stub, without the first `omitted` bytes of the
-    /// key, in place of the old record.
+    /// Stores the bytes of a complete record or a stub in a leaf, in place of the old record. The
+    /// bytes lack the first `omitted` bytes of the key.
     #[allow(clippy::too_many_arguments, reason = "they are what a put is")]
     fn put(
         &mut self,
@@ -375,7 +378,7 @@ impl Partition {
         )
     }
 
-    /// Replaces a range of a leaf, and its header.
+    /// Replaces a range of the records of a leaf, and the header of the leaf.
     #[inline]
     fn splice(
         &mut self,
@@ -396,7 +399,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Replaces the contents of a leaf, or creates a leaf.
+    /// Replaces the contents of a leaf. Creates the leaf if it does not exist.
     fn store(&mut self, at: LeafLocation, image: &[u8], need: MemoryNeed) -> Result<(), NoRoom> {
         let old_len = if at.handle.is_none() { 0 } else { self.leaf(at.handle).len() };
         self.leaf_bytes = self.leaf_bytes + image.len() - old_len;
@@ -423,7 +426,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Rebuilds a leaf with an added record, as one leaf or several.
+    /// Rebuilds a leaf with an additional record. The result is one leaf or several.
     fn rebuild(
         &mut self,
         at: LeafLocation,
@@ -454,7 +457,7 @@ impl Partition {
         self.replace(at.slot, at.leaf..at.leaf + 1, &images, &between, need)
     }
 
-    /// Returns the shortest key that separates two items.
+    /// Returns the shortest key that separates two records.
     fn between(&self, left: &LeafItem<'_>, right: &LeafItem<'_>) -> Vec<u8> {
         let key = |item: &LeafItem<'_>| match &item.entry.body {
             LeafEntryBody::Stub { reference, is_cut: true } => self.referenced_key(*reference).to_vec(),
@@ -463,7 +466,7 @@ impl Partition {
         between(&key(left), &key(right)).to_vec()
     }
 
-    /// Replaces some leaves by new ones, which `between` separates.
+    /// Replaces some leaves by new leaves. `between` holds the keys that separate the new leaves.
     pub(super) fn replace(
         &mut self,
         slot: u32,
@@ -523,8 +526,8 @@ impl Partition {
     }
 
     fn remove(&mut self, at: LeafLocation, position: &LeafPosition) -> Result<(), NoRoom> {
-        let plain = self.plain_at(at, position).expect("only what is there is removed");
-        let found = position.found.as_ref().expect("only what is there is removed");
+        let plain = self.plain_at(at, position).expect("only existing records are removed");
+        let found = position.found.as_ref().expect("only existing records are removed");
         let leaf = self.leaf(at.handle);
         if found.len == leaf.len() - leaf.records_at() {
             self.remove_leaf(at.slot, at.leaf);
@@ -568,7 +571,7 @@ impl Partition {
     fn join(&mut self, slot: u32, leaf: usize) {
         let leaves = &self.segment(slot).leaves;
         let joined_max = self.limits.leaf_max - self.limits.leaf_max / SPARSE_PART;
-        // Closed leaves stay closed.
+        // Closed leaves are not joined.
         let len = |leaf: usize| {
             if self.is_closed(leaves[leaf]) { usize::MAX / 2 } else { self.leaf(leaves[leaf]).len() }
         };
@@ -589,16 +592,16 @@ impl Partition {
             .collect();
         let mut new = LeafBuilder::default();
         new.build(&items);
-        // The shorter common prefix may make the result too long.
+        // The common prefix of both leaves may be shorter, which can make the result too long.
         if new.fits(items.len(), self.limits.leaf_max) {
             drop(items);
-            // If the system refuses a block, the leaves stay separate.
+            // If the system refuses a block, the two leaves stay separate.
             let _ = self.replace(slot, first..first + 2, &[new.image], &[], MemoryNeed::Upkeep);
         }
     }
 }
 
-/// Divides items into leaves. `place` is the index of the new item.
+/// Divides records into leaves. `place` is the index of the new record.
 fn divide_items(
     items: &[LeafItem<'_>],
     range: Range<usize>,
@@ -615,7 +618,7 @@ fn divide_items(
         return;
     }
     let middle = match place {
-        // Keys in ascending or descending order leave full leaves.
+        // If keys arrive in ascending or descending order, the leaves that they leave are full.
         Some(place) if place + 1 == range.end => place,
         Some(place) if place == range.start => place + 1,
         _ => {

@@ -8,7 +8,8 @@ use crate::kyoto::rest::put_path;
 use crate::kyoto::{ColumnEncoding, KyotoLimits, MapScratch, ParameterMap, format_date};
 use memchr::memchr;
 
-/// The outcome of a call, derived from the status like the original's clients do.
+/// The outcome of a call. It is derived from the status code in the same way as in the original's
+/// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// The call succeeded.
@@ -25,12 +26,12 @@ pub enum CallOutcome {
     Internal,
 }
 
-/// An answer.
+/// The answer to an HTTP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpAnswer<'a> {
     /// The status code.
     pub status: u16,
-    /// False if the server closes the connection after it.
+    /// False if the server closes the connection after this answer.
     pub keeps_alive: bool,
     /// The pairs, if the body contains a map.
     pub map: ParameterMap<'a>,
@@ -54,7 +55,8 @@ impl<'a> HttpAnswer<'a> {
         }
     }
 
-    /// Returns the value of a header; the name is compared case-insensitively. Searches the head.
+    /// Returns the value of a header, or `None`. The case of the name is ignored. Each call
+    /// searches the head.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let mut lines = self.head.split(|&byte| byte == b'\n').skip(1);
         lines.find_map(|line| {
@@ -64,7 +66,8 @@ impl<'a> HttpAnswer<'a> {
         })
     }
 
-    /// Returns the text of a failure: `ERROR` of a call, the `X-Kt-Error` header of a resource.
+    /// Returns the text of a failure: the value of `ERROR` for a call, the `X-Kt-Error` header for
+    /// a resource.
     pub fn error(&self) -> Option<&'a [u8]> {
         self.map.get(b"ERROR").or_else(|| self.header("X-Kt-Error"))
     }
@@ -82,7 +85,7 @@ pub enum AnswerStep<'a> {
     },
     /// The answer is incomplete.
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
     /// The input is not a valid answer, or it exceeds the limits.
@@ -113,8 +116,8 @@ enum AnswerState {
 }
 
 impl AnswerDecoder {
-    /// Decodes the next step from `input`, the unread bytes. `has_body` is false for the answer to
-    /// HEAD.
+    /// Decodes the next step from `input`, which must contain all unread bytes. `has_body` must be
+    /// false for the answer to HEAD.
     pub fn decode<'a>(
         &mut self,
         limits: &KyotoLimits<'_>,
@@ -201,7 +204,7 @@ fn answer<'a>(head: &HttpHead, bytes: &'a [u8], map: ParameterMap<'a>, body: &'a
     HttpAnswer { status: head.status, keeps_alive, map, body, xt: head.xt, head: bytes }
 }
 
-/// Writes a request for a resource: its head, and its value if one is stored.
+/// Writes a request for a resource: the head, and the value if one is stored.
 pub fn put_resource(
     method: &str,
     host: &str,

@@ -1,4 +1,4 @@
-//! The client side of the binary protocol.
+//! Writes requests of the binary protocol, and decodes the answers for a client.
 
 use crate::ReplySink;
 use crate::kyoto::binary::{ERROR, SCRIPT};
@@ -9,8 +9,9 @@ pub use crate::kyoto::binary::put_record;
 /// The longest key or value that is accepted, in bytes.
 const LEN_MAX: u32 = 1 << 28;
 
-/// Writes the beginning of a bulk request. `count` records must follow: by [`put_record`] to store,
-/// by [`put_key`] otherwise. A silent request is not answered, except a request to read.
+/// Writes the beginning of a bulk request. `count` records must follow, written by [`put_record`]
+/// in a request to store and by [`put_key`] in other requests. A silent request gets no answer,
+/// except a request to read.
 pub fn put_bulk(operation: BulkOperation, count: u32, is_silent: bool, out: &mut impl ReplySink) {
     out.put(&[operation.magic()]);
     out.put(&u32::from(is_silent).to_be_bytes());
@@ -44,12 +45,12 @@ pub fn put_script<'a>(
     }
 }
 
-/// An answer, or a piece of one. The last piece has `remaining` 0.
+/// An answer, or a piece of an answer. `remaining` is 0 in the last piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryAnswer<'a> {
     /// The request failed. The server closes the connection, except after a script.
     Failed,
-    /// The number of records stored, removed or found; found records follow.
+    /// The number of records that were stored, removed or found. The found records follow.
     Hits {
         /// The operation of the request.
         operation: BulkOperation,
@@ -72,9 +73,9 @@ pub enum BinaryAnswer<'a> {
     },
     /// A pair of a script's answer.
     Pair {
-        /// Its name.
+        /// The name of the pair.
         key: &'a [u8],
-        /// Its value.
+        /// The value of the pair.
         value: &'a [u8],
         /// The number of pairs that follow.
         remaining: u32,
@@ -84,7 +85,7 @@ pub enum BinaryAnswer<'a> {
 /// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryStep<'a> {
-    /// An answer, or a piece of one.
+    /// An answer, or a piece of an answer.
     Answer {
         /// The consumed bytes of the input, at least 1.
         consumed: usize,
@@ -93,7 +94,7 @@ pub enum BinaryStep<'a> {
     },
     /// The answer is incomplete.
     NeedMore {
-        /// The minimum number of missing bytes, at least 1.
+        /// The number of bytes that are missing at least; never 0.
         at_least: usize,
     },
     /// The input is not a valid answer, or it exceeds the limits.
@@ -118,7 +119,7 @@ enum BinaryAnswerPosition {
 }
 
 impl BinaryAnswerDecoder {
-    /// Decodes the next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, which must contain all unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> BinaryStep<'a> {
         match self.place {
             BinaryAnswerPosition::Start => self.begin(input),
@@ -184,8 +185,8 @@ impl BinaryAnswerDecoder {
 
 type FramedEntry<'a, const HEAD: usize> = (&'a [u8; HEAD], usize, &'a [u8], &'a [u8]);
 
-/// Returns a key and a value that follow a head with their lengths at this offset, and the total
-/// length.
+/// Returns the key and the value of an entry, and the length of the entry. The entry begins with
+/// `HEAD` bytes, in which the two lengths stand at `lens_at`.
 fn framed<const HEAD: usize>(input: &[u8], lens_at: usize) -> Result<FramedEntry<'_, HEAD>, BinaryStep<'_>> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else {
         return Err(BinaryStep::NeedMore { at_least: HEAD - input.len() });

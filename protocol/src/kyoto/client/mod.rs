@@ -1,4 +1,4 @@
-//! The client side: requests out, answers in. For the replica's side see
+//! The client side: writes requests and decodes answers. For the replica's side see
 //! [`replication`](super::replication).
 //!
 //! ```text
@@ -8,7 +8,8 @@
 //! bytes -> BinaryAnswerDecoder::decode  -> BinaryAnswer, record by record
 //! ```
 //!
-//! Like the server's decoders, these are a few words of state without a buffer, and bounded.
+//! Like the decoders of the server, these decoders are a few words of state without a buffer, and
+//! bound the lengths that they accept.
 
 mod answer;
 mod binary;

@@ -8,23 +8,23 @@ use crate::memcached::item_size;
 use crate::memcached::server::{
     KEY_LEN_MAX, LongBlock, MemcachedLimits, MemcachedRequest, MemcachedStep, ReplyForm, RequestHead,
 };
-use crate::memcached::{Authenticate, MemcachedCommand};
+use crate::memcached::{LoginCredentials, MemcachedCommand};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Delete, Get, Operation, RefusalReason, RefusedStore, ReplyNeeds,
     SharedValue, Store, StoreMode, Ttl,
 };
 
-/// The longest body that is discarded; a longer one closes the connection.
+/// The longest body that is discarded, in bytes. A longer body closes the connection.
 const BODY_LEN_MAX: usize = 1 << 30;
 
 /// The longest name of a SASL mechanism.
 const MECHANISM_LEN_MAX: usize = 32;
 
-/// The longest SASL response, which is memcached's own limit for the user and password of its text
-/// dialect.
+/// The longest SASL response, in bytes. memcached has the same limit for the user and password of
+/// its text dialect.
 const SASL_RESPONSE_LEN_MAX: usize = 16 << 10;
 
-/// The expiry with which `incr` and `decr` ask not to create the record.
+/// The expiry by which a client states that `incr` and `decr` must not create the record.
 const DO_NOT_CREATE: u32 = u32::MAX;
 
 /// The decoder's position in the stream.
@@ -33,8 +33,8 @@ pub(in crate::memcached) enum PacketPosition {
     /// At the start of a packet.
     #[default]
     Packet,
-    /// In a body that is being discarded; `left` bytes of it remain.
-    Swallow { left: usize },
+    /// In a body that is being discarded. `left` bytes of the body remain.
+    Discard { left: usize },
     /// After the last packet that is served.
     End,
 }
@@ -44,16 +44,16 @@ pub(in crate::memcached) enum PacketPosition {
 pub(in crate::memcached) fn decode<'a>(
     place: &mut PacketPosition,
     limits: &MemcachedLimits,
-    is_admitted: bool,
+    is_authenticated: bool,
     input: &'a [u8],
 ) -> MemcachedStep<'a> {
     let skipped = match *place {
         PacketPosition::Packet => 0,
-        PacketPosition::Swallow { left } if input.len() < left => {
-            *place = PacketPosition::Swallow { left: left - input.len() };
+        PacketPosition::Discard { left } if input.len() < left => {
+            *place = PacketPosition::Discard { left: left - input.len() };
             return MemcachedStep::NeedMore { consumed: input.len(), at_least: 1 };
         }
-        PacketPosition::Swallow { left } => left,
+        PacketPosition::Discard { left } => left,
         PacketPosition::End => return MemcachedStep::Close,
     };
     *place = PacketPosition::Packet;
@@ -72,15 +72,15 @@ pub(in crate::memcached) fn decode<'a>(
     packet(
         place,
         limits,
-        is_admitted,
+        is_authenticated,
         RequestPacket { skipped, unread, header: PacketHeader::parse(header), block: None },
     )
 }
 
-/// Returns the head of the packet that the next step will decode, for observers.
+/// Returns the head of the packet that the next step will decode. Observers show it.
 pub(in crate::memcached) fn head(place: PacketPosition, input: &[u8]) -> RequestHead<'_> {
     let unread = match place {
-        PacketPosition::Swallow { left } => input.get(left..).unwrap_or_default(),
+        PacketPosition::Discard { left } => input.get(left..).unwrap_or_default(),
         PacketPosition::Packet | PacketPosition::End => input,
     };
     let Some(bytes) = unread.first_chunk::<HEADER_LEN>() else { return RequestHead::Continued };
@@ -117,12 +117,12 @@ pub(in crate::memcached) fn decode_block<'a>(
     packet(place, limits, true, RequestPacket { skipped: 0, unread: head, header, block: Some(block) })
 }
 
-/// A packet whose header, at least, has arrived.
+/// A packet whose header has arrived.
 #[derive(Clone, Copy)]
 struct RequestPacket<'a> {
     /// Consumed bytes of the input before the packet.
     skipped: usize,
-    /// The input from the start of the packet.
+    /// The input, beginning with the packet.
     unread: &'a [u8],
     header: PacketHeader,
     /// The value, if it was received separately.
@@ -133,15 +133,16 @@ struct RequestPacket<'a> {
 fn packet<'a>(
     place: &mut PacketPosition,
     limits: &MemcachedLimits,
-    is_admitted: bool,
+    is_authenticated: bool,
     packet: RequestPacket<'a>,
 ) -> MemcachedStep<'a> {
     let header = &packet.header;
     if header.key_len + header.extras_len > header.body_len {
         return packet.fatal(place, PacketStatus::UnknownCommand);
     }
-    // Refused before the body arrives: nothing from an unauthenticated client is kept.
-    if limits.sasl && !is_admitted && !OpcodeMeaning::is_allowed_before_login(header.opcode) {
+    // The client is refused before the body arrives, so that no bytes of an unauthenticated client
+    // are kept.
+    if limits.sasl && !is_authenticated && !OpcodeMeaning::is_allowed_before_login(header.opcode) {
         return packet.fatal(place, PacketStatus::NotAuthenticated);
     }
     if header.key_len > KEY_LEN_MAX || header.body_len > BODY_LEN_MAX {
@@ -158,7 +159,7 @@ fn packet<'a>(
             return packet.fault(place, 0, PacketStatus::UnknownCommand);
         }
         PacketVerb::Store(mode) | PacketVerb::Append(mode) => {
-            // The part before the value shows whether the value is wanted at all.
+            // The bytes before the value decide whether the value is needed at all.
             if packet.unread.len() < packet.value_at() {
                 return packet.need(packet.value_at());
             }
@@ -180,7 +181,7 @@ fn packet<'a>(
                 }
                 _ => {}
             }
-            // For a block received separately, only the head is in the input.
+            // If the value is received separately, only the bytes before it are in the input.
             if packet.block.is_none()
                 && packet.unread.len() > limits.unfinished_len_max
                 && packet.unread.len() < HEADER_LEN + header.body_len
@@ -244,7 +245,7 @@ fn packet<'a>(
         PacketVerb::Authenticate { continues } => {
             let (mechanism, response) = (packet.key(), packet.value());
             (
-                MemcachedCommand::Authenticate(Authenticate { mechanism, response, continues }),
+                MemcachedCommand::Authenticate(LoginCredentials { mechanism, response, continues }),
                 ResponseKind::Plain,
             )
         }
@@ -253,10 +254,10 @@ fn packet<'a>(
     packet.request(total, command, form)
 }
 
-/// Converts an unsigned time by the 30-day rule.
+/// Converts an unsigned time by memcached's rule of 30 days.
 #[inline]
 fn ttl(expiry: u32) -> Ttl {
-    Ttl::from_memcached(expiry.into())
+    Ttl::from_exptime(expiry.into())
 }
 
 #[inline]
@@ -292,7 +293,7 @@ fn store<'a>(
         // With a version, each of these commands is a compare-and-set.
         mode: if compare.is_some() { StoreMode::Set } else { mode },
         compare,
-        // A version that no reply shows need not be created.
+        // If no reply shows the version, the record needs no version.
         needs: ReplyNeeds { version: !is_quiet, access: false },
         item_size_max: Some(limits.item_size_max),
         ..Store::default()
@@ -344,8 +345,8 @@ fn arithmetic<'a>(
     (MemcachedCommand::Operation(Operation::Arithmetic(arithmetic)), ResponseKind::Plain)
 }
 
-/// Refuses a value. The client of a set assumes that the old value is gone, so the old record is
-/// removed; the other commands make no such promise.
+/// Refuses a value. The client of a set assumes that the old value does not exist any more, so a
+/// set removes the old record. The other commands make no such promise.
 #[cold]
 fn refused<'a>(
     place: &mut PacketPosition,
@@ -360,7 +361,7 @@ fn refused<'a>(
         None => 0,
     };
     let left = packet.header.body_len - seen - received;
-    *place = PacketPosition::Swallow { left };
+    *place = PacketPosition::Discard { left };
     let refused = RefusedStore {
         key: packet.key(),
         value_len: packet.value_len(),
@@ -384,23 +385,23 @@ impl<'a> RequestPacket<'a> {
         BinaryForm { opcode, opaque, is_quiet: false, closes: false, answer }
     }
 
-    /// Returns a request of the packet's first `len` bytes.
+    /// Returns a request that consists of the first `len` bytes of the packet.
     #[inline]
     fn request(&self, len: usize, command: MemcachedCommand<'a>, form: BinaryForm<'a>) -> MemcachedStep<'a> {
         let request = MemcachedRequest { command, form: ReplyForm::binary(form) };
         MemcachedStep::Request { consumed: self.skipped + len, request }
     }
 
-    /// Asks for more input until `len` bytes of the packet are there.
+    /// Returns the step that asks for more input, until `len` bytes of the packet have arrived.
     fn need(&self, len: usize) -> MemcachedStep<'a> {
         MemcachedStep::NeedMore { consumed: self.skipped, at_least: len - self.unread.len() }
     }
 
-    /// Answers the packet with a status. `seen` bytes of the body have arrived; the rest is
-    /// discarded as it arrives.
+    /// Answers the packet with a status. `seen` bytes of the body have arrived. The other bytes are
+    /// discarded as they arrive.
     #[cold]
     fn fault(&self, place: &mut PacketPosition, seen: usize, status: PacketStatus) -> MemcachedStep<'a> {
-        *place = PacketPosition::Swallow { left: self.header.body_len - seen };
+        *place = PacketPosition::Discard { left: self.header.body_len - seen };
         let message = status.text();
         self.request(
             HEADER_LEN + seen,
@@ -409,8 +410,8 @@ impl<'a> RequestPacket<'a> {
         )
     }
 
-    /// Answers a packet that is so malformed that the rest of the stream cannot be trusted, and
-    /// closes the connection.
+    /// Answers a packet and closes the connection, because after such a malformed packet the stream
+    /// cannot be trusted.
     #[cold]
     fn fatal(&self, place: &mut PacketPosition, status: PacketStatus) -> MemcachedStep<'a> {
         *place = PacketPosition::End;
@@ -455,19 +456,21 @@ impl<'a> RequestPacket<'a> {
         }
     }
 
-    /// Returns the 32-bit number at this offset of the extras, whose length has been checked.
+    /// Returns the 32-bit number at this offset of the extras. The caller has checked the length of
+    /// the extras.
     #[inline]
     fn number_at(&self, at: usize) -> u32 {
         self.extras()[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
     }
 
-    /// Returns the 64-bit number at this offset.
+    /// Returns the 64-bit number at this offset of the extras. The caller has checked the length of
+    /// the extras.
     #[inline]
     fn long_number_at(&self, at: usize) -> u64 {
         self.extras()[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// Returns the client's flags; 0 for packets without extras.
+    /// Returns the client's flags, or 0 for a packet without extras.
     #[inline]
     fn flags(&self) -> u32 {
         if self.header.extras_len == 0 { 0 } else { self.number_at(0) }

@@ -1,4 +1,4 @@
-//! The properties of a request that its response depends on.
+//! Defines the properties of a request on which the form of its response depends.
 
 use super::status::PacketStatus;
 
@@ -7,9 +7,9 @@ use super::status::PacketStatus;
 pub(in crate::memcached) struct BinaryForm<'a> {
     pub(super) opcode: u8,
     pub(super) opaque: [u8; 4],
-    /// A result as expected is not answered.
+    /// True if the expected result is not answered.
     pub(super) is_quiet: bool,
-    /// The connection is closed after the response.
+    /// True if the connection is closed after the response.
     pub(in crate::memcached) closes: bool,
     pub(super) answer: ResponseKind<'a>,
 }
@@ -17,20 +17,20 @@ pub(in crate::memcached) struct BinaryForm<'a> {
 /// The kinds of response.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ResponseKind<'a> {
-    /// A record: flags, optionally its key, optionally its value.
+    /// A record: its flags, and its key and value if the request asks for them.
     Record { key: Option<&'a [u8]>, with_value: bool },
     /// A store, with the status to report if its condition does not hold.
     Store { not_stored: PacketStatus },
     /// Statistics in several packets.
     Statistics,
-    /// The content of the reply.
+    /// The content of the reply, without extras or key.
     Plain,
-    /// The packet is malformed; the status reports how.
+    /// The packet is malformed. The status states how.
     Fault(PacketStatus),
 }
 
 impl BinaryForm<'_> {
-    /// Returns the form for replies that show no record, without borrows from the input.
+    /// Returns the form without borrows from the input, for replies that do not show a record.
     pub(in crate::memcached) fn detached(self) -> BinaryForm<'static> {
         let answer = match self.answer {
             ResponseKind::Record { with_value, .. } => ResponseKind::Record { key: None, with_value },

@@ -1,22 +1,28 @@
-//! The header of a packet.
+//! Encodes and decodes the header of packets.
 //!
 //! ```text
-//! offset  0      1       2           4              5          6        8         12      16
-//!       magic  opcode  key length  extras length  data type  bucket   body len  opaque  version
-//! bytes   1      1       2           1              1          2        4         4       8
+//! offset  size
+//!    0     1  magic: 0x80 in a request, 0x81 in a response
+//!    1     1  opcode
+//!    2     2  length of the key
+//!    4     1  length of the extras
+//!    5     1  data type
+//!    6     2  bucket in a request, status in a response
+//!    8     4  length of the body
+//!   12     4  opaque
+//!   16     8  version
 //! ```
 //!
-//! All numbers are big-endian. The body consists of extras, key and value, in this order. A
-//! response has its status in the place of the bucket. The data type and bucket of a request are
-//! ignored.
+//! All numbers are big-endian. The body consists of the extras, the key and the value, in this
+//! order. The data type and the bucket of a request are ignored.
 
 use super::status::PacketStatus;
 
-/// The first byte of a request; no text command begins with it.
+/// The first byte of a request. No text command begins with this byte.
 pub(in crate::memcached) const REQUEST_MAGIC: u8 = 0x80;
 const RESPONSE_MAGIC: u8 = 0x81;
 
-/// The length of a header.
+/// The length of a header, in bytes.
 pub(super) const HEADER_LEN: usize = 24;
 
 /// The header of a request.
@@ -27,9 +33,9 @@ pub(super) struct PacketHeader {
     pub(super) extras_len: usize,
     /// The length of extras, key and value together.
     pub(super) body_len: usize,
-    /// Returned unchanged in the response.
+    /// Four bytes of the client's choice. The response contains the same bytes.
     pub(super) opaque: [u8; 4],
-    /// The version (CAS ID) that the record must have; 0 for any.
+    /// The version (CAS ID) that the record must have, or 0 for any version.
     pub(super) version: u64,
 }
 
@@ -68,7 +74,8 @@ impl ResponseHeader {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = RESPONSE_MAGIC;
         bytes[1] = self.opcode;
-        // Keys and extras are at most as long as those of a request; values are limited to 1 GiB.
+        // The lengths fit: keys and extras are at most as long as those of a request, and values
+        // are limited to 1 GiB.
         bytes[2..4].copy_from_slice(&(self.key_len as u16).to_be_bytes());
         bytes[4] = self.extras_len as u8;
         bytes[6..8].copy_from_slice(&self.status.code().to_be_bytes());

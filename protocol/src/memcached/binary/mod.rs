@@ -1,18 +1,20 @@
-//! The server side of memcached's binary protocol: packets in, commands out; replies in, packets
-//! out.
+//! The server side of memcached's binary protocol: decodes packets to commands, and encodes replies
+//! as packets.
 //!
 //! ```text
 //! header   the 24 bytes before every packet
-//! opcode   the meaning of each opcode, and the shape of its packets
+//! opcode   the meaning of each opcode, and the lengths that its packets may have
 //! decode   packet -> command
-//! form     properties of a packet that its reply depends on
+//! form     the properties of a packet on which its reply depends
 //! status   the status of a response, and its text
-//! reply    replies -> packets
+//! reply    reply -> packets
 //! ```
 //!
-//! Invariants, as for the text dialect: commands and forms borrow from the input and nothing is
-//! copied; the decoder keeps a few words and no buffer; the requests do not depend on how the input
-//! is split; an unwanted body is discarded as it arrives.
+//! Invariants, as for the text dialect:
+//! - Commands and forms borrow from the input, and nothing is copied.
+//! - The decoder is a few words of state and has no buffer.
+//! - The requests do not depend on how the input is split.
+//! - An unwanted body is discarded as it arrives.
 //!
 //! Not here: the choice of dialect for a connection (see [`DialectChoice`](super::DialectChoice)),
 //! the meaning of commands, and permissions.

@@ -1,4 +1,4 @@
-//! The meaning of each opcode, and the shape of its packets.
+//! Defines the meaning of each opcode, and the lengths that its packets may have.
 
 use super::header::PacketHeader;
 use todana_core::{ArithmeticDirection, StoreMode};
@@ -7,7 +7,8 @@ use todana_core::{ArithmeticDirection, StoreMode};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpcodeMeaning {
     pub(super) verb: PacketVerb,
-    /// A result as expected is not answered: the miss of a read, the success of any other command.
+    /// True if the expected result is not answered: the miss of a read, or the success of any other
+    /// command.
     pub(super) is_quiet: bool,
 }
 
@@ -74,11 +75,11 @@ pub(super) fn name_of(opcode: u8) -> &'static str {
 /// The variants of a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOptions {
-    /// The response contains the key.
+    /// True if the response contains the key.
     pub(super) with_key: bool,
-    /// The response contains the value.
+    /// True if the response contains the value.
     pub(super) with_value: bool,
-    /// The request sets a new time to live.
+    /// True if the request sets a new time to live.
     pub(super) touches: bool,
 }
 
@@ -86,7 +87,7 @@ const GET: ReadOptions = ReadOptions { with_key: false, with_value: true, touche
 const TOUCH: ReadOptions = ReadOptions { with_key: false, with_value: false, touches: true };
 
 impl OpcodeMeaning {
-    /// Returns the meaning of this opcode; `None` if it is not supported.
+    /// Returns the meaning of this opcode, or `None` if the opcode is not supported.
     #[inline]
     pub(super) fn of(opcode: u8) -> Option<OpcodeMeaning> {
         let with_key = true;
@@ -117,16 +118,16 @@ impl OpcodeMeaning {
         Some(OpcodeMeaning { verb, is_quiet })
     }
 
-    /// Returns true if the opcode is served before authentication: version, and the commands that
-    /// authenticate.
+    /// Returns true if the opcode is served before authentication. These are the opcodes that
+    /// authenticate, and the request for the version.
     pub(super) fn is_allowed_before_login(opcode: u8) -> bool {
         matches!(opcode, 0x0b | 0x20..=0x22)
     }
 }
 
 impl PacketVerb {
-    /// Returns true if a packet of this kind may have such a header. Key and extras are known to
-    /// fit into the body.
+    /// Returns true if a packet of this kind may have such lengths in its header. The caller has
+    /// checked that key and extras fit into the body.
     #[inline]
     pub(super) fn fits(self, header: &PacketHeader) -> bool {
         let has_key = header.key_len > 0;

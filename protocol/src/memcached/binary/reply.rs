@@ -12,7 +12,7 @@ const AUTHENTICATED: &[u8] = b"Authenticated";
 /// The key of the packet with the counts of all prefixes.
 const DETAILED: &[u8] = b"detailed";
 
-/// Writes a reply in the form of its packet.
+/// Writes a reply in the form that its packet requested.
 #[inline]
 pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match *reply {
@@ -23,8 +23,8 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             done(form, version, &value.to_be_bytes(), out)
         }
         Reply::Deleted | Reply::Touched | Reply::Done => done(form, 0, b"", out),
-        // A list of statistics ends with a packet that has no name; `reset` is answered by that
-        // packet alone.
+        // A list of statistics ends with a packet that has no name. The reply to `reset` consists
+        // of such a packet alone.
         Reply::Reset | Reply::End => done(form, 0, b"", out),
         Reply::Version(text) | Reply::Mechanisms(text) => done(form, 0, text.as_bytes(), out),
         Reply::Authenticated => done(form, 0, AUTHENTICATED, out),
@@ -41,8 +41,8 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             out.put(name);
             out.put(value);
         }
-        // One packet contains the text lines of all prefixes; the empty packet that ends a list
-        // follows.
+        // One packet contains the text lines of all prefixes. The empty packet that ends a list
+        // follows it.
         Reply::Prefixes(all) => {
             let mut value = Vec::new();
             put_prefixes(all, &mut value);
@@ -64,7 +64,7 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             ResponseKind::Fault(status) => error(form, status, out),
             _ => error(form, PacketStatus::Invalid, out),
         },
-        // No packet asks for these.
+        // No packet has such a reply.
         Reply::Inspection(_) | Reply::Listed { .. } | Reply::Integer(_) | Reply::Real(_) => {
             error(form, PacketStatus::UnknownCommand, out)
         }
@@ -99,7 +99,7 @@ fn head(
     out.put(&header.to_bytes());
 }
 
-/// Writes flags, key and value, as far as they were requested.
+/// Writes flags, key and value, if the request asked for them.
 #[inline]
 fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     let record = &hit.record;
@@ -118,8 +118,7 @@ fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     }
 }
 
-/// Writes a miss. A client that asked for the key also receives it on a miss, in the place of a
-/// text.
+/// Writes a miss. If the client asked for the key, the response contains the key and no text.
 #[inline]
 fn miss(form: &BinaryForm<'_>, out: &mut impl ReplySink) {
     if form.is_quiet {
@@ -134,7 +133,7 @@ fn miss(form: &BinaryForm<'_>, out: &mut impl ReplySink) {
     }
 }
 
-/// Writes a result as expected, unless the request was quiet.
+/// Writes an expected result, unless the request was quiet.
 #[inline]
 fn done(form: &BinaryForm<'_>, version: u64, value: &[u8], out: &mut impl ReplySink) {
     if !form.is_quiet {
@@ -148,7 +147,7 @@ fn plain(form: &BinaryForm<'_>, status: PacketStatus, version: u64, value: &[u8]
     out.put(value);
 }
 
-/// Writes an error; a quiet request receives it too.
+/// Writes an error. A quiet request receives it too.
 fn error(form: &BinaryForm<'_>, status: PacketStatus, out: &mut impl ReplySink) {
     plain(form, status, 0, status.text().as_bytes(), out);
 }

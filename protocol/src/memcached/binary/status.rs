@@ -1,4 +1,4 @@
-//! The status codes of responses.
+//! Defines the status codes of responses.
 
 /// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ impl PacketStatus {
         }
     }
 
-    /// Returns the body of a response without other content. Clients print it, and some compare it.
+    /// Returns the text of a response that has no other content. Clients print this text, and some
+    /// compare it.
     pub(super) fn text(self) -> &'static str {
         match self {
             PacketStatus::Success | PacketStatus::Continue => "",

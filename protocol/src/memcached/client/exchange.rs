@@ -1,5 +1,5 @@
-//! Tests both sides of the codec against each other: the server decodes the client's requests, and
-//! the client the server's replies.
+//! Tests both sides of the codec against each other: the server's side decodes the requests of the
+//! client's side, and the client's side decodes the replies of the server's side.
 
 use super::{
     ClientResponse, MetaField, MetaRequest, StoreVerb, TextFetch, TextStore, decode, put_get, put_store,
@@ -13,7 +13,7 @@ use todana_core::{
     Reply, StoreMode, StoredReply, Ttl, UnixSeconds,
 };
 
-/// A request as the client means it.
+/// A request with the methods of the client's side.
 #[derive(Clone, Debug)]
 enum ClientRequest {
     Get(TextFetch, Vec<Vec<u8>>),
@@ -27,7 +27,7 @@ enum ClientRequest {
     MetaCount(Vec<u8>, ArithmeticDirection, u64),
 }
 
-/// The properties of a request that both sides must agree on.
+/// The content of a request, on which both sides must agree.
 #[derive(Clone, Debug, PartialEq)]
 enum RequestSummary {
     Get { key: Vec<u8>, versions: bool, touch: Option<Ttl> },
@@ -37,7 +37,7 @@ enum RequestSummary {
     Touch { key: Vec<u8>, ttl: Ttl },
 }
 
-/// The content of a reply, encoded or decoded.
+/// The content of a reply, on which both sides must agree.
 #[derive(Clone, Debug, PartialEq)]
 enum ReplySummary {
     Value { value: Vec<u8>, flags: u32, version: Option<u64> },
@@ -102,10 +102,10 @@ impl ClientRequest {
     }
 
     fn gists(&self) -> Vec<RequestSummary> {
-        let exptime = |exptime: i32| Ttl::from_memcached(i64::from(exptime));
+        let exptime = |exptime: i32| Ttl::from_exptime(i64::from(exptime));
         vec![match self.clone() {
             ClientRequest::Get(fetch, keys) => {
-                let touch = fetch.touch.map(Ttl::from_memcached);
+                let touch = fetch.touch.map(Ttl::from_exptime);
                 return keys
                     .into_iter()
                     .map(|key| RequestSummary::Get { key, versions: fetch.versions, touch })
@@ -120,7 +120,7 @@ impl ClientRequest {
                     StoreVerb::Prepend => (StoreMode::Prepend, None),
                     StoreVerb::Cas(version) => (StoreMode::Set, Some(version)),
                 };
-                RequestSummary::Store { key, value, flags, ttl: Ttl::from_memcached(exptime), mode, compare }
+                RequestSummary::Store { key, value, flags, ttl: Ttl::from_exptime(exptime), mode, compare }
             }
             ClientRequest::Delete(key) => RequestSummary::Delete { key, compare: None },
             ClientRequest::Count(key, direction, delta) | ClientRequest::MetaCount(key, direction, delta) => {
@@ -163,9 +163,9 @@ fn gist(command: &MemcachedCommand<'_>) -> RequestSummary {
     }
 }
 
-/// Returns the server's reply to a command: a key of odd length exists, and its value is a
-/// repetition of the key.
-fn told(gist: &RequestSummary) -> ReplySummary {
+/// Returns the reply of a server in which every key of odd length exists, with a repetition of the
+/// key as its value.
+fn reply_to(gist: &RequestSummary) -> ReplySummary {
     match gist {
         RequestSummary::Get { key, versions, .. } if key.len() % 2 == 1 => ReplySummary::Value {
             value: key.repeat(key.len() % 5),
@@ -179,7 +179,7 @@ fn told(gist: &RequestSummary) -> ReplySummary {
 }
 
 fn answer(gist: &RequestSummary, reply: &mut dyn FnMut(Reply<'_>)) {
-    match (told(gist), gist) {
+    match (reply_to(gist), gist) {
         (ReplySummary::Value { value, flags, version }, _) => {
             let version = version.unwrap_or(0);
             let attributes = Attributes { flags, version, ..Attributes::default() };
@@ -206,7 +206,8 @@ fn answer(gist: &RequestSummary, reply: &mut dyn FnMut(Reply<'_>)) {
     }
 }
 
-/// Serves requests that arrive in two pieces; returns the decoded requests and the replies.
+/// Decodes and answers requests that arrive in two pieces. Returns the decoded requests and the
+/// replies.
 fn serve(requests: &[u8], cut: usize) -> (Vec<RequestSummary>, Vec<u8>) {
     let (mut dialect, mut scratch, limits) =
         (MemcachedDecoder::default(), Vec::new(), MemcachedLimits::default());
@@ -231,15 +232,15 @@ fn serve(requests: &[u8], cut: usize) -> (Vec<RequestSummary>, Vec<u8>) {
     (gists, replies)
 }
 
-/// Reads the replies to a request from bytes of which `arrived` are there at first, then one more
-/// at a time.
+/// Decodes the replies to a request. At first `arrived` bytes are there, then one byte more at a
+/// time.
 fn read(
     request: &ClientRequest,
     replies: &[u8],
     at: &mut usize,
     arrived: &mut usize,
 ) -> Vec<(Option<Vec<u8>>, ReplySummary)> {
-    let mut told = Vec::new();
+    let mut decoded = Vec::new();
     loop {
         let Some((len, response)) = decode(&replies[*at..*arrived], 1 << 20).unwrap() else {
             assert!(*arrived < replies.len(), "{request:?} is not answered");
@@ -247,7 +248,7 @@ fn read(
             continue;
         };
         *at += len;
-        told.push(match response {
+        decoded.push(match response {
             ClientResponse::Value { key, flags, version, value } => {
                 (Some(key.to_vec()), ReplySummary::Value { value: value.to_vec(), flags, version })
             }
@@ -262,13 +263,13 @@ fn read(
             }
             ClientResponse::Meta { code: [b'E', b'N'], .. } => (None, ReplySummary::Miss),
             ClientResponse::Number(number) => (None, ReplySummary::ArithmeticReply(number)),
-            ClientResponse::Line(b"END") => return told,
+            ClientResponse::Line(b"END") => return decoded,
             ClientResponse::Line(b"STORED" | b"DELETED" | b"TOUCHED") => (None, ReplySummary::Done),
             ClientResponse::Meta { code: [b'H', b'D'], .. } => (None, ReplySummary::Done),
             other => panic!("{request:?} is answered by {other:?}"),
         });
         if !matches!(request, ClientRequest::Get(..)) {
-            return told;
+            return decoded;
         }
     }
 }
@@ -333,10 +334,10 @@ proptest! {
                     RequestSummary::Get { key, .. } if matches!(request, ClientRequest::Get(..)) => Some(key.clone()),
                     _ => None,
                 };
-                (key, told(&gist))
+                (key, reply_to(&gist))
             });
             let expected: Vec<_> = match request {
-                ClientRequest::Get(..) => expected.filter(|(_, told)| *told != ReplySummary::Miss).collect(),
+                ClientRequest::Get(..) => expected.filter(|(_, reply_to)| *reply_to != ReplySummary::Miss).collect(),
                 _ => expected.collect(),
             };
             prop_assert_eq!(found, expected);

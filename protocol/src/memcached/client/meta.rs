@@ -1,4 +1,4 @@
-//! Requests of the meta dialect.
+//! Writes requests of the meta dialect.
 
 use super::request::{InvalidRequest, KEY_LEN_MAX, check_key, is_word};
 use super::text::put_number;
@@ -6,9 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use todana_core::{ArithmeticDirection, StoreMode};
 
-/// The longest text after `O`.
+/// The longest text after `O`, in bytes.
 const OPAQUE_LEN_MAX: usize = 31;
-/// Command and key take two of twenty words.
+/// The maximum number of flags. A line has up to twenty words, and the command and the key are two
+/// of them.
 const FLAGS_MAX: u32 = 18;
 
 /// A field that a meta reply can contain.
@@ -22,13 +23,13 @@ pub enum MetaField {
     Size,
     /// `c`: the version.
     Version,
-    /// `t`: seconds to live, -1 for no expiry.
+    /// `t`: the seconds to live, or -1 for a record that never expires.
     TimeLeft,
     /// `f`: the client's flags.
     Flags,
-    /// `h`: 1 if the record has been read before.
+    /// `h`: 1 if the record was read before, otherwise 0.
     Fetched,
-    /// `l`: seconds since the last access.
+    /// `l`: the seconds since the last access.
     SinceAccess,
 }
 
@@ -60,12 +61,12 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         MetaRequest::new(out, b"ms ", key, Some(value))
     }
 
-    /// Begins `md`, which removes or marks a record.
+    /// Begins `md`, which removes a record or marks it stale.
     pub fn delete(out: &'o mut Vec<u8>, key: &[u8]) -> Result<Self, InvalidRequest> {
         MetaRequest::new(out, b"md ", key, None)
     }
 
-    /// Begins `ma`, which increments by one unless flags say otherwise.
+    /// Begins `ma`, which increments a number by 1 unless flags state otherwise.
     pub fn arithmetic(out: &'o mut Vec<u8>, key: &[u8]) -> Result<Self, InvalidRequest> {
         MetaRequest::new(out, b"ma ", key, None)
     }
@@ -82,7 +83,7 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         value: Option<&'v [u8]>,
     ) -> Result<Self, InvalidRequest> {
         let is_word = check_key(key).is_ok();
-        // The limit applies to the word as it is sent.
+        // The limit applies to the word in the form in which it is sent.
         if !is_word && (key.is_empty() || key.len().div_ceil(3) * 4 > KEY_LEN_MAX) {
             return Err(InvalidRequest::Key);
         }
@@ -114,7 +115,8 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         meta
     }
 
-    /// Requests a field. The reply has the fields in the order of the requests.
+    /// Requests a field of the reply. The reply contains the fields in the order in which they were
+    /// requested.
     pub fn want(self, want: MetaField) -> Self {
         self.flag(match want {
             MetaField::Value => b'v',
@@ -128,7 +130,7 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         })
     }
 
-    /// Adds `O`: the reply repeats this text.
+    /// Adds `O`, a text that the reply repeats.
     pub fn opaque(self, text: &str) -> Self {
         let mut meta = self.flag(b'O');
         if text.len() > OPAQUE_LEN_MAX || !is_word(text.as_bytes()) {
@@ -138,59 +140,60 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         meta
     }
 
-    /// Adds `q`: no reply in the ordinary case (a miss of `mg`, success of the others).
+    /// Adds `q`, which omits the reply in the ordinary case: a miss of `mg`, or the success of
+    /// another command.
     pub fn quiet(self) -> Self {
         self.flag(b'q')
     }
 
-    /// Adds `u`: the read does not count as an access.
+    /// Adds `u`, by which the read does not count as an access.
     pub fn without_access(self) -> Self {
         self.flag(b'u')
     }
 
-    /// Adds `T`: a new exptime.
+    /// Adds `T`, a new exptime.
     pub fn ttl(self, exptime: i32) -> Self {
         self.number(b'T', exptime)
     }
 
-    /// Adds `A`: the record expires this number of seconds after its last access. An extension:
-    /// memcached refuses it.
+    /// Adds `A`, by which the record expires this number of seconds after its last access.
+    /// memcached refuses `A`, which is an extension of Todana.
     pub fn sliding(self, span_s: u32) -> Self {
         self.number(b'A', span_s)
     }
 
-    /// Adds `N`: a missing record is created with this exptime.
+    /// Adds `N`, by which a missing record is created with this exptime.
     pub fn vivify(self, exptime: i32) -> Self {
         self.number(b'N', exptime)
     }
 
-    /// Adds `C`: act only on this version.
+    /// Adds `C`, by which the command takes effect only if the record has this version.
     pub fn compare(self, version: u64) -> Self {
         self.number(b'C', version)
     }
 
-    /// Adds `E`: the version to store.
+    /// Adds `E`, the version to store.
     pub fn version(self, version: u64) -> Self {
         self.number(b'E', version)
     }
 
-    /// Adds `F`: the client's flags to store.
+    /// Adds `F`, the client's flags to store.
     pub fn flags(self, flags: u32) -> Self {
         self.number(b'F', flags)
     }
 
-    /// Adds `I`: `md` marks the record stale instead of removing it; `ms` stores over a newer
-    /// version and marks the record stale.
+    /// Adds `I`. With it, `md` marks the record stale and does not remove it, and `ms` replaces a
+    /// record of a newer version and marks the new record stale.
     pub fn mark_stale(self) -> Self {
         self.flag(b'I')
     }
 
-    /// Adds `x`: `md` drops the value and keeps the record.
+    /// Adds `x`, by which `md` drops the value and keeps the record.
     pub fn drop_value(self) -> Self {
         self.flag(b'x')
     }
 
-    /// Adds `M` of `ms`: how to treat an existing record.
+    /// Adds `M` of `ms`, which states how an existing record is treated.
     pub fn mode(self, mode: StoreMode) -> Self {
         let meta = self.flag(b'M');
         meta.out.push(match mode {
@@ -203,7 +206,7 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         meta
     }
 
-    /// Adds `M` of `ma`: up or down.
+    /// Adds `M` of `ma`, which states whether the number goes up or down.
     pub fn direction(self, direction: ArithmeticDirection) -> Self {
         let meta = self.flag(b'M');
         meta.out.push(match direction {
@@ -213,12 +216,12 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         meta
     }
 
-    /// Adds `D`: the amount.
+    /// Adds `D`, the amount to add or subtract.
     pub fn delta(self, delta: u64) -> Self {
         self.number(b'D', delta)
     }
 
-    /// Adds `J`: the number that [`MetaRequest::vivify`] creates.
+    /// Adds `J`, the number of a record that [`MetaRequest::vivify`] creates.
     pub fn initial(self, number: u64) -> Self {
         self.number(b'J', number)
     }
@@ -283,7 +286,7 @@ mod tests {
     #[test]
     fn invalid_request_leaves_the_buffer_unchanged() {
         let out = &mut b"before".to_vec();
-        // 186 bytes are 248 in base64; 250 bytes of text are sent unchanged.
+        // 186 bytes become 248 bytes in base64. 250 bytes of text are sent as they are.
         for key in [&[b'k'; 250][..], &[b' '; 186]] {
             assert!(MetaRequest::get(out, key).is_ok());
         }

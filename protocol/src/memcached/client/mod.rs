@@ -1,21 +1,22 @@
-//! The client side of memcached's text and meta dialects: requests out, replies in.
+//! The client side of memcached's text and meta dialects: writes requests and decodes replies.
 //!
 //! ```text
-//! request   errors of requests that cannot be sent; keys
+//! request   checks of keys, and errors of requests that cannot be sent
 //! text      get, set, incr ... -> bytes
 //! meta      mg, ms, md, ma, me, with their flags -> bytes
 //! reply     bytes -> replies of both dialects, distinguished by their first word
 //! ```
 //!
-//! Invariants: a request is checked before it is written, and a refused one leaves the buffer
-//! unchanged, so a key cannot inject another command; replies borrow from the input; the input may
-//! be split anywhere.
+//! Invariants:
+//! - A request is checked before it is written. A refused request leaves the buffer unchanged, so a
+//!   key cannot inject another command.
+//! - Replies borrow from the input, and the input may be split anywhere.
 //!
-//! Not here: sockets and timeouts (see the `client` crate), and the matching of replies to requests
-//! (they come in order).
+//! Not here: sockets and timeouts (see the `client` crate), and the assignment of replies to
+//! requests. Replies arrive in the order of the requests.
 //!
 //! ```
-//! use todana_protocol::memcached::client::{ClientResponse, MetaField, MetaRequest, decode, put_words};
+//! use todana_protocol::memcached::client::*;
 //!
 //! let mut out = Vec::new();
 //! put_words(&mut out, "get", &[b"cart:17"])?;
@@ -24,9 +25,11 @@
 //!
 //! let replies = b"VALUE cart:17 0 3\r\n2 x\r\nEND\r\n";
 //! let (len, reply) = decode(replies, 1 << 20).unwrap().unwrap();
-//! assert_eq!(reply, ClientResponse::Value { key: b"cart:17", flags: 0, version: None, value: b"2 x" });
+//! let expected =
+//!     ClientResponse::Value { key: b"cart:17", flags: 0, version: None, value: b"2 x" };
+//! assert_eq!(reply, expected);
 //! assert_eq!(decode(&replies[len..], 1 << 20), Ok(Some((5, ClientResponse::Line(b"END")))));
-//! # Ok::<(), todana_protocol::memcached::client::InvalidRequest>(())
+//! # Ok::<(), InvalidRequest>(())
 //! ```
 
 #[cfg(test)]

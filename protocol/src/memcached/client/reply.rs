@@ -1,47 +1,47 @@
-//! Replies of both dialects.
+//! Decodes the replies of the text and meta dialects.
 
 use std::fmt;
 
-/// The longest reply line that is accepted: a key, and the flags after it.
+/// The longest reply line that is accepted, in bytes: a key and the flags after it.
 const LINE_LEN_MAX: usize = 8 << 10;
 
-/// The longest line of a list of keys. It exceeds memcached's limit, because other dialects can
-/// store longer keys.
+/// The longest line of a list of keys, in bytes. Such a line may be longer than in memcached,
+/// because other dialects can store longer keys.
 const LISTED_LINE_LEN_MAX: usize = 1 << 20;
 
-/// One reply, or one line of a reply with several lines.
+/// A reply, or one line of a reply with several lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientResponse<'a> {
-    /// A record of a text get.
+    /// A record in the reply to a `get` of the text dialect.
     Value {
         /// The key.
         key: &'a [u8],
         /// The client's flags.
         flags: u32,
-        /// The version, after `gets` and `gats`.
+        /// The version, in the reply to `gets` and `gats`.
         version: Option<u64>,
         /// The value.
         value: &'a [u8],
     },
-    /// A meta reply: `HD`, `EN`, `VA` ... with its flags and, after `VA`, a value.
+    /// A meta reply: a code such as `HD`, `EN` or `VA`, its flags, and the value after `VA`.
     Meta {
         /// The code.
         code: [u8; 2],
-        /// The words after it.
+        /// The words after the code.
         flags: MetaFlags<'a>,
         /// The value of a `VA`.
         value: Option<&'a [u8]>,
     },
     /// A line of `stats`.
     Statistic {
-        /// Its name.
+        /// The name of the statistic.
         name: &'a [u8],
-        /// Its value.
+        /// The value of the statistic.
         value: &'a [u8],
     },
-    /// A piece of a stream: a backup or the update log.
+    /// A piece of a stream. A backup and the update log are sent as streams.
     Data(&'a [u8]),
-    /// A number (incr, decr).
+    /// The new number after `incr` or `decr`.
     Number(u64),
     /// The server refused the request.
     Refused(ServerRefusal<'a>),
@@ -49,39 +49,42 @@ pub enum ClientResponse<'a> {
     Line(&'a [u8]),
 }
 
-/// The words after the code of a meta reply: letters with their arguments attached.
+/// The words after the code of a meta reply. Each word is a letter, followed by its argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaFlags<'a>(&'a [u8]);
 
 impl<'a> MetaFlags<'a> {
-    /// Returns the raw words. The words of `ME` are not letter flags and must be read here.
+    /// Returns the words as received. The words of `ME` have another form and must be read from
+    /// this text.
     pub fn text(self) -> &'a [u8] {
         self.0
     }
 
-    /// Returns letters and arguments, in order.
+    /// Returns the letters and their arguments, in order.
     pub fn iter(self) -> impl Iterator<Item = (u8, &'a [u8])> {
         let words = self.0.split(|&byte| byte == b' ');
         words.filter_map(|word| word.split_first()).map(|(letter, argument)| (*letter, argument))
     }
 
-    /// Returns the argument of a letter, empty if it has none; `None` if the letter is absent.
+    /// Returns the argument of a letter, which may be empty, or `None` if the letter is absent.
     pub fn get(self, letter: u8) -> Option<&'a [u8]> {
         self.iter().find_map(|(found, argument)| (found == letter).then_some(argument))
     }
 
-    /// Returns true if a letter is present: `W` (recompute the value), `X` (it is stale), `Z`
-    /// (another client recomputes it) ...
+    /// Returns true if a letter is present. `W` asks the client to recompute the value, `X` means
+    /// that the value is stale, and `Z` means that another client recomputes it.
     pub fn has(self, letter: u8) -> bool {
         self.get(letter).is_some()
     }
 
-    /// Returns the argument of a letter as a number; `None` if it is absent or not a number.
+    /// Returns the argument of a letter as a number, or `None` if the letter is absent or its
+    /// argument is not a number.
     pub fn number(self, letter: u8) -> Option<u64> {
         number(self.get(letter)).ok()
     }
 
-    /// Returns the seconds of `t`; `Some(None)` for a record that never expires.
+    /// Returns the seconds of `t`: `None` if `t` is absent, `Some(None)` if the record never
+    /// expires.
     pub fn seconds_left(self) -> Option<Option<u64>> {
         match self.get(b't')? {
             b"-1" => Some(None),
@@ -90,14 +93,15 @@ impl<'a> MetaFlags<'a> {
     }
 }
 
-/// The cause of a refusal, by the first word of the line.
+/// The cause of a refusal, which the first word of the line states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// `ERROR`: no such command, or (with a text after it) the connection was refused.
+    /// `ERROR`: the command does not exist, or the connection was refused if a text follows the
+    /// word.
     Error,
-    /// `CLIENT_ERROR`: the request was malformed; repeating it will fail again.
+    /// `CLIENT_ERROR`: the request was malformed. The same request will fail again.
     Client,
-    /// `SERVER_ERROR`: the server failed; a later attempt may succeed.
+    /// `SERVER_ERROR`: the server failed. A later attempt may succeed.
     Server,
 }
 
@@ -106,11 +110,11 @@ pub enum RefusalKind {
 pub struct ServerRefusal<'a> {
     /// The cause.
     pub kind: RefusalKind,
-    /// The complete line, without its end.
+    /// The complete line, without its line end.
     pub line: &'a [u8],
 }
 
-/// Bytes that are not a valid reply.
+/// The error for bytes that are not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedReply;
 
@@ -122,9 +126,9 @@ impl fmt::Display for MalformedReply {
 
 impl std::error::Error for MalformedReply {}
 
-/// Decodes the first reply in `input`; returns its length and the reply, or `None` if it is
-/// incomplete. Values above `value_len_max` are malformed, so that a server cannot make its client
-/// use unbounded memory.
+/// Decodes the first reply in `input`. Returns the length of the reply and the reply, or `None` if
+/// it is incomplete. A value above `value_len_max` is malformed, so that a server cannot make its
+/// client use unbounded memory.
 pub fn decode(
     input: &[u8],
     value_len_max: usize,
@@ -167,7 +171,7 @@ pub fn decode(
     }
     let refused = |kind| ClientResponse::Refused(ServerRefusal { kind, line });
     let response = match line {
-        // Two capitals like a meta code, but a word of the text dialect.
+        // `OK` has two capitals like the code of a meta reply, but is a reply of the text dialect.
         b"OK" => ClientResponse::Line(line),
         [b'0'..=b'9', ..] => ClientResponse::Number(number(Some(line.trim_ascii_end()))?),
         [b'A'..=b'Z', b'A'..=b'Z'] | [b'A'..=b'Z', b'A'..=b'Z', b' ', ..] => {
@@ -194,7 +198,7 @@ fn number(word: Option<&[u8]>) -> Result<u64, MalformedReply> {
     })
 }
 
-/// Returns the data block of `len` bytes at `at`, and its end.
+/// Returns the data block of `len` bytes that begins at `at`, and the offset after the block.
 fn block(input: &[u8], at: usize, len: u64, max: usize) -> Result<Option<(&[u8], usize)>, MalformedReply> {
     let len = usize::try_from(len).ok().filter(|&len| len <= max).ok_or(MalformedReply)?;
     let Some(whole) = input.get(at..at + len + 2) else { return Ok(None) };

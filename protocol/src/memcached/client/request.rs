@@ -1,8 +1,8 @@
-//! Errors of requests that cannot be sent, and the check of keys.
+//! Checks keys, and defines the errors of requests that cannot be sent.
 
 use std::fmt;
 
-/// The longest key that servers accept.
+/// The longest key that servers accept, in bytes.
 pub const KEY_LEN_MAX: usize = 250;
 
 /// The reason why a request cannot be sent.
@@ -22,27 +22,27 @@ pub enum InvalidRequest {
 impl fmt::Display for InvalidRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            InvalidRequest::Key => "a key is 1 to 250 bytes without blanks or control characters",
-            InvalidRequest::Line => "a command is one line",
+            InvalidRequest::Key => "a key must have 1 to 250 bytes without blanks or control characters",
+            InvalidRequest::Line => "a command must be one line",
             InvalidRequest::Opaque => {
-                "an opaque token is at most 31 bytes without blanks or control characters"
+                "an opaque token must have at most 31 bytes without blanks or control characters"
             }
-            InvalidRequest::TooManyFlags => "a meta command has at most 18 flags",
+            InvalidRequest::TooManyFlags => "a meta command can have at most 18 flags",
         })
     }
 }
 
 impl std::error::Error for InvalidRequest {}
 
-/// Checks a key: it must be one word, because it is sent unchanged.
+/// Checks a key. It must be one word, because it is sent as it is.
 #[inline]
 pub fn check_key(key: &[u8]) -> Result<(), InvalidRequest> {
     let fits = !key.is_empty() && key.len() <= KEY_LEN_MAX;
     if fits && is_word(key) { Ok(()) } else { Err(InvalidRequest::Key) }
 }
 
-/// Returns true if the bytes stay one word on the wire. Most servers accept most control
-/// characters, but not all proxies do.
+/// Returns true if the bytes form one word in a line. Control characters are not allowed: most
+/// servers accept most of them, but not all proxies do.
 #[inline]
 pub(super) fn is_word(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte > b' ' && byte != 0x7F)

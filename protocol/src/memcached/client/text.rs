@@ -1,4 +1,4 @@
-//! Requests of the text dialect.
+//! Writes requests of the text dialect.
 
 use super::request::{InvalidRequest, check_key};
 
@@ -16,7 +16,7 @@ pub enum StoreVerb {
     Append,
     /// Prepends to the old value.
     Prepend,
-    /// Stores only if the version is this one.
+    /// Stores only if the record has this version.
     Cas(u64),
 }
 
@@ -31,7 +31,8 @@ pub struct TextStore<'a> {
     pub value: &'a [u8],
     /// The client's flags.
     pub flags: u32,
-    /// memcached's exptime: 0 for no expiry, up to 30 days in seconds, above that a Unix time.
+    /// memcached's exptime: 0 for no expiry, a number of seconds up to 30 days, or a Unix time if
+    /// the number is greater.
     pub exptime: i64,
 }
 
@@ -63,8 +64,8 @@ pub fn put_get(out: &mut Vec<u8>, fetch: TextFetch, keys: &[&[u8]]) -> Result<()
     Ok(())
 }
 
-/// Writes a storage command. With `noreply` the server sends nothing, or an error that the client
-/// does not expect. Use it only where no error can occur.
+/// Writes a storage command. With `noreply` the server sends no reply, but may send an error that
+/// the client does not expect. Use `noreply` only where no error can occur.
 pub fn put_store(out: &mut Vec<u8>, store: &TextStore<'_>, noreply: bool) -> Result<(), InvalidRequest> {
     check_key(store.key)?;
     let (verb, version): (&[u8], _) = match store.verb {
@@ -90,7 +91,7 @@ pub fn put_store(out: &mut Vec<u8>, store: &TextStore<'_>, noreply: bool) -> Res
 }
 
 /// Writes a command and its words: `delete KEY`, `incr KEY 5`, `touch KEY 60`, `version`, `stats
-/// items` ... All words are checked by the rules for keys.
+/// items` ... Checks all words by the rules for keys.
 pub fn put_words(out: &mut Vec<u8>, verb: &str, words: &[&[u8]]) -> Result<(), InvalidRequest> {
     words.iter().try_for_each(|word| check_key(word))?;
     out.extend_from_slice(verb.as_bytes());
@@ -98,7 +99,7 @@ pub fn put_words(out: &mut Vec<u8>, verb: &str, words: &[&[u8]]) -> Result<(), I
     Ok(())
 }
 
-/// Writes a complete line unchanged, for commands without their own function: `flush_all 10`,
+/// Writes a complete line as it is, for commands that have no function here: `flush_all 10`,
 /// `verbosity 1`, `quit`.
 pub fn put_line(out: &mut Vec<u8>, line: &str) -> Result<(), InvalidRequest> {
     if line.is_empty() || line.contains(['\r', '\n']) {

@@ -1,8 +1,8 @@
-//! Administrative commands: `lru_crawler`, `watch`, the tuning of memcached's internals, and
-//! `todana`, which memcached does not have (docs/protocol/exports.md).
+//! Decodes the administrative commands: `lru_crawler`, `watch`, the tuning of memcached's
+//! internals, and `todana`, which memcached does not have (docs/protocol/exports.md).
 //!
-//! `slabs`, `lru` and `extstore` control parts that Todana does not have. Scripts still send them,
-//! so they are parsed by memcached's rules and answered `OK` if they are correct.
+//! `slabs`, `lru` and `extstore` control parts that Todana does not have. Scripts still send these
+//! commands, so they are parsed by memcached's rules and answered by `OK` if they are correct.
 
 use super::form::ReplyForm;
 use super::frame::LineFrame;
@@ -20,10 +20,11 @@ const BAD_CLASS: &str = "BADCLASS invalid class id";
 /// The highest number of a slab class.
 const CLASS_MAX: u64 = 63;
 
-/// The longest pause between two records.
+/// The longest pause of the crawler between two records.
 const SLEEP_MAX_US: u64 = 1_000_000;
 
-/// memcached keeps at least a fifth of its memory for records that are neither hot nor warm.
+/// The largest percentage of memory for hot and warm records. memcached keeps at least a fifth of
+/// its memory for other records.
 const HOT_WARM_PERCENT_MAX: u64 = 80;
 
 /// The settings that `extstore` tunes.
@@ -89,10 +90,10 @@ pub(super) fn decode<'a>(
     }
 }
 
-/// A command, or the error message of a malformed one.
+/// A command, or the error message of a malformed command.
 type ParsedCommand = Result<MemcachedCommand<'static>, &'static str>;
 
-/// A correct command without effect.
+/// The result for a correct command that has no effect.
 const ACCEPTED: ParsedCommand = Ok(MemcachedCommand::Operation(Operation::Noop));
 
 fn accepted_if(is_right: bool) -> ParsedCommand {
@@ -108,7 +109,7 @@ fn list<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>, keys_only: bool) -> 
     frame.request(MemcachedCommand::List(RecordListing { classes, keys_only }), form)
 }
 
-/// Returns the number of a database if nothing else is left of the line.
+/// Returns the number of a database, if it is the last word of the line.
 fn database_number(mut words: LineWords<'_>) -> Option<u32> {
     let number = words.next().and_then(number::unsigned).and_then(|number| u32::try_from(number).ok());
     number.filter(|_| words.is_empty())
@@ -227,8 +228,8 @@ fn tune(mut words: LineWords<'_>) -> ParsedCommand {
     ACCEPTED
 }
 
-/// Returns true for a class and a number of chunks: 1.6.18 accepts this command, later versions do
-/// not.
+/// Returns true for a class and a number of chunks. memcached 1.6.18 accepts this command, later
+/// versions do not.
 fn is_free_memchunks(mut words: LineWords<'_>) -> bool {
     let class = words.next().and_then(number::unsigned);
     let chunks = words.next().and_then(number::unsigned);
@@ -239,7 +240,8 @@ fn fraction(word: &[u8]) -> Option<f64> {
     std::str::from_utf8(word).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Returns the streams that the words name: reads if there is no word, `None` if one is unknown.
+/// Returns the streams that the words name. Without a word these are the reads. Returns `None` if a
+/// word is unknown.
 fn streams(words: LineWords<'_>) -> Option<WatchStreams> {
     if words.is_empty() {
         return Some(WatchStreams::FETCHERS);
@@ -254,7 +256,7 @@ fn streams(words: LineWords<'_>) -> Option<WatchStreams> {
             b"deletions" => WatchStreams::DELETIONS,
             b"sysevents" => WatchStreams::SYSTEM,
             b"rawcmds" => WatchStreams::REQUESTS,
-            // There is no proxy, so it has no events.
+            // Todana has no proxy, so these streams have no events.
             b"proxyreqs" | b"proxyevents" | b"proxyuser" => WatchStreams::NONE,
             _ => return None,
         });

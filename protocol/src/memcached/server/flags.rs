@@ -1,4 +1,4 @@
-//! The one-letter flags of the meta commands, each with its argument attached.
+//! Parses the flags of meta commands. A flag is a letter, followed by its argument.
 
 use super::form::MetaVerb;
 use super::words::LineWords;
@@ -10,42 +10,42 @@ use todana_core::Ttl;
 /// The maximum number of words of a line, including the command, the key and the length.
 const WORDS_MAX: usize = 20;
 
-/// The longest text after `O`.
+/// The longest text after `O`, in bytes.
 const OPAQUE_LEN_MAX: usize = 31;
 
-/// The letters that any meta command knows. A letter without meaning for the current command is
-/// ignored. `A` is an extension: memcached refuses it (docs/protocol/memcached.md).
+/// The letters that at least one meta command knows. A letter that has no meaning for the current
+/// command is ignored. `A` is an extension, which memcached refuses (docs/protocol/memcached.md).
 const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPLA");
 
 /// The flags of one request. A number is valid only if [`ParsedFlags::has`] its letter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParsedFlags<'a> {
     seen: u64,
-    /// `T` or `A`, whichever comes last.
+    /// The time of `T` or `A`. If both are present, the last one counts.
     pub(super) ttl: Option<Ttl>,
-    /// `N`. A later `T` or `A` replaces it, except for `ms`.
+    /// The time of `N`. A later `T` or `A` replaces it, except for `ms`.
     pub(super) vivify: Ttl,
-    /// `R`.
+    /// The number of `R`.
     pub(super) recache: i32,
-    /// `C`.
+    /// The version of `C`.
     pub(super) compare: u64,
-    /// `E`.
+    /// The version of `E`.
     pub(super) version: u64,
-    /// `F`.
+    /// The client's flags of `F`.
     pub(super) client_flags: u32,
     /// The first letter after `M`.
     pub(super) mode: u8,
-    /// `J`.
+    /// The number of `J`.
     pub(super) initial: u64,
-    /// `D`.
+    /// The number of `D`.
     pub(super) delta: u64,
-    /// `O`.
+    /// The text of `O`.
     pub(super) opaque: &'a [u8],
     /// The fields to return.
     pub(super) returns: ReturnFlags,
-    /// `t` precedes `T`.
+    /// True if `t` precedes `T`.
     pub(super) ttl_before: bool,
-    /// `T` precedes `R`.
+    /// True if `T` precedes `R`.
     pub(super) recache_after_touch: bool,
 }
 
@@ -54,16 +54,16 @@ pub(super) struct ParsedFlags<'a> {
 pub(super) enum FlagFault {
     /// A word that cannot be a flag. The line then does not count as a command at all.
     Format,
-    /// Too many flags.
+    /// There are too many flags.
     TooMany,
-    /// One flag is wrong; the text reports how.
+    /// A flag is wrong. The text is the reply.
     Flag(&'static str),
-    /// The text after `O` is too long. Reported last.
+    /// The text after `O` is too long. Other errors are reported before this error.
     OpaqueTooLong,
 }
 
 impl FlagFault {
-    /// Returns the reply line.
+    /// Returns the line that reports the error.
     pub(super) fn message(self) -> &'static str {
         match self {
             FlagFault::Format => BAD_FORMAT,
@@ -75,12 +75,12 @@ impl FlagFault {
 }
 
 impl<'a> ParsedFlags<'a> {
-    /// Parses the flags of a command; `words_before` words precede them on the line. If one of them
-    /// is `b`, also decodes the key into `scratch`.
+    /// Parses the flags of a command. `words_before` words precede the flags on the line. If one of
+    /// the flags is `b`, also decodes the key into `scratch`.
     ///
-    /// The choice among several errors follows memcached 1.6 (observed): first a word that cannot
-    /// be a flag, then too many flags, then the first unknown or duplicate flag, then the last bad
-    /// number.
+    /// If there are several errors, the order of memcached 1.6 (observed) decides which error is
+    /// reported: a word that cannot be a flag, then too many flags, then the first unknown or
+    /// duplicate flag, then the last bad number.
     #[inline(always)]
     pub(super) fn parse(
         verb: MetaVerb,
@@ -120,7 +120,8 @@ impl<'a> ParsedFlags<'a> {
             } else if flags.has(letter) {
                 fatal = Some("CLIENT_ERROR duplicate flag");
             } else if let Err(message) = flags.set_flag(verb, letter, argument, key, scratch) {
-                // A bad `F` has no message of its own, so it keeps the message of an earlier error.
+                // A bad argument of `F` has no message of its own, so the message of an earlier
+                // error stays.
                 if message != BAD_FORMAT || bad_argument.is_none() {
                     bad_argument = Some(message);
                 }
@@ -180,7 +181,7 @@ impl<'a> ParsedFlags<'a> {
     fn set_ttl(&mut self, verb: MetaVerb, ttl: Ttl) {
         self.ttl = Some(ttl);
         self.ttl_before = self.has(b't');
-        // For a record that `N` creates, the last of the two times counts.
+        // If `N` creates the record, the last of the two times counts.
         if self.has(b'N') && verb != MetaVerb::Store {
             self.vivify = ttl;
         }
@@ -192,13 +193,14 @@ impl<'a> ParsedFlags<'a> {
         self.seen & bit(letter) != 0
     }
 
-    /// Returns the number of a letter, if the letter was present.
+    /// Returns the number of a letter, or `None` if the letter was absent.
     #[inline]
     pub(super) fn given<T>(&self, letter: u8, number: T) -> Option<T> {
         self.has(letter).then_some(number)
     }
 
-    /// Checks the length of the opaque text; called after the checks of the mode.
+    /// Checks the length of the opaque text. Must be called after the checks of the mode, to report
+    /// errors in memcached's order.
     #[inline]
     pub(super) fn check_opaque(&self) -> Result<(), FlagFault> {
         if self.opaque.len() > OPAQUE_LEN_MAX { Err(FlagFault::OpaqueTooLong) } else { Ok(()) }
@@ -208,18 +210,18 @@ impl<'a> ParsedFlags<'a> {
 /// Parses a time to live as in `T` and `N`.
 #[inline(always)]
 fn ttl(argument: &[u8]) -> Option<Ttl> {
-    number::signed(argument).map(|seconds| Ttl::from_memcached(seconds.into()))
+    number::signed(argument).map(|seconds| Ttl::from_exptime(seconds.into()))
 }
 
-/// Decodes base64 text; returns `None` if it is invalid or empty.
+/// Decodes base64 text. Returns `None` if the text is invalid or empty.
 pub(super) fn decode_key(text: &[u8], key: &mut Vec<u8>) -> Option<()> {
     key.clear();
     KEY_BASE64.decode_vec(text, key).ok()?;
     (!key.is_empty()).then_some(())
 }
 
-/// The base64 of keys: padded. Excess bits of the last letter are ignored, as in memcached. Replies
-/// contain the canonical text of the decoded key.
+/// The base64 of keys, which must be padded. Excess bits of the last letter are ignored, as in
+/// memcached. Replies contain the decoded key in its canonical encoding.
 pub(super) const KEY_BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
@@ -237,7 +239,7 @@ fn returnable(verb: MetaVerb) -> u64 {
     }
 }
 
-/// Returns the bit of a letter in a set; digits have none.
+/// Returns the bit of a letter in a set, or no bit for a digit.
 #[inline]
 const fn bit(letter: u8) -> u64 {
     if letter >= b'A' && letter <= b'z' { 1 << (letter - b'A') } else { 0 }
@@ -255,7 +257,7 @@ const fn letters(list: &[u8]) -> u64 {
 /// The return flags of a request, in the order of the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReturnFlags {
-    // No command returns more than eight letters, and none twice.
+    // The letters. Eight are enough, because no command returns more letters and none twice.
     letters: [u8; 8],
     len: u8,
 }

@@ -1,11 +1,11 @@
-//! The properties of a request that its reply depends on.
+//! Defines the properties of a request on which the form of its reply depends.
 
 use super::OUT_OF_MEMORY_IN_READ;
 use super::flags::ReturnFlags;
 use crate::memcached::binary::BinaryForm;
 
-/// The form in which a request wants its reply. It is small and borrows from the input, like the
-/// command.
+/// The form in which a request wants its reply. A form is small and borrows from the input, like
+/// the command.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyForm<'a>(pub(super) FormKind<'a>);
 
@@ -16,55 +16,56 @@ pub(super) enum FormKind<'a> {
     Silent,
     /// A word or a line, depending on the reply.
     Line,
-    /// Like `Line`, but a list of keys is written as meta commands that read them.
+    /// Like `Line`, but a list of keys is written as meta commands that read the records.
     Keys,
     /// Like `Line`, but a list of keys is written with sizes and expiries.
     Items,
-    /// Like `Line`, for a command that stores: it has its own message for lack of memory.
+    /// Like `Line`, but with the message that a storage command has for a lack of memory.
     StoreLine,
-    /// Like `StoreLine`, for a block whose memory ran out during its arrival.
+    /// Like `StoreLine`, but with the message for a data block whose memory ran out during its
+    /// arrival.
     ReadLine,
     /// One key of `get`, `gets`, `gat` or `gats`.
     Value(ValueForm<'a>),
     /// A meta command.
     Meta(MetaForm<'a>),
-    /// `mn`.
+    /// The reply to `mn`.
     Noop,
     /// A binary packet.
     Binary(BinaryForm<'a>),
 }
 
-/// The form of one key of a get line.
+/// The form of the reply for one key of a `get` line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueForm<'a> {
     /// The key.
     pub(super) key: &'a [u8],
-    /// The reply shows the version (`gets`, `gats`).
+    /// True if the reply shows the version (`gets`, `gats`).
     pub(super) with_version: bool,
-    /// The key is the last of its line: `END` follows.
+    /// True if the key is the last key of its line, so that `END` follows.
     pub(super) is_last: bool,
 }
 
-/// The form of a meta command.
+/// The form of the reply to a meta command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetaForm<'a> {
     /// The command.
     pub(super) verb: MetaVerb,
-    /// The key, decoded.
+    /// The decoded key.
     pub(super) key: &'a [u8],
-    /// The key arrived in base64 and is returned in base64.
+    /// True if the key arrived in base64. The reply then contains it in base64.
     pub(super) is_base64: bool,
     /// The fields to return, in order.
     pub(super) returns: ReturnFlags,
     /// The text after `O`.
     pub(super) opaque: &'a [u8],
-    /// `q`.
+    /// True if the request has `q`.
     pub(super) is_quiet: bool,
-    /// `v`.
+    /// True if the request has `v`.
     pub(super) with_value: bool,
-    /// `t` preceded `T`: it means the time before this request.
+    /// True if `t` precedes `T`. The reply then shows the time to live before this request.
     pub(super) ttl_before: bool,
-    /// The version at which `mg` omits the value (`C`).
+    /// The version of `C`. `mg` omits the value of a record with this version.
     pub(super) known_version: Option<u64>,
     /// The length of the data block of `ms`.
     pub(super) value_len: usize,
@@ -96,8 +97,8 @@ impl<'a> ReplyForm<'a> {
     /// The form that writes a list of keys with sizes and expiries, like `stats cachedump`.
     pub const ITEMS: ReplyForm<'a> = ReplyForm(FormKind::Items);
 
-    /// Returns the form for replies after the request has left the input: it shows nothing of the
-    /// request.
+    /// Returns the form for replies after the request has left the input. Such a reply shows
+    /// nothing of the request.
     #[must_use]
     pub fn detached(&self) -> ReplyForm<'static> {
         ReplyForm(match self.0 {
@@ -126,7 +127,7 @@ impl<'a> ReplyForm<'a> {
         if silent { ReplyForm::SILENT } else { ReplyForm(FormKind::StoreLine) }
     }
 
-    /// Returns the form for the refusal of a block with this message.
+    /// Returns the form of the reply to a data block that is refused with this message.
     pub(super) fn refused_by(self, message: &'static str) -> ReplyForm<'a> {
         match self.0 {
             FormKind::StoreLine | FormKind::Meta(_) if message == OUT_OF_MEMORY_IN_READ => {
@@ -142,21 +143,21 @@ impl<'a> ReplyForm<'a> {
         ReplyForm(FormKind::Binary(form))
     }
 
-    /// Returns true if the connection must be closed after this reply. Otherwise the decoder would
-    /// close it on its next call.
+    /// Returns true if the connection must be closed after this reply. If the caller does not close
+    /// it, the decoder does so on its next call.
     #[inline]
     pub fn closes(&self) -> bool {
         matches!(self.0, FormKind::Binary(BinaryForm { closes: true, .. }))
     }
 
-    /// Returns true if nothing will be written, so that the reply need not be computed.
+    /// Returns true if no reply will be written, so that the reply need not be computed.
     #[inline]
     pub fn is_silent(&self) -> bool {
         matches!(self.0, FormKind::Silent)
     }
 
-    /// Returns true if this request is the last of its line. False for all keys of a get line but
-    /// the last, so that a server can count a get line as one request.
+    /// Returns true if this request is the last of its line. Only the last key of a `get` line
+    /// returns true, so that a server can count the line as one request.
     #[inline]
     pub fn is_last_of_line(&self) -> bool {
         match self.0 {

@@ -1,4 +1,5 @@
-//! A frame: one line at the start of the unread bytes, and the data block that may follow it.
+//! Defines the frame of a request: a line at the start of the unread bytes, and the data block that
+//! may follow it.
 
 use super::{
     DecoderState, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep,
@@ -7,14 +8,14 @@ use super::{
 use crate::memcached::MemcachedCommand;
 use todana_core::SharedValue;
 
-/// One complete line of the input.
+/// A complete line of the input.
 #[derive(Clone, Copy)]
 pub(super) struct LineFrame<'a> {
     /// Consumed bytes of the input before the line.
     pub(super) skipped: usize,
-    /// The input from the start of the line.
+    /// The input, beginning with the line.
     pub(super) unread: &'a [u8],
-    /// The length of the line, including its end.
+    /// The length of the line, including its line end.
     pub(super) line_len: usize,
     /// The block after the line, if it was received separately.
     pub(super) block: Option<LongBlock<'a>>,
@@ -28,21 +29,22 @@ pub(super) enum DataBlock<'a> {
     Unterminated,
     /// The block is incomplete, or must be received separately.
     Partial(MemcachedStep<'a>),
-    /// The block is incomplete, and no more of it may be kept.
+    /// The block is incomplete, and no more bytes of it may be kept.
     Refused {
         /// memcached's message for this case.
         message: &'static str,
     },
 }
 
-/// The longest data block that can be announced: with its line end it fits a signed 32-bit length.
+/// The longest data block that can be announced, in bytes. Its length together with its line end
+/// fits in a signed 32-bit number.
 pub(super) const VALUE_LEN_MAX: usize = i32::MAX as usize - 2;
 
 /// The line end after a data block.
 const BLOCK_END: &[u8] = b"\r\n";
 
 impl<'a> LineFrame<'a> {
-    /// Returns the line without its end.
+    /// Returns the line without its line end.
     #[inline]
     pub(super) fn line(&self) -> &'a [u8] {
         line_body(&self.unread[..self.line_len])
@@ -75,7 +77,8 @@ impl<'a> LineFrame<'a> {
         self.request(MemcachedCommand::Faulty { message }, form)
     }
 
-    /// Answers the line with `command`; the block that it announces is discarded as it arrives.
+    /// Answers the line with `command`. The data block that the line announces is discarded as it
+    /// arrives.
     #[cold]
     pub(super) fn without_block(
         &self,
@@ -90,11 +93,11 @@ impl<'a> LineFrame<'a> {
             Some(LongBlock::Refused { received }) => received,
             Some(LongBlock::Whole { .. }) => total,
         };
-        dialect.mode = DecoderState::Swallow { left: total - received.min(total) };
+        dialect.mode = DecoderState::Discard { left: total - received.min(total) };
         self.request(command, form)
     }
 
-    /// Returns the data block of this length after the line.
+    /// Returns the data block of `len` bytes that follows the line.
     #[inline]
     pub(super) fn block(
         &self,
@@ -153,14 +156,14 @@ pub(super) fn line_body(line: &[u8]) -> &[u8] {
     body.strip_suffix(b"\r").unwrap_or(body)
 }
 
-/// Returns true if a line that begins with `start` and has, or will have, at least `line_len` bytes
-/// closes the connection.
+/// Returns true if a line that begins with `start` must close the connection, because it has or
+/// will have at least `line_len` bytes.
 ///
-/// The rule depends only on the line's own bytes and length, never on the bytes that arrived with
-/// it. It therefore does not depend on how the network splits the stream.
+/// The rule depends only on the bytes and the length of the line, and never on the bytes that
+/// arrived with it. The result therefore does not depend on how the network splits the stream.
 pub(super) fn is_line_too_long(limits: &MemcachedLimits, start: &[u8], line_len: usize) -> bool {
     const SPACES_MAX: usize = 100;
-    // Long enough to show the word after the spaces, whatever limit is configured.
+    // The least limit of a line. It is long enough for the first word after leading spaces.
     const LINE_LEN_MAX_LEAST: usize = 128;
 
     if line_len <= limits.line_len_max.max(LINE_LEN_MAX_LEAST) {
@@ -168,7 +171,8 @@ pub(super) fn is_line_too_long(limits: &MemcachedLimits, start: &[u8], line_len:
     }
     let spaces = start.iter().take(SPACES_MAX).take_while(|&&byte| byte == b' ').count();
     let word = &start[spaces..];
-    // memcached accepts a long `gat` if all of it arrives at once, which clients cannot control.
+    // memcached accepts a long `gat` only if the complete line arrives at once. Clients cannot
+    // control this, so `gat` has the limit of `get` here.
     let may_grow = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| word.starts_with(name));
     !may_grow || line_len > limits.get_line_len_max
 }

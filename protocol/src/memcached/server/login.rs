@@ -1,17 +1,19 @@
-//! The only command before a login (`-Y`): a `set` whose data block is the name and password.
+//! Decodes the only command that is served before a login (`-Y`): a `set` whose data block is the
+//! name and password.
 //!
-//! Key, flags, time and `noreply` of that `set` are ignored. Everything else is answered by an
+//! Key, flags, time and `noreply` of that `set` are ignored. Any other command is answered by an
 //! error, so that unauthenticated clients learn neither the stored data nor the available commands.
 
 use super::frame::{DataBlock, LineFrame};
 use super::words::LineWords;
 use super::{MemcachedDecoder, MemcachedLimits, MemcachedStep, ReplyForm, number};
-use crate::memcached::{Authenticate, MemcachedCommand};
+use crate::memcached::{LoginCredentials, MemcachedCommand};
 
-/// The shortest line that is answered, including its end; a shorter one closes the connection.
+/// The shortest line that is answered, in bytes, including its line end. A shorter line closes the
+/// connection.
 const LINE_LEN_MIN: usize = 6;
 
-/// The longest token.
+/// The longest token, in bytes.
 const TOKEN_LEN_MAX: usize = 16 << 10;
 
 const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
@@ -32,8 +34,8 @@ pub(super) fn decode<'a>(
     let Some(token_len) = token_len(frame.line()) else {
         return frame.fault(UNAUTHENTICATED, ReplyForm::LINE);
     };
-    // As in memcached, the next line is read as a command. Discarding the announced block instead
-    // would keep an unauthenticated connection open for gigabytes.
+    // As in memcached, the data block is then read as commands. If it were discarded, an
+    // unauthenticated client could keep a connection open for gigabytes.
     if token_len > TOKEN_LEN_MAX {
         return frame.fault(TOKEN_TOO_LONG, ReplyForm::LINE);
     }
@@ -42,15 +44,15 @@ pub(super) fn decode<'a>(
         DataBlock::Refused { message } => {
             frame.without_block(dialect, token_len, MemcachedCommand::Faulty { message }, ReplyForm::LINE)
         }
-        // The announced length shows where the next line starts.
+        // The announced length states where the next line starts.
         DataBlock::Unterminated => {
             let message = BAD_TERMINATION;
             frame.request_with_block(token_len, MemcachedCommand::Faulty { message }, ReplyForm::LINE)
         }
         DataBlock::Whole(response, _) => {
-            let authenticate = Authenticate { response, ..Authenticate::default() };
-            let command = match authenticate.token() {
-                Some(_) => MemcachedCommand::Authenticate(authenticate),
+            let credentials = LoginCredentials { response, ..LoginCredentials::default() };
+            let command = match credentials.token() {
+                Some(_) => MemcachedCommand::Authenticate(credentials),
                 None => MemcachedCommand::Faulty { message: BAD_TOKEN },
             };
             frame.request_with_block(token_len, command, ReplyForm::LINE)
@@ -58,12 +60,12 @@ pub(super) fn decode<'a>(
     }
 }
 
-/// Returns the length of the data block if the line is a `set` with a length.
+/// Returns the length of the data block if the line is a `set` that announces one.
 fn token_len(line: &[u8]) -> Option<usize> {
     let mut words = LineWords::new(line);
     if words.next()? != b"set" {
         return None;
     }
-    // After key, flags and time.
+    // The length follows the key, the flags and the time.
     number::unsigned_32(words.nth(3)?).and_then(|len| usize::try_from(len).ok())
 }

@@ -1,6 +1,5 @@
-//! The server side of memcached's text and meta dialects: request bytes in, commands out; replies
-//! in, reply bytes out. A connection that begins with a binary packet is passed to the binary
-//! dialect.
+//! The server side of memcached's text and meta dialects: decodes requests to commands, and encodes
+//! replies as bytes. A connection that begins with a binary packet is passed to the binary dialect.
 //!
 //! ```text
 //! frame    one line of the input, and the data block after it
@@ -10,15 +9,18 @@
 //! meta     mg, ms, md, ma, me: their key and mode -> a command
 //! login    the only command before a login
 //! administration  lru_crawler, watch, slabs, lru, extstore, todana -> a command
-//! flags    the one-letter flags of the meta commands
-//! form     properties of a request that its reply depends on
+//! flags    the flags of the meta commands
+//! form     the properties of a request on which its reply depends
 //! reply    replies -> bytes
 //! ```
 //!
-//! Invariants: commands and forms borrow from the input, and only base64 keys are copied (into the
-//! caller's scratch); a [`MemcachedDecoder`] is a few words of state and no buffer; the requests do
-//! not depend on how the input is split; each byte of an incomplete line is examined once; an
-//! unwanted block of any length is discarded as it arrives.
+//! Invariants:
+//! - Commands and forms borrow from the input. Only base64 keys are copied, into the caller's
+//!   scratch.
+//! - A [`MemcachedDecoder`] is a few words of state and has no buffer.
+//! - The requests do not depend on how the input is split.
+//! - Each byte of an incomplete line is examined once.
+//! - An unwanted data block of any length is discarded as it arrives.
 //!
 //! Not here: the meaning of commands (see the `todana` crate), clocks, sockets.
 
@@ -59,49 +61,52 @@ const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 /// The reply to an item whose memory runs out during its arrival.
 const OUT_OF_MEMORY_IN_READ: &str = "SERVER_ERROR Out of memory during read";
 
-/// The bounds of a request, common to all connections of a listener.
+/// The limits of requests, common to all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemcachedLimits {
-    /// The largest item, by memcached's size rule (see [`item_size`](super::item_size)).
+    /// The largest item in bytes, by memcached's size rule (see [`item_size`](super::item_size)).
     pub item_size_max: u64,
-    /// The longest line, including its end, of all commands except `get`, `gets`, `gat` and `gats`.
-    /// Values below 128 count as 128.
+    /// The longest line in bytes, including its line end, of all commands except `get`, `gets`,
+    /// `gat` and `gats`. A limit below 128 counts as 128.
     pub line_len_max: usize,
-    /// The longest line of `get`, `gets`, `gat` and `gats`; memcached has no limit for the first
-    /// two.
+    /// The longest line of `get`, `gets`, `gat` and `gats`, in bytes. memcached has no such limit
+    /// for `get` and `gets`.
     pub get_line_len_max: usize,
-    /// The number of bytes of an incomplete request that may be kept at the moment. A larger data
-    /// block is refused for lack of memory and discarded as it arrives. A line longer than
-    /// `line_len_max` closes the connection.
+    /// The number of bytes of an incomplete request that may be kept in memory at the moment. A
+    /// larger data block is refused for lack of memory and discarded as it arrives. A line longer
+    /// than `line_len_max` closes the connection.
     pub unfinished_len_max: usize,
-    /// Data blocks of at least this length are announced by [`MemcachedStep::Block`] and received
-    /// separately; `unfinished_len_max` does not apply to them.
+    /// The length from which a data block is announced by [`MemcachedStep::Block`] and received
+    /// separately. `unfinished_len_max` does not apply to such blocks.
     pub long_block_len: usize,
-    /// False refuses `flush_all` (`-F`).
+    /// False to refuse `flush_all` (`-F`).
     pub flush_allowed: bool,
-    /// The dialect of connections (`-B`).
+    /// The dialects that connections may use (`-B`).
     pub choice: DialectChoice,
-    /// True turns SASL packets of the binary dialect into commands (`-S`), and refuses most others
-    /// until [`MemcachedDecoder::admit`]. False treats them as unknown.
+    /// True to decode SASL packets of the binary dialect as commands (`-S`), and to refuse most
+    /// other packets until [`MemcachedDecoder::accept_login`] is called. False to treat SASL
+    /// packets as unknown.
     pub sasl: bool,
-    /// True accepts only a login in the text dialect until [`MemcachedDecoder::admit`] (`-Y`).
+    /// True to accept only a login in the text dialect until [`MemcachedDecoder::accept_login`] is
+    /// called (`-Y`).
     pub text_login: bool,
-    /// True reads a negative time to live of the text commands as a sliding one of that many
-    /// seconds after the last access. False expires such a record at once.
+    /// True to read a negative time to live in a text command as a sliding expiry: the record
+    /// expires that number of seconds after its last access. False to let such a record expire at
+    /// once.
     pub negative_is_sliding: bool,
-    /// True enables `debugtime`, which is for tests.
+    /// True to enable `debugtime`, which is for tests.
     pub debug_commands: bool,
 }
 
-/// The dialect of a connection, which never changes.
+/// The choice of a connection's dialect. The dialect never changes during a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DialectChoice {
-    /// Binary if the connection's first byte begins a binary packet, otherwise text.
+    /// Binary if the first byte of the connection begins a binary packet, otherwise text.
     #[default]
     Auto,
     /// Text only.
     Text,
-    /// Binary only; other input closes the connection.
+    /// Binary only. Other input closes the connection.
     Binary,
 }
 
@@ -123,7 +128,7 @@ impl Default for MemcachedLimits {
     }
 }
 
-/// One request: the command, and the form of its reply.
+/// A request: the command, and the form of its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct MemcachedRequest<'a> {
     /// The command.
@@ -132,24 +137,24 @@ pub struct MemcachedRequest<'a> {
     pub form: ReplyForm<'a>,
 }
 
-/// The beginning of a request, for observers.
+/// The beginning of a request, which observers show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestHead<'a> {
-    /// A line of text, without its end.
+    /// A line of text, without its line end.
     Line(&'a [u8]),
-    /// A packet: its header, the name of its opcode, its key, and the length of the value that it
-    /// stores.
+    /// A packet of the binary dialect.
     Packet {
         /// The header.
         header: &'a [u8; 24],
         /// The name of the opcode.
         name: &'static str,
-        /// The key, as far as it has arrived.
+        /// The part of the key that has arrived.
         key: &'a [u8],
         /// The length of the value, if the packet stores one.
         value_len: Option<usize>,
     },
-    /// The request continues a line that has been shown, or none of it has arrived.
+    /// Nothing to show: the request continues a line that was shown before, or none of its bytes
+    /// has arrived.
     Continued,
 }
 
@@ -163,27 +168,27 @@ pub enum MemcachedStep<'a> {
         /// The request, which borrows from the input.
         request: MemcachedRequest<'a>,
     },
-    /// No complete request: drop `consumed` bytes (of a block being discarded), read at least
-    /// `at_least` more, and decode again.
+    /// No complete request has arrived: drop `consumed` bytes (of a block that is being discarded),
+    /// read at least `at_least` more bytes, and decode again.
     NeedMore {
         /// The consumed bytes of the input.
         consumed: usize,
-        /// The number of bytes that are certainly missing, at least 1. For a data block this is the
-        /// entire missing part, so that a buffer can be sized once. For a line, or a block being
-        /// discarded, it is 1.
+        /// The number of bytes that are certainly missing, at least 1. In a data block this is the
+        /// complete missing part, so that a buffer can be sized once. In a line, or in a block that
+        /// is being discarded, it is 1.
         at_least: usize,
     },
-    /// A request with a long data block. Nothing is decoded until the block has arrived: keep the
-    /// head, receive the value into its final memory and then the end of the block, and call
+    /// A request with a long data block, which is decoded after the block has arrived. Keep the
+    /// head, receive the value into its final memory, receive the end of the block, and call
     /// [`MemcachedDecoder::decode_block`].
     Block {
         /// The consumed bytes of the input before the head.
         consumed: usize,
-        /// The length of the head, which follows.
+        /// The length of the head, which begins after the consumed bytes.
         head_len: usize,
-        /// The length of the value after it.
+        /// The length of the value, which begins after the head.
         value_len: usize,
-        /// The length of the end of the block, after the value.
+        /// The length of the end of the block, which follows the value.
         end_len: usize,
     },
     /// Close the connection after pending replies have been sent.
@@ -197,21 +202,22 @@ pub enum LongBlock<'a> {
     Whole {
         /// The value.
         value: &'a SharedBytes,
-        /// The bytes after the value, as long as announced.
+        /// The bytes after the value. Their number was announced as `end_len`.
         end: &'a [u8],
     },
-    /// There is no memory for the block. Its received bytes are gone, and the rest will be
-    /// discarded.
+    /// There is no memory for the block. The received bytes were dropped, and the other bytes will
+    /// be discarded.
     Refused {
-        /// The number of bytes received, of value and end together.
+        /// The number of bytes received, of the value and the end together.
         received: usize,
     },
 }
 
 /// The decoder of one connection: a few bytes of state, no buffer.
 ///
-/// A `get` of several keys becomes one [`Get`](todana_core::Get) per key, so that a slow reader can
-/// be paused between them. The form of the last one also writes the `END`.
+/// A `get` of several keys becomes one [`Get`](todana_core::Get) per key, so that the server can
+/// pause between two keys if the client reads slowly. The form of the last `Get` also writes the
+/// `END`.
 ///
 /// ```
 /// use todana_core::{Get, Operation, Reply};
@@ -230,8 +236,8 @@ pub enum LongBlock<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemcachedDecoder {
     mode: DecoderState,
-    /// The client has authenticated.
-    is_admitted: bool,
+    /// True if the client has authenticated.
+    is_authenticated: bool,
 }
 
 /// The decoder's position in the stream.
@@ -244,9 +250,9 @@ enum DecoderState {
     Line { scanned: usize },
     /// At the start of a line whose data block ends `total` bytes from here.
     Block { total: usize },
-    /// In a block that is being discarded; `left` bytes of it remain.
-    Swallow { left: usize },
-    /// Between two keys of a get line that has been checked.
+    /// In a block that is being discarded. `left` bytes of the block remain.
+    Discard { left: usize },
+    /// Between two keys of a `get` line that has been checked.
     Keys(text::GetLine),
     /// In a stream of binary packets.
     Binary(binary::PacketPosition),
@@ -264,9 +270,9 @@ impl DialectChoice {
 }
 
 impl MemcachedDecoder {
-    /// Marks the client as authenticated: from now on all commands are accepted.
-    pub fn admit(&mut self) {
-        self.is_admitted = true;
+    /// Marks the client as authenticated. From now on all commands are accepted.
+    pub fn accept_login(&mut self) {
+        self.is_authenticated = true;
     }
 
     /// Returns true if the stream consists of binary packets.
@@ -275,7 +281,7 @@ impl MemcachedDecoder {
     }
 
     /// Returns the beginning of the request that the next step will decode. Must be called before
-    /// that step.
+    /// the step.
     pub fn head<'a>(&self, limits: &MemcachedLimits, input: &'a [u8]) -> RequestHead<'a> {
         let unread = match self.mode {
             DecoderState::Keys(_) => return RequestHead::Continued,
@@ -283,15 +289,15 @@ impl MemcachedDecoder {
             DecoderState::Start if input.first().is_some_and(|&first| limits.choice.is_binary(first)) => {
                 return binary::head(binary::PacketPosition::default(), input);
             }
-            DecoderState::Swallow { left } => input.get(left..).unwrap_or_default(),
+            DecoderState::Discard { left } => input.get(left..).unwrap_or_default(),
             DecoderState::Start | DecoderState::Line { .. } | DecoderState::Block { .. } => input,
         };
         let Some(len) = memchr(b'\n', unread) else { return RequestHead::Continued };
         RequestHead::Line(unread[..len].strip_suffix(b"\r").unwrap_or(&unread[..len]))
     }
 
-    /// Returns true if the connection uses the binary dialect, given its first bytes if nothing has
-    /// been decoded yet.
+    /// Returns true if the connection uses the binary dialect. Before the first decoded request,
+    /// the first byte of `input` decides.
     pub fn begins_binary(&self, limits: &MemcachedLimits, input: &[u8]) -> bool {
         match self.mode {
             DecoderState::Start => input.first().is_some_and(|&first| limits.choice.is_binary(first)),
@@ -299,24 +305,29 @@ impl MemcachedDecoder {
         }
     }
 
-    /// Returns true if some but not all keys of a line have been answered.
+    /// Returns true if some but not all keys of a `get` line have been answered.
     pub fn is_between_keys(&self) -> bool {
         matches!(self.mode, DecoderState::Keys(_))
     }
 
-    /// Marks the client as unauthenticated again.
-    pub fn expel(&mut self) {
-        self.is_admitted = false;
+    /// Returns true if the next byte is the first one of a line.
+    #[inline]
+    pub fn is_before_line(&self) -> bool {
+        matches!(self.mode, DecoderState::Start | DecoderState::Line { scanned: 0 })
     }
 
-    /// Decodes the next step from `input`, the unread bytes: the bytes of the last call that were
-    /// not consumed, and all that have arrived since. `scratch` receives decoded data (base64
-    /// keys).
+    /// Marks the client as unauthenticated again.
+    pub fn revoke_login(&mut self) {
+        self.is_authenticated = false;
+    }
+
+    /// Decodes the next step from `input`, which must contain all unread bytes: the bytes that the
+    /// last call did not consume, and the bytes that have arrived since. `scratch` receives decoded
+    /// base64 keys.
     ///
-    /// Must not be called again after [`MemcachedStep::Close`].
-    ///
-    /// After a [`MemcachedCommand::Authenticate`] it must not be called before the reply is known,
-    /// because the meaning of the following bytes depends on it.
+    /// Must not be called again after [`MemcachedStep::Close`]. After a
+    /// [`MemcachedCommand::Authenticate`] it must not be called before the reply is known, because
+    /// the meaning of the following bytes depends on the reply.
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -328,7 +339,7 @@ impl MemcachedDecoder {
         let scanned = match self.mode {
             DecoderState::Line { scanned } => scanned.min(input.len()),
             DecoderState::Binary(ref mut place) => {
-                return binary::decode(place, limits, self.is_admitted, input);
+                return binary::decode(place, limits, self.is_authenticated, input);
             }
             DecoderState::Start => {
                 let Some(&first) = input.first() else {
@@ -336,7 +347,7 @@ impl MemcachedDecoder {
                 };
                 if limits.choice.is_binary(first) {
                     let mut place = binary::PacketPosition::default();
-                    let step = binary::decode(&mut place, limits, self.is_admitted, input);
+                    let step = binary::decode(&mut place, limits, self.is_authenticated, input);
                     self.mode = DecoderState::Binary(place);
                     return step;
                 }
@@ -349,11 +360,11 @@ impl MemcachedDecoder {
                 return MemcachedStep::NeedMore { consumed: 0, at_least: total - input.len() };
             }
             DecoderState::Block { .. } => 0,
-            DecoderState::Swallow { left } if input.len() < left => {
-                self.mode = DecoderState::Swallow { left: left - input.len() };
+            DecoderState::Discard { left } if input.len() < left => {
+                self.mode = DecoderState::Discard { left: left - input.len() };
                 return MemcachedStep::NeedMore { consumed: input.len(), at_least: 1 };
             }
-            DecoderState::Swallow { left } => {
+            DecoderState::Discard { left } => {
                 skipped = left;
                 0
             }
@@ -361,7 +372,7 @@ impl MemcachedDecoder {
         let unread = &input[skipped..];
         let Some(newline) = memchr(b'\n', &unread[scanned..]).map(|at| scanned + at) else {
             let len = unread.len() + 1;
-            let is_unauthenticated = limits.text_login && !self.is_admitted;
+            let is_unauthenticated = limits.text_login && !self.is_authenticated;
             if frame::is_line_too_long(limits, unread, len)
                 || is_unauthenticated && len > limits.line_len_max
                 || len > limits.line_len_max.max(limits.unfinished_len_max)
@@ -376,7 +387,7 @@ impl MemcachedDecoder {
             return MemcachedStep::Close;
         }
         self.mode = DecoderState::Line { scanned: 0 };
-        if limits.text_login && !self.is_admitted {
+        if limits.text_login && !self.is_authenticated {
             if line_len > limits.line_len_max {
                 return MemcachedStep::Close;
             }
@@ -386,9 +397,9 @@ impl MemcachedDecoder {
     }
 
     /// Decodes the request that [`MemcachedStep::Block`] announced. `head` are the bytes of the
-    /// announced head, and the limits must not have decreased since. The consumed length of the
-    /// returned step has no meaning. [`decode`](Self::decode) then continues with the byte after
-    /// the block, or after its received part.
+    /// announced head. The limits must not have decreased since the announcement. The consumed
+    /// length of the returned step has no meaning. [`decode`](Self::decode) then continues with the
+    /// byte after the block, or after the received part of the block.
     pub fn decode_block<'a>(
         &mut self,
         limits: &MemcachedLimits,
@@ -401,7 +412,7 @@ impl MemcachedDecoder {
             _ => {
                 self.mode = DecoderState::Line { scanned: 0 };
                 let frame = LineFrame { skipped: 0, unread: head, line_len: head.len(), block: Some(block) };
-                if limits.text_login && !self.is_admitted {
+                if limits.text_login && !self.is_authenticated {
                     return login::decode(self, limits, frame);
                 }
                 text::decode(self, limits, frame, scratch)

@@ -1,9 +1,10 @@
-//! The number formats. They differ by field, and clients depend on the differences, so each has its
-//! own function.
+//! Parses numbers. The formats differ between fields, and clients depend on the differences, so
+//! each format has its own function.
 
 use super::frame::VALUE_LEN_MAX;
 
-/// Parses cas unique, incr and decr delta, and meta `C` `E` `D` `J`: unsigned 64 bits, digits only.
+/// Parses a version of `cas`, the amount of `incr` and `decr`, and the numbers of the meta flags
+/// `C`, `E`, `D` and `J`: unsigned 64 bits, digits only.
 #[inline]
 pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
     // 19 digits cannot overflow.
@@ -24,7 +25,7 @@ pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// Parses meta `F` and the length of a login token: unsigned 32 bits, digits only.
+/// Parses the meta flag `F` and the length of a login token: unsigned 32 bits, digits only.
 #[inline]
 pub(super) fn unsigned_32(word: &[u8]) -> Option<u32> {
     unsigned(word).and_then(|number| u32::try_from(number).ok())
@@ -41,8 +42,8 @@ fn unsigned_long(word: &[u8]) -> Option<u64> {
     })
 }
 
-/// Parses times outside of storage commands, and meta `T` `N` `R`: signed 32 bits, at most 11
-/// characters, no `+`.
+/// Parses times outside of storage commands, and the meta flags `T`, `N` and `R`: signed 32 bits,
+/// at most 11 characters, no `+`.
 #[inline]
 pub(super) fn signed(word: &[u8]) -> Option<i32> {
     const LEN_MAX: usize = "-2147483648".len();
@@ -56,22 +57,21 @@ pub(super) fn signed(word: &[u8]) -> Option<i32> {
     i32::try_from(number).ok()
 }
 
-/// Parses the span of a sliding expiry, meta `A`: 1 to 2^31 - 1 seconds.
+/// Parses the span of a sliding expiry in the meta flag `A`: 1 to 2^31 - 1 seconds.
 #[inline]
 pub(super) fn span(word: &[u8]) -> Option<u32> {
     signed(word).and_then(|seconds| u32::try_from(seconds).ok()).filter(|&seconds| seconds > 0)
 }
 
-/// Parses the length of a data block: a signed number that is not negative and leaves room for the
-/// line end.
+/// Parses the length of a data block. It must not be negative and must leave room for the line end.
 #[inline]
 pub(super) fn value_len(word: &[u8]) -> Option<usize> {
     let len = usize::try_from(signed(word)?).ok()?;
     (len <= VALUE_LEN_MAX).then_some(len)
 }
 
-/// Parses the client flags of the text commands: unsigned 64 bits as C's `strtoul` reads them, of
-/// which the lower 32 are kept; no `-`.
+/// Parses the client's flags in the text commands: unsigned 64 bits as C's `strtoul` reads them,
+/// without `-`. The lower 32 bits are kept.
 #[inline]
 pub(super) fn client_flags(word: &[u8]) -> Option<u32> {
     let number = unsigned(word).or_else(|| match c_number(word)? {
@@ -81,8 +81,8 @@ pub(super) fn client_flags(word: &[u8]) -> Option<u32> {
     Some(number as u32)
 }
 
-/// Parses the expiry time of storage commands: signed 64 bits as C's `strtol` reads them, of which
-/// the lower 32 are kept.
+/// Parses the expiry time of storage commands: signed 64 bits as C's `strtol` reads them. The lower
+/// 32 bits are kept.
 #[inline]
 pub(super) fn expiry(word: &[u8]) -> Option<i32> {
     if let Some(number) = unsigned(word) {
@@ -95,8 +95,9 @@ pub(super) fn expiry(word: &[u8]) -> Option<i32> {
     Some(number as i32)
 }
 
-/// Returns the sign and magnitude that C's `strtol` family would read: blanks (except the space,
-/// which ends the word) and a sign may precede the digits, and anything may follow a blank.
+/// Returns the sign and the magnitude as C's `strtol` reads them: blanks and a sign may precede the
+/// digits, and any bytes may follow a blank after the digits. A space is not such a blank, because
+/// it ends the word.
 #[cold]
 fn c_number(word: &[u8]) -> Option<(bool, u64)> {
     let is_blank = |byte: &u8| matches!(byte, b'\t'..=b'\r');

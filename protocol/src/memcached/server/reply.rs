@@ -27,8 +27,8 @@ impl ReplySink for Vec<u8> {
     }
 }
 
-/// Writes a reply in the form of its request. Writes nothing for `noreply`, for replies that `q`
-/// suppresses, and for a missing key of a get line.
+/// Writes a reply in the form that its request wants. Writes nothing after `noreply`, for a reply
+/// that `q` suppresses, and for a missing key of a `get` line.
 #[inline]
 pub fn encode(form: &ReplyForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match &form.0 {
@@ -61,20 +61,21 @@ pub fn encode(form: &ReplyForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink)
     }
 }
 
-/// Writes one key of a get line.
+/// Writes the reply for one key of a `get` line.
 #[inline]
 fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     let end: &[u8] = if form.is_last { b"END\r\n" } else { b"" };
     let record = match reply {
         Reply::Hit(hit) => &hit.record,
-        // A record that cannot be read is not reported as missing: the error replaces END.
+        // A record that cannot be read must not be reported as missing, so the error replaces
+        // `END`.
         Reply::Refused(
             refusal @ (RefusalReason::Damaged | RefusalReason::Unavailable | RefusalReason::ReadOnly),
         ) if form.is_last => {
             return refused_line(refusal_text(*refusal), out);
         }
-        // All other replies count as a miss: clients take an error for the end of a list, and would
-        // take the rest of the list for another reply.
+        // All other replies count as a miss. Clients would take an error for the end of the list,
+        // and the rest of the list for another reply.
         _ => return out.put(end),
     };
     out.put(b"VALUE ");
@@ -112,7 +113,7 @@ fn refused_line(message: &str, out: &mut impl ReplySink) {
     out.put(b"\r\n");
 }
 
-/// Writes a reply that does not depend on its request.
+/// Writes a reply that does not depend on the form of its request.
 fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
     let text: &str = match *reply {
         Reply::Stored(_) => "STORED",
@@ -125,7 +126,7 @@ fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
         Reply::Reset => "RESET",
         Reply::End => "END",
         Reply::Unknown => "ERROR",
-        // The text dialect authenticates by a `set`, which is answered like a set.
+        // In the text dialect a login is a `set`, so it is answered like a `set`.
         Reply::Authenticated => "STORED",
         Reply::Faulty(message) => message,
         Reply::Refused(refusal) => refusal_text(refusal),
@@ -145,7 +146,7 @@ fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
             value
         }
         Reply::Prefixes(all) => return prefixes(all, out),
-        // No command with a plain reply line asks for a record.
+        // No command whose reply is a line reads a record.
         Reply::Hit(_)
         | Reply::Inspection(_)
         | Reply::Integer(_)
@@ -157,12 +158,12 @@ fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
     out.put(b"\r\n");
 }
 
-/// The longest key that `lru_crawler metadump` lists. It bounds the length of a line, in which each
-/// byte may take three.
+/// The longest key that `lru_crawler metadump` lists, in bytes. It bounds the length of a line, in
+/// which each byte may need three characters.
 const LISTED_KEY_LEN_MAX: usize = 256 << 10;
 
 /// Writes a line of `lru_crawler metadump`, or nothing for a key above [`LISTED_KEY_LEN_MAX`].
-/// Unlike all other lines it ends in a blank and LF.
+/// Unlike all other lines, this line ends in a blank and LF.
 fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if key.len() > LISTED_KEY_LEN_MAX {
         return;
@@ -188,7 +189,7 @@ fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     out.put(b" \n");
 }
 
-/// Writes a key in URI encoding, so that it is one word for any bytes.
+/// Writes a key in URI encoding, so that any bytes become one word.
 pub fn put_uri_encoded(key: &[u8], out: &mut impl ReplySink) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in key {
@@ -200,9 +201,9 @@ pub fn put_uri_encoded(key: &[u8], out: &mut impl ReplySink) {
     }
 }
 
-/// Writes a line of `lru_crawler mgdump`: a command that reads the record, with the key in base64
-/// if it is not plain text. Writes nothing for a key that no `mg` can name: an empty one, or one
-/// whose word is longer than [`KEY_LEN_MAX`].
+/// Writes a line of `lru_crawler mgdump`: a command that reads the record. A key that is not plain
+/// text is written in base64. Writes nothing for a key that no `mg` can name, because the key is
+/// empty or because its word would be longer than [`KEY_LEN_MAX`].
 fn meta_get(key: &[u8], out: &mut impl ReplySink) {
     let is_plain = key.iter().all(u8::is_ascii_graphic);
     let word_len = if is_plain { key.len() } else { key.len().div_ceil(3) * 4 };
@@ -219,15 +220,15 @@ fn meta_get(key: &[u8], out: &mut impl ReplySink) {
     }
 }
 
-/// Returns true if a text command can name this key; other dialects store keys of any bytes and any
-/// length.
+/// Returns true if a text command can name this key. Other dialects can store keys of any bytes and
+/// any length.
 fn is_text_key(key: &[u8]) -> bool {
     let is_word = !key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n' | 0));
     is_word && !key.is_empty() && key.len() <= KEY_LEN_MAX
 }
 
-/// Writes a line of `stats cachedump`, or nothing for a key that no text command can name: a client
-/// would read it as another key or as a separate line.
+/// Writes a line of `stats cachedump`. Writes nothing for a key that no text command can name,
+/// because a client would read it as another key or as a line of its own.
 fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if !is_text_key(key) {
         return;
@@ -246,7 +247,7 @@ fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
 pub(in crate::memcached) fn prefixes(all: &[PrefixCounters<'_>], out: &mut impl ReplySink) {
     for prefix in all {
         out.put(b"PREFIX ");
-        // Keys of binary packets may contain line ends.
+        // A key of a binary packet may contain line ends, so its prefix may contain them too.
         if is_text_key(prefix.name) {
             out.put(prefix.name)
         } else {
@@ -324,7 +325,7 @@ fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
 fn meta_hit(form: &MetaForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     let record = &hit.record;
     let attributes = &record.attributes;
-    // Version 0 means that no client has seen a version, so no client can know it.
+    // Version 0 means that no client has seen a version of this record, so no client can know it.
     let is_known = attributes.version != 0 && form.known_version == Some(attributes.version);
     let with_value = form.with_value && !is_known;
     if with_value {
@@ -375,8 +376,8 @@ fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: StoredReply, out: &mut 
     out.put(b"\r\n");
 }
 
-/// Writes the reply of a refused `ms`, which still contains `c` and `s`: no version, and the length
-/// that was sent.
+/// Writes the reply to an `ms` that stored nothing. The reply still contains the fields of `c` and
+/// `s`: 0 as the version, and the length of the value that the client sent.
 fn meta_not_stored(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     meta_stored(form, code, StoredReply { version: 0, value_len: form.value_len as u64 }, out);
 }
@@ -406,7 +407,7 @@ fn meta_number(form: &MetaForm<'_>, number: &ArithmeticReply, out: &mut impl Rep
     }
 }
 
-/// Writes a reply without record data: only `k` and `O` are echoed.
+/// Writes a reply without a record. It contains only `k` and `O`, if the request has them.
 fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     out.put(code);
     for letter in form.returns.as_slice() {
@@ -415,7 +416,7 @@ fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     out.put(b"\r\n");
 }
 
-/// Writes `k` or `O`, and nothing for the other letters.
+/// Writes the field of `k` or `O`, and nothing for other letters.
 #[inline]
 fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl ReplySink) {
     match letter {
@@ -434,7 +435,8 @@ fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl ReplySink) {
     }
 }
 
-/// Writes the key as the client sent it: raw, or base64 if the request had `b`.
+/// Writes the key in the form in which the client sent it: as it is, or in base64 if the request
+/// has `b`.
 #[inline]
 fn key(form: &MetaForm<'_>, out: &mut impl ReplySink) {
     if !form.is_base64 {
@@ -462,7 +464,8 @@ fn flag(letter: &[u8], argument: impl itoa::Integer, out: &mut impl ReplySink) {
 fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl ReplySink) {
     match expiry.seconds_left(now) {
         None => out.put(b" t-1"),
-        // An expired record shows a huge number, like memcached's unsigned subtraction.
+        // An expired record shows a huge number, which is the result of memcached's unsigned
+        // subtraction.
         Some(left) if left < 0 => flag(b" t", left as u32, out),
         Some(left) => flag(b" t", left, out),
     }

@@ -1,4 +1,4 @@
-//! The text commands, and the dispatch of all command lines.
+//! Decodes the text commands, and chooses the decoder of each command line.
 
 use super::form::{FormKind, MetaVerb, ReplyForm, ValueForm};
 use super::frame::{DataBlock, LineFrame, line_body};
@@ -10,11 +10,11 @@ use super::{
 use crate::memcached::item_size;
 use crate::memcached::{ClockShift, MemcachedCommand};
 use todana_core::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Operation, RefusalReason, RefusedStore,
+    Arithmetic, ArithmeticDirection, CommandSyntax, Delete, Get, Operation, RefusalReason, RefusedStore,
     ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 
-/// The shortest line that is parsed, including its end.
+/// The shortest line that is parsed, in bytes, including its line end.
 const LINE_LEN_MIN: usize = 4;
 
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
@@ -30,8 +30,8 @@ pub(super) fn decode<'a>(
     let line = frame.line();
     let command = &line[..word_len(line)];
     let words = LineWords::new(&line[command.len()..]);
-    // `mn` without `\r` is the only short line that is accepted: 1.6.45 refuses it, 1.6.18 does
-    // not.
+    // `mn` without `\r` is the only shorter line that is accepted. memcached 1.6.45 refuses it,
+    // 1.6.18 does not.
     if frame.line_len < LINE_LEN_MIN && command != b"mn" {
         return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     }
@@ -78,23 +78,23 @@ fn ttl(limits: &MemcachedLimits, exptime: i32) -> Ttl {
     if exptime < 0 && limits.negative_is_sliding {
         Ttl::Sliding(exptime.unsigned_abs())
     } else {
-        Ttl::from_memcached(exptime.into())
+        Ttl::from_exptime(exptime.into())
     }
 }
 
-/// The common properties of the keys of one get line.
+/// The properties that all keys of a `get` line have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GetLine {
     /// The new time to live (`gat`, `gats`).
     touch: Option<Ttl>,
-    /// `gets`, `gats`.
+    /// True for `gets` and `gats`.
     with_version: bool,
-    /// The remaining bytes of the line, including its end.
+    /// The number of bytes of the line that remain, including the line end.
     left: usize,
 }
 
-/// Decodes the keys of a get line. All of them are checked before the first is served, because one
-/// key that is too long invalidates the entire reply.
+/// Decodes the keys of a `get` line. All keys are checked before the first key is served, because a
+/// key that is too long invalidates the complete reply.
 #[inline]
 fn gets<'a>(
     dialect: &mut MemcachedDecoder,
@@ -124,7 +124,7 @@ fn gets<'a>(
     }
 }
 
-/// Decodes `gat` and `gats`: a time to live, then as `get`.
+/// Decodes `gat` and `gats`, in which a time to live precedes the keys.
 fn gats<'a>(
     dialect: &mut MemcachedDecoder,
     limits: &MemcachedLimits,
@@ -141,8 +141,8 @@ fn gats<'a>(
     gets(dialect, frame, words, GetLine { touch, with_version, left: 0 })
 }
 
-/// Decodes the next key of a line that has been checked; `unread` starts in that line, after the
-/// earlier keys.
+/// Decodes the next key of a line that has been checked. `unread` starts within that line, after
+/// the earlier keys.
 pub(super) fn next_key<'a>(
     dialect: &mut MemcachedDecoder,
     retrieval: GetLine,
@@ -153,7 +153,7 @@ pub(super) fn next_key<'a>(
     };
     let line = line_body(rest_of_line);
     let mut words = LineWords::new(line);
-    // A key always follows: the position in the line is always at a key.
+    // There is always a key, because the position in the line is always before a key.
     let key = words.next().unwrap_or_default();
     let is_last = words.is_empty();
     let consumed = if is_last { retrieval.left } else { line.len() - words.rest().len() };
@@ -174,7 +174,7 @@ impl GetLine {
             touch: self.touch,
             needs: ReplyNeeds { version: self.with_version, access: false },
             counts_as_touch: self.touch.is_some(),
-            family: CommandFamily::Text,
+            syntax: CommandSyntax::Classic,
             ..Get::default()
         }))
     }
@@ -187,8 +187,8 @@ impl GetLine {
 
 /// Decodes `set`, `add`, `replace`, `append`, `prepend` and (with `is_cas`) `cas`.
 ///
-/// Until all words are present and the length is valid, `noreply` is ignored and no block is
-/// discarded. After that, any other error discards the block.
+/// If a word is missing or the length is invalid, `noreply` is ignored and no data block is
+/// discarded. Any other error discards the data block.
 #[inline]
 fn store<'a>(
     dialect: &mut MemcachedDecoder,
@@ -205,7 +205,8 @@ fn store<'a>(
     let Some(value_len) = number::value_len(len) else { return frame.fault(BAD_FORMAT, ReplyForm::LINE) };
 
     let form = ReplyForm::store_line_unless(ends_in_noreply(frame.line()));
-    // A missing version counts as a bad one: clients send the block in any case.
+    // A missing version counts as an invalid version, because clients send the data block in any
+    // case.
     let unique = if is_cas { words.next().and_then(number::unsigned) } else { Some(0) };
     let numbers = (number::client_flags(flags), number::expiry(exptime), unique);
     let (Some(flags), Some(exptime), Some(unique)) = numbers else {
@@ -224,8 +225,8 @@ fn store<'a>(
             form,
         );
     }
-    // The client of a plain set assumes that the old value is gone, so the old record is removed;
-    // the other commands make no such promise.
+    // The client of a plain set assumes that the old value does not exist any more, so a set
+    // removes the old record. The other commands make no such promise.
     let discards = mode == StoreMode::Set && !is_cas;
     let refused = |refusal| {
         let compares = is_cas;
@@ -260,14 +261,13 @@ fn store<'a>(
         mode,
         compare: is_cas.then_some(unique),
         item_size_max: Some(limits.item_size_max),
-        family: CommandFamily::Text,
+        syntax: CommandSyntax::Classic,
         ..Store::default()
     }));
     frame.request_with_block(value_len, command, form)
 }
 
-/// Reports a block that does not end correctly. The block is consumed, and the next command follows
-/// it.
+/// Reports a data block that does not end correctly. The next command begins after the block.
 #[cold]
 pub(super) fn bad_chunk<'a>(
     frame: LineFrame<'a>,
@@ -281,8 +281,8 @@ pub(super) fn bad_chunk<'a>(
 fn delete<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
     let Some(key) = words.next() else { return frame.fault(BAD_FORMAT, ReplyForm::LINE) };
     let form = ReplyForm::line_unless(!words.is_empty() && ends_in_noreply(frame.line()));
-    // 1.6.45 ignores the words after the key, but test suites of clients expect the older refusal.
-    // Old clients still send a `0` (formerly a hold-off time).
+    // memcached 1.6.45 ignores the words after the key, but the test suites of clients expect the
+    // refusal of earlier versions. Old clients still send a `0`, which was a hold-off time.
     let is_known = matches!(
         (words.next(), words.next(), words.next()),
         (None, ..) | (Some(b"0" | b"noreply"), None, _) | (Some(b"0"), Some(b"noreply"), None)
@@ -296,7 +296,7 @@ fn delete<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'
     frame.request(
         MemcachedCommand::Operation(Operation::Delete(Delete {
             key,
-            family: CommandFamily::Text,
+            syntax: CommandSyntax::Classic,
             ..Delete::default()
         })),
         form,
@@ -318,13 +318,13 @@ fn arithmetic<'a>(
     let Some(delta) = number::unsigned(delta) else {
         return frame.fault("CLIENT_ERROR invalid numeric delta argument", form);
     };
-    let family = CommandFamily::Text;
+    let syntax = CommandSyntax::Classic;
     frame.request(
         MemcachedCommand::Operation(Operation::Arithmetic(Arithmetic {
             key,
             direction,
             delta,
-            family,
+            syntax,
             ..Arithmetic::default()
         })),
         form,
@@ -361,7 +361,7 @@ fn flush_all<'a>(
         Some(delay) => number::signed(delay),
     };
     let Some(at) = at else { return frame.fault(BAD_EXPTIME, form) };
-    frame.request(MemcachedCommand::Operation(Operation::Flush { at: Ttl::from_memcached(at.into()) }), form)
+    frame.request(MemcachedCommand::Operation(Operation::Flush { at: Ttl::from_exptime(at.into()) }), form)
 }
 
 fn verbosity<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
@@ -378,7 +378,7 @@ fn debugtime<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedSte
     let shift = match words.next() {
         Some(b"p") => Some(ClockShift::Pause),
         Some(b"r") => Some(ClockShift::Resume),
-        // memcached's own tests omit the sign.
+        // The tests of memcached omit the sign.
         Some([b'+', seconds @ ..] | seconds) => {
             number::unsigned_32(seconds).map(|seconds| ClockShift::Forward { seconds })
         }
@@ -421,8 +421,8 @@ fn stats_group(words: LineWords<'_>) -> &[u8] {
 
 fn unknown<'a>(frame: LineFrame<'a>) -> MemcachedStep<'a> {
     let line = frame.line();
-    // A web page that makes a browser post to this port must not have its body executed as
-    // commands.
+    // A web page can make a browser post to this port. The body of such a request must not be
+    // executed as commands.
     if last_word(line).starts_with(b"HTTP/") {
         return MemcachedStep::Close;
     }

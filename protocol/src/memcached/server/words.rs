@@ -1,4 +1,5 @@
-//! The words of a line, separated by spaces. Tabs and all other bytes are ordinary.
+//! Splits a line into words, which are separated by spaces. Tabs and all other bytes are ordinary
+//! bytes.
 
 /// The remaining words of a line.
 #[derive(Clone, Copy)]
@@ -11,7 +12,7 @@ impl<'a> LineWords<'a> {
         LineWords(bytes)
     }
 
-    /// Returns the remaining bytes, from the next word on.
+    /// Returns the remaining bytes, beginning with the next word.
     #[inline]
     pub(super) fn rest(mut self) -> &'a [u8] {
         self.skip_spaces();
@@ -49,8 +50,8 @@ impl<'a> Iterator for LineWords<'a> {
 
 /// Returns the number of bytes before the first space.
 ///
-/// It examines eight bytes at a time: keys and numbers are too short for `memchr` to repay its
-/// call.
+/// Examines eight bytes at a time. Keys and numbers are so short that a call of `memchr` costs more
+/// than it saves.
 #[inline]
 pub(super) fn word_len(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -60,7 +61,8 @@ pub(super) fn word_len(bytes: &[u8]) -> usize {
     for chunk in &mut chunks {
         let chunk = u64::from_le_bytes(chunk.try_into().expect("chunks of 8"));
         let zero_where_space = chunk ^ (ONES * b' ' as u64);
-        // The lowest set bit is exact; bits above it may be false, but only the lowest counts.
+        // The lowest set bit always marks a space. Higher bits may be wrong, but only the lowest
+        // bit counts.
         let hits = zero_where_space.wrapping_sub(ONES) & !zero_where_space & HIGHS;
         if hits != 0 {
             return len + hits.trailing_zeros() as usize / 8;
@@ -71,21 +73,21 @@ pub(super) fn word_len(bytes: &[u8]) -> usize {
     len + tail.iter().position(|&byte| byte == b' ').unwrap_or(tail.len())
 }
 
-/// Returns the last word of a line; empty if there is none.
+/// Returns the last word of a line, or an empty word if there is none.
 pub(super) fn last_word(line: &[u8]) -> &[u8] {
     let line = without_trailing_spaces(line);
     let start = line.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1);
     &line[start..]
 }
 
-/// Returns true if the last word is `noreply`. The caller ensures that it is not the command or the
-/// key.
+/// Returns true if the last word is `noreply`. The caller must ensure that this word is not the
+/// command or the key.
 #[inline]
 pub(super) fn ends_in_noreply(line: &[u8]) -> bool {
     without_trailing_spaces(line).ends_with(b" noreply")
 }
 
-/// Returns the line up to its last word; blanks other than the space are ordinary bytes.
+/// Returns the line up to its last word. Blanks other than the space are ordinary bytes.
 #[inline]
 fn without_trailing_spaces(mut line: &[u8]) -> &[u8] {
     while let [before @ .., b' '] = line {
@@ -103,7 +105,8 @@ mod tests {
     proptest! {
         #[test]
         fn word_len_agrees_with_a_plain_search(
-            // Bytes close to the space, where borrows between bytes would show.
+            // Most of these bytes are close to the space, where a wrong borrow between bytes would
+            // show.
             bytes in vec(prop_oneof![0x1fu8..0x22, any::<u8>(), 0x9fu8..0xa2], 0..40),
         ) {
             let plain = bytes.iter().position(|&byte| byte == b' ').unwrap_or(bytes.len());

@@ -1,22 +1,22 @@
-//! Exports: checkpoints that a client requests, and backups and update logs that are sent to it
-//! (docs/protocol/exports.md).
+//! Runs exports: checkpoints that a client requests, and backups and update logs that are sent to
+//! the client (docs/protocol/exports.md).
 //!
 //! ```text
-//! a thread for each (reads files, keeps the rate)
+//! a thread for each export (reads files, limits the rate)
 //!     --frames--> pipe (bounded) --> worker --> the connection's output
 //! ```
 //!
-//! Invariants: no worker waits for an export, and a slow receiver slows only its own thread. The
-//! thread ends, and releases what it held, once its receiver has closed, has taken nothing for
-//! minutes, or keeps too many bytes of the log or of removed files on disk. The number of exports
-//! is bounded.
+//! Invariants: no worker waits for an export, and a slow receiver delays only the thread of its own
+//! export. This thread ends, and releases the files that it held, once its receiver has closed, has
+//! read nothing for minutes, or causes too many bytes of the log or of removed files to stay on
+//! disk. The number of exports is limited.
 
 mod pipe;
 mod producer;
 mod rate_limit;
 
 use crate::session::wake::WakeHandle;
-use crate::transport::output::Output;
+use crate::transport::output::ConnectionOutput;
 use pipe::{ExportPipe, TakenFrames};
 use producer::ExportSource;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,21 +28,22 @@ use todana_protocol::memcached::{ExportKind, ExportRequest};
 
 /// Maximum number of checkpoints and backups at a time.
 const BACKUPS_MAX: usize = 2;
-/// Maximum number of readers of update logs at a time; those that follow a log stay.
+/// Maximum number of readers of update logs at a time. Readers that follow a log stay connected.
 const LOGS_MAX: usize = 8;
-/// Maintenance ticks, ten per second, between two checks of the exports. At each check an idle
-/// receiver is sent a line, so it receives something every three seconds.
-const LOOK_EVERY: u64 = 30;
-/// Checks without progress after which a receiver is disconnected: five minutes. The log must not
-/// grow because of it.
-const QUIET_LOOKS_MAX: u32 = 100;
+/// The number of maintenance ticks, ten per second, between two checks of the exports. At each
+/// check a line is sent to idle receivers, so that each receives something every three seconds.
+const CHECK_EVERY_TICKS: u64 = 30;
+/// The number of checks without progress after which a receiver is disconnected (five minutes),
+/// because the log on disk grows as long as the receiver is connected.
+const QUIET_CHECKS_MAX: u32 = 100;
 
-/// Maximum bytes of the log, or of a hash's compacted files, that stay on disk because of one
-/// receiver. The limit is higher if the checkpoints or the hash's records take more.
+/// The maximum number of bytes of the log, or of files that compaction has replaced, that stay on
+/// disk because of one receiver. The limit is higher if the checkpoints, or the records of the
+/// hash, take more.
 const HELD_MAX: u64 = 1 << 30;
 
-/// Interval at which a waiting thread checks whether to give up.
-const ASK_EVERY: Duration = Duration::from_millis(20);
+/// The interval at which a waiting thread checks whether it should give up.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log: its files are its log; a backup can be made of it";
 pub(crate) const NO_DATABASE: &str = "SERVER_ERROR there is no database of this number";
@@ -57,9 +58,9 @@ pub(crate) struct ExportTable {
     /// The data directory of each database, in order, set once they have been loaded.
     directories: OnceLock<Vec<Option<Weak<DataDirectory>>>>,
     jobs: Mutex<Vec<ExportJob>>,
-    /// Number of exports, readable without the lock.
+    /// The number of exports, which can be read without the lock.
     count: AtomicUsize,
-    /// Bytes kept on disk for exports, as of the last check.
+    /// The number of bytes that are kept on disk for exports, as of the last check.
     held_bytes: AtomicU64,
 }
 
@@ -70,25 +71,25 @@ struct ExportJob {
     thread: JoinHandle<()>,
 }
 
-/// The receiving end of an export, which its connection owns. Dropping it ends the export.
+/// The receiving end of an export, which its connection owns. Dropping the value ends the export.
 pub(crate) struct ExportReceiver(Arc<ExportPipe>);
 
 impl ExportReceiver {
-    /// Moves frames to an output while that holds less than `len_max` bytes. Returns true if the
-    /// export is complete.
-    pub(crate) fn take(&self, output: &mut Output, len_max: usize) -> bool {
+    /// Moves frames to an output while the output holds less than `len_max` bytes. Returns true if
+    /// the export is complete.
+    pub(crate) fn take(&self, output: &mut ConnectionOutput, len_max: usize) -> bool {
         self.0.take(output, len_max) == TakenFrames::All
     }
 
-    /// Returns true if the export was cut off, so no more frames come.
+    /// Returns true if the export was ended early, so that no more frames follow.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.0.is_left()
+        self.0.is_receiver_closed()
     }
 }
 
 impl Drop for ExportReceiver {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.close_receiver();
     }
 }
 
@@ -98,7 +99,7 @@ impl ExportTable {
         let _ = self.directories.set(all.map(|directory| directory.map(Arc::downgrade)).collect());
     }
 
-    /// Returns the data directory of a database while that is open.
+    /// Returns the data directory of a database, or `None` once the database has closed.
     pub(crate) fn directory(&self, database: usize) -> Option<Arc<DataDirectory>> {
         self.directories.get()?.get(database)?.as_ref()?.upgrade()
     }
@@ -107,7 +108,7 @@ impl ExportTable {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts an export for a connection, or fails with the reason.
+    /// Starts an export for a connection. Returns the reason if it is refused.
     pub(crate) fn start(
         &self,
         export: ExportRequest,
@@ -123,7 +124,7 @@ impl ExportTable {
             (None, None) => return Err(NO_DIRECTORY),
         };
         let mut jobs = self.jobs();
-        self.clear_away(&mut jobs);
+        self.remove_finished(&mut jobs);
         let reads_log = |export: &ExportRequest| matches!(export.what, ExportKind::Log { .. });
         let is_like = |job: &&ExportJob| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
         let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
@@ -131,7 +132,8 @@ impl ExportTable {
             return Err(BUSY);
         }
         let pipe = Arc::new(ExportPipe::new(handle));
-        // Counted before the thread starts, so that it misses no notification.
+        // The export is counted before its thread starts, so that the thread misses no
+        // notification.
         self.count.store(jobs.len() + 1, Ordering::Relaxed);
         let of = Arc::downgrade(database);
         let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
@@ -143,18 +145,18 @@ impl ExportTable {
     }
 
     /// Notifies the exports that the update log has grown.
-    pub(crate) fn came_on(&self) {
+    pub(crate) fn notify_log_growth(&self) {
         if self.count.load(Ordering::Relaxed) > 0 {
-            self.jobs().iter().for_each(|job| job.pipe.nudge());
+            self.jobs().iter().for_each(|job| job.pipe.note_log_growth());
         }
     }
 
     /// Checks the exports. Called ten times per second.
-    pub(crate) fn look(&self, tick: u64) {
-        if self.count.load(Ordering::Relaxed) == 0 || !tick.is_multiple_of(LOOK_EVERY) {
+    pub(crate) fn check(&self, tick: u64) {
+        if self.count.load(Ordering::Relaxed) == 0 || !tick.is_multiple_of(CHECK_EVERY_TICKS) {
             return;
         }
-        // Reads a number in memory, not the disk.
+        // This reads a number in memory, not the disk.
         let of_directory = |number| self.directory(number).map_or(0, |own| own.footprint().checkpoint_bytes);
         let on_disk = |number, database: &Database| {
             let files = database.engine().durable().map(|files| files.disk_usage().live_bytes);
@@ -164,16 +166,17 @@ impl ExportTable {
         let mut jobs = self.jobs();
         let mut cut_off = 0;
         for job in jobs.iter() {
-            if job.pipe.look(QUIET_LOOKS_MAX) && !job.pipe.is_left() {
+            if job.pipe.check_receiver(QUIET_CHECKS_MAX) && !job.pipe.is_receiver_closed() {
                 cut_off += 1;
-                job.pipe.leave();
+                job.pipe.close_receiver();
             }
         }
-        self.clear_away(&mut jobs);
-        // Released before logging, because a log's reader could otherwise block the exports.
+        self.remove_finished(&mut jobs);
+        // The lock is released before logging, because a slow reader of the log could block the
+        // exports.
         drop(jobs);
         for _ in 0..cut_off {
-            tracing::warn!("a receiver of an export is cut off: it takes nothing");
+            tracing::warn!("export: the receiver reads nothing and is disconnected");
         }
     }
 
@@ -186,7 +189,7 @@ impl ExportTable {
     /// its number.
     fn end_slow(&self, held_max: &dyn Fn(usize, &Database) -> u64) {
         let of = |job: &ExportJob| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
-        // They are logged outside the lock.
+        // The exports are logged after the lock is released.
         let all: Vec<_> = self.jobs().iter().map(of).collect();
         let mut sum = 0;
         for (number, database, pipe) in all {
@@ -194,14 +197,14 @@ impl ExportTable {
             let held = pipe.held_len();
             sum += held;
             if held > 0 && !pipe.is_stopped() && held > held_max(number as usize, &database) {
-                pipe.cut_short(TOO_SLOW.into());
-                tracing::warn!("an export is ended: too many bytes are kept on disk for it alone");
+                pipe.end_early(TOO_SLOW.into());
+                tracing::warn!("export: ended, because too many bytes stay on disk only for it");
             }
         }
         self.held_bytes.store(sum, Ordering::Relaxed);
     }
 
-    fn clear_away(&self, jobs: &mut Vec<ExportJob>) {
+    fn remove_finished(&self, jobs: &mut Vec<ExportJob>) {
         jobs.retain(|job| !(job.pipe.is_done() && job.thread.is_finished()));
         self.count.store(jobs.len(), Ordering::Relaxed);
         if jobs.is_empty() {
@@ -209,18 +212,18 @@ impl ExportTable {
         }
     }
 
-    /// Ends all exports. `gives_up` is called repeatedly; once it returns true, threads that wait
-    /// for the disk are abandoned.
+    /// Ends all exports and waits for their threads. `gives_up` is called repeatedly. Once it
+    /// returns true, threads that still wait for the disk are abandoned.
     pub(crate) fn close_unless(&self, gives_up: &dyn Fn() -> bool) {
         let jobs = std::mem::take(&mut *self.jobs());
-        jobs.iter().for_each(|job| job.pipe.leave());
+        jobs.iter().for_each(|job| job.pipe.close_receiver());
         for job in jobs {
             while !job.thread.is_finished() && !gives_up() {
-                // Nothing unparks this thread: the stop of a server is not urgent.
-                std::thread::park_timeout(ASK_EVERY);
+                // This thread waits by polling, because the end of a server is not urgent.
+                std::thread::park_timeout(CHECK_INTERVAL);
             }
             if job.thread.is_finished() && job.thread.join().is_err() {
-                tracing::error!("the thread of an export ended by a panic");
+                tracing::error!("export: the thread panicked");
             }
         }
     }
@@ -244,7 +247,8 @@ mod tests {
         WaitingConnections::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
-    /// Writes more than that limit, and makes checkpoints that do not need the old log.
+    /// Writes more bytes to the log than the limit allows, and creates checkpoints that do not need
+    /// the old log.
     fn write(directory: &DataDirectory, database: &Database) {
         let log = database.log().unwrap();
         for _ in 0..3 {
@@ -255,8 +259,10 @@ mod tests {
         }
     }
 
+    /// A reader that is too slow is disconnected with the reason, once more of the log is kept for
+    /// this reader than the limit allows.
     #[test]
-    fn who_is_so_slow_that_too_much_of_the_log_is_kept_for_it_is_ended_and_told_why() {
+    fn slow_export_ends_at_the_log_limit() {
         let folder = tempfile::tempdir().unwrap();
         let database =
             Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock));
@@ -271,7 +277,7 @@ mod tests {
         write(&directory, &database);
         let slow = [
             ExportKind::Backup { rate: NonZeroU64::new(1) },
-            // The receiver takes nothing, so the thread blocks once the pipe is full.
+            // The receiver reads nothing, so the thread blocks once the pipe is full.
             ExportKind::Log { from: LogStart::End, follows: true },
         ];
         assert_eq!(
@@ -281,15 +287,15 @@ mod tests {
         for what in slow {
             let export = ExportRequest { database: 0, what };
             let receiving = exports.start(export, handle(), Some(&database)).unwrap();
-            let mut output = Output::default();
+            let mut output = ConnectionOutput::default();
             while output.is_empty() {
                 receiving.take(&mut output, 1);
                 std::thread::yield_now();
             }
             while !receiving.0.is_stopped() {
                 write(&directory, &database);
-                exports.came_on();
-                // An export within its limit goes on.
+                exports.notify_log_growth();
+                // An export within its limit continues.
                 exports.end_slow(&|_, _| u64::MAX);
                 assert!(!receiving.0.is_stopped());
                 exports.end_slow(&|_, _| TOO_MUCH);
@@ -312,7 +318,7 @@ mod tests {
     /// Files that compaction has replaced stay on disk while a backup still reads them. They are
     /// counted, reported and bounded.
     #[test]
-    fn who_is_so_slow_that_too_many_removed_files_of_a_hash_are_kept_for_it_is_ended() {
+    fn slow_export_ends_at_the_removed_files_limit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.hash");
         let options = DiskHashOptions {
@@ -331,14 +337,14 @@ mod tests {
                     assert!(matches!(reply, Reply::Stored(_)), "{reply:?}");
                 });
             }
-            // Maintains as the server does, but not endlessly.
+            // The server calls `maintain` in the same way, but without an upper bound.
             let _ = (0..1000).find(|_| !database.maintain());
         };
         write();
         let exports = ExportTable::default();
         let export = ExportRequest { database: 0, what: ExportKind::Backup { rate: NonZeroU64::new(1) } };
         let receiving = exports.start(export, handle(), Some(&database)).unwrap();
-        let mut output = Output::default();
+        let mut output = ConnectionOutput::default();
         while output.is_empty() {
             receiving.take(&mut output, 1);
             std::thread::yield_now();

@@ -1,7 +1,7 @@
-//! A bounded pipe from the thread that produces an export to the worker that sends it.
+//! Defines the bounded pipe from the thread that produces an export to the worker that sends it.
 
 use crate::session::wake::WakeHandle;
-use crate::transport::output::Output;
+use crate::transport::output::ConnectionOutput;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,20 +9,21 @@ use std::time::Duration;
 use todana::checkpoint::HeldBytes;
 use todana_protocol::memcached::ReplySink;
 
-/// Maximum bytes in the pipe, unless a single frame is longer.
+/// The maximum number of bytes in the pipe, unless a single frame is longer.
 const PIPE_MAX: usize = 256 << 10;
-/// The line that means "no data yet".
+/// The line that reports that there is no data yet.
 const WAIT: &[u8] = b"WAIT\r\n";
 
-/// Frames on their way. The worker never waits for the pipe; the producer may.
+/// A pipe with the frames that were produced and not sent. The producer may wait for the pipe; the
+/// worker never does.
 pub(super) struct ExportPipe {
     /// Wakes the receiving connection.
     handle: WakeHandle,
     state: Mutex<PipeState>,
-    /// Signals room, or news for the producer.
+    /// Signals that the pipe has space, or that the update log has grown.
     changed: Condvar,
     /// True once the receiver has closed.
-    is_left: AtomicBool,
+    is_receiver_closed: AtomicBool,
     /// True once the producer may stop: the receiver has closed, or the last frame is in the pipe.
     is_stopped: AtomicBool,
     /// The part of the log that is kept for this export.
@@ -35,18 +36,18 @@ struct PipeState {
     len: usize,
     /// True once the last frame is in the pipe.
     is_over: bool,
-    /// True if a frame went in or out since the last check.
+    /// True if a frame was put in or taken out since the last check.
     has_moved: bool,
-    /// Checks since the last movement.
-    quiet_looks: u32,
-    /// True if there is news for the producer.
-    nudged: bool,
+    /// The number of checks since a frame was last put in or taken out.
+    quiet_checks: u32,
+    /// True if the update log has grown since the producer last waited for it.
+    has_log_grown: bool,
 }
 
-/// The result of taking frames out.
+/// The result of taking frames out of the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TakenFrames {
-    /// More frames may come.
+    /// More frames may follow.
     Some,
     /// The last frame was taken.
     All,
@@ -58,7 +59,7 @@ impl ExportPipe {
             handle,
             state: Mutex::default(),
             changed: Condvar::new(),
-            is_left: AtomicBool::new(false),
+            is_receiver_closed: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             held: OnceLock::new(),
         }
@@ -68,7 +69,8 @@ impl ExportPipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a frame into the pipe, waiting for room. Returns false if the export was stopped.
+    /// Puts a frame into the pipe; waits while the pipe is full. Returns false if the export was
+    /// stopped.
     pub(super) fn put(&self, frame: Vec<u8>) -> bool {
         let mut state = self.state();
         while state.len > 0 && state.len + frame.len() > PIPE_MAX && !self.is_stopped() {
@@ -81,7 +83,7 @@ impl ExportPipe {
         true
     }
 
-    /// Puts the last frame into the pipe, even if there is no room.
+    /// Puts the last frame into the pipe, even if the pipe is full.
     pub(super) fn end(&self, frame: Vec<u8>) {
         let mut state = self.state();
         if !state.is_over {
@@ -100,8 +102,8 @@ impl ExportPipe {
         }
     }
 
-    /// Moves complete frames to an output while that holds less than `len_max` bytes.
-    pub(super) fn take(&self, output: &mut Output, len_max: usize) -> TakenFrames {
+    /// Moves complete frames to an output while the output holds less than `len_max` bytes.
+    pub(super) fn take(&self, output: &mut ConnectionOutput, len_max: usize) -> TakenFrames {
         let mut state = self.state();
         while output.len() < len_max
             && let Some(frame) = state.frames.pop_front()
@@ -115,23 +117,25 @@ impl ExportPipe {
     }
 
     /// Notes that the receiver has closed, and notifies the producer.
-    pub(super) fn leave(&self) {
-        self.is_left.store(true, Ordering::Relaxed);
+    pub(super) fn close_receiver(&self) {
+        self.is_receiver_closed.store(true, Ordering::Relaxed);
         self.is_stopped.store(true, Ordering::Relaxed);
-        // A producer between its check and its wait holds this lock.
+        // A producer that is between its check and its wait holds this lock, so it does not miss
+        // the notification.
         let mut state = self.state();
         state.frames = VecDeque::new();
         state.len = 0;
         self.changed.notify_all();
     }
 
-    pub(super) fn is_left(&self) -> bool {
-        self.is_left.load(Ordering::Relaxed)
+    pub(super) fn is_receiver_closed(&self) -> bool {
+        self.is_receiver_closed.load(Ordering::Relaxed)
     }
 
-    /// Replaces all frames that have not left yet by a last frame, and stops the producer.
-    pub(super) fn cut_short(&self, frame: Vec<u8>) {
-        // A producer between its check and its wait, or within `put`, holds this lock.
+    /// Replaces all frames in the pipe by a last frame, and stops the producer.
+    pub(super) fn end_early(&self, frame: Vec<u8>) {
+        // A producer that is within `put`, or between its check and its wait, holds this lock, so
+        // it does not miss the notification.
         let mut state = self.state();
         self.is_stopped.store(true, Ordering::Relaxed);
         if !state.is_over {
@@ -147,13 +151,13 @@ impl ExportPipe {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// Returns a flag that is true once the producer may stop, for code that polls it.
+    /// Returns a flag that is true once the producer may stop, for code that polls the flag.
     pub(super) fn stop_flag(&self) -> &AtomicBool {
         &self.is_stopped
     }
 
     /// Sets the part of the log that is kept for this export.
-    pub(super) fn keeps(&self, held: HeldBytes) {
+    pub(super) fn set_held(&self, held: HeldBytes) {
         let _ = self.held.set(held);
     }
 
@@ -162,46 +166,47 @@ impl ExportPipe {
         self.held.get().map_or(0, HeldBytes::len_bytes)
     }
 
-    /// Returns true if nothing will ever be taken from the pipe again.
+    /// Returns true if no more frames will be taken from the pipe.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
-        state.is_over && (state.frames.is_empty() || self.is_left())
+        state.is_over && (state.frames.is_empty() || self.is_receiver_closed())
     }
 
-    /// Notifies the producer of news.
-    pub(super) fn nudge(&self) {
-        self.state().nudged = true;
+    /// Notifies the producer that the update log has grown.
+    pub(super) fn note_log_growth(&self) {
+        self.state().has_log_grown = true;
         self.changed.notify_all();
     }
 
-    /// Waits for news for at most `timeout`. Returns false if the export was stopped.
-    pub(super) fn wait_for_news(&self, timeout: Duration) -> bool {
-        let waits = |state: &mut PipeState| !state.nudged && !self.is_stopped();
+    /// Waits until the update log has grown, for at most `timeout`. Returns false if the export was
+    /// stopped.
+    pub(super) fn wait_for_log_growth(&self, timeout: Duration) -> bool {
+        let waits = |state: &mut PipeState| !state.has_log_grown && !self.is_stopped();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, waits);
-        waited.unwrap_or_else(PoisonError::into_inner).0.nudged = false;
+        waited.unwrap_or_else(PoisonError::into_inner).0.has_log_grown = false;
         !self.is_stopped()
     }
 
     /// Waits for `time`. Returns false if the export was stopped.
-    pub(super) fn rest(&self, time: Duration) -> bool {
+    pub(super) fn sleep_for(&self, time: Duration) -> bool {
         let state = self.state();
         let waits = |_: &mut PipeState| !self.is_stopped();
         let _rested = self.changed.wait_timeout_while(state, time, waits);
         !self.is_stopped()
     }
 
-    /// Sends an idle receiver a line if nothing was sent since the last check. Returns true if
-    /// frames have been waiting for `looks_max` checks: the receiver then takes nothing.
-    pub(super) fn look(&self, looks_max: u32) -> bool {
+    /// Puts a line into the pipe if no frame was put in or taken out since the last check. Returns
+    /// true if frames have waited for `checks_max` checks, so that the receiver reads nothing.
+    pub(super) fn check_receiver(&self, checks_max: u32) -> bool {
         let mut state = self.state();
         if std::mem::take(&mut state.has_moved) || state.is_over && state.frames.is_empty() {
-            state.quiet_looks = 0;
+            state.quiet_checks = 0;
         } else if state.frames.is_empty() {
             self.push(&mut state, WAIT.to_vec());
         } else {
-            state.quiet_looks += 1;
+            state.quiet_checks += 1;
         }
-        state.quiet_looks >= looks_max
+        state.quiet_checks >= checks_max
     }
 }
 
@@ -217,14 +222,14 @@ mod tests {
     }
 
     fn taken(pipe: &ExportPipe, len_max: usize) -> (Vec<u8>, TakenFrames) {
-        let (mut output, mut bytes) = (Output::default(), Vec::new());
+        let (mut output, mut bytes) = (ConnectionOutput::default(), Vec::new());
         let taken = pipe.take(&mut output, len_max);
         output.write_to(&mut bytes).unwrap();
         (bytes, taken)
     }
 
     #[test]
-    fn whole_frames_leave_in_order_and_the_last_one_is_known() {
+    fn complete_frames_leave_in_order_until_the_last() {
         let pipe = pipe();
         assert!(pipe.put(b"one".to_vec()) && pipe.put(b"two".to_vec()));
         assert_eq!(taken(&pipe, 1), (b"one".to_vec(), TakenFrames::Some));
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fills_it_waits_for_room_and_hears_when_nobody_takes_any_more() {
+    fn producer_waits_for_room_until_the_reader_leaves() {
         let pipe = pipe();
         let filler = {
             let pipe = Arc::clone(&pipe);
@@ -248,15 +253,20 @@ mod tests {
             assert!(pipe.state().len <= PIPE_MAX);
             got += bytes.len();
         }
-        pipe.leave();
+        pipe.close_receiver();
         let put = filler.join().unwrap();
-        // At most the frames that were taken and those that fit.
+        // The number includes the frames that were taken and the frames that fit into the pipe.
         assert!((40..=44).contains(&put), "{put}");
-        assert!(!pipe.put(b"x".to_vec()) && !pipe.wait_for_news(Duration::MAX) && !pipe.rest(Duration::MAX));
+        assert!(
+            !pipe.put(b"x".to_vec())
+                && !pipe.wait_for_log_growth(Duration::MAX)
+                && !pipe.sleep_for(Duration::MAX)
+        );
     }
 
+    /// After the reason for an early end, the producer can put in no more frames.
     #[test]
-    fn what_is_cut_short_ends_with_why_and_who_fills_it_puts_nothing_behind_that() {
+    fn cut_pipe_ends_with_its_reason_alone() {
         let pipe = pipe();
         assert!(pipe.put(vec![b'x'; PIPE_MAX]));
         let filler = {
@@ -266,31 +276,36 @@ mod tests {
                 pipe.end(b"another end".to_vec());
             })
         };
-        pipe.cut_short(b"why".to_vec());
+        pipe.end_early(b"why".to_vec());
         filler.join().unwrap();
-        assert!(pipe.is_stopped() && !pipe.is_left() && !pipe.wait_for_news(Duration::MAX));
+        assert!(pipe.is_stopped() && !pipe.is_receiver_closed() && !pipe.wait_for_log_growth(Duration::MAX));
         assert_eq!(taken(&pipe, PIPE_MAX), (b"why".to_vec(), TakenFrames::All));
         assert!(pipe.is_done());
-        // Once the last frame is in the pipe, nothing is cut.
+        // Once the last frame is in the pipe, an early end changes nothing.
         let pipe = self::pipe();
         pipe.end(b"all".to_vec());
-        pipe.cut_short(b"why".to_vec());
+        pipe.end_early(b"why".to_vec());
         assert_eq!(taken(&pipe, 100), (b"all".to_vec(), TakenFrames::All));
     }
 
+    /// An empty pipe gets a frame that keeps the connection open. A reader that has taken nothing
+    /// for two checks is stalled.
     #[test]
-    fn a_look_speaks_where_all_is_quiet_and_finds_out_who_takes_nothing() {
+    fn check_sends_wait_and_detects_a_stalled_reader() {
         let pipe = pipe();
-        assert!(!pipe.look(2));
+        assert!(!pipe.check_receiver(2));
         assert_eq!(taken(&pipe, 100), (WAIT.to_vec(), TakenFrames::Some));
         pipe.put(b"x".to_vec());
-        // It has moved since the first check, and not since the next two.
-        assert_eq!([pipe.look(2), pipe.look(2), pipe.look(2)], [false, false, true]);
+        // A frame was taken before the first of these checks, and none before the next two.
+        assert_eq!(
+            [pipe.check_receiver(2), pipe.check_receiver(2), pipe.check_receiver(2)],
+            [false, false, true]
+        );
         assert_eq!(taken(&pipe, 100), (b"x".to_vec(), TakenFrames::Some));
-        assert!(!pipe.look(2));
+        assert!(!pipe.check_receiver(2));
         pipe.end(b"end".to_vec());
         assert_eq!(taken(&pipe, 100), (b"end".to_vec(), TakenFrames::All));
-        assert_eq!([pipe.look(1), pipe.look(1)], [false, false]);
+        assert_eq!([pipe.check_receiver(1), pipe.check_receiver(1)], [false, false]);
         assert_eq!(taken(&pipe, 100), (vec![], TakenFrames::All));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that produces an export: it puts frames into the pipe one after the other.
+//! Runs the thread that produces an export and puts its frames into the pipe one after another.
 
 use super::pipe::ExportPipe;
 use super::rate_limit::RateLimit;
@@ -6,17 +6,18 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana::backup::Backup;
+use todana::backup::BackupSender;
 use todana::disk::SystemDisk;
 use todana::update_log::{DurabilityHealth, LogBytes, LogPosition};
 use todana::{DataDirectory, Database};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::memcached::{ExportKind, LogStart};
 
-/// Maximum bytes of a frame.
+/// The maximum length of a frame in bytes.
 const FRAME_LEN_MAX: usize = 64 << 10;
-/// Interval at which a reader that follows the log checks for new entries without a notification.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The interval at which a reader that follows the log checks for new entries even without a
+/// notification.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const END: &[u8] = b"END\r\n";
 
 /// The source of an export.
@@ -47,24 +48,24 @@ pub(super) fn run(
         }
         (_, ExportSource::Files) => Err(Error::new(ErrorKind::Invalid, "there is no update log")),
     };
-    // An export that has ended holds no files.
+    // After the end of an export, no file is kept for it.
     drop(source);
     let last = outcome.unwrap_or_else(|error| {
-        // Invalid requests concern only the client; other failures are logged for the operator.
+        // An invalid request concerns only its client. Other failures are logged for the operator.
         if !pipe.is_stopped() && error.kind() != ErrorKind::Invalid {
-            tracing::warn!(%error, "an export has failed");
+            tracing::warn!(%error, "export: failed");
         }
         format!("SERVER_ERROR {}\r\n", for_clients(&error.to_string(), &place)).into_bytes()
     });
     pipe.end(last);
 }
 
-/// Formats an error for clients, on one line. Clients need not know where the server keeps its
-/// files, so only the names within the data directory remain.
+/// Formats an error for clients on one line. Clients need not know where the server keeps its
+/// files, so the path of the data directory is removed from the text.
 fn for_clients(error: &str, directory: &Path) -> String {
     let name = directory.display().to_string();
     let mut text = if name.is_empty() { error.into() } else { error.replace(&format!("{name}/"), "") };
-    // A relative path discloses nothing, and it may occur in the message by chance.
+    // A relative path is not removed: it discloses nothing, and the text may contain it by chance.
     if directory.is_absolute() {
         text = text.replace(&name, "the data directory");
     }
@@ -76,7 +77,7 @@ fn for_clients(error: &str, directory: &Path) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Ends the pipe if the thread panics, so that the receiver does not wait for it.
+/// Ends the pipe when dropped, so that the receiver does not wait forever if the thread panics.
 struct EndOnDrop<'p>(&'p ExportPipe);
 
 impl Drop for EndOnDrop<'_> {
@@ -87,7 +88,7 @@ impl Drop for EndOnDrop<'_> {
 
 fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &ExportPipe) -> Result<Vec<u8>> {
     let made = directory.checkpoint_unless(database, pipe.stop_flag())?;
-    tracing::info!(records = made.records, "checkpoint made, as a client asked for it");
+    tracing::info!(records = made.records, "checkpoint: created at a client's request");
     let (position, records, len, ms) = (made.start.0, made.records, made.len, made.took.as_millis());
     Ok(format!("CHECKPOINT position={position} records={records} bytes={len} ms={ms}\r\n").into_bytes())
 }
@@ -99,19 +100,19 @@ fn backup(
     rate: Option<NonZeroU64>,
 ) -> Result<Vec<u8>> {
     let mut backup = match source {
-        ExportSource::Directory(directory) => Backup::start(directory, database, pipe.stop_flag())?,
-        ExportSource::Files => Backup::of_files(Arc::new(SystemDisk), database)?,
+        ExportSource::Directory(directory) => BackupSender::start(directory, database, pipe.stop_flag())?,
+        ExportSource::Files => BackupSender::of_files(Arc::new(SystemDisk), database)?,
     };
     if let Some(held) = backup.held() {
-        pipe.keeps(held);
+        pipe.set_held(held);
     }
-    let mut flow = PacedOutput { pipe, pace: rate.map(RateLimit::new), born: Instant::now() };
+    let mut flow = PacedOutput { pipe, rate_limit: rate.map(RateLimit::new), started_at: Instant::now() };
     let mut piece = Vec::new();
     while backup.next(&mut piece)? {
         flow.send(&piece)?;
         piece.clear();
     }
-    tracing::info!(records = backup.records(), "backup sent");
+    tracing::info!(records = backup.records(), "backup: sent");
     Ok(END.to_vec())
 }
 
@@ -125,8 +126,8 @@ fn log(
     let Some(log) = database.log() else {
         return Err(Error::new(ErrorKind::Invalid, "there is no update log"));
     };
-    // The end of everything that has been acknowledged. If it cannot be synced, the log is sent as
-    // far as it is on disk.
+    // All acknowledged changes are before this position. If the log cannot be synced, only the part
+    // that is on disk is sent.
     let end = log.end();
     let _ = log.sync_to(end);
     let end = end.min(log.readable());
@@ -140,7 +141,7 @@ fn log(
         LogStart::End => Some(end),
     };
     let mut bytes = directory.log_bytes(from)?;
-    pipe.keeps(bytes.held());
+    pipe.set_held(bytes.held());
     let (position, identity) = (bytes.position().0, bytes.identity());
     if from.is_some() && !bytes.is_between_entries(end)? {
         let message = format!("position {position} of the update log is not between two entries");
@@ -149,7 +150,7 @@ fn log(
     let database_id: String = identity.database_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let server_id = identity.server_id;
     let head = format!("LOG position={position} database={database_id} server={server_id}\r\n");
-    let mut flow = PacedOutput { pipe, pace: None, born: Instant::now() };
+    let mut flow = PacedOutput { pipe, rate_limit: None, started_at: Instant::now() };
     flow.put(head.into_bytes())?;
     send_log(&mut flow, &mut bytes, end)?;
     if !follows {
@@ -160,8 +161,8 @@ fn log(
         if let DurabilityHealth::Lost(why) = log.health() {
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
-        if !pipe.wait_for_news(LOOK_AGAIN) {
-            return Err(gone());
+        if !pipe.wait_for_log_growth(CHECK_INTERVAL) {
+            return Err(receiver_closed());
         }
     }
 }
@@ -176,27 +177,28 @@ fn send_log(flow: &mut PacedOutput<'_>, bytes: &mut LogBytes, until: LogPosition
     Ok(())
 }
 
-fn gone() -> Error {
-    Error::new(ErrorKind::Closed, "nobody takes it any more")
+fn receiver_closed() -> Error {
+    Error::new(ErrorKind::Closed, "export: the receiver has closed")
 }
 
-/// The output of an export, at its rate.
+/// The output of an export, limited to its rate.
 struct PacedOutput<'p> {
     pipe: &'p ExportPipe,
-    pace: Option<RateLimit>,
-    born: Instant,
+    rate_limit: Option<RateLimit>,
+    started_at: Instant,
 }
 
 impl PacedOutput<'_> {
     /// Sends bytes in as many frames as they need.
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let portion = self.pace.as_ref().map_or(FRAME_LEN_MAX, |pace| pace.portion(FRAME_LEN_MAX));
+        let portion =
+            self.rate_limit.as_ref().map_or(FRAME_LEN_MAX, |rate_limit| rate_limit.portion(FRAME_LEN_MAX));
         for bytes in bytes.chunks(portion) {
-            if let Some(pace) = &mut self.pace {
-                let now = self.born.elapsed();
-                let wait = pace.admit(bytes.len(), now).saturating_sub(now);
-                if wait > Duration::ZERO && !self.pipe.rest(wait) {
-                    return Err(gone());
+            if let Some(rate_limit) = &mut self.rate_limit {
+                let now = self.started_at.elapsed();
+                let wait = rate_limit.admit(bytes.len(), now).saturating_sub(now);
+                if wait > Duration::ZERO && !self.pipe.sleep_for(wait) {
+                    return Err(receiver_closed());
                 }
             }
             let mut frame = format!("DATA {}\r\n", bytes.len()).into_bytes();
@@ -208,7 +210,7 @@ impl PacedOutput<'_> {
     }
 
     fn put(&self, frame: Vec<u8>) -> Result<()> {
-        if self.pipe.put(frame) { Ok(()) } else { Err(gone()) }
+        if self.pipe.put(frame) { Ok(()) } else { Err(receiver_closed()) }
     }
 }
 
@@ -217,30 +219,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_client_is_told_where_the_servers_files_are() {
+    fn client_errors_do_not_contain_server_paths() {
         let directory = Path::new("/srv/some where/data");
         for (error, told) in [
             (
-                "cannot read /srv/some where/data/log/7.log: No such file",
-                "cannot read log/7.log: No such file",
+                "/srv/some where/data/log/7.log: cannot read it: No such file",
+                "log/7.log: cannot read it: No such file",
             ),
             ("/srv/some where/data/log/7.log at offset 3: bad", "log/7.log at offset 3: bad"),
-            ("cannot sync /srv/some where/data: full", "cannot sync the data directory: full"),
+            ("/srv/some where/data: cannot sync it: full", "the data directory: cannot sync it: full"),
             ("the log ends\r\nhere", "the log ends  here"),
             ("2 / 3 of it", "its files cannot be read or written; the server's own messages say more"),
-            ("cannot read /etc/x", "its files cannot be read or written; the server's own messages say more"),
+            (
+                "/etc/x: cannot read it",
+                "its files cannot be read or written; the server's own messages say more",
+            ),
             ("(/etc/x)", "its files cannot be read or written; the server's own messages say more"),
         ] {
             assert_eq!(for_clients(error, directory), told);
         }
-        // A relative path.
+        // This path is relative.
         assert_eq!(
-            for_clients("no data: cannot read data/log/7.log", Path::new("data")),
-            "no data: cannot read log/7.log"
+            for_clients("no data: data/log/7.log: cannot read it", Path::new("data")),
+            "no data: log/7.log: cannot read it"
         );
         assert_eq!(
-            for_clients("cannot read ../data/log/7.log", Path::new("../data")),
-            "cannot read log/7.log"
+            for_clients("../data/log/7.log: cannot read it", Path::new("../data")),
+            "log/7.log: cannot read it"
         );
     }
 }

@@ -1,12 +1,12 @@
-//! A rate limit for streams. It owns no clock: the caller passes the time.
+//! Limits the rate of a stream. It owns no clock: the caller passes the time.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// A limit in bytes per second. Unused rate is not carried over.
+/// A limit in bytes per second. A rate that is not used at one time is not available later.
 pub(super) struct RateLimit {
     rate: NonZeroU64,
-    /// The time at which all admitted bytes are within the rate.
+    /// The time from which on all bytes admitted so far are within the rate.
     paid_at: Duration,
 }
 
@@ -15,8 +15,8 @@ impl RateLimit {
         RateLimit { rate, paid_at: Duration::ZERO }
     }
 
-    /// Admits `len` bytes and returns the time at which they may be sent. `now` is the time since a
-    /// fixed moment.
+    /// Admits `len` bytes and returns the time at which they may be sent. All times are counted
+    /// from the same moment.
     pub(super) fn admit(&mut self, len: usize, now: Duration) -> Duration {
         let at = self.paid_at.max(now);
         let nanoseconds = len as u128 * 1_000_000_000 / u128::from(self.rate.get());
@@ -25,7 +25,8 @@ impl RateLimit {
         at
     }
 
-    /// Returns the bytes to send at once, so that a slow stream is still steady.
+    /// Returns the number of bytes to send at once. It is small for a slow stream, so that the
+    /// stream is steady.
     pub(super) fn portion(&self, len_max: usize) -> usize {
         const LEN_MIN: u64 = 512;
         usize::try_from((self.rate.get() / 8).max(LEN_MIN)).unwrap_or(len_max).min(len_max)
@@ -38,17 +39,18 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn pace(rate: u64) -> RateLimit {
+    fn rate_limit(rate: u64) -> RateLimit {
         RateLimit::new(NonZeroU64::new(rate).unwrap())
     }
 
     #[test]
-    fn no_second_has_more_than_its_bytes() {
-        let mut pace = pace(1000);
-        // Requests everything at once at first, and then at each admitted time.
+    fn rate_holds_in_each_second() {
+        let mut rate_limit = rate_limit(1000);
+        // The first request comes at once, and each further request at the time that the one before
+        // was given.
         let (mut now, mut times) = (5 * SECOND, Vec::new());
         for _ in 0..100 {
-            now = pace.admit(100, now);
+            now = rate_limit.admit(100, now);
             times.push(now);
         }
         assert_eq!(
@@ -62,20 +64,20 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_made_up_for() {
-        let mut pace = pace(1000);
-        assert_eq!(pace.admit(1000, SECOND), SECOND);
-        assert_eq!(pace.admit(1000, 60 * SECOND), 60 * SECOND);
-        assert_eq!(pace.admit(1000, 60 * SECOND), 61 * SECOND);
+    fn unused_rate_is_not_carried_over() {
+        let mut rate_limit = rate_limit(1000);
+        assert_eq!(rate_limit.admit(1000, SECOND), SECOND);
+        assert_eq!(rate_limit.admit(1000, 60 * SECOND), 60 * SECOND);
+        assert_eq!(rate_limit.admit(1000, 60 * SECOND), 61 * SECOND);
     }
 
     #[test]
-    fn neither_the_slowest_nor_the_fastest_is_beyond_reckoning() {
-        let mut slowest = pace(1);
+    fn extreme_rates_are_computed_without_overflow() {
+        let mut slowest = rate_limit(1);
         assert_eq!(slowest.admit(usize::MAX, SECOND), SECOND);
         assert!(slowest.admit(1, SECOND) > SECOND);
         assert_eq!(slowest.portion(65_536), 512);
-        let mut fastest = pace(u64::MAX);
+        let mut fastest = rate_limit(u64::MAX);
         assert_eq!(fastest.admit(1 << 20, SECOND), SECOND);
         assert_eq!(fastest.admit(1 << 20, SECOND), SECOND);
         assert_eq!(fastest.portion(65_536), 65_536);

@@ -1,14 +1,15 @@
-//! Decompresses data of Kyoto Tycoon and Kyoto Cabinet piece by piece; lengths that the data claims
-//! reserve no memory.
+//! Decompresses data of Kyoto Tycoon and Kyoto Cabinet piece by piece. A length that the data
+//! states reserves no memory.
 
 use flate2::read::{DeflateDecoder, GzDecoder, ZlibDecoder};
 use lzma_rust2::XzReader;
 use std::io::{self, Cursor, Read};
 use todana_protocol::kyoto::compression::Compression;
 
-/// Maximum memory of an .xz stream in KiB. The original compresses at level 6, which takes 9 MiB.
+/// The maximum memory for decompressing an .xz stream, in KiB. The original compresses at level 6,
+/// which takes 9 MiB.
 const XZ_MEMORY_MAX_KIB: u32 = 64 << 10;
-/// Maximum ratio of LZO: bytes produced from one byte.
+/// The maximum ratio of LZO: the number of bytes that one compressed byte can produce.
 const LZO_RATIO_MAX: usize = 255;
 const LZO_LEN_MAX: usize = 1 << 30;
 
@@ -23,7 +24,7 @@ pub fn decompressed<'a>(compression: Compression, bytes: &'a [u8]) -> Box<dyn Re
     }
 }
 
-/// A block of LZO1X, whose format does not include its length.
+/// A block of LZO1X. The format does not state the length of the decompressed data.
 struct LzoReader<'a> {
     packed: &'a [u8],
     unpacked: Option<Cursor<Vec<u8>>>,
@@ -57,7 +58,7 @@ fn lzo_block(packed: &[u8]) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// "value value value value value" as the original's compressors write it.
+    /// The bytes below are this text as the original's compressors write it.
     const TEXT: &[u8] = b"value value value value value";
     const OF_TEXT: [(Compression, &[u8]); 5] = [
         (Compression::Deflate, &[0x2B, 0x4B, 0xCC, 0x29, 0x4D, 0x55, 0x28, 0xC3, 0x4E, 0x02, 0x00, 0x00]),
@@ -102,17 +103,18 @@ mod tests {
     }
 
     #[test]
-    fn each_compressor_of_the_original_is_understood() {
+    fn formats_of_the_original_are_decompressed() {
         for (compression, bytes) in OF_TEXT {
             assert_eq!(read(compression, bytes).unwrap(), TEXT, "{compression:?}");
         }
     }
 
     #[test]
-    fn cut_and_damaged_bytes_are_an_error_and_never_more_text() {
+    fn cut_and_damaged_bytes_are_errors() {
         for (compression, bytes) in OF_TEXT {
             for len in 0..bytes.len() {
-                // Deflate has no checksum, and its last byte may contain only the end mark.
+                // Deflate has no checksum, and its last byte may contain only the end mark, so the
+                // truncated data may still decompress.
                 let _ = read(compression, &bytes[..len]).map(|out| assert!(TEXT.starts_with(&out)));
             }
             for at in 0..bytes.len() {

@@ -1,8 +1,9 @@
-//! Makes the snapshot files of a server's databases, and reads them back at the start.
+//! Creates the snapshot files of a server's databases at intervals, and reads them when the server
+//! starts.
 
 use super::{SnapshotOptions, SnapshotWriter, read_snapshot};
 use crate::databases::{ServedDatabase, failed, has_ended};
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -15,69 +16,70 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::disk::{Disk, File};
 use todana::replication::{STAMPS_PER_SECOND, first_of_second};
 use todana::update_log::{LogPosition, segments};
-use todana::{Action, Clock, Expiry, Opened, Overwrite, Record, kyoto};
+use todana::{Action, Clock, Expiry, OpeningReport, OverwriteVisitor, Record, kyoto};
 use todana_core::Attributes;
 use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
 
-/// File in the data directory of a database whose snapshot is being read back. After a crash it
-/// shows that the snapshot must be read again.
-const UNDER_WAY: &str = "reading-snapshot";
-/// File in the snapshot directory, locked by the server that writes there.
+/// The name of a file in the data directory of a database. The file exists while a snapshot is
+/// being read into the database. If it exists at a start, a crash interrupted the reading, and the
+/// snapshot must be read again.
+const READING_MARK: &str = "reading-snapshot";
+/// The name of a file in the snapshot directory that the server holds locked.
 const LOCK: &str = "snapshots.lock";
-/// Times from here on, some thousand years in the future, are not times but five letters of a value
-/// without a time.
-const UNLIKELY: u64 = 0x20 << 32;
-/// Records between two checks for cancellation.
-const LOOK_EVERY: u64 = 256;
+/// The lowest number that cannot be an expiry time, because it is thousands of years ahead. Such a
+/// number is the first five bytes of a value that was stored without a time.
+const IMPLAUSIBLE_TIME: u64 = 0x20 << 32;
+/// The number of records between two checks whether the work was cancelled.
+const CHECK_EVERY_RECORDS: u64 = 256;
 
-/// The outcomes of this server's snapshots.
+/// The outcomes of the snapshots of this server.
 #[derive(Default)]
 pub(crate) struct SnapshotHistory {
     made: AtomicU64,
     failed: AtomicU64,
-    /// Time stamp of the newest snapshot.
+    /// The time stamp of the newest snapshot.
     timestamp: AtomicU64,
-    /// The reason why the last snapshot of a database failed, by its number.
+    /// The reason why the last snapshot of a database failed, by the number of the database.
     troubles: Mutex<BTreeMap<usize, String>>,
     /// The lock of the directory, held until the server ends.
     lock: Mutex<Option<Box<dyn Send + Sync>>>,
     /// True once a warning has been logged that snapshots leave out some attributes of records.
-    has_told_left_out: AtomicBool,
-    /// The time stamp from which replication from a master continues; `None` means the position
-    /// file decides.
-    begins: Mutex<Option<u64>>,
+    has_warned_left_out: AtomicBool,
+    /// The time stamp from which replication from a master continues. `None` means that the
+    /// position file decides.
+    replication_start: Mutex<Option<u64>>,
 }
 
 impl SnapshotHistory {
     /// Returns the numbers of successful and failed snapshots, the time stamp of the newest one,
-    /// and the reason of the last failure of any database.
-    pub(crate) fn told(&self) -> (u64, u64, u64, String) {
+    /// and the reason of the last failure of each database.
+    pub(crate) fn figures(&self) -> (u64, u64, u64, String) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let troubles: Vec<String> = self.troubles.lock().values().cloned().collect();
         (count(&self.made), count(&self.failed), count(&self.timestamp), troubles.join("; "))
     }
 
     /// Notes that a database starts with the state of a master's log at this time stamp.
-    fn begins_at(&self, timestamp: u64) {
-        let mut begins = self.begins.lock();
-        *begins = Some(begins.map_or(timestamp, |other| other.min(timestamp)));
+    fn note_replication_start(&self, timestamp: u64) {
+        let mut replication_start = self.replication_start.lock();
+        *replication_start = Some(replication_start.map_or(timestamp, |other| other.min(timestamp)));
     }
 
     /// Returns the latest time stamp from which replication from a master may continue, for
-    /// databases that are only in memory. Later changes were lost with the previous process,
-    /// whatever its position file says.
-    pub(crate) fn begins(&self) -> Option<u64> {
-        *self.begins.lock()
+    /// databases that are only in memory. Later changes were lost with the previous process, even
+    /// if its position file has a later time stamp.
+    pub(crate) fn replication_start(&self) -> Option<u64> {
+        *self.replication_start.lock()
     }
 
-    /// Warns once if a record has attributes that the format cannot store.
-    fn leaves_out(&self, label: &str, attributes: &Attributes) {
-        let leaves_out = attributes.flags != 0 || matches!(attributes.expiry, Expiry::Sliding { .. });
-        if leaves_out && !self.has_told_left_out.swap(true, Ordering::Relaxed) {
+    /// Logs once that a record has attributes that the format cannot store.
+    fn warn_left_out(&self, label: &str, attributes: &Attributes) {
+        let warn_left_out = attributes.flags != 0 || matches!(attributes.expiry, Expiry::Sliding { .. });
+        if warn_left_out && !self.has_warned_left_out.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 database = label,
-                "snapshots have no place for client flags and sliding expiries: records come back without them; a data directory keeps them"
+                "snapshots: client flags and sliding expiries are left out; use a data directory to keep them"
             );
         }
     }
@@ -90,14 +92,17 @@ impl SnapshotHistory {
                 self.made.fetch_add(1, Ordering::Relaxed);
                 self.timestamp.store(head.timestamp, Ordering::Relaxed);
                 self.troubles.lock().remove(&number);
-                tracing::debug!(database = label, records = head.count, "snapshot made");
+                tracing::debug!(database = label, records = head.count, "snapshot: written");
             }
             Err(error) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 let why = error.to_string();
                 let mut troubles = self.troubles.lock();
                 if troubles.get(&number) != Some(&why) {
-                    tracing::error!(database = label, "no snapshot could be made; the last one stays: {why}");
+                    tracing::error!(
+                        database = label,
+                        "snapshot: cannot be written, and the previous one stays: {why}"
+                    );
                     troubles.insert(number, why);
                 }
             }
@@ -110,64 +115,64 @@ fn has_snapshots(served: &ServedDatabase) -> bool {
     served.name.kind.is_in_memory()
 }
 
-/// Creates the directory of the files if necessary, and locks it for this process: two servers
-/// would replace each other's files. Fails if it cannot, or if another process holds the lock; the
-/// message names the directory.
+/// Creates the directory of the files if necessary, and locks it for this process, because two
+/// servers would replace each other's files. Fails if the directory cannot be created or locked, or
+/// if another process holds the lock. The message names the directory.
 pub(crate) fn prepare(
     disk: &dyn Disk,
     options: &SnapshotOptions,
     history: &SnapshotHistory,
 ) -> io::Result<()> {
     let directory = &options.directory;
-    disk.make_directory(directory).map_err(|error| said("make", directory, &error))?;
+    disk.make_directory(directory).map_err(|error| path_error("create", directory, &error))?;
     let (path, mut lock) = (directory.join(LOCK), history.lock.lock());
     if lock.is_none() {
         *lock = Some(disk.lock(&path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::Error::new(
                 error.kind(),
-                format!("another server makes its snapshots in {}", directory.display()),
+                format!("{}: another server writes its snapshots there", directory.display()),
             ),
-            _ => said("lock", &path, &error),
+            _ => path_error("lock", &path, &error),
         })?);
     }
     Ok(())
 }
 
-fn said(what: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
+fn path_error(what: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: cannot {what}: {error}", path.display()))
 }
 
 fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// Reads the snapshot of a database back if there is one. A database that was loaded from a data
-/// directory is newer than any snapshot and stays unchanged. Fails if the file cannot be read
-/// completely, because a server without its records would later replace it. Fails with
-/// `Interrupted` if `goes_on` returns false.
+/// Reads the snapshot of a database, if there is one. If the database was loaded from a data
+/// directory, it is newer than any snapshot and stays unchanged. Fails if the file cannot be read
+/// completely, because a server that continued without these records would later replace the file.
+/// Fails with `Interrupted` if `may_continue` returns false.
 pub(crate) fn restore(
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     number: usize,
-    opened: Option<&Opened>,
+    opened: Option<&OpeningReport>,
     disk: &dyn Disk,
-    goes_on: &dyn Fn() -> bool,
+    may_continue: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     let served = &shared.databases[number];
     let label = served.name.label();
     let is_in_memory_alone = has_snapshots(served) && served.data.is_none();
-    let begins_at = |timestamp| {
+    let note_replication_start = |timestamp| {
         if is_in_memory_alone {
-            shared.persistence.snapshots.begins_at(timestamp);
+            shared.persistence.snapshots.note_replication_start(timestamp);
         }
     };
     let mark = has_snapshots(served).then_some(served.data.as_ref()).flatten();
-    let mark = mark.map(|place| place.directory.join(UNDER_WAY));
-    let is_half_read = mark.as_ref().map_or(Ok(false), |mark| is_there(disk, mark))?;
+    let mark = mark.map(|place| place.directory.join(READING_MARK));
+    let is_half_read = mark.as_ref().map_or(Ok(false), |mark| exists(disk, mark))?;
     let (path, file) = match find(shared, number, disk)? {
         Some(found) => found,
         None if is_half_read => return Err(half_read(mark.as_deref())),
         None => {
-            begins_at(0);
+            note_replication_start(0);
             return Ok(());
         }
     };
@@ -176,54 +181,62 @@ pub(crate) fn restore(
         && !is_half_read
     {
         expect_older(served, opened.end, &path, &*file, disk)?;
-        tracing::info!(database = label, "{}: the update log has brought back more", path.display());
+        tracing::info!(
+            database = label,
+            "{}: not read, because the update log has newer records",
+            path.display()
+        );
         return Ok(());
     }
     if let Some(mark) = &mark {
         if !is_half_read {
-            disk.create(mark).map(drop).map_err(|error| said("make", mark, &error))?;
+            disk.create(mark).map(drop).map_err(|error| path_error("create", mark, &error))?;
         }
         sync_names(disk, mark)?;
     }
-    let (head, records) = fill(served, &path, &*file, shared.clock.now(), goes_on)?;
-    begins_at(head.timestamp);
+    let (head, records) = fill(served, &path, &*file, shared.clock.now(), may_continue)?;
+    note_replication_start(head.timestamp);
     served.database.sync().map_err(failed)?;
     if let Some(mark) = &mark {
-        disk.remove(mark).map_err(|error| said("remove", mark, &error))?;
+        disk.remove(mark).map_err(|error| path_error("remove", mark, &error))?;
         sync_names(disk, mark)?;
     }
-    tracing::info!(database = label, records, "brought back from {}", path.display());
+    tracing::info!(database = label, records, "{}: snapshot loaded", path.display());
     Ok(())
 }
 
 /// Returns the snapshot of a database, if there is one.
-fn find(shared: &Shared, number: usize, disk: &dyn Disk) -> io::Result<Option<(PathBuf, Box<dyn File>)>> {
+fn find(
+    shared: &SharedState,
+    number: usize,
+    disk: &dyn Disk,
+) -> io::Result<Option<(PathBuf, Box<dyn File>)>> {
     let Some(options) = &shared.options.databases.snapshots else { return Ok(None) };
     let served = &shared.databases[number];
     if !has_snapshots(served) {
         tracing::info!(
             database = served.name.label(),
-            "it keeps itself on disk: there are no snapshots of it"
+            "snapshots: none are written, because the database is on disk"
         );
         return Ok(None);
     }
     let path = options.directory.join(file_name(number as u32));
     match disk.open(&path, false) {
         Err(error) if is_missing(&error) => Ok(None),
-        file => file.map_err(|error| said("read", &path, &error)).map(|file| Some((path, file))),
+        file => file.map_err(|error| path_error("read", &path, &error)).map(|file| Some((path, file))),
     }
 }
 
-fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     match disk.open(path, false) {
         Err(error) if is_missing(&error) => Ok(false),
-        file => file.map(|_| true).map_err(|error| said("read", path, &error)),
+        file => file.map(|_| true).map_err(|error| path_error("read", path, &error)),
     }
 }
 
-/// Refuses a snapshot that was made without the log and is newer than it, as by a server that was
-/// started without the log: the log's records are older, and the next snapshot would replace the
-/// file. `end` is the end of the log at this start.
+/// Fails if the snapshot is newer than the log and was written without the log, for example by a
+/// server that was started without it. The records of the log are older than those of the snapshot,
+/// and the next snapshot would replace the file. `end` is the end of the log at this start.
 fn expect_older(
     served: &ServedDatabase,
     end: LogPosition,
@@ -233,17 +246,17 @@ fn expect_older(
 ) -> io::Result<()> {
     let Some(place) = &served.data else { return Ok(()) };
     let mut bytes = [0; HEAD_LEN];
-    file.read_at(0, &mut bytes).map_err(|error| said("read", path, &error))?;
+    file.read_at(0, &mut bytes).map_err(|error| path_error("read", path, &error))?;
     let Some(head) = SnapshotHead::parse(&bytes) else { return Ok(()) };
     let log = place.directory.join("log");
     let segments = segments(disk, &log).map_err(failed)?;
     let last = segments.iter().filter(|segment| segment.start < end).map(|segment| segment.created_ms).max();
-    // Snapshots made beside a log have a time stamp at the end of a second, which is also the
-    // resolution of the log's own time.
+    // The time stamp of a snapshot that was written by a server with a log is the end of a second.
+    // The log's own time has the same resolution.
     let is_beside_log = head.timestamp == as_of_second(head.timestamp / STAMPS_PER_SECOND);
     match last.filter(|_| !is_beside_log) {
         Some(last) if head.timestamp / STAMPS_PER_SECOND > last / 1000 => Err(io::Error::other(format!(
-            "snapshot {}: it was made without the update log {} and behind it, so the log knows nothing of what is in it: remove one of them",
+            "snapshot {}: newer than the update log {} and written without it; remove one of them",
             path.display(),
             log.display()
         ))),
@@ -251,18 +264,19 @@ fn expect_older(
     }
 }
 
-/// Returns the time stamp of a snapshot with everything that was logged up to the end of a second.
+/// Returns the time stamp of a snapshot that contains everything that was logged up to the end of
+/// this second.
 fn as_of_second(second: u64) -> u64 {
     first_of_second(second.saturating_add(1)).saturating_sub(1)
 }
 
-/// Returns the error for a snapshot that was read only partly. Serving that part would be wrong,
-/// and reading the file again later would overwrite newer changes.
+/// Returns the error of a snapshot that was read only partly. A server must not serve a part of the
+/// records. Reading the file again after serving them would overwrite newer changes.
 fn half_read(mark: Option<&Path>) -> io::Error {
-    let mark = mark.unwrap_or(Path::new(UNDER_WAY)).display();
+    let mark = mark.unwrap_or(Path::new(READING_MARK)).display();
     io::Error::other(format!(
-        "{mark}: a start before this one has ended while it read a snapshot; start with that snapshot, or remove this file to go on \
-         with the part that was read"
+        "{mark}: an earlier start ended while it read a snapshot; start with that snapshot, or remove this file to \
+         continue with the records that were read"
     ))
 }
 
@@ -270,38 +284,38 @@ fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
     file.parent().map_or(Ok(()), |directory| disk.sync_directory(directory))
 }
 
-/// Stores the records of a file, except expired ones. Returns the file's header and the number of
+/// Stores the unexpired records of a file. Returns the header of the file and the number of stored
 /// records.
 fn fill(
     served: &ServedDatabase,
     path: &Path,
     file: &dyn File,
     now: todana::UnixSeconds,
-    goes_on: &dyn Fn() -> bool,
+    may_continue: &dyn Fn() -> bool,
 ) -> io::Result<(SnapshotHead, u64)> {
     let (database, worker_counters) = (&served.database, served.database.worker_counters());
     let is_persistent = served.name.tuning.persistent;
-    let (mut records, mut seen, mut is_called_off) = (0, 0u64, false);
+    let (mut records, mut seen, mut is_cancelled) = (0, 0u64, false);
     let mut see = |key: &[u8], stored: &StoredValue<'_>| {
         seen += 1;
-        if seen.is_multiple_of(LOOK_EVERY) {
-            if !goes_on() {
-                is_called_off = true;
-                return Err("it was called off".into());
+        if seen.is_multiple_of(CHECK_EVERY_RECORDS) {
+            if !may_continue() {
+                is_cancelled = true;
+                return Err("cancelled".into());
             }
             if let Some(log) = database.log()
                 && log.is_backlogged()
             {
-                log.wait_while(log.end(), goes_on).map_err(|error| error.to_string())?;
+                log.wait_while(log.end(), may_continue).map_err(|error| error.to_string())?;
             }
         }
         let (expiry, value) = if is_persistent {
             (Expiry::Never, stored.as_raw().unwrap_or_default())
         } else {
-            let timed = stored.split().filter(|(time, _)| !(UNLIKELY..kyoto::NEVER).contains(time));
+            let timed = stored.split().filter(|(time, _)| !(IMPLAUSIBLE_TIME..kyoto::NEVER).contains(time));
             let (time, value) = timed.ok_or_else(|| {
                 format!(
-                    "no likely time stands before the value of record {seen}: was the database one without times (ktopts=p)?"
+                    "the value of record {seen} does not begin with a plausible time; was the database without times (ktopts=p)?"
                 )
             })?;
             (kyoto::expiry_of(time), value)
@@ -310,7 +324,7 @@ fn fill(
             return Ok(());
         }
         let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-        let stored = database.visit_record(&worker_counters, key, &mut Overwrite(Action::Put(record)));
+        let stored = database.visit_record(&worker_counters, key, &mut OverwriteVisitor(Action::Put(record)));
         stored.map_err(|error| error.to_string())?;
         records += 1;
         Ok(())
@@ -323,17 +337,17 @@ fn fill(
     let read = read_snapshot(SnapshotInput { file, at: 0 }, &mut begin, &mut see);
     match read {
         Ok(()) if seen < head.count => Err(io::Error::other(format!(
-            "snapshot {}: it ends after {seen} of {} records: it is cut, or some went while it was made; `todana load` takes what is there",
+            "snapshot {}: ends after {seen} of {} records, because it is truncated or records were removed while it was written; `todana load` loads the records that it has",
             path.display(),
             head.count
         ))),
         Ok(()) => Ok((head, records)),
-        Err(_) if is_called_off => Err(io::ErrorKind::Interrupted.into()),
+        Err(_) if is_cancelled => Err(io::ErrorKind::Interrupted.into()),
         Err(error) => Err(io::Error::other(format!("snapshot {}: {error}", path.display()))),
     }
 }
 
-/// The thread that makes snapshots. It makes the last ones when it is asked to end.
+/// The thread that writes snapshots. Before it ends, it writes the last snapshots.
 pub(crate) struct SnapshotKeeper {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -341,7 +355,10 @@ pub(crate) struct SnapshotKeeper {
 
 impl SnapshotKeeper {
     /// Starts the thread if snapshots are configured.
-    pub(crate) fn start(shared: &Arc<Shared>, disk: Arc<dyn Disk>) -> io::Result<Option<SnapshotKeeper>> {
+    pub(crate) fn start(
+        shared: &Arc<SharedState>,
+        disk: Arc<dyn Disk>,
+    ) -> io::Result<Option<SnapshotKeeper>> {
         let Some(options) = shared.options.databases.snapshots.clone() else { return Ok(None) };
         let ends = Arc::new(AtomicBool::new(false));
         let (shared, its_own) = (Arc::clone(shared), Arc::clone(&ends));
@@ -363,8 +380,8 @@ impl SnapshotKeeper {
         Ok(Some(SnapshotKeeper { ends, thread }))
     }
 
-    /// Asks the thread for the last snapshots and waits for them. Returns false if `gives_up`,
-    /// which is called repeatedly, returns true first.
+    /// Requests the last snapshots from the thread and waits until they are written. `gives_up` is
+    /// called repeatedly. Once it returns true, returns false.
     pub(crate) fn end(self, gives_up: &dyn Fn() -> bool) -> bool {
         self.ends.store(true, Ordering::Release);
         self.thread.thread().unpark();
@@ -372,47 +389,48 @@ impl SnapshotKeeper {
             return false;
         }
         if self.thread.join().is_err() {
-            tracing::error!("the thread that makes snapshots ended by a panic");
+            tracing::error!("snapshots: the thread panicked");
         }
         true
     }
 }
 
-/// Makes snapshots of all databases. If it `rests`, it uses at most half of the processor's time.
+/// Writes snapshots of all databases. With `is_throttled`, the thread uses at most half of the time
+/// of one processor.
 fn make_all(
-    shared: &Shared,
+    shared: &SharedState,
     options: &SnapshotOptions,
     disk: &dyn Disk,
-    is_called_off: &dyn Fn() -> bool,
-    rests: bool,
+    is_cancelled: &dyn Fn() -> bool,
+    is_throttled: bool,
 ) {
     for (number, served) in shared.databases.iter().enumerate().filter(|(_, served)| has_snapshots(served)) {
         let path = options.directory.join(file_name(number as u32));
-        let making = SnapshotJob { shared, served, options, disk, is_called_off, rests };
+        let making = SnapshotJob { shared, served, options, disk, is_cancelled, is_throttled };
         shared.persistence.snapshots.note(number, served.name.label(), making.make(&path));
     }
 }
 
 struct SnapshotJob<'m> {
-    shared: &'m Shared,
+    shared: &'m SharedState,
     served: &'m ServedDatabase,
     options: &'m SnapshotOptions,
     disk: &'m dyn Disk,
-    is_called_off: &'m dyn Fn() -> bool,
-    rests: bool,
+    is_cancelled: &'m dyn Fn() -> bool,
+    is_throttled: bool,
 }
 
 impl SnapshotJob<'_> {
-    /// Writes a snapshot to a file beside the last one, and then renames it over that. Returns
-    /// `None` if it was cancelled.
+    /// Writes a snapshot to a new file, and then renames this file to the name of the previous
+    /// snapshot. Returns `None` if the work was cancelled.
     fn make(&self, path: &Path) -> io::Result<Option<SnapshotHead>> {
         let partial = PathBuf::from(format!("{}.tmp", path.display()));
         if let Err(error) = self.disk.remove(&partial)
             && !is_missing(&error)
         {
-            return Err(said("remove", &partial, &error));
+            return Err(path_error("remove", &partial, &error));
         }
-        let file = self.disk.create(&partial).map_err(|error| said("make", &partial, &error))?;
+        let file = self.disk.create(&partial).map_err(|error| path_error("create", &partial, &error))?;
         let made = self.write(&*file).and_then(|head| {
             if head.is_some() {
                 file.sync()?;
@@ -422,10 +440,10 @@ impl SnapshotJob<'_> {
             Ok(head)
         });
         if !matches!(made, Ok(Some(_))) {
-            // A file that remains is overwritten by the next snapshot.
+            // If the file cannot be removed, the next snapshot overwrites it.
             let _ = self.disk.remove(&partial);
         }
-        made.map_err(|error| said("write", &partial, &error))
+        made.map_err(|error| path_error("write", &partial, &error))
     }
 
     fn write(&self, file: &dyn File) -> io::Result<Option<SnapshotHead>> {
@@ -454,36 +472,37 @@ impl SnapshotJob<'_> {
                     };
                     writer.put(key, &stored);
                     count += 1;
-                    self.shared.persistence.snapshots.leaves_out(label, &record.attributes);
+                    self.shared.persistence.snapshots.warn_left_out(label, &record.attributes);
                     if writer.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })
                 .map_err(failed)?;
             writer.write()?;
             if place.is_none() {
                 writer.finish()?;
-                // The number of records written, by which a reader detects a file that was cut
-                // between two records.
+                // The header states the number of records. With it, a reader detects a file that
+                // was truncated between two records.
                 let head = SnapshotHead { count, ..head };
                 file.write_at(COUNT_AT, &mut [IoSlice::new(&count.to_be_bytes())])?;
                 return Ok(Some(head));
             }
-            if (self.is_called_off)() {
+            if (self.is_cancelled)() {
                 return Ok(None);
             }
-            if self.rests {
+            if self.is_throttled {
                 std::thread::park_timeout(began.elapsed());
             }
         }
     }
 
-    /// Returns a time stamp up to which every logged change is in the snapshot that starts now.
+    /// Returns a time stamp for a snapshot that starts now. Every change that was logged up to this
+    /// time stamp is in the snapshot.
     fn timestamp(&self) -> u64 {
         let replication = &self.shared.options.databases.replication;
         match self.served.database.log() {
-            // Below one second, time stamps of the log are counters, not times.
+            // Within a second, the time stamps of the log are counters and not times.
             Some(_) => as_of_second(self.shared.clock.now().0.saturating_sub(2)),
-            // The time stamp of the master's log, because there is no other, and a server that
-            // starts with this snapshot continues replication from there.
+            // A database without a log of its own gets a time stamp of the master's log. A server
+            // that starts with this snapshot continues replication from there.
             None if replication.master.is_some() || replication.position_file.is_some() => {
                 self.shared.master_link.follow_state().timestamp
             }
@@ -495,7 +514,7 @@ impl SnapshotJob<'_> {
     }
 }
 
-/// Reads a file from its beginning.
+/// Reads a file from its start to its end.
 struct SnapshotInput<'f> {
     file: &'f dyn File,
     at: u64,
@@ -509,7 +528,7 @@ impl Read for SnapshotInput<'_> {
     }
 }
 
-/// Writes a file from its beginning.
+/// Writes a file from its start.
 struct SnapshotOutput<'f> {
     file: &'f dyn File,
     at: u64,

@@ -1,19 +1,21 @@
-//! Snapshots as Kyoto Tycoon's server makes them: each database in memory as a file, written at an
-//! interval and at the end, and read back at the start.
+//! Writes and reads snapshots like those of Kyoto Tycoon's server. Each database in memory is
+//! written to a file at intervals and when the server stops, and loaded from this file when the
+//! server starts.
 //!
 //! ```text
-//! writer   records to a file, compressed or not, a megabyte at a time
-//! reader   a file to records
+//! writer          records to a file, compressed or not, a megabyte at a time
+//! reader          a file to records
 //! decompression   the compression formats of Kyoto
-//! keeper   the files of a server's databases: when they are written, and which are read back
+//! keeper          the files of a server's databases: when they are written, and which are loaded
 //! ```
 //!
-//! A snapshot is not a single moment: each record is as it was when it was written, and changes
-//! made meanwhile may be included or not. If there is an update log, replaying it from the file's
-//! time stamp on corrects that, because logged values are absolute.
+//! A snapshot does not show a single moment. Each record has the state in which the writer found
+//! it, and changes made meanwhile may be included or not. If there is an update log, its changes
+//! from the time stamp of the file on correct that: logged values are absolute, so they can be
+//! applied again.
 //!
-//! Invariant: a file with the name of a snapshot was completely on disk before it got that name.
-//! Not here: the format (see `todana_protocol::kyoto::snapshot`).
+//! Invariant: a file gets the name of a snapshot only after it is completely on disk. Not here: the
+//! format (see `todana_protocol::kyoto::snapshot`).
 
 mod decompression;
 mod keeper;
@@ -29,13 +31,13 @@ pub(crate) use keeper::{SnapshotHistory, SnapshotKeeper, prepare, restore};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Directory and interval of snapshots.
+/// The directory, interval and compression of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// The directory of the files, created if it does not exist.
+    /// The directory of the files. It is created if it does not exist.
     pub directory: PathBuf,
-    /// Time between two snapshots.
+    /// The time between two snapshots.
     pub interval: Duration,
-    /// Compression of new files. Both kinds of files can be read.
+    /// The compression of new files. The server reads files with and without compression.
     pub packing: SnapshotCompression,
 }

@@ -15,12 +15,13 @@ pub enum SnapshotError {
     Unreadable(io::Error),
     /// The file is damaged.
     Damaged {
-        /// Offset of the damage; in a compressed file, the offset of the chunk.
+        /// The offset of the damage. In a compressed file, it is the offset of the compressed
+        /// chunk.
         offset: u64,
         /// Description of the damage.
         what: String,
     },
-    /// The file has a compression that is not supported.
+    /// The file is compressed in a way that is not supported.
     Foreign,
     /// The receiver of the records cancelled the read.
     Ended(String),
@@ -29,11 +30,11 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SnapshotError::Unreadable(error) => write!(f, "it cannot be read: {error}"),
-            SnapshotError::Damaged { offset, what } => write!(f, "it is damaged at offset {offset}: {what}"),
-            SnapshotError::Foreign => {
-                f.write_str("it is compressed in a way that is not known; plain files and those of zlib, lzo and lzma are read")
-            }
+            SnapshotError::Unreadable(error) => write!(f, "cannot be read: {error}"),
+            SnapshotError::Damaged { offset, what } => write!(f, "damaged at offset {offset}: {what}"),
+            SnapshotError::Foreign => f.write_str(
+                "unsupported compression; plain files and those of zlib, lzo and lzma can be read",
+            ),
             SnapshotError::Ended(why) => f.write_str(why),
         }
     }
@@ -41,12 +42,13 @@ impl fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// Receives keys, and values as they were stored.
+/// Receives the keys of records, and their values as they were stored.
 pub(super) type RecordReceiver<'s> = dyn FnMut(&[u8], &StoredValue<'_>) -> Result<(), String> + 's;
 
-/// Passes the header to the caller, and then each record with its value as it was stored: after its
-/// time, unless the database is persistent. Allocates memory for the longest record, and for a
-/// compressed chunk, mostly of a megabyte. An error of `see` cancels the read.
+/// Passes the header to `begin`, and then each record to `see`, with its value as it was stored.
+/// Unless the database is persistent, an expiry time precedes each stored value. Allocates memory
+/// for the longest record, and for a compressed chunk, which usually has a megabyte. An error of
+/// `see` ends the reading.
 pub fn read_snapshot(
     input: impl Read,
     begin: &mut dyn FnMut(SnapshotHead) -> Result<(), String>,
@@ -82,7 +84,7 @@ pub fn read_snapshot(
                 if reader.may_end(source.unread()) {
                     return Ok(());
                 }
-                return Err(SnapshotError::Damaged { offset: at, what: "it is cut".into() });
+                return Err(SnapshotError::Damaged { offset: at, what: "the file is truncated".into() });
             }
             SnapshotStep::Damaged { offset, what } => {
                 return Err(SnapshotError::Damaged { offset, what: what.into() });
@@ -91,8 +93,8 @@ pub fn read_snapshot(
     }
 }
 
-/// Reads the records of a compressed chunk piece by piece; the length that it claims reserves no
-/// memory.
+/// Reads the records of a compressed chunk piece by piece. The length that the chunk states
+/// reserves no memory.
 fn read_chunk(
     compression: Compression,
     packed: &[u8],
@@ -110,18 +112,18 @@ fn read_chunk(
             }
             SnapshotStep::NeedMore { at_least } => {
                 let more = source.read_more(at_least);
-                if more.map_err(|error| damaged(format!("a chunk cannot be unpacked: {error}")))? > 0 {
+                if more.map_err(|error| damaged(format!("a chunk cannot be decompressed: {error}")))? > 0 {
                     continue;
                 }
                 if reader.may_end(source.unread()) {
                     return Ok(());
                 }
-                return Err(damaged("a chunk is cut".into()));
+                return Err(damaged("a chunk is truncated".into()));
             }
-            SnapshotStep::Damaged { what, .. } => return Err(damaged(format!("in a chunk, {what}"))),
-            // Chunks contain only records.
+            SnapshotStep::Damaged { what, .. } => return Err(damaged(format!("in a chunk: {what}"))),
+            // These steps cannot occur, because a chunk contains only records.
             SnapshotStep::Head { .. } | SnapshotStep::Chunk { .. } => {
-                return Err(damaged("a chunk holds no records".into()));
+                return Err(damaged("a chunk does not consist of records".into()));
             }
         }
     }
@@ -147,7 +149,8 @@ mod tests {
     /// A key, its time and its value.
     type TimedRecord = (Vec<u8>, u64, Vec<u8>);
 
-    /// Returns the time stamp and the records with their times, read in pieces of one byte, too.
+    /// Returns the time stamp and the records with their times. Checks that reading byte by byte
+    /// gives the same.
     fn found(bytes: &[u8]) -> Result<(u64, Vec<TimedRecord>), String> {
         let (mut timestamp, mut records) = (0, Vec::new());
         let mut begin = |head: SnapshotHead| {
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_plain_and_packed_over_several_chunks() {
+    fn records_round_trip_uncompressed_and_compressed() {
         let mut records: Vec<_> =
             (0..3000u32).map(|n| (n.to_string().into_bytes(), vec![n as u8; n as usize % 1500])).collect();
         records.push((Vec::new(), vec![9; 3 << 20]));
@@ -178,8 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_original_packed_is_read() {
-        // Captured: japan=tokyo without an expiry, k2=v until 2000000000.
+    fn snapshot_of_the_original_is_read() {
+        // This file was written by Kyoto Tycoon. It contains japan=tokyo without an expiry, and
+        // k2=v with the expiry 2000000000.
         let hex = "4b5453530a008745451018e9d47f1596e90000000000000000020000000000002ff80000001e\
             3bc3ca9595589098f71f044af2b32bf3cf30b1651b31949b4e6128030000";
         let bytes: Vec<u8> =
@@ -193,18 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_damaged_or_packed_otherwise_is_told_with_its_place() {
+    fn damage_is_reported_with_its_offset() {
         let record = [(b"key".to_vec(), b"value".to_vec())];
         let plain = written(SnapshotCompression::None, &record);
         for len in 0..plain.len() {
-            // The file may end after the header.
+            // A file that ends after its header is valid, but has no records.
             assert_eq!(found(&plain[..len]).is_ok(), len == 34, "{len}");
         }
         let mut wrong = plain.clone();
         wrong[34] = 0;
         assert!(found(&wrong).unwrap_err().contains("offset 34: no record begins here"));
         wrong[6..10].copy_from_slice(&[1, 2, 3, 4]);
-        assert!(found(&wrong).unwrap_err().contains("a way that is not known"));
+        assert!(found(&wrong).unwrap_err().contains("unsupported compression"));
         let packed = written(SnapshotCompression::Zlib, &record);
         for len in 35..packed.len() {
             assert!(found(&packed[..len]).unwrap_err().contains("damaged at offset 34"), "{len}");

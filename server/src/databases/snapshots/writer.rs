@@ -7,20 +7,21 @@ use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::{CHUNK_LEN, SnapshotHead, put_chunk, put_record};
 
-/// The compression of a snapshot's records.
+/// The compression of the records of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SnapshotCompression {
     /// No compression.
     #[default]
     None,
-    /// Compressed by zlib, in chunks.
+    /// The records are compressed by zlib, in chunks.
     Zlib,
 }
 
-/// Compression level of the original; its reader accepts any.
+/// The compression level of the original. Its reader accepts any level.
 const LEVEL: u32 = 6;
 
-/// Writes a snapshot. Buffers about a megabyte of records, or the longest one.
+/// Writes a snapshot. It buffers about a megabyte of records, or the longest record if that is
+/// longer.
 pub struct SnapshotWriter<W> {
     out: W,
     packing: SnapshotCompression,
@@ -29,7 +30,7 @@ pub struct SnapshotWriter<W> {
 }
 
 impl<W: Write> SnapshotWriter<W> {
-    /// Begins a snapshot and chooses the value of `check` in its header.
+    /// Begins a snapshot, and chooses the value of the field `check` in its header.
     pub fn begin(
         mut out: W,
         head: SnapshotHead,
@@ -43,12 +44,12 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(SnapshotWriter { out, packing, gathered: Vec::new(), packed: Vec::new() })
     }
 
-    /// Buffers a record without writing, so it may be called under a lock.
+    /// Buffers a record. Does not write to the file, so it may be called under a lock.
     pub fn put(&mut self, key: &[u8], stored: &StoredValue<'_>) {
         put_record(key, stored, &mut self.gathered);
     }
 
-    /// Returns true if enough is buffered to be written.
+    /// Returns true if the buffered records should be written.
     pub fn is_due(&self) -> bool {
         self.gathered.len() >= CHUNK_LEN
     }
@@ -65,7 +66,7 @@ impl<W: Write> SnapshotWriter<W> {
                 let mut encoder = DeflateEncoder::new(&mut self.packed, Compression::new(LEVEL));
                 encoder.write_all(&self.gathered)?;
                 encoder.finish()?;
-                // The original's compressor leaves this byte there, and its reader removes it.
+                // The original's compressor appends this byte, and its reader removes it.
                 self.packed.push(0);
                 let mut chunk = Vec::with_capacity(4 + self.packed.len());
                 put_chunk(&self.packed, &mut chunk);
@@ -73,13 +74,13 @@ impl<W: Write> SnapshotWriter<W> {
             }
         }
         self.gathered.clear();
-        // The memory of a long value is released, so later records do not keep it.
+        // The memory of a long value is freed, so that the buffer does not stay large.
         self.gathered.shrink_to(2 * CHUNK_LEN);
         self.packed.shrink_to(2 * CHUNK_LEN);
         Ok(())
     }
 
-    /// Writes the rest and returns the output.
+    /// Writes the buffered records and the end, and returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         self.write()?;
         self.out.flush()?;

@@ -1,12 +1,12 @@
-//! An executor whose replies are all pending, in tests only: another thread executes each operation
-//! after its session has parked. It stands for executors that wait for another machine.
+//! Defines an executor for tests whose replies are all pending: another thread executes each
+//! operation after the session has parked. It simulates an executor that waits for another machine.
 
 mod owned;
 mod tests;
 
 use super::{Completion, Executor, LocalDatabase, LocalExecutor};
 use crate::session::wake::{WakeQueues, WakeTicket};
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use owned::{OwnedOperation, OwnedReply};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use todana::Records;
 use todana_core::{Operation, Reply, ValueBuffer};
 
-/// An operation on a key that begins with this waits until the test releases it.
+/// If the key of an operation begins with this prefix, the operation waits until the test releases
+/// it.
 const HELD: &[u8] = b"held:";
 
-/// The operations that were executed, in all tests.
+/// The number of operations that were executed in all tests.
 static EXECUTED: AtomicU64 = AtomicU64::new(0);
-/// The replies that were dropped because their connections had closed.
+/// The number of replies that were dropped because their connections had closed.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static RELEASED: Mutex<bool> = Mutex::new(false);
 static RELEASE: Condvar = Condvar::new();
@@ -37,7 +38,7 @@ pub(crate) struct DeferredExecutor {
 #[derive(Default)]
 struct DeferredReplies {
     come: HashMap<WakeTicket, OwnedReply>,
-    /// Tickets of operations under way whose connections have closed.
+    /// Tickets of pending operations whose connections have closed.
     abandoned: HashSet<WakeTicket>,
 }
 
@@ -48,7 +49,7 @@ struct DeferredOperation {
 }
 
 impl DeferredExecutor {
-    pub(super) fn new(shared: &Arc<Shared>, worker: usize, local: LocalExecutor) -> DeferredExecutor {
+    pub(super) fn new(shared: &Arc<SharedState>, worker: usize, local: LocalExecutor) -> DeferredExecutor {
         let (operations, received) = channel::<DeferredOperation>();
         let (queues, replies) =
             (Arc::clone(&shared.wake_queues), Arc::new(Mutex::<DeferredReplies>::default()));
@@ -96,7 +97,7 @@ impl Executor for DeferredExecutor {
 
     fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
         let owned = self.replies.lock().unwrap().come.remove(&ticket);
-        reply(owned.expect("the reply has come and is taken once").borrowed());
+        reply(owned.expect("the reply is ready and is taken once").borrowed());
     }
 
     fn abandon(&mut self, ticket: WakeTicket) {

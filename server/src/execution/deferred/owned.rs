@@ -1,21 +1,22 @@
-//! Operations and replies with bytes of their own.
+//! Defines operations and replies that own their bytes, so that they can be passed to another
+//! thread.
 
 use todana_core::{
-    Arithmetic, Delete, Get, Inspect, Modification, Modify, Operation, RefusedStore, Reply, SharedValue,
-    Store, Touch,
+    Arithmetic, Delete, Get, Inspect, Modify, Operation, RefusedStore, Reply, SharedValue, Store, Touch,
+    ValueChange,
 };
 
-/// An operation with bytes of its own.
+/// An operation that owns its bytes.
 pub(super) struct OwnedOperation {
     operation: Operation<'static>,
     key: Vec<u8>,
-    /// The value or piece, or the value that a swap expects ...
+    /// The value to store or append, or the value that a swap expects.
     value: Vec<u8>,
-    /// ... and the value that it stores.
+    /// The value that a swap stores.
     new: Vec<u8>,
 }
 
-/// Returns an operation with other bytes.
+/// Returns the operation with these bytes in place of its own.
 fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new: &'a [u8]) -> Operation<'a> {
     match *operation {
         Operation::Get(Get {
@@ -28,7 +29,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             needs,
             silent,
             counts_as_touch,
-            family,
+            syntax,
         }) => Operation::Get(Get {
             key,
             touch,
@@ -39,7 +40,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             needs,
             silent,
             counts_as_touch,
-            family,
+            syntax,
         }),
         Operation::Store(Store {
             key: _,
@@ -54,7 +55,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             vivify,
             needs,
             item_size_max,
-            family,
+            syntax,
         }) => Operation::Store(Store {
             key,
             value,
@@ -68,7 +69,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             vivify,
             needs,
             item_size_max,
-            family,
+            syntax,
         }),
         Operation::RefusedStore(RefusedStore {
             key: _,
@@ -89,8 +90,8 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             ttl,
             flags,
             version,
-            family,
-        }) => Operation::Delete(Delete { key, compare, mark_stale, drop_value, ttl, flags, version, family }),
+            syntax,
+        }) => Operation::Delete(Delete { key, compare, mark_stale, drop_value, ttl, flags, version, syntax }),
         Operation::Arithmetic(Arithmetic {
             key: _,
             direction,
@@ -101,7 +102,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             compare,
             version,
             needs,
-            family,
+            syntax,
         }) => Operation::Arithmetic(Arithmetic {
             key,
             direction,
@@ -112,25 +113,25 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             compare,
             version,
             needs,
-            family,
+            syntax,
         }),
         Operation::Touch(Touch { key: _, ttl }) => Operation::Touch(Touch { key, ttl }),
         Operation::Modify(Modify { key: _, ttl, change }) => {
             let change = match change {
-                Modification::Append(_) => Modification::Append(value),
-                Modification::Swap { old, new: stored } => {
-                    Modification::Swap { old: old.map(|_| value), new: stored.map(|_| new) }
+                ValueChange::Append(_) => ValueChange::Append(value),
+                ValueChange::Swap { old, new: stored } => {
+                    ValueChange::Swap { old: old.map(|_| value), new: stored.map(|_| new) }
                 }
-                Modification::AddInteger { delta, initial, overwrites } => {
-                    Modification::AddInteger { delta, initial, overwrites }
+                ValueChange::AddInteger { delta, initial, overwrites } => {
+                    ValueChange::AddInteger { delta, initial, overwrites }
                 }
-                Modification::AddReal { delta, initial, overwrites } => {
-                    Modification::AddReal { delta, initial, overwrites }
+                ValueChange::AddReal { delta, initial, overwrites } => {
+                    ValueChange::AddReal { delta, initial, overwrites }
                 }
-                Modification::AddDecimal { delta, suffix_len } => {
-                    Modification::AddDecimal { delta, suffix_len }
+                ValueChange::AddDecimal { delta, suffix_len } => {
+                    ValueChange::AddDecimal { delta, suffix_len }
                 }
-                Modification::Take => Modification::Take,
+                ValueChange::Take => ValueChange::Take,
             };
             Operation::Modify(Modify { key, ttl, change })
         }
@@ -144,8 +145,8 @@ impl OwnedOperation {
     pub(super) fn new(operation: &Operation<'_>) -> OwnedOperation {
         let (value, new): (&[u8], &[u8]) = match operation {
             Operation::Store(store) => (store.value, b""),
-            Operation::Modify(Modify { change: Modification::Append(piece), .. }) => (piece, b""),
-            Operation::Modify(Modify { change: Modification::Swap { old, new }, .. }) => {
+            Operation::Modify(Modify { change: ValueChange::Append(piece), .. }) => (piece, b""),
+            Operation::Modify(Modify { change: ValueChange::Swap { old, new }, .. }) => {
                 (old.unwrap_or_default(), new.unwrap_or_default())
             }
             _ => (b"", b""),
@@ -163,7 +164,7 @@ impl OwnedOperation {
     }
 }
 
-/// A reply with bytes of its own.
+/// A reply that owns its bytes.
 pub(super) struct OwnedReply {
     reply: Reply<'static>,
     value: Vec<u8>,

@@ -1,9 +1,10 @@
-//! Conversations whose replies are pending, compared with conversations whose replies are not.
+//! Plays conversations with an executor whose replies are pending and with one whose replies are
+//! not, and compares the replies.
 
 use super::{DROPPED, EXECUTED, RELEASE, RELEASED};
 use crate::{
-    CompatiblePort, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, ListenOptions,
-    MemoryOptions, ProtocolOptions, Server, ServerHandle, ServerOptions,
+    DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    PluginOptions, ProtocolOptions, Server, ServerHandle, ServerOptions, TyrantMode, TyrantOptions,
 };
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,12 +13,13 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use todana_protocol::tyrant::{FieldBuffer, TyrantPutMode, TyrantRequest};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Longer inputs are not sent byte by byte.
+/// The longest input that is also sent byte by byte.
 const BYTEWISE_MAX: usize = 32 << 10;
 
-/// The counters belong to all tests, so that one runs at a time.
+/// All tests share the counters, so only one test runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 struct TestServer {
@@ -41,7 +43,7 @@ impl TestServer {
         stream
     }
 
-    /// Sends a conversation, and returns all that comes back.
+    /// Sends a conversation, and returns all bytes received.
     fn play(&self, address: usize, input: &[u8], piece_len: usize) -> Vec<u8> {
         let mut stream = self.connect(address);
         let mut writer = stream.try_clone().unwrap();
@@ -52,7 +54,7 @@ impl TestServer {
             let _ = writer.shutdown(Shutdown::Write);
         });
         let mut received = Vec::new();
-        // A connection that was reset has sent what it had to.
+        // A connection that was reset has already sent its replies.
         let _ = stream.read_to_end(&mut received);
         writing.join().unwrap();
         received
@@ -67,7 +69,7 @@ impl Drop for TestServer {
 }
 
 fn options(kyoto: KyotoOptions, database: &str) -> ServerOptions {
-    let name = |name: &str| todana::Name::parse(name).unwrap();
+    let name = |name: &str| todana::DatabaseName::parse(name).unwrap();
     let plugin = kyoto.plugin.map(|_| "proto[ascii]:127.0.0.1:0".to_owned());
     ServerOptions {
         listen: ListenOptions {
@@ -87,8 +89,8 @@ fn options(kyoto: KyotoOptions, database: &str) -> ServerOptions {
     }
 }
 
-/// Plays a conversation with both executors, whole and in small pieces, and compares all that comes
-/// back.
+/// Plays conversations with both executors, with the input in one piece and in small pieces, and
+/// compares the replies.
 fn compare(options: &ServerOptions, address: usize, conversations: &[(String, Vec<u8>)]) {
     let before = EXECUTED.load(Ordering::SeqCst);
     for (name, input) in conversations {
@@ -98,7 +100,8 @@ fn compare(options: &ServerOptions, address: usize, conversations: &[(String, Ve
                 let server = TestServer::start(options, defers_replies);
                 without_dates(&server.play(address, input, piece_len)).escape_ascii().to_string()
             };
-            // Replies that show seconds may differ once, where a second ends in between.
+            // Some replies show the current second. They differ if a second ends between the two
+            // runs.
             let (mut expected, mut found) = (play(false), play(true));
             if found != expected {
                 (expected, found) = (play(false), play(true));
@@ -111,8 +114,7 @@ fn compare(options: &ServerOptions, address: usize, conversations: &[(String, Ve
     assert!(executed >= conversations.len() as u64, "{executed} replies were pending");
 }
 
-/// Returns answers without the lines that name the second in which they were given, or the server's
-/// port.
+/// Returns answers without the lines that state a date or the port of the server.
 fn without_dates(answer: &[u8]) -> Vec<u8> {
     let lines = answer.split_inclusive(|&byte| byte == b'\n');
     let is_same = |line: &&[u8]| !line.starts_with(b"Date: ") && !line.starts_with(b"Location: ");
@@ -254,26 +256,26 @@ fn pending_text_replies_equal_immediate_ones() {
 fn pending_binary_replies_equal_immediate_ones() {
     let _guard = ONE_AT_A_TIME.lock();
     let mut input = Vec::new();
-    // No version, that of the first record, and one that no record has.
+    // The versions are: none, that of the first record, and one that no record has.
     for version in [0, 1, 99] {
-        // set, add, replace, and the same quietly
+        // The opcodes of set, add and replace, and their quiet forms.
         for opcode in [0x01, 0x02, 0x03, 0x11, 0x12, 0x13] {
             for key in [&b"a"[..], b"b"] {
                 input.extend(packet(opcode, &[0, 0, 0, opcode, 0, 0, 0, 0], key, b"12", version));
             }
         }
-        // append, prepend
+        // The opcodes of append and prepend, and their quiet forms.
         for opcode in [0x0e, 0x0f, 0x19, 0x1a] {
             input.extend(packet(opcode, &[], b"a", b"7", version));
             input.extend(packet(opcode, &[], b"missing", b"7", version));
         }
-        // incr, decr
+        // The extras of incr and decr: an amount of 5 and an initial number of 9.
         let sum = [[0, 0, 0, 0, 0, 0, 0, 5], [0, 0, 0, 0, 0, 0, 0, 9]].concat();
         for opcode in [0x05, 0x06, 0x15, 0x16] {
             input.extend(packet(opcode, &[&sum[..], &[0; 4]].concat(), b"n", b"", version));
             input.extend(packet(opcode, &[&sum[..], &[0xff; 4]].concat(), b"missing", b"", version));
         }
-        // get, getq, getk, getkq, touch, gat, gatq, gatk, gatkq, and noop
+        // The opcodes of all reads, of touch, and of noop.
         for key in [&b"a"[..], b"n", b"missing"] {
             [0x00, 0x09, 0x0c, 0x0d]
                 .iter()
@@ -283,7 +285,7 @@ fn pending_binary_replies_equal_immediate_ones() {
                 .for_each(|&opcode| input.extend(packet(opcode, &[0; 4], key, b"", 0)));
         }
         input.extend(packet(0x0a, &[], b"", b"", 0));
-        // delete, deleteq, flush, flushq
+        // The opcodes of delete and flush.
         [0x04, 0x14, 0x04].iter().for_each(|&opcode| input.extend(packet(opcode, &[], b"a", b"", version)));
         [0x08, 0x18].iter().for_each(|&opcode| input.extend(packet(opcode, &[], b"", b"", 0)));
     }
@@ -310,20 +312,60 @@ fn pending_kyoto_replies_equal_immediate_ones() {
 }
 
 #[test]
+fn pending_tyrant_replies_equal_immediate_ones() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let list = |words: &[&str]| words.iter().map(|word| word.as_bytes()).collect::<FieldBuffer>();
+    let (keys, pairs) = (list(&["a", "none", "b", "a"]), list(&["c", "3", "d", "4", "odd"]));
+    let put = |mode| TyrantRequest::Put { mode, key: b"a", value: b"12" };
+    let misc =
+        |name: &'static str, arguments| TyrantRequest::Misc { name: name.as_bytes(), options: 0, arguments };
+    let modes = [TyrantPutMode::Put, TyrantPutMode::Keep, TyrantPutMode::Cat, TyrantPutMode::NoReply];
+    let requests = modes.into_iter().map(put).chain([
+        TyrantRequest::Get { key: b"a" },
+        TyrantRequest::VSiz { key: b"none" },
+        TyrantRequest::VSiz { key: b"a" },
+        TyrantRequest::PutShl { key: b"b", value: b"345", width: 2 },
+        TyrantRequest::MGet { keys: keys.list() },
+        TyrantRequest::AddInt { key: b"n", delta: 5 },
+        misc("putlist", pairs.list()),
+        misc("getlist", keys.list()),
+        misc("get", pairs.list()),
+        misc("getpart", keys.list()),
+        misc("putkeep", pairs.list()),
+        misc("outlist", keys.list()),
+        misc("out", keys.list()),
+        TyrantRequest::Out { key: b"c" },
+        TyrantRequest::Out { key: b"c" },
+        TyrantRequest::IterInit,
+        TyrantRequest::IterNext,
+        TyrantRequest::FwmKeys { prefix: b"", limit: None },
+        TyrantRequest::Vanish,
+        misc("vanish", pairs.list()),
+        TyrantRequest::RNum,
+    ]);
+    let mut input = Vec::new();
+    requests.for_each(|request| request.encode(&mut input));
+    let tyrant = TyrantOptions { spoken: TyrantMode::Binary, ..TyrantOptions::default() };
+    let options = options(beside(), "%");
+    let options = ServerOptions { protocols: ProtocolOptions { tyrant, ..options.protocols }, ..options };
+    compare(&options, 0, &[("requests".to_owned(), input)]);
+}
+
+#[test]
 fn pending_plugin_replies_equal_immediate_ones() {
     let _guard = ONE_AT_A_TIME.lock();
     let requests = "set a 7 0 1\r\n5\r\nincr a 37\r\nget a b\r\ndecr a 50\r\ngets a\r\nadd a 0 0 1\r\nx\r\n\
         replace a 0 0 1 noreply\r\ny\r\nget a\r\nadd b 3 0 2\r\nzz\r\nget b a c\r\ndelete a\r\ndelete a\r\n\
         incr a 1\r\nset k 0 0 3\r\nabc\r\nflush_all\r\nget k b\r\nversion\r\nnonsense\r\nget b\r\n";
     for keeps_flags in [false, true] {
-        let plugin = Some(CompatiblePort { keeps_flags, ..CompatiblePort::default() });
+        let plugin = Some(PluginOptions { keeps_flags, ..PluginOptions::default() });
         let kyoto = KyotoOptions { spoken: KyotoMode::Only, plugin, ..KyotoOptions::default() };
         compare(&options(kyoto, "%"), 1, &[("plug-in".to_owned(), requests.into())]);
     }
     let queues = "set jobs 0 0 1\r\n1\r\nset jobs 0 0 1\r\n2\r\nget jobs\r\ndelete jobs\r\nget jobs\r\n\
         delete jobs\r\ndelete jobs\r\nget jobs\r\n";
     let plugin =
-        Some(CompatiblePort { queue_wait: Some(Duration::from_millis(1)), ..CompatiblePort::default() });
+        Some(PluginOptions { queue_wait_max: Some(Duration::from_millis(1)), ..PluginOptions::default() });
     let kyoto = KyotoOptions { spoken: KyotoMode::Only, plugin, ..KyotoOptions::default() };
     compare(&options(kyoto, "%"), 1, &[("queues".to_owned(), queues.into())]);
 }
@@ -338,7 +380,7 @@ fn closed_connection_drops_its_pending_reply() {
         let (dropped, executed) = (DROPPED.load(Ordering::SeqCst), EXECUTED.load(Ordering::SeqCst));
         let mut leaving = server.connect(0);
         leaving.write_all(request).unwrap();
-        // The worker of a session that waits serves its other sessions.
+        // The worker of a waiting session continues to serve its other sessions.
         let mut others: Vec<TcpStream> = (0..4).map(|_| server.connect(0)).collect();
         for other in &mut others {
             other.write_all(b"version\r\n").unwrap();

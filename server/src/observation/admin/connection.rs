@@ -1,4 +1,4 @@
-//! A connection to the admin pages. It answers requests one after another.
+//! Defines a connection to the admin pages, which answers requests one after another.
 
 use super::http::{HttpRequest, HttpResponse, ParsedRequest, REQUEST_BYTES_MAX, parse};
 use std::io::{self, Read, Write};
@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 /// The time limit for receiving a request, and for sending its response.
 pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
-/// The time limit of a connection without a request. Scrapes come every 15 to 60 seconds.
+/// The time for which a connection may be idle. Prometheus usually sends a request every 15 to 60
+/// seconds.
 pub(super) const IDLE: Duration = Duration::from_secs(75);
-/// How long, and up to how many bytes, a client may still send after its last response. If the
-/// server closed at once, the system would discard the response that explains the reason.
+/// The limits of time and bytes for input after the last response. If the server closed the
+/// connection at once, the system would discard the response, and the client would not see the
+/// reason.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 << 10;
-/// The number of requests after which a client has to reconnect, so that no connection keeps the
-/// thread to itself.
+/// The number of requests after which a client must reconnect, so that no connection occupies the
+/// thread for long.
 const REQUESTS_MAX: u32 = 100;
 
 /// A socket whose sending side can be closed separately.
@@ -37,9 +39,9 @@ pub(super) enum ConnectionFate {
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionStage {
     Serving,
-    /// The response that is being sent is the last.
+    /// The last response is being sent.
     Closing,
-    /// Further bytes of the client are read and discarded.
+    /// The last response is sent, and further bytes of the client are read and discarded.
     Draining,
 }
 
@@ -47,14 +49,14 @@ pub(super) struct AdminConnection<S> {
     pub(super) socket: S,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// The number of bytes of the output that are sent.
+    /// The number of bytes of the output that have been sent.
     sent: usize,
     stage: ConnectionStage,
     requests: u32,
     drained: usize,
-    /// The time of the last progress: the start, or a response that was sent completely.
+    /// The time when the last response was sent completely, or when the connection was accepted.
     pub(super) since: Instant,
-    /// The connection is closed if it still exists at this time.
+    /// The time at which the connection is closed unless it makes progress.
     pub(super) deadline: Instant,
 }
 
@@ -73,7 +75,7 @@ impl<S: AdminSocket> AdminConnection<S> {
         }
     }
 
-    /// Continues as far as the socket allows.
+    /// Reads, answers and sends as far as the socket allows.
     pub(super) fn proceed(
         &mut self,
         now: Instant,
@@ -102,7 +104,7 @@ impl<S: AdminSocket> AdminConnection<S> {
         if self.sent == self.output.len() {
             (self.output, self.sent) = (Vec::new(), 0);
             self.since = now;
-            // Pipelined bytes are the beginning of a request, or a complete one.
+            // The input after a request is the beginning of the next request, or a complete one.
             self.deadline = now + if self.input.is_empty() { IDLE } else { REQUEST_TIME_MAX };
         }
         Ok(len > 0)
@@ -169,7 +171,8 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Yields scripted pieces, and accepts a limited number of bytes per write.
+    /// A socket that returns prepared pieces of input, and accepts a limited number of bytes per
+    /// write.
     #[derive(Default)]
     struct ScriptedSocket {
         incoming: VecDeque<Vec<u8>>,

@@ -1,7 +1,7 @@
-//! The text format of Prometheus: families of samples, each with its help and type.
+//! Writes the text format of Prometheus: families of samples, each with its help text and type.
 
 use crate::observation::measurements::{MeasurementRow, MeasurementTable, MeasurementValue, MetricKind};
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -11,19 +11,19 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 /// The labels of a sample: names and values.
 pub(super) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
-/// The differences by sample, as they were last shown.
+/// The differences that were last shown, by the name of the sample.
 pub(super) type ShownDifferences = HashMap<String, GrowingDifference>;
 
-/// A text under construction: by family, in the order of their first samples.
+/// The text under construction. Its families are in the order of their first samples.
 pub(super) struct MetricsText<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedState,
     shown: &'a mut ShownDifferences,
     families: Vec<String>,
     by_name: HashMap<&'static str, usize>,
 }
 
 impl<'a> MetricsText<'a> {
-    pub(super) fn new(shared: &'a Shared, shown: &'a mut ShownDifferences) -> MetricsText<'a> {
+    pub(super) fn new(shared: &'a SharedState, shown: &'a mut ShownDifferences) -> MetricsText<'a> {
         MetricsText { shared, shown, families: Vec::new(), by_name: HashMap::new() }
     }
 
@@ -86,8 +86,8 @@ fn put_labels(text: &mut String, labels: MetricLabels<'_>) {
 }
 
 /// The difference of two counters that are read one after the other while both grow. Without a
-/// correction it would sometimes shrink, which Prometheus takes for a restart: it then adds the
-/// complete count to the rate.
+/// correction the difference could decrease for a moment. Prometheus interprets a decrease as a
+/// restart, and would then add the complete count to the rate.
 #[derive(Default)]
 pub(super) struct GrowingDifference {
     shown: u64,
@@ -96,7 +96,7 @@ pub(super) struct GrowingDifference {
 
 impl GrowingDifference {
     fn less(&mut self, from: u64, part: u64) -> u64 {
-        // Only `stats reset` sets counters back.
+        // A counter decreases only by `stats reset`.
         let floor = if from < self.from { 0 } else { self.shown };
         self.from = from;
         self.shown = from.saturating_sub(part).max(floor);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_sets_never_shrink_but_at_a_reset() {
+    fn differences_shrink_only_at_a_reset() {
         let mut sets = GrowingDifference::default();
         assert_eq!(sets.less(10, 0), 10);
         assert_eq!(sets.less(10, 3), 10, "the cas ran between the two reads");

@@ -1,14 +1,14 @@
-//! The part of HTTP/1.1 that read-only pages need: requests without a body in, complete responses
-//! out. Owns no socket.
+//! Decodes requests without a body and encodes complete responses: the part of HTTP/1.1 that
+//! read-only pages need. Owns no socket.
 
 use std::fmt::Write;
 use todana_protocol::kyoto::BrowserMark;
 
-/// The longest head of a request.
+/// The maximum length of the head of a request in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// A request, as far as the pages need it.
+/// The parts of a request that the pages need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HttpRequest {
     /// The path without the query.
@@ -27,9 +27,9 @@ pub(super) struct HttpRequest {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParsedRequest {
     Partial,
-    /// A complete request, and its length in bytes.
+    /// The bytes begin with a complete request of this length.
     Whole(HttpRequest, usize),
-    /// Not a valid request. The connection is closed after this answer.
+    /// The bytes are not a valid request. The connection is closed after this answer.
     Refused(HttpStatus),
 }
 
@@ -49,11 +49,11 @@ impl HttpStatus {
     fn line(self) -> &'static str {
         match self {
             HttpStatus::Ok => "200 OK",
-            HttpStatus::BadRequest => "400 Bad HttpRequest",
+            HttpStatus::BadRequest => "400 Bad Request",
             HttpStatus::Forbidden => "403 Forbidden",
             HttpStatus::NotFound => "404 Not Found",
             HttpStatus::MethodNotAllowed => "405 Method Not Allowed",
-            HttpStatus::HeadersTooLarge => "431 HttpRequest Header Fields Too Large",
+            HttpStatus::HeadersTooLarge => "431 Request Header Fields Too Large",
             HttpStatus::Unavailable => "503 Service Unavailable",
             HttpStatus::VersionNotSupported => "505 HTTP Version Not Supported",
         }
@@ -103,7 +103,7 @@ impl HttpResponse {
     }
 }
 
-/// Reads the first request of `input`.
+/// Parses the first request of `input`.
 pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -119,7 +119,8 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     let is_head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
-        // A body may follow, so the beginning of the next request is unknown.
+        // A request with this method may have a body, so it is unknown where the next request
+        // begins.
         _ => return ParsedRequest::Refused(HttpStatus::MethodNotAllowed),
     };
     let mut keeps_alive = request.version == Some(1);
@@ -138,7 +139,7 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
             keeps_alive &= !words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"));
         }
     }
-    // HTTP/1.0 needs no host.
+    // Requests of HTTP/1.0 need no host.
     if hosts.len() > 1 || hosts.is_empty() && request.version == Some(1) {
         return ParsedRequest::Refused(HttpStatus::BadRequest);
     }
@@ -146,7 +147,8 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     ParsedRequest::Whole(HttpRequest { path, is_head, keeps_alive, host: hosts.pop(), is_of_browser }, len)
 }
 
-/// Returns the path of a request's target, which may be a complete address if a proxy sent it.
+/// Returns the path of a request's target. If a proxy sent the request, the target may be a
+/// complete URL.
 fn path(target: &str) -> String {
     let target = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |start| &rest[start..]),

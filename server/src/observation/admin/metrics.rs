@@ -1,25 +1,26 @@
-//! `/metrics`: the names of memcached_exporter, so that existing dashboards and alerts work, and
-//! further ones as `todana_*`. They are rows of the measurements; docs/metrics.md lists them.
+//! Writes `/metrics`. The names are those of memcached_exporter, so that existing dashboards and
+//! alerts work. Further names begin with `todana_`. All metrics are rows of the measurements;
+//! docs/metrics.md lists them.
 //!
-//! A metric without a current value is omitted, as the exporter does.
+//! As in the exporter, a metric without a current value is omitted.
 
 use super::exposition::{MetricsText, ShownDifferences};
 use crate::observation::measurements::{
     CLASS_TOTALS, DATABASES, DatabaseReadings, ITEMS, REPLICAS, SERVER, SETTINGS, SLABS, ServerReadings,
     classes,
 };
-use crate::shared::Shared;
+use crate::shared::SharedState;
 
-/// Writes the answer to `/metrics`, and remembers the counts that must not shrink.
+/// Writes the answer to `/metrics`, and keeps the counts that must not decrease.
 #[derive(Default)]
 pub(super) struct MetricsPage {
     shown: ShownDifferences,
 }
 
 impl MetricsPage {
-    /// Returns all metrics, or all except those of single classes, which are fourteen of fifteen
-    /// samples where all classes are in use.
-    pub(super) fn text(&mut self, shared: &Shared, with_classes: bool) -> String {
+    /// Returns all metrics. Without `with_classes`, omits the metrics of single size classes, which
+    /// are 14 of 15 samples if all classes are in use.
+    pub(super) fn text(&mut self, shared: &SharedState, with_classes: bool) -> String {
         let readings = ServerReadings::take(shared);
         let mut text = MetricsText::new(shared, &mut self.shown);
         SERVER.iter().chain([&&SETTINGS]).for_each(|table| text.put(table, &readings, &[]));

@@ -1,4 +1,4 @@
-//! The admin listener: pages for monitoring, on a port of their own.
+//! Serves the admin pages, which are for monitoring, on a port of their own.
 //!
 //! ```text
 //! http        bytes -> request, response -> bytes
@@ -7,11 +7,11 @@
 //! metrics     measurements -> exposition, Prometheus' text format
 //! ```
 //!
-//! Invariants: one thread serves the pages, apart from the workers. A request is limited in size
+//! Invariants: one thread serves the pages, and it is not a worker. A request is limited in size
 //! and time, and the number of connections is limited. A new connection is always accepted: it
 //! replaces the connection that has been idle longest.
 //!
-//! Not here: keys. The paths of the common port belong to keys.
+//! These pages are not on the common port, because each path there is the key of a record.
 
 mod connection;
 mod exposition;
@@ -20,8 +20,8 @@ mod metrics;
 mod pages;
 
 use crate::options::{AdminOptions, ListenOptions, ServerOptions};
-use crate::shared::Shared;
-use crate::transport::listener::{Listener, Stream};
+use crate::shared::SharedState;
+use crate::transport::listener::{ClientListener, ClientStream};
 use connection::{AdminConnection, ConnectionFate};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -34,23 +34,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The number of connections at once.
+/// The maximum number of connections at one time.
 pub(crate) const CONNECTIONS_MAX: usize = 32;
 const BACKLOG: u32 = 128;
-/// How long accepting pauses when no descriptors are left.
+/// The duration of a pause in accepting, if no descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The number of connections accepted before existing ones are served again.
+/// The maximum number of connections that are accepted before existing ones are served again.
 const ACCEPTED_AT_ONCE: usize = 8;
 
 const WAKE: Token = Token(usize::MAX);
-/// Tokens from this number on are connections, lower ones are listeners.
+/// The lowest token of a connection. Lower tokens are those of listeners.
 const FIRST_CONNECTION: usize = 1 << 16;
 
 /// The bound listener of the admin pages.
 pub(crate) struct AdminListener {
     poll: Poll,
     stopper: AdminStopper,
-    listeners: Vec<Listener>,
+    listeners: Vec<ClientListener>,
     addresses: Vec<SocketAddr>,
     connections: Slab<AdminConnection<TcpStream>>,
 }
@@ -62,7 +62,7 @@ pub struct AdminError(io::Error);
 
 impl fmt::Display for AdminError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no admin pages (--admin-port, TODANA_ADMIN_PORT): {}", self.0)
+        write!(f, "admin pages: cannot be served (--admin-port, TODANA_ADMIN_PORT): {}", self.0)
     }
 }
 
@@ -82,14 +82,14 @@ pub(crate) struct AdminStopper {
 impl AdminStopper {
     pub(crate) fn end(&self) {
         self.ends.store(true, Ordering::SeqCst);
-        // A loop that has ended needs no wake-up.
+        // The wake-up fails if the loop has ended already, and is then not needed.
         let _ = self.waker.wake();
     }
 }
 
 impl AdminListener {
-    /// Binds the addresses of the options. Returns `None` if there are none, or if they cannot be
-    /// bound and the pages are optional.
+    /// Binds the addresses of the options. Returns `None` if there are no pages, or if the
+    /// addresses cannot be bound and the pages are not required.
     pub(crate) fn bind(options: Option<&AdminOptions>) -> io::Result<Option<AdminListener>> {
         let Some(options) = options else { return Ok(None) };
         match AdminListener::listen(options) {
@@ -120,10 +120,10 @@ impl AdminListener {
             },
             ..ServerOptions::default()
         };
-        // Refuses addresses that ask for TLS.
+        // The validation refuses addresses that request TLS.
         options.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
-        let mut listeners = Listener::open(&options, None)?;
-        let addresses = listeners.iter().filter_map(Listener::tcp_address).collect();
+        let mut listeners = ClientListener::open(&options, None)?;
+        let addresses = listeners.iter().filter_map(ClientListener::tcp_address).collect();
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         for (index, listener) in listeners.iter_mut().enumerate() {
@@ -143,7 +143,7 @@ impl AdminListener {
     }
 
     /// Serves until the stopper is used.
-    pub(crate) fn run(mut self, shared: Arc<Shared>) {
+    pub(crate) fn run(mut self, shared: Arc<SharedState>) {
         let mut pages = AdminPages::new(shared);
         let mut events = Events::with_capacity(64);
         // The listeners that may have more connections.
@@ -157,7 +157,7 @@ impl AdminListener {
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "the admin pages end: cannot wait for requests");
+                tracing::error!(%error, "admin pages: stopped, because waiting for requests failed");
                 return;
             }
             let mut listening = std::mem::take(&mut pending);
@@ -176,7 +176,7 @@ impl AdminListener {
                     Ok(true) => pending.push(index),
                     Ok(false) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "the admin pages acceptor: cannot accept a connection; trying again");
+                        tracing::debug!(%error, "admin pages: cannot accept a connection; trying again");
                         pending.push(index);
                         pause = PAUSE;
                     }
@@ -186,12 +186,12 @@ impl AdminListener {
         }
     }
 
-    /// Accepts some of the waiting connections. Returns true if there may be more.
+    /// Accepts some of the waiting connections. Returns true if more may be waiting.
     fn accept(&mut self, index: usize, pages: &mut AdminPages) -> io::Result<bool> {
         for _ in 0..ACCEPTED_AT_ONCE {
             match self.listeners[index].accept_stream() {
-                Ok(Stream::Tcp(stream)) => self.admit(stream, pages),
-                Ok(Stream::Tls(_) | Stream::Unix(_)) => {}
+                Ok(ClientStream::Tcp(stream)) => self.admit(stream, pages),
+                Ok(ClientStream::Tls(_) | ClientStream::Unix(_)) => {}
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(false),
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -215,7 +215,7 @@ impl AdminListener {
             self.connections.remove(index);
             return;
         }
-        // Most requests have already arrived.
+        // The request of a new connection has usually arrived already.
         self.proceed(index, pages);
     }
 

@@ -1,11 +1,11 @@
-//! The admin pages and their answers.
+//! Answers requests for the admin pages.
 
 use super::exposition;
 use super::http::{HttpRequest, HttpResponse, HttpStatus};
 use super::metrics::MetricsPage;
-use crate::handle::Stopping;
+use crate::handle::StopStage;
 use crate::observation::measurements::takes_writes;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use std::fmt::Write;
 use std::sync::Arc;
 use todana_protocol::kyoto::is_own_host;
@@ -13,12 +13,12 @@ use todana_protocol::kyoto::is_own_host;
 const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
 
 pub(super) struct AdminPages {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     metrics: MetricsPage,
 }
 
 impl AdminPages {
-    pub(super) fn new(shared: Arc<Shared>) -> AdminPages {
+    pub(super) fn new(shared: Arc<SharedState>) -> AdminPages {
         AdminPages { shared, metrics: MetricsPage::default() }
     }
 
@@ -35,7 +35,7 @@ impl AdminPages {
                 HttpResponse::text(HttpStatus::Ok, "loading\n")
             }
             // Any answer shows that the process is alive. A server that is stopping should not be
-            // restarted for that.
+            // restarted, so it is reported as healthy, too.
             "/healthz" => HttpResponse::text(HttpStatus::Ok, "ok\n"),
             "/readyz" => self.readiness(),
             "/metrics" => self.metrics(true),
@@ -67,18 +67,20 @@ impl AdminPages {
         !self.shared.databases.iter().all(takes_writes)
     }
 
-    /// Returns whether new clients should use this server.
+    /// Returns the answer to `/readyz`: whether new clients should use this server, or why not.
     fn readiness(&self) -> HttpResponse {
         match self.shared.lifecycle.stopping() {
-            Stopping::No if self.shared.lifecycle.is_loading() => {
+            StopStage::No if self.shared.lifecycle.is_loading() => {
                 HttpResponse::text(HttpStatus::Unavailable, "loading\n")
             }
-            Stopping::No if self.shared.lifecycle.has_not_loaded() => {
+            StopStage::No if self.shared.lifecycle.has_not_loaded() => {
                 HttpResponse::text(HttpStatus::Unavailable, "no data\n")
             }
-            Stopping::No if self.log_is_stuck() => HttpResponse::text(HttpStatus::Unavailable, "no writes\n"),
-            Stopping::No => HttpResponse::text(HttpStatus::Ok, "ready\n"),
-            Stopping::Drain | Stopping::AtOnce => HttpResponse::text(HttpStatus::Unavailable, "stopping\n"),
+            StopStage::No if self.log_is_stuck() => {
+                HttpResponse::text(HttpStatus::Unavailable, "no writes\n")
+            }
+            StopStage::No => HttpResponse::text(HttpStatus::Ok, "ready\n"),
+            StopStage::Drain | StopStage::AtOnce => HttpResponse::text(HttpStatus::Unavailable, "stopping\n"),
         }
     }
 }

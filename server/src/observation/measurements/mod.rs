@@ -1,4 +1,4 @@
-//! Measurements: one row for each figure that the server reports about itself.
+//! Defines the figures that the server reports about itself, one row for each.
 //!
 //! ```text
 //! server, records, settings, classes, databases, kyoto   the tables
@@ -6,8 +6,8 @@
 //! page       the generated part of docs/metrics.md
 //! ```
 //!
-//! `stats` (`statistics`), `/metrics` (`admin::metrics`), Kyoto's `report` and docs/metrics.md are
-//! generated from the same rows: a new figure is one new row.
+//! `stats` (`statistics`), `/metrics` (`admin::metrics`), Kyoto Tycoon's `report` and
+//! docs/metrics.md are generated from the same rows, so a new figure needs only a new row.
 //!
 //! Not here: formats, and lists that are not figures (`stats conns`, `sizes`, `detail`).
 
@@ -26,7 +26,7 @@ pub(crate) use databases::{DATABASES, DatabaseReadings, REPLICAS, takes_writes};
 pub(crate) use readings::ServerReadings;
 pub(crate) use settings::SETTINGS;
 
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use std::fmt;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) static SERVER: [&MeasurementTable<ServerReadings>; 9] = [
     &server::CONNECTIONS,
     &server::COMMANDS,
     &server::LISTENING,
-    &server::HOUSEKEEPING,
+    &server::MAINTENANCE,
     &records::RECORDS,
     &records::KEPT,
     &records::REPLICATION,
@@ -46,12 +46,12 @@ pub(crate) static SERVER: [&MeasurementTable<ServerReadings>; 9] = [
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricKind {
-    /// Only grows, except for a restart or a reset.
+    /// The value only grows, except at a restart or a reset.
     Counter,
     Gauge,
 }
 
-/// Rows about one kind of subject, and their section of docs/metrics.md.
+/// A table of rows about one kind of subject. It is a section of docs/metrics.md.
 pub(crate) struct MeasurementTable<S: 'static> {
     #[cfg_attr(not(test), expect(dead_code, reason = "only the page needs it"))]
     title: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct MeasurementTable<S: 'static> {
     pub(crate) rows: &'static [MeasurementRow<S>],
 }
 
-/// One figure. It has an empty name where it is not shown.
+/// One figure. Its name is empty for each output that does not show the figure.
 pub(crate) struct MeasurementRow<S> {
     /// The name in `stats`.
     pub(crate) statistic: &'static str,
@@ -71,7 +71,7 @@ pub(crate) struct MeasurementRow<S> {
     pub(crate) metric: &'static str,
     pub(crate) kind: MetricKind,
     pub(crate) help: &'static str,
-    pub(crate) read: fn(&Shared, &S) -> MeasurementValue,
+    pub(crate) read: fn(&SharedState, &S) -> MeasurementValue,
 }
 
 /// The value of a row.
@@ -84,8 +84,8 @@ pub(crate) enum MeasurementValue {
     Flag(bool),
     Time(Duration),
     Text(String),
-    /// A counter less a part of it, which is read later while both grow. Metrics never show a
-    /// smaller value than before.
+    /// A counter minus the part of it that another counter counts. The other one is read later,
+    /// while both grow. In metrics, the difference never decreases.
     Difference {
         all: u64,
         part: u64,
@@ -147,7 +147,7 @@ macro_rules! table {
                 title: $title,
                 about: $about,
                 rows: &[$($crate::observation::measurements::MeasurementRow {
-                    read: |$shared: &$crate::shared::Shared, $of: &$S| {
+                    read: |$shared: &$crate::shared::SharedState, $of: &$S| {
                         let _ = ($shared, $of);
                         $crate::observation::measurements::MeasurementValue::from($value)
                     },

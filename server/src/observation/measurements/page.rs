@@ -1,4 +1,4 @@
-//! docs/metrics.md: its second part is generated from the tables.
+//! Generates the second part of docs/metrics.md from the tables.
 
 use super::{
     CLASS_TOTALS, DATABASES, ITEMS, MeasurementTable, MetricKind, REPLICAS, SERVER, SETTINGS, SLABS,
@@ -9,7 +9,7 @@ use std::fmt::Write;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
 /// The comment before the generated part.
 const MARK: &str = "<!-- Generated from server/src/observation/measurements: \
-    `WRITE_DOCS=1 cargo test -p todana-server --lib page` writes it anew. -->
+    `WRITE_DOCS=1 cargo test -p todana-server --lib page` writes it again. -->
 ";
 
 /// Writes the section of a table. `labels` are the labels of each of its metrics.
@@ -18,7 +18,7 @@ fn section<S>(page: &mut String, table: &MeasurementTable<S>, labels: &str) {
     if !table.about.is_empty() {
         let _ = write!(page, "{}\n\n", table.about);
     }
-    page.push_str("| metric | type | `stats` | `report` | what |\n|---|---|---|---|---|\n");
+    page.push_str("| metric | type | `stats` | `report` | meaning |\n|---|---|---|---|---|\n");
     for row in table.rows.iter().filter(|row| !row.help.is_empty()) {
         let (family, own) = row.metric.split_once('{').unwrap_or((row.metric, ""));
         let own = own.trim_end_matches('}');
@@ -49,7 +49,7 @@ fn page_has_each_row_of_the_tables() {
     section(&mut generated, &SLABS, "slab");
     section(&mut generated, &CLASS_TOTALS, "");
     let page = std::fs::read_to_string(PAGE).unwrap();
-    let (written, old) = page.split_at(page.find(MARK).expect("the mark is there"));
+    let (written, old) = page.split_at(page.find(MARK).expect("the page contains the mark"));
     if std::env::var_os("WRITE_DOCS").is_some() {
         std::fs::write(PAGE, format!("{written}{generated}")).unwrap();
     } else {

@@ -1,15 +1,15 @@
-//! The options in force: `stats settings`.
+//! Defines the rows of `stats settings`: the options that are in force.
 
 use super::{MeasurementValue, ServerReadings, table};
 use crate::options::AuthenticationMode;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use crate::transport::tls::TlsOptions;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use todana_protocol::memcached::DialectChoice;
 
 table! { SETTINGS, "Settings of the crawler",
-    "The others of `stats settings` are the options of the command line, by memcached's names.", |s, _r: ServerReadings|
+    "The other rows of `stats settings` are the options of the command line, by memcached's names.", |s, _r: ServerReadings|
     "maxbytes" => s.memory.limit_bytes().unwrap_or(0);
     "maxconns" => s.options.limits.connections_max;
     "tcpport" => s.listening.tcp_port;
@@ -41,25 +41,25 @@ table! { SETTINGS, "Settings of the crawler",
     "slab_automove_window" => 10u64;
     "slab_automove_freeratio" => "0.010";
     "slab_chunk_max" => 524_288u64;
-    "lru_crawler", _, "memcached_lru_crawler_enabled", Gauge, "1 if the crawler serves." =>
+    "lru_crawler", _, "memcached_lru_crawler_enabled", Gauge, "1 if the crawler is enabled." =>
         MeasurementValue::Flag(s.observation.crawler.is_enabled());
-    "lru_crawler_sleep", _, "memcached_lru_crawler_sleep", Gauge, "Microseconds that the crawler rests, as set." =>
+    "lru_crawler_sleep", _, "memcached_lru_crawler_sleep", Gauge, "Configured pause of the crawler in microseconds." =>
         s.observation.crawler.sleep_us.load(Relaxed);
-    "lru_crawler_tocrawl", _, "memcached_lru_crawler_to_crawl", Gauge, "Records to crawl in a class, as set." =>
+    "lru_crawler_tocrawl", _, "memcached_lru_crawler_to_crawl", Gauge, "Configured number of records to crawl in a class." =>
         s.observation.crawler.records_max.load(Relaxed);
     "tail_repair_time" => 0u64;
     "flush_enabled" => MeasurementValue::Flag(s.options.limits.flush_allowed);
     "dump_enabled" => MeasurementValue::Flag(s.options.limits.dump_allowed);
     "hash_algorithm" => "rapidhash";
     "lru_maintainer_thread", _, "memcached_lru_crawler_maintainer_thread", Gauge,
-        "1 with memcached's LRU maintainer, which there is none of." => MeasurementValue::Flag(false);
+        "1 with memcached's LRU maintainer thread; always 0." => MeasurementValue::Flag(false);
     "lru_segmented" => "no";
-    "hot_lru_pct", _, "memcached_lru_crawler_hot_percent", Gauge, "Share of the hot queue, as set." => 20u64;
-    "warm_lru_pct", _, "memcached_lru_crawler_warm_percent", Gauge, "Share of the warm queue, as set." => 40u64;
+    "hot_lru_pct", _, "memcached_lru_crawler_hot_percent", Gauge, "Share of the hot queue: memcached's default." => 20u64;
+    "warm_lru_pct", _, "memcached_lru_crawler_warm_percent", Gauge, "Share of the warm queue: memcached's default." => 40u64;
     "hot_max_factor", _, "memcached_lru_crawler_hot_max_factor", Gauge,
-        "Age of the hot queue against the cold one, as set." => "0.20";
+        "Age of the hot queue relative to the cold one: memcached's default." => "0.20";
     "warm_max_factor", _, "memcached_lru_crawler_warm_max_factor", Gauge,
-        "Age of the warm queue against the cold one, as set." => "2.00";
+        "Age of the warm queue relative to the cold one: memcached's default." => "2.00";
     "temp_lru" => "no";
     "temporary_ttl" => 61u64;
     "idle_timeout" => s.options.limits.idle_timeout_s;
@@ -81,10 +81,10 @@ table! { SETTINGS, "Settings of the crawler",
     "ssl_enabled" => MeasurementValue::Flag(tls(s).is_some());
     "ssl_chain_cert" => path(tls(s).map(|tls| &*tls.chain));
     "ssl_key" => path(tls(s).and_then(|tls| tls.key.as_deref()));
-    // memcached shows OpenSSL's numbers: 1 requests a certificate, 2 more requires it, 4 more
-    // requests it once.
+    // memcached shows OpenSSL's numbers: 1 requests a certificate. Adding 2 requires it, and
+    // adding 4 requests it only once.
     "ssl_verify_mode" => tls(s).map_or(0, |tls| [0u64, 1, 3, 7][usize::from(tls.verify_mode.min(3))]);
-    // Both formats are accepted, whatever the option says.
+    // Both formats of keys are accepted, whatever this setting says.
     "ssl_keyformat" => 1u64;
     "ssl_ciphers" => tls(s).and_then(|tls| tls.ciphers.as_deref()).unwrap_or("NULL");
     "ssl_ca_cert" => path(tls(s).and_then(|tls| tls.ca.as_deref()));
@@ -105,12 +105,12 @@ fn path(path: Option<&Path>) -> String {
     path.map_or_else(|| "NULL".to_string(), |path| path.display().to_string())
 }
 
-fn tls(shared: &Shared) -> Option<&TlsOptions> {
+fn tls(shared: &SharedState) -> Option<&TlsOptions> {
     shared.options.listen.tls.as_ref()
 }
 
-/// Returns the seconds from the start to the last flush, or to the one that is pending.
-fn flushed_after_s(shared: &Shared) -> u64 {
+/// Returns the seconds from the start of the server to the last flush, or to the planned one.
+fn flushed_after_s(shared: &SharedState) -> u64 {
     let flushed_at = shared.databases.primary().database.flushed_at();
     flushed_at.map_or(0, |at| at.0.saturating_sub(shared.observation.started_at))
 }
@@ -129,7 +129,7 @@ fn has_sasl(authentication: &AuthenticationMode) -> bool {
 
 fn text_logins(authentication: &AuthenticationMode) -> String {
     match authentication {
-        // Each statistic is one line of three words.
+        // Blanks in a path are replaced, because each statistic is one line of three words.
         AuthenticationMode::Text(path) | AuthenticationMode::Passwords(path) => {
             path.display().to_string().replace(char::is_whitespace, "?")
         }

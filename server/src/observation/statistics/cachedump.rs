@@ -1,18 +1,18 @@
-//! `stats cachedump CLASS LIMIT`: some keys of a class.
+//! Answers `stats cachedump CLASS LIMIT` with some keys of a class.
 
 use crate::observation::measurements::classes;
-use crate::session::memcached::listing::{KeyRoom, ListingKind};
-use crate::shared::Shared;
+use crate::session::memcached::listing::{ListingKind, ListingRoom};
+use crate::shared::SharedState;
 use todana_protocol::memcached::ClassSet;
 
 /// One more than the highest class number that is accepted.
 const CLASSES: u32 = 64;
-/// The most bytes of the answer.
+/// The maximum length of the answer in bytes.
 const BYTES_MAX: usize = 2 << 20;
 
-/// Returns the walk that produces the answer, or the error message.
+/// Returns the walk that writes the answer. Returns the error message if the request is refused.
 pub(super) fn walk(
-    shared: &Shared,
+    shared: &SharedState,
     class: Option<&[u8]>,
     limit: Option<&[u8]>,
 ) -> Result<ListingKind, &'static str> {
@@ -26,8 +26,8 @@ pub(super) fn walk(
     if class >= CLASSES {
         return Err("CLIENT_ERROR Illegal slab id");
     }
-    // Tools ask for every possible class. Walking over all records for an empty class would take
-    // long each time.
+    // Tools request every possible class. For an empty class, a walk over all records would take
+    // long and find nothing.
     let is_empty = !classes(shared).iter().any(|held| held.number == class as usize && held.records() > 0);
     let records = match limit {
         _ if is_empty => 0,
@@ -35,7 +35,7 @@ pub(super) fn walk(
         limit => limit.into(),
     };
     let chosen = ClassSet::NONE.with(class as usize);
-    Ok(ListingKind::Items { classes: chosen, room: KeyRoom { records, bytes: BYTES_MAX } })
+    Ok(ListingKind::Items { classes: chosen, room: ListingRoom { records, bytes: BYTES_MAX } })
 }
 
 fn number(word: &[u8]) -> Option<u32> {

@@ -1,9 +1,10 @@
-//! `stats conns`: one connection after another.
+//! Answers `stats conns` with the state of each connection.
 
 use super::StatisticsWriter;
 use crate::observation::connection_table::ConnectionState;
 
-/// Writes all connections. `asker` is the descriptor of the connection that asks.
+/// Writes the state of all connections. `asker` is the descriptor of the connection that sent the
+/// request.
 pub(super) fn put(asker: i32, w: &mut StatisticsWriter<'_, '_>) {
     let shared = w.shared;
     let now = todana::Clock::now(&*shared.clock).0;

@@ -1,12 +1,12 @@
-//! `stats detail on|off|dump`: reads and stores by prefix of the key.
+//! Answers `stats detail on|off|dump`: reads and stores by prefix of the key.
 
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use todana_core::Reply;
 
-pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(Reply<'_>)) {
+pub(super) fn answer(shared: &SharedState, word: Option<&[u8]>, out: &mut dyn FnMut(Reply<'_>)) {
     let refusal = "CLIENT_ERROR stats detail not allowed";
     match word {
-        // Prefixes are parts of keys, so they are protected like lists of keys.
+        // Prefixes are parts of keys, so they are protected in the same way as lists of keys.
         _ if !shared.options.limits.dump_allowed => out(Reply::Faulty(refusal)),
         Some(b"on") => {
             shared.observation.observers.count_prefixes(true);

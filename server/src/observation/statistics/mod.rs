@@ -1,16 +1,16 @@
-//! `stats`: the names that tools read, with the server's values.
+//! Answers `stats` under the names that memcached's tools read.
 //!
 //! ```text
 //! general, settings, items, slabs, databases, replicas   rows of the measurements
 //! sizes     the number of records by size, on request (`-o track_sizes`)
-//! conns     one connection after another
+//! conns     the state of each connection
 //! detail    reads and stores by prefix of the key
 //! cachedump some keys of a class
 //! ```
 //!
 //! Names and order are those of memcached 1.6 (protocol.txt and the documentation in its source
-//! tree). Where memcached has something that this server has not, the value is that of the nearest
-//! equivalent, or 0; docs/protocol/memcached.md, "Statistics", lists these.
+//! tree). A statistic without a counterpart in this server has the value of the nearest equivalent,
+//! or 0; docs/protocol/memcached.md, "Statistics", lists these.
 
 mod cachedump;
 mod conns;
@@ -21,14 +21,14 @@ use crate::observation::measurements::{
     SETTINGS, SLABS, ServerReadings, classes,
 };
 use crate::session::memcached::listing::{ListingKind, SizeHistogram};
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use std::fmt::{Display, Write};
 use todana::Database;
 use todana_core::Reply;
 
 /// Writes statistics, with one buffer for all names and values.
 struct StatisticsWriter<'a, 'b> {
-    shared: &'a Shared,
+    shared: &'a SharedState,
     out: &'a mut (dyn FnMut(Reply<'_>) + 'b),
     value: String,
     name: String,
@@ -56,17 +56,17 @@ impl StatisticsWriter<'_, '_> {
     }
 }
 
-/// Answers `stats GROUP` for the connection with this descriptor. Returns the walk over all records
-/// that continues the answer, if the group needs one.
+/// Answers `stats GROUP` for the connection with this descriptor. If the group needs a walk over
+/// all records, returns this walk, which continues the answer.
 pub(crate) fn answer(
-    shared: &Shared,
+    shared: &SharedState,
     group: &[u8],
     asker: i32,
     out: &mut dyn FnMut(Reply<'_>),
 ) -> Option<ListingKind> {
     let mut words = group.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     let word = words.next().unwrap_or_default();
-    // Any prefix of these names is accepted, as in memcached.
+    // As in memcached, a group may be given by any prefix of its name.
     let is = |name: &str| !word.is_empty() && name.as_bytes().starts_with(word);
     let mut writer = StatisticsWriter { shared, out, value: String::new(), name: String::new() };
     match word {
@@ -125,7 +125,7 @@ pub(crate) fn answer(
     None
 }
 
-/// Writes the statistics of all databases, or of the one with this name.
+/// Writes the statistics of all databases, or of the database with this name.
 fn databases(name: Option<&[u8]>, writer: &mut StatisticsWriter<'_, '_>) {
     let shared = writer.shared;
     let wanted =
@@ -137,7 +137,7 @@ fn databases(name: Option<&[u8]>, writer: &mut StatisticsWriter<'_, '_>) {
     }
 }
 
-fn reset(shared: &Shared) {
+fn reset(shared: &SharedState) {
     shared.databases.each(Database::reset_counters);
     shared.observation.crawler.reset();
     shared.observation.reset_sums();

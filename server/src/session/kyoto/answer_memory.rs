@@ -1,44 +1,47 @@
-//! The memory of long answers: counted together and bounded.
+//! Counts and limits the memory of long answers.
 //!
-//! All long answers of a server, whether being collected or not yet sent, may use a quarter of the
-//! memory limit. Background calls collect one answer at a time and wait until readers have taken
-//! others. Workers do not wait: without memory they answer with an error. A reader that takes
-//! nothing for [`STALL`] while others wait is disconnected, so that slow readers delay others only
-//! for a limited time.
+//! All long answers of a server together, while they are collected and until they are sent, may use
+//! a quarter of the memory limit. Background calls collect one answer at a time, and wait for
+//! memory until clients have read parts of other answers. Workers do not wait: if there is no
+//! memory, they answer with an error. If a client reads nothing for [`STALL`] while a call waits
+//! for memory, the client is disconnected. Slow clients therefore delay others only for a limited
+//! time.
 
-use crate::handle::Stopping;
-use crate::shared::Shared;
-use crate::transport::output::{Output, OutputTail};
+use crate::handle::StopStage;
+use crate::shared::SharedState;
+use crate::transport::output::{ConnectionOutput, OutputTail};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use todana_protocol::ReplySink;
 use todana_protocol::kyoto::{AnswerBanner, AnswerBody, AnswerStatus, HttpForm, LongAnswer};
 
-/// The memory that each answer may use uncounted, so that short answers never fail for lack of it.
+/// The memory that each answer may use without being counted, so that short answers never fail for
+/// lack of memory.
 const FREE_LEN: u64 = 32 << 10;
-/// A reader that takes nothing for this long is disconnected if others wait for memory. On loopback
-/// the receiving system reports free space in steps of up to 128 KiB, and nothing can be sent in
-/// between: a reader of 4 KiB per second seems to take nothing for 16 to 48 seconds.
+/// A client that reads nothing for this long is disconnected if others wait for memory. The time is
+/// long because a slow client can seem to read nothing. On loopback, the receiving system reports
+/// free space in steps of up to 128 KiB, and nothing can be sent in between. A client that reads 4
+/// KiB per second therefore seems to read nothing for 16 to 48 seconds.
 pub(crate) const STALL: Duration = Duration::from_secs(50);
 /// The allocator is trimmed after an answer of at least this size.
 const TRIMMED_LEN: u64 = 1 << 20;
 /// The interval at which waiting threads check for memory.
-const LOOK: Duration = Duration::from_millis(5);
-/// The longest wait: until stalled readers have been disconnected, and a margin.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest wait for memory: until stalled clients have been disconnected, and a margin.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// An answer up to this length is written at once.
+/// The length up to which an answer is written to the output at once.
 const SHORT_LEN: usize = 64 << 10;
 
 /// The memory of all long answers.
 #[derive(Default)]
 pub(crate) struct AnswerMemory {
     taken: AtomicU64,
-    /// Held while an answer is collected.
+    /// The lock that is held while an answer is collected.
     turn: Mutex<()>,
     /// True if a thread waits for memory.
     is_wanted: AtomicBool,
-    /// True if much memory was returned that the allocator may keep.
+    /// True if a large amount of memory was returned, which the allocator may still hold.
     is_much_returned: AtomicBool,
 }
 
@@ -53,13 +56,13 @@ impl AnswerMemory {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Returns true once after much memory was returned, so that trimming the allocator is worth
-    /// its time.
+    /// Returns true once after a large amount of memory was returned, when trimming the allocator
+    /// is worth its time.
     pub(crate) fn take_returned(&self) -> bool {
         self.is_much_returned.swap(false, Ordering::Relaxed)
     }
 
-    fn give_back(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
         // The memory of short answers is reused by the next ones.
         if bytes >= TRIMMED_LEN {
@@ -76,32 +79,32 @@ impl AnswerMemory {
 /// The reason why an answer gets no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerMemoryError {
-    /// The answer is larger than all the memory.
+    /// The answer needs more memory than all long answers may use.
     TooLarge,
     /// Other answers use the memory.
     Busy,
     /// The answer is no longer wanted.
-    CalledOff,
+    Cancelled,
 }
 
-/// The memory reserved for one answer; returned when dropped.
+/// The memory that is reserved for one answer. Dropping the value returns it.
 struct ReservedMemory {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     bytes: u64,
 }
 
 impl ReservedMemory {
-    /// Sets the reserved memory, whatever the limit.
+    /// Sets the amount of reserved memory. It may exceed the limit.
     fn set(&mut self, bytes: u64) {
         let before = std::mem::replace(&mut self.bytes, bytes);
-        // Wraps around if the answer shrinks.
+        // The subtraction wraps around if the answer shrinks.
         self.shared.kyoto.answers.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
 impl Drop for ReservedMemory {
     fn drop(&mut self) {
-        self.shared.kyoto.answers.give_back(self.bytes);
+        self.shared.kyoto.answers.release(self.bytes);
     }
 }
 
@@ -111,11 +114,11 @@ pub(super) struct CollectedAnswer {
     taken: ReservedMemory,
 }
 
-/// Permission to collect an answer, until dropped.
+/// Permission to collect an answer. Only one exists at a time.
 pub(super) struct CollectionTurn<'t>(#[expect(dead_code, reason = "held")] MutexGuard<'t, ()>);
 
 impl CollectedAnswer {
-    pub(super) fn new(shared: &Arc<Shared>) -> CollectedAnswer {
+    pub(super) fn new(shared: &Arc<SharedState>) -> CollectedAnswer {
         CollectedAnswer {
             answer: LongAnswer::default(),
             taken: ReservedMemory { shared: Arc::clone(shared), bytes: 0 },
@@ -123,7 +126,7 @@ impl CollectedAnswer {
     }
 
     /// Waits until no other long answer is collected.
-    pub(super) fn turn(shared: &Shared) -> CollectionTurn<'_> {
+    pub(super) fn turn(shared: &SharedState) -> CollectionTurn<'_> {
         CollectionTurn(shared.kyoto.answers.turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -131,8 +134,8 @@ impl CollectedAnswer {
         self.answer.len()
     }
 
-    /// Adds a pair whose name is `before` and `name` joined. Fails if there is no memory for it.
-    /// With `waits`, which returns true to give up, waits for memory first.
+    /// Adds a pair whose name is `before` followed by `name`. If there is no memory for the pair,
+    /// fails; with `waits`, first waits for memory until `waits` returns true.
     pub(super) fn push(
         &mut self,
         before: &[u8],
@@ -160,15 +163,15 @@ impl CollectedAnswer {
             }
             match waits {
                 None => break Err(AnswerMemoryError::Busy),
-                Some(is_called_off) if is_called_off() || shared.lifecycle.stopping() != Stopping::No => {
-                    break Err(AnswerMemoryError::CalledOff);
+                Some(is_cancelled) if is_cancelled() || shared.lifecycle.stopping() != StopStage::No => {
+                    break Err(AnswerMemoryError::Cancelled);
                 }
                 Some(_) if since.elapsed() > WAIT_MAX => break Err(AnswerMemoryError::Busy),
                 Some(_) => {}
             }
             answers.is_wanted.store(true, Ordering::Relaxed);
-            // Nothing unparks this thread.
-            std::thread::park_timeout(LOOK);
+            // This thread waits by polling.
+            std::thread::park_timeout(CHECK_INTERVAL);
         };
         if waits.is_some() {
             answers.is_wanted.store(false, Ordering::Relaxed);
@@ -178,13 +181,14 @@ impl CollectedAnswer {
         Ok(())
     }
 
-    /// Writes a short answer; or the head of a long one, whose body is then sent in pieces.
+    /// Writes a short answer completely. Of a long answer, writes the head; the body is then sent
+    /// in pieces.
     pub(super) fn write(
         self,
         form: &HttpForm,
         banner: &AnswerBanner,
         status: AnswerStatus,
-        output: &mut Output,
+        output: &mut ConnectionOutput,
     ) {
         let CollectedAnswer { answer, mut taken } = self;
         let mut body = answer.begin(form, banner, status, output);
@@ -192,7 +196,7 @@ impl CollectedAnswer {
             body.fill(SHORT_LEN, output);
             return;
         }
-        // Encoded columns take more or less memory than the plain ones.
+        // Encoding the columns changes their size.
         taken.set(body.memory_bytes() as u64);
         output.set_tail(Box::new(StreamedAnswer { body, _taken: taken }));
     }
@@ -204,15 +208,16 @@ struct StreamedAnswer {
     _taken: ReservedMemory,
 }
 
-/// Records in bytes that are being sent.
+/// Encoded records that are being sent.
 struct StreamedRecords {
     bytes: Vec<u8>,
     at: usize,
     _taken: ReservedMemory,
 }
 
-/// Writes encoded records; a large number of bytes is sent in pieces, without a copy of all.
-pub(super) fn put_found(shared: &Arc<Shared>, bytes: Vec<u8>, output: &mut Output) {
+/// Writes encoded records. If there are many bytes, they are sent in pieces from `bytes`, without a
+/// copy of all of them.
+pub(super) fn put_found(shared: &Arc<SharedState>, bytes: Vec<u8>, output: &mut ConnectionOutput) {
     if bytes.len() <= SHORT_LEN {
         return output.put(&bytes);
     }
@@ -247,17 +252,17 @@ impl OutputTail for StreamedAnswer {
 mod tests {
     use super::*;
 
-    /// Many small `get_bulk` requests once had the allocator trimmed ten times a second.
+    /// Many small `get_bulk` requests once trimmed the allocator ten times a second.
     #[test]
     fn allocator_is_trimmed_after_long_answers_only() {
         let answers = AnswerMemory::default();
         for bytes in [0, 100, TRIMMED_LEN - 1] {
             assert!(answers.take(bytes, 10 * TRIMMED_LEN));
-            answers.give_back(bytes);
+            answers.release(bytes);
             assert!(!answers.take_returned(), "{bytes}");
         }
         assert!(answers.take(TRIMMED_LEN, 10 * TRIMMED_LEN));
-        answers.give_back(TRIMMED_LEN);
+        answers.release(TRIMMED_LEN);
         assert_eq!([answers.take_returned(), answers.take_returned()], [true, false]);
         assert_eq!(answers.taken(), 0);
     }

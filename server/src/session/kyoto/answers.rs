@@ -1,32 +1,33 @@
-//! Answers to calls, and failures that several procedures share.
+//! Writes answers to calls, and the failures that several procedures share.
 
 use super::answer_memory::CollectedAnswer;
 use super::signals::{SignalPurpose, SignalTable};
-use crate::transport::output::Output;
+use crate::transport::output::ConnectionOutput;
 use todana_core::{Error, ErrorKind, RefusalReason, Reply};
 use todana_protocol::kyoto::{
     self, AnswerBanner, AnswerStatus, CallFailure, DatabaseError, HttpForm, SignalSend, answer,
     answer_failure,
 };
 
-/// The end of a procedure, which has answered, or fails and has not.
+/// The result of a procedure. A procedure that succeeds has written its answer; one that fails has
+/// written nothing.
 pub(super) type CallResult = Result<(), CallFailure<'static>>;
 
 pub(super) const NO_RECORD: CallFailure<'static> = CallFailure::Database(DatabaseError::NoRecord);
 pub(super) const NO_PERMISSION: CallFailure<'static> = CallFailure::Database(DatabaseError::NoPermission);
 pub(super) const DUPLICATION: CallFailure<'static> = CallFailure::Database(DatabaseError::Duplication);
 
-/// The answer of a call: its form, its signal, and its output.
+/// The parts from which the answer to a call is written: its form, its signal and its output.
 pub(super) struct CallAnswer<'a> {
     pub(super) form: HttpForm,
     pub(super) banner: &'a AnswerBanner,
     pub(super) signal: Option<SignalSend<'a>>,
     pub(super) signals: &'a SignalTable,
-    pub(super) output: &'a mut Output,
+    pub(super) output: &'a mut ConnectionOutput,
 }
 
 impl CallAnswer<'_> {
-    /// Answers with success and a few pairs, in the order of their names.
+    /// Writes a successful answer with a few pairs, in the order of their names.
     pub(super) fn done(&mut self, pairs: &[(&str, &[u8])]) {
         match self.signal.take() {
             None => answer(&self.form, self.banner, AnswerStatus::Ok, pairs, self.output),
@@ -38,13 +39,13 @@ impl CallAnswer<'_> {
         }
     }
 
-    /// Answers with success and pairs.
+    /// Writes a successful answer with pairs.
     pub(super) fn done_with(&mut self, pairs: &mut kyoto::AnswerPairs) {
         let signal = self.signal.take();
         self.finish(signal, AnswerStatus::Ok, pairs);
     }
 
-    /// Answers with success and many pairs.
+    /// Writes a successful answer with many pairs.
     pub(super) fn done_with_many(&mut self, mut collected: CollectedAnswer) {
         let waiting = self.signal.take().map(|SignalSend { name, is_broadcast }| {
             self.signals.signal(SignalPurpose::Signal, name, is_broadcast)
@@ -58,7 +59,7 @@ impl CallAnswer<'_> {
         }
     }
 
-    /// Answers with a failure.
+    /// Writes the answer of a failed call.
     pub(super) fn failed(&mut self, failure: CallFailure<'_>) {
         match self.signal.take() {
             None => answer_failure(&self.form, self.banner, &failure, self.output),
@@ -83,7 +84,7 @@ impl CallAnswer<'_> {
     }
 }
 
-/// Returns the failure that clients see for an error. It does not show paths of the server.
+/// Returns the failure that clients see for an error. It contains no paths of the server.
 pub(super) fn failure(error: Error) -> CallFailure<'static> {
     if error.is_read_only() {
         return NO_PERMISSION;
@@ -91,7 +92,7 @@ pub(super) fn failure(error: Error) -> CallFailure<'static> {
     failure_of_kind(error.kind())
 }
 
-/// Returns the failure for a reply that is not one of the procedure's outcomes.
+/// Returns the failure for a reply that the procedure does not handle itself.
 pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
     failure_of_kind(match reply {
         Reply::Refused(RefusalReason::ReadOnly) => return NO_PERMISSION,
@@ -106,7 +107,7 @@ pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
 }
 
 fn failure_of_kind(kind: ErrorKind) -> CallFailure<'static> {
-    let (trouble, detail) = match kind {
+    let (error, detail) = match kind {
         ErrorKind::Invalid => (DatabaseError::InvalidOperation, "the engine does not take this"),
         ErrorKind::Full => (DatabaseError::SystemError, "there is no room for the record"),
         ErrorKind::Busy => (DatabaseError::SystemError, "the database is busy"),
@@ -114,5 +115,5 @@ fn failure_of_kind(kind: ErrorKind) -> CallFailure<'static> {
         ErrorKind::Unavailable => (DatabaseError::SystemError, "the files cannot be read or written"),
         ErrorKind::Closed => (DatabaseError::InvalidOperation, "not opened"),
     };
-    CallFailure::Detailed { status: AnswerStatus::InternalError, trouble, detail }
+    CallFailure::Detailed { status: AnswerStatus::InternalError, error, detail }
 }

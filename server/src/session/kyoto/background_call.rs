@@ -1,10 +1,10 @@
-//! Long calls as background jobs.
+//! Runs long calls as background jobs.
 
 use super::answers::CallAnswer;
-use super::work::{LongCall, LongCallResult, write_answer, write_binary_answer};
-use crate::session::background::{BackgroundWork, JobAnswer, JobLimits, JobRefused, NotDone};
-use crate::shared::Shared;
-use crate::transport::output::Output;
+use super::long_call::{LongCall, LongCallResult, write_answer, write_binary_answer};
+use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobLimits, JobNotDone, JobRefused};
+use crate::shared::SharedState;
+use crate::transport::output::ConnectionOutput;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use todana_protocol::kyoto::{self, AnswerBanner, AnswerStatus, CallFailure, HttpForm, SignalSend};
@@ -13,8 +13,8 @@ use todana_protocol::kyoto::{self, AnswerBanner, AnswerStatus, CallFailure, Http
 pub(super) const OF_CALLS: JobLimits =
     JobLimits { threads: 4, waiting: 1024, bytes: 16 << 20, stack_bytes: None };
 
-/// Returns the limits of scripts. Scripts have threads of their own, so that all else continues
-/// while they run; as many run at once as the server has workers, as in Kyoto Tycoon.
+/// Returns the limits of scripts. Scripts have threads of their own, so that other work continues
+/// meanwhile. As in Kyoto Tycoon, up to one script per worker runs at once.
 pub(super) fn of_scripts(workers: usize) -> JobLimits {
     let stack_bytes = Some(todana_script::STACK_SIZE);
     JobLimits { threads: workers.max(1), waiting: 65_536, bytes: 64 << 20, stack_bytes }
@@ -24,7 +24,7 @@ const TOO_MANY: CallFailure<'static> = CallFailure::Other {
     status: AnswerStatus::InternalError,
     text: "too many procedures that take long are waiting",
 };
-const CALLED_OFF: CallFailure<'static> =
+const CANCELLED: CallFailure<'static> =
     CallFailure::Other { status: AnswerStatus::InternalError, text: "the server is stopping" };
 const FAILED: CallFailure<'static> =
     CallFailure::Other { status: AnswerStatus::InternalError, text: "the procedure has failed" };
@@ -33,7 +33,7 @@ impl From<JobRefused> for CallFailure<'static> {
     fn from(refused: JobRefused) -> Self {
         match refused {
             JobRefused::TooMany => TOO_MANY,
-            JobRefused::Closed => CALLED_OFF,
+            JobRefused::Closed => CANCELLED,
         }
     }
 }
@@ -43,24 +43,24 @@ pub(super) enum AnswerForm {
     Call {
         form: HttpForm,
         banner: AnswerBanner,
-        /// The name of the signal that follows the call, and true if all waiting connections
-        /// receive it.
+        /// The name of the signal that is sent after the call, and true if all connections that
+        /// wait for this name receive it.
         signal: Option<(Vec<u8>, bool)>,
     },
-    /// A script of the binary protocol.
+    /// The answer of a script that was called through the binary protocol.
     Binary { is_silent: bool },
 }
 
 /// A long call.
 pub(super) struct BackgroundCall {
-    pub(super) shared: Arc<Shared>,
-    pub(super) work: LongCall,
+    pub(super) shared: Arc<SharedState>,
+    pub(super) long_call: LongCall,
     pub(super) form: AnswerForm,
 }
 
 impl BackgroundCall {
-    fn write(&self, done: Result<LongCallResult, CallFailure<'static>>) -> Output {
-        let mut output = Output::default();
+    fn write(&self, done: Result<LongCallResult, CallFailure<'static>>) -> ConnectionOutput {
+        let mut output = ConnectionOutput::default();
         match &self.form {
             AnswerForm::Call { form, banner, signal } => {
                 let signal = signal.as_ref().map(|(name, all)| SignalSend { name, is_broadcast: *all });
@@ -77,33 +77,34 @@ impl BackgroundCall {
 
 impl BackgroundWork for BackgroundCall {
     fn len_bytes(&self) -> usize {
-        self.work.len()
+        self.long_call.len()
     }
 
-    fn perform(&self, is_called_off: &Arc<AtomicBool>) -> Option<JobAnswer> {
+    fn perform(&self, is_cancelled: &Arc<AtomicBool>) -> Option<JobAnswer> {
         let mut changes = Vec::new();
-        let done = self.work.perform(&self.shared, is_called_off, true, &mut changes);
+        let done = self.long_call.perform(&self.shared, is_cancelled, true, &mut changes);
         // The result of a script is sent even if the server is stopping.
-        let is_wanted = !is_called_off.load(Ordering::Relaxed) || self.work.is_script();
+        let is_wanted = !is_cancelled.load(Ordering::Relaxed) || self.long_call.is_script();
         is_wanted.then(|| (self.write(done), changes))
     }
 
-    fn not_done(&self, why: NotDone) -> Output {
+    fn not_done(&self, why: JobNotDone) -> ConnectionOutput {
         self.write(Err(match why {
-            NotDone::Failed => FAILED,
-            NotDone::CalledOff => CALLED_OFF,
+            JobNotDone::Failed => FAILED,
+            JobNotDone::Cancelled => CANCELLED,
         }))
     }
 }
 
-/// The number of commands that run at the same time; other calls keep at least one thread.
+/// The number of commands that may run at the same time. It leaves at least one thread to other
+/// calls.
 const COMMANDS_MAX: usize = 2;
 
 /// The running commands of `synchronize`.
 #[derive(Default)]
 pub(crate) struct RunningCommands(AtomicUsize);
 
-/// A running command, until dropped.
+/// Permission to run a command. Dropping the value ends the permission.
 pub(super) struct CommandTurn<'t>(&'t AtomicUsize);
 
 impl Drop for CommandTurn<'_> {
@@ -113,7 +114,7 @@ impl Drop for CommandTurn<'_> {
 }
 
 impl RunningCommands {
-    /// Returns a turn for a command; `None` if too many run.
+    /// Returns permission to run a command. Returns `None` if too many commands run.
     pub(super) fn turn(&self) -> Option<CommandTurn<'_>> {
         let count = self.0.fetch_add(1, Ordering::Relaxed);
         let turn = CommandTurn(&self.0);

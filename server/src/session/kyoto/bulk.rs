@@ -1,49 +1,50 @@
-//! Bulk requests of the binary protocol. Each record is applied as it arrives; records before a
-//! failure stay applied.
+//! Executes bulk requests of the binary protocol. Each record is applied as it arrives. If one
+//! record fails, the records before it stay applied.
 
 use super::answer_memory::put_found;
-use super::scope::CallContext;
+use super::call_context::CallContext;
 use super::session::{BulkProgress, KyotoSession};
 use crate::execution::Completion;
-use crate::session::Next;
-use crate::session::context::WorkerContext;
-use crate::transport::output::Output;
+use crate::session::NextAction;
+use crate::session::worker_context::WorkerContext;
+use crate::transport::output::ConnectionOutput;
 use todana::kyoto::{time_of, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store};
 use todana_protocol::ReplySink;
 use todana_protocol::kyoto::{BulkOperation, BulkPiece, BulkRecord, binary, expiry};
 
-/// A larger buffer is freed after use.
+/// A buffer with a larger capacity is freed after use.
 const FOUND_KEPT: usize = 4 << 10;
 
 impl CallContext {
-    /// Applies a piece, and answers after the last one.
+    /// Applies a piece of a bulk request. Writes the answer after the last piece.
     pub(super) fn bulk_piece(
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         piece: &BulkPiece<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         if let Some(record) = &piece.record
             && !session.bulk.has_failed
         {
             if self.is_read_only() && piece.operation != BulkOperation::Get {
                 session.bulk.has_failed = true;
             } else if let Completion::Pending(_) = self.apply(session, context, piece.operation, record) {
-                return Next::Wait;
+                return NextAction::Wait;
             }
         }
         let progress = &mut session.bulk;
         if piece.record.is_some() {
-            // The number of hits precedes the records, so they are held until the last one.
+            // In the answer, the number of hits precedes the records, so the records are kept until
+            // the last one is known.
             progress.has_failed |= progress.found.len() > self.answer_max;
             if progress.has_failed {
                 progress.found = Vec::new();
             }
         }
         if piece.remaining > 0 {
-            return Next::Continue;
+            return NextAction::Continue;
         }
         let BulkProgress { hits, has_failed, .. } = *progress;
         if has_failed {
@@ -51,7 +52,7 @@ impl CallContext {
             if !piece.is_silent {
                 binary::put_error(output);
             }
-            return Next::Close;
+            return NextAction::Close;
         }
         if !piece.is_silent {
             binary::put_hits(piece.operation, hits, output);
@@ -66,7 +67,7 @@ impl CallContext {
         if progress.found.capacity() > FOUND_KEPT {
             progress.found = Vec::new();
         }
-        Next::Continue
+        NextAction::Continue
     }
 
     /// Stores, removes or reads a record.
@@ -78,7 +79,7 @@ impl CallContext {
         operation: BulkOperation,
         record: &BulkRecord<'_>,
     ) -> Completion {
-        // Records of unknown databases are skipped.
+        // Records for databases that do not exist are skipped.
         let database = usize::from(record.database);
         let Some(served) = self.shared.databases.get(database) else { return Completion::Done };
         let is_persistent = served.name.tuning.persistent;

@@ -1,44 +1,46 @@
-//! Bulk calls: several records, one after the other or, if the call is atomic, all or none.
+//! Executes bulk calls, which concern several records: one after the other or, if the call is
+//! atomic, all or none.
 
 use super::answer_memory::{AnswerMemoryError, CollectedAnswer};
 use super::answers::{CallAnswer, CallResult, failure, refused};
-use super::scope::{CallContext, local};
+use super::call_context::{CallContext, local};
 use super::session::KyotoSession;
 use crate::execution::Completion;
-use crate::session::context::WorkerContext;
-use crate::session::pending::PendingReplies;
+use crate::session::pending_replies::PendingReplies;
+use crate::session::worker_context::WorkerContext;
 use todana::Records;
 use todana::kyoto::{KyotoRecords, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store};
 use todana_protocol::kyoto::{CallFailure, Procedure, ProcedureCall};
 
 /// The result of one record of a bulk call.
-type OneResult<T> = Result<T, CallFailure<'static>>;
+type RecordResult<T> = Result<T, CallFailure<'static>>;
 
 /// The records that a bulk call works on.
 trait BulkRecords {
-    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> OneResult<()>;
-    fn remove(&mut self, key: &[u8]) -> OneResult<bool>;
-    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> OneResult<()>;
+    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> RecordResult<()>;
+    fn remove(&mut self, key: &[u8]) -> RecordResult<bool>;
+    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> RecordResult<()>;
 }
 
-/// Records within a transaction, which is local by nature.
+/// Records within a transaction of a database of this process.
 impl<R: Records> BulkRecords for KyotoRecords<R> {
-    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> OneResult<()> {
+    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> RecordResult<()> {
         KyotoRecords::set(self, key, value, time).map_err(failure)
     }
 
-    fn remove(&mut self, key: &[u8]) -> OneResult<bool> {
+    fn remove(&mut self, key: &[u8]) -> RecordResult<bool> {
         KyotoRecords::remove(self, key).map_err(failure)
     }
 
-    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> OneResult<()> {
+    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> RecordResult<()> {
         KyotoRecords::view(self, key, &mut |value, _| see(value)).map(drop).map_err(failure)
     }
 }
 
-/// Records by way of the executor. If replies are pending, the first pass executes all operations
-/// of the call and its results do not count; the pass is repeated with the replies.
+/// Records that are read and written through the executor. If replies are pending, the first pass
+/// executes all operations of the call, and its results do not count. Once the replies have
+/// arrived, a second pass takes them.
 struct ExecutedRecords<'e> {
     pending: &'e mut PendingReplies,
     context: &'e mut WorkerContext,
@@ -50,8 +52,8 @@ impl ExecutedRecords<'_> {
     fn execute<T: Default>(
         &mut self,
         operation: &Operation<'_>,
-        mut read: impl FnMut(Reply<'_>) -> OneResult<T>,
-    ) -> OneResult<T> {
+        mut read: impl FnMut(Reply<'_>) -> RecordResult<T>,
+    ) -> RecordResult<T> {
         let mut result = Ok(T::default());
         self.pending.execute(self.context, self.database, operation, &mut |reply| result = read(reply));
         result
@@ -59,7 +61,7 @@ impl ExecutedRecords<'_> {
 }
 
 impl BulkRecords for ExecutedRecords<'_> {
-    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> OneResult<()> {
+    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> RecordResult<()> {
         let store = Store { key, value, ttl: ttl_of(time, self.is_persistent), ..Store::default() };
         self.execute(&Operation::Store(store), |reply| match reply {
             Reply::Stored(_) => Ok(()),
@@ -67,7 +69,7 @@ impl BulkRecords for ExecutedRecords<'_> {
         })
     }
 
-    fn remove(&mut self, key: &[u8]) -> OneResult<bool> {
+    fn remove(&mut self, key: &[u8]) -> RecordResult<bool> {
         self.execute(&Operation::Delete(Delete { key, ..Delete::default() }), |reply| match reply {
             Reply::Deleted => Ok(true),
             Reply::NotFound => Ok(false),
@@ -75,7 +77,7 @@ impl BulkRecords for ExecutedRecords<'_> {
         })
     }
 
-    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> OneResult<()> {
+    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> RecordResult<()> {
         self.execute(&Operation::Get(Get { key, ..Get::default() }), |reply| match reply {
             Reply::Hit(hit) => {
                 see(hit.record.value);
@@ -131,7 +133,7 @@ impl CallContext {
         procedure: Procedure,
         call: &ProcedureCall<'_>,
         records: &mut dyn BulkRecords,
-    ) -> OneResult<BulkResult> {
+    ) -> RecordResult<BulkResult> {
         match procedure {
             Procedure::SetBulk => {
                 let time = self.time(call);
@@ -162,7 +164,7 @@ impl CallContext {
         &self,
         procedure: Procedure,
         call: &ProcedureCall<'_>,
-        result: OneResult<BulkResult>,
+        result: RecordResult<BulkResult>,
         answer: &mut CallAnswer<'_>,
     ) -> CallResult {
         let given = call.records().count() as u64;

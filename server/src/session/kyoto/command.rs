@@ -1,27 +1,28 @@
-//! Commands that `synchronize` runs: programs in the configured directory, and nothing else.
+//! Runs the commands of the call `synchronize`, which are programs in the configured directory. No
+//! other program can be run.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A command that runs longer is killed.
+/// The time after which a running command is killed.
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// The first and the longest interval between two checks for its end.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// The first and the longest interval between two checks whether the command has ended.
+const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Runs a command of this directory without a shell, with the path of a database and a time stamp
-/// of 20 digits. Returns false if there is no such command, or if it fails, takes too long or is
-/// cancelled.
-pub(super) fn run(directory: &Path, name: &[u8], database: &str, is_called_off: &dyn Fn() -> bool) -> bool {
+/// Runs a command of this directory, without a shell. Its arguments are the path of a database and
+/// a time stamp of 20 digits. Returns false if there is no such command, or if the command fails,
+/// takes too long or is cancelled.
+pub(super) fn run(directory: &Path, name: &[u8], database: &str, is_cancelled: &dyn Fn() -> bool) -> bool {
     let Some(name) = file_name(name) else { return false };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Milliseconds, and six digits that distinguish commands within one millisecond.
+    // The stamp is the time in nanoseconds, with a resolution of milliseconds.
     let stamp = format!("{:020}", now.as_millis() * 1_000_000);
     let mut command = Command::new(directory.join(name));
     command.arg(database).arg(stamp).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A process group of its own, so that signals for the server do not reach the command.
-    match command.process_group(0).spawn().and_then(|mut child| wait(&mut child, is_called_off)) {
+    // The command gets its own process group, so that signals for the server do not reach it.
+    match command.process_group(0).spawn().and_then(|mut child| wait(&mut child, is_cancelled)) {
         Ok(Some(status)) if status.success() => true,
         Ok(Some(status)) => {
             tracing::warn!("synchronize: command {name} failed: {status}");
@@ -45,20 +46,20 @@ fn file_name(name: &[u8]) -> Option<&str> {
     (!name.is_empty() && !name.starts_with('.') && !name.contains(is_strange)).then_some(name)
 }
 
-fn wait(child: &mut Child, is_called_off: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
-    let (since, mut pause) = (Instant::now(), LOOKS.0);
+fn wait(child: &mut Child, is_cancelled: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
+    let (since, mut pause) = (Instant::now(), CHECK_INTERVALS.0);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if since.elapsed() > TIME_MAX || is_called_off() {
+        if since.elapsed() > TIME_MAX || is_cancelled() {
             child.kill()?;
             child.wait()?;
             return Ok(None);
         }
-        // Nothing unparks this thread.
+        // This thread waits by polling.
         std::thread::park_timeout(pause);
-        pause = (pause * 2).min(LOOKS.1);
+        pause = (pause * 2).min(CHECK_INTERVALS.1);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counters of requests by kind, misses included.
+//! Counts requests by kind, and those among them that missed.
 
 use crate::observation::counters::{WorkerCounter, WorkerCounters};
 
@@ -6,19 +6,19 @@ macro_rules! counters {
     ($($name:ident)*) => {
         /// The counters of one worker, which only that worker writes.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters {
+        pub(crate) struct KyotoCounters {
             $(pub(crate) $name: WorkerCounter,)*
         }
 
         /// The sums over all workers.
         #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct Sums {
+        pub(crate) struct KyotoSums {
             $(pub(crate) $name: u64,)*
         }
 
-        impl Sums {
-            pub(crate) fn of(workers: &[WorkerCounters]) -> Sums {
-                Sums { $($name: workers.iter().map(|worker| worker.kyoto.$name.get()).sum(),)* }
+        impl KyotoSums {
+            pub(crate) fn of(workers: &[WorkerCounters]) -> KyotoSums {
+                KyotoSums { $($name: workers.iter().map(|worker| worker.kyoto.$name.get()).sum(),)* }
             }
         }
     };

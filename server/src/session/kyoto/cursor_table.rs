@@ -1,9 +1,9 @@
-//! `CursorTable`: the cursors of a connection, by number.
+//! Holds the cursors of a connection by their numbers (`CursorTable`).
 //!
 //! Invariant: all cursors together take at most [`BYTES_MAX`], or there is only one. If a new
-//! cursor or a longer key would exceed the bound, cursors without a position are dropped first,
-//! then the least recently used, down to half of the bound. A client that names a dropped cursor
-//! gets a new one without a position.
+//! cursor or a longer key would exceed this limit, cursors are dropped until half of the limit is
+//! reached: first the cursors without a position, then the least recently used ones. A client that
+//! names a dropped cursor gets a new one without a position.
 
 use crate::execution::LocalDatabase;
 use std::collections::HashMap;
@@ -11,20 +11,20 @@ use todana::kyoto::KyotoCursor;
 
 /// The memory of a cursor besides its key.
 const CURSOR_LEN: usize = 256;
-/// The memory of all cursors of a connection: 4,096 of them, less their keys.
+/// The memory that all cursors of a connection may take: enough for 4,096 cursors with empty keys.
 pub(super) const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Default)]
 pub(super) struct CursorTable {
     by_number: HashMap<u64, TableCursor>,
-    /// The number of uses so far.
+    /// The number of uses of all cursors so far.
     uses: u64,
     bytes: usize,
 }
 
 struct TableCursor {
     cursor: KyotoCursor<LocalDatabase>,
-    /// The number of its last use.
+    /// The value of `CursorTable::uses` at the last use of this cursor.
     last_use: u64,
 }
 
@@ -39,7 +39,7 @@ impl CursorTable {
         self.by_number.contains_key(&number)
     }
 
-    /// Returns the memory of all cursors.
+    /// Returns the memory of all cursors in bytes.
     pub(super) fn len_bytes(&self) -> usize {
         self.bytes
     }
@@ -57,7 +57,8 @@ impl CursorTable {
         Some(())
     }
 
-    /// Uses a cursor; `None` if there is none with this number. May drop other cursors.
+    /// Uses the cursor with this number, which may cause other cursors to be dropped. Returns
+    /// `None` if there is no such cursor.
     pub(super) fn with<T>(
         &mut self,
         number: u64,
@@ -70,14 +71,14 @@ impl CursorTable {
         let outcome = run(&mut used.cursor);
         self.bytes += used.len();
         if self.bytes > BYTES_MAX {
-            self.forget();
+            self.drop_excess();
         }
         Some(outcome)
     }
 
-    /// Drops all but the cursor used last, down to half of the bound: those without a position
-    /// first, then the oldest.
-    fn forget(&mut self) {
+    /// Drops cursors until half of the limit is reached: first those without a position, then the
+    /// least recently used ones. Never drops the cursor that was used last.
+    fn drop_excess(&mut self) {
         let of = |(&number, used): (&u64, &TableCursor)| (used.cursor.key().is_some(), used.last_use, number);
         let mut all: Vec<_> = self.by_number.iter().map(of).collect();
         all.sort_unstable();

@@ -1,12 +1,12 @@
-//! Calls about a cursor. Its movement is in the library (`KyotoCursor`), the number of cursors in
-//! `cursor_table`.
+//! Executes calls that use a cursor. The library defines how cursors move (`KyotoCursor`);
+//! `cursor_table` limits their number.
 
 use super::answers::{CallAnswer, CallResult, NO_PERMISSION, NO_RECORD, failure};
+use super::call_context::{CallContext, local};
 use super::procedures::with_time;
-use super::scope::{CallContext, local};
 use super::session::KyotoSession;
 use crate::execution::LocalDatabase;
-use crate::session::context::WorkerContext;
+use crate::session::worker_context::WorkerContext;
 use todana::Records;
 use todana::kyoto::{CursorEntry, KyotoCursor};
 use todana_core::Result as Outcome;
@@ -15,7 +15,7 @@ use todana_protocol::kyoto::{CallFailure, DatabaseError, Procedure, ProcedureCal
 const NOT_HERE: CallFailure<'static> = CallFailure::Database(DatabaseError::NotImplemented);
 
 impl CallContext {
-    /// Executes a call about a cursor.
+    /// Executes a call that uses a cursor.
     pub(super) fn cursor(
         &self,
         session: &mut KyotoSession,
@@ -43,7 +43,8 @@ impl CallContext {
         outcome.ok_or(CallFailure::NoSuchCursor)?
     }
 
-    /// Executes a call at a cursor, which keeps its database whatever the call names.
+    /// Executes a call that uses an existing cursor. The cursor stays in its database, even if the
+    /// call names another one.
     fn at_cursor(
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
@@ -97,7 +98,7 @@ impl CallContext {
                 }
                 answer_entry(&taken.map_err(failure)?.ok_or(NO_RECORD)?, answer);
             }
-            _ => self.look(cursor, procedure, call, answer)?,
+            _ => self.get_entry(cursor, procedure, call, answer)?,
         }
         Ok(())
     }
@@ -119,8 +120,8 @@ impl CallContext {
         Ok(())
     }
 
-    /// `cur_get_key`, `cur_get_value` and `cur_get`.
-    fn look(
+    /// Executes `cur_get_key`, `cur_get_value` and `cur_get`.
+    fn get_entry(
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,

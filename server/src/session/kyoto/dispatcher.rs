@@ -1,37 +1,37 @@
-//! Decoding of the requests of a connection, each of which goes to its procedure.
+//! Decodes the requests of a connection and passes each to its procedure.
 
 use super::answers::CallAnswer;
 use super::background_call::{AnswerForm, BackgroundCall};
-use super::scope::{ANSWER_MAX, CallContext};
+use super::call_context::{ANSWER_MAX, CallContext};
+use super::long_call;
 use super::session::{KyotoSession, KyotoWait, WaitingCall};
 use super::signals::SignalPurpose;
-use super::work;
-use crate::databases::pending_commits::Changes;
+use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::{AnyExecutor, Completion, Executor};
-use crate::handle::Stopping;
-use crate::session::background::JobRefused;
-use crate::session::context::WorkerContext;
+use crate::handle::StopStage;
+use crate::session::background_jobs::JobRefused;
 use crate::session::login::LoginVerdict;
-use crate::session::wake::{WaitingConnections, Wake};
-use crate::session::{BATCH, Next, RetainedMemory, Session, SessionTurn, Step};
-use crate::transport::output::{OUTPUT_MAX, Output};
+use crate::session::wake::{WaitingConnections, WakeReason};
+use crate::session::worker_context::WorkerContext;
+use crate::session::{BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana_protocol::kyoto::{
     self, AnswerBanner, BulkOperation, BulkPiece, CallFailure, KyotoLimits, KyotoRequest,
     KyotoStep as Decoded, MapScratch, ProcedureCall, ScriptCall, SignalSend, answer_failure, answer_refusal,
-    answer_stranger, binary,
+    answer_unauthorized, binary,
 };
 
 /// The longest wait, which is practically unlimited.
 const WAIT_MAX_S: f64 = 1e9;
-/// The longest name of a signal to wait for.
+/// The maximum length of the name of a signal that a client waits for.
 const SIGNAL_LEN_MAX: usize = 64 << 10;
 
 /// The state of a worker for the sessions of Kyoto's protocols.
 pub(crate) struct KyotoWorker {
-    pub(super) scope: CallContext,
+    pub(super) call_context: CallContext,
     banner: AnswerBanner,
     /// The limits of requests, without the host names.
     limits: KyotoLimits<'static>,
@@ -41,17 +41,17 @@ pub(crate) struct KyotoWorker {
     pairs: kyoto::AnswerPairs,
 }
 
-/// The records of a bulk request that have been prefetched into the cache.
+/// The progress of prefetching the records of a bulk request into the processor's cache.
 #[derive(Default)]
 struct RecordPrefetch {
-    /// The position of the first record that is not prefetched ...
+    /// The position of the first record that is not prefetched.
     at: usize,
-    /// ... and the number of prefetched records.
+    /// The number of prefetched records.
     count: usize,
 }
 
 impl RecordPrefetch {
-    /// Prefetches further records; `next` is the position of the record after the current one.
+    /// Prefetches further records. `next` is the position of the record after the current one.
     #[inline]
     fn look(
         &mut self,
@@ -78,11 +78,11 @@ impl KyotoWorker {
     pub(crate) fn new(context: &WorkerContext) -> KyotoWorker {
         let shared = &context.shared;
         KyotoWorker {
-            scope: CallContext::new(context),
+            call_context: CallContext::new(context),
             banner: AnswerBanner::new(super::VERSION, shared.clock.now().0),
             limits: KyotoLimits {
                 pages_allowed: shared.options.protocols.kyoto.pages_allowed,
-                login_wanted: shared.logins.are_wanted(),
+                login_required: shared.logins.are_wanted(),
                 ..KyotoLimits::default()
             },
             hosts: shared.options.protocols.http_hosts.clone(),
@@ -91,7 +91,8 @@ impl KyotoWorker {
         }
     }
 
-    /// Serves requests while there are any, within the connection's share.
+    /// Serves the complete requests of the input, up to the connection's share of requests for this
+    /// turn.
     fn serve_all(
         &mut self,
         session: &mut KyotoSession,
@@ -100,14 +101,14 @@ impl KyotoWorker {
         scratch: &mut MapScratch,
         data: &[u8],
         at: &mut usize,
-    ) -> Next {
+    ) -> NextAction {
         let mut ahead = RecordPrefetch::default();
         loop {
             if *turn.budget == 0 {
-                return if *at == data.len() { Next::READ } else { Next::Yield };
+                return if *at == data.len() { NextAction::READ } else { NextAction::Yield };
             }
             if turn.output.len() > OUTPUT_MAX {
-                return Next::Flush;
+                return NextAction::Flush;
             }
             let before = session.dialect;
             match session.dialect.decode(limits, &data[*at..], scratch) {
@@ -119,53 +120,52 @@ impl KyotoWorker {
                     }
                     let next = self.execute(session, turn.context, &request, turn.output);
                     if session.keeps_request() {
-                        // Decoded again once its signal or its replies have come.
+                        // The request is decoded again once its signal or its replies have arrived.
                         session.dialect = before;
                         return next;
                     }
                     session.pending.abandon(turn.context);
                     *at += consumed;
-                    if !matches!(next, Next::Continue) {
+                    if !matches!(next, NextAction::Continue) {
                         return next;
                     }
-                    // The records of a bulk request share its turn, as far as the peer takes the
-                    // output.
+                    // All records of a bulk request count as one request.
                     if !matches!(request, KyotoRequest::Bulk(piece) if piece.remaining > 0) {
                         *turn.budget -= 1;
                         continue;
                     }
                     match self.records(session, turn, data, at, &mut ahead) {
-                        (Next::Continue, is_done) => *turn.budget -= u32::from(is_done),
+                        (NextAction::Continue, is_done) => *turn.budget -= u32::from(is_done),
                         (next, _) => return next,
                     }
                 }
                 Decoded::Login { consumed, authorization } => {
                     *at += consumed;
                     match self.login(session, &mut turn.context.waits, authorization) {
-                        LoginVerdict::Known | LoginVerdict::Admitted => session.dialect.admit(),
-                        LoginVerdict::Pending(_) => return Next::Wait,
+                        LoginVerdict::Known | LoginVerdict::Admitted => session.dialect.accept_login(),
+                        LoginVerdict::Pending(_) => return NextAction::Wait,
                         LoginVerdict::Refused | LoginVerdict::Nameless => {
                             *turn.budget -= 1;
-                            self.scope.counters().refused.add(1);
-                            let form = session.dialect.turn_away(&self.limits);
-                            answer_stranger(&form, &self.banner, turn.output);
+                            self.call_context.counters().refused.add(1);
+                            let form = session.dialect.refuse_login(&self.limits);
+                            answer_unauthorized(&form, &self.banner, turn.output);
                             if !form.keeps_alive {
-                                return Next::Close;
+                                return NextAction::Close;
                             }
                         }
                     }
                 }
                 Decoded::NeedMore { consumed, at_least } => {
                     *at += consumed;
-                    return Next::Read { at_least };
+                    return NextAction::Read { at_least };
                 }
-                Decoded::Close => return Next::Close,
+                Decoded::Close => return NextAction::Close,
             }
         }
     }
 
-    /// Applies the records of a bulk request that have arrived. Also returns true after the last
-    /// one.
+    /// Applies the records of a bulk request that have arrived. The second result is true after the
+    /// last record.
     fn records(
         &self,
         session: &mut KyotoSession,
@@ -173,40 +173,41 @@ impl KyotoWorker {
         data: &[u8],
         at: &mut usize,
         ahead: &mut RecordPrefetch,
-    ) -> (Next, bool) {
+    ) -> (NextAction, bool) {
         loop {
             let before = session.dialect;
             let Some((consumed, piece)) = session.dialect.decode_record(&self.limits, &data[*at..]) else {
-                return (Next::Continue, false);
+                return (NextAction::Continue, false);
             };
             let is_last = piece.remaining == 0;
             if !is_last {
                 let executor = &turn.context.executor;
                 ahead.look(executor, piece.operation, piece.remaining, data, *at + consumed);
             }
-            let next = self.scope.bulk_piece(session, turn.context, &piece, turn.output);
+            let next = self.call_context.bulk_piece(session, turn.context, &piece, turn.output);
             if session.keeps_request() {
                 session.dialect = before;
                 return (next, false);
             }
             *at += consumed;
-            self.scope.counters().binary.add(u64::from(is_last));
-            if is_last || !matches!(next, Next::Continue) {
+            self.call_context.counters().binary.add(u64::from(is_last));
+            if is_last || !matches!(next, NextAction::Continue) {
                 return (next, is_last);
             }
         }
     }
 
-    /// Checks the login of a request, whose head has arrived.
+    /// Checks the login of a request. The head of the request has arrived; its body may follow
+    /// later.
     fn login(
         &self,
         session: &mut KyotoSession,
         waits: &mut WaitingConnections,
         authorization: Option<&[u8]>,
     ) -> LoginVerdict {
-        let shared = &self.scope.shared;
+        let shared = &self.call_context.shared;
         let passage = shared.logins.pass(authorization, &mut session.basic, waits);
-        let counters = &shared.observation.workers[self.scope.worker];
+        let counters = &shared.observation.workers[self.call_context.worker];
         counters.logins.add(u64::from(matches!(passage, LoginVerdict::Admitted | LoginVerdict::Refused)));
         counters.logins_refused.add(u64::from(passage == LoginVerdict::Refused));
         passage
@@ -217,87 +218,87 @@ impl KyotoWorker {
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         request: &KyotoRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         match request {
             KyotoRequest::Call(call) => {
                 let next = self.call(session, context, call, output);
-                // A waiting request is decoded again, and counted then.
-                self.scope.counters().calls.add(u64::from(!session.keeps_request()));
+                // A request that has to wait is decoded again, and is counted then.
+                self.call_context.counters().calls.add(u64::from(!session.keeps_request()));
                 next
             }
             KyotoRequest::Rest(rest) => {
-                match self.scope.resource(session, context, rest, &self.banner, output) {
-                    Completion::Pending(_) => return Next::Wait,
-                    Completion::Done => self.scope.counters().resources.add(1),
+                match self.call_context.resource(session, context, rest, &self.banner, output) {
+                    Completion::Pending(_) => return NextAction::Wait,
+                    Completion::Done => self.call_context.counters().resources.add(1),
                 }
-                if rest.form.keeps_alive { Next::Continue } else { Next::Close }
+                if rest.form.keeps_alive { NextAction::Continue } else { NextAction::Close }
             }
             KyotoRequest::Bulk(piece) => {
-                let next = self.scope.bulk_piece(session, context, piece, output);
+                let next = self.call_context.bulk_piece(session, context, piece, output);
                 let is_done = piece.remaining == 0 && !session.keeps_request();
-                self.scope.counters().binary.add(u64::from(is_done));
+                self.call_context.counters().binary.add(u64::from(is_done));
                 next
             }
             KyotoRequest::Script(script) => {
-                self.scope.counters().binary.add(1);
+                self.call_context.counters().binary.add(1);
                 self.script(session, context, script, output)
             }
             KyotoRequest::Replicate(hello) => {
                 session.follows = Some(*hello);
-                Next::Close
+                NextAction::Close
             }
             KyotoRequest::Acknowledged => {
                 binary::put_error(output);
-                Next::Close
+                NextAction::Close
             }
             KyotoRequest::Refused(refusal) => {
-                self.scope.counters().refused.add(1);
+                self.call_context.counters().refused.add(1);
                 answer_refusal(&self.banner, *refusal, output);
-                Next::Close
+                NextAction::Close
             }
         }
     }
 
-    /// Starts a script of the binary protocol.
+    /// Starts a script that was called through the binary protocol.
     fn script(
         &mut self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         script: &ScriptCall<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let form = AnswerForm::Binary { is_silent: script.is_silent };
-        let outcome = self.scope.binary_script(context, script);
-        match outcome.and_then(|work| self.submit(session, &mut context.waits, work, form, true)) {
-            Ok(_) => return Next::Wait,
+        let outcome = self.call_context.binary_script(context, script);
+        match outcome.and_then(|long_call| self.submit(session, &mut context.waits, long_call, form, true)) {
+            Ok(_) => return NextAction::Wait,
             Err(_) if script.is_silent => {}
             Err(_) => binary::put_error(output),
         }
-        Next::Continue
+        NextAction::Continue
     }
 
-    /// Submits a call to another thread; the connection waits.
+    /// Submits a call to another thread. The connection waits for the answer.
     fn submit(
         &mut self,
         session: &mut KyotoSession,
         waits: &mut WaitingConnections,
-        work: work::LongCall,
+        long_call: long_call::LongCall,
         form: AnswerForm,
         keeps_alive: bool,
     ) -> Result<Completion, CallFailure<'static>> {
-        let shared = &self.scope.shared;
-        if shared.lifecycle.stopping() != Stopping::No {
+        let shared = &self.call_context.shared;
+        if shared.lifecycle.stopping() != StopStage::No {
             return Err(JobRefused::Closed.into());
         }
-        let (only_looks, is_script) = (work.only_looks(), work.is_script());
+        let (only_reads, is_script) = (long_call.only_reads(), long_call.is_script());
         let jobs = if is_script { &shared.kyoto.script_calls } else { &shared.kyoto.calls };
-        let call = BackgroundCall { shared: Arc::clone(shared), work, form };
+        let call = BackgroundCall { shared: Arc::clone(shared), long_call, form };
         let handle = waits.enter_new();
         let ticket = handle.ticket;
         let job = jobs.submit(Box::new(call), handle).inspect_err(|_| waits.leave(ticket))?;
         session.wait =
-            KyotoWait::Job { call: WaitingCall { job, keeps_alive, only_looks, is_script }, ticket };
+            KyotoWait::Job { call: WaitingCall { job, keeps_alive, only_reads, is_script }, ticket };
         Ok(Completion::Pending(ticket))
     }
 
@@ -306,73 +307,80 @@ impl KyotoWorker {
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         call: &ProcedureCall<'_>,
-        output: &mut Output,
-    ) -> Next {
-        let goes_on = if call.form.keeps_alive { Next::Continue } else { Next::Close };
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let may_continue = if call.form.keeps_alive { NextAction::Continue } else { NextAction::Close };
         let mut done = None;
         let signal = if call.has_signals() { call.signal() } else { None };
         match std::mem::take(&mut session.wait) {
             KyotoWait::Signalled => {}
-            // The call was executed before; its signal had come by then.
+            // The operations of the call have been executed already, after its signal had arrived.
             _ if session.pending.is_ready() => {}
             KyotoWait::TimedOut => {
-                // Neither the procedure nor its signal is executed.
+                // The procedure is not executed, and its signal is not sent.
                 answer_failure(&call.form, &self.banner, &CallFailure::TimedOut, output);
-                return goes_on;
+                return may_continue;
             }
             _ => {
                 if let Some(wait) = call.wait() {
-                    if self.scope.shared.lifecycle.stopping() != Stopping::No {
+                    if self.call_context.shared.lifecycle.stopping() != StopStage::No {
                         answer_failure(&call.form, &self.banner, &CallFailure::TimedOut, output);
-                        return goes_on;
+                        return may_continue;
                     }
                     if wait.name.len() > SIGNAL_LEN_MAX {
                         answer_failure(&call.form, &self.banner, &CallFailure::InvalidParameters, output);
-                        return goes_on;
+                        return may_continue;
                     }
                     let ticket = context.waits.ticket();
                     let deadline = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
                     context.waits.enter(ticket, Some(deadline));
-                    self.scope.shared.kyoto.signals.wait(SignalPurpose::Signal, wait.name, ticket);
+                    self.call_context.shared.kyoto.signals.wait(SignalPurpose::Signal, wait.name, ticket);
                     session.wait = KyotoWait::For { name: wait.name.to_vec(), ticket };
-                    return Next::Wait;
+                    return NextAction::Wait;
                 }
             }
         }
-        if work::may_take_long(call.procedure) {
-            let shared = &self.scope.shared;
-            done = Some(match self.scope.work(context, call) {
-                Ok(work) if work.is_brief() => work.perform(shared, &Arc::default(), false, &mut Vec::new()),
-                Ok(work) => {
+        if long_call::may_take_long(call.procedure) {
+            let shared = &self.call_context.shared;
+            done = Some(match self.call_context.long_call(context, call) {
+                Ok(long_call) if long_call.is_brief() => {
+                    long_call.perform(shared, &Arc::default(), false, &mut Vec::new())
+                }
+                Ok(long_call) => {
                     let own = |signal: &SignalSend<'_>| (signal.name.to_vec(), signal.is_broadcast);
                     let signal = signal.as_ref().map(own);
                     let form = AnswerForm::Call { form: call.form, banner: self.banner.clone(), signal };
-                    match self.submit(session, &mut context.waits, work, form, call.form.keeps_alive) {
-                        Ok(_) => return Next::Wait,
+                    match self.submit(session, &mut context.waits, long_call, form, call.form.keeps_alive) {
+                        Ok(_) => return NextAction::Wait,
                         Err(failure) => Err(failure),
                     }
                 }
                 Err(failure) => Err(failure),
             });
         }
-        let KyotoWorker { scope, banner, pairs, .. } = self;
-        let signals = &scope.shared.kyoto.signals;
+        let KyotoWorker { call_context, banner, pairs, .. } = self;
+        let signals = &call_context.shared.kyoto.signals;
         let mut answer = CallAnswer { form: call.form, banner, signal, signals, output };
         match done {
-            Some(done) => work::write_answer(done, pairs, &mut answer),
-            None => match scope.procedure(session, context, call, pairs, &mut answer) {
+            Some(done) => long_call::write_answer(done, pairs, &mut answer),
+            None => match call_context.procedure(session, context, call, pairs, &mut answer) {
                 Completion::Done => {}
-                Completion::Pending(_) => return Next::Wait,
+                Completion::Pending(_) => return NextAction::Wait,
             },
         }
-        goes_on
+        may_continue
     }
 }
 
 impl Session for KyotoSession {
     type Worker = KyotoWorker;
 
-    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
+    fn advance(
+        &mut self,
+        worker: &mut KyotoWorker,
+        turn: &mut SessionTurn<'_>,
+        input: &[u8],
+    ) -> SessionProgress {
         let output_before = turn.output.len();
         let mut consumed = 0;
         let mut closes = false;
@@ -381,16 +389,17 @@ impl Session for KyotoSession {
         {
             let (answer, changes) = call.job.take_answer();
             self.changes.extend(changes);
-            answer.give_to(turn.output);
+            answer.append_to(turn.output);
             closes = !call.keeps_alive;
         }
         let next = if closes {
-            Next::Close
+            NextAction::Close
         } else {
-            worker.banner.set_time(worker.scope.now());
-            // A request with pending replies was complete before, whatever the room is now.
+            worker.banner.set_time(worker.call_context.now());
+            // A request with pending replies was complete before, so it may be longer than the
+            // memory that is available now.
             worker.limits.unfinished_len_max = if self.pending.is_ready() { usize::MAX } else { turn.room };
-            worker.scope.answer_max = turn.room.min(ANSWER_MAX);
+            worker.call_context.answer_max = turn.room.min(ANSWER_MAX);
             let mut scratch = std::mem::take(&mut worker.scratch);
             let hosts = std::mem::take(&mut worker.hosts);
             let limits = KyotoLimits { hosts: &hosts, ..worker.limits };
@@ -398,35 +407,35 @@ impl Session for KyotoSession {
             (worker.scratch, worker.hosts) = (scratch, hosts);
             next
         };
-        let counters = worker.scope.counters();
+        let counters = worker.call_context.counters();
         counters.bytes_read.add(consumed as u64);
         counters.bytes_written.add((turn.output.len() - output_before) as u64);
-        Step { consumed, next }
+        SessionProgress { consumed, next }
     }
 
-    fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+    fn wake(&mut self, wake: WakeReason, context: &mut WorkerContext) -> bool {
         if self.pending.is_complete_with(wake, &mut context.waits) {
             return true;
         }
         let Some(waiting) = self.ticket() else {
-            // The wake-up may be that of a checked password.
-            let ticket = self.basic.ticket().filter(|&ticket| wake == Wake::Ready(ticket));
+            // The wake-up may belong to a password check that has ended.
+            let ticket = self.basic.ticket().filter(|&ticket| wake == WakeReason::Ready(ticket));
             ticket.into_iter().for_each(|ticket| context.waits.leave(ticket));
             return ticket.is_some();
         };
         let has_come = match wake {
-            Wake::Ready(ticket) if ticket == waiting => true,
-            Wake::TimedOut(ticket) if ticket != waiting => return false,
-            Wake::Ready(_) => return false,
-            Wake::TimedOut(_) | Wake::Cancelled => {
+            WakeReason::Ready(ticket) if ticket == waiting => true,
+            WakeReason::TimedOut(ticket) if ticket != waiting => return false,
+            WakeReason::Ready(_) => return false,
+            WakeReason::TimedOut(_) | WakeReason::Cancelled => {
                 if let KyotoWait::Job { call, .. } = &self.wait
                     && call.is_script
                 {
-                    // The script ends soon, and its answer is sent.
-                    call.job.call_off();
+                    // The cancelled script ends soon, and its answer is sent.
+                    call.job.cancel();
                     return false;
                 }
-                // The signal may have come at the last moment.
+                // The signal may have arrived just before the deadline.
                 let signals = &context.shared.kyoto.signals;
                 let is_signalled = |(name, ticket)| !signals.forget(SignalPurpose::Signal, name, ticket);
                 self.waits_for().is_some_and(is_signalled)
@@ -452,19 +461,19 @@ impl Session for KyotoSession {
     fn ends_with_peer(&self) -> bool {
         match &self.wait {
             KyotoWait::For { .. } => true,
-            KyotoWait::Job { call, .. } => call.only_looks,
+            KyotoWait::Job { call, .. } => call.only_reads,
             _ => false,
         }
     }
 
-    fn take_changes(&mut self) -> Changes {
+    fn take_changes(&mut self) -> DatabaseCommits {
         std::mem::take(&mut self.changes)
     }
 
-    fn cut_short(&self, worker: &mut KyotoWorker, output: &mut Output) {
+    fn cut_short(&self, worker: &mut KyotoWorker, output: &mut ConnectionOutput) {
         if let Some(refusal) = self.dialect.interrupted() {
-            worker.banner.set_time(worker.scope.now());
-            worker.scope.counters().refused.add(1);
+            worker.banner.set_time(worker.call_context.now());
+            worker.call_context.counters().refused.add(1);
             answer_refusal(&worker.banner, refusal, output);
         }
     }

@@ -1,18 +1,18 @@
 //! Kyoto Tycoon's protocols: sessions and procedures.
 //!
 //! ```text
-//! session          the state of a connection: cursors, a bulk request under way, its wait
+//! session          the state of a connection: cursors, the current bulk request, its wait
 //! dispatcher       decodes requests and passes each to its procedure
-//! scope            databases by name, counters and options for the calls of a worker
+//! call_context     databases by name, counters and options for the calls of a worker
 //! answers          answers, and failures that procedures share
 //! procedures       calls about one record, and about the server
 //! bulk_calls       calls about several records
 //! cursors          calls about a cursor
 //! cursor_table     the cursors of a connection, within a bound
-//! work             calls that may take long: searches, removal of expired records, synchronization
-//! background_call  these as background jobs
+//! long_call        calls that may take long: searches, removal of expired records, synchronization
+//! background_call  long calls as background jobs
 //! command          programs that `synchronize` runs
-//! image            the backup of a database in one file, for these programs
+//! database_image   the backup of a database in one file, for these programs
 //! answer_memory    the memory of long answers
 //! signals          connections that wait for a name
 //! resources        REST
@@ -34,12 +34,14 @@ mod answers;
 mod background_call;
 mod bulk;
 mod bulk_calls;
+mod call_context;
 mod command;
 mod counters;
 mod cursor_table;
 mod cursors;
+mod database_image;
 mod dispatcher;
-mod image;
+mod long_call;
 mod plugin;
 mod plugin_flags;
 mod procedures;
@@ -47,21 +49,19 @@ mod queues;
 mod replication;
 mod report;
 mod resources;
-mod scope;
 mod scripts;
 mod session;
 mod signals;
 mod state;
-mod work;
 
 pub(crate) use answer_memory::STALL;
-pub(crate) use counters::{Counters, Sums};
+pub(crate) use counters::{KyotoCounters, KyotoSums};
 pub(crate) use dispatcher::KyotoWorker;
 pub(crate) use plugin::PluginCounters;
 pub(crate) use queues::PluginSession;
-pub(crate) use scripts::Scripts;
+pub(crate) use scripts::LuaProcedures;
 pub(crate) use session::KyotoSession;
 pub(crate) use state::KyotoState;
 
-/// The version that clients see, by which they choose features.
+/// The version of Kyoto Tycoon that the server reports. Clients choose features by it.
 pub const VERSION: &str = "0.9.56";

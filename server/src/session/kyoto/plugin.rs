@@ -1,31 +1,31 @@
-//! memcached's clients as Kyoto Tycoon's plug-in serves them: on the first database, with flags
-//! after the value or without flags.
+//! Serves memcached's clients as Kyoto Tycoon's memcached plug-in does: in the first database,
+//! without versions, and with client flags stored after the value or dropped.
 
+use super::call_context::CallContext;
 use super::dispatcher::KyotoWorker;
 use super::plugin_flags::{FLAGS_LEN, parts};
 use super::queues::PluginSession;
 use super::report::facts;
-use super::scope::CallContext;
 use crate::execution::Completion;
 use crate::observation::counters::{WorkerCounter, WorkerCounters};
-use crate::options::CompatiblePort;
-use crate::session::context::WorkerContext;
-use crate::session::wake::Wake;
-use crate::session::{Next, RetainedMemory, Session, SessionTurn, Step};
-use crate::transport::output::{OUTPUT_MAX, Output};
+use crate::options::PluginOptions;
+use crate::session::wake::WakeReason;
+use crate::session::worker_context::WorkerContext;
+use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::sync::atomic::Ordering;
 use todana::kyoto::{NEVER, ttl_of};
-use todana_core::{Delete, Get, Modification, Modify, Operation, Reply, Store, StoreMode, Ttl};
+use todana_core::{Delete, Get, Modify, Operation, Reply, Store, StoreMode, Ttl, ValueChange};
 use todana_protocol::ReplySink;
 use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, put_plugin_value};
 
 /// The number of the database that the plug-in serves.
 pub(super) const DATABASE: usize = 0;
 
-/// A time up to this number of seconds is relative, as in Kyoto Tycoon. memcached's limit is thirty
-/// days.
+/// The largest time that is a number of seconds from now, as in Kyoto Tycoon. In memcached the
+/// limit is thirty days.
 const RELATIVE_MAX: i64 = 1 << 24;
-/// The longest value.
+/// The length of the longest value in bytes.
 const VALUE_LEN_MAX: u64 = 1 << 28;
 
 macro_rules! counters {
@@ -37,7 +37,7 @@ macro_rules! counters {
         }
 
         impl PluginCounters {
-            /// Returns the sums over all workers, by the names that clients read.
+            /// Returns the sums over all workers, with the names of the statistics.
             fn sums(workers: &[WorkerCounters]) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), workers.iter().map(|worker| worker.plugin.$name.get()).sum()),)*].into_iter()
             }
@@ -51,49 +51,53 @@ counters! {
 }
 
 impl PluginSession {
-    /// Serves requests while there are any, within the connection's share.
+    /// Serves the complete requests of the input, up to the connection's share of requests for this
+    /// turn.
     fn serve_all(
         &mut self,
-        scope: &CallContext,
+        call_context: &CallContext,
         turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
-    ) -> Next {
-        let port = scope.shared.options.protocols.kyoto.plugin.unwrap_or_default();
+    ) -> NextAction {
+        let port = call_context.shared.options.protocols.kyoto.plugin.unwrap_or_default();
         loop {
             if *turn.budget == 0 {
-                return if *at == data.len() { Next::READ } else { Next::Yield };
+                return if *at == data.len() { NextAction::READ } else { NextAction::Yield };
             }
             if turn.output.len() > OUTPUT_MAX {
-                return Next::Flush;
+                return NextAction::Flush;
             }
-            let value_len_max = VALUE_LEN_MAX.min(turn.room.saturating_sub(self.taken_len()) as u64);
+            // A request with pending replies was complete before, so it may be longer than the
+            // memory that is available now.
+            let room = if self.pending.is_ready() { usize::MAX } else { turn.room };
+            let value_len_max = VALUE_LEN_MAX.min(room.saturating_sub(self.taken_len()) as u64);
             let before = self.dialect;
             match self.dialect.decode(value_len_max, &data[*at..]) {
                 PluginStep::Request { consumed, request } => {
                     if request == PluginRequest::Quit {
-                        return Next::Close;
+                        return NextAction::Close;
                     }
-                    let next = scope
+                    let next = call_context
                         .queue_request(self, turn.context, port, &request, turn.room, turn.output)
                         .unwrap_or_else(|| {
-                            scope.request_or_message(self, turn.context, port, &request, turn.output)
+                            call_context.execute_or_enqueue(self, turn.context, port, &request, turn.output)
                         });
-                    match next {
-                        Next::Continue => {}
-                        Next::Wait => {
-                            // Decoded again once a message or its reply has come.
-                            self.dialect = before;
-                            return Next::Wait;
-                        }
-                        next => return next,
+                    if matches!(next, NextAction::Wait) {
+                        // The request is decoded again once a message or its reply has arrived.
+                        self.dialect = before;
+                        return next;
+                    }
+                    self.pending.abandon(turn.context);
+                    if !matches!(next, NextAction::Continue) {
+                        return next;
                     }
                     *at += consumed;
-                    // The keys of one line are one request.
+                    // The keys of one line count as one request.
                     *turn.budget -= u32::from(!matches!(request, PluginRequest::Get(_)));
                 }
-                PluginStep::NeedMore { at_least } => return Next::Read { at_least },
-                PluginStep::Close => return Next::Close,
+                PluginStep::NeedMore { at_least } => return NextAction::Read { at_least },
+                PluginStep::Close => return NextAction::Close,
             }
         }
     }
@@ -102,22 +106,27 @@ impl PluginSession {
 impl Session for PluginSession {
     type Worker = KyotoWorker;
 
-    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
+    fn advance(
+        &mut self,
+        worker: &mut KyotoWorker,
+        turn: &mut SessionTurn<'_>,
+        input: &[u8],
+    ) -> SessionProgress {
         let mut consumed = 0;
-        let next = self.serve_all(&worker.scope, turn, input, &mut consumed);
-        Step { consumed, next }
+        let next = self.serve_all(&worker.call_context, turn, input, &mut consumed);
+        SessionProgress { consumed, next }
     }
 
-    fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+    fn wake(&mut self, wake: WakeReason, context: &mut WorkerContext) -> bool {
         if self.pending.is_complete_with(wake, &mut context.waits) {
             return true;
         }
         let Some(waiting) = self.parked() else { return false };
         match wake {
-            Wake::Ready(ticket) | Wake::TimedOut(ticket) if ticket != waiting => return false,
+            WakeReason::Ready(ticket) | WakeReason::TimedOut(ticket) if ticket != waiting => return false,
             _ => context.waits.leave(waiting),
         }
-        self.end_wait(matches!(wake, Wake::Ready(_)));
+        self.end_wait(matches!(wake, WakeReason::Ready(_)));
         true
     }
 
@@ -139,37 +148,38 @@ impl Session for PluginSession {
 
     fn leave(&mut self, context: &mut WorkerContext) {
         self.pending.abandon(context);
-        self.give_back(context);
+        self.return_messages(context);
     }
 }
 
 impl CallContext {
-    /// Executes a request. With queues, a value that is set is a message.
-    fn request_or_message(
+    /// Executes a request. If the port has queues, `set` stores its value as a message under a new
+    /// key.
+    fn execute_or_enqueue(
         &self,
         session: &mut PluginSession,
         context: &mut WorkerContext,
-        port: CompatiblePort,
+        port: PluginOptions,
         request: &PluginRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let PluginRequest::Store { mode: PluginMode::Set, key: name, flags, exptime, value, is_silent } =
             *request
         else {
             return self.plugin_request(session, context, port, request, output);
         };
-        if port.queue_wait.is_none() {
+        if port.queue_wait_max.is_none() {
             return self.plugin_request(session, context, port, request, output);
         }
-        // The message keeps its key while the reply is pending.
+        // If the reply is pending, the request is executed again later with the same key.
         let key = session.message_key.take().unwrap_or_else(|| self.shared.kyoto.message_keys.next(name));
         let mode = PluginMode::Set;
         let stored = PluginRequest::Store { mode, key: &key, flags, exptime, value, is_silent };
         let next = self.plugin_request(session, context, port, &stored, output);
-        if matches!(next, Next::Wait) {
+        if matches!(next, NextAction::Wait) {
             session.message_key = Some(key);
         } else {
-            self.message_put(name, &key);
+            self.note_message(name, &key);
         }
         next
     }
@@ -178,10 +188,10 @@ impl CallContext {
         &self,
         session: &mut PluginSession,
         context: &mut WorkerContext,
-        port: CompatiblePort,
+        port: PluginOptions,
         request: &PluginRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let is_silent = match *request {
             PluginRequest::Store { is_silent, .. }
             | PluginRequest::Delete { is_silent, .. }
@@ -198,13 +208,13 @@ impl CallContext {
                 PluginRequest::TooFew => put_line("CLIENT_ERROR invalid parameters", output),
                 _ => put_line("ERROR", output),
             }
-            return Next::Continue;
+            return NextAction::Continue;
         };
         if !matches!(operation, Operation::Get(_)) && (port.is_read_only || self.is_reader(DATABASE)) {
             if !is_silent {
                 put_line("SERVER_ERROR server is read-only", output);
             }
-            return Next::Continue;
+            return NextAction::Continue;
         }
         let completion = session.pending.execute(context, DATABASE, &operation, &mut |reply| {
             self.count_plugin(request, &reply);
@@ -212,13 +222,13 @@ impl CallContext {
                 answer(port, request, &reply, output);
             }
         });
-        if completion == Completion::Done { Next::Continue } else { Next::Wait }
+        if completion == Completion::Done { NextAction::Continue } else { NextAction::Wait }
     }
 
-    /// Returns the operation of a request about records.
+    /// Returns the operation that executes a request on a record.
     fn plugin_operation<'r>(
         &self,
-        port: CompatiblePort,
+        port: PluginOptions,
         request: &PluginRequest<'r>,
         with_flags: &'r mut Vec<u8>,
     ) -> Option<Operation<'r>> {
@@ -243,7 +253,7 @@ impl CallContext {
             PluginRequest::Arithmetic { key, amount, is_decrement, .. } => {
                 let delta = if is_decrement { amount.wrapping_neg() } else { amount };
                 let suffix_len = if port.keeps_flags { FLAGS_LEN } else { 0 };
-                let change = Modification::AddDecimal { delta, suffix_len };
+                let change = ValueChange::AddDecimal { delta, suffix_len };
                 Operation::Modify(Modify { key, ttl: None, change })
             }
             PluginRequest::Flush { .. } => Operation::Flush { at: Ttl::Never },
@@ -280,7 +290,7 @@ impl CallContext {
         }
     }
 
-    fn plugin_stats(&self, output: &mut Output) {
+    fn plugin_stats(&self, output: &mut ConnectionOutput) {
         let shared = &*self.shared;
         let mut put = |name: &str, value: &str| {
             output.put(format!("STAT {name} {value}\r\n").as_bytes());
@@ -309,19 +319,24 @@ fn version() -> String {
     format!("VERSION KyotoTycoon/{}", super::VERSION)
 }
 
-fn put_line(text: &str, output: &mut Output) {
+fn put_line(text: &str, output: &mut ConnectionOutput) {
     output.put(text.as_bytes());
     output.put(b"\r\n");
 }
 
-/// Writes the answer to a request about records.
-fn answer(port: CompatiblePort, request: &PluginRequest<'_>, reply: &Reply<'_>, output: &mut Output) {
+/// Writes the answer to a request on a record.
+fn answer(
+    port: PluginOptions,
+    request: &PluginRequest<'_>,
+    reply: &Reply<'_>,
+    output: &mut ConnectionOutput,
+) {
     let text = match (reply, request) {
         (Reply::Hit(hit), PluginRequest::Get(key)) => {
             let (value, flags) = parts(port, hit.record.value);
             return put_plugin_value(key, flags, value, output);
         }
-        // Missing and unreadable records are left out.
+        // The answer omits records that are missing or cannot be read.
         (_, PluginRequest::Get(_)) => return,
         (Reply::Integer(sum), _) => return put_line(itoa::Buffer::new().format(*sum), output),
         (Reply::Stored(_), _) => "STORED",

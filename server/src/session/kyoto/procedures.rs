@@ -1,31 +1,31 @@
-//! Calls about records, and the few calls about the server.
+//! Executes calls on records, and the few calls about the server.
 
 use super::answers::{CallAnswer, CallResult, DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
-use super::scope::CallContext;
+use super::call_context::CallContext;
 use super::session::KyotoSession;
 use crate::execution::Completion;
-use crate::session::context::WorkerContext;
+use crate::session::worker_context::WorkerContext;
 use todana::kyoto::{IncrementOrigin, time_of, ttl_of};
-use todana_core::{Delete, Get, Modification, Modify, Operation, Reply, Store, StoreMode, Ttl};
+use todana_core::{Delete, Get, Modify, Operation, Reply, Store, StoreMode, Ttl, ValueChange};
 use todana_protocol::kyoto::{self, CallFailure, DatabaseError, Procedure, ProcedureCall, expiry, number};
 
 const ILLOGICAL: CallFailure<'static> = CallFailure::Database(DatabaseError::LogicalInconsistency);
 
-/// Passes the pairs of an answer that shows a record to a callback.
+/// Passes the pairs that show a record and its time to a callback.
 pub(super) fn with_time<T>(
     time: Option<u64>,
     name: &'static str,
     value: &[u8],
-    tell: impl FnOnce(&[(&str, &[u8])]) -> T,
+    use_pairs: impl FnOnce(&[(&str, &[u8])]) -> T,
 ) -> T {
     match time {
-        None => tell(&[(name, value)]),
-        Some(time) => tell(&[(name, value), ("xt", itoa::Buffer::new().format(time).as_bytes())]),
+        None => use_pairs(&[(name, value)]),
+        Some(time) => use_pairs(&[(name, value), ("xt", itoa::Buffer::new().format(time).as_bytes())]),
     }
 }
 
-/// Returns the number that a missing record begins with, and true if the number that is there is
-/// overwritten.
+/// Returns the number with which an increment creates a missing record, and true if it overwrites
+/// an existing number.
 fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::IncrementOrigin<T>) -> (Option<T>, bool) {
     let origin = match asked {
         kyoto::IncrementOrigin::From(number) => number.into(),
@@ -58,7 +58,7 @@ fn changes(procedure: Procedure) -> bool {
 }
 
 impl CallContext {
-    /// Executes a call and answers it.
+    /// Executes a call and writes its answer.
     pub(super) fn procedure(
         &self,
         session: &mut KyotoSession,
@@ -86,7 +86,8 @@ impl CallContext {
         pairs: &mut kyoto::AnswerPairs,
         answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'c>> {
-        // A call about a cursor names no database: the cursor's own refuses the change.
+        // A call that uses a cursor does not name its database. For such a call, the cursor's own
+        // database refuses the change.
         let is_of_reader = || {
             call.cursor().is_none() && self.database(call.target()).is_ok_and(|number| self.is_reader(number))
         };
@@ -141,7 +142,7 @@ impl CallContext {
         expiry::resolve(call.xt(), self.now())
     }
 
-    /// Executes a call about one record.
+    /// Executes a call on one record.
     fn record_call(
         &self,
         session: &mut KyotoSession,
@@ -159,7 +160,7 @@ impl CallContext {
         ended.map(|()| completion)
     }
 
-    /// Returns the operation of a call about one record.
+    /// Returns the operation of a call on one record.
     fn operation<'c>(
         &self,
         database: usize,
@@ -177,27 +178,27 @@ impl CallContext {
             Procedure::Set => store(StoreMode::Set),
             Procedure::Add => store(StoreMode::Add),
             Procedure::Replace => store(StoreMode::Replace),
-            Procedure::Append => modify(Modification::Append(call.required(b"value")?)),
+            Procedure::Append => modify(ValueChange::Append(call.required(b"value")?)),
             Procedure::Increment => {
                 let delta = number::integer(call.required(b"num")?);
                 let (initial, overwrites) = origin(call.integer_origin());
-                modify(Modification::AddInteger { delta, initial, overwrites })
+                modify(ValueChange::AddInteger { delta, initial, overwrites })
             }
             Procedure::IncrementDouble => {
                 let delta = number::real(call.required(b"num")?);
                 let (initial, overwrites) = origin(call.real_origin());
-                modify(Modification::AddReal { delta, initial, overwrites })
+                modify(ValueChange::AddReal { delta, initial, overwrites })
             }
             Procedure::Cas => {
-                modify(Modification::Swap { old: call.optional(b"oval"), new: call.optional(b"nval") })
+                modify(ValueChange::Swap { old: call.optional(b"oval"), new: call.optional(b"nval") })
             }
             Procedure::Remove => Ok(Operation::Delete(Delete { key, ..Delete::default() })),
-            Procedure::Seize => Ok(Operation::Modify(Modify { key, ttl: None, change: Modification::Take })),
+            Procedure::Seize => Ok(Operation::Modify(Modify { key, ttl: None, change: ValueChange::Take })),
             _ => Ok(Operation::Get(Get { key, ..Get::default() })),
         }
     }
 
-    /// Counts and answers a call about one record.
+    /// Counts a call on one record and writes its answer.
     fn answer_record(
         &self,
         database: usize,

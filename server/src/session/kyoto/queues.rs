@@ -1,30 +1,31 @@
-//! Message queues for memcached's clients of the plug-in (`opts=q`).
+//! Implements message queues for memcached's clients of the plug-in (`opts=q`).
 //!
 //! ```text
 //! set NAME     stores the record `NAME MILLISECONDS SEQUENCE`, and wakes the first waiting consumer
-//! get NAME     moves the first record that begins with `NAME ` from the database to the connection
-//!              and its client; waits with a ticket of `signals` while there is none
-//! delete NAME  deletes the first message that the connection keeps
-//! its end      returns the other messages under their keys, and wakes waiting consumers
+//! get NAME     moves the first record whose key begins with `NAME ` from the database to the
+//!              connection, and sends it; if there is none, the connection waits with a ticket of
+//!              `signals`
+//! delete NAME  deletes the first message of the queue that the connection has taken
+//! a close      stores the other taken messages again under their keys, and wakes waiting consumers
 //! ```
 //!
 //! Invariant: a message is in the database or with one connection until it is deleted or expires.
-//! Waiting connections check again each second, as in Kyoto Tycoon, so that messages stored by
-//! other clients are found. Not here: persistence of taken messages. Messages with connections are
-//! lost if the process is killed, as in Kyoto Tycoon.
+//! Waiting connections check again each second, as in Kyoto Tycoon, so that they find messages that
+//! clients have stored through other protocols. Not here: persistence of taken messages. If the
+//! process is killed, they are lost, as in Kyoto Tycoon.
 
+use super::call_context::{CallContext, local};
 use super::plugin::DATABASE;
 use super::plugin_flags::parts;
-use super::scope::{CallContext, local};
 use super::signals::SignalPurpose;
 use crate::execution::LocalDatabase;
-use crate::handle::Stopping;
-use crate::options::CompatiblePort;
-use crate::session::Next;
-use crate::session::context::WorkerContext;
-use crate::session::pending::PendingReplies;
+use crate::handle::StopStage;
+use crate::options::PluginOptions;
+use crate::session::NextAction;
+use crate::session::pending_replies::PendingReplies;
 use crate::session::wake::WakeTicket;
-use crate::transport::output::Output;
+use crate::session::worker_context::WorkerContext;
+use crate::transport::output::ConnectionOutput;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,14 +35,14 @@ use todana_core::Result as Outcome;
 use todana_protocol::ReplySink;
 use todana_protocol::memcached::plugin::{PluginDecoder, PluginRequest, put_plugin_value};
 
-/// The longest wait before the queue is read again without a wake-up.
-const LOOK: Duration = Duration::from_secs(1);
-/// The memory of a message besides its key and its value.
+/// The time after which a waiting consumer checks its queue even if nothing has woken it.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The memory that a message takes in addition to its key and value.
 const MESSAGE_LEN: usize = 128;
-/// The number of queues whose heads are kept ...
+/// The number of queues whose heads are kept.
 const HEADS_MAX: usize = 1024;
-/// ... if their names are no longer than this: a name may be as long as a line, and the heads count
-/// for no connection.
+/// The longest name of a queue whose head is kept. The limit is needed because the memory of heads
+/// is not counted, and a name may be as long as a line.
 const HEAD_NAME_MAX: usize = 256;
 /// One more than the last sequence number.
 const SEQUENCE_END: u32 = 10_000;
@@ -50,29 +51,29 @@ const SEQUENCE_END: u32 = 10_000;
 #[derive(Default)]
 pub(crate) struct PluginSession {
     pub(super) dialect: PluginDecoder,
-    /// Present once it has asked for a message.
+    /// The state of the connection as a consumer; `None` until it requests a message.
     consumer: Option<Box<QueueConsumer>>,
-    /// The reply that it waits for ...
+    /// The reply that the current request waits for.
     pub(super) pending: PendingReplies,
-    /// ... and the key of the message that is being stored.
+    /// The key of the message that is being stored.
     pub(super) message_key: Option<Vec<u8>>,
 }
 
 #[derive(Default)]
 struct QueueConsumer {
-    /// The messages taken and not deleted, by key.
+    /// The messages that this connection has taken and not deleted, by key.
     taken: BTreeMap<Vec<u8>, TakenMessage>,
-    /// The memory of these messages.
+    /// The memory of the taken messages.
     taken_len: usize,
-    /// The deadline of the current `get` line, once its first key has been looked up.
+    /// The deadline of the current `get` line; set when the first queue of the line is read.
     until: Option<Instant>,
-    /// True if the current key has been counted.
+    /// True if the read of the current queue has been counted.
     is_counted: bool,
     wait: Option<QueueWait>,
 }
 
 struct TakenMessage {
-    /// The length of the queue's name in the key.
+    /// The length of the queue's name, with which the key of the message begins.
     name_len: usize,
     value: Vec<u8>,
 }
@@ -89,12 +90,13 @@ impl PluginSession {
         self.consumer.as_ref()?.wait.as_ref()
     }
 
-    /// Returns the ticket that it waits with for a message.
+    /// Returns the ticket of the message that the connection waits for.
     pub(super) fn parked(&self) -> Option<WakeTicket> {
         self.wait().filter(|wait| wait.is_parked).map(|wait| wait.ticket)
     }
 
-    /// Ends the wait, so that the queue is read again. `was_called`: the ticket is used up.
+    /// Ends the wait, so that the queue is read again. `was_called` is true if the ticket was
+    /// signalled.
     pub(super) fn end_wait(&mut self, was_called: bool) {
         let Some(consumer) = self.consumer.as_mut() else { return };
         if let Some(wait) = &mut consumer.wait {
@@ -105,7 +107,7 @@ impl PluginSession {
         }
     }
 
-    /// Returns the memory that it keeps.
+    /// Returns the memory that the session keeps.
     pub(super) fn kept_len(&self) -> usize {
         let name = self.wait().map_or(0, |wait| wait.name.len());
         self.taken_len() + name
@@ -116,7 +118,8 @@ impl PluginSession {
     }
 }
 
-/// Generator of the keys of messages, each after the one before, whatever the system clock does.
+/// Generates the keys of messages. Each key is greater than the previous one, even if the system
+/// clock is set back.
 pub(crate) struct MessageKeys {
     /// The milliseconds and the sequence number of the last key.
     last: Mutex<(u64, u32)>,
@@ -145,9 +148,10 @@ impl MessageKeys {
     }
 }
 
-/// The heads of queues: all messages before them have been taken. A database on disk skips removed
-/// records one by one until the next checkpoint, so that each message would cost more than the one
-/// before (50,000 messages took half a minute of processor time, and take 0.1 seconds with this).
+/// The heads of queues. All messages before the head of a queue have been taken. A head saves time
+/// because a tree on disk skips removed records one by one until the next checkpoint, so that
+/// taking each message would take longer than the one before. 50,000 messages took half a minute of
+/// CPU time without heads, and take 0.1 seconds with them.
 #[derive(Default)]
 pub(crate) struct QueueHeads {
     state: Mutex<QueueHeadsState>,
@@ -160,11 +164,12 @@ struct QueueHeadsState {
 }
 
 struct QueueHead {
-    /// No message's key is before this, except those of other clients ...
+    /// No message of the queue has a smaller key, except messages that other protocols have stored
+    /// since `checked_at`.
     from: Vec<u8>,
-    /// ... since this time, when the queue was read from its start.
-    looked_at: Instant,
-    /// The version of the last message put here.
+    /// The time when the queue was last read from its start.
+    checked_at: Instant,
+    /// The version of the last message that was stored in this queue.
     version: u64,
 }
 
@@ -180,30 +185,30 @@ impl QueueHeads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the key to start at for the first message of a queue, and the version for `advance`.
-    /// Once a second, returns the start of the queue.
+    /// Returns the key from which to search for the first message of a queue, and the version to
+    /// pass to `advance`. Once a second, this key is the start of the queue.
     fn start(&self, name: &[u8], now: Instant) -> (Vec<u8>, u64) {
         if name.len() > HEAD_NAME_MAX {
             return (prefix(name), 0);
         }
         let mut state = self.state();
         if let Some(head) = state.heads.get_mut(name) {
-            if now.saturating_duration_since(head.looked_at) < LOOK {
+            if now.saturating_duration_since(head.checked_at) < CHECK_INTERVAL {
                 return (head.from.clone(), head.version);
             }
-            head.looked_at = now;
+            head.checked_at = now;
             return (prefix(name), head.version);
         }
         if state.heads.len() == HEADS_MAX {
             state.heads.clear();
         }
         let version = state.version();
-        state.heads.insert(name.to_vec(), QueueHead { from: prefix(name), looked_at: now, version });
+        state.heads.insert(name.to_vec(), QueueHead { from: prefix(name), checked_at: now, version });
         (prefix(name), version)
     }
 
-    /// Notes that there is no message before this key, unless one has been put there since
-    /// `version`.
+    /// Notes that the queue has no message before this key. Has no effect if a message was stored
+    /// in the queue since `version`.
     fn advance(&self, name: &[u8], version: u64, key: &[u8]) {
         if let Some(head) = self.state().heads.get_mut(name)
             && head.version == version
@@ -213,7 +218,7 @@ impl QueueHeads {
         }
     }
 
-    /// Notes that a message has been put at this key.
+    /// Notes that a message was stored under this key.
     fn lower(&self, name: &[u8], key: &[u8]) {
         let mut state = self.state();
         let version = state.version();
@@ -227,32 +232,32 @@ impl QueueHeads {
     }
 }
 
-/// The result of looking for a message.
+/// The result of searching for a message.
 enum FoundMessage {
     Nothing,
     Message {
         key: Vec<u8>,
         value: Vec<u8>,
     },
-    /// A message is there, but no memory to keep it until it is deleted.
+    /// There is a message, but the connection may not keep more messages.
     NoRoom,
 }
 
 impl CallContext {
-    /// Executes a request if it is about a queue. `room` is the number of bytes that a connection
-    /// may keep.
+    /// Executes a request if it concerns a queue, otherwise returns `None`. `room` is the number of
+    /// bytes that the connection may keep.
     pub(super) fn queue_request(
         &self,
         session: &mut PluginSession,
         context: &mut WorkerContext,
-        port: CompatiblePort,
+        port: PluginOptions,
         request: &PluginRequest<'_>,
         room: usize,
-        output: &mut Output,
-    ) -> Option<Next> {
-        let longest = port.queue_wait?;
-        let scope = self;
-        let counters = &scope.shared.observation.workers[scope.worker].plugin;
+        output: &mut ConnectionOutput,
+    ) -> Option<NextAction> {
+        let longest = port.queue_wait_max?;
+        let call_context = self;
+        let counters = &call_context.shared.observation.workers[call_context.worker].plugin;
         match *request {
             PluginRequest::Get(name) => {
                 let consumer = session.consumer.get_or_insert_default();
@@ -261,36 +266,35 @@ impl CallContext {
                     counters.cmd_get.add(1);
                 }
                 let room = room.saturating_sub(consumer.taken_len);
-                let found = match scope.take_message(context, name, room) {
-                    FoundMessage::Nothing if scope.may_wait(until) => {
+                let found = match call_context.take_message(context, name, room) {
+                    FoundMessage::Nothing if call_context.may_wait(until) => {
                         if consumer.wait.is_some() {
                             FoundMessage::Nothing
                         } else {
                             let ticket = context.waits.ticket();
-                            scope.shared.kyoto.signals.wait(SignalPurpose::Message, name, ticket);
+                            call_context.shared.kyoto.signals.wait(SignalPurpose::Message, name, ticket);
                             consumer.wait = Some(QueueWait { name: name.to_vec(), ticket, is_parked: false });
-                            // A message may have come just before.
-                            scope.take_message(context, name, room)
+                            // A message may have been stored just before the ticket was registered.
+                            call_context.take_message(context, name, room)
                         }
                     }
                     FoundMessage::Nothing => {
-                        scope.end_waiting(consumer);
+                        call_context.end_waiting(consumer);
                         counters.get_misses.add(1);
-                        return Some(Next::Continue);
+                        return Some(NextAction::Continue);
                     }
                     found => found,
                 };
                 match found {
                     FoundMessage::Nothing => {
-                        let wait =
-                            consumer.wait.as_mut().expect("it was there before, or has just been put there");
+                        let wait = consumer.wait.as_mut().expect("the wait was set before or just above");
                         wait.is_parked = true;
                         let ticket = wait.ticket;
-                        context.waits.enter(ticket, Some(until.min(Instant::now() + LOOK)));
-                        return Some(Next::Wait);
+                        context.waits.enter(ticket, Some(until.min(Instant::now() + CHECK_INTERVAL)));
+                        return Some(NextAction::Wait);
                     }
                     FoundMessage::Message { key, value } => {
-                        scope.end_waiting(consumer);
+                        call_context.end_waiting(consumer);
                         counters.get_hits.add(1);
                         let (of_client, flags) = parts(port, &value);
                         put_plugin_value(name, flags, of_client, output);
@@ -300,7 +304,7 @@ impl CallContext {
                         tracing::warn!(
                             "queue: a client is disconnected, because it keeps more messages than memory allows"
                         );
-                        return Some(Next::Close);
+                        return Some(NextAction::Close);
                     }
                 }
             }
@@ -312,7 +316,7 @@ impl CallContext {
             PluginRequest::Delete { key: name, is_silent } => {
                 counters.cmd_delete.add(1);
                 let consumer = session.consumer.as_deref_mut();
-                let is_done = consumer.is_some_and(|consumer| consumer.forget(name));
+                let is_done = consumer.is_some_and(|consumer| consumer.delete_taken(name));
                 let (counter, text) = match is_done {
                     true => (&counters.delete_hits, &b"DELETED\r\n"[..]),
                     false => (&counters.delete_misses, &b"NOT_FOUND\r\n"[..]),
@@ -324,27 +328,28 @@ impl CallContext {
             }
             _ => return None,
         }
-        Some(Next::Continue)
+        Some(NextAction::Continue)
     }
 }
 
 impl PluginSession {
-    /// Returns the messages taken and not deleted to the database as the connection closes, so that
-    /// others can take them.
-    pub(super) fn give_back(&mut self, context: &mut WorkerContext) {
+    /// Stores the messages that the connection has taken and not deleted in the database again,
+    /// when the connection closes, so that other connections can take them.
+    pub(super) fn return_messages(&mut self, context: &mut WorkerContext) {
         let Some(mut consumer) = self.consumer.take() else { return };
         if let Some(wait) = &consumer.wait {
             context.waits.leave(wait.ticket);
         }
-        let scope = CallContext::new(context);
-        scope.end_waiting(&mut consumer);
+        let call_context = CallContext::new(context);
+        call_context.end_waiting(&mut consumer);
         for (key, TakenMessage { name_len, value }) in consumer.taken {
-            // Queues are local by nature, because their first record is found by the order of keys.
+            // Queues need a database of this process, because their first record is found by the
+            // order of keys.
             let Ok(queues) = local(context, DATABASE) else { return };
             if let Err(error) = Records::set(queues, &key, &value) {
                 tracing::error!("queue: an unacknowledged message is lost: {error}");
             }
-            scope.message_put(&key[..name_len], &key);
+            call_context.note_message(&key[..name_len], &key);
         }
     }
 }
@@ -354,13 +359,14 @@ impl QueueConsumer {
         let len = |key: &[u8], taken: &TakenMessage| MESSAGE_LEN + key.len() + taken.value.len();
         self.taken_len += len(&key, &taken);
         let old = self.taken.get(&key).map_or(0, |old| len(&key, old));
-        // Another client has stored a record under the key of a taken one.
+        // The connection had already taken a message with this key: another client has stored a
+        // record under the same key meanwhile.
         self.taken_len -= old;
         self.taken.insert(key, taken);
     }
 
-    /// Deletes the first taken message of a queue; returns false if there is none.
-    fn forget(&mut self, name: &[u8]) -> bool {
+    /// Deletes the first message that was taken from a queue. Returns false if there is none.
+    fn delete_taken(&mut self, name: &[u8]) -> bool {
         let prefix = prefix(name);
         let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
         let first = self.taken.range::<[u8], _>(from).next();
@@ -376,7 +382,7 @@ impl QueueConsumer {
 
 impl CallContext {
     /// Notes a new message and wakes a consumer.
-    pub(super) fn message_put(&self, name: &[u8], key: &[u8]) {
+    pub(super) fn note_message(&self, name: &[u8], key: &[u8]) {
         self.shared.kyoto.queue_heads.lower(name, key);
         self.call_consumer(name);
     }
@@ -387,21 +393,22 @@ impl CallContext {
     }
 
     fn may_wait(&self, until: Instant) -> bool {
-        self.shared.lifecycle.stopping() == Stopping::No && Instant::now() < until
+        self.shared.lifecycle.stopping() == StopStage::No && Instant::now() < until
     }
 
-    /// Ends the wait for a key that has been found or is no longer asked for.
+    /// Ends the wait for a message that has been found or is no longer needed.
     fn end_waiting(&self, consumer: &mut QueueConsumer) {
         consumer.is_counted = false;
         if let Some(QueueWait { name, ticket, .. }) = consumer.wait.take()
             && !self.shared.kyoto.signals.forget(SignalPurpose::Message, &name, ticket)
         {
-            // The wake-up was meant for this connection. Another one may use it.
+            // The wake-up was for this connection, which does not need it. Another consumer of the
+            // queue may use it.
             self.call_consumer(&name);
         }
     }
 
-    /// Takes the first message of a queue out of the database.
+    /// Removes the first message of a queue from the database and returns it.
     fn take_message(&self, context: &WorkerContext, name: &[u8], room: usize) -> FoundMessage {
         let Ok(queues) = local(context, DATABASE) else { return FoundMessage::Nothing };
         take(&self.shared.kyoto.queue_heads, queues, name, room).unwrap_or_else(|error| {
@@ -423,7 +430,7 @@ fn take(heads: &QueueHeads, queues: &LocalDatabase, name: &[u8], room: usize) ->
             ControlFlow::Break(())
         })?;
         let Some((key, value_len)) = first else {
-            // After all keys that begin with the name and a blank.
+            // This key is after all keys that begin with the name and a blank.
             heads.advance(name, version, &[name, b"!"].concat());
             return Ok(FoundMessage::Nothing);
         };
@@ -434,12 +441,12 @@ fn take(heads: &QueueHeads, queues: &LocalDatabase, name: &[u8], room: usize) ->
             heads.advance(name, version, &key);
             return Ok(FoundMessage::Message { key, value });
         }
-        // Another connection has taken it.
+        // Another connection has taken this message meanwhile.
         from = key;
     }
 }
 
-/// Returns the beginning of the keys of a queue's messages.
+/// Returns the prefix of the keys of a queue's messages.
 fn prefix(name: &[u8]) -> Vec<u8> {
     [name, b" "].concat()
 }
@@ -452,10 +459,10 @@ mod tests {
     fn each_key_is_after_the_previous_one() {
         let keys = MessageKeys::default();
         let (mut last, mut seen) = ((0, 0), Vec::new());
-        // The clock stands still for longer than there are numbers, goes back, and goes on.
+        // The clock stops until all sequence numbers are used, goes back, and advances again.
         for now in std::iter::repeat_n(5, 25_000).chain([3, 4]).chain([9, 9, 10]) {
             let place = keys.place(now);
-            assert!(place > last, "{place:?} behind {last:?}");
+            assert!(place > last, "{place:?} after {last:?}");
             last = place;
             seen.push(place);
         }
@@ -474,16 +481,20 @@ mod tests {
         let (start, version) = heads.start(b"q", now);
         assert_eq!(start, b"q ");
         heads.advance(b"q", version, b"q 5");
-        assert_eq!((from(now), from(now + LOOK / 2)), (b"q 5".to_vec(), b"q 5".to_vec()));
-        assert_eq!((from(now + LOOK), from(now + LOOK)), (b"q ".to_vec(), b"q 5".to_vec()));
-        // A message put before the head is found, even by a reader that looked before it was there.
+        assert_eq!((from(now), from(now + CHECK_INTERVAL / 2)), (b"q 5".to_vec(), b"q 5".to_vec()));
+        assert_eq!(
+            (from(now + CHECK_INTERVAL), from(now + CHECK_INTERVAL)),
+            (b"q ".to_vec(), b"q 5".to_vec())
+        );
+        // A message that is stored before the head is found, even if a reader has searched the
+        // queue just before.
         heads.lower(b"q", b"q 3");
         heads.advance(b"q", version, b"q 7");
-        assert_eq!(from(now + LOOK), b"q 3");
+        assert_eq!(from(now + CHECK_INTERVAL), b"q 3");
         heads.lower(b"q", b"q 9");
-        assert_eq!(from(now + LOOK), b"q 3");
-        // Their number is bounded, and the version of a dropped head is no longer valid.
-        let (_, version) = heads.start(b"q", now + LOOK);
+        assert_eq!(from(now + CHECK_INTERVAL), b"q 3");
+        // The number of heads is limited, and the version of a dropped head is no longer valid.
+        let (_, version) = heads.start(b"q", now + CHECK_INTERVAL);
         for number in 0..HEADS_MAX {
             heads.start(number.to_string().as_bytes(), now);
         }
@@ -517,10 +528,12 @@ mod tests {
         consumer.keep(b"q 1".to_vec(), taken(100));
         consumer.keep(b"q 2".to_vec(), taken(20));
         assert_eq!(consumer.taken_len, 2 * MESSAGE_LEN + 6 + 120);
-        assert!(!consumer.forget(b"") && !consumer.forget(b"p") && !consumer.forget(b"q 2"));
-        assert!(consumer.forget(b"q"));
+        assert!(
+            !consumer.delete_taken(b"") && !consumer.delete_taken(b"p") && !consumer.delete_taken(b"q 2")
+        );
+        assert!(consumer.delete_taken(b"q"));
         assert_eq!(consumer.taken.keys().collect::<Vec<_>>(), [b"q 2"]);
-        assert!(consumer.forget(b"q") && !consumer.forget(b"q"));
+        assert!(consumer.delete_taken(b"q") && !consumer.delete_taken(b"q"));
         assert_eq!(consumer.taken_len, 0);
     }
 }

@@ -1,9 +1,10 @@
-//! Calls about replication: the files of the update log, and the master that the server follows.
+//! Executes calls about replication: about the files of the update log, and about the master that
+//! the server follows.
 
 use super::answers::{CallAnswer, CallResult};
-use super::scope::CallContext;
-use crate::replica::MasterAddress;
-use crate::shared::Shared;
+use super::call_context::CallContext;
+use crate::replica::{MasterAddress, MasterProtocol};
+use crate::shared::SharedState;
 use std::time::Duration;
 use todana::replication::first_of_second;
 use todana::update_log::segments;
@@ -12,7 +13,7 @@ use todana_protocol::kyoto::{self, CallFailure, ProcedureCall, TimestampParamete
 const PORT: u16 = 1978;
 const UNREADABLE: CallFailure<'static> = CallFailure::Detailed {
     status: kyoto::AnswerStatus::InternalError,
-    trouble: kyoto::DatabaseError::SystemError,
+    error: kyoto::DatabaseError::SystemError,
     detail: "the update log cannot be read",
 };
 
@@ -21,9 +22,9 @@ fn newest(ended_ms: u64) -> u64 {
     first_of_second(ended_ms / 1000 + 1) - 1
 }
 
-/// Removes the files of the update logs that hold nothing newer than this, if no database needs
-/// them and nobody reads them.
-pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), CallFailure<'static>> {
+/// Removes the files of the update logs that contain no change newer than this time stamp, unless a
+/// database or a reader needs them.
+pub(super) fn remove_logs(shared: &SharedState, until: u64) -> Result<(), CallFailure<'static>> {
     for (number, served) in shared.databases.iter().enumerate() {
         let Some(directory) =
             shared.persistence.exports.directory(number).filter(|_| served.database.log().is_some())
@@ -40,7 +41,7 @@ pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), CallFailure
 }
 
 impl CallContext {
-    /// Sets the master, the position in its log, and the interval of its polls.
+    /// Sets the master, the position in its log, and the interval between requests for its changes.
     pub(super) fn tune_replication(
         &self,
         call: &ProcedureCall<'_>,
@@ -60,6 +61,7 @@ impl CallContext {
         self.counters().misc.add(1);
         self.shared.master_link.change(|standing| {
             standing.master = host.map(|host| MasterAddress { host: host.into(), port });
+            standing.protocol = MasterProtocol::Kyoto;
             standing.timestamp = timestamp.unwrap_or(standing.timestamp);
             standing.interval = interval.unwrap_or(standing.interval);
         });
@@ -74,8 +76,8 @@ impl CallContext {
         }
     }
 
-    /// Lists the files of the update logs under Kyoto Tycoon's names, because clients check the
-    /// suffix.
+    /// Lists the files of the update logs, under names as in Kyoto Tycoon, because clients check
+    /// the suffix.
     pub(super) fn list_logs(
         &self,
         pairs: &mut kyoto::AnswerPairs,

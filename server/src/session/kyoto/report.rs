@@ -1,14 +1,15 @@
-//! Reports of the server and its databases, by the names that monitoring agents read.
+//! Reports figures of the server and its databases, under the names that monitoring programs for
+//! Kyoto Tycoon read.
 
 use super::answers::{CallAnswer, CallResult};
-use super::scope::CallContext;
+use super::call_context::CallContext;
 use crate::databases::ServedDatabase;
 use crate::observation::measurements::{MeasurementValue, SERVER, ServerReadings};
-use todana::Kind;
+use todana::DatabaseKind;
 use todana_protocol::kyoto::{self, ProcedureCall};
 
 impl CallContext {
-    /// Reports on the server.
+    /// Adds the figures of the server.
     pub(super) fn report(&self, pairs: &mut kyoto::AnswerPairs) {
         self.counters().misc.add(1);
         pairs.clear();
@@ -31,7 +32,7 @@ impl CallContext {
         }
     }
 
-    /// Reports on a database.
+    /// Answers with the figures of the database that the call names.
     pub(super) fn status(
         &self,
         call: &ProcedureCall<'_>,
@@ -49,7 +50,7 @@ impl CallContext {
     }
 }
 
-/// Returns the facts about a database; the first two are records and bytes.
+/// Returns the figures of a database. The first two are the numbers of records and of bytes.
 pub(super) fn facts(served: &ServedDatabase) -> [(&'static str, String); 8] {
     let (count, size) = extent(served);
     let name = &served.name;
@@ -66,7 +67,7 @@ pub(super) fn facts(served: &ServedDatabase) -> [(&'static str, String); 8] {
     ]
 }
 
-/// Returns the number of records and bytes.
+/// Returns the numbers of records and of bytes.
 fn extent(served: &ServedDatabase) -> (u64, u64) {
     let status = served.database.status();
     let bytes = match served.disk_bytes() {
@@ -85,7 +86,7 @@ pub(super) fn path(served: &ServedDatabase) -> String {
     }
 }
 
-/// Returns Kyoto Tycoon's number for the kind that the name asks for.
+/// Returns Kyoto Tycoon's number for the kind of database that the name requests.
 fn kind(served: &ServedDatabase) -> u8 {
     let name = &served.name;
     let base = name.asked();
@@ -103,8 +104,8 @@ fn kind(served: &ServedDatabase) -> u8 {
     }
 }
 
-/// Returns Kyoto Tycoon's number for the nearest kind.
-fn kind_by_engine(kind: Kind) -> u8 {
+/// Returns Kyoto Tycoon's number for the kind that is most similar to this one.
+fn kind_by_engine(kind: DatabaseKind) -> u8 {
     match (kind.is_in_memory(), kind.is_ordered()) {
         (true, false) => 24,
         (true, true) => 33,

@@ -1,11 +1,11 @@
-//! REST requests.
+//! Executes REST requests.
 
 use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
-use super::scope::CallContext;
+use super::call_context::CallContext;
 use super::session::KyotoSession;
 use crate::execution::Completion;
-use crate::session::context::WorkerContext;
-use crate::transport::output::Output;
+use crate::session::worker_context::WorkerContext;
+use crate::transport::output::ConnectionOutput;
 use todana::kyoto::{time_of, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store, StoreMode};
 use todana_protocol::kyoto::{
@@ -13,14 +13,14 @@ use todana_protocol::kyoto::{
 };
 
 impl CallContext {
-    /// Reads, stores or removes a resource, and answers.
+    /// Reads, stores or removes a resource, and writes the answer.
     pub(super) fn resource(
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         rest: &RestRequest<'_>,
         banner: &AnswerBanner,
-        output: &mut Output,
+        output: &mut ConnectionOutput,
     ) -> Completion {
         self.try_resource(session, context, rest, banner, output).unwrap_or_else(|failure| {
             answer_rest(rest, banner, &RestAnswer::Failed(failure), output);
@@ -34,7 +34,7 @@ impl CallContext {
         context: &mut WorkerContext,
         rest: &RestRequest<'_>,
         banner: &AnswerBanner,
-        output: &mut Output,
+        output: &mut ConnectionOutput,
     ) -> Result<Completion, CallFailure<'static>> {
         if rest.action == RestAction::Unknown {
             answer_rest(rest, banner, &RestAnswer::Unknown, output);

@@ -1,20 +1,20 @@
-//! Lua procedures: the program, and the machines that run it as background jobs.
+//! Executes Lua procedures: holds the program and the interpreters that run it in background jobs.
 
-use crate::databases::pending_commits::Changes;
+use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::LocalDatabase;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana::{Database, Name, Transaction, TransactionHolder};
-use todana_core::{Error, ErrorKind, Result as Outcome};
+use todana::{Database, DatabaseName, Transaction, TransactionHolder};
+use todana_core::{Error, ErrorKind, Result as ProcedureOutcome};
 use todana_protocol::kyoto::{AnswerStatus, CallFailure};
-use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
+use todana_script::{Interpreter, LoadError, Program, ScriptDatabase, ScriptOptions, codes};
 
 /// The program as it was last read.
 #[derive(Default)]
-pub(crate) struct Scripts {
+pub(crate) struct LuaProcedures {
     path: Option<PathBuf>,
     program: Mutex<Option<Program>>,
     /// The number of times that the program was read.
@@ -22,45 +22,50 @@ pub(crate) struct Scripts {
     machines: Mutex<ScriptMachines>,
 }
 
-/// Names and values.
+/// Pairs of names and values.
 pub(super) type ScriptPairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-impl Scripts {
-    /// Reads the program; without a path there are no procedures. Fails if it is not Lua.
-    pub(crate) fn open(path: Option<&Path>) -> Result<Scripts, LoadError> {
+impl LuaProcedures {
+    /// Reads the program. Without a path there are no procedures. Fails if the file is not a Lua
+    /// program.
+    pub(crate) fn open(path: Option<&Path>) -> Result<LuaProcedures, LoadError> {
         let program = path.map(Program::load).transpose()?;
-        Ok(Scripts { path: path.map(Path::to_owned), program: Mutex::new(program), ..Scripts::default() })
+        Ok(LuaProcedures {
+            path: path.map(Path::to_owned),
+            program: Mutex::new(program),
+            ..LuaProcedures::default()
+        })
     }
 
-    /// Reads the program again; machines load it before the next call. If that fails, the old
-    /// program stays.
+    /// Reads the program again. Each machine loads the new program before its next call. If the
+    /// program cannot be read, the old one stays in use.
     pub(crate) fn reload(&self) {
         match self.path.as_deref().map(Program::load) {
             None => {}
             Some(Ok(program)) => {
                 *self.program.lock() = Some(program);
                 self.readings.fetch_add(1, Ordering::Release);
-                tracing::info!("script: read again");
+                tracing::info!("script: reloaded");
             }
             Some(Err(error)) => {
-                tracing::error!("script: cannot be read again, the old one stays in use: {error}")
+                tracing::error!("script: not reloaded, the old one stays in use: {error}")
             }
         }
     }
 }
 
-/// A machine with the program loaded, used by one call at a time.
+/// A machine: an interpreter that has loaded the program. One call uses it at a time.
 struct ScriptMachine {
     /// The thread number that scripts see.
     number: usize,
-    /// The reading of the program that it has loaded.
+    /// The value of `readings` when this machine loaded the program.
     reading: u64,
-    /// `None` if the program did not load.
+    /// The interpreter; `None` if loading the program failed.
     interpreter: Option<Interpreter>,
     databases: Vec<LocalDatabase>,
 }
 
-/// The machines that no call uses.
+/// The machines that no call uses at present.
 #[derive(Default)]
 struct ScriptMachines {
     idle: Vec<ScriptMachine>,
@@ -68,21 +73,21 @@ struct ScriptMachines {
     is_closed: bool,
 }
 
-impl Source for LocalDatabase {
+impl ScriptDatabase for LocalDatabase {
     fn database(&self) -> &Database {
         TransactionHolder::database(self)
     }
 
-    fn name(&self) -> &Name {
+    fn name(&self) -> &DatabaseName {
         &self.served().name
     }
 
-    fn try_begin(&self) -> Outcome<Option<Transaction<'static>>> {
+    fn try_begin(&self) -> ProcedureOutcome<Option<Transaction<'static>>> {
         TransactionHolder::database(self).refuse_if_read_only()?;
         Ok(Transaction::try_begin_held(Arc::new(self.clone())))
     }
 
-    fn clear(&self) -> Outcome<()> {
+    fn clear(&self) -> ProcedureOutcome<()> {
         if !self.is_flush_allowed() {
             return Err(Error::new(ErrorKind::Invalid, "this server does not remove everything at once"));
         }
@@ -96,9 +101,9 @@ impl Source for LocalDatabase {
 
 const FAILED: &str = "the scripting procedure failed";
 
-impl Scripts {
+impl LuaProcedures {
     /// Returns true if there is a program.
-    pub(super) fn are_there(&self) -> bool {
+    pub(super) fn has_program(&self) -> bool {
         self.program.lock().is_some()
     }
 
@@ -112,7 +117,7 @@ impl Scripts {
     }
 
     /// Returns a machine with the program as it was last read.
-    fn machine(&self, shared: &Arc<Shared>) -> Result<ScriptMachine, CallFailure<'static>> {
+    fn machine(&self, shared: &Arc<SharedState>) -> Result<ScriptMachine, CallFailure<'static>> {
         let reading = self.readings.load(Ordering::Acquire);
         let (number, databases) = {
             let mut machines = self.machines.lock();
@@ -130,29 +135,30 @@ impl Scripts {
             databases => databases,
         };
         let program = self.program.lock().clone().ok_or(CallFailure::SCRIPTING_DISABLED)?;
-        let sources = databases.iter().map(|local| Arc::new(local.clone()) as Arc<dyn Source>).collect();
-        let options = Options {
+        let sources =
+            databases.iter().map(|local| Arc::new(local.clone()) as Arc<dyn ScriptDatabase>).collect();
+        let options = ScriptOptions {
             files: shared.options.protocols.kyoto.files.clone(),
             time_max: shared.options.protocols.kyoto.script_time_max,
             memory_max: shared.options.protocols.kyoto.script_memory_max,
-            ..Options::default()
+            ..ScriptOptions::default()
         };
         let loaded = Interpreter::new(&program, sources, number, &options);
         let loaded = loaded.inspect_err(|error| tracing::error!("script: cannot be loaded: {error}"));
         Ok(ScriptMachine { number, reading, interpreter: loaded.ok(), databases })
     }
 
-    /// Calls a procedure; returns its output or its failure. `changes` receives the changes that
+    /// Calls a procedure and returns its output or its failure. Adds to `changes` the changes that
     /// must be durable before either is sent.
     pub(super) fn play(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedState>,
         name: &[u8],
         input: &ScriptPairs,
-        called_off: &Arc<AtomicBool>,
-        changes: &mut Changes,
+        cancelled: &Arc<AtomicBool>,
+        changes: &mut DatabaseCommits,
     ) -> Result<ScriptPairs, CallFailure<'static>> {
-        // A script may write anything, which cannot be refused in advance.
+        // A script may write, and its writes are known only while it runs.
         if shared.options.protocols.kyoto.read_only {
             let text = "scripts need a server that may be written to";
             return Err(CallFailure::Other { status: AnswerStatus::InternalError, text });
@@ -160,7 +166,7 @@ impl Scripts {
         let mut machine = self.machine(shared)?;
         let outcome = machine.interpreter.as_mut().map(|interpreter| {
             let input = input.iter().map(|(name, value)| (&name[..], &value[..]));
-            interpreter.call_unless(name, input, called_off)
+            interpreter.call_unless(name, input, cancelled)
         });
         let databases = machine.databases.iter();
         changes.extend(databases.filter_map(|local| Some((local.number(), local.take_commit()?))));

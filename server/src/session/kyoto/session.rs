@@ -1,10 +1,10 @@
-//! The state of a connection.
+//! Defines the state of a connection that speaks Kyoto Tycoon's protocols.
 
 use super::cursor_table::CursorTable;
-use crate::databases::pending_commits::Changes;
-use crate::session::background::BackgroundJob;
+use crate::databases::pending_commits::DatabaseCommits;
+use crate::session::background_jobs::BackgroundJob;
 use crate::session::login::BasicLogin;
-use crate::session::pending::PendingReplies;
+use crate::session::pending_replies::PendingReplies;
 use crate::session::wake::WakeTicket;
 use std::sync::Arc;
 use todana_protocol::kyoto::KyotoDecoder;
@@ -17,15 +17,16 @@ pub(crate) struct KyotoSession {
     /// The login of the current request.
     pub(super) basic: BasicLogin,
     pub(super) cursors: CursorTable,
-    /// The bulk request under way.
+    /// The current bulk request.
     pub(super) bulk: BulkProgress,
     pub(super) wait: KyotoWait,
-    /// The replies that have to come before anything else is done.
+    /// The replies that must arrive before the session continues.
     pub(super) pending: PendingReplies,
-    /// Changes that scripts have made for it on other threads. They must be durable before more is
-    /// sent.
-    pub(super) changes: Changes,
-    /// Set if the connection is a replica's and continues on a thread of its own.
+    /// Changes that scripts have made for this connection on other threads. They must be durable
+    /// before the next bytes are sent.
+    pub(super) changes: DatabaseCommits,
+    /// The greeting of a replica, if the client is one. The connection then continues on a thread
+    /// of its own.
     pub(super) follows: Option<ReplicaRequest>,
 }
 
@@ -33,7 +34,8 @@ pub(crate) struct KyotoSession {
 #[derive(Default)]
 pub(super) struct BulkProgress {
     pub(super) hits: u32,
-    /// The records found so far. They are sent after their number, which is known at the end.
+    /// The records found so far. Their number precedes them in the answer, so they are sent at the
+    /// end.
     pub(super) found: Vec<u8>,
     pub(super) has_failed: bool,
 }
@@ -43,15 +45,15 @@ pub(super) struct BulkProgress {
 pub(super) enum KyotoWait {
     #[default]
     No,
-    /// For a signal of this name.
+    /// The request waits for a signal of this name.
     For { name: Vec<u8>, ticket: WakeTicket },
     /// The request has waited and was signalled.
     Signalled,
     /// The request has waited until its deadline.
     TimedOut,
-    /// For a background job, whose request is consumed.
+    /// A background job executes the request. The bytes of the request are consumed.
     Job { call: WaitingCall, ticket: WakeTicket },
-    /// The job is done, or never will be.
+    /// The job is done, or was cancelled.
     JobDone(WaitingCall),
 }
 
@@ -61,18 +63,18 @@ pub(super) struct WaitingCall {
     /// True if the connection stays open after the answer.
     pub(super) keeps_alive: bool,
     /// True if the call has no effect besides its answer.
-    pub(super) only_looks: bool,
-    /// True for a script, which runs to its end even if nobody waits.
+    pub(super) only_reads: bool,
+    /// True for a script, which runs to its end even if the connection has closed.
     pub(super) is_script: bool,
 }
 
 impl KyotoSession {
-    /// Returns the greeting of a replica, if it is one.
+    /// Returns the greeting of a replica, if the client is one.
     pub(crate) fn replica(&self) -> Option<ReplicaRequest> {
         self.follows
     }
 
-    /// Returns the name of the signal that it waits for.
+    /// Returns the name of the signal that the request waits for.
     pub(super) fn waits_for(&self) -> Option<(&[u8], WakeTicket)> {
         match &self.wait {
             KyotoWait::For { name, ticket } => Some((name, *ticket)),
@@ -80,12 +82,12 @@ impl KyotoSession {
         }
     }
 
-    /// Returns true if the current request stays in the input and is decoded again after the wait.
+    /// Returns true if the current request stays in the input and is decoded again after its wait.
     pub(super) fn keeps_request(&self) -> bool {
         self.pending.is_waiting() || self.waits_for().is_some()
     }
 
-    /// Returns the ticket that it waits with.
+    /// Returns the ticket that the request waits for.
     pub(super) fn ticket(&self) -> Option<WakeTicket> {
         match &self.wait {
             KyotoWait::For { ticket, .. } | KyotoWait::Job { ticket, .. } => Some(*ticket),
@@ -93,12 +95,12 @@ impl KyotoSession {
         }
     }
 
-    /// Ends the wait; `has_come` is true if the awaited event has happened.
+    /// Ends the wait. `has_come` is true if the awaited event has happened, false at the deadline.
     pub(super) fn end_wait(&mut self, has_come: bool) {
         self.wait = match std::mem::take(&mut self.wait) {
             KyotoWait::Job { call, .. } => {
                 if !has_come {
-                    call.job.call_off();
+                    call.job.cancel();
                 }
                 KyotoWait::JobDone(call)
             }
@@ -113,8 +115,8 @@ impl Drop for KyotoSession {
         if let KyotoWait::Job { call, .. } = &self.wait
             && !call.is_script
         {
-            // Nobody wants the answer. A script continues, because it may have effects.
-            call.job.call_off();
+            // The answer is no longer needed. A script continues, because it may have effects.
+            call.job.cancel();
         }
     }
 }

@@ -1,25 +1,27 @@
-//! Signals: connections that wait for a name, in the order of their arrival.
+//! Keeps the connections that wait for signals, by the name of the signal, in the order of their
+//! arrival.
 //!
 //! ```text
-//! a request with WAIT   -> its ticket joins those that wait for the same name
-//! SIGNAL from any other -> the first ticket, or all of them, become ready
-//! a message             -> signals the name of its queue, to consumers only
+//! a request with WAIT     -> its ticket joins the tickets that wait for the same name
+//! a request with SIGNAL   -> makes the first ticket ready, or all of them
+//! a message in a queue    -> makes the first ticket ready that waits for the name of the queue
 //! ```
 //!
-//! Invariant: a ticket waits here, has been made ready, or is gone.
+//! Signals and messages are separate, even under the same name. Invariant: a ticket waits here
+//! until it is signalled or removed.
 
 use crate::session::wake::{WakeQueues, WakeTicket};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The kind of a wait. Clients' signals and queue messages are separate, even with the same name.
+/// The kind of event that a ticket waits for: a signal of a client, or a message in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalPurpose {
     Signal,
     Message,
 }
 
-/// By purpose and name: tickets in the order of their creation.
+/// The waiting tickets by purpose and name, in the order of their creation.
 type WaitingTickets = [HashMap<Vec<u8>, BTreeSet<WakeTicket>>; 2];
 
 /// The connections of all workers that wait for signals.
@@ -47,7 +49,7 @@ impl SignalTable {
         self.waiting().iter().flat_map(HashMap::values).map(BTreeSet::len).sum()
     }
 
-    /// Removes a ticket; returns false if it has been signalled.
+    /// Removes a ticket. Returns false if the ticket has been signalled already.
     pub(crate) fn forget(&self, purpose: SignalPurpose, name: &[u8], ticket: WakeTicket) -> bool {
         let waiting = &mut self.waiting()[purpose as usize];
         let Some(tickets) = waiting.get_mut(name) else { return false };
@@ -58,7 +60,7 @@ impl SignalTable {
         was_there
     }
 
-    /// Wakes the first ticket that waits for a name, or all of them; returns the number of tickets
+    /// Wakes the first ticket that waits for a name, or all of them. Returns the number of tickets
     /// that waited.
     pub(crate) fn signal(&self, purpose: SignalPurpose, name: &[u8], is_broadcast: bool) -> usize {
         let (count, ready) = {

@@ -1,35 +1,35 @@
-//! The state that all workers share for Kyoto's clients.
+//! Defines the state for Kyoto Tycoon's clients that all workers share.
 
 use super::answer_memory::AnswerMemory;
 use super::background_call::{OF_CALLS, RunningCommands, of_scripts};
 use super::queues::{MessageKeys, QueueHeads};
-use super::scripts::Scripts;
+use super::scripts::LuaProcedures;
 use super::signals::SignalTable;
-use crate::session::background::BackgroundJobs;
+use crate::session::background_jobs::BackgroundJobs;
 use crate::session::wake::WakeQueues;
 use std::sync::Arc;
 
-/// Scripts, signals, queues and background calls of all workers.
+/// The scripts, signals, queues and background calls of all workers.
 pub(crate) struct KyotoState {
-    pub(crate) scripts: Scripts,
-    /// Requests that wait for signals or messages.
+    pub(crate) scripts: LuaProcedures,
+    /// The connections that wait for signals or messages.
     pub(crate) signals: SignalTable,
-    /// The keys of messages.
+    /// The generator of the keys of messages.
     pub(crate) message_keys: MessageKeys,
-    /// The first message of each queue.
+    /// The position of the first message of each queue.
     pub(crate) queue_heads: QueueHeads,
-    /// Long procedures.
+    /// The background jobs of long calls.
     pub(crate) calls: Arc<BackgroundJobs>,
-    /// Calls of scripts.
+    /// The background jobs of script calls.
     pub(crate) script_calls: Arc<BackgroundJobs>,
-    /// Commands that `synchronize` runs.
+    /// The commands of `synchronize` that run now.
     pub(crate) commands: RunningCommands,
     /// The memory of long answers.
     pub(crate) answers: AnswerMemory,
 }
 
 impl KyotoState {
-    pub(crate) fn new(scripts: Scripts, threads: usize, queues: &Arc<WakeQueues>) -> KyotoState {
+    pub(crate) fn new(scripts: LuaProcedures, threads: usize, queues: &Arc<WakeQueues>) -> KyotoState {
         KyotoState {
             scripts,
             signals: SignalTable::new(Arc::clone(queues)),

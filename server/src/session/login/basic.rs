@@ -1,25 +1,25 @@
-//! HTTP logins. Each request carries a name and a password in the same bytes, so a connection
-//! remembers the bytes that were admitted.
+//! Checks HTTP logins. Each request carries the name and the password. A connection remembers the
+//! bytes of the last admitted login, so that the same bytes need no second check.
 //!
-//! They stay admitted until the file of users is read again, so that a removed user is refused with
+//! They are remembered until the file of users is read again, so that a removed user is refused at
 //! the next request.
 
-use super::{ConnectionLogin, LoginOutcome, Logins};
+use super::{ConnectionLogin, LoginAuthenticator, LoginOutcome};
 use crate::session::wake::{WaitingConnections, WakeTicket};
 use std::hint::black_box;
 use todana_protocol::kyoto::BasicCredentials;
 
-/// The login of a connection: the check under way, and the admitted bytes.
+/// The login of a connection: the running check, and the admitted bytes.
 #[derive(Default)]
 pub(crate) struct BasicLogin {
     login: ConnectionLogin,
-    /// The generation of the file of users that checks the password.
+    /// The generation of the file of users with which the running check was started.
     asked: u64,
     remembered: Option<AdmittedLogin>,
 }
 
 struct AdmittedLogin {
-    /// The generation of the file of users that admitted it.
+    /// The generation of the file of users that admitted this login.
     generation: u64,
     authorization: Box<[u8]>,
 }
@@ -27,15 +27,15 @@ struct AdmittedLogin {
 /// The verdict about a request's login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginVerdict {
-    /// Admitted before, with the same bytes.
+    /// The same bytes were admitted before.
     Known,
-    /// Admitted by a check.
+    /// A check has admitted the login.
     Admitted,
     /// The name or the password is wrong.
     Refused,
     /// The request carries no login.
     Nameless,
-    /// The check is under way; this ticket becomes ready.
+    /// The check is running. When it ends, this ticket becomes ready.
     Pending(WakeTicket),
 }
 
@@ -45,20 +45,20 @@ impl BasicLogin {
         self.login.is_waiting()
     }
 
-    /// Returns the ticket of the password check under way or just completed.
+    /// Returns the ticket of the password check that is running or has just ended.
     pub(crate) fn ticket(&self) -> Option<WakeTicket> {
         self.login.attempt.as_ref().map(|attempt| attempt.ticket())
     }
 
-    /// Returns the memory that it keeps.
+    /// Returns the memory that the login keeps.
     pub(crate) fn kept_len(&self) -> usize {
         self.remembered.as_ref().map_or(0, |remembered| remembered.authorization.len())
     }
 }
 
-impl Logins {
-    /// Returns the verdict about a request with this `Authorization` on the connection that is
-    /// being served. After [`LoginVerdict::Pending`], call it again with the same value once the
+impl LoginAuthenticator {
+    /// Returns the verdict about a request with this `Authorization` header, on the connection that
+    /// is being served. After [`LoginVerdict::Pending`], call it again with the same value once the
     /// ticket is ready.
     pub(crate) fn pass(
         &self,
@@ -77,11 +77,11 @@ impl Logins {
         let outcome = basic.login.decided().unwrap_or_else(|| {
             basic.asked = self.generation();
             match (self, BasicCredentials::read(authorization)) {
-                (Logins::Off, _) | (_, None) => LoginOutcome::Refused,
-                (Logins::Sasl(sasl), Some(said)) => {
+                (LoginAuthenticator::Off, _) | (_, None) => LoginOutcome::Refused,
+                (LoginAuthenticator::Sasl(sasl), Some(said)) => {
                     sasl.check(said.user(), said.password(), &mut basic.login, waits)
                 }
-                (Logins::Text { tokens, .. }, Some(said)) => {
+                (LoginAuthenticator::Text { tokens, .. }, Some(said)) => {
                     let is_right = tokens.get().admits(said.user(), said.password());
                     if is_right { LoginOutcome::Admitted } else { LoginOutcome::Refused }
                 }
@@ -100,14 +100,14 @@ impl Logins {
 
     fn generation(&self) -> u64 {
         match self {
-            Logins::Off => 0,
-            Logins::Sasl(sasl) => sasl.passwords.generation(),
-            Logins::Text { tokens, .. } => tokens.generation(),
+            LoginAuthenticator::Off => 0,
+            LoginAuthenticator::Sasl(sasl) => sasl.passwords.generation(),
+            LoginAuthenticator::Text { tokens, .. } => tokens.generation(),
         }
     }
 }
 
-/// Compares in constant time for values of one length.
+/// Compares in constant time if both values have the same length.
 fn are_equal(one: &[u8], other: &[u8]) -> bool {
     let differ = |found: u8, (one, other): (&u8, &u8)| black_box(found | (one ^ other));
     one.len() == other.len() && one.iter().zip(other).fold(0, differ) == 0

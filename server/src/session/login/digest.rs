@@ -1,7 +1,8 @@
-//! Keyed digests, which are compared in place of passwords. The key never leaves the process.
+//! Computes keyed digests of passwords. Digests are compared instead of passwords. The key never
+//! leaves the process.
 //!
-//! Equal digests mean equal passwords. All digests have one length and are compared in constant
-//! time.
+//! Equal digests mean equal passwords. All digests have the same length, and are compared in
+//! constant time.
 
 use argon2::password_hash::try_generate_salt;
 use blake2::Blake2sMac256;
@@ -10,7 +11,7 @@ use std::io;
 
 pub(super) type CredentialDigest = [u8; 32];
 
-/// The key: new at each start, and each time a file is read.
+/// The key of the digests. A new one is generated each time a file of users is read.
 pub(super) struct DigestKey([u8; 32]);
 
 impl DigestKey {
@@ -25,7 +26,8 @@ impl DigestKey {
 
     fn mac(&self, user: &[u8], password: &[u8]) -> Blake2sMac256 {
         let mut mac = Blake2sMac256::new(&self.0.into());
-        // The length distinguishes `ab`, `c` from `a`, `bc`.
+        // The length of the name distinguishes the user `ab` with password `c` from the user `a`
+        // with password `bc`.
         mac.update(&(user.len() as u64).to_be_bytes());
         mac.update(user);
         mac.update(password);

@@ -1,23 +1,23 @@
-//! Logins: the known users, the checks, and the state of each connection.
+//! Logins: the known users, the password checks, and the login state of each connection.
 //!
 //! ```text
-//! tokens     names and passwords for the text dialect (-Y)
-//! passwords  names and hashed passwords for SASL, and for tokens beside it (-S)
-//! password   one hashed password
-//! digest     keyed digests, which are compared in place of passwords
-//! verifier   slow checks, on a thread of their own
-//! basic      HTTP's logins, which come with each request
-//! current    values that are replaced while others use them
+//! tokens           names and passwords for the text dialect (-Y)
+//! passwords        names and hashed passwords for SASL, and for tokens beside it (-S)
+//! password         one hashed password
+//! digest           keyed digests, which are compared instead of passwords
+//! verifier         slow checks, on a thread of their own
+//! basic            HTTP's logins, which come with each request
+//! reloadable_file  values that are replaced while others use them
 //! ```
 //!
 //! Invariants: a worker never computes a slow hash; neither the answer nor its time reveals if the
 //! user exists. Not here: the requests that are allowed without a login, which the dialects know.
 
 mod basic;
-mod current;
 mod digest;
 mod password;
 mod passwords;
+mod reloadable_file;
 mod tokens;
 mod verifier;
 
@@ -25,20 +25,20 @@ pub(crate) use basic::{BasicLogin, LoginVerdict};
 
 use crate::options::AuthenticationMode;
 use crate::session::wake::{WaitingConnections, WakeTicket};
-use current::ReloadableFile;
 use passwords::{PasswordFile, QuickVerdict};
+use reloadable_file::ReloadableFile;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_protocol::memcached::Authenticate;
+use todana_protocol::memcached::LoginCredentials;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 use tokens::LoginTokens;
 use verifier::{LoginAttempt, PasswordVerifier};
 
-/// The only SASL mechanism. Mechanisms that keep the password off the wire need it in plain text on
-/// the server; TLS is better.
+/// The only SASL mechanism. Mechanisms that do not send the password require that the server stores
+/// it in plain text; TLS protects it better.
 const MECHANISM: &str = "PLAIN";
 
 /// The maximum length of a file of users.
@@ -57,7 +57,7 @@ impl fmt::Display for LoginError {
 impl std::error::Error for LoginError {}
 
 /// The users that may log in.
-pub(crate) enum Logins {
+pub(crate) enum LoginAuthenticator {
     /// No login is required.
     Off,
     Sasl(Box<SaslLogin>),
@@ -70,7 +70,7 @@ pub(crate) enum Logins {
 pub(crate) struct SaslLogin {
     path: PathBuf,
     passwords: ReloadableFile<PasswordFile>,
-    /// The text dialect may log in, too.
+    /// True if clients of the text dialect may log in, too.
     takes_tokens: bool,
     verifier: PasswordVerifier,
 }
@@ -78,9 +78,9 @@ pub(crate) struct SaslLogin {
 /// The login state of a connection.
 #[derive(Default)]
 pub(crate) struct ConnectionLogin {
-    /// The mechanism is chosen; the password follows.
+    /// True if the mechanism is chosen and the password must follow.
     has_begun: bool,
-    /// The attempt that is being checked or not answered yet.
+    /// The attempt whose password is being checked, or whose outcome has not been sent.
     attempt: Option<Arc<LoginAttempt>>,
 }
 
@@ -89,9 +89,9 @@ pub(crate) struct ConnectionLogin {
 pub(crate) enum LoginOutcome {
     Admitted,
     Refused,
-    /// The client has to send more.
+    /// The client must send more.
     Challenge,
-    /// The check is under way; this ticket becomes ready.
+    /// The check is running. When it ends, this ticket becomes ready.
     Pending(WakeTicket),
 }
 
@@ -101,7 +101,7 @@ impl ConnectionLogin {
         self.attempt.as_ref().is_some_and(|attempt| attempt.verdict().is_none())
     }
 
-    /// Takes the outcome of the attempt; `None` if there is none.
+    /// Takes the outcome of the attempt. Returns `None` if there is no attempt or no outcome yet.
     pub(crate) fn decided(&mut self) -> Option<LoginOutcome> {
         let attempt = self.attempt.as_ref()?;
         let outcome = match attempt.verdict() {
@@ -114,55 +114,57 @@ impl ConnectionLogin {
     }
 }
 
-impl Logins {
+impl LoginAuthenticator {
     /// Reads the file of users, if there is one.
-    pub(crate) fn open(authentication: &AuthenticationMode) -> io::Result<Logins> {
+    pub(crate) fn open(authentication: &AuthenticationMode) -> io::Result<LoginAuthenticator> {
         let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         Ok(match authentication {
-            AuthenticationMode::None => Logins::Off,
+            AuthenticationMode::None => LoginAuthenticator::Off,
             AuthenticationMode::Sasl(path) | AuthenticationMode::Passwords(path) => {
                 let passwords = ReloadableFile::new(PasswordFile::read(path).map_err(wrong)?);
                 let takes_tokens = matches!(authentication, AuthenticationMode::Passwords(_));
                 let (path, verifier) = (path.clone(), PasswordVerifier::default());
-                Logins::Sasl(Box::new(SaslLogin { path, passwords, takes_tokens, verifier }))
+                LoginAuthenticator::Sasl(Box::new(SaslLogin { path, passwords, takes_tokens, verifier }))
             }
             AuthenticationMode::Text(path) => {
                 let tokens = ReloadableFile::new(LoginTokens::read(path).map_err(wrong)?);
-                Logins::Text { path: path.clone(), tokens }
+                LoginAuthenticator::Text { path: path.clone(), tokens }
             }
         })
     }
 
-    /// Reads the file again. If that fails, the old users stay.
+    /// Reads the file again. If it cannot be read, the old users stay valid.
     pub(crate) fn reload(&self) {
         let (path, outcome) = match self {
-            Logins::Off => return,
-            Logins::Sasl(sasl) => {
+            LoginAuthenticator::Off => return,
+            LoginAuthenticator::Sasl(sasl) => {
                 (&sasl.path, PasswordFile::read(&sasl.path).map(|new| sasl.passwords.replace(new)))
             }
-            Logins::Text { path, tokens } => (path, LoginTokens::read(path).map(|new| tokens.replace(new))),
+            LoginAuthenticator::Text { path, tokens } => {
+                (path, LoginTokens::read(path).map(|new| tokens.replace(new)))
+            }
         };
         match outcome {
-            Ok(()) => tracing::info!("{}: users read again", path.display()),
-            Err(error) => tracing::error!("{error}; the old users stay"),
+            Ok(()) => tracing::info!("{}: users reloaded", path.display()),
+            Err(error) => tracing::error!("{error}; the old users stay in force"),
         }
     }
 
-    /// Returns the limits for connections that are not logged in. `protocol` is the dialect if no
-    /// login is required.
+    /// Returns the limits of requests for connections that are not logged in. `protocol` is the
+    /// dialect of the server if no login is required.
     pub(crate) fn limits(&self, protocol: DialectChoice) -> MemcachedLimits {
         match self {
-            Logins::Off => MemcachedLimits { choice: protocol, ..MemcachedLimits::default() },
-            Logins::Sasl(sasl) if sasl.takes_tokens => MemcachedLimits {
+            LoginAuthenticator::Off => MemcachedLimits { choice: protocol, ..MemcachedLimits::default() },
+            LoginAuthenticator::Sasl(sasl) if sasl.takes_tokens => MemcachedLimits {
                 choice: protocol,
                 sasl: true,
                 text_login: true,
                 ..MemcachedLimits::default()
             },
-            Logins::Sasl(_) => {
+            LoginAuthenticator::Sasl(_) => {
                 MemcachedLimits { choice: DialectChoice::Binary, sasl: true, ..MemcachedLimits::default() }
             }
-            Logins::Text { .. } => MemcachedLimits {
+            LoginAuthenticator::Text { .. } => MemcachedLimits {
                 choice: DialectChoice::Text,
                 text_login: true,
                 ..MemcachedLimits::default()
@@ -172,22 +174,22 @@ impl Logins {
 
     /// Returns the names of the SASL mechanisms.
     pub(crate) fn mechanisms(&self) -> Option<&'static str> {
-        matches!(self, Logins::Sasl(_)).then_some(MECHANISM)
+        matches!(self, LoginAuthenticator::Sasl(_)).then_some(MECHANISM)
     }
 
     /// Handles a login message of the connection that is being served. After
-    /// [`LoginOutcome::Pending`], its login is [decided](ConnectionLogin::decided) once the ticket
-    /// is ready.
+    /// [`LoginOutcome::Pending`], call [`decided`](ConnectionLogin::decided) for its outcome once
+    /// the ticket is ready.
     pub(crate) fn authenticate(
         &self,
-        message: &Authenticate<'_>,
+        message: &LoginCredentials<'_>,
         login: &mut ConnectionLogin,
         waits: &mut WaitingConnections,
     ) -> LoginOutcome {
         match self {
-            Logins::Off => LoginOutcome::Refused,
-            Logins::Sasl(sasl) => sasl.authenticate(message, login, waits),
-            Logins::Text { tokens, .. } => {
+            LoginAuthenticator::Off => LoginOutcome::Refused,
+            LoginAuthenticator::Sasl(sasl) => sasl.authenticate(message, login, waits),
+            LoginAuthenticator::Text { tokens, .. } => {
                 let tokens = tokens.get();
                 let admitted = message.token().is_some_and(|(user, password)| tokens.admits(user, password));
                 if admitted { LoginOutcome::Admitted } else { LoginOutcome::Refused }
@@ -197,23 +199,23 @@ impl Logins {
 
     /// Returns true if a login is required.
     pub(crate) fn are_wanted(&self) -> bool {
-        !matches!(self, Logins::Off)
+        !matches!(self, LoginAuthenticator::Off)
     }
 
-    /// Returns true if [`verify_all`](Self::verify_all) has to run.
+    /// Returns true if [`verify_all`](Self::verify_all) must run on a thread.
     pub(crate) fn are_slow(&self) -> bool {
-        matches!(self, Logins::Sasl(_))
+        matches!(self, LoginAuthenticator::Sasl(_))
     }
 
-    /// Checks passwords until [`close`](Self::close).
+    /// Checks passwords until [`close`](Self::close) is called.
     pub(crate) fn verify_all(&self) {
-        if let Logins::Sasl(sasl) = self {
+        if let LoginAuthenticator::Sasl(sasl) = self {
             sasl.verifier.run(&sasl.passwords);
         }
     }
 
     pub(crate) fn close(&self) {
-        if let Logins::Sasl(sasl) = self {
+        if let LoginAuthenticator::Sasl(sasl) = self {
             sasl.verifier.close();
         }
     }
@@ -222,7 +224,7 @@ impl Logins {
 impl SaslLogin {
     fn authenticate(
         &self,
-        message: &Authenticate<'_>,
+        message: &LoginCredentials<'_>,
         login: &mut ConnectionLogin,
         waits: &mut WaitingConnections,
     ) -> LoginOutcome {
@@ -231,7 +233,7 @@ impl SaslLogin {
         let token = message.token().filter(|_| self.takes_tokens && message.mechanism.is_empty());
         let token = token.filter(|_| !message.continues);
         if token.is_some() {
-            // All parts of the login are here.
+            // The last part of the login has arrived.
         } else if message.continues {
             if !has_begun {
                 return LoginOutcome::Refused;
@@ -246,7 +248,7 @@ impl SaslLogin {
         self.check(user, password, login, waits)
     }
 
-    /// Checks if a user has this password.
+    /// Checks whether a user has this password. Starts a slow check if one is needed.
     fn check(
         &self,
         user: &[u8],
@@ -263,7 +265,7 @@ impl SaslLogin {
         let ticket = handle.ticket;
         let attempt = LoginAttempt::new(user, password, handle);
         if !self.verifier.submit(&attempt) {
-            tracing::warn!("login: refused without a check, because too many logins wait");
+            tracing::warn!("login: refused unchecked, because too many logins wait");
             waits.leave(ticket);
             return LoginOutcome::Refused;
         }
@@ -283,7 +285,9 @@ impl SaslLogin {
 pub fn password_line(user: &str, password: &[u8]) -> io::Result<String> {
     let is_strange = |c: char| c == ':' || c.is_control();
     if user.is_empty() || user.starts_with('#') || user.contains(is_strange) {
-        let text = format!("user {user:?}: must not be empty, begin with # or contain a colon");
+        let text = format!(
+            "user {user:?}: the name must not be empty, begin with #, or contain a colon or control characters"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Ok(format!("{user}:{}", password::hash(password)?))
@@ -294,7 +298,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut text)?;
     if text.len() as u64 > FILE_LEN_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "too long for a file of users"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "file is too long"));
     }
     Ok(text)
 }

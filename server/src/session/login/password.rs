@@ -1,18 +1,19 @@
-//! Passwords in a file: hashed with Argon2id, in the usual notation
-//! (`$argon2id$v=19$m=7168,t=5,p=1$SALT$HASH`).
+//! Reads, creates and checks hashed passwords of a file. They are hashed with Argon2id, in the
+//! usual notation (`$argon2id$v=19$m=7168,t=5,p=1$SALT$HASH`).
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
 use std::io;
 
-/// The cost of a new hash: 7 MiB, five passes, one lane. OWASP's recommendation (2023) with the
-/// least memory, because a cache may have only 64 MiB; about 10 ms here (November 2026, 2 cores of
-/// a cloud machine).
+/// The cost of a new hash: 7 MiB of memory, five passes, one lane. Of OWASP's recommended settings
+/// (2023), this one needs the least memory, because a cache may have only 64 MiB. A check takes
+/// about 10 ms (November 2026, 2 cores of a cloud machine).
 const MEMORY_KIB: u32 = 7 << 10;
 const PASSES: u32 = 5;
 
-/// The maximum cost of a hash in a file. A typing error must not use all memory or take hours.
+/// The maximum cost of a hash in a file, so that a typing error can neither use all memory nor take
+/// hours.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
 const WORK_KIB_MAX: u64 = 4 << 20;
 
@@ -23,7 +24,7 @@ pub(super) const PREFIX: &str = "$argon2";
 #[derive(Clone, Debug)]
 pub(super) struct HashedPassword {
     hash: PasswordHash,
-    /// The cost of a check, in KiB of memory passes.
+    /// The cost of a check: the product of its memory in KiB and its passes.
     work_kib: u64,
 }
 
@@ -42,13 +43,13 @@ impl HashedPassword {
         if hash.salt.is_none() || hash.hash.is_none() {
             return Err("salt or hash is missing".into());
         }
-        Algorithm::try_from(hash.algorithm.as_str()).map_err(|_| "not a kind of Argon2")?;
+        Algorithm::try_from(hash.algorithm.as_str()).map_err(|_| "hash is not Argon2")?;
         hash.version.map_or(Ok(Version::default()), Version::try_from).map_err(|error| error.to_string())?;
         let params = Params::try_from(&hash).map_err(|error| error.to_string())?;
         let work_kib = u64::from(params.m_cost()) * u64::from(params.t_cost());
         if params.m_cost() > MEMORY_KIB_MAX || work_kib > WORK_KIB_MAX {
             return Err(format!(
-                "m={} and t={} would take too long: at most {MEMORY_KIB_MAX} KiB, and {WORK_KIB_MAX} KiB over all passes",
+                "hash with m={} and t={} is too expensive; use at most {MEMORY_KIB_MAX} KiB, and {WORK_KIB_MAX} KiB over all passes",
                 params.m_cost(),
                 params.t_cost(),
             ));
@@ -56,13 +57,13 @@ impl HashedPassword {
         Ok(HashedPassword { hash, work_kib })
     }
 
-    /// Returns true if it is the hash of this password. Takes milliseconds and memory, depending on
-    /// its parameters.
+    /// Returns true if this is the hash of `password`. Takes milliseconds and memory, depending on
+    /// the parameters of the hash.
     pub(super) fn is_of(&self, password: &[u8]) -> bool {
         Argon2::default().verify_password(password, &self.hash).is_ok()
     }
 
-    /// Returns the cost of a check, in KiB of memory passes.
+    /// Returns the cost of a check: the product of its memory in KiB and its passes.
     pub(super) fn work_kib(&self) -> u64 {
         self.work_kib
     }
@@ -84,8 +85,8 @@ mod tests {
 
     #[test]
     fn hash_by_another_tool_is_accepted() {
-        // From Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64, parallelism=2,
-        // salt_len=8).
+        // The hash was created by Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64,
+        // parallelism=2, salt_len=8).
         let text = "$argon2id$v=19$m=64,t=2,p=2$c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
         let hashed = HashedPassword::read(text).unwrap();
         assert_eq!(hashed.work_kib(), 128);

@@ -1,9 +1,9 @@
-//! The password file for SASL: lines `user:password` with a hashed password (see
-//! [`password`](super::password)) or, as in memcached's own file, a plain one.
+//! Reads the password file for SASL. Its lines are `user:password`. The password is hashed (see
+//! [`password`](super::password)) or, as in memcached's own file, plain.
 //!
-//! After a successful login a user is known by a digest, so that a client that connects for each
-//! request costs one slow check and not thousands. The digests are dropped when the file is read
-//! again.
+//! After a successful login, a digest of the user's password is kept. Later logins compare digests,
+//! so a client that connects for each request costs one slow check and not thousands. The digests
+//! are dropped when the file is read again.
 
 use super::LoginError;
 use super::digest::{CredentialDigest, DigestKey};
@@ -17,13 +17,13 @@ use std::sync::OnceLock;
 pub(crate) struct PasswordFile {
     key: DigestKey,
     users: HashMap<Vec<u8>, PasswordUser>,
-    /// The hash that is checked for unknown users and users without a hash.
+    /// The hash that is checked for users that are unknown or have no hash.
     decoy: Option<HashedPassword>,
 }
 
 struct PasswordUser {
     hashed: Option<HashedPassword>,
-    /// The digest of the password, once it is known.
+    /// The digest of the password; set after the first successful check.
     digest: OnceLock<CredentialDigest>,
 }
 
@@ -40,8 +40,7 @@ impl PasswordFile {
     /// Reads the file. An error names the line.
     pub(super) fn read(path: &Path) -> Result<PasswordFile, LoginError> {
         let shown = path.display();
-        let unreadable =
-            |error: io::Error| LoginError(format!("cannot read passwords from {shown}: {error}"));
+        let unreadable = |error: io::Error| LoginError(format!("{shown}: passwords cannot be read: {error}"));
         let text = super::read_file(path).map_err(unreadable)?;
         let key = DigestKey::generate().map_err(unreadable)?;
         let mut users = HashMap::new();
@@ -55,7 +54,7 @@ impl PasswordFile {
             let (user, password) = colon
                 .map(|at| (&line[..at], &line[at + 1..]))
                 .filter(|(user, _)| !user.is_empty())
-                .ok_or_else(|| wrong("it should be USER:PASSWORD"))?;
+                .ok_or_else(|| wrong("must be USER:PASSWORD"))?;
             let digest = OnceLock::new();
             let hashed = if password.starts_with(PREFIX.as_bytes()) {
                 let text = std::str::from_utf8(password).map_err(|_| wrong("the hash is not text"))?;
@@ -68,35 +67,38 @@ impl PasswordFile {
                 None
             };
             if users.insert(user.to_vec(), PasswordUser { hashed, digest }).is_some() {
-                return Err(wrong("this user has a line already"));
+                return Err(wrong("user has an earlier line"));
             }
         }
         if plain > 0 {
-            tracing::info!("{shown}: {plain} passwords are not hashed; `todana password USER` hashes one");
+            tracing::info!(
+                "{shown}: {plain} passwords are not hashed; hash each with `todana password USER`"
+            );
         }
-        // The most expensive hash, which is that of most users if one tool created them all.
+        // The most expensive hash is chosen. It is like the hashes of most users if one tool
+        // created all of them.
         let hashes = users.values().filter_map(|user: &PasswordUser| user.hashed.as_ref());
         let decoy = hashes.max_by_key(|hashed| hashed.work_kib()).cloned();
         Ok(PasswordFile { key, users, decoy })
     }
 
-    /// Checks if a user has this password, as far as a microsecond allows.
+    /// Checks whether a user has this password, without computing a slow hash.
     pub(super) fn check_quickly(&self, user: &[u8], password: &[u8]) -> QuickVerdict {
         let digest = self.users.get(user).and_then(|user| user.digest.get());
         match (digest, &self.decoy) {
             (Some(digest), _) if self.key.is_of(digest, user, password) => QuickVerdict::Known,
             (_, None) => QuickVerdict::Unknown,
-            // Also for users without a hash and unknown users, so that all failures take the same
-            // time.
+            // Unknown users, and users without a hash, get a slow check, too, so that all failures
+            // take the same time.
             (_, Some(_)) => QuickVerdict::Unsure,
         }
     }
 
-    /// Checks if a user has this password. The slow check takes milliseconds, also for unknown
+    /// Checks whether a user has this password. A slow check takes milliseconds, also for unknown
     /// users.
     pub(super) fn check(&self, user: &[u8], password: &[u8]) -> bool {
         match self.check_quickly(user, password) {
-            // Of several connections with the same password, one check is enough.
+            // Another connection may have completed a check with the same password meanwhile.
             QuickVerdict::Known => return true,
             QuickVerdict::Unknown => return false,
             QuickVerdict::Unsure => {}
@@ -147,7 +149,7 @@ mod tests {
         for (user, password) in [("alice", "wrong"), ("bob", "secret"), ("nobody", "secret"), ("", "")] {
             let (user, password) = (user.as_bytes(), password.as_bytes());
             assert_eq!(passwords.check_quickly(user, password), QuickVerdict::Unsure);
-            // `secret` is the password of the decoy, which admits nobody.
+            // `secret` is the password of the decoy's hash, and must not admit any user.
             assert!(!passwords.check(user, password));
         }
     }
@@ -164,16 +166,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_the_line() {
         for (text, message) in [
-            ("alice:a\nbob\n", "FILE, line 2: it should be USER:PASSWORD"),
-            ("\n:a\n", "FILE, line 2: it should be USER:PASSWORD"),
-            ("alice:a\nalice:b\n", "FILE, line 2: this user has a line already"),
+            ("alice:a\nbob\n", "FILE, line 2: must be USER:PASSWORD"),
+            ("\n:a\n", "FILE, line 2: must be USER:PASSWORD"),
+            ("alice:a\nalice:b\n", "FILE, line 2: user has an earlier line"),
             ("alice:$argon2id$v=19$m=8,t=1,p=1\n", "FILE, line 1: salt or hash is missing"),
         ] {
             assert_eq!(read(text).err().as_deref(), Some(message));
         }
         let error = PasswordFile::read(Path::new("/nowhere/users")).err().unwrap().to_string();
-        assert!(error.starts_with("cannot read passwords from /nowhere/users: "), "{error}");
+        assert!(error.starts_with("/nowhere/users: passwords cannot be read: "), "{error}");
     }
 }

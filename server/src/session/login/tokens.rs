@@ -1,4 +1,4 @@
-//! The file of names and passwords for the text dialect (`-Y`): lines `user:password`, of which the
+//! Reads the file of users for the text dialect (`-Y`). Its lines are `user:password`; only the
 //! first eight count.
 
 use super::LoginError;
@@ -6,7 +6,7 @@ use super::digest::{CredentialDigest, DigestKey};
 use std::io;
 use std::path::Path;
 
-/// Further lines are ignored, as in memcached.
+/// The maximum number of users. Further lines are ignored, as in memcached.
 const USERS_MAX: usize = 8;
 
 /// The known names and passwords.
@@ -16,11 +16,11 @@ pub(crate) struct LoginTokens {
 }
 
 impl LoginTokens {
-    /// Reads the file. Errors are in memcached's words.
+    /// Reads the file. Errors have memcached's texts.
     pub(super) fn read(path: &Path) -> Result<LoginTokens, LoginError> {
         let shown = path.display();
         let unreadable = |error: io::Error| {
-            // The system's message, without the number that Rust appends.
+            // The text is that of the system, without the number that Rust appends.
             let text = error.to_string();
             let reason = text.split(" (os error").next().unwrap_or_default();
             LoginError(format!("Could not open authfile [{shown}] for reading, error {reason}"))
@@ -30,11 +30,14 @@ impl LoginTokens {
         let mut digests = Vec::new();
         for (index, line) in super::lines(&text).enumerate() {
             if index == USERS_MAX {
-                tracing::warn!("{shown}: only the first {USERS_MAX} users count");
+                tracing::warn!(
+                    "{shown}: only the first {USERS_MAX} users can log in; the others are ignored"
+                );
                 break;
             }
             let parts = line.iter().position(|&byte| byte == b':').map(|at| (&line[..at], &line[at + 1..]));
-            // A token needs both words, so a user without either could never log in.
+            // A client's token consists of both words, so a user with an empty name or password
+            // could never log in.
             let Some((user, password)) =
                 parts.filter(|(user, password)| !user.is_empty() && !password.is_empty())
             else {

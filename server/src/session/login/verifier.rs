@@ -1,16 +1,16 @@
-//! Slow password checks, one at a time on a thread of their own. The connections that wait are
-//! parked; all others are served.
+//! Checks passwords that need a slow hash, one at a time, on a thread of its own. Connections whose
+//! logins are checked are parked; all others are served.
 //!
-//! Invariants: the queue holds at most [`QUEUE_BYTES_MAX`], and at most one attempt of a
-//! connection; the attempt of a closed connection is not checked.
+//! Invariants: the queue holds at most [`QUEUE_BYTES_MAX`] bytes, and at most one attempt of each
+//! connection. An attempt is not checked if its connection has closed.
 
-use super::current::ReloadableFile;
 use super::passwords::PasswordFile;
+use super::reloadable_file::ReloadableFile;
 use crate::session::wake::{WakeHandle, WakeTicket};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The maximum size of all waiting attempts. A usual attempt takes about 150 bytes.
+/// The maximum number of bytes of all waiting attempts. A usual attempt takes about 150 bytes.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// A client's attempt to log in.
@@ -18,7 +18,7 @@ pub(crate) struct LoginAttempt {
     user: Vec<u8>,
     password: Vec<u8>,
     verdict: OnceLock<bool>,
-    /// Wakes its connection.
+    /// Wakes the connection of the attempt.
     handle: WakeHandle,
 }
 
@@ -32,7 +32,7 @@ impl LoginAttempt {
         self.handle.ticket
     }
 
-    /// Returns true if the password is the user's; `None` until the check is complete.
+    /// Returns true if the password is correct, and `None` until the check is complete.
     pub(super) fn verdict(&self) -> Option<bool> {
         self.verdict.get().copied()
     }
@@ -61,7 +61,7 @@ impl PasswordVerifier {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enqueues an attempt; returns false if there is no room.
+    /// Adds an attempt to the queue. Returns false if the queue is full.
     pub(super) fn submit(&self, attempt: &Arc<LoginAttempt>) -> bool {
         let bytes = attempt.bytes();
         let mut queue = self.queue();
@@ -75,10 +75,10 @@ impl PasswordVerifier {
         true
     }
 
-    /// Checks one attempt after the other, until it is closed.
+    /// Checks the attempts one after another until the queue is closed.
     pub(super) fn run(&self, passwords: &ReloadableFile<PasswordFile>) {
-        // At normal priority: at a niceness of 10, a login on a busy machine took more than a
-        // second, after which clients give up. One thread bounds the load.
+        // The thread has normal priority. At a niceness of 10, a login on a busy machine took more
+        // than a second, and clients gave up. There is only one such thread, which limits the load.
         while let Some(attempt) = self.next() {
             let verdict = passwords.get().check(&attempt.user, &attempt.password);
             let _ = attempt.verdict.set(verdict);

@@ -1,5 +1,5 @@
-//! memcached's commands. Operations go to the executor; commands about the server are executed
-//! here.
+//! Executes memcached's commands. Operations go to the executor; commands about the server are
+//! executed here.
 
 use super::crawler::DISABLED;
 use super::export::ExportSession;
@@ -9,45 +9,49 @@ use super::watcher::WatcherSession;
 use crate::databases::exports::NO_DATABASE;
 use crate::execution::{Completion, Executor};
 use crate::observation::logging::set_verbosity;
-use crate::observation::observers::RecordBefore;
+use crate::observation::observers::PreviousRecord;
 use crate::observation::statistics;
-use crate::session::context::WorkerContext;
 use crate::session::login::LoginOutcome;
-use crate::session::{AnySession, Next};
-use crate::shared::Shared;
-use crate::transport::output::Output;
+use crate::session::tyrant::text;
+use crate::session::worker_context::WorkerContext;
+use crate::session::{AnySession, NextAction};
+use crate::shared::SharedState;
+use crate::transport::output::ConnectionOutput;
 use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::{Database, TransactionHolder};
 use todana_core::{Operation, RefusalReason, Reply};
 use todana_protocol::memcached::{
-    Authenticate, ClockShift, ExportKind, ExportRequest, MemcachedCommand, RecordListing, WatchStreams,
+    ClockShift, ExportKind, ExportRequest, LoginCredentials, MemcachedCommand, RecordListing, WatchStreams,
 };
 use todana_protocol::memcached::{MemcachedRequest, ReplyForm, RequestHead, encode};
 
-/// The version that clients see, by which they choose features.
+/// The version of memcached that the server reports. Clients choose features by it.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
 
-/// memcached's bounds for `cache_memlimit`, in MiB.
+/// memcached's bounds for the command `cache_memlimit`, in MiB.
 const CACHE_MEMLIMIT_MIN_MIB: u64 = 8;
 const CACHE_MEMLIMIT_MAX_MIB: u64 = 1_000_000_000;
 
-/// Writes a reply in the form of its request.
+/// Writes a reply in the form that its request needs.
 #[inline]
-pub(crate) fn answer(request: &MemcachedRequest<'_>, reply: &Reply<'_>, output: &mut Output) {
+pub(crate) fn answer(request: &MemcachedRequest<'_>, reply: &Reply<'_>, output: &mut ConnectionOutput) {
     encode(&request.form, reply, output);
 }
 
 impl MemcachedSession {
-    /// Executes a request, and answers it.
+    /// Executes a request and writes its reply.
     #[inline]
     pub(crate) fn execute(
         &mut self,
         context: &mut WorkerContext,
         request: &MemcachedRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        if self.is_of_tyrant() && text::is_answered(context, request, output) {
+            return NextAction::Continue;
+        }
         let MemcachedCommand::Operation(operation) = &request.command else {
             return self.execute_own(context, request, output);
         };
@@ -59,24 +63,25 @@ impl MemcachedSession {
         };
         if let Completion::Pending(ticket) = completion {
             self.pending.add(ticket, &mut context.waits);
-            return Next::Wait;
+            return NextAction::Wait;
         }
-        if request.form.closes() { Next::Close } else { Next::Continue }
+        if request.form.closes() { NextAction::Close } else { NextAction::Continue }
     }
 
-    /// Answers a request whose reply has come since it was executed.
+    /// Writes the reply of a request that was executed earlier, whose reply was pending and has
+    /// arrived.
     pub(super) fn answer_pending(
         &mut self,
         context: &mut WorkerContext,
         request: &MemcachedRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
-        let MemcachedCommand::Operation(operation) = &request.command else { return Next::Close };
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let MemcachedCommand::Operation(operation) = &request.command else { return NextAction::Close };
         let at = output.end();
         let WorkerContext { shared, executor, descriptor, .. } = context;
         let observers = &shared.observation.observers;
         let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
-        observers.observe(*descriptor, operation, RecordBefore::default(), reply, |reply| {
+        observers.observe(*descriptor, operation, PreviousRecord::default(), reply, |reply| {
             self.pending.take(executor, reply);
             Completion::Done
         });
@@ -87,7 +92,7 @@ impl MemcachedSession {
                 entry.answer(*descriptor, is_binary, request.form.is_last_of_line(), reply);
             });
         }
-        if request.form.closes() { Next::Close } else { Next::Continue }
+        if request.form.closes() { NextAction::Close } else { NextAction::Continue }
     }
 
     /// Executes a command about the server or the connection.
@@ -95,14 +100,14 @@ impl MemcachedSession {
         &mut self,
         context: &mut WorkerContext,
         request: &MemcachedRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         let shared = &context.shared;
         match &request.command {
-            // Executed by the caller.
+            // The caller executes operations.
             MemcachedCommand::Operation(_) => {}
-            // These replace the session, or change the limits of the next turn.
+            // The following commands replace the session, or change the limits of the next turn.
             MemcachedCommand::List(list) => return self.list_records(context, request, list, output),
             MemcachedCommand::Watch(streams) => return watch(context, request, *streams, output),
             MemcachedCommand::Export(export) => return self.export(context, request, *export, output),
@@ -111,13 +116,13 @@ impl MemcachedSession {
                 if number < shared.databases.len() {
                     self.database = number;
                     reply(Reply::Done);
-                    return Next::Yield;
+                    return NextAction::Yield;
                 }
                 reply(Reply::Faulty(NO_DATABASE));
             }
-            MemcachedCommand::Quit => return Next::Close,
+            MemcachedCommand::Quit => return NextAction::Close,
             MemcachedCommand::Crawler(order) => {
-                let wake = || shared.databases.each(Database::want_sweep);
+                let wake = || shared.databases.each(Database::request_sweep);
                 match shared.observation.crawler.execute(*order, &wake) {
                     Ok(()) => reply(Reply::Done),
                     Err(message) => reply(Reply::Faulty(message)),
@@ -128,10 +133,10 @@ impl MemcachedSession {
                     Some(walk @ ListingKind::Items { .. }) => Some((ReplyForm::ITEMS, walk)),
                     walk => walk.map(|walk| (request.form.detached(), walk)),
                 };
-                // Statistics describe the first database.
+                // Statistics are those of the first database.
                 if let Some((form, walk)) = form {
                     self.begin(shared, 0, form, walk);
-                    return Next::Continue;
+                    return NextAction::Continue;
                 }
             }
             MemcachedCommand::Mechanisms => {
@@ -159,35 +164,35 @@ impl MemcachedSession {
                     ClockShift::Resume => shared.clock.resume(),
                     ClockShift::Forward { seconds } => shared.clock.advance(seconds),
                 }
-                shared.databases.each(Database::tell_time);
+                shared.databases.each(Database::report_time);
                 reply(Reply::Done);
             }
             MemcachedCommand::Shutdown { graceful } => {
                 if !shared.options.limits.shutdown_allowed {
                     reply(Reply::Refused(RefusalReason::NotEnabled));
-                    return Next::Continue;
+                    return NextAction::Continue;
                 }
-                tracing::info!(graceful, "stopping at a client's request");
+                tracing::info!(graceful, "server: stops at a client's request");
                 shared.lifecycle.handle.stop();
-                return Next::Close;
+                return NextAction::Close;
             }
         }
-        if request.form.closes() { Next::Close } else { Next::Continue }
+        if request.form.closes() { NextAction::Close } else { NextAction::Continue }
     }
 
-    /// Executes a request, and logs it and its reply.
+    /// Executes a request, and logs the request and its reply.
     #[cold]
     pub(crate) fn execute_logged(
         &mut self,
         context: &mut WorkerContext,
         head: RequestHead<'_>,
         request: &MemcachedRequest<'_>,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let descriptor = context.descriptor;
         if request.form.is_silent() {
-            // The outcome is logged, as in memcached.
-            let mut silenced = Output::default();
+            // As in memcached, the outcome is logged even though no reply is sent.
+            let mut silenced = ConnectionOutput::default();
             let next =
                 self.execute(context, &MemcachedRequest { form: ReplyForm::LINE, ..*request }, &mut silenced);
             context.shared.observation.log_request(|entry| {
@@ -199,9 +204,11 @@ impl MemcachedSession {
         let at = output.end();
         let next = self.execute(context, request, output);
         let (reply, is_binary) = (output.copied_from(at), self.dialect.is_binary());
-        // Statistics are not logged, nor their end alone; the answer to a login is logged later.
+        // The lines of statistics are not logged, and neither is the `END` after them. The reply to
+        // a login is logged later, after the password has been checked.
         let is_statistics = matches!(request.command, MemcachedCommand::Stats { .. });
-        let is_logged = !matches!(next, Next::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
+        let is_logged =
+            !matches!(next, NextAction::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
         context.shared.observation.log_request(|entry| {
             entry.request(descriptor, head);
             if is_logged {
@@ -211,29 +218,29 @@ impl MemcachedSession {
         next
     }
 
-    /// Begins to check a login. A result that is known is sent at once.
+    /// Starts to check a login. If the outcome is known at once, writes the reply.
     #[cold]
     fn authenticate(
         &mut self,
         context: &mut WorkerContext,
-        message: &Authenticate<'_>,
+        message: &LoginCredentials<'_>,
         form: ReplyForm<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
-    ) -> Next {
+    ) -> NextAction {
         let shared = &context.shared;
         match shared.logins.authenticate(message, &mut self.login, &mut context.waits) {
             LoginOutcome::Pending(ticket) => {
                 self.pending_login = Some(Box::new(PendingLogin { ticket, form: form.detached() }));
-                Next::Wait
+                NextAction::Wait
             }
             outcome => {
                 self.logged_in(outcome, context, reply);
-                Next::Continue
+                NextAction::Continue
             }
         }
     }
 
-    /// Answers a login.
+    /// Writes the reply to a login.
     #[cold]
     pub(super) fn logged_in(
         &mut self,
@@ -246,17 +253,17 @@ impl MemcachedSession {
         counters.logins_refused.add(u64::from(outcome == LoginOutcome::Refused));
         if outcome == LoginOutcome::Admitted {
             reply(Reply::Authenticated);
-            return self.dialect.admit();
+            return self.dialect.accept_login();
         }
-        self.dialect.expel();
+        self.dialect.revoke_login();
         match outcome {
             LoginOutcome::Challenge => reply(Reply::Challenge(b"")),
             _ => reply(Reply::Refused(RefusalReason::NotAuthenticated)),
         }
     }
 
-    /// Begins a walk over all records of a database.
-    fn begin(&mut self, shared: &Shared, database: usize, form: ReplyForm<'static>, walk: ListingKind) {
+    /// Starts a walk over all records of a database.
+    fn begin(&mut self, shared: &SharedState, database: usize, form: ReplyForm<'static>, walk: ListingKind) {
         let database = Arc::clone(&shared.databases[database].database);
         let crawler = Arc::clone(&shared.observation.crawler);
         self.listing = Some(Box::new(ListingProgress::new(crawler, database, form, walk)));
@@ -267,8 +274,8 @@ impl MemcachedSession {
         context: &WorkerContext,
         request: &MemcachedRequest<'_>,
         list: &RecordListing,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         if let Some(refusal) = list_refusal(&context.shared, list, output) {
             answer(request, &Reply::Faulty(refusal), output);
         } else {
@@ -276,7 +283,7 @@ impl MemcachedSession {
             let walk = ListingKind::Records(list.classes);
             self.begin(&context.shared, self.database, request.form.detached(), walk);
         }
-        Next::Continue
+        NextAction::Continue
     }
 
     #[cold]
@@ -285,19 +292,19 @@ impl MemcachedSession {
         context: &mut WorkerContext,
         request: &MemcachedRequest<'_>,
         export: ExportRequest,
-        output: &mut Output,
-    ) -> Next {
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let is_allowed = context.shared.options.limits.dump_allowed;
         let refusal = match export.what {
             ExportKind::Backup { .. } if !is_allowed => "ERROR backup not allowed",
             ExportKind::Log { .. } if !is_allowed => "ERROR log not allowed",
             _ => match ExportSession::start(context, export, self) {
-                Ok(session) => return Next::Become(Box::new(AnySession::Export(Box::new(session)))),
+                Ok(session) => return NextAction::Become(Box::new(AnySession::Export(Box::new(session)))),
                 Err(refusal) => refusal,
             },
         };
         answer(request, &Reply::Faulty(refusal), output);
-        Next::Continue
+        NextAction::Continue
     }
 }
 
@@ -320,24 +327,28 @@ fn watch(
     context: &mut WorkerContext,
     request: &MemcachedRequest<'_>,
     streams: WatchStreams,
-    output: &mut Output,
-) -> Next {
+    output: &mut ConnectionOutput,
+) -> NextAction {
     let refusal = if !context.shared.options.limits.watch_allowed {
         "CLIENT_ERROR watch commands not allowed"
     } else if !output.is_empty() {
         "ERROR cannot pipeline other commands before watch"
     } else if let Some(watcher) = WatcherSession::start(context, streams) {
         answer(request, &Reply::Done, output);
-        return Next::Become(Box::new(AnySession::Watcher(watcher)));
+        return NextAction::Become(Box::new(AnySession::Watcher(watcher)));
     } else {
         "WATCHER_TOO_MANY log watcher limit reached"
     };
     answer(request, &Reply::Faulty(refusal), output);
-    Next::Continue
+    NextAction::Continue
 }
 
-/// Returns the reason why records are not listed.
-fn list_refusal(shared: &Shared, list: &RecordListing, output: &Output) -> Option<&'static str> {
+/// Returns the reason why this list of records is refused. Returns `None` if it is allowed.
+fn list_refusal(
+    shared: &SharedState,
+    list: &RecordListing,
+    output: &ConnectionOutput,
+) -> Option<&'static str> {
     if !shared.observation.crawler.is_enabled() {
         Some(DISABLED)
     } else if !shared.options.limits.dump_allowed {
@@ -350,7 +361,7 @@ fn list_refusal(shared: &Shared, list: &RecordListing, output: &Output) -> Optio
 }
 
 #[cold]
-fn refresh_certificates(shared: &Shared, reply: &mut dyn FnMut(Reply<'_>)) {
+fn refresh_certificates(shared: &SharedState, reply: &mut dyn FnMut(Reply<'_>)) {
     match shared.listening.tls.as_deref().map(Tls::refresh) {
         None => reply(Reply::Faulty("Error TLS not enabled")),
         Some(Ok(())) => reply(Reply::Done),
@@ -358,14 +369,15 @@ fn refresh_certificates(shared: &Shared, reply: &mut dyn FnMut(Reply<'_>)) {
     }
 }
 
-fn set_memory_limit(shared: &Shared, mebibytes: u64) -> Reply<'static> {
+fn set_memory_limit(shared: &SharedState, mebibytes: u64) -> Reply<'static> {
     if mebibytes < CACHE_MEMLIMIT_MIN_MIB {
         return Reply::Refused(RefusalReason::LimitTooSmall);
     }
     if mebibytes > CACHE_MEMLIMIT_MAX_MIB {
         return Reply::Refused(RefusalReason::LimitInBytes);
     }
-    // At a higher limit the shards would be full first, and refuse writes instead of evicting.
+    // With a higher limit, the shards would be full before the limit is reached, and would refuse
+    // writes instead of evicting records.
     let reach_mib = shared.memory.reach_mib();
     if mebibytes > reach_mib {
         tracing::warn!(

@@ -1,6 +1,6 @@
-//! The state of `lru_crawler`: if lists are served, and the figures of the statistics. Expired
-//! records are removed by the sweep of the database, which runs at its own pace over all classes. A
-//! crawl only starts a round of the sweep.
+//! Holds the state of `lru_crawler`: whether lists are served, and the figures for statistics. The
+//! sweep of each database removes expired records of all classes at its own pace. The command
+//! `lru_crawler crawl` only starts a round of the sweep.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const SLEEP_US: u32 = 100;
 
 #[derive(Debug)]
-pub(crate) struct Crawler {
+pub(crate) struct CrawlerState {
     enabled: AtomicBool,
-    /// Shown in the settings, as is `records_max`.
+    /// A value that the settings show and that has no other effect, like `records_max`.
     pub(crate) sleep_us: AtomicU32,
     pub(crate) records_max: AtomicU32,
-    /// The number of lists under way.
+    /// The number of lists in progress.
     pub(crate) running: AtomicU64,
     /// The number of lists begun.
     pub(crate) starts: AtomicU64,
@@ -21,9 +21,9 @@ pub(crate) struct Crawler {
     pub(crate) items_checked: AtomicU64,
 }
 
-impl Crawler {
-    pub(crate) fn new(enabled: bool) -> Crawler {
-        Crawler {
+impl CrawlerState {
+    pub(crate) fn new(enabled: bool) -> CrawlerState {
+        CrawlerState {
             enabled: AtomicBool::new(enabled),
             sleep_us: AtomicU32::new(SLEEP_US),
             records_max: AtomicU32::new(0),
@@ -37,12 +37,12 @@ impl Crawler {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Switches the crawler; returns the previous state.
+    /// Enables or disables the crawler. Returns the previous state.
     fn switch(&self, on: bool) -> bool {
         self.enabled.swap(on, Ordering::Relaxed)
     }
 
-    /// Executes a command, or returns the reason for the refusal. `sweep` begins a round of the
+    /// Executes a command, or returns the reason why it is refused. `sweep` starts a round of the
     /// sweep.
     pub(crate) fn execute(
         &self,
@@ -55,9 +55,11 @@ impl Crawler {
             Enable => {}
             Disable => drop(self.switch(false)),
             Crawl(_) if !self.is_enabled() => return Err(DISABLED),
-            // Both could run at once, but scripts expect this reply and try again.
+            // A list and a sweep could run at the same time, but scripts expect this reply and try
+            // again.
             Crawl(_) if self.running.load(Ordering::Relaxed) > 0 => return Err(BUSY),
-            // Records of all classes lie together, so the sweep visits all expired ones.
+            // A sweep visits the expired records of all classes, because records are not separated
+            // by class.
             Crawl(_) => sweep(),
             Sleep(microseconds) => self.sleep_us.store(microseconds, Ordering::Relaxed),
             RecordsMax(records) => self.records_max.store(records, Ordering::Relaxed),
@@ -83,7 +85,7 @@ impl Crawler {
 
 /// The reply while the crawler is disabled.
 pub(crate) const DISABLED: &str = "CLIENT_ERROR lru crawler disabled";
-/// The reply to a crawl while a list is under way.
+/// The reply to a crawl while a list is in progress.
 const BUSY: &str = "BUSY currently processing crawler request";
 
 #[cfg(test)]
@@ -98,8 +100,8 @@ mod tests {
     fn crawler_crawls_only_while_enabled() {
         let engine = MemHash::new(MemHashOptions::default()).unwrap();
         let database = Database::new(Box::new(engine), Arc::new(SystemClock));
-        let crawler = Crawler::new(true);
-        let sweep = || database.want_sweep();
+        let crawler = CrawlerState::new(true);
+        let sweep = || database.request_sweep();
         let crawl = Order::Crawl(todana_protocol::memcached::ClassSet::ALL);
         let rounds = || {
             while database.maintain() {}

@@ -1,36 +1,37 @@
-//! An export: a checkpoint, a backup or the update log, sent while it is created. Further requests
-//! of its client are served after it.
+//! Defines a session that receives an export: a checkpoint, a backup or the update log, which is
+//! sent while it is created. The client's next requests are served after the export.
 
 use super::session::MemcachedSession;
 use crate::databases::exports::ExportReceiver;
 use crate::observation::connection_table::ConnectionState;
-use crate::session::context::WorkerContext;
-use crate::session::wake::{Wake, WakeTicket};
-use crate::session::{AnySession, Next, RetainedMemory, Session, SessionTurn, Step};
-use crate::transport::output::{OUTPUT_MAX, Output};
+use crate::session::wake::{WakeReason, WakeTicket};
+use crate::session::worker_context::WorkerContext;
+use crate::session::{AnySession, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::ExportRequest;
 use todana_protocol::memcached::{ReplyForm, encode};
 
-/// The end of an export if the server stops first.
+/// The line that ends an export if the server stops before the export is complete.
 const STOPPING: &str = "SERVER_ERROR the server is stopping";
 
 /// A connection that receives an export.
 pub(crate) struct ExportSession {
     receiving: ExportReceiver,
-    /// Ready when there is more to send.
+    /// The ticket that is ready when there is more to send.
     ticket: WakeTicket,
     /// The session that continues after the export.
     after: MemcachedSession,
     is_cancelled: bool,
-    /// True once a part of the export has been written ...
+    /// True once a part of the export has been written.
     has_begun: bool,
-    /// ... and its value when the connection began to wait for the update log.
-    is_amid_reply: bool,
+    /// The value of `has_begun` when the connection began to wait for the update log.
+    is_reply_begun: bool,
 }
 
 impl ExportSession {
-    /// Starts an export to the connection of this session, or returns the reason for the refusal.
+    /// Starts an export to the connection of this session. Returns the reason if the export is
+    /// refused.
     pub(super) fn start(
         context: &mut WorkerContext,
         export: ExportRequest,
@@ -48,7 +49,7 @@ impl ExportSession {
             after: session.take(),
             is_cancelled: false,
             has_begun: false,
-            is_amid_reply: false,
+            is_reply_begun: false,
         })
     }
 }
@@ -57,17 +58,17 @@ impl Session for ExportSession {
     type Worker = ();
 
     fn begin_turn(&mut self) {
-        self.is_amid_reply = self.has_begun;
+        self.is_reply_begun = self.has_begun;
     }
 
-    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, _input: &[u8]) -> Step {
-        let step = |next| Step { consumed: 0, next };
+    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, _input: &[u8]) -> SessionProgress {
+        let step = |next| SessionProgress { consumed: 0, next };
         if self.is_cancelled {
             encode(&ReplyForm::LINE, &Reply::Faulty(STOPPING), turn.output);
-            return step(Next::Close);
+            return step(NextAction::Close);
         }
         if self.receiving.is_cut_off() {
-            return step(Next::Close);
+            return step(NextAction::Close);
         }
         let (at, before) = (turn.output.end(), turn.output.len());
         if self.receiving.take(turn.output, OUTPUT_MAX) {
@@ -77,15 +78,15 @@ impl Session for ExportSession {
                 context.shared.observation.log_request(|entry| entry.end_of_export(context.descriptor, sent));
             }
             context.waits.leave(self.ticket);
-            return step(Next::Become(Box::new(AnySession::Memcached(self.after.take()))));
+            return step(NextAction::Become(Box::new(AnySession::Memcached(self.after.take()))));
         }
         self.has_begun |= turn.output.len() > before;
-        step(if turn.output.is_empty() { Next::Wait } else { Next::Flush })
+        step(if turn.output.is_empty() { NextAction::Wait } else { NextAction::Flush })
     }
 
-    fn wake(&mut self, wake: Wake, _context: &mut WorkerContext) -> bool {
-        let is_new = wake == Wake::Cancelled && !std::mem::replace(&mut self.is_cancelled, true);
-        is_new || wake == Wake::Ready(self.ticket)
+    fn wake(&mut self, wake: WakeReason, _context: &mut WorkerContext) -> bool {
+        let is_new = wake == WakeReason::Cancelled && !std::mem::replace(&mut self.is_cancelled, true);
+        is_new || wake == WakeReason::Ready(self.ticket)
     }
 
     fn has_work(&self) -> bool {
@@ -96,8 +97,8 @@ impl Session for ExportSession {
         true
     }
 
-    fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
-        if !self.is_amid_reply {
+    fn refuse(&self, refusal: RefusalReason, output: &mut ConnectionOutput) {
+        if !self.is_reply_begun {
             encode(&ReplyForm::LINE, &Reply::Refused(refusal), output);
         }
     }

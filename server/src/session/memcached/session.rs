@@ -1,16 +1,17 @@
-//! memcached's session: decodes requests in batches, executes them, and continues work that takes
-//! several turns.
+//! Defines memcached's session, which decodes requests in batches, executes them, and continues
+//! work that takes several turns.
 
 use super::listing::ListingProgress;
 use super::upload::{AnnouncedValue, ReceivedValue, ValueUpload};
 use crate::execution::Executor;
-use crate::session::context::WorkerContext;
+use crate::options::TyrantMode;
 use crate::session::login::{ConnectionLogin, LoginOutcome};
-use crate::session::pending::PendingReplies;
-use crate::session::wake::{Wake, WakeTicket};
-use crate::session::{BATCH, Next, RetainedMemory, Session, SessionTurn, Step};
-use crate::shared::Shared;
-use crate::transport::output::{OUTPUT_MAX, Output};
+use crate::session::pending_replies::PendingReplies;
+use crate::session::wake::{WakeReason, WakeTicket};
+use crate::session::worker_context::WorkerContext;
+use crate::session::{AnySession, BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::shared::SharedState;
+use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::MemcachedCommand;
 use todana_protocol::memcached::{
@@ -21,27 +22,29 @@ use todana_protocol::memcached::{
 /// A connection that speaks one of memcached's dialects.
 pub(crate) struct MemcachedSession {
     pub(crate) dialect: MemcachedDecoder,
-    /// The dialect that it may speak.
+    /// The dialects that the client may speak.
     choice: DialectChoice,
-    /// The number of its database.
+    /// The protocols of Tokyo Tyrant whose requests may come between memcached's.
+    tyrant: TyrantMode,
+    /// The number of the database that the session uses.
     pub(super) database: usize,
     /// The login of its client.
     pub(super) login: ConnectionLogin,
     /// The login whose password is being checked.
     pub(super) pending_login: Option<Box<PendingLogin>>,
-    /// The replies that have to come before anything else is done.
+    /// The replies that must arrive before the session continues.
     pub(super) pending: PendingReplies,
     /// The long value that is being received.
     upload: Option<ValueUpload>,
-    /// The long value whose request is executed and has no reply yet.
+    /// A long value that has been received and whose request is executed, until the reply arrives.
     uploaded: Option<Box<(ValueUpload, ReceivedValue)>>,
-    /// The walk over all records that is under way.
+    /// The walk over all records that is in progress.
     pub(crate) listing: Option<Box<ListingProgress>>,
-    /// True once its first byte has chosen the dialect.
+    /// True once the first byte of the connection has selected the dialect.
     is_introduced: bool,
-    /// True if a part of the current reply had left when the connection began to wait for the
+    /// True if a part of the current reply had been sent when the connection began to wait for the
     /// update log.
-    is_amid_reply: bool,
+    is_reply_begun: bool,
 }
 
 /// A login whose password is being checked.
@@ -57,7 +60,7 @@ pub(crate) struct MemcachedWorker {
 }
 
 impl MemcachedWorker {
-    pub(crate) fn new(shared: &Shared) -> MemcachedWorker {
+    pub(crate) fn new(shared: &SharedState) -> MemcachedWorker {
         MemcachedWorker { limits: shared.limits(), scratch: Default::default() }
     }
 }
@@ -67,6 +70,7 @@ impl MemcachedSession {
         MemcachedSession {
             dialect: MemcachedDecoder::default(),
             choice,
+            tyrant: TyrantMode::Off,
             database: 0,
             login: ConnectionLogin::default(),
             pending_login: None,
@@ -75,16 +79,31 @@ impl MemcachedSession {
             uploaded: None,
             listing: None,
             is_introduced: false,
-            is_amid_reply: false,
+            is_reply_begun: false,
         }
     }
 
-    /// Returns the session, and leaves a new one.
+    /// Creates the session of a connection to a listener of this dialect; `None` is any dialect.
+    pub(crate) fn of_listener(shared: &SharedState, of_listener: Option<DialectChoice>) -> MemcachedSession {
+        let mut session = MemcachedSession::new(shared.choice(of_listener));
+        if shared.speaks_tyrant(of_listener) {
+            session.tyrant = shared.options.protocols.tyrant.spoken;
+        }
+        session
+    }
+
+    /// Takes the session out, and leaves a new one in its place.
     pub(crate) fn take(&mut self) -> MemcachedSession {
         std::mem::replace(self, MemcachedSession::new(self.choice))
     }
 
-    /// Answers a login after the check of its password.
+    /// Returns true if memcached's protocols are a part of Tokyo Tyrant's here.
+    #[inline]
+    pub(super) fn is_of_tyrant(&self) -> bool {
+        self.tyrant == TyrantMode::All
+    }
+
+    /// Writes the reply to a login whose password has been checked.
     fn end_login(&mut self, turn: &mut SessionTurn<'_>) {
         let Some(pending) = self.pending_login.take() else { return };
         let form = pending.form;
@@ -100,27 +119,27 @@ impl MemcachedSession {
         }
     }
 
-    /// Serves requests while there are any, within its share; returns the announcement of a long
-    /// value, if that is next.
+    /// Serves the complete requests of the input, up to the connection's share. If the next request
+    /// has a long value, returns the announcement of this value.
     fn serve_all(
         &mut self,
         worker: &mut MemcachedWorker,
         turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
-    ) -> Result<Next, AnnouncedValue> {
+    ) -> Result<NextAction, AnnouncedValue> {
         loop {
             if *turn.budget == 0 {
-                // Without further requests its turn would have ended anyway, and memcached counts
-                // no yield for that.
-                return Ok(if *at == data.len() { Next::READ } else { Next::Yield });
+                // If the input is empty, the turn would have ended anyway. As in memcached, this
+                // does not count as a yield.
+                return Ok(if *at == data.len() { NextAction::READ } else { NextAction::Yield });
             }
             if turn.output.len() > OUTPUT_MAX {
-                return Ok(Next::Flush);
+                return Ok(NextAction::Flush);
             }
             let mut batch: [Option<MemcachedRequest<'_>>; BATCH] = [const { None }; BATCH];
-            // The position of the decoder after each request: a slow peer may not take the replies
-            // to all of them.
+            // The position before each request is kept, because the peer may not accept all replies
+            // of the batch, and the remaining requests are then decoded again.
             let start = (*at, self.dialect);
             let mut after = [start; BATCH];
             let mut len = 0;
@@ -130,10 +149,17 @@ impl MemcachedSession {
                 if lines == *turn.budget {
                     break;
                 }
+                if self.tyrant != TyrantMode::Off
+                    && self.dialect.is_before_line()
+                    && data.get(*at).is_some_and(|&first| turn.context.shared.begins_tyrant(first))
+                {
+                    end = Some(Ok(NextAction::Become(Box::new(AnySession::Tyrant(Box::default())))));
+                    break;
+                }
                 match self.dialect.decode(&worker.limits, &data[*at..], slot) {
                     Decoded::Request { consumed, request } => {
                         *at += consumed;
-                        // The keys of one line share its turn.
+                        // The keys of one line count as one request.
                         lines += u32::from(request.form.is_last_of_line());
                         let is_last = ends_batch(&request.command);
                         batch[len] = Some(request);
@@ -145,7 +171,7 @@ impl MemcachedSession {
                     }
                     Decoded::NeedMore { consumed, at_least } => {
                         *at += consumed;
-                        end = Some(Ok(Next::Read { at_least }));
+                        end = Some(Ok(NextAction::Read { at_least }));
                         break;
                     }
                     Decoded::Block { consumed, head_len, value_len, end_len } => {
@@ -154,7 +180,7 @@ impl MemcachedSession {
                         break;
                     }
                     Decoded::Close => {
-                        end = Some(Ok(Next::Fail));
+                        end = Some(Ok(NextAction::Fail));
                         break;
                     }
                 }
@@ -177,21 +203,22 @@ impl MemcachedSession {
                     self.execute(turn.context, request, turn.output)
                 };
                 match next {
-                    Next::Continue if turn.output.len() > OUTPUT_MAX && index + 1 < len => {
+                    NextAction::Continue if turn.output.len() > OUTPUT_MAX && index + 1 < len => {
                         (*at, self.dialect) = after[index];
-                        return Ok(Next::Flush);
+                        return Ok(NextAction::Flush);
                     }
-                    Next::Continue => {}
-                    Next::Wait if self.pending.is_waiting() => {
-                        // Decoded again, and answered, once its reply has come.
+                    NextAction::Continue => {}
+                    NextAction::Wait if self.pending.is_waiting() => {
+                        // The request is decoded again once its reply has arrived, and is answered
+                        // then.
                         (*at, self.dialect) = before();
-                        return Ok(Next::Wait);
+                        return Ok(NextAction::Wait);
                     }
                     next => return Ok(next),
                 }
             }
             if self.listing.is_some() {
-                return Ok(Next::Continue);
+                return Ok(NextAction::Continue);
             }
             *turn.budget -= lines;
             if let Some(end) = end {
@@ -200,8 +227,8 @@ impl MemcachedSession {
         }
     }
 
-    /// Answers the request whose reply has come. Its bytes are the first of `data`, or those of an
-    /// upload.
+    /// Answers the request whose reply has arrived. The request is at the start of `data`, or is
+    /// the head of an upload.
     #[cold]
     fn end_pending(
         &mut self,
@@ -209,7 +236,7 @@ impl MemcachedSession {
         turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
-    ) -> Next {
+    ) -> NextAction {
         let uploaded = self.uploaded.take();
         let scratch = &mut worker.scratch[0];
         let decoded = match &uploaded {
@@ -217,7 +244,8 @@ impl MemcachedSession {
                 let (upload, received) = &**uploaded;
                 self.dialect.decode_block(&worker.limits, upload.head(), received.block(), scratch)
             }
-            // The request was complete before, whatever the room for incomplete requests is now.
+            // The request was complete before, so it may be longer than the memory that is
+            // available for incomplete requests now.
             None => {
                 let limits = MemcachedLimits { unfinished_len_max: usize::MAX, ..worker.limits };
                 self.dialect.decode(&limits, &data[*at..], scratch)
@@ -230,7 +258,7 @@ impl MemcachedSession {
                 }
                 self.answer_pending(turn.context, &request, turn.output)
             }
-            Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => Next::Close,
+            Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => NextAction::Close,
         };
         self.pending.abandon(turn.context);
         *turn.budget = turn.budget.saturating_sub(1);
@@ -244,7 +272,7 @@ impl MemcachedSession {
         turn: &mut SessionTurn<'_>,
         upload: &ValueUpload,
         received: &ReceivedValue,
-    ) -> Next {
+    ) -> NextAction {
         let head = self.dialect.head(&worker.limits, upload.head());
         let block = received.block();
         match self.dialect.decode_block(&worker.limits, upload.head(), block, &mut worker.scratch[0]) {
@@ -252,8 +280,8 @@ impl MemcachedSession {
                 self.execute_logged(turn.context, head, &request, turn.output)
             }
             Decoded::Request { request, .. } => self.execute(turn.context, &request, turn.output),
-            // The head was decoded before, so it is a complete request.
-            Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => Next::Close,
+            // The head was decoded successfully before, so these results cannot occur.
+            Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => NextAction::Close,
         }
     }
 }
@@ -262,10 +290,15 @@ impl Session for MemcachedSession {
     type Worker = MemcachedWorker;
 
     fn begin_turn(&mut self) {
-        self.is_amid_reply = self.listing.is_some() || self.dialect.is_between_keys();
+        self.is_reply_begun = self.listing.is_some() || self.dialect.is_between_keys();
     }
 
-    fn advance(&mut self, worker: &mut MemcachedWorker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
+    fn advance(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut SessionTurn<'_>,
+        input: &[u8],
+    ) -> SessionProgress {
         worker.limits.long_block_len = turn.context.shared.databases[self.database].long_block_len();
         worker.limits.choice = self.choice;
         worker.limits.unfinished_len_max = turn.room;
@@ -286,7 +319,7 @@ impl Session for MemcachedSession {
         if self.pending.is_ready() {
             let next = self.end_pending(worker, turn, input, &mut consumed);
             if next.is_last() {
-                return Step { consumed, next };
+                return SessionProgress { consumed, next };
             }
         }
         let next = loop {
@@ -296,15 +329,15 @@ impl Session for MemcachedSession {
                     self.listing = None;
                 }
                 if !is_over || turn.output.len() > OUTPUT_MAX {
-                    break Next::Flush;
+                    break NextAction::Flush;
                 }
             }
             if let Some(upload) = &mut self.upload {
                 let (served, received) =
                     upload.receive(&input[consumed..], self.database, &turn.context.executor);
                 consumed += served;
-                let Some(received) = received else { break Next::Read { at_least: upload.missing() } };
-                let upload = self.upload.take().expect("it was here above");
+                let Some(received) = received else { break NextAction::Read { at_least: upload.missing() } };
+                let upload = self.upload.take().expect("the upload was set above");
                 let dialect = self.dialect;
                 let next = self.end_upload(worker, turn, &upload, &received);
                 if self.pending.is_waiting() {
@@ -319,7 +352,7 @@ impl Session for MemcachedSession {
                 continue;
             }
             match self.serve_all(worker, turn, input, &mut consumed) {
-                Ok(Next::Continue) => {}
+                Ok(NextAction::Continue) => {}
                 Ok(next) => break next,
                 Err(announced) => {
                     let head = &input[consumed..consumed + announced.head_len];
@@ -329,15 +362,15 @@ impl Session for MemcachedSession {
                 }
             }
         };
-        Step { consumed, next }
+        SessionProgress { consumed, next }
     }
 
-    fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+    fn wake(&mut self, wake: WakeReason, context: &mut WorkerContext) -> bool {
         if self.pending.is_complete_with(wake, &mut context.waits) {
             return true;
         }
         match (wake, &self.pending_login) {
-            (Wake::Ready(ticket), Some(pending)) if ticket == pending.ticket => {
+            (WakeReason::Ready(ticket), Some(pending)) if ticket == pending.ticket => {
                 context.waits.leave(ticket);
                 true
             }
@@ -365,8 +398,8 @@ impl Session for MemcachedSession {
         self.upload.is_some()
     }
 
-    fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
-        if !self.dialect.is_binary() && !self.is_amid_reply {
+    fn refuse(&self, refusal: RefusalReason, output: &mut ConnectionOutput) {
+        if !self.dialect.is_binary() && !self.is_reply_begun {
             encode(&ReplyForm::LINE, &Reply::Refused(refusal), output);
         }
     }
@@ -384,8 +417,9 @@ impl Session for MemcachedSession {
     }
 }
 
-/// Returns true if the next request is decoded only after this one has been executed: input after a
-/// quit is not read, and input after a walk over all records or a login comes later.
+/// Returns true if later requests may be decoded only after this one has been executed. Input after
+/// a quit is ignored. Input after a login, or after a command that walks over all records, is
+/// served later.
 fn ends_batch(command: &MemcachedCommand<'_>) -> bool {
     matches!(
         command,

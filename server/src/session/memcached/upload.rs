@@ -1,15 +1,16 @@
-//! A long value that is received directly into its final memory.
+//! Receives a long value directly into the memory in which the engine will keep it.
 //!
-//! That memory is the engine's and counts as such, by the bytes received. The connection keeps the
-//! head of the request.
+//! The memory belongs to the engine, and counts as the engine's for the part that has been
+//! received. The connection keeps only the head of the request.
 
 use crate::execution::Executor;
 use crate::session::RetainedMemory;
 use todana_core::{SharedBytes, ValueBuffer};
 use todana_protocol::memcached::LongBlock;
 
-/// The length of one read: small at first, so that a slow sender evicts nothing for bytes that do
-/// not come; then growing, within a bound that does not delay other connections.
+/// Bounds of the length of one read. The length is small at first, so that a slow sender causes no
+/// evictions for bytes that it has not sent. It grows to a maximum that does not delay other
+/// connections.
 const STEP_MIN: usize = 16 << 10;
 const STEP_MAX: usize = 256 << 10;
 
@@ -18,22 +19,22 @@ const STEP_MAX: usize = 256 << 10;
 pub(super) struct AnnouncedValue {
     pub(super) head_len: usize,
     pub(super) value_len: usize,
-    /// The length of the end of the block, after the value.
+    /// The length of the line end after the value.
     pub(super) end_len: usize,
 }
 
 /// A value that is being received.
 pub(crate) struct ValueUpload {
     head: Box<[u8]>,
-    /// `None` once there is no memory for it.
+    /// The memory for the value; `None` once there is not enough.
     buffer: Option<Box<dyn ValueBuffer>>,
-    /// The number of bytes received when the memory was given up.
+    /// The number of bytes that were received before the memory was released.
     given_up_at: usize,
     end_len: usize,
     step: usize,
 }
 
-/// The result of a reception.
+/// The result of receiving a value.
 pub(super) enum ReceivedValue {
     Whole {
         value: SharedBytes,
@@ -67,32 +68,33 @@ impl ValueUpload {
         ValueUpload { head: head.into(), buffer, given_up_at: 0, end_len, step: STEP_MIN }
     }
 
-    /// Returns the request's head.
+    /// Returns the head of the request.
     pub(super) fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// Returns the memory that it keeps.
+    /// Returns the memory that the upload keeps.
     pub(super) fn retained(&self) -> RetainedMemory {
         let of_engine = self.buffer.as_ref().map_or(0, |buffer| buffer.filled());
         RetainedMemory { own: self.head.len(), of_engine }
     }
 
-    /// Returns true if its memory takes no more bytes: the value is complete, or was given up.
+    /// Returns true if no more bytes are stored, because the value is complete or its memory was
+    /// released.
     pub(crate) fn is_full(&self) -> bool {
         self.buffer.as_ref().is_none_or(|buffer| buffer.filled() == buffer.len())
     }
 
-    /// Returns the number of missing bytes.
+    /// Returns the number of bytes that have not arrived.
     pub(super) fn missing(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len() - buffer.filled()) + self.end_len
     }
 
-    /// Returns memory for the next bytes; `None` if there is none, and then the received bytes are
-    /// dropped.
+    /// Returns memory for the next bytes. Returns `None` if there is not enough memory; the
+    /// remaining bytes of the value are then discarded as they arrive.
     pub(crate) fn room(&mut self, database: usize, executor: &impl Executor) -> Option<&mut [u8]> {
         let filled = self.buffer.as_ref()?.filled();
-        // Taken out, so that it is dropped if there is no room.
+        // The buffer is taken out of `self`, so that it is dropped if there is not enough memory.
         let mut buffer = self.buffer.take()?;
         if executor.room(database, &mut *buffer, self.step).is_none() {
             self.given_up_at = filled;
@@ -101,7 +103,8 @@ impl ValueUpload {
         executor.room(database, &mut **self.buffer.insert(buffer), self.step)
     }
 
-    /// Notes bytes written to that memory; `all` is true if they filled it.
+    /// Notes that bytes were written to the memory that `room` returned. `all` is true if they
+    /// filled it.
     pub(crate) fn advance(&mut self, len: usize, all: bool) {
         if let Some(buffer) = &mut self.buffer {
             buffer.advance(len);
@@ -109,8 +112,8 @@ impl ValueUpload {
         self.step = if all { (self.step * 2).min(STEP_MAX) } else { STEP_MIN };
     }
 
-    /// Takes its bytes from `data`; returns their number, and the result once the block is
-    /// complete.
+    /// Takes the bytes of the value from the start of `data`. Returns their number, and the result
+    /// once the block is complete.
     pub(super) fn receive(
         &mut self,
         data: &[u8],

@@ -1,4 +1,4 @@
-//! Certificates and keys from files, and the rustls configurations with them.
+//! Reads certificates and keys from files, and creates the rustls configurations that use them.
 
 use super::{ClientCertificates, TlsError, TlsOptions, ciphers, refuse_all};
 use rustls::crypto::{CryptoProvider, ring};
@@ -13,22 +13,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One configuration for each policy for client certificates. They share no ticket keys: a ticket
-/// of a listener without client certificates must not resume a session on one that requires them.
+/// The rustls configurations, one for each policy for client certificates. They share no ticket
+/// keys, because a ticket from a listener without client certificates must not resume a session on
+/// a listener that requires them.
 pub(super) struct TlsConfigs {
     pub(super) loaded: Instant,
     never: Arc<ServerConfig>,
-    /// `None` without an authority to check them.
-    if_they_have_one: Option<Arc<ServerConfig>>,
-    /// Without an authority, every client is refused.
+    /// The configuration for optional client certificates; `None` if no authority is configured to
+    /// check them.
+    if_offered: Option<Arc<ServerConfig>>,
+    /// The configuration for required client certificates. If no authority is configured, it
+    /// refuses every client.
     always: Arc<ServerConfig>,
 }
 
 impl TlsConfigs {
     pub(super) fn load(options: &TlsOptions) -> Result<TlsConfigs, TlsError> {
         let files = CertificateFiles::read(options)?;
-        let (if_they_have_one, always) = match options.ca.as_deref().zip(files.authorities.as_ref()) {
-            None => (None, files.config(options, Arc::new(refuse_all::RefuseAll))?),
+        let (if_offered, always) = match options.ca.as_deref().zip(files.authorities.as_ref()) {
+            None => (None, files.config(options, Arc::new(refuse_all::RefuseAllVerifier))?),
             Some((path, authorities)) => {
                 let verifier = || {
                     WebPkiClientVerifier::builder_with_provider(
@@ -44,14 +47,15 @@ impl TlsConfigs {
             }
         };
         let never = files.config(options, WebPkiClientVerifier::no_client_auth())?;
-        Ok(TlsConfigs { loaded: Instant::now(), never, if_they_have_one, always })
+        Ok(TlsConfigs { loaded: Instant::now(), never, if_offered, always })
     }
 
-    /// Returns `None` without an authority to check certificates.
+    /// Returns the configuration for a policy. Returns `None` if the policy needs an authority and
+    /// none is configured.
     pub(super) fn of(&self, ask: ClientCertificates) -> Option<Arc<ServerConfig>> {
         match ask {
             ClientCertificates::Never => Some(Arc::clone(&self.never)),
-            ClientCertificates::IfTheyHaveOne => self.if_they_have_one.clone(),
+            ClientCertificates::IfOffered => self.if_offered.clone(),
             ClientCertificates::Always => Some(Arc::clone(&self.always)),
         }
     }
@@ -103,8 +107,8 @@ impl CertificateFiles {
                 }
                 reason => error("key", key_path, &reason),
             })?;
-        // The client's ticket holds all that a resumption needs, so there is no table that could
-        // grow.
+        // The client's ticket contains all data that a resumption needs, so the server needs no
+        // table of sessions, which could grow.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if options.resumption {
             config.ticketer = ring::Ticketer::new()
@@ -127,7 +131,7 @@ fn authority_error(path: &Path, reason: &dyn Display) -> TlsError {
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let words = |error: std::io::Error| {
         let text = error.to_string();
-        // The number repeats the message.
+        // The number of the error only repeats the message.
         text.split(" (os error").next().unwrap_or_default().to_string()
     };
     std::fs::read(path).map_err(words)

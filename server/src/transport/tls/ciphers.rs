@@ -1,22 +1,25 @@
-//! OpenSSL's notation for lists of cipher suites, for the suites that exist here.
+//! Selects cipher suites by OpenSSL's notation for lists of suites, among the suites that rustls
+//! has.
 //!
-//! A list consists of words separated by a colon, comma or blank. A word is the name of a suite, or
-//! properties joined by `+` that a suite must all have. A leading `!` removes the suites for good,
-//! `-` removes them for now, `+` moves them to the end; `@STRENGTH` and `@SECLEVEL=` have no
-//! effect. As in OpenSSL, unknown words are ignored, and a list without any suite of TLS 1.2 is
-//! refused. The suites of TLS 1.3 are not part of such lists: they stay unless one is named.
+//! A list consists of words separated by colons, commas, semicolons, blanks or `@`. A word is the
+//! name of a suite, or several properties joined by `+`; it means that suite, or all suites with
+//! all these properties. A character before a word changes its effect: `!` removes the suites, and
+//! later words cannot add them again; `-` removes the suites, and later words can; `+` moves the
+//! suites to the end of the list. As in OpenSSL, unknown words are ignored; `@STRENGTH` and
+//! `@SECLEVEL=` are such words. If a list names no suite of TLS 1.3, it selects all of them. A list
+//! that selects no suite of TLS 1.2 is refused, unless it consists of names of suites of TLS 1.3.
 
 use rustls::crypto::ring::cipher_suite as suites;
 use rustls::{CipherSuite, SupportedCipherSuite};
 
-/// A suite and its properties in OpenSSL's words.
+/// A suite of rustls, with its properties in OpenSSL's words.
 struct KnownSuite {
     name: &'static str,
     suite: SupportedCipherSuite,
     words: &'static [&'static str],
 }
 
-/// The properties of all suites of TLS 1.2 here.
+/// The properties that all suites of TLS 1.2 in rustls have.
 const OF_ALL: [&str; 10] =
     ["ALL", "DEFAULT", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "ECDH", "AEAD"];
 
@@ -65,13 +68,15 @@ impl KnownSuite {
     }
 }
 
-/// Returns the suites of `all` that a list selects, in its order; `None` if there is none.
+/// Returns the suites of `all` that a list selects, those of TLS 1.3 first, in the order of the
+/// list. Returns `None` if the list is refused.
 pub(super) fn chosen(list: &str, all: &[SupportedCipherSuite]) -> Option<Vec<SupportedCipherSuite>> {
-    let (mut of_1_3, mut of_1_2, mut banned): (Vec<CipherSuite>, Vec<usize>, Vec<usize>) = Default::default();
+    let (mut suites_1_3, mut suites_1_2, mut banned): (Vec<CipherSuite>, Vec<usize>, Vec<usize>) =
+        Default::default();
     let mut names_only_1_3 = true;
     for word in list.split([':', ',', ' ', ';', '@']).filter(|word| !word.is_empty()) {
         if let Some((_, suite)) = KNOWN_1_3.iter().find(|(name, _)| *name == word) {
-            of_1_3.push(*suite);
+            suites_1_3.push(*suite);
             continue;
         }
         names_only_1_3 = false;
@@ -82,32 +87,32 @@ pub(super) fn chosen(list: &str, all: &[SupportedCipherSuite]) -> Option<Vec<Sup
         let fitting: Vec<usize> = (0..KNOWN.len()).filter(|&at| KNOWN[at].fits(word)).collect();
         match sign {
             "" => {
-                let new = fitting.iter().filter(|at| !of_1_2.contains(at) && !banned.contains(at));
+                let new = fitting.iter().filter(|at| !suites_1_2.contains(at) && !banned.contains(at));
                 let new: Vec<usize> = new.copied().collect();
-                of_1_2.extend(new);
+                suites_1_2.extend(new);
             }
             "+" => {
-                let (moved, kept) = of_1_2.iter().partition::<Vec<usize>, _>(|at| fitting.contains(at));
-                of_1_2 = [kept, moved].concat();
+                let (moved, kept) = suites_1_2.iter().partition::<Vec<usize>, _>(|at| fitting.contains(at));
+                suites_1_2 = [kept, moved].concat();
             }
             sign => {
-                of_1_2.retain(|at| !fitting.contains(at));
+                suites_1_2.retain(|at| !fitting.contains(at));
                 if sign == "!" {
                     banned.extend(fitting);
                 }
             }
         }
     }
-    if of_1_2.is_empty() && (of_1_3.is_empty() || !names_only_1_3) {
+    if suites_1_2.is_empty() && (suites_1_3.is_empty() || !names_only_1_3) {
         return None;
     }
     let find = |wanted: CipherSuite| all.iter().find(|suite| suite.suite() == wanted).copied();
-    let mut found: Vec<SupportedCipherSuite> = if of_1_3.is_empty() {
+    let mut found: Vec<SupportedCipherSuite> = if suites_1_3.is_empty() {
         all.iter().filter(|suite| suite.tls13().is_some()).copied().collect()
     } else {
-        of_1_3.into_iter().filter_map(find).collect()
+        suites_1_3.into_iter().filter_map(find).collect()
     };
-    found.extend(of_1_2.into_iter().map(|at| KNOWN[at].suite));
+    found.extend(suites_1_2.into_iter().map(|at| KNOWN[at].suite));
     Some(found)
 }
 
@@ -119,9 +124,9 @@ mod tests {
         let all = rustls::crypto::ring::default_provider().cipher_suites;
         let found = chosen(list, &all)?;
         let name = |suite: &SupportedCipherSuite| {
-            let of_1_3 = KNOWN_1_3.iter().find(|known| known.1 == suite.suite()).map(|known| known.0);
-            let of_1_2 = || KNOWN.iter().find(|known| known.suite == *suite).map(|known| known.name);
-            of_1_3.or_else(of_1_2).unwrap()
+            let suites_1_3 = KNOWN_1_3.iter().find(|known| known.1 == suite.suite()).map(|known| known.0);
+            let suites_1_2 = || KNOWN.iter().find(|known| known.suite == *suite).map(|known| known.name);
+            suites_1_3.or_else(suites_1_2).unwrap()
         };
         Some(found.iter().map(name).collect())
     }
@@ -141,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn list_selects_in_order_and_keeps_tls_1_3() {
+    fn list_selects_ciphers_in_order_beside_tls13() {
         let with_1_3 = |rest: &[&'static str]| Some([&ALL_1_3[..], rest].concat());
         let both = ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"];
         assert_eq!(names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-CHACHA20-POLY1305"), with_1_3(&both));

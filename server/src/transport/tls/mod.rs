@@ -26,28 +26,29 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The options of a server with TLS.
+/// The TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The server's certificate chain: PEM.
+    /// The file with the server's certificate chain, in PEM.
     pub chain: PathBuf,
-    /// The certificate's private key: PEM or DER. `None` if it is in `chain`.
+    /// The file with the private key of the certificate, in PEM or DER. `None` if the key is in
+    /// `chain`.
     pub key: Option<PathBuf>,
-    /// The authorities for client certificates: PEM.
+    /// The file with the authorities that check client certificates, in PEM.
     pub ca: Option<PathBuf>,
     /// The policy for client certificates in memcached's numbers: 0 none, 1 optional, 2 and 3
     /// required.
     pub verify_mode: u8,
-    /// Requires TLS 1.3; the default is at least TLS 1.2.
+    /// True requires TLS 1.3. False accepts TLS 1.2, too.
     pub only_1_3: bool,
-    /// Cipher suites in OpenSSL's notation; `None` selects all of rustls.
+    /// The cipher suites in OpenSSL's notation; `None` selects all suites of rustls.
     pub ciphers: Option<String>,
-    /// Clients may resume sessions by a ticket.
+    /// True if clients may resume sessions by a ticket.
     pub resumption: bool,
-    /// `stats` reports that sessions are cached, and counts new ones.
+    /// True if `stats` reports that sessions are cached, and counts new ones.
     pub session_cache: bool,
-    /// Shown as `ssl_wbuf_size` by `stats settings`, without other effect: buffers exist only while
-    /// they hold something.
+    /// The value that `stats settings` shows as `ssl_wbuf_size`. It has no other effect, because
+    /// buffers exist only while they hold bytes.
     pub write_buffer_bytes: Option<u64>,
 }
 
@@ -55,8 +56,8 @@ pub struct TlsOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientCertificates {
     Never,
-    /// A certificate that is shown must be valid.
-    IfTheyHaveOne,
+    /// A client need not show a certificate. If it shows one, the certificate must be valid.
+    IfOffered,
     Always,
 }
 
@@ -64,13 +65,13 @@ impl TlsOptions {
     pub(crate) fn ask(&self) -> ClientCertificates {
         match self.verify_mode {
             0 => ClientCertificates::Never,
-            1 => ClientCertificates::IfTheyHaveOne,
+            1 => ClientCertificates::IfOffered,
             _ => ClientCertificates::Always,
         }
     }
 }
 
-/// The reason why certificates cannot be used, in memcached's words.
+/// The reason why certificates cannot be used, in the texts of memcached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsError(String);
 
@@ -100,14 +101,15 @@ struct TlsCounters {
 }
 
 impl Tls {
-    /// Reads the certificates. Fails if a file cannot be read or does not fit the others; the
-    /// message names the file.
+    /// Reads the certificates. Fails if a file cannot be read, or if the files do not belong
+    /// together. The message names the file.
     pub fn load(options: &TlsOptions) -> Result<Tls, TlsError> {
         let configs = RwLock::new(TlsConfigs::load(options)?);
         Ok(Tls { options: options.clone(), configs, counters: TlsCounters::default() })
     }
 
-    /// Reads the files again, for later connections. A failure changes nothing.
+    /// Reads the files again. Later connections use the new certificates. If reading fails, the old
+    /// certificates stay in use.
     pub fn refresh(&self) -> Result<(), TlsError> {
         let configs = TlsConfigs::load(&self.options)?;
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;

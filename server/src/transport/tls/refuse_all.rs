@@ -1,20 +1,21 @@
-//! Client certificates without an authority: each client is asked for one, and none is valid.
+//! Refuses all client certificates: each client must show a certificate, and no certificate is
+//! valid, because no authority is configured to check them.
 //!
-//! memcached starts with such a listener (`-l mtls:...` without `ssl_ca_cert`), and its clients'
-//! handshakes fail.
+//! Like memcached (`-l mtls:...` without `ssl_ca_cert`), the server starts with such a listener,
+//! and every handshake fails.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// Refuses every client.
+/// A verifier that refuses every client.
 #[derive(Debug)]
-pub(super) struct RefuseAll;
+pub(super) struct RefuseAllVerifier;
 
 const UNKNOWN: Error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
 
-impl ClientCertVerifier for RefuseAll {
+impl ClientCertVerifier for RefuseAllVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,9 +1,10 @@
-//! A TLS connection: for the worker a stream of plain bytes like any other.
+//! Defines a TLS connection. For the worker it is a stream of plain bytes, like a TCP connection.
 //!
-//! rustls is used without its buffers. Ciphertext is read into a buffer that all connections of a
-//! thread share and decrypted there; encrypted bytes are sent from another one. A connection keeps
-//! only an incomplete record, and ciphertext that the socket has not taken. An idle session takes
-//! 3.5 KiB (2026-11-21, x86-64, 2000 sessions; memcached 1.6.18 with OpenSSL 3.0: 14 KiB).
+//! rustls is used without buffers of its own. All connections of a thread share two buffers:
+//! ciphertext is read into the first and decrypted there, and encrypted bytes are sent from the
+//! second. A connection keeps only an incomplete record and the ciphertext that the socket has not
+//! accepted. An idle session takes 3.5 KiB (2026-11-21, x86-64, 2000 sessions; memcached 1.6.18
+//! with OpenSSL 3.0: 14 KiB).
 
 use super::{ClientCertificates, Tls};
 use rustls::server::UnbufferedServerConnection;
@@ -13,16 +14,17 @@ use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
 
-/// The length of one read. The worker's own buffer has the same size, and plain bytes are fewer
-/// than encrypted ones.
+/// The length of one read. The worker's buffer for plain bytes has the same size, which suffices
+/// because ciphertext is longer than its plain text.
 const INCOMING: usize = 64 << 10;
 /// The number of plain bytes encrypted at once: four records of the largest size.
 const CHUNK: usize = 64 << 10;
-/// The ciphertext of a chunk. A record adds up to 40 bytes; the buffer grows if necessary.
+/// The usual length of the ciphertext of a chunk. A record adds up to 40 bytes to its plain text.
+/// The buffer grows if necessary.
 const OUTGOING: usize = CHUNK + 1024;
 /// The maximum of incomplete bytes during a handshake. Client certificates take a few KiB.
 const HANDSHAKE_MAX: usize = 32 << 10;
-/// A peer that sends this much without a byte of data is hostile.
+/// A connection is closed if its peer sends this number of bytes without any application data.
 const BARREN_MAX: usize = 512 << 10;
 
 thread_local! {
@@ -34,7 +36,7 @@ thread_local! {
 struct TlsBuffers {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    /// Pieces that are gathered into one record.
+    /// The plain bytes of several pieces, which are encrypted as one record.
     gathered: Vec<u8>,
 }
 
@@ -54,14 +56,14 @@ pub(crate) struct TlsStream<S: Read + Write> {
     tls: Arc<Tls>,
     /// The beginning of an incomplete record.
     incoming: Vec<u8>,
-    /// Ciphertext that the socket has not taken.
+    /// Ciphertext that the socket has not accepted.
     outgoing: Vec<u8>,
     /// The number of the caller's plain bytes in `outgoing` that have not been reported.
     taken: usize,
     established: bool,
-    /// The peer has announced that it sends no more.
+    /// True if the peer has announced that it sends no more bytes.
     peer_closed: bool,
-    /// The session must not be used any more: it may not match `incoming`.
+    /// True if the session must not be used any more, because its state may not match `incoming`.
     failed: bool,
 }
 
@@ -88,18 +90,18 @@ impl<S: Read + Write> TlsStream<S> {
         &mut self.socket
     }
 
-    /// Returns the number of kept bytes of an incomplete record.
+    /// Returns the number of bytes of an incomplete record that the connection keeps.
     pub(crate) fn partial_len(&self) -> usize {
         self.incoming.capacity()
     }
 
-    /// Returns the number of kept bytes that the socket has not taken.
+    /// Returns the number of bytes of ciphertext that the socket has not accepted.
     pub(crate) fn unsent_len(&self) -> usize {
         self.outgoing.capacity()
     }
 
-    /// Reads available bytes; returns the number of plain bytes, and true if there are no more for
-    /// now. Zero bytes without an error are the end. Also continues the handshake.
+    /// Reads available bytes, and continues the handshake. Returns the number of plain bytes, and
+    /// true if there are no more for now. Zero bytes without an error mean the end of the stream.
     pub(crate) fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
         if self.peer_closed {
             return Ok((0, true));
@@ -130,7 +132,7 @@ impl<S: Read + Write> TlsStream<S> {
             let outcome = self.process(&mut buffers.incoming[..held], plain);
             if outcome.is_err() {
                 self.tls.failed(self.established);
-                // The alert tells the peer the problem, if it gets there.
+                // The alert reports the problem to the peer, if it arrives.
                 self.collect_alert();
                 let _ = self.flush();
             }
@@ -139,14 +141,16 @@ impl<S: Read + Write> TlsStream<S> {
             self.flush_if_possible()?;
             barren += read;
             if len > 0 || self.peer_closed {
-                // The end has not been reported yet.
+                // If bytes were read before the end, the end of the stream is reported by the next
+                // call.
                 return Ok((len, read < room && !(self.peer_closed && len > 0)));
             }
         }
         Err(io::Error::new(ErrorKind::InvalidData, "peer sends records without data"))
     }
 
-    /// Passes ciphertext to rustls; returns the number of consumed bytes, and of plain bytes.
+    /// Passes ciphertext to rustls. Returns the number of consumed bytes of ciphertext, and of
+    /// plain bytes.
     fn process(&mut self, cipher: &mut [u8], plain: &mut [u8]) -> io::Result<(usize, usize)> {
         let (mut seen, mut len) = (0, 0);
         loop {
@@ -156,8 +160,8 @@ impl<S: Read + Write> TlsStream<S> {
                 ConnectionState::ReadTraffic(mut traffic) => {
                     while let Some(record) = traffic.next_record() {
                         let record = record.map_err(invalid)?;
-                        // Never longer than its ciphertext, which was read into no more room than
-                        // this.
+                        // The plain text is never longer than its ciphertext, and `plain` is at
+                        // least as long as the buffer into which the ciphertext was read.
                         let room = plain.get_mut(len..len + record.payload.len());
                         room.ok_or(ErrorKind::InvalidData)?.copy_from_slice(record.payload);
                         len += record.payload.len();
@@ -202,7 +206,7 @@ impl<S: Read + Write> TlsStream<S> {
         }
     }
 
-    /// Keeps ciphertext until its record is complete.
+    /// Keeps the ciphertext of an incomplete record until the rest arrives.
     fn keep(&mut self, cipher: &[u8]) -> io::Result<()> {
         if !self.established && cipher.len() > HANDSHAKE_MAX {
             self.tls.failed(false);
@@ -217,9 +221,9 @@ impl<S: Read + Write> TlsStream<S> {
         Ok(())
     }
 
-    /// Collects the session's own output, usually an alert, although it accepts no more input.
+    /// Collects the output of a session that accepts no more input, usually an alert.
     fn collect_alert(&mut self) {
-        // Queued output precedes any input, so there may be none.
+        // The session returns queued output before it reads any input, so the input may be empty.
         while self.session.wants_write() {
             let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut []);
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { return };
@@ -229,11 +233,13 @@ impl<S: Read + Write> TlsStream<S> {
         }
     }
 
-    /// Encrypts into a buffer that grows if necessary; returns the length of the ciphertext. `None`
-    /// if the session's own output waits in `outgoing` and has to be sent first.
+    /// Encrypts plain bytes into a buffer that grows if necessary. Returns the length of the
+    /// ciphertext. Returns `None` if output of the session itself is in `outgoing` and must be sent
+    /// first.
     fn seal(&mut self, plain: &[u8], cipher: &mut Vec<u8>) -> io::Result<Option<usize>> {
         loop {
-            // The session has seen these bytes and expects them again.
+            // The session has already seen these bytes of an incomplete record, and expects them
+            // again.
             let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut self.incoming);
             match state.map_err(invalid)? {
                 ConnectionState::WriteTraffic(_) if !self.outgoing.is_empty() => return Ok(None),
@@ -270,8 +276,9 @@ impl<S: Read + Write> TlsStream<S> {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Bytes cannot be encrypted twice: this ciphertext has to be sent. Until then
-                    // the caller keeps its bytes and calls again, as if the socket took nothing.
+                    // The same bytes cannot be encrypted twice, so the rest of this ciphertext must
+                    // be sent later. Until then, the socket appears to accept nothing: the caller
+                    // keeps its plain bytes and calls again with them.
                     self.outgoing = outgoing[sent..len].to_vec();
                     self.taken = plain.len();
                     return Err(error);
@@ -282,14 +289,15 @@ impl<S: Read + Write> TlsStream<S> {
         Ok(plain.len())
     }
 
-    /// Sends pending ciphertext, and returns the number of plain bytes to report.
+    /// Sends pending ciphertext. Returns the number of plain bytes that the caller passed earlier
+    /// and that are now reported as written.
     fn finish_before(&mut self) -> io::Result<Option<usize>> {
         self.flush()?;
         let taken = std::mem::take(&mut self.taken);
         Ok((taken > 0).then_some(taken))
     }
 
-    /// Sends pending ciphertext as far as the socket takes it.
+    /// Sends pending ciphertext as far as the socket accepts it.
     fn flush_if_possible(&mut self) -> io::Result<()> {
         match self.flush() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
@@ -299,8 +307,8 @@ impl<S: Read + Write> TlsStream<S> {
 }
 
 impl<S: Read + Write> Write for TlsStream<S> {
-    /// Accepts up to a chunk. If the socket does not take all of it, returns `WouldBlock`; the next
-    /// call must pass the same bytes again.
+    /// Accepts up to a chunk of plain bytes. If the socket does not accept all ciphertext of the
+    /// chunk, fails with `WouldBlock`. The next call must then pass the same bytes again.
     fn write(&mut self, plain: &[u8]) -> io::Result<usize> {
         if !self.outgoing.is_empty()
             && let Some(taken) = self.finish_before()?
@@ -332,7 +340,7 @@ impl<S: Read + Write> Write for TlsStream<S> {
         })
     }
 
-    /// Sends pending ciphertext; `WouldBlock` if the socket does not take all of it.
+    /// Sends pending ciphertext. Fails with `WouldBlock` if the socket does not accept all of it.
     fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         let outcome = loop {
@@ -356,8 +364,8 @@ impl<S: Read + Write> Write for TlsStream<S> {
 }
 
 impl<S: Read + Write> Drop for TlsStream<S> {
-    /// Announces the end, so that the peer can distinguish it from a cut; nothing waits for its
-    /// arrival.
+    /// Announces the end of the stream, so that the peer can distinguish it from a broken
+    /// connection. Does not wait until the announcement has arrived.
     fn drop(&mut self) {
         if !self.established || self.failed || !self.outgoing.is_empty() {
             return;
@@ -420,7 +428,7 @@ mod tests {
         /// The maximum length of a read.
         piece: usize,
         outgoing: Vec<u8>,
-        /// The number of bytes that writes take before they block.
+        /// The number of bytes that writes accept before they block.
         room: usize,
     }
 
@@ -454,9 +462,9 @@ mod tests {
 
     /// Accepts every certificate.
     #[derive(Debug)]
-    struct AcceptAll;
+    struct AcceptAllVerifier;
 
-    impl ServerCertVerifier for AcceptAll {
+    impl ServerCertVerifier for AcceptAllVerifier {
         fn verify_server_cert(
             &self,
             _: &CertificateDer<'_>,
@@ -505,7 +513,7 @@ mod tests {
             .with_protocol_versions(&[version])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAll))
+            .with_custom_certificate_verifier(Arc::new(AcceptAllVerifier))
             .with_no_client_auth();
         config.max_fragment_size = random.bool().then_some(32 + random.usize(..64));
         ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
@@ -523,12 +531,13 @@ mod tests {
         }
     }
 
-    /// Lets client and server talk, and spoils the client's bytes with this chance; returns the
-    /// bytes that the server understood and the client got back, until one of them gives up.
+    /// Connects a client and a server, and corrupts each byte of the client with probability
+    /// `chance`. Returns the bytes that the server decrypted and those that the client received in
+    /// reply, until one of them closes the connection.
     fn converse(tls: &Arc<Tls>, chance: f64, random: &mut fastrand::Rng) -> (Vec<u8>, Vec<u8>) {
         let mut client = client(random);
         let wire = MemorySocket { piece: 1 + random.usize(..2_000), ..MemorySocket::default() };
-        let ask = [ClientCertificates::Never, ClientCertificates::IfTheyHaveOne, ClientCertificates::Always]
+        let ask = [ClientCertificates::Never, ClientCertificates::IfOffered, ClientCertificates::Always]
             [random.usize(..if chance > 0.0 { 3 } else { 2 })];
         let mut server = TlsStream::new(wire, tls, ask).unwrap();
         let (mut understood, mut answered, mut to_answer) = (Vec::new(), Vec::new(), 0);
@@ -553,7 +562,7 @@ mod tests {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }
-            // The same bytes again, until they are taken.
+            // The same bytes are passed again until all are accepted.
             if to_answer > 0 {
                 let reply = vec![b'r'; to_answer];
                 let (first, second) = reply.split_at(to_answer / 2);

@@ -1,4 +1,5 @@
-//! Messages over UDP: an 8-byte header on every datagram, both ways.
+//! Encodes and decodes messages over UDP. Each datagram, of a request or a reply, has a header of 8
+//! bytes.
 //!
 //! ```text
 //! offset  0           2         4      6
@@ -9,20 +10,21 @@
 
 /// The length of the header.
 const HEADER_LEN: usize = 8;
-/// The longest datagram sent: it passes nearly every path in one piece.
+/// The length of the longest datagram that is sent. Nearly every network transports a datagram of
+/// this length in one piece.
 const DATAGRAM_LEN_MAX: usize = 1400;
 /// The length of the payload of a datagram.
 const PAYLOAD_LEN_MAX: usize = DATAGRAM_LEN_MAX - HEADER_LEN;
 
-/// The longest message whose number of datagrams can be expressed.
+/// The length of the longest message. The header has 16 bits for the number of its datagrams.
 pub(crate) const MESSAGE_LEN_MAX: usize = PAYLOAD_LEN_MAX * u16::MAX as usize;
 
 /// The number of a request, which its replies repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestId([u8; 2]);
 
-/// Returns the number and the payload of a request, if the datagram is a complete one. Its sequence
-/// number is ignored, as in memcached.
+/// Returns the ID and the payload of a request that consists of one datagram. Its sequence number
+/// is ignored, as in memcached. Returns `None` for other datagrams.
 pub(super) fn request(datagram: &[u8]) -> Option<(RequestId, &[u8])> {
     let (header, payload) = datagram.split_first_chunk::<HEADER_LEN>()?;
     let [id0, id1, _, _, count0, count1, _, _] = *header;

@@ -1,27 +1,29 @@
-//! UDP, off by default: one thread, requests of one datagram, a reply message for each command.
+//! Serves requests over UDP, on one thread. A request is one datagram; each command gets a message
+//! as its reply.
 //!
-//! The sender of a datagram can be forged, and then the reply hits a victim. Therefore UDP is off
-//! by default, and all replies to one datagram together are bounded
-//! ([`ListenOptions::udp_reply_max`](crate::ListenOptions)): longer ones are replaced by an error.
-//! Datagrams that look like a reply are not answered, because two servers would answer each other
-//! without end.
+//! A client can forge the sender of a datagram, and the reply then goes to a victim. UDP is
+//! therefore disabled by default, and the total length of all replies to one datagram is limited
+//! ([`ListenOptions::udp_reply_max`](crate::ListenOptions)): a longer reply is replaced by an
+//! error. Datagrams that look like a reply are not answered, because otherwise two servers could
+//! answer each other without end.
 //!
-//! Differs from memcached in one point: a get of several keys is answered by one message, not by
-//! one message for each key with the same number, which no client could put together.
+//! There is one difference from memcached. A `get` of several keys is answered by one message.
+//! memcached sends one message for each key, all with the same number, which a client cannot
+//! assemble.
 
 pub(crate) mod message;
 mod socket;
 
-pub(crate) use socket::Socket;
+pub(crate) use socket::DatagramSocket;
 
 use crate::execution::Executor;
-use crate::handle::Stopping;
-use crate::session::context::WorkerContext;
+use crate::handle::StopStage;
 use crate::session::memcached::commands::answer;
 use crate::session::memcached::session::MemcachedSession;
-use crate::session::{Next, Session};
-use crate::shared::Shared;
-use crate::transport::output::Output;
+use crate::session::worker_context::WorkerContext;
+use crate::session::{NextAction, Session};
+use crate::shared::SharedState;
+use crate::transport::output::ConnectionOutput;
 use message::RequestId;
 use mio::{Events, Poll, Token, Waker};
 use std::collections::VecDeque;
@@ -33,26 +35,26 @@ use todana_protocol::memcached::MemcachedCommand;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits, MemcachedStep, ReplyForm, encode};
 
 const WAKE: Token = Token(usize::MAX);
-/// Longer than any datagram.
+/// The length of the receive buffer, which is longer than any datagram.
 const BUFFER: usize = 64 << 10;
-/// The number of datagrams of one socket before another socket is served.
+/// The maximum number of datagrams that are served from one socket before another socket is served.
 const DATAGRAMS: usize = 64;
 
 const TOO_LARGE: &str = "SERVER_ERROR reply too large for UDP";
 
 /// The thread that serves UDP.
 pub(crate) struct UdpThread {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     poll: Poll,
-    sockets: Vec<Socket>,
+    sockets: Vec<DatagramSocket>,
     server: DatagramServer,
     buffer: Vec<u8>,
 }
 
 impl UdpThread {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        mut sockets: Vec<Socket>,
+        shared: Arc<SharedState>,
+        mut sockets: Vec<DatagramSocket>,
         number: usize,
     ) -> io::Result<(UdpThread, Arc<Waker>)> {
         let poll = Poll::new()?;
@@ -70,7 +72,7 @@ impl UdpThread {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(64);
         let mut ready = VecDeque::new();
-        while self.shared.lifecycle.stopping() == Stopping::No {
+        while self.shared.lifecycle.stopping() == StopStage::No {
             let timeout = (!ready.is_empty()).then_some(std::time::Duration::ZERO);
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
@@ -95,7 +97,7 @@ impl UdpThread {
         }
     }
 
-    /// Serves the datagrams that wait at a socket; returns false if there may be more.
+    /// Serves the datagrams that wait at a socket. Returns false if more may be waiting.
     fn serve(&mut self, index: usize) -> bool {
         let counters = &self.shared.observation.workers[self.server.context.worker];
         let socket = &self.sockets[index];
@@ -108,14 +110,15 @@ impl UdpThread {
                     counters.bytes_read.add(len as u64);
                     info.set_last_command_at(self.shared.clock.now().0);
                     self.server.serve(&self.buffer[..len], |datagram| {
-                        // The system drops datagrams that it has no room for.
+                        // If the system's buffer is full, the datagram is lost, as datagrams may
+                        // be.
                         let sent = socket.send(datagram, peer);
                         counters.bytes_written.add(*sent.as_ref().unwrap_or(&0) as u64);
                         sent.is_ok()
                     });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // Other errors concern the path to an earlier sender.
+                // Other errors report that an earlier reply did not reach its destination.
                 Err(_) => {}
             }
         }
@@ -123,13 +126,13 @@ impl UdpThread {
     }
 }
 
-/// The server of single datagrams, independent of sockets.
+/// Serves single datagrams. It owns no socket.
 struct DatagramServer {
     context: WorkerContext,
     limits: MemcachedLimits,
     /// The limit of all replies to a datagram, in bytes.
     reply_max: usize,
-    output: Output,
+    output: ConnectionOutput,
     message: Vec<u8>,
     scratch: Vec<u8>,
 }
@@ -151,19 +154,20 @@ impl DatagramServer {
         let mut room = self.reply_max;
         let mut at = 0;
         self.output.clear(0);
-        // An incomplete request stays incomplete.
+        // A request that is incomplete in its datagram is never completed.
         let mut before = (at, session.dialect);
         while let MemcachedStep::Request { consumed, request } =
             session.dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
         {
             at += consumed;
-            // The further keys of a line that is already too long are not looked up.
+            // Once the reply to a line is too long, the remaining keys of the line are not looked
+            // up.
             let next = if self.output.len() > room {
-                Next::Continue
+                NextAction::Continue
             } else {
                 match request.command {
-                    // Lists, watches and exports have no end. A login or a chosen database would
-                    // not last.
+                    // Lists, watchers and exports need a connection. A login or a selected database
+                    // would have no effect on the next datagram.
                     MemcachedCommand::List(_)
                     | MemcachedCommand::Watch(_)
                     | MemcachedCommand::Export(_)
@@ -182,15 +186,15 @@ impl DatagramServer {
                             session.execute(&mut self.context, &request, &mut self.output)
                         };
                         if !settle(&self.context) {
-                            // It is unknown whether the reply is true. Clients of UDP expect lost
-                            // replies.
+                            // It is unknown whether the change is durable, so no reply is sent.
+                            // Clients that use UDP expect lost replies.
                             self.output.clear(0);
                         }
                         next
                     }
                 }
             };
-            // Statistics that walk over all records.
+            // Some statistics require a walk over all records.
             if let Some(mut listing) = session.listing.take() {
                 while !listing.step(&mut self.output) && self.output.len() <= room {}
             }
@@ -210,13 +214,15 @@ impl DatagramServer {
             }
             before = (at, session.dialect);
         }
-        // A pending reply is not waited for. Clients of UDP expect lost replies.
+        // A reply that is pending is dropped. Clients that use UDP expect lost replies.
         session.leave(&mut self.context);
-        // Keys of a line without a last key. There are none, but nothing may remain.
+        // The reply to the last key of a line has been sent, so nothing should remain. Clearing the
+        // output makes sure of that.
         self.output.clear(0);
     }
 
-    /// Sends the output if it is within the limit; returns its length.
+    /// Sends the output as one message, unless it is longer than `room`. Returns the number of
+    /// bytes that were sent, without headers.
     fn finish(&mut self, id: RequestId, room: usize, send: &mut impl FnMut(&[u8]) -> bool) -> usize {
         self.message.clear();
         if self.output.len() <= room {
@@ -229,26 +235,27 @@ impl DatagramServer {
     }
 }
 
-/// Waits until the writes since the last call are durable; returns false if that is unknown.
+/// Waits until the writes since the previous call are durable. Returns false if it is unknown
+/// whether they are.
 fn settle(context: &WorkerContext) -> bool {
     let (shared, Some(local)) = (&context.shared, context.executor.databases().first()) else { return true };
-    // Replies to reads do not wait.
+    // If there were no writes, nothing has to be waited for.
     let Some(point) = local.take_commit() else { return true };
     let Some(durability) = shared.databases.primary().database.durability() else { return true };
     durability.request(point);
-    // A stop does not wait for a disk that does not respond.
-    let goes_on = || shared.lifecycle.stopping() == Stopping::No;
-    let is_durable = durability.wait_while(point, &goes_on);
+    // A server that stops does not wait for a disk that does not respond.
+    let may_continue = || shared.lifecycle.stopping() == StopStage::No;
+    let is_durable = durability.wait_while(point, &may_continue);
     if !is_durable {
-        // A later reply must not be sent before, either.
+        // Later replies must wait for this commit, too.
         local.note_commit(point);
     }
     is_durable
 }
 
-fn refuse(output: &mut Output, write: impl FnOnce(&mut Output)) -> Next {
+fn refuse(output: &mut ConnectionOutput, write: impl FnOnce(&mut ConnectionOutput)) -> NextAction {
     write(output);
-    Next::Continue
+    NextAction::Continue
 }
 
 /// Returns true if the payload looks like a server's reply to an unknown command. Answering it

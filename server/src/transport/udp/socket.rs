@@ -1,4 +1,4 @@
-//! The sockets that datagrams come from.
+//! Opens the sockets that receive datagrams.
 
 use crate::options::ServerOptions;
 use crate::transport::addresses::places;
@@ -12,20 +12,20 @@ use std::os::fd::AsRawFd;
 use todana_protocol::memcached::DialectChoice;
 
 /// A socket for datagrams.
-pub(crate) struct Socket {
+pub(crate) struct DatagramSocket {
     socket: UdpSocket,
-    /// Its dialect; `None` is the server's.
+    /// The dialect of the socket; `None` means the dialect of the server.
     pub(super) choice: Option<DialectChoice>,
 }
 
-impl Socket {
-    /// Opens the sockets that the options ask for: one for each address that TCP listens on. A port
-    /// that is given with an address applies to both.
-    pub(crate) fn open(options: &ServerOptions) -> io::Result<Vec<Socket>> {
+impl DatagramSocket {
+    /// Opens the sockets of the options: one for each address on which TCP listens. A port that is
+    /// part of an address applies to both protocols.
+    pub(crate) fn open(options: &ServerOptions) -> io::Result<Vec<DatagramSocket>> {
         match options.listen.udp_port {
             Some(port) if options.listen.unix_socket.is_none() => {
-                open_each(places(&options.listen.addresses, port)?, Transport::Udp, |address, speech| {
-                    Ok(Socket { socket: Socket::open_one(address)?, choice: speech.choice })
+                open_each(places(&options.listen.addresses, port)?, Transport::Udp, |address, mode| {
+                    Ok(DatagramSocket { socket: DatagramSocket::open_one(address)?, choice: mode.choice })
                 })
             }
             _ => Ok(Vec::new()),
@@ -35,7 +35,7 @@ impl Socket {
     fn open_one(address: SocketAddr) -> io::Result<UdpSocket> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {
-            // `*` listens on v4 by itself.
+            // `*` opens a separate socket for IPv4.
             socket.set_only_v6(true)?;
         }
         socket.set_nonblocking(true)?;

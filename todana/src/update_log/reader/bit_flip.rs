@@ -1,9 +1,10 @@
-//! Distinguishes one changed bit from a torn write, where no mark states that an entry was on disk.
+//! Distinguishes an entry with one changed bit from a torn write, if no mark states that the entry
+//! was on disk.
 //!
-//! A crash leaves blocks that were never written. They are zeros, because a log only grows, and no
-//! bit changes in the middle of what was written. An entry with exactly one wrong bit was therefore
-//! damaged later. Its checksum of 32 bits identifies the bit: up to 2^31 bits, every changed bit
-//! gives a different checksum.
+//! A crash leaves blocks that were never written. They contain zeros, because a log only grows, and
+//! a crash changes no bit in the middle of a written block. An entry with exactly one wrong bit was
+//! therefore damaged later. The checksum of 32 bits identifies the bit: up to 2^31 bits, each
+//! changed bit yields a different checksum.
 
 use super::{CONTENT_LEN_MAX, FRAME_LEN, SegmentReader, entry};
 use crate::update_log::LogPosition;
@@ -11,15 +12,17 @@ use todana_core::Result;
 
 /// The polynomial of CRC32C, with the lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// The unit of a disk write.
-const BLOCK: u64 = 512;
-/// In entries longer than this, torn writes would too often look like a changed bit by chance: at
-/// this length, one of 8,192.
-const SHORT: usize = 64 << 10;
+/// The number of bytes that a disk writes as a unit.
+const DISK_BLOCK_LEN: u64 = 512;
+/// A changed bit is certain in entries up to this size. In longer entries, a torn write would too
+/// often look like one changed bit by chance (at this size, in one of 8,192 cases), so those must
+/// not contain a block that may be torn.
+const CERTAIN_SIZE_MAX: usize = 64 << 10;
 
 impl SegmentReader {
-    /// Returns the offset of the byte with the changed bit if the entry at `offset` would be
-    /// complete but for that bit, unless a torn write can have left the byte 0.
+    /// Checks whether the entry at `offset` would be complete if one bit were different. Returns
+    /// the offset of the byte with that bit. Returns `None` if a torn write could have left zeros
+    /// at that byte.
     pub(super) fn flipped_bit(&mut self, offset: u64, position: LogPosition) -> Result<Option<u64>> {
         self.load(offset, FRAME_LEN)?;
         let Some(frame) = self.window.at(offset).first_chunk::<FRAME_LEN>().copied() else { return Ok(None) };
@@ -30,7 +33,7 @@ impl SegmentReader {
         {
             let at = offset + at as u64;
             let is_torn = self.may_be_torn(at)?;
-            let may_be_chance = size as usize > SHORT && self.has_torn_block(offset, size)?;
+            let may_be_chance = size as usize > CERTAIN_SIZE_MAX && self.has_torn_block(offset, size)?;
             return Ok((!is_torn && !may_be_chance).then_some(at));
         }
         for bit in 0..32 {
@@ -42,7 +45,8 @@ impl SegmentReader {
         Ok(None)
     }
 
-    /// Returns the checksum of an entry of this size, or `None` if the file is too short for it.
+    /// Returns the checksum that an entry of this size would need, or `None` if the file is too
+    /// short for it.
     fn checksum(&mut self, offset: u64, position: LogPosition, size: u32) -> Result<Option<u32>> {
         let len = FRAME_LEN + size as usize;
         if size == 0 || size > CONTENT_LEN_MAX || offset + len as u64 > self.file_len {
@@ -53,35 +57,36 @@ impl SegmentReader {
         Ok(Some(crc32c::crc32c_append(entry::crc_of_frame(self.seed, position, size), bytes)))
     }
 
-    /// Returns true if there are only zeros from `at` to the end of the block.
+    /// Returns true if all bytes from `at` to the end of the block are zeros.
     fn may_be_torn(&mut self, at: u64) -> Result<bool> {
-        let end = ((at / BLOCK + 1) * BLOCK).min(self.file_len);
+        let end = ((at / DISK_BLOCK_LEN + 1) * DISK_BLOCK_LEN).min(self.file_len);
         self.load(at, (end - at) as usize)?;
         Ok(self.window.at(at).iter().take((end - at) as usize).all(|&byte| byte == 0))
     }
 
-    /// Returns true if a block of the entry ends in zeros, as an unwritten block does.
+    /// Returns true if one of the entry's blocks ends in zeros, as an unwritten block does.
     fn has_torn_block(&mut self, offset: u64, size: u32) -> Result<bool> {
         let end = offset + (FRAME_LEN + size as usize) as u64;
-        let mut block_end = (offset / BLOCK + 1) * BLOCK;
+        let mut block_end = (offset / DISK_BLOCK_LEN + 1) * DISK_BLOCK_LEN;
         while block_end < end {
             if self.may_be_torn((block_end - 8).max(offset))? {
                 return Ok(true);
             }
-            block_end += BLOCK;
+            block_end += DISK_BLOCK_LEN;
         }
         self.may_be_torn(end - 1)
     }
 }
 
-/// Returns the index of the byte in which one bit has changed, if `difference` between the
-/// checksums is explained by one bit. `size` is the size of the content.
+/// Returns the index of the byte in which one bit has changed. `difference` is the XOR of both
+/// checksums, and `size` the size of the content. Returns `None` if no single bit explains the
+/// difference.
 fn changed_byte(difference: u32, size: usize) -> Option<usize> {
     if difference.is_power_of_two() {
         return Some(4 + difference.trailing_zeros() as usize / 8);
     }
-    // A change in the last byte passes through the fewest steps, a change in the first bit through
-    // all of them.
+    // The CRC of a changed bit takes one step for each byte after it, so the search starts at the
+    // last byte.
     let mut state = 1u32;
     for step in 1..=size * 8 {
         state = (state >> 1) ^ (if state & 1 == 1 { POLYNOMIAL } else { 0 });

@@ -1,4 +1,4 @@
-//! Reads the log from a position to its end, and checks each entry before it is returned.
+//! Reads the log from a position to its end, and checks each entry before returning it.
 
 mod bit_flip;
 mod salvage;
@@ -15,40 +15,40 @@ use todana_core::{Error, ErrorKind, Result};
 pub use salvage::LogDamage;
 pub(crate) use salvage::{MendedSegments, can_mark_lost, mend_segments, write_lost_segment};
 
-/// Bytes read at once, unless an entry is longer.
-const WINDOW: usize = 256 << 10;
+/// Bytes that are read at once, unless an entry is longer.
+const WINDOW_LEN: usize = 256 << 10;
 
-/// Returned by [`LogReader::tail`]: the state of the end of a log.
+/// The state of the end of a log. Returned by [`LogReader::tail`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTail {
     /// The log ends after a complete entry.
     #[default]
     Clean,
-    /// The log ends in the remains of a write that a crash has torn. The write was never
+    /// The log ends in the remains of a write that a crash has interrupted. The write was never
     /// acknowledged.
     Torn {
         /// Path of the file.
         path: PathBuf,
-        /// The end of the complete entries in it.
+        /// The offset at which the complete entries end.
         offset: u64,
-        /// The number of bytes after that.
+        /// The number of bytes after `offset`.
         len: u64,
     },
 }
 
-/// Reads the log in a directory and changes nothing.
+/// Reads the log in a directory without changing it.
 pub struct LogReader {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     identity: DatabaseIdentity,
-    /// The starts of the segments that have not been opened yet, the last one first.
+    /// The starts of the segments that have not been opened yet, in reverse order.
     unopened: Vec<LogPosition>,
     segment: Option<SegmentReader>,
     /// The position of the next entry.
     position: LogPosition,
-    /// The log before this position was on disk, according to its marks.
+    /// The highest position up to which the log was on disk, according to the marks that were read.
     synced: LogPosition,
-    /// The number of times the database had been opened when the segment was created.
+    /// How many times the database had been opened when the current segment was created.
     openings: u32,
     tail: LogTail,
 }
@@ -63,7 +63,7 @@ struct SegmentReader {
     window: FileWindow,
 }
 
-/// A part of a file, in memory.
+/// A part of a file that has been read into memory.
 #[derive(Default)]
 struct FileWindow {
     offset: u64,
@@ -72,17 +72,17 @@ struct FileWindow {
 
 /// The result of reading at a position.
 enum FoundEntry {
-    /// A complete entry; the length includes its frame.
+    /// A complete entry with this length, including its frame.
     Complete(usize),
-    /// There are no more entries.
+    /// The file ends here.
     End,
-    /// The bytes are not a complete entry.
+    /// The bytes here are not a complete entry.
     Incomplete,
 }
 
 impl LogReader {
-    /// Begins at `from`, a position between two entries. Fails with `Corrupt` if the log does not
-    /// go back that far, or if a segment is missing or belongs to another database. Fails with
+    /// Starts at `from`, which must lie between two entries. Fails with `Corrupt` if the log starts
+    /// after `from`, or if a segment is missing or belongs to another database. Fails with
     /// `Unavailable` if the log cannot be read.
     pub fn open(
         disk: Arc<dyn Disk>,
@@ -91,7 +91,7 @@ impl LogReader {
         from: LogPosition,
     ) -> Result<LogReader> {
         let names = match disk.list(directory) {
-            // Opening a database creates the directory.
+            // A missing directory is created when the database is opened.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|error| unreadable(directory, &error))?,
         };
@@ -104,7 +104,7 @@ impl LogReader {
             }
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("the update log in {} does not go back to position {}", directory.display(), from.0),
+                format!("{}: the update log does not go back to position {}", directory.display(), from.0),
             ));
         };
         unopened.drain(..first);
@@ -142,7 +142,7 @@ impl LogReader {
     }
 
     /// Returns the next entry and its position, or `None` at the end. Fails with `Corrupt` where
-    /// something that was once on disk is damaged or missing; the message names the file and the
+    /// bytes that were once on disk are damaged or missing; the message names the file and the
     /// offset.
     pub fn next_entry(&mut self) -> Result<Option<(LogPosition, LogEntry<'_>)>> {
         Ok(self.next_content()?.map(|(position, _, entry)| (position, entry)))
@@ -161,9 +161,7 @@ impl LogReader {
                     let segment = self.segment.as_ref().expect("it was there");
                     let content = &segment.window.at(offset)[FRAME_LEN..len];
                     let Some(entry) = entry::decode(content) else {
-                        return Err(
-                            segment.damaged(offset, "the entry has a kind that this program does not know")
-                        );
+                        return Err(segment.damaged(offset, "the entry has a kind unknown to this program"));
                     };
                     if let LogChange::Mark { synced, .. } = entry.change {
                         self.synced = self.synced.max(synced);
@@ -171,7 +169,7 @@ impl LogReader {
                     return Ok(Some((position, content, entry)));
                 }
                 FoundEntry::End | FoundEntry::Incomplete if self.unopened.len() > 1 => {
-                    // The next segment must begin exactly where a segment before the last one ends.
+                    // A segment before the last one must end exactly where the next segment starts.
                     if offset < segment.file_len {
                         return Err(segment.damaged(offset, "an entry is damaged"));
                     }
@@ -192,12 +190,12 @@ impl LogReader {
         }
     }
 
-    /// Returns the position after the last entry read.
+    /// Returns the position after the last entry that was read.
     pub fn position(&self) -> LogPosition {
         self.position
     }
 
-    /// Returns the file and the offset of the position, for a message.
+    /// Returns the file and the offset of the current position, for a message.
     pub(crate) fn location(&self) -> String {
         match &self.segment {
             Some(segment) => {
@@ -207,30 +205,33 @@ impl LogReader {
         }
     }
 
-    /// Returns the file and the offset from which on entries may not be on disk, although they were
-    /// read: the system may have failed to write them, and have reported that to a process that has
-    /// ended since. Exact at the end of the log; before, the offset may be lower than necessary.
+    /// Returns the file and the offset after which entries may not be on disk although they could
+    /// be read. The system may have failed to write them, and may have reported that only to a
+    /// process that has ended since.
+    ///
+    /// At the end of the log the offset is exact. Before the end it may be lower than necessary.
     pub fn unsynced(&self) -> Option<(&Path, u64)> {
         let segment = self.segment.as_ref()?;
         let from = self.synced.max(segment.start);
         (from < self.position).then(|| (segment.path.as_path(), segment.offset_of(from)))
     }
 
-    /// Returns the number of times the database has been opened. Known at the end of the log.
+    /// Returns how many times the database has been opened. The number is complete only at the end
+    /// of the log.
     pub fn openings(&self) -> u32 {
         self.openings
     }
 
-    /// Returns the state of the end of the log. Known after `next_entry` has returned `None`.
+    /// Returns the state of the end of the log. Valid after `next_entry` has returned `None`.
     pub fn tail(&self) -> &LogTail {
         &self.tail
     }
 
-    /// Returns the number of bytes that are still to be read, for a progress bar.
+    /// Returns the number of bytes that have not been read yet, for a progress bar.
     pub fn remaining(&self) -> u64 {
         let here = self.segment.as_ref().map_or(0, |segment| segment.end().0.saturating_sub(self.position.0));
-        // Segments follow each other without gaps, so the start of the last one implies the lengths
-        // of all others.
+        // Segments follow each other without gaps, so the start of the last segment gives the total
+        // length of all earlier ones.
         let others = self.unopened.first().map_or(0, |last| last.0.saturating_sub(self.position.0));
         here.max(others)
     }
@@ -246,9 +247,9 @@ impl LogReader {
         } else {
             SegmentHeader::decode(&header).and_then(|header| {
                 if header.identity.database_id != self.identity.database_id {
-                    Err("it belongs to another database".into())
+                    Err("belongs to another database".into())
                 } else if header.start != start {
-                    Err("its name does not match its first position".into())
+                    Err("the file name does not match the first position".into())
                 } else if start.0.checked_add(file_len).is_none() {
                     Err("position out of range".into())
                 } else {
@@ -265,7 +266,8 @@ impl LogReader {
         Ok(())
     }
 
-    /// Checks whether the last segment ends at `offset` or is damaged there.
+    /// Checks whether the incomplete entry at `offset` in the last segment is a torn tail or
+    /// damage.
     fn check_end(&mut self, offset: u64) -> Result<()> {
         let segment = self.segment.as_mut().expect("there is a last segment");
         let len = segment.file_len - offset;
@@ -290,12 +292,12 @@ impl SegmentReader {
         HEADER_LEN as u64 + (position.0 - self.start.0)
     }
 
-    /// Returns the position at the end of the file.
+    /// Returns the log position of the end of the file.
     fn end(&self) -> LogPosition {
         LogPosition(self.start.0 + self.file_len.saturating_sub(HEADER_LEN as u64))
     }
 
-    /// Reads the entry at `offset`. A complete entry is then in the window.
+    /// Reads the entry at `offset`. If it is complete, the window then contains all of it.
     fn entry_at(&mut self, offset: u64, position: LogPosition) -> Result<FoundEntry> {
         self.load(offset, FRAME_LEN)?;
         let Some(frame) = self.window.at(offset).first_chunk::<FRAME_LEN>() else {
@@ -317,17 +319,18 @@ impl SegmentReader {
         Ok(if is_complete { FoundEntry::Complete(len) } else { FoundEntry::Incomplete })
     }
 
-    /// Reads `len` bytes from `offset` on into the window, or as many as there are.
+    /// Ensures that the window holds at least `len` bytes from `offset` on, or all bytes up to the
+    /// end of the file.
     fn load(&mut self, offset: u64, len: usize) -> Result<()> {
         if self.window.at(offset).len() >= len {
             return Ok(());
         }
         let left = usize::try_from(self.file_len.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let len = len.max(WINDOW).min(left);
+        let len = len.max(WINDOW_LEN).min(left);
         let window = &mut self.window;
         window.bytes.clear();
-        // Callers check the size of an entry against the file length first, so this never exceeds
-        // the file.
+        // The callers have compared the size of the entry with the file length, so `len` never
+        // exceeds the file.
         window.bytes.resize(len, 0);
         window.offset = offset;
         let got = self
@@ -338,7 +341,8 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// Returns the highest synced position of all marks after `from`. Searches byte by byte.
+    /// Returns the highest synced position in all marks after `from`. Searches for marks byte by
+    /// byte, because entries in between may be damaged.
     fn furthest_synced(&mut self, from: u64) -> Result<Option<LogPosition>> {
         let mut furthest = None;
         self.for_each_mark(from + 1, &mut |_, synced| {
@@ -348,8 +352,8 @@ impl SegmentReader {
         Ok(furthest)
     }
 
-    /// Calls `see` for each mark from `from` on, with its offset and its synced position. Searches
-    /// byte by byte.
+    /// Calls `see` with the offset and the synced position of each mark at or after `from`.
+    /// Searches for marks byte by byte.
     fn for_each_mark(
         &mut self,
         from: u64,
@@ -381,10 +385,11 @@ impl SegmentReader {
     }
 }
 
-/// Returns the synced position of the mark in these bytes, if there is one.
+/// Returns the synced position of the mark at the start of these bytes, or `None` if they are not a
+/// mark.
 fn mark_at(seed: u32, bytes: &[u8], position: LogPosition) -> Option<LogPosition> {
     const SIZE: [u8; 4] = ((MARK_LEN - FRAME_LEN) as u32).to_le_bytes();
-    // The first check excludes nearly all offsets.
+    // This cheap check excludes nearly all offsets.
     if bytes[..4] != SIZE || bytes[FRAME_LEN] != 0 {
         return None;
     }
@@ -405,9 +410,12 @@ impl FileWindow {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot read it: {error}", path.display()))
 }
 
 fn unreadable_at(path: &Path, offset: u64, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot read {} at offset {offset}: {error}", path.display()))
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("{} at offset {offset}: cannot read it: {error}", path.display()),
+    )
 }

@@ -1,8 +1,8 @@
 //! Mends the log in a copy of a damaged database.
 //!
-//! All positions stay the same: an entry that marks lost bytes, of the same length, takes the place
-//! of lost entries. So checkpoints still find their positions. An entry with one changed bit is
-//! restored.
+//! All positions stay the same, so that checkpoints still find theirs: lost entries are replaced by
+//! an entry of the same length that records the loss. In an entry with one changed bit, the bit is
+//! corrected.
 
 use super::{
     DatabaseIdentity, Disk, Error, ErrorKind, FRAME_LEN, File, FileWindow, FoundEntry, HEADER_LEN, LogChange,
@@ -12,12 +12,12 @@ use super::{
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 
-/// Length of the shortest possible entry.
+/// The length of the shortest entry.
 const ENTRY_LEN_MIN: u64 = FRAME_LEN as u64 + 1;
-/// Bytes written at once.
+/// Bytes that are written at once.
 const PIECE_LEN: u64 = 1 << 20;
-/// The most bytes of entries that are marked as lost in one place, because all of them are written.
-/// If more are missing, the files are not parts of one log.
+/// The longest gap that is marked as lost. The mark occupies as many bytes on disk as the gap. If
+/// more is missing, the files are probably not parts of one log.
 const LOST_MAX: u64 = 64 << 30;
 
 /// A damaged place in a log.
@@ -29,26 +29,26 @@ pub struct LogDamage {
     pub offset: u64,
     /// Description of the damage.
     pub what: String,
-    /// Bytes of entries that are lost; 0 if the damage can be mended.
+    /// How many bytes of entries are lost; 0 if the damage can be mended.
     pub lost: u64,
 }
 
-/// The segments of a log after they were mended.
+/// The result of mending the segments of a log.
 #[derive(Default)]
 pub(crate) struct MendedSegments {
-    /// All damage, in order.
+    /// All damages, in order.
     pub(crate) findings: Vec<LogDamage>,
     /// The end of the log.
     pub(crate) end: LogPosition,
-    /// Those of the given positions that lie between two entries.
-    pub(crate) between: Vec<LogPosition>,
+    /// Those of the given positions at which an entry ends.
+    pub(crate) entry_ends: Vec<LogPosition>,
 }
 
-/// A part of a segment that is to be written.
+/// A part of the new content of a segment.
 enum SegmentPiece {
-    /// A part that stays as it is.
+    /// Bytes of the old segment that stay unchanged.
     Kept { offset: u64, len: u64 },
-    /// This many bytes of entries are lost.
+    /// A part with this number of lost bytes.
     Lost(u64),
     /// Bytes that replace the damaged ones.
     Mended(Vec<u8>),
@@ -63,12 +63,13 @@ impl SegmentPiece {
     }
 }
 
-/// Checks the segments that reach beyond `from`, a position between two entries, and rewrites the
-/// damaged ones, so that the log can be read again. The log must be a copy that is not open. Lost
-/// entries stay lost, and later changes of the same records stay. A torn tail is not damage:
-/// opening cuts it off. If one of `places` lies in a lost part, an entry ends there nevertheless,
-/// so that a checkpoint can continue from it. Fails with `Corrupt` if the log does not go back to
-/// `from`.
+/// Checks the segments that reach beyond `from`, and rewrites the damaged ones, so that the log can
+/// be read again. `from` must lie between two entries. The log must be a copy that is not open.
+///
+/// Lost entries stay lost, and later changes of the same records are kept. A torn tail does not
+/// count as damage, because opening the log cuts it off. If one of `places` lies in a lost part,
+/// the loss is recorded by two entries that meet there, so that a checkpoint at this position can
+/// be used. Fails with `Corrupt` if the log starts after `from`.
 pub(crate) fn mend_segments(
     disk: &dyn Disk,
     directory: &Path,
@@ -84,7 +85,7 @@ pub(crate) fn mend_segments(
             return Ok(MendedSegments::default());
         }
         let message =
-            format!("the update log in {} does not go back to position {}", directory.display(), from.0);
+            format!("{}: the update log does not go back to position {}", directory.display(), from.0);
         return Err(Error::new(ErrorKind::Corrupt, message));
     };
     let mut mended = MendedSegments::default();
@@ -98,15 +99,15 @@ pub(crate) fn mend_segments(
         if mended.findings.len() > found_before {
             segment.rewrite(disk, directory, header, &pieces).map_err(|error| {
                 let path = segment.path.display();
-                Error::new(ErrorKind::Unavailable, format!("cannot mend the copy of {path}: {error}"))
+                Error::new(ErrorKind::Unavailable, format!("{path}: cannot mend its copy: {error}"))
             })?;
         }
     }
-    mended.between.extend(places.iter().filter(|&&place| place == mended.end));
+    mended.entry_ends.extend(places.iter().filter(|&&place| place == mended.end));
     Ok(mended)
 }
 
-/// Opens a segment and returns its header, or a new one if its header is damaged.
+/// Opens a segment and returns its header. If the header is damaged, returns a reconstructed one.
 fn open_segment(
     disk: &dyn Disk,
     path: PathBuf,
@@ -125,11 +126,11 @@ fn open_segment(
     file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
     let header = SegmentHeader::decode(&bytes).and_then(|header| {
         let is_ours = header.identity.database_id == identity.database_id && header.start == start;
-        if is_ours { Ok(header) } else { Err("it belongs elsewhere".into()) }
+        if is_ours { Ok(header) } else { Err("belongs to another database, or to another position".into()) }
     });
     let header = header.unwrap_or_else(|what| {
         mended.findings.push(LogDamage { path: path.clone(), offset: 0, what, lost: 0 });
-        // Everything but the creation time is known.
+        // All fields except the creation time are known.
         SegmentHeader { identity, openings: *openings, start, created_ms: 0 }
     });
     *openings = header.openings.max(*openings);
@@ -139,7 +140,8 @@ fn open_segment(
 }
 
 impl SegmentReader {
-    /// Returns the parts that must follow the header. `next` is the start of the next segment.
+    /// Returns the parts of the segment's new content, which follow the header. `next` is the start
+    /// of the next segment.
     fn pieces(
         &mut self,
         next: Option<LogPosition>,
@@ -152,7 +154,7 @@ impl SegmentReader {
             next.map_or(self.file_len.max(offset), |next| offset.saturating_add(next.0 - self.start.0));
         while offset < limit {
             let position = LogPosition(self.start.0 + offset - HEADER_LEN as u64);
-            mended.between.extend(places.iter().filter(|&&place| place == position));
+            mended.entry_ends.extend(places.iter().filter(|&&place| place == position));
             if let Some(len) = self.complete_entry_len(offset, limit)? {
                 match pieces.last_mut() {
                     Some(SegmentPiece::Kept { offset: from, len: kept }) if *from + *kept == offset => {
@@ -175,7 +177,7 @@ impl SegmentReader {
                 continue;
             }
             let Some(end) = self.next_complete_entry(offset, limit)?.or(next.map(|_| limit)) else {
-                // Nothing distinguishes this from a torn tail.
+                // This cannot be distinguished from a torn tail.
                 break;
             };
             let within =
@@ -189,7 +191,7 @@ impl SegmentReader {
                     0..ENTRY_LEN_MIN => format!("{name} at offset {offset}: too short for an entry"),
                     _ => format!(
                         "{name} at offset {offset}: {lost} bytes of entries are missing before the next segment, \
-                         too many to be marked as lost; one of both does not belong here"
+                         too many to be marked as lost; one of the two segments belongs to another log"
                     ),
                 };
                 return Err(Error::new(ErrorKind::Corrupt, what));
@@ -206,7 +208,7 @@ impl SegmentReader {
         Ok(pieces)
     }
 
-    /// Returns the length of the entry at `offset` if it is complete.
+    /// Returns the length of the entry at `offset`, or `None` if the entry is not complete.
     fn complete_entry_len(&mut self, offset: u64, limit: u64) -> Result<Option<u64>> {
         if offset >= self.file_len {
             return Ok(None);
@@ -215,8 +217,9 @@ impl SegmentReader {
         match self.entry_at(offset, position)? {
             FoundEntry::Complete(len) if offset + len as u64 <= limit => {
                 if entry::decode(&self.window.at(offset)[FRAME_LEN..len]).is_none() {
-                    // The entry is intact, but written by a later program.
-                    return Err(self.damaged(offset, "the entry has a kind that this program does not know"));
+                    // The checksum is right, so the entry is intact. A later version of the program
+                    // has written it.
+                    return Err(self.damaged(offset, "the entry has a kind unknown to this program"));
                 }
                 Ok(Some(len as u64))
             }
@@ -224,7 +227,8 @@ impl SegmentReader {
         }
     }
 
-    /// Returns the entry as it was before a bit of the byte at `at` changed.
+    /// Returns the entry with one bit of the byte at `at` corrected, if that makes the entry
+    /// complete.
     fn mended_entry(&mut self, offset: u64, position: LogPosition, at: u64) -> Result<Option<Vec<u8>>> {
         for bit in 0..8 {
             self.load(offset, FRAME_LEN)?;
@@ -248,15 +252,15 @@ impl SegmentReader {
             if bytes[4..8] == crc.to_le_bytes() {
                 return match entry::decode(&bytes[FRAME_LEN..]) {
                     Some(_) => Ok(Some(bytes)),
-                    None => Err(self.damaged(offset, "the entry has a kind that this program does not know")),
+                    None => Err(self.damaged(offset, "the entry has a kind unknown to this program")),
                 };
             }
         }
         Ok(None)
     }
 
-    /// Returns the offset at which complete entries resume after a bad one: right after it if its
-    /// size is correct, otherwise at the next mark.
+    /// Returns the offset at which the complete entries continue after a damaged one. That is
+    /// directly after the damaged entry if its size is correct, otherwise at the next mark.
     fn next_complete_entry(&mut self, offset: u64, limit: u64) -> Result<Option<u64>> {
         self.load(offset, FRAME_LEN)?;
         if let Some(size) = self.window.at(offset).first_chunk::<4>() {
@@ -267,8 +271,8 @@ impl SegmentReader {
             }
         }
         let mut found = None;
-        // The search may find a mark inside the bad entry's length. Reading from there works as
-        // well.
+        // A mark that the search finds may lie within the damaged entry, which does no harm: the
+        // log can be read from this mark on as well.
         self.for_each_mark(offset + 1, &mut |at, _| {
             found = Some(at);
             ControlFlow::Break(())
@@ -276,7 +280,7 @@ impl SegmentReader {
         Ok(found.filter(|&at| at < limit))
     }
 
-    /// Writes the segment from its parts.
+    /// Writes a segment from its header and its parts.
     fn rewrite(
         &self,
         disk: &dyn Disk,
@@ -310,8 +314,8 @@ impl SegmentReader {
     }
 }
 
-/// Writes a segment that replaces missing log: it begins at a position, and all entries before
-/// `next` are marked as lost. `openings` is the highest number of openings of the database.
+/// Writes a segment that replaces missing log. The segment starts at `start`, and marks everything
+/// before `next` as lost. `openings` is the highest known number of openings of the database.
 pub(crate) fn write_lost_segment(
     disk: &dyn Disk,
     directory: &Path,
@@ -336,15 +340,16 @@ pub(crate) fn write_lost_segment(
     disk.sync_directory(directory)
 }
 
-/// Returns true if entries can mark this number of bytes as lost.
+/// Returns true if this number of bytes can be marked as lost.
 pub(crate) fn can_mark_lost(lost: u64) -> bool {
     (ENTRY_LEN_MIN..=LOST_MAX).contains(&lost)
 }
 
-/// Writes entries that mark this number of bytes as lost into the segment that begins at `start`.
+/// Writes entries that mark this number of bytes as lost. `start` is the position at which the
+/// segment starts.
 fn write_lost(seed: u32, start: LogPosition, mut lost: u64, to: &dyn File, end: &mut u64) -> io::Result<()> {
     while lost > 0 {
-        // The remainder must be long enough for an entry.
+        // If more than one entry is needed, the rest must be long enough for an entry.
         let len = if lost > PIECE_LEN + ENTRY_LEN_MIN { PIECE_LEN } else { lost };
         let mut bytes = Vec::new();
         let change = LogChange::Lost { len: len - ENTRY_LEN_MIN };

@@ -1,12 +1,12 @@
-//! Replies that walk over all records, sent in pieces, so that they neither delay other connections
-//! nor use much memory.
+//! Writes replies that need a walk over all records. They are sent in pieces, so that they neither
+//! delay other connections nor use much memory.
 
 mod sizes;
 
 pub(crate) use sizes::SizeHistogram;
 
-use crate::session::memcached::crawler::Crawler;
-use crate::transport::output::{OUTPUT_MAX, Output};
+use crate::session::memcached::crawler::CrawlerState;
+use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,18 +18,18 @@ use todana_protocol::memcached::{ReplyForm, encode, item_size, size_class};
 /// A piece ends after this number of records, even if none of them is shown.
 const PIECE_RECORDS: usize = 4096;
 
-/// A walk that is under way.
+/// A walk in progress.
 pub(crate) struct ListingProgress {
-    crawler: Arc<Crawler>,
+    crawler: Arc<CrawlerState>,
     database: Arc<Database>,
     form: ReplyForm<'static>,
     place: Option<ScanPosition>,
     walk: ListingKind,
 }
 
-/// The remaining room of a list.
+/// The number of records and bytes that a list may still contain.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyRoom {
+pub(crate) struct ListingRoom {
     pub(crate) records: u64,
     pub(crate) bytes: usize,
 }
@@ -39,14 +39,14 @@ pub(crate) enum ListingKind {
     /// Shows each record of these classes.
     Records(ClassSet),
     /// Shows each record of these classes, while there is room.
-    Items { classes: ClassSet, room: KeyRoom },
-    /// Counts sizes, and shows them at the end.
+    Items { classes: ClassSet, room: ListingRoom },
+    /// Counts the sizes of all records, and shows the counts at the end.
     Sizes(SizeHistogram),
 }
 
 impl ListingProgress {
     pub(crate) fn new(
-        crawler: Arc<Crawler>,
+        crawler: Arc<CrawlerState>,
         database: Arc<Database>,
         form: ReplyForm<'static>,
         walk: ListingKind,
@@ -55,8 +55,8 @@ impl ListingProgress {
         ListingProgress { crawler, database, form, place: None, walk }
     }
 
-    /// Writes a piece; returns true after the last one.
-    pub(crate) fn step(&mut self, output: &mut Output) -> bool {
+    /// Writes the next piece. Returns true after the last piece.
+    pub(crate) fn step(&mut self, output: &mut ConnectionOutput) -> bool {
         if self.walk.is_full() {
             encode(&self.form, &Reply::End, output);
             return true;
@@ -65,8 +65,8 @@ impl ListingProgress {
         let mut seen = 0;
         let next = self.database.list(self.place.take(), &mut |key, inspection| {
             seen += 1;
-            let goes_on = walk.meet(key, inspection, &form, output);
-            if goes_on && seen < PIECE_RECORDS && output.len() < OUTPUT_MAX {
+            let may_continue = walk.visit_record(key, inspection, &form, output);
+            if may_continue && seen < PIECE_RECORDS && output.len() < OUTPUT_MAX {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
@@ -78,7 +78,7 @@ impl ListingProgress {
             return false;
         }
         if let ListingKind::Sizes(histogram) = &self.walk {
-            histogram.tell(&mut |reply| encode(&form, &reply, output));
+            histogram.report(&mut |reply| encode(&form, &reply, output));
         }
         encode(&form, &Reply::End, output);
         true
@@ -92,13 +92,13 @@ impl Drop for ListingProgress {
 }
 
 impl ListingKind {
-    /// Handles a record; returns false if no more are wanted.
-    fn meet(
+    /// Handles a record. Returns false if the list is complete.
+    fn visit_record(
         &mut self,
         key: &[u8],
         inspection: RecordDetails,
         form: &ReplyForm<'_>,
-        output: &mut Output,
+        output: &mut ConnectionOutput,
     ) -> bool {
         let class = || size_class(item_size(inspection.key_len, inspection.value_len, inspection.flags));
         match self {
@@ -112,7 +112,7 @@ impl ListingKind {
                     let before = output.len();
                     encode(form, &Reply::Listed { key, inspection }, output);
                     let written = output.len() - before;
-                    // Keys that the text dialect cannot represent are left out.
+                    // A key that the text dialect cannot represent is omitted, and does not count.
                     room.records -= u64::from(written > 0);
                     room.bytes = room.bytes.saturating_sub(written);
                 }

@@ -1,18 +1,19 @@
-//! `stats sizes`: the number of records by size.
+//! Counts records by size for `stats sizes`.
 //!
-//! memcached counts records as they come and go. Here they are counted on request, so that other
-//! requests pay nothing.
+//! memcached maintains these counts with each change of a record. Here a walk counts the records
+//! when a client asks, so that other requests take no time for this.
 
 use std::collections::BTreeMap;
 use todana_core::{RecordDetails, Reply};
 use todana_protocol::memcached::item_size;
 
-/// Sizes are rounded up to a multiple of this.
+/// The unit to whose multiples sizes are rounded up.
 const STEP: u64 = 32;
 
-/// Records counted by size.
+/// The number of records of each size.
 ///
-/// It is as long as there are different sizes, and n different sizes need 16 n^2 bytes of records.
+/// There is one entry for each different size. The list stays short, because records of n different
+/// sizes take at least 16 n^2 bytes.
 #[derive(Debug, Default)]
 pub(crate) struct SizeHistogram(BTreeMap<u64, u64>);
 
@@ -22,7 +23,7 @@ impl SizeHistogram {
         *self.0.entry(size.next_multiple_of(STEP)).or_default() += 1;
     }
 
-    pub(crate) fn tell(&self, out: &mut dyn FnMut(Reply<'_>)) {
+    pub(crate) fn report(&self, out: &mut dyn FnMut(Reply<'_>)) {
         for (size, count) in &self.0 {
             out(Reply::Statistic { name: &size.to_string(), value: &count.to_string() });
         }

@@ -1,0 +1,188 @@
+//! `copy`: a new database with all records, on the server's disk.
+//!
+//! ```text
+//! a database with files or an update log -> backup of one moment -> restored at the path
+//! a database that is only in memory      -> its records one after another
+//! ```
+//!
+//! Clients continue to write meanwhile. The path must be within the directory that the operator
+//! names, and free: existing files are never replaced. Commands (`@...`) are refused.
+
+use super::DATABASE;
+use super::session::TyrantSession;
+use crate::session::NextAction;
+use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
+use crate::session::worker_context::WorkerContext;
+use crate::shared::SharedState;
+use crate::transport::output::ConnectionOutput;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana::backup::{BackupReceiver, BackupSender};
+use todana::disk::SystemDisk;
+use todana::{DatabaseName, Db, Records, RestoreOptions, SystemClock, restore};
+use todana_core::{Error, ErrorKind, Result};
+use todana_protocol::tyrant::reply;
+
+/// The suffix of the name of the backup from which the copy is made.
+const BACKUP_SUFFIX: &str = ".copying";
+
+/// A call of `copy` as a background job.
+struct CopyCall {
+    shared: Arc<SharedState>,
+    path: Vec<u8>,
+}
+
+impl BackgroundWork for CopyCall {
+    fn len_bytes(&self) -> usize {
+        size_of::<CopyCall>() + self.path.len()
+    }
+
+    fn perform(&self, is_cancelled: &Arc<AtomicBool>) -> Option<JobAnswer> {
+        let done = copy(&self.shared, &self.path, is_cancelled);
+        if let Err(error) = &done {
+            tracing::warn!("copy: {error}");
+        }
+        let mut output = ConnectionOutput::default();
+        reply::put_status(done.is_ok(), &mut output);
+        Some((output, Vec::new()))
+    }
+
+    fn not_done(&self, _why: JobNotDone) -> ConnectionOutput {
+        let mut output = ConnectionOutput::default();
+        reply::put_status(false, &mut output);
+        output
+    }
+}
+
+impl TyrantSession {
+    /// `copy`: copies the database.
+    pub(super) fn copy(
+        &mut self,
+        context: &mut WorkerContext,
+        path: &[u8],
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let calls = Arc::clone(&context.shared.tyrant.calls);
+        let call = CopyCall { shared: Arc::clone(&context.shared), path: path.to_vec() };
+        self.submit(context, &calls, Box::new(call), true, false).unwrap_or_else(|| {
+            reply::put_status(false, output);
+            NextAction::Continue
+        })
+    }
+}
+
+fn copy(shared: &SharedState, path: &[u8], is_cancelled: &AtomicBool) -> Result<()> {
+    let name = target(shared, path)?;
+    let place = name.path.as_deref().ok_or_else(|| invalid("a copy in memory would be lost"))?;
+    let served = &shared.databases[DATABASE];
+    let is_in_files = served.database.engine().durable().is_some();
+    // The data directory of a hash on disk holds only the log for replicas, not the records.
+    let directory = shared.persistence.exports.directory(DATABASE).filter(|_| !is_in_files);
+    let mut sender = match &directory {
+        Some(directory) => BackupSender::start(directory, &served.database, is_cancelled)?,
+        None if is_in_files => BackupSender::of_files(Arc::new(SystemDisk), &served.database)?,
+        None => return copy_records(shared, &name, place, is_cancelled),
+    };
+    let mut backup = place.as_os_str().to_owned();
+    backup.push(BACKUP_SUFFIX);
+    let backup = PathBuf::from(backup);
+    let mut receiver = BackupReceiver::create(Arc::new(SystemDisk), &backup)?;
+    let mut piece = Vec::new();
+    while sender.next(&mut piece)? {
+        expect_wanted(is_cancelled)?;
+        receiver.take(&piece)?;
+        piece.clear();
+    }
+    receiver.finish(&mut |_| ())?;
+    let options =
+        RestoreOptions { from: backup.clone(), log: None, until_ms: None, target: place.to_owned() };
+    let restored =
+        restore(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ()).map(drop);
+    if let Err(error) = fs::remove_dir_all(&backup) {
+        tracing::warn!("{}: cannot be removed: {error}", backup.display());
+    }
+    restored
+}
+
+/// Copies record by record. Each record is complete, but they are not of one moment.
+fn copy_records(
+    shared: &SharedState,
+    name: &DatabaseName,
+    place: &Path,
+    is_cancelled: &AtomicBool,
+) -> Result<()> {
+    let database = &shared.databases[DATABASE].database;
+    let target = Db::open(&name.to_string())?;
+    let fill = || {
+        let now = database.now();
+        let mut outcome = Ok(());
+        let mut see = |key: &[u8], record: todana_core::Record<'_>| {
+            if record.attributes.expiry.is_live(now) {
+                outcome = store(&target, key, record).and_then(|()| expect_wanted(is_cancelled));
+            }
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        super::records_seen::see_records(database, b"", is_cancelled, &mut see)?;
+        outcome?;
+        target.sync()
+    };
+    let outcome = fill();
+    drop(target);
+    if outcome.is_err() {
+        // The target did not exist before.
+        let removed = if place.is_dir() { fs::remove_dir_all(place) } else { fs::remove_file(place) };
+        if let Err(error) = removed {
+            tracing::warn!("{}: the incomplete copy cannot be removed: {error}", place.display());
+        }
+    }
+    outcome
+}
+
+fn store(target: &Db, key: &[u8], record: todana_core::Record<'_>) -> Result<()> {
+    let ttl = record.attributes.expiry.at().map_or(todana::Ttl::Never, |at| todana::Ttl::At(at.0));
+    target.set_with(key, record.value, ttl, record.attributes.flags)
+}
+
+/// Returns the name of the copy.
+fn target(shared: &SharedState, path: &[u8]) -> Result<DatabaseName> {
+    let text = std::str::from_utf8(path).map_err(|_| invalid("the path is not UTF-8"))?;
+    if text.starts_with('@') {
+        return Err(invalid("commands are not run"));
+    }
+    let name = DatabaseName::parse_as_original(text)?;
+    let place = name.path.clone().ok_or_else(|| invalid("a copy in memory would be lost"))?;
+    let place = place_within(shared, &place)?;
+    if fs::symlink_metadata(&place).is_ok() {
+        return Err(invalid(&format!("{}: exists already", place.display())));
+    }
+    let tuning = text.find('#').map_or("", |at| &text[at..]);
+    DatabaseName::parse_as_original(&format!("{}{tuning}", place.display()))
+}
+
+/// Returns the complete path of a place within the directory that the operator names.
+pub(super) fn place_within(shared: &SharedState, place: &Path) -> Result<PathBuf> {
+    let files = shared.options.protocols.tyrant.files.as_deref();
+    let files = files.and_then(|files| files.canonicalize().ok());
+    let files = files.ok_or_else(|| invalid("no directory is named for files"))?;
+    let outside = || invalid(&format!("{}: is not within {}", place.display(), files.display()));
+    let name = place.file_name().ok_or_else(outside)?;
+    let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = files.join(parent.unwrap_or(Path::new(".")));
+    let is_within = parent.canonicalize().is_ok_and(|parent| parent.starts_with(&files));
+    let is_link = fs::symlink_metadata(parent.join(name)).is_ok_and(|found| found.is_symlink());
+    if is_within && !is_link { Ok(parent.join(name)) } else { Err(outside()) }
+}
+
+fn expect_wanted(is_cancelled: &AtomicBool) -> Result<()> {
+    if is_cancelled.load(Ordering::Relaxed) {
+        return Err(Error::new(ErrorKind::Closed, "the server is stopping"));
+    }
+    Ok(())
+}
+
+fn invalid(problem: &str) -> Error {
+    Error::new(ErrorKind::Invalid, problem)
+}

@@ -1,0 +1,156 @@
+//! Differences of databases whose keys are numbers: values are cut to the width, and searches take
+//! intervals of numbers.
+//!
+//! Not here: the meaning of a key, also of `min`, `max`, `prev` and `next`
+//! ([`Database::number_of`]).
+
+use super::DATABASE;
+use super::records::{put, visit};
+use super::records_seen::SCAN_STEP;
+use super::session::TyrantSession;
+use crate::session::worker_context::WorkerContext;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana::tyrant::{CutVisitor, ShiftVisitor};
+use todana::{Database, ScanDirection};
+use todana_core::{Error, ErrorKind, NumberedEngine, Record, Result, key_of_number};
+use todana_protocol::tyrant::{FieldList, TyrantPutMode};
+
+/// Returns the width of values, if the keys are numbers.
+#[inline]
+pub(super) fn width(context: &WorkerContext) -> Option<usize> {
+    context.shared.databases[DATABASE].database.engine().numbered().map(NumberedEngine::width)
+}
+
+impl TyrantSession {
+    /// Stores a record; returns false if it is not stored. A value is cut to the width.
+    pub(super) fn store(
+        &mut self,
+        context: &mut WorkerContext,
+        mode: TyrantPutMode,
+        key: &[u8],
+        value: &[u8],
+    ) -> bool {
+        match width(context) {
+            Some(width) if mode == TyrantPutMode::Cat => {
+                let mut append = ShiftVisitor::new(value, usize::MAX);
+                visit(context, key, &mut CutVisitor::new(&mut append, width))
+            }
+            Some(width) => self.change(context, &put(mode, key, &value[..value.len().min(width)])),
+            None => self.change(context, &put(mode, key, value)),
+        }
+    }
+}
+
+/// Returns true unless a key is not the number of a record. The original refuses a list with such a
+/// key.
+pub(super) fn are_numbers(context: &WorkerContext, keys: FieldList<'_>) -> bool {
+    let database = &context.shared.databases[DATABASE].database;
+    let is_number =
+        |key: &[u8]| key != b"prev" && key != b"next" && matches!(number(database, key), Ok(Some(_)));
+    width(context).is_none() || keys.iter().all(is_number)
+}
+
+/// Returns the number of a key, if it is not too high.
+fn number(database: &Database, key: &[u8]) -> Result<Option<u64>> {
+    let number_max = database.engine().numbered().map_or(0, NumberedEngine::number_max);
+    Ok(database.number_of(key)?.filter(|&number| number <= number_max))
+}
+
+/// Returns the numbers of an interval: `[` or `(`, a key, `,`, a key, `]` or `)`. Returns `None`
+/// for another text, or if a key is not a number.
+pub(super) fn interval(database: &Database, text: &[u8]) -> Result<Option<RangeInclusive<u64>>> {
+    let Some((from, to)) = ends_of_interval(text) else { return Ok(None) };
+    let ends = (number(database, from.key)?, number(database, to.key)?);
+    let (Some(first), Some(last)) = ends else { return Ok(None) };
+    Ok(Some(first + u64::from(from.is_open)..=last - u64::from(to.is_open)))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct IntervalEnd<'t> {
+    key: &'t [u8],
+    /// The number itself is not in the interval.
+    is_open: bool,
+}
+
+fn ends_of_interval(text: &[u8]) -> Option<(IntervalEnd<'_>, IntervalEnd<'_>)> {
+    let (bracket, rest) = text.trim_ascii_start().split_first()?;
+    let comma = rest.iter().position(|&byte| byte == b',')?;
+    let (first, rest) = (&rest[..comma], &rest[comma + 1..]);
+    let end = rest.iter().position(|byte| b"])".contains(byte))?;
+    let is_open = *bracket == b'(';
+    (is_open || *bracket == b'[').then_some((
+        IntervalEnd { key: first.trim_ascii(), is_open },
+        IntervalEnd { key: rest[..end].trim_ascii(), is_open: rest[end] == b')' },
+    ))
+}
+
+/// Returns the numbers that `range` means: from `first` on, up to but not including `end`. A word
+/// is no end. Returns `None` if `first` is not a number.
+pub(super) fn range(
+    database: &Database,
+    first: Option<&[u8]>,
+    end: Option<&[u8]>,
+) -> Result<Option<RangeInclusive<u64>>> {
+    let Some(first) = first.map_or(Ok(Some(1)), |key| number(database, key))? else { return Ok(None) };
+    let digits = end.filter(|end| end.iter().any(u8::is_ascii_digit));
+    let end = digits.map_or(Ok(None), |key| database.number_of(key))?;
+    Ok(Some(first..=end.map_or(u64::MAX, |end| end - 1)))
+}
+
+/// Returns the number at which an iterator begins: that of a key, or of the first record after it.
+/// Returns `None` if the key is not a number, or no record is left.
+pub(super) fn first_from(database: &Database, key: &[u8]) -> Result<Option<u64>> {
+    let Some(from) = number(database, key)? else { return Ok(None) };
+    let mut found = None;
+    database.walk_numbers(ScanDirection::Up, from..=u64::MAX, &mut |number, _| {
+        found = Some(number);
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// Shows the live records with these numbers, in ascending order, until `see` breaks. Fails with
+/// `Closed` once the search is cancelled.
+pub(super) fn see_numbers(
+    database: &Database,
+    numbers: RangeInclusive<u64>,
+    is_cancelled: &AtomicBool,
+    see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let (mut seen, mut was_cancelled, mut text) = (0, false, [0; 20]);
+    database.walk_numbers(ScanDirection::Up, numbers, &mut |number, record| {
+        seen += 1;
+        was_cancelled = seen % SCAN_STEP == 0 && is_cancelled.load(Ordering::Relaxed);
+        if was_cancelled {
+            return ControlFlow::Break(());
+        }
+        see(key_of_number(number, &mut text), record)
+    })?;
+    if was_cancelled { Err(Error::new(ErrorKind::Closed, "the call was cancelled")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_read_as_in_the_original() {
+        let ends = |text: &'static str| {
+            ends_of_interval(text.as_bytes()).map(|(from, to)| (from.key, from.is_open, to.key, to.is_open))
+        };
+        for (text, expected) in [
+            ("[min,max]", Some((&b"min"[..], false, &b"max"[..], false))),
+            ("(7,101]", Some((b"7", true, b"101", false))),
+            (" [ 1 , 7 )x", Some((b"1", false, b"7", true))),
+            ("[,7]", Some((b"", false, b"7", false))),
+            ("[1,7", None),
+            ("[1 7]", None),
+            ("{1,7}", None),
+            ("7", None),
+            ("", None),
+        ] {
+            assert_eq!(ends(text), expected, "{text}");
+        }
+    }
+}

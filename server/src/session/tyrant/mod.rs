@@ -1,0 +1,96 @@
+//! Tokyo Tyrant's protocols: their session, on the first database of the server.
+//!
+//! ```text
+//! session          the state of a connection; decodes requests in batches and executes them
+//! records          commands about records
+//! misc             the functions of `misc`
+//! fixed            databases whose keys are numbers
+//! table            commands on tables
+//! search           searches in tables
+//! iterator         the iterator, which all connections share
+//! background_call  commands that may take long, as background jobs
+//! restorations     update logs that are applied again
+//! scripts          functions of the server's script
+//! copies           copies of the database
+//! records_seen     searches through all records, in steps
+//! replication      requests of replicas, and the master that the server follows
+//! statistics       the text of `stat`
+//! values           keys with several values
+//! http             requests over HTTP
+//! text             memcached's commands as a part of Tokyo Tyrant
+//! counters         counters of requests by command
+//! ```
+//!
+//! After a line of text the connection continues with the session of another dialect
+//! ([`session`]). Not here: encoding (`protocol::tyrant`), and the effect of operations on records
+//! (`todana`).
+
+mod background_call;
+mod copies;
+mod counters;
+mod fixed;
+mod http;
+mod iterator;
+mod misc;
+mod records;
+mod records_seen;
+mod replication;
+mod restorations;
+mod scripts;
+mod search;
+mod session;
+mod statistics;
+mod table;
+pub(crate) mod text;
+mod values;
+
+pub(crate) use counters::TyrantCounters;
+pub(crate) use scripts::TyrantScripts;
+pub(crate) use session::{TyrantSession, TyrantWorker};
+
+use crate::session::background_jobs::BackgroundJobs;
+use crate::shared::SharedState;
+use iterator::SharedIterator;
+use parking_lot::Mutex;
+use search::SpareCounters;
+use std::sync::Arc;
+
+/// The number of the database that clients use.
+const DATABASE: usize = 0;
+
+/// The version that clients see.
+pub const VERSION: &str = "1.1.41";
+/// The version of the library that clients see.
+pub const LIBRARY_VERSION: u32 = 324;
+/// The version of the protocol that clients see.
+pub const PROTOCOL_VERSION: &str = "0.91";
+
+/// The state that all workers share for Tokyo Tyrant's clients.
+pub(crate) struct TyrantState {
+    /// Commands that may take long.
+    pub(crate) calls: Arc<BackgroundJobs>,
+    /// The script.
+    pub(crate) scripts: TyrantScripts,
+    /// `None` before the first `iterinit`.
+    iterator: Mutex<Option<SharedIterator>>,
+    /// The counters of searches that remove rows.
+    spare_counters: SpareCounters,
+}
+
+impl TyrantState {
+    pub(crate) fn new(scripts: TyrantScripts) -> TyrantState {
+        TyrantState {
+            scripts,
+            calls: BackgroundJobs::new("Tyrant call", background_call::LIMITS),
+            iterator: Mutex::default(),
+            spare_counters: SpareCounters::default(),
+        }
+    }
+
+    /// Moves the iterator to the first record. Always succeeds, also without records.
+    fn restart_iterator(shared: &SharedState) -> bool {
+        let iterator = SharedIterator::new(&shared.databases[DATABASE].database);
+        *shared.tyrant.iterator.lock() = Some(iterator);
+        true
+    }
+}

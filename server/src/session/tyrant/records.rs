@@ -1,0 +1,377 @@
+//! Commands about records.
+
+use super::background_call::{TyrantAction, TyrantTask};
+use super::counters::TyrantCounters;
+use super::replication::{replica_request, set_master};
+use super::session::{TyrantSession, TyrantWorker};
+use super::statistics::{size, statistics};
+use super::table::{is_table, visible_records};
+use super::{DATABASE, TyrantState, fixed};
+use crate::execution::Executor;
+use crate::session::worker_context::WorkerContext;
+use crate::session::{BATCH, NextAction};
+use crate::transport::output::ConnectionOutput;
+use todana::Records;
+use todana::tyrant::{CutVisitor, ShiftVisitor, SumVisitor};
+use todana_core::{
+    Delete, Get, Modify, Operation, Record, Reply, Store, StoreMode, Ttl, ValueChange, Visitor,
+};
+use todana_protocol::ReplySink;
+use todana_protocol::tyrant::{FieldList, TyrantForm, TyrantPutMode, TyrantRequest, reply};
+
+/// Returns the operation that reads a record.
+#[inline]
+pub(super) fn get(key: &[u8]) -> Operation<'_> {
+    Operation::Get(Get { key, ..Get::default() })
+}
+
+/// Returns the operation that stores a record. An appended value keeps the attributes of the old
+/// record.
+#[inline]
+pub(super) fn put<'a>(mode: TyrantPutMode, key: &'a [u8], value: &'a [u8]) -> Operation<'a> {
+    let store = |mode| Operation::Store(Store { key, value, mode, ..Store::default() });
+    match mode {
+        TyrantPutMode::Put | TyrantPutMode::NoReply => store(StoreMode::Set),
+        TyrantPutMode::Keep => store(StoreMode::Add),
+        TyrantPutMode::Cat => {
+            Operation::Modify(Modify { key, ttl: None, change: ValueChange::Append(value) })
+        }
+    }
+}
+
+/// Returns the operation that removes a record.
+#[inline]
+pub(super) fn out(key: &[u8]) -> Operation<'_> {
+    Operation::Delete(Delete { key, ..Delete::default() })
+}
+
+impl TyrantSession {
+    /// Executes a request. Its reply is not complete if the session waits afterwards.
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        worker: &mut TyrantWorker,
+        context: &mut WorkerContext,
+        request: &TyrantRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        if context.shared.options.protocols.tyrant.mask.forbids(request.command(), TyrantForm::Binary) {
+            counters(context).of(request.command()).add(1);
+            return refuse(context, request, output);
+        }
+        self.execute_allowed(worker, context, request, output)
+    }
+
+    /// Executes a request that is not forbidden.
+    #[inline]
+    pub(super) fn execute_allowed(
+        &mut self,
+        worker: &mut TyrantWorker,
+        context: &mut WorkerContext,
+        request: &TyrantRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        if is_table(context) && self.execute_on_table(context, request, output) {
+            counters(context).of(request.command()).add(1);
+            return NextAction::Continue;
+        }
+        let next = match *request {
+            TyrantRequest::Get { key } => {
+                let mut is_found = false;
+                self.pending.execute(context, DATABASE, &get(key), &mut |reply| match reply {
+                    Reply::Hit(hit) => {
+                        is_found = true;
+                        reply::put_value(hit.record.value, hit.record.shared, output);
+                    }
+                    _ => reply::put_status(false, output),
+                });
+                counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
+                NextAction::Continue
+            }
+            TyrantRequest::Put { mode, key, value } if fixed::width(context).is_some() => {
+                let is_stored = self.store(context, mode, key, value);
+                if mode != TyrantPutMode::NoReply && !self.pending.is_waiting() {
+                    reply::put_status(is_stored, output);
+                }
+                counters(context).put_misses.add(u64::from(!is_stored && !self.pending.is_waiting()));
+                NextAction::Continue
+            }
+            TyrantRequest::Put { mode, key, value } => {
+                let mut is_stored = false;
+                self.pending.execute(context, DATABASE, &put(mode, key, value), &mut |reply| {
+                    is_stored = matches!(reply, Reply::Stored(_));
+                    if mode != TyrantPutMode::NoReply {
+                        reply::put_status(is_stored, output);
+                    }
+                });
+                counters(context).put_misses.add(u64::from(!is_stored && !self.pending.is_waiting()));
+                NextAction::Continue
+            }
+            TyrantRequest::Out { key } => {
+                let mut is_removed = false;
+                self.pending.execute(context, DATABASE, &out(key), &mut |reply| {
+                    is_removed = matches!(reply, Reply::Deleted);
+                    reply::put_status(is_removed, output);
+                });
+                counters(context).out_misses.add(u64::from(!is_removed && !self.pending.is_waiting()));
+                NextAction::Continue
+            }
+            TyrantRequest::VSiz { key } => {
+                let mut is_found = false;
+                self.pending.execute(context, DATABASE, &get(key), &mut |reply| match reply {
+                    Reply::Hit(hit) => {
+                        is_found = true;
+                        reply::put_len(hit.record.value.len(), output);
+                    }
+                    _ => reply::put_status(false, output),
+                });
+                counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
+                NextAction::Continue
+            }
+            TyrantRequest::MGet { keys } => self.get_several(worker, context, keys, output),
+            _ => self.execute_other(worker, context, request, output),
+        };
+        if !self.pending.is_waiting() {
+            counters(context).of(request.command()).add(1);
+        }
+        next
+    }
+
+    /// Executes a command that is not about one record, or rare.
+    fn execute_other(
+        &mut self,
+        worker: &mut TyrantWorker,
+        context: &mut WorkerContext,
+        request: &TyrantRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let served = &context.shared.databases[DATABASE];
+        match *request {
+            TyrantRequest::PutShl { key, value, width } => {
+                let mut shift = ShiftVisitor::new(value, width as usize);
+                let len_max = fixed::width(context).unwrap_or(usize::MAX);
+                let is_stored = visit(context, key, &mut CutVisitor::new(&mut shift, len_max));
+                counters(context).put_misses.add(u64::from(!is_stored));
+                reply::put_status(is_stored, output);
+            }
+            TyrantRequest::AddInt { key, delta } => {
+                let mut visitor = SumVisitor::new(delta);
+                match visit(context, key, &mut visitor).then(|| visitor.sum()).flatten() {
+                    Some(sum) => reply::put_integer(sum, output),
+                    None => reply::put_status(false, output),
+                }
+            }
+            TyrantRequest::AddDouble { key, delta } => {
+                let mut visitor = SumVisitor::new(delta);
+                match visit(context, key, &mut visitor).then(|| visitor.sum()).flatten() {
+                    Some(sum) => reply::put_real(sum, output),
+                    None => reply::put_status(false, output),
+                }
+            }
+            TyrantRequest::IterInit => {
+                let is_done = may_list(context) && TyrantState::restart_iterator(&context.shared);
+                reply::put_status(is_done, output);
+            }
+            TyrantRequest::IterNext => {
+                let show = &mut |key: &[u8], _: Record<'_>| reply::put_value(key, None, output);
+                if !may_list(context) || !iterate(context, show) {
+                    reply::put_status(false, output);
+                }
+            }
+            TyrantRequest::FwmKeys { prefix, limit } if may_list(context) => {
+                let limit = limit.map_or(usize::MAX, |limit| limit as usize);
+                let action = TyrantAction::Prefix { prefix: prefix.to_vec(), limit };
+                return self.perform(context, TyrantTask { action, is_misc: false }, output);
+            }
+            TyrantRequest::Sync => {
+                let task = TyrantTask { action: TyrantAction::Sync, is_misc: false };
+                return self.perform(context, task, output);
+            }
+            TyrantRequest::Vanish => {
+                let is_done = self.vanish(context);
+                if !self.pending.is_waiting() {
+                    reply::put_status(is_done, output);
+                }
+            }
+            TyrantRequest::Optimize { tuning } => reply::put_status(optimize(tuning), output),
+            TyrantRequest::SetMst { host, port, since_micros, options } => {
+                let is_set = set_master(&context.shared, host, port, since_micros, options);
+                reply::put_status(is_set, output);
+            }
+            TyrantRequest::RNum => reply::put_number(visible_records(&served.database), output),
+            TyrantRequest::Size => reply::put_number(size(served), output),
+            TyrantRequest::Stat => {
+                reply::put_value(statistics(&context.shared, false).as_bytes(), None, output);
+            }
+            TyrantRequest::Misc { name, arguments, .. } => {
+                return self.misc(worker, context, name, arguments, output);
+            }
+            TyrantRequest::Repl { since_micros, server_id } => {
+                self.follows = replica_request(&context.shared, since_micros, server_id);
+                return NextAction::Close;
+            }
+            TyrantRequest::Copy { path } => return self.copy(context, path, output),
+            TyrantRequest::Restore { path, since_micros, options } => {
+                return self.restore(context, path, since_micros, options, output);
+            }
+            TyrantRequest::Ext { name, options, key, value } => {
+                return self.call_script(context, [name, key, value], options, output);
+            }
+            _ => reply::put_status(false, output),
+        }
+        NextAction::Continue
+    }
+
+    /// `mget`: answers the records that are found, in the order of their keys.
+    fn get_several(
+        &mut self,
+        worker: &mut TyrantWorker,
+        context: &mut WorkerContext,
+        keys: FieldList<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let put = |key: &[u8], value: &[u8], list: &mut Vec<u8>| reply::put_record(key, value, None, list);
+        match self.find_several(worker, context, keys, put) {
+            _ if self.pending.is_waiting() => return NextAction::Wait,
+            None => reply::put_status(false, output),
+            Some(found) => {
+                output.put(&reply::count_head(found));
+                output.put(&worker.list);
+                counters(context).get_misses.add(keys.len() as u64 - u64::from(found));
+            }
+        }
+        worker.shrink_list();
+        NextAction::Continue
+    }
+
+    /// `misc getlist`: answers the keys and values of the records that are found.
+    pub(super) fn get_list(
+        &mut self,
+        worker: &mut TyrantWorker,
+        context: &mut WorkerContext,
+        keys: FieldList<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let put = |key: &[u8], value: &[u8], list: &mut Vec<u8>| {
+            for field in [key, value] {
+                list.extend_from_slice(&(field.len() as u32).to_be_bytes());
+                list.extend_from_slice(field);
+            }
+        };
+        match self.find_several(worker, context, keys, put) {
+            _ if self.pending.is_waiting() => return NextAction::Wait,
+            None => reply::put_fields(false, &FieldList::default(), output),
+            Some(found) => {
+                output.put(&reply::count_head(2 * found));
+                output.put(&worker.list);
+            }
+        }
+        worker.shrink_list();
+        NextAction::Continue
+    }
+
+    /// Reads several records into the worker's list with `put`. Returns their number; `None` if
+    /// the list would be longer than a reply may be.
+    fn find_several(
+        &mut self,
+        worker: &mut TyrantWorker,
+        context: &mut WorkerContext,
+        keys: FieldList<'_>,
+        put: impl Fn(&[u8], &[u8], &mut Vec<u8>),
+    ) -> Option<u32> {
+        let TyrantWorker { list, list_len_max } = worker;
+        list.clear();
+        let (mut found, mut is_too_long) = (0, false);
+        let mut ahead = keys.iter();
+        for (index, key) in keys.iter().enumerate() {
+            if index % BATCH == 0 {
+                ahead.by_ref().take(BATCH).for_each(|key| context.executor.prefetch(DATABASE, key));
+            }
+            if key.is_empty() && is_table(context) {
+                continue;
+            }
+            self.pending.execute(context, DATABASE, &get(key), &mut |reply| {
+                let Reply::Hit(hit) = reply else { return };
+                is_too_long |= list.len() + key.len() + hit.record.value.len() > *list_len_max;
+                if !is_too_long {
+                    found += 1;
+                    put(key, hit.record.value, list);
+                }
+            });
+            if is_too_long {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// Removes all records. Returns false if that is forbidden or fails.
+    pub(super) fn vanish(&mut self, context: &mut WorkerContext) -> bool {
+        context.shared.options.limits.flush_allowed
+            && self.change(context, &Operation::Flush { at: Ttl::Never })
+    }
+}
+
+impl TyrantWorker {
+    /// Releases the memory of a long list.
+    fn shrink_list(&mut self) {
+        if self.list.capacity() > LIST_KEPT_MAX {
+            self.list = Vec::new();
+        }
+    }
+}
+
+/// Answers a forbidden request. As in the original, lists and numbers are empty.
+#[cold]
+fn refuse(context: &WorkerContext, request: &TyrantRequest<'_>, output: &mut ConnectionOutput) -> NextAction {
+    match request {
+        TyrantRequest::Put { mode: TyrantPutMode::NoReply, .. } => {}
+        TyrantRequest::Repl { .. } => return NextAction::Close,
+        TyrantRequest::MGet { .. } | TyrantRequest::FwmKeys { .. } | TyrantRequest::Misc { .. } => {
+            reply::put_fields(true, &FieldList::default(), output);
+        }
+        TyrantRequest::RNum | TyrantRequest::Size => reply::put_number(0, output),
+        TyrantRequest::Stat => {
+            reply::put_value(statistics(&context.shared, true).as_bytes(), None, output);
+        }
+        _ => reply::put_status(false, output),
+    }
+    NextAction::Continue
+}
+
+/// Runs a visitor on a record. Returns false if that fails.
+pub(super) fn visit(context: &WorkerContext, key: &[u8], visitor: &mut dyn Visitor) -> bool {
+    context.executor.databases().get(DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
+}
+
+/// Returns true if clients may list keys.
+pub(super) fn may_list(context: &WorkerContext) -> bool {
+    context.shared.options.limits.dump_allowed
+}
+
+/// Shows the next record of the shared iterator. Returns false at its end.
+pub(super) fn iterate(context: &WorkerContext, see: &mut dyn FnMut(&[u8], Record<'_>)) -> bool {
+    let database = &context.shared.databases[DATABASE].database;
+    let mut iterator = context.shared.tyrant.iterator.lock();
+    iterator.as_mut().is_some_and(|iterator| iterator.next(database, see).unwrap_or(false))
+}
+
+/// Returns true if a tuning only has parameters that have no effect here. Limits of records and
+/// bytes are fixed when the database is opened.
+pub(super) fn optimize(tuning: &[u8]) -> bool {
+    const WITHOUT_EFFECT: [&[u8]; 10] =
+        [b"bnum", b"apow", b"fpow", b"opts", b"lmemb", b"nmemb", b"rcnum", b"lcnum", b"ncnum", b"xmsiz"];
+    let is_known = |part: &[u8]| {
+        let name = part.split(|&byte| byte == b'=').next().unwrap_or_default().to_ascii_lowercase();
+        part.is_empty() || WITHOUT_EFFECT.contains(&name.as_slice())
+    };
+    tuning.split(|&byte| byte == b'#').all(is_known)
+}
+
+/// The memory that a worker keeps for the next list.
+const LIST_KEPT_MAX: usize = 256 << 10;
+
+#[inline]
+pub(super) fn counters(context: &WorkerContext) -> &TyrantCounters {
+    &context.shared.observation.workers[context.worker].tyrant
+}

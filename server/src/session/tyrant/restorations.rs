@@ -1,0 +1,147 @@
+//! `restore`: executes the commands of an update log of Tokyo Tyrant again, which is a directory on
+//! the server's disk.
+//!
+//! The directory must be within the one that the operator names. As in the original, the records of
+//! a file end at the first damage.
+
+use super::copies::place_within;
+use super::session::TyrantSession;
+use crate::replica::ServedTarget;
+use crate::session::NextAction;
+use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
+use crate::session::worker_context::WorkerContext;
+use crate::shared::SharedState;
+use crate::transport::output::ConnectionOutput;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana::replication::ChangeOrigin;
+use todana::tyrant::{AppliedOutcome, apply_logged};
+use todana_core::{Error, ErrorKind, Result};
+use todana_protocol::tyrant::update_log::{LogRecord, RecordStep, decode_record, file_name, file_number};
+use todana_protocol::tyrant::{CHECKS_OUTCOMES, LoggedCommand, reply};
+
+/// The number of bytes that are read at once.
+const READ_LEN: usize = 1 << 20;
+
+/// A call of `restore` as a background job.
+struct RestoreCall {
+    shared: Arc<SharedState>,
+    path: Vec<u8>,
+    since_micros: u64,
+    /// Fail at the first command whose outcome differs.
+    checks_outcomes: bool,
+}
+
+impl BackgroundWork for RestoreCall {
+    fn len_bytes(&self) -> usize {
+        size_of::<RestoreCall>() + self.path.len()
+    }
+
+    fn perform(&self, is_cancelled: &Arc<AtomicBool>) -> Option<JobAnswer> {
+        let done = self.restore(is_cancelled);
+        if let Err(error) = &done {
+            tracing::warn!("restore: {error}");
+        }
+        let mut output = ConnectionOutput::default();
+        reply::put_status(done.is_ok(), &mut output);
+        Some((output, Vec::new()))
+    }
+
+    fn not_done(&self, _why: JobNotDone) -> ConnectionOutput {
+        let mut output = ConnectionOutput::default();
+        reply::put_status(false, &mut output);
+        output
+    }
+}
+
+impl RestoreCall {
+    fn restore(&self, is_cancelled: &AtomicBool) -> Result<()> {
+        let directory = std::str::from_utf8(&self.path).ok().map(Path::new);
+        let directory = directory.ok_or_else(|| Error::new(ErrorKind::Invalid, "the path is not UTF-8"))?;
+        let directory = place_within(&self.shared, directory)?;
+        let unreadable = |error: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, format!("{}: {error}", directory.display()))
+        };
+        let entries = std::fs::read_dir(&directory).map_err(unreadable)?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut numbers: Vec<u32> = names.filter_map(|name| file_number(&name)).collect();
+        numbers.sort_unstable();
+        let database = &self.shared.databases.primary().database;
+        let worker_counters = database.worker_counters();
+        for number in numbers {
+            let mut file = File::open(directory.join(file_name(number))).map_err(unreadable)?;
+            let (mut unread, mut at) = (Vec::new(), 0);
+            loop {
+                match decode_record(&unread[at..]) {
+                    RecordStep::Record { consumed, record } => {
+                        at += consumed;
+                        if record.stamp_micros >= self.since_micros {
+                            let origin = ChangeOrigin::new(record.server_id, record.master_id);
+                            let mut target =
+                                ServedTarget { database, worker_counters: &worker_counters, origin };
+                            self.apply(&record, &mut target)?;
+                        }
+                        if is_cancelled.load(Ordering::Relaxed) {
+                            return Err(Error::new(ErrorKind::Closed, "the server is stopping"));
+                        }
+                    }
+                    RecordStep::NeedMore { at_least } => {
+                        unread.drain(..at);
+                        at = 0;
+                        let len = unread.len();
+                        let wanted = at_least.max(READ_LEN) as u64;
+                        (&mut file).take(wanted).read_to_end(&mut unread).map_err(unreadable)?;
+                        if unread.len() == len {
+                            break;
+                        }
+                    }
+                    RecordStep::Malformed => break,
+                }
+            }
+        }
+        database.sync()
+    }
+
+    fn apply(&self, record: &LogRecord<'_>, target: &mut ServedTarget<'_>) -> Result<()> {
+        let stamp = record.stamp_micros;
+        let outcome = match LoggedCommand::parse(record.body) {
+            Some(command) => apply_logged(&command, target)?,
+            None => AppliedOutcome::Different,
+        };
+        if outcome == AppliedOutcome::Different {
+            let problem = format!("the command with time stamp {stamp} has another outcome here");
+            if self.checks_outcomes {
+                return Err(Error::new(ErrorKind::Invalid, problem));
+            }
+            tracing::warn!("restore: {problem}");
+        }
+        Ok(())
+    }
+}
+
+impl TyrantSession {
+    /// `restore`: applies an update log.
+    pub(super) fn restore(
+        &mut self,
+        context: &mut WorkerContext,
+        path: &[u8],
+        since_micros: u64,
+        options: u32,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let calls = Arc::clone(&context.shared.tyrant.calls);
+        let call = RestoreCall {
+            shared: Arc::clone(&context.shared),
+            path: path.to_vec(),
+            since_micros,
+            checks_outcomes: options & CHECKS_OUTCOMES != 0,
+        };
+        self.submit(context, &calls, Box::new(call), true, false).unwrap_or_else(|| {
+            reply::put_status(false, output);
+            NextAction::Continue
+        })
+    }
+}

@@ -1,0 +1,321 @@
+//! Replication in Tokyo Tyrant's protocol: the records that replicas get, and the effect of a
+//! master's records, with bytes captured from the original.
+
+mod running;
+mod tyrant_client;
+
+use running::{Client, Running, eventually};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use todana::update_log::SyncPolicy;
+use todana_protocol::tyrant::replication::{
+    MasterDecoder, MasterStep, TyrantMasterMessage, put_idle, put_record_head, put_server_id,
+};
+use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
+use todana_server::{
+    DataDirectoryOptions, DatabaseOptions, LimitOptions, MasterAddress, MasterProtocol, ReplicationOptions,
+    ServerOptions,
+};
+use tyrant_client::{ask, hex, tyrant};
+
+fn kept(directory: &Path, server_id: u16) -> ServerOptions {
+    let data = Some(DataDirectoryOptions::new(directory.join("data"), SyncPolicy::Always));
+    let position_file = Some(directory.join("position"));
+    let replication = ReplicationOptions { server_id, position_file, ..ReplicationOptions::default() };
+    ServerOptions {
+        databases: DatabaseOptions { data, replication, ..tyrant().databases },
+        limits: LimitOptions { threads: 1, ..tyrant().limits },
+        ..tyrant()
+    }
+}
+
+fn following(directory: &Path, master: SocketAddr, checks_outcomes: bool) -> ServerOptions {
+    let options = kept(directory, 8);
+    let replication = ReplicationOptions {
+        master: Some(MasterAddress { host: master.ip().to_string(), port: master.port() }),
+        protocol: MasterProtocol::Tyrant { checks_outcomes },
+        ..options.databases.replication
+    };
+    ServerOptions { databases: DatabaseOptions { replication, ..options.databases }, ..options }
+}
+
+fn request(since_micros: u64, server_id: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    TyrantRequest::Repl { since_micros, server_id }.encode(&mut bytes);
+    bytes
+}
+
+/// A replica that decodes the messages of its master.
+struct Replica {
+    client: Client,
+    decoder: MasterDecoder,
+    unread: Vec<u8>,
+}
+
+impl Replica {
+    fn new(server: &Running, since_micros: u64, server_id: u32) -> Replica {
+        let mut client = server.connect();
+        client.send(&request(since_micros, server_id));
+        client.expect(&[0, 0, 0, 7]);
+        let mut decoder = MasterDecoder::default();
+        decoder.decode(&[0, 0, 0, 7]);
+        Replica { client, decoder, unread: Vec::new() }
+    }
+
+    /// Returns the next record: time stamp, server, body.
+    fn next(&mut self) -> (u64, u32, Vec<u8>) {
+        loop {
+            match self.decoder.decode(&self.unread) {
+                MasterStep::Message { consumed, message } => {
+                    let record = match message {
+                        TyrantMasterMessage::Record { stamp_micros, server_id, body } => {
+                            Some((stamp_micros, server_id, body.to_vec()))
+                        }
+                        _ => None,
+                    };
+                    self.unread.drain(..consumed);
+                    if let Some(record) = record {
+                        return record;
+                    }
+                }
+                MasterStep::NeedMore { at_least } => self.unread.extend(self.client.take(at_least)),
+                MasterStep::Malformed => panic!("malformed: {:?}", self.unread),
+            }
+        }
+    }
+}
+
+/// A master that accepts one replica, which asks from this time stamp on.
+struct FakeMaster {
+    listener: TcpListener,
+}
+
+impl FakeMaster {
+    fn new() -> FakeMaster {
+        FakeMaster { listener: TcpListener::bind("127.0.0.1:0").unwrap() }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    fn accept(&self, since_micros: u64) -> TcpStream {
+        let (mut stream, _) = self.listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut asked = [0; 14];
+        stream.read_exact(&mut asked).unwrap();
+        assert_eq!(asked[..], request(since_micros, 8));
+        stream
+    }
+}
+
+fn record(stamp_micros: u64, server_id: u32, body: &str, out: &mut Vec<u8>) {
+    let body = hex(body);
+    put_record_head(stamp_micros, server_id, body.len() as u32, out);
+    out.extend_from_slice(&body);
+}
+
+fn position(directory: &Path) -> String {
+    std::fs::read_to_string(directory.join("position")).unwrap_or_default()
+}
+
+#[test]
+fn replica_gets_results_as_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Running::start(kept(folder.path(), 7));
+    let mut client = server.connect();
+    for (request, reply) in [
+        ("c810 00000003 00000002 616263 3132", "00"),
+        ("c812 00000003 00000001 616263 33", "00"),
+        ("c811 00000003 00000001 616263 58", "01"),
+        ("c860 00000001 00000005 69", "0000000005"),
+        ("c820 00000003 616263", "00"),
+        ("c872", "00"),
+    ] {
+        client.send(&hex(request));
+        client.expect(&hex(reply));
+    }
+    let mut replica = Replica::new(&server, 1, 99);
+    let records: Vec<_> = (0..5).map(|_| replica.next()).collect();
+    let bodies = [
+        "c810 00000003 00000002 616263 3132 00",
+        "c810 00000003 00000003 616263 313233 00",
+        "c810 00000001 00000004 69 05000000 00",
+        "c890 00000007 00000001 6f75746c697374 00000003 616263 00",
+        "c872 00",
+    ];
+    for (record, body) in records.iter().zip(bodies) {
+        assert_eq!((record.1, &record.2), (7, &hex(body)));
+    }
+    assert!(records.is_sorted_by(|one, next| one.0 < next.0));
+    // A replica that has seen some of them gets the others, also after a restart of the server.
+    drop(server);
+    let server = Running::start(kept(folder.path(), 7));
+    for seen in 0..5 {
+        let mut replica = Replica::new(&server, records[seen].0 + 1, 99);
+        server.connect().send(&hex("c810 00000001 00000001 7a 7a"));
+        for record in &records[seen + 1..] {
+            assert_eq!(replica.next(), *record);
+        }
+        assert_eq!(replica.next().2, hex("c810 00000001 00000001 7a 7a 00"));
+    }
+}
+
+#[test]
+fn replica_without_id_or_position_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Running::start(kept(folder.path(), 7));
+    for refused in [request(1, 7), request(0, 5), request(5, 0), request(1, 65_536 + 7)] {
+        let mut client = server.connect();
+        client.send(&refused);
+        assert_eq!(client.rest(), b"");
+    }
+    // A server without a log sends its ID and closes.
+    let server = Running::start(ServerOptions {
+        databases: DatabaseOptions {
+            replication: ReplicationOptions { server_id: 7, ..ReplicationOptions::default() },
+            ..tyrant().databases
+        },
+        ..tyrant()
+    });
+    let mut client = server.connect();
+    client.send(&request(1, 5));
+    assert_eq!(client.rest(), [0, 0, 0, 7]);
+}
+
+/// The captured session of a replica with ID 8 and a master with ID 300, whose third record was
+/// made at server 44.
+#[test]
+fn master_is_followed_as_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = FakeMaster::new();
+    let server = Running::start(following(folder.path(), master.address(), false));
+    let mut stream = master.accept(1);
+    let mut out = Vec::new();
+    put_server_id(300, &mut out);
+    put_idle(&mut out);
+    for (number, (server_id, body)) in [
+        (300, "c810 00000001 00000001 61 31 00"),
+        (300, "c812 00000001 00000001 61 32 00"),
+        (44, "c810 00000001 00000001 62 32 00"),
+        (300, "c860 00000001 00000005 69 00"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        record(1_700_000_000_000_000 + number as u64, server_id, body, &mut out);
+    }
+    out.iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
+    eventually("the position", || position(folder.path()) == "1700000000000003\n");
+    let mut client = server.connect();
+    for (key, reply) in [("61", "00 00000002 3132"), ("62", "00 00000001 32"), ("69", "00 00000004 05000000")]
+    {
+        client.send(&hex(&format!("c830 00000001 {key}")));
+        client.expect(&hex(reply));
+    }
+    // The replica asks again behind its position.
+    drop(stream);
+    master.accept(1_700_000_000_000_004);
+}
+
+#[test]
+fn replicas_get_no_record_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = FakeMaster::new();
+    let server = Running::start(following(folder.path(), master.address(), false));
+    let mut stream = master.accept(1);
+    let mut out = Vec::new();
+    put_server_id(300, &mut out);
+    record(5, 300, "c810 00000001 00000001 61 31 00", &mut out);
+    record(6, 44, "c810 00000001 00000001 62 32 00", &mut out);
+    record(7, 8, "c810 00000001 00000001 63 33 00", &mut out);
+    stream.write_all(&out).unwrap();
+    eventually("the position", || position(folder.path()) == "0000000000000007\n");
+    ask(&mut server.connect(), &TyrantRequest::Get { key: b"c" }, &[1]);
+    ask(&mut server.connect(), &TyrantRequest::Out { key: b"none" }, &[1]);
+    server.connect().send(&hex("c818 00000003 00000003 656e64 656e64"));
+    let end = || (8, hex("c810 00000003 00000003 656e64 656e64 00"));
+    let (a, b) =
+        ((300, hex("c810 00000001 00000001 61 31 00")), (44, hex("c810 00000001 00000001 62 32 00")));
+    for (replica, expected) in
+        [(300, vec![end()]), (44, vec![a.clone(), end()]), (5, vec![a.clone(), b.clone(), end()])]
+    {
+        let mut client = server.connect();
+        client.send(&request(1, replica));
+        let mut replica = Replica { client, decoder: MasterDecoder::default(), unread: Vec::new() };
+        let seen: Vec<_> = expected.iter().map(|_| replica.next()).map(|(_, id, body)| (id, body)).collect();
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn different_outcome_ends_following_on_request() {
+    for checks_outcomes in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let master = FakeMaster::new();
+        let server = Running::start(following(folder.path(), master.address(), checks_outcomes));
+        let mut stream = master.accept(1);
+        let mut out = Vec::new();
+        put_server_id(300, &mut out);
+        // A failure that fails here too, and a success that fails here.
+        record(5, 300, "c820 00000001 61 01", &mut out);
+        record(6, 300, "c820 00000001 61 00", &mut out);
+        record(7, 300, "c810 00000001 00000001 61 31 00", &mut out);
+        stream.write_all(&out).unwrap();
+        let last = if checks_outcomes { "0000000000000006\n" } else { "0000000000000007\n" };
+        eventually("the position", || position(folder.path()) == last);
+        let mut client = server.connect();
+        let reply: &[u8] = if checks_outcomes { &[1] } else { b"\0\0\0\0\x011" };
+        ask(&mut client, &TyrantRequest::Get { key: b"a" }, reply);
+        if checks_outcomes {
+            assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the replica has gone");
+        }
+    }
+}
+
+#[test]
+fn damaged_record_is_skipped_by_next_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = FakeMaster::new();
+    let server = Running::start(following(folder.path(), master.address(), false));
+    let mut stream = master.accept(1);
+    let mut out = Vec::new();
+    put_server_id(300, &mut out);
+    // putnr is not logged.
+    record(5, 300, "c818 00000001 00000001 61 31 00", &mut out);
+    stream.write_all(&out).unwrap();
+    let mut stream = master.accept(6);
+    out.clear();
+    put_server_id(300, &mut out);
+    record(6, 300, "c810 00000001 00000001 61 32 00", &mut out);
+    stream.write_all(&out).unwrap();
+    eventually("the position", || position(folder.path()) == "0000000000000006\n");
+    ask(&mut server.connect(), &TyrantRequest::Get { key: b"a" }, b"\0\0\0\0\x012");
+}
+
+#[test]
+fn client_names_and_ends_a_master() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = FakeMaster::new();
+    let server = Running::start(kept(folder.path(), 8));
+    let mut client = server.connect();
+    let port = u32::from(master.address().port());
+    let set = |host, since_micros| TyrantRequest::SetMst { host, port, since_micros, options: 0 };
+    ask(&mut client, &set(b"127.0.0.1", 70), &[0]);
+    let mut stream = master.accept(71);
+    let mut out = Vec::new();
+    put_server_id(300, &mut out);
+    let command = TyrantRequest::Misc { name: b"sync", options: 0, arguments: Default::default() };
+    let mut body = Vec::new();
+    LoggedCommand { request: command, is_done: true }.put(&mut body);
+    put_record_head(80, 300, body.len() as u32, &mut out);
+    out.extend_from_slice(&body);
+    stream.write_all(&out).unwrap();
+    eventually("the position", || position(folder.path()) == "0000000000000080\n");
+    // Time stamp 0 keeps the position.
+    ask(&mut client, &set(b"127.0.0.1", 0), &[0]);
+    let mut stream = master.accept(81);
+    ask(&mut client, &set(b"", 0), &[0]);
+    assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the replica has gone");
+}

@@ -1,0 +1,184 @@
+//! Tables for programs that embed the library.
+
+use super::rows::{RowPutMode, RowVisitor, expect_indexable};
+use super::search::indexed;
+use super::{
+    ColumnIndex, IndexChange, IndexKind, IndexVisitor, Query, Row, Search, SearchOptions, SetOperation,
+    SetSearch,
+};
+use crate::{Db, Records};
+use todana_core::{Error, ErrorKind, IndexedEngine, Result};
+use todana_engine::table::INDEXES_MAX;
+
+/// The rows of a `mem:table` or `PATH.table` database.
+///
+/// A row is an ordinary record, so the methods of [`Records`], expiry and transactions work on it,
+/// too; the columns of its value follow [`Row::as_bytes`]. The record with the empty key is
+/// reserved. Searches do not see the changes of an open transaction.
+///
+/// ```
+/// use todana::Db;
+/// use todana::table::{ConditionOperator, Query, Table};
+///
+/// let table = Table::new(&Db::open("mem:table")?)?;
+/// table.put(b"ann", &[("age", "33")])?;
+/// assert!(table.add_columns(b"ann", &[("age", "1"), ("town", "Oslo")])?);
+/// let row = table.get(b"ann")?.expect("it was stored");
+/// assert_eq!((row.get(b"age"), row.get(b"town")), (Some(&b"33"[..]), Some(&b"Oslo"[..])));
+/// let query = Query::new().filter(b"town", ConditionOperator::TextEquals, b"Oslo");
+/// assert_eq!((table.count(&query)?, table.remove_matching(&query)?), (1, 1));
+/// # Ok::<(), todana::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Table {
+    db: Db,
+}
+
+impl Table {
+    /// Returns the table of a database. Fails with `Invalid` if the database is not a table.
+    pub fn new(db: &Db) -> Result<Table> {
+        indexed(db.database())?;
+        Ok(Table { db: db.clone() })
+    }
+
+    fn indexed(&self) -> &dyn IndexedEngine {
+        self.db.database().engine().indexed().expect("it was checked by the constructor")
+    }
+
+    /// Returns the database.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// Stores a row. An existing one is replaced. Fails as [`Row::new`] and [`Records::set`] do,
+    /// and with `Invalid` for the empty key, or if indexed texts have more than 1,048,576 words or
+    /// characters.
+    pub fn put<N: AsRef<[u8]>, V: AsRef<[u8]>>(&self, key: &[u8], columns: &[(N, V)]) -> Result<()> {
+        self.store(RowPutMode::Put, key, &Row::new(columns)?).map(drop)
+    }
+
+    /// Stores a row unless it exists. Returns true if it was stored.
+    pub fn put_new<N: AsRef<[u8]>, V: AsRef<[u8]>>(&self, key: &[u8], columns: &[(N, V)]) -> Result<bool> {
+        self.store(RowPutMode::Keep, key, &Row::new(columns)?)
+    }
+
+    /// Adds the columns that an existing row lacks, or stores a new row. Returns true.
+    pub fn add_columns<N: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        key: &[u8],
+        columns: &[(N, V)],
+    ) -> Result<bool> {
+        self.store(RowPutMode::AddMissing, key, &Row::new(columns)?)
+    }
+
+    fn store(&self, mode: RowPutMode, key: &[u8], row: &Row) -> Result<bool> {
+        expect_key(key)?;
+        expect_indexable(self.indexed(), row)?;
+        let mut visitor = RowVisitor::new(mode, row);
+        self.db.visit(key, &mut visitor)?;
+        Ok(visitor.is_stored)
+    }
+
+    /// Returns a row.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
+        expect_key(key)?;
+        Ok(self.db.get(key)?.as_deref().map(Row::stored))
+    }
+
+    /// Removes a row. Returns true if it existed.
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
+        expect_key(key)?;
+        self.db.remove(key)
+    }
+
+    /// Returns a number that was not returned before, for the key of a new row.
+    pub fn new_number(&self) -> Result<u64> {
+        super::new_row_number(self.indexed(), &self.db)
+    }
+
+    /// Returns the indexes.
+    pub fn indexes(&self) -> Vec<ColumnIndex> {
+        self.indexed().indexes()
+    }
+
+    /// Creates the index on a column, or drops it if `kind` is `None`. An index of another kind on
+    /// the column is replaced. The empty name means the key of the row. If rows exist, the index is
+    /// built in the background, and queries use it when it is complete. Fails with `Invalid` if the
+    /// table already has 64 indexes.
+    pub fn set_index(&self, column: &[u8], kind: Option<IndexKind>) -> Result<()> {
+        let mut visitor = IndexVisitor::new(column, kind.map_or(IndexChange::Drop, IndexChange::Create));
+        self.db.visit(b"", &mut visitor)?;
+        if visitor.is_full {
+            let message = format!("index: the table already has {INDEXES_MAX} indexes; drop one");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if kind.is_some() && !visitor.is_done {
+            return Err(Error::new(ErrorKind::Invalid, "index: the name of its column is reserved"));
+        }
+        Ok(())
+    }
+
+    /// Completes the indexes that are being built in the background.
+    pub fn finish_indexes(&self) {
+        while self.indexes().iter().any(|index| !index.is_complete) {
+            self.db.database().maintain();
+        }
+    }
+
+    /// Searches for rows. Fails with `Invalid` if a pattern is too long.
+    pub fn search(&self, query: &Query) -> Result<Search<'_>> {
+        self.search_with(query, SearchOptions::default())
+    }
+
+    /// Searches with options.
+    pub fn search_with<'t>(&'t self, query: &Query, options: SearchOptions<'t>) -> Result<Search<'t>> {
+        Search::new(self.db.database(), query, options)
+    }
+
+    /// Searches with several queries.
+    ///
+    /// ```
+    /// # use todana::Db;
+    /// # use todana::table::{ConditionOperator, Query, SetOperation, Table};
+    /// let table = Table::new(&Db::open("mem:table")?)?;
+    /// for (key, color) in [(b"1", "red"), (b"2", "blue"), (b"3", "green")] {
+    ///     table.put(key, &[("color", color)])?;
+    /// }
+    /// let all = Query::new();
+    /// let blue = Query::new().filter(b"color", ConditionOperator::TextEquals, b"blue");
+    /// let found = table.search_set(&[all, blue], SetOperation::Difference)?;
+    /// let keys: Vec<_> = found.map(|found| found.map(|(key, _)| key)).collect::<Result<_, _>>()?;
+    /// assert_eq!(keys, [b"1", b"3"]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn search_set(&self, queries: &[Query], operation: SetOperation) -> Result<SetSearch<'_>> {
+        SetSearch::new(self.db.database(), queries, operation, SearchOptions::default())
+    }
+
+    /// Returns the number of rows that a query finds.
+    pub fn count(&self, query: &Query) -> Result<u64> {
+        let query = Query { order: None, ..query.clone() };
+        self.search_with(&query, SearchOptions { keys_only: true, ..SearchOptions::default() })?.count_rows()
+    }
+
+    /// Removes the rows that a query finds. Returns their number.
+    pub fn remove_matching(&self, query: &Query) -> Result<u64> {
+        let mut search =
+            self.search_with(query, SearchOptions { keys_only: true, ..SearchOptions::default() })?;
+        let mut removed = 0;
+        while let Some(found) = search.next() {
+            let (key, _) = found?;
+            let mut remover = search.remover(&key);
+            self.db.visit(&key, &mut remover)?;
+            removed += u64::from(remover.removed.is_some());
+        }
+        Ok(removed)
+    }
+}
+
+fn expect_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "row: its key is empty"));
+    }
+    Ok(())
+}

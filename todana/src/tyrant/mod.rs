@@ -1,0 +1,32 @@
+//! Visitors for commands on records that only Tokyo Tyrant has.
+//!
+//! ```text
+//! cut     shortens a value to a maximum length
+//! shift   appends to a value, and keeps only its end
+//! sum     adds to numbers of 4 and 8 bytes
+//! logged  executes the commands of update logs
+//! values  several values of one key
+//! ```
+//!
+//! A changed record keeps its flags and its expiry, but not its version, because a client that has
+//! seen the version must notice the new value.
+
+mod cut;
+mod logged;
+mod shift;
+mod sum;
+mod values;
+
+pub use cut::CutVisitor;
+pub use logged::{AppliedOutcome, LoggedTarget, apply_logged};
+pub use shift::ShiftVisitor;
+pub use sum::{StoredNumber, SumVisitor};
+pub use values::{AddValueVisitor, RemoveValuesVisitor, ValuesVisitor};
+
+use todana_core::{Attributes, Record};
+
+/// Returns the attributes of a record whose value changes.
+fn kept_attributes(old: Option<Record<'_>>) -> Attributes {
+    let before = old.map(|record| record.attributes).unwrap_or_default();
+    Attributes { version: 0, access: None, ..before }
+}

@@ -1,0 +1,200 @@
+//! Several values of one key, which Tokyo Tyrant's trees hold.
+
+use super::kept_attributes;
+use todana_core::{Action, Record, Visitor};
+
+/// Adds a value to the values of a key.
+pub struct AddValueVisitor<'v> {
+    value: &'v [u8],
+    is_first: bool,
+    list: Vec<u8>,
+}
+
+impl<'v> AddValueVisitor<'v> {
+    /// Creates the visitor, which adds the value before all others.
+    pub fn first(value: &'v [u8]) -> AddValueVisitor<'v> {
+        AddValueVisitor { value, is_first: true, list: Vec::new() }
+    }
+
+    /// Creates the visitor, which adds the value after all others.
+    pub fn last(value: &'v [u8]) -> AddValueVisitor<'v> {
+        AddValueVisitor { value, is_first: false, list: Vec::new() }
+    }
+}
+
+impl Visitor for AddValueVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let (attributes, is_first) = (kept_attributes(old), self.is_first);
+        let added = |is_here: bool| is_here.then_some(self.value).into_iter();
+        let values = added(is_first).chain(old.into_iter().flat_map(Record::values)).chain(added(!is_first));
+        Record::of_values(values, attributes, &mut self.list).map_or(Action::Keep, Action::Put)
+    }
+
+    fn sees_value_list(&self) -> bool {
+        true
+    }
+}
+
+/// Shows all values of a key.
+pub struct ValuesVisitor<'v> {
+    see: &'v mut dyn FnMut(&[u8]),
+    is_found: bool,
+}
+
+impl<'v> ValuesVisitor<'v> {
+    /// Creates the visitor, which passes each value to `see`.
+    pub fn new(see: &'v mut dyn FnMut(&[u8])) -> ValuesVisitor<'v> {
+        ValuesVisitor { see, is_found: false }
+    }
+
+    /// Returns true if there was a record.
+    pub fn is_found(&self) -> bool {
+        self.is_found
+    }
+}
+
+impl Visitor for ValuesVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.is_found = old.is_some();
+        old.into_iter().flat_map(Record::values).for_each(&mut *self.see);
+        Action::Keep
+    }
+
+    fn sees_value_list(&self) -> bool {
+        true
+    }
+}
+
+/// Removes all values of a key.
+#[derive(Default)]
+pub struct RemoveValuesVisitor {
+    is_found: bool,
+}
+
+impl RemoveValuesVisitor {
+    /// Returns true if there was a record.
+    pub fn is_found(&self) -> bool {
+        self.is_found
+    }
+}
+
+impl Visitor for RemoveValuesVisitor {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.is_found = old.is_some();
+        Action::Remove
+    }
+
+    fn sees_value_list(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, DbOptions, Records, Ttl};
+    use std::ops::ControlFlow;
+
+    fn add(db: &Db, first: &[&str], last: &[&str]) {
+        for value in first {
+            db.visit(b"k", &mut AddValueVisitor::first(value.as_bytes())).unwrap();
+        }
+        for value in last {
+            db.visit(b"k", &mut AddValueVisitor::last(value.as_bytes())).unwrap();
+        }
+    }
+
+    fn values(db: &Db) -> String {
+        let mut all = Vec::new();
+        let mut see = |value: &[u8]| all.push(String::from_utf8(value.to_vec()).unwrap());
+        db.visit(b"k", &mut ValuesVisitor::new(&mut see)).unwrap();
+        all.join(" ")
+    }
+
+    fn get(db: &Db) -> Option<String> {
+        db.get(b"k").unwrap().map(|value| String::from_utf8(value).unwrap())
+    }
+
+    #[test]
+    fn other_commands_act_on_the_first_value() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["mem:tree", folder.path().join("x.tree").to_str().unwrap()] {
+            let db = Db::open(name).unwrap();
+            db.set_with(b"k", b"b", Ttl::Seconds(1000), 7).unwrap();
+            add(&db, &["a"], &["c", ""]);
+            assert_eq!((values(&db).as_str(), get(&db).as_deref()), ("a b c ", Some("a")));
+            db.append(b"k", b"+").unwrap();
+            assert_eq!(values(&db), "a+ b c ");
+            assert!(db.touch(b"k", Ttl::Seconds(2000)).unwrap());
+            let record = db.get_record(b"k").unwrap().unwrap();
+            assert_eq!((record.value.as_slice(), record.flags), (&b"a+"[..], 7));
+            assert!(db.remove(b"k").unwrap());
+            assert_eq!(values(&db), "b c ");
+            db.set(b"k", b"x").unwrap();
+            assert_eq!(values(&db), "x c ");
+            let mut shown = Vec::new();
+            db.for_each(&mut |_, record| {
+                shown.push(record.value.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            assert_eq!(shown, [b"x"]);
+            assert!(db.remove(b"k").unwrap() && db.remove(b"k").unwrap());
+            assert_eq!((values(&db).as_str(), get(&db).as_deref(), db.count()), ("", Some(""), 1));
+            assert!(db.remove(b"k").unwrap() && !db.remove(b"k").unwrap());
+            add(&db, &[], &["1", "2"]);
+            let mut remove = RemoveValuesVisitor::default();
+            db.visit(b"k", &mut remove).unwrap();
+            assert!(remove.is_found() && get(&db).is_none());
+        }
+    }
+
+    #[test]
+    fn expired_values_do_not_return() {
+        let db = Db::open("mem:tree").unwrap();
+        add(&db, &[], &["1", "2"]);
+        db.touch(b"k", Ttl::Expired).unwrap();
+        assert_eq!(get(&db), None);
+        add(&db, &[], &["3"]);
+        assert_eq!((values(&db).as_str(), db.get_record(b"k").unwrap().unwrap().value), ("3", b"3".to_vec()));
+    }
+
+    #[test]
+    fn transaction_changes_a_list_at_its_commit() {
+        let db = Db::open("mem:tree").unwrap();
+        add(&db, &[], &["1", "2", "3"]);
+        let transaction = db.begin().unwrap();
+        transaction.remove(b"k").unwrap();
+        transaction.visit(b"k", &mut AddValueVisitor::first(b"0")).unwrap();
+        assert_eq!(transaction.get(b"k").unwrap().as_deref(), Some(&b"0"[..]));
+        assert_eq!(get(&db).as_deref(), Some("1"));
+        transaction.commit().unwrap();
+        assert_eq!(values(&db), "0 2 3");
+    }
+
+    #[test]
+    fn lists_survive_log_and_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("x.tree");
+        let data = folder.path().join("data");
+        for name in ["mem:tree", tree.to_str().unwrap()] {
+            let open = || match name {
+                "mem:tree" => DbOptions::default().data_dir(&data).open(name).unwrap(),
+                name => Db::open(name).unwrap(),
+            };
+            let db = open();
+            add(&db, &["a"], &["b"]);
+            drop(db);
+            let db = open();
+            assert_eq!(values(&db), "a b");
+            db.checkpoint().unwrap();
+            add(&db, &["0"], &[]);
+            drop(db);
+            let db = open();
+            assert_eq!(values(&db), "0 a b");
+            db.checkpoint().unwrap();
+            drop(db);
+            assert_eq!(values(&open()), "0 a b");
+        }
+    }
+}
