@@ -158,6 +158,13 @@ impl RowNumbers {
         }
     }
 
+    /// Skips the numbers below this one.
+    pub fn skip_to(&self, number: u64) {
+        let mut range = self.range();
+        range.next = range.next.max(number);
+        range.end = range.end.max(range.next);
+    }
+
     fn range(&self) -> std::sync::MutexGuard<'_, NumberRange> {
         self.range.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,5 +197,15 @@ mod tests {
         });
         assert_eq!(number, Ok(9000));
         assert_eq!(reserved, [1001, 2001, 10_000]);
+        // Skipped numbers need not be reserved, but the next one is.
+        for (skipped, next, end) in [(9500, 9500, None), (50_000, 50_000, Some(51_000)), (7, 50_001, None)] {
+            numbers.skip_to(skipped);
+            reserved.clear();
+            let number = numbers.next(|end| {
+                reserved.push(end);
+                Ok(())
+            });
+            assert_eq!((number, reserved.first().copied()), (Ok(next), end));
+        }
     }
 }

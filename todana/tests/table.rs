@@ -366,6 +366,23 @@ fn row_with_too_many_terms_is_refused() {
     assert_eq!(table.count(&query).unwrap(), 1);
 }
 
+/// Only puts of rows were limited, not additions to a row, plain commands and transactions.
+#[test]
+fn limit_of_terms_holds_for_every_write() {
+    let db = Db::open("mem:table").unwrap();
+    let table = Table::new(&db).unwrap();
+    table.set_index(b"words", Some(IndexKind::Token)).unwrap();
+    let half = "a ".repeat(1 << 19);
+    let row = Row::new(&[("words", half.repeat(3))]).unwrap();
+    let kind = |outcome: todana::Result<()>| outcome.unwrap_err().kind();
+    assert_eq!(kind(db.set(b"1", row.as_bytes())), ErrorKind::Invalid);
+    assert_eq!(kind(db.begin().unwrap().set(b"1", row.as_bytes())), ErrorKind::Invalid);
+    db.set(b"1", format!("words\0{half}").as_bytes()).unwrap();
+    assert_eq!(kind(db.append(b"1", half.repeat(2).as_bytes()).map(|_| ())), ErrorKind::Invalid);
+    assert_eq!(table.get(b"1").unwrap().unwrap().get(b"words").unwrap().len(), half.len());
+    db.append(b"1", half.as_bytes()).unwrap();
+}
+
 #[test]
 fn other_databases_are_not_tables() {
     let error = Table::new(&Db::open("mem:tree").unwrap()).unwrap_err();
@@ -413,5 +430,22 @@ fn index_order_includes_the_ends_of_texts() {
         let limit = limit.map_or(usize::MAX, |limit| limit as usize);
         assert!(found.iter().eq(expected.into_iter().skip(3).take(limit)), "{query:?}");
         assert!(search.hint().contains("leaving the index order"), "{}", search.hint());
+    }
+}
+
+/// Numbers were counted from 1 at each server. After a replica had become the master, its new rows
+/// replaced those that its master had numbered.
+#[test]
+fn new_numbers_skip_existing_rows() {
+    let db = Db::open("mem:table").unwrap();
+    let table = Table::new(&db).unwrap();
+    for number in (1..=500u32).chain(2_000..2_010) {
+        table.put(number.to_string().as_bytes(), &[("a", "b")]).unwrap();
+    }
+    let numbers: Vec<u64> = (0..3).map(|_| table.new_number().unwrap()).collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next) && numbers[0] > 500, "{numbers:?}");
+    for _ in 0..3_000 {
+        let number = table.new_number().unwrap().to_string();
+        assert!(table.put_new(number.as_bytes(), &[("a", "c")]).unwrap(), "{number}");
     }
 }

@@ -51,6 +51,8 @@ pub struct Database {
     emulates_full: bool,
     /// The keys are numbers.
     is_numbered: bool,
+    /// The records are rows of columns, and there may be indexes on columns.
+    is_table: bool,
     /// Keeps the limits that the name sets, if the engine does not.
     limiter: Option<SizeLimiter>,
     /// How far the engine's own files are on disk, if the engine has files.
@@ -80,7 +82,7 @@ impl Database {
     /// key + value, and 4 more if it has client flags.
     pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
         let (counter_registry, classes) = (CounterRegistry::default(), ClassBounds::new(bounds));
-        let is_numbered = engine.numbered().is_some();
+        let (is_numbered, is_table) = (engine.numbered().is_some(), engine.indexed().is_some());
         let database = Database {
             engine,
             clock,
@@ -93,6 +95,7 @@ impl Database {
             figures: ResetBaseline::default(),
             emulates_full: false,
             is_numbered,
+            is_table,
             limiter: None,
             files: None,
             is_read_only: false,

@@ -6,10 +6,11 @@ use super::{Database, is_full, unwritable};
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
 use crate::expiry::ExpiryVisitor;
+use crate::table::{ROW_TERMS_MAX, is_indexable};
 use crate::transaction::EngineView;
 use crate::update_log::UpdateLog;
 use std::cell::Cell;
-use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
+use todana_core::{Action, Error, ErrorKind, IndexedEngine, Record, Result, UnixSeconds, Visitor, WhenFull};
 
 /// The guarantees that a visit needs.
 #[derive(Clone, Copy, PartialEq)]
@@ -180,11 +181,15 @@ impl Database {
             let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::Removals);
             return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
         }
+        if let Some(indexed) = self.engine.indexed().filter(|_| self.is_table) {
+            let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::IndexableRows(indexed));
+            return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
+        }
         self.visit_any(space, guarantee, worker_counters, key, now, visitor)
     }
 
     /// Runs a visitor, some of whose changes are refused.
-    #[cold]
+    #[inline(never)]
     fn visit_restricted(
         &self,
         space: EngineView<'_>,
@@ -329,23 +334,27 @@ impl Visitor for OverwriteVisitor<'_> {
 }
 
 /// The changes that a visitor may do.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum AllowedChanges {
+#[derive(Clone, Copy)]
+pub(crate) enum AllowedChanges<'e> {
     /// No changes, because the database was opened for reading.
     ReadsOnly,
     /// Only removals, because the disk is full.
     Removals,
     /// All changes except stores, because memory counts as full.
     AllButPuts,
+    /// All changes except rows that have too many terms for the indexes.
+    IndexableRows(&'e dyn IndexedEngine),
 }
 
-impl AllowedChanges {
+impl AllowedChanges<'_> {
     fn permits(self, action: Action<'_>) -> bool {
         match (self, action) {
             (_, Action::Keep) => true,
             (AllowedChanges::ReadsOnly, _) => false,
             (AllowedChanges::Removals, action) => action == Action::Remove,
             (AllowedChanges::AllButPuts, action) => !matches!(action, Action::Put(_)),
+            (AllowedChanges::IndexableRows(indexed), Action::Put(row)) => is_indexable(indexed, row.value),
+            (AllowedChanges::IndexableRows(_), _) => true,
         }
     }
 
@@ -355,6 +364,11 @@ impl AllowedChanges {
             AllowedChanges::ReadsOnly => super::read_only(),
             AllowedChanges::Removals => unwritable(),
             AllowedChanges::AllButPuts => super::full(),
+            AllowedChanges::IndexableRows(_) => {
+                let message =
+                    format!("row: its indexed columns have more than {ROW_TERMS_MAX} words or characters");
+                Error::new(ErrorKind::Invalid, message)
+            }
         }
     }
 }
@@ -362,12 +376,12 @@ impl AllowedChanges {
 /// Passes on the changes of `inner` that are allowed, and refuses all others.
 pub(crate) struct RestrictedVisitor<'v> {
     inner: &'v mut dyn Visitor,
-    allowed: AllowedChanges,
+    allowed: AllowedChanges<'v>,
     pub(crate) has_refused: bool,
 }
 
 impl<'v> RestrictedVisitor<'v> {
-    pub(crate) fn new(inner: &'v mut dyn Visitor, allowed: AllowedChanges) -> RestrictedVisitor<'v> {
+    pub(crate) fn new(inner: &'v mut dyn Visitor, allowed: AllowedChanges<'v>) -> RestrictedVisitor<'v> {
         RestrictedVisitor { inner, allowed, has_refused: false }
     }
 }
@@ -381,7 +395,7 @@ impl Visitor for RestrictedVisitor<'_> {
 
     fn overwrites(&self) -> bool {
         // A visitor that may not change a damaged record must receive the error about the damage.
-        self.allowed != AllowedChanges::ReadsOnly && self.inner.overwrites()
+        !matches!(self.allowed, AllowedChanges::ReadsOnly) && self.inner.overwrites()
     }
 
     fn sees_value_list(&self) -> bool {

@@ -48,9 +48,8 @@ pub use indexes::{IndexChange, IndexVisitor};
 pub use operator::{ConditionOperator, ParsedOperator};
 pub use query::{Query, QueryOrder};
 pub use row::Row;
-pub use rows::{
-    ColumnSumVisitor, RowPutMode, RowVisitor, expect_indexable, new_row_number, new_row_number_by,
-};
+pub use rows::{ColumnSumVisitor, RowPutMode, RowVisitor, new_row_number, new_row_number_by};
+pub(crate) use rows::{ROW_TERMS_MAX, is_indexable};
 pub use search::{RowRemover, Search, SearchOptions};
 pub use set_operation::{SetOperation, SetSearch};
 pub use snippet::SnippetStyle;

@@ -3,8 +3,8 @@
 use super::indexes::ReserveNumbers;
 use super::{ColumnIndex, Row};
 use crate::Records;
-use todana_core::{Action, Attributes, Error, ErrorKind, IndexedEngine, Record, Result, Visitor};
-use todana_engine::table::{number, terms_max};
+use todana_core::{Action, Attributes, IndexedEngine, Record, Result, Visitor, key_of_number};
+use todana_engine::table::{column, number, terms_max};
 
 /// How to store a row if its key exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,20 +55,17 @@ impl Visitor for RowVisitor<'_> {
 }
 
 /// The most words and characters of a row that indexes may contain.
-const ROW_TERMS_MAX: usize = 1 << 20;
+pub(crate) const ROW_TERMS_MAX: usize = 1 << 20;
 
-/// Fails with `Invalid` if the indexes of a table would get more than 1,048,576 entries for a row.
-pub fn expect_indexable(indexed: &dyn IndexedEngine, row: &Row) -> Result<()> {
+/// Returns true unless the indexes of a table would get too many entries for a row.
+pub(crate) fn is_indexable(indexed: &dyn IndexedEngine, row: &[u8]) -> bool {
     // No row has more terms than bytes.
-    if row.as_bytes().len() <= ROW_TERMS_MAX {
-        return Ok(());
+    if row.len() <= ROW_TERMS_MAX {
+        return true;
     }
-    let terms = |index: &ColumnIndex| row.get(&index.column).map_or(0, |text| terms_max(index.kind, text));
-    if indexed.indexes().iter().map(terms).sum::<usize>() > ROW_TERMS_MAX {
-        let message = format!("row: its indexed columns have more than {ROW_TERMS_MAX} words or characters");
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(())
+    let terms =
+        |index: &ColumnIndex| column(row, &index.column).map_or(0, |text| terms_max(index.kind, text));
+    indexed.indexes().iter().map(terms).sum::<usize>() <= ROW_TERMS_MAX
 }
 
 /// Returns a number that was not returned for this table before.
@@ -76,13 +73,38 @@ pub fn new_row_number(indexed: &dyn IndexedEngine, records: &impl Records) -> Re
     new_row_number_by(indexed, |key, visitor| records.visit(key, visitor))
 }
 
-/// Returns a number that was not returned for this table before. `visit` runs a visitor on a record
-/// of the table.
+/// Returns a number that was not returned for this table before, and under which no row exists: the
+/// master of a replica may have given it. `visit` runs a visitor on a record of the table.
 pub fn new_row_number_by(
     indexed: &dyn IndexedEngine,
     mut visit: impl FnMut(&[u8], &mut dyn Visitor) -> Result<()>,
 ) -> Result<u64> {
-    indexed.row_numbers().next(|end| visit(b"", &mut ReserveNumbers::new(end)))
+    let mut skipped = 1;
+    loop {
+        let number = indexed.row_numbers().next(|end| visit(b"", &mut ReserveNumbers::new(end)))?;
+        let mut seen = SeenRow::default();
+        visit(key_of_number(number, &mut [0; 20]), &mut seen)?;
+        if !seen.exists {
+            return Ok(number);
+        }
+        // Another server has given this number, and the numbers before it. Each time more numbers
+        // are skipped, because there may be many.
+        indexed.row_numbers().skip_to(number.saturating_add(skipped));
+        skipped = skipped.saturating_mul(2);
+    }
+}
+
+/// Notes whether a row exists.
+#[derive(Default)]
+struct SeenRow {
+    exists: bool,
+}
+
+impl Visitor for SeenRow {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.exists = old.is_some();
+        Action::Keep
+    }
 }
 
 /// The column of Tokyo Tyrant's sums.

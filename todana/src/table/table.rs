@@ -1,6 +1,6 @@
 //! Tables for programs that embed the library.
 
-use super::rows::{RowPutMode, RowVisitor, expect_indexable};
+use super::rows::{RowPutMode, RowVisitor};
 use super::search::indexed;
 use super::{
     ColumnIndex, IndexChange, IndexKind, IndexVisitor, Query, Row, Search, SearchOptions, SetOperation,
@@ -73,7 +73,6 @@ impl Table {
 
     fn store(&self, mode: RowPutMode, key: &[u8], row: &Row) -> Result<bool> {
         expect_key(key)?;
-        expect_indexable(self.indexed(), row)?;
         let mut visitor = RowVisitor::new(mode, row);
         self.db.visit(key, &mut visitor)?;
         Ok(visitor.is_stored)

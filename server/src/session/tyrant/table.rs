@@ -12,8 +12,7 @@ use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
 use std::borrow::Cow;
 use todana::table::{
-    ColumnSumVisitor, IndexChange, IndexVisitor, Row, RowPutMode, RowVisitor, expect_indexable,
-    new_row_number,
+    ColumnSumVisitor, IndexChange, IndexVisitor, Row, RowPutMode, RowVisitor, new_row_number,
 };
 use todana::{Database, DatabaseKind};
 use todana_core::IndexedEngine;
@@ -162,10 +161,6 @@ fn new_number(context: &WorkerContext) -> Option<u64> {
 
 /// Stores a row; under a new number if the key is empty. Returns true if it was stored.
 fn put_row(context: &WorkerContext, mode: RowPutMode, key: &[u8], row: &Row) -> bool {
-    let indexed = context.shared.databases[DATABASE].database.engine().indexed();
-    if indexed.is_some_and(|indexed| expect_indexable(indexed, row).is_err()) {
-        return false;
-    }
     let Some(key) = key_or_number(context, key) else { return false };
     let mut visitor = RowVisitor::new(mode, row);
     visit(context, &key, &mut visitor) && visitor.is_stored
