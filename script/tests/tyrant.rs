@@ -16,7 +16,7 @@ impl TyrantHost for PlainHost {
         true
     }
 
-    fn next_key(&self) -> Option<Vec<u8>> {
+    fn next_key(&self, _is_over: &dyn Fn() -> bool) -> Option<Vec<u8>> {
         None
     }
 
@@ -226,6 +226,29 @@ fn stash_is_bounded_and_shared() {
     assert!((50..110).contains(&refused), "{refused}");
     assert_eq!(other.call("vanish", "", "").as_deref(), Some("true"));
     assert_eq!(one.call("all", "", "").as_deref(), Some(""));
+}
+
+/// Only the number of names and the length of each chunk were limited.
+#[test]
+fn locked_names_and_chunks_are_bounded() {
+    let text = "function names(_, len)
+            for number = 1, 100 do
+               if not _lock(number .. string.rep('x', len)) then return number end
+            end
+         end
+         function chunks(_, len)
+            for number = 1, 100 do
+               if not _eval('--' .. string.rep('x', len)) then return number end
+            end
+         end";
+    let program = Program::new("test", text.as_bytes()).unwrap();
+    let options = ScriptOptions { memory_max: 4 << 20, ..ScriptOptions::default() };
+    let mut machine = Machine::with(&program, "mem:hash", &options);
+    // The names of a call are unlocked at its end.
+    for _ in 0..2 {
+        assert_eq!(machine.call("names", "", "400000").as_deref(), Some("6"));
+    }
+    assert_eq!(machine.call("chunks", "", "400000").as_deref(), Some("11"));
 }
 
 #[test]

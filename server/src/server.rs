@@ -103,6 +103,12 @@ impl Server {
         Server::bind_with(options, tls)
     }
 
+    /// Returns the state that all threads share.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<SharedState> {
+        &self.shared
+    }
+
     /// Does the same as [`bind`](Self::bind), with certificates that have been read already, for
     /// example with more privileges.
     pub fn bind_with(options: ServerOptions, tls: Option<Tls>) -> io::Result<Server> {
@@ -482,8 +488,10 @@ impl Server {
         if !self.shared.kyoto.calls.close_unless(&|| deadline.is_over()) {
             tracing::warn!("long procedure: unfinished, because the disk does not respond");
         }
-        if !self.shared.tyrant.calls.close_unless(&|| deadline.is_over()) {
-            tracing::warn!("long command: unfinished, because the disk does not respond");
+        for calls in [&self.shared.tyrant.calls, &self.shared.tyrant.file_calls] {
+            if !calls.close_unless(&|| deadline.is_over()) {
+                tracing::warn!("long command: unfinished, because the disk does not respond");
+            }
         }
         if !self.shared.tyrant.scripts.end(&self.shared, &|| deadline.is_over()) {
             tracing::warn!("script: unfinished, because it did not end in time");

@@ -8,7 +8,7 @@ use running::{Client, Running};
 use todana::update_log::SyncPolicy;
 use todana_protocol::tyrant::{FieldBuffer, TyrantPutMode, TyrantRequest};
 use todana_server::{DataDirectoryOptions, DatabaseName, DatabaseOptions, ServerOptions};
-use tyrant_client::{ask, replay, tyrant};
+use tyrant_client::{all_of_tyrant, ask, replay, tyrant};
 
 fn fixed() -> ServerOptions {
     let database = Some(DatabaseName::parse("mem:fixed#width=16").unwrap());
@@ -200,4 +200,58 @@ fn key_of_a_tree_has_several_values() {
     let server = start("*");
     let client = &mut server.connect();
     assert_eq!(misc(client, "putdup", &["d", "2"]), None);
+}
+
+/// Words without a meaning were refused, although the original ignores them.
+#[test]
+fn optimize_refuses_only_changes_of_limits() {
+    for (name, tuning, is_done) in [
+        ("*#capnum=100", "", true),
+        ("*#capnum=100", "dfunit=8#bnum=1k", true),
+        ("*#capnum=100", "bogus=1#junk", true),
+        ("*#capnum=100", "#capnum=100", true),
+        ("*#capnum=100", "capnum=5", false),
+        ("*#capnum=100", "capsiz=1m", false),
+        ("*", "width=8", true),
+        ("mem:fixed#width=16", "width=16#xmsiz=1", true),
+        ("mem:fixed#width=16", "width=8", false),
+        ("mem:fixed#width=16", "limsiz=1m", false),
+    ] {
+        let server = start(name);
+        let client = &mut server.connect();
+        let request = TyrantRequest::Optimize { tuning: tuning.as_bytes() };
+        ask(client, &request, &[u8::from(!is_done)]);
+        assert_eq!(misc(client, "optimize", &[tuning]).is_some(), is_done, "{name} {tuning}");
+    }
+}
+
+/// A memcached record expires; the iterator moved past all expired ones while all threads waited.
+#[test]
+fn iterators_pass_many_expired_records() {
+    for name in ["*", "+", "mem:fixed#width=16"] {
+        let database = Some(DatabaseName::parse(name).unwrap());
+        let options = all_of_tyrant("");
+        let databases = DatabaseOptions { database, ..options.databases };
+        let server = Running::start(ServerOptions { databases, ..options });
+        let client = &mut server.connect();
+        let last = if name == "mem:fixed#width=16" { "10000" } else { "z" };
+        let mut requests = String::new();
+        for number in 1..10_000 {
+            requests.push_str(&format!("set {number} 0 -1 1 noreply\r\nx\r\n"));
+        }
+        client.send(format!("{requests}set {last} 0 0 1\r\ny\r\n").as_bytes());
+        client.expect(b"STORED\r\n");
+        for key in ["1", last] {
+            ask(client, &TyrantRequest::IterInit, &[0]);
+            ask(
+                client,
+                &TyrantRequest::IterNext,
+                &[&[0, 0, 0, 0, last.len() as u8], last.as_bytes()].concat(),
+            );
+            ask(client, &TyrantRequest::IterNext, &[1]);
+            let found = misc(client, "iterinit", &[key]).and_then(|_| misc(client, "iternext", &[]));
+            let is_found = name != "*" || key == last;
+            assert_eq!(found, is_found.then(|| vec![last.to_owned(), "y".to_owned()]), "{name} {key}");
+        }
+    }
 }

@@ -319,3 +319,29 @@ fn client_names_and_ends_a_master() {
     ask(&mut client, &set(b"", 0), &[0]);
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the replica has gone");
 }
+
+/// The rows about the master were missing.
+#[test]
+fn stat_shows_the_master_after_bigend() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = FakeMaster::new();
+    let server = Running::start(kept(folder.path(), 8));
+    let mut client = server.connect();
+    let mut names = || {
+        let mut request = Vec::new();
+        TyrantRequest::Stat.encode(&mut request);
+        client.send(&request);
+        client.expect(&[0]);
+        let len = u32::from_be_bytes(client.take(4).try_into().unwrap());
+        let text = String::from_utf8(client.take(len as usize)).unwrap();
+        let rows = text.lines().skip_while(|row| !row.starts_with("bigend")).map(str::to_owned);
+        rows.take_while(|row| !row.starts_with("fd")).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["bigend\t0"]);
+    let port = u32::from(master.address().port());
+    let set = TyrantRequest::SetMst { host: b"127.0.0.1", port, since_micros: 70, options: 0 };
+    ask(&mut server.connect(), &set, &[0]);
+    let rows = names();
+    assert_eq!(rows[..4], ["bigend\t0", "mhost\t127.0.0.1", &format!("mport\t{port}"), "rts\t70"]);
+    assert!(rows.len() == 5 && rows[4].starts_with("delay\t"), "{rows:?}");
+}

@@ -123,6 +123,65 @@ fn scripts_reach_functions_of_the_server() {
     assert_eq!(call(client, "search", "^[ab]$", "", 0).as_deref(), Some("2"));
 }
 
+/// memcached's `incr` and `append` changed a record between the steps of a call that had locked it.
+#[test]
+fn call_excludes_text_commands_on_its_key() {
+    let script = "function change(key)
+            local before = _get(key)
+            _put('begun', '0')
+            while not _get('go') do end
+            _put(key, before .. '0')
+            return 'done'
+         end";
+    let long = "9".repeat(2_000_000);
+    for (command, reply, value) in [
+        ("incr n 5\r\n".to_owned(), "15\r\n", "15"),
+        ("append n 0 0 1\r\n7\r\n".to_owned(), "STORED\r\n", "107"),
+        // This value is received separately.
+        (format!("replace n 0 0 {}\r\n{long}\r\n", long.len()), "STORED\r\n", long.as_str()),
+    ] {
+        let mut options = scripted(Vec::new());
+        options.protocols.tyrant.script = Some(ScriptText::Inline(script.into()));
+        options.protocols.tyrant.script_time_max = Duration::from_secs(60);
+        options.limits.item_size_max = 4 << 20;
+        let server = Running::start(options);
+        let [mut client, mut other, mut waiting] = [(); 3].map(|()| server.connect());
+        client.set(b"n", b"1");
+        let mut request = Vec::new();
+        TyrantRequest::Ext { name: b"change", options: 1, key: b"n", value: b"" }.encode(&mut request);
+        client.send(&request);
+        eventually("the call begins", || {
+            other.send(b"incr begun 1\r\n");
+            other.line() == "1\r\n"
+        });
+        // Requests before and after the one that waits are answered in order.
+        waiting.send(format!("get none\r\n{command}get n\r\n").as_bytes());
+        waiting.expect(b"END\r\n");
+        // A put does not lock.
+        other.set(b"n", b"2");
+        other.set(b"go", b"");
+        client.expect(b"\0\0\0\0\x04done");
+        waiting.expect(reply.as_bytes());
+        waiting.expect(format!("VALUE n 0 {}\r\n{value}\r\nEND\r\n", value.len()).as_bytes());
+    }
+}
+
+#[test]
+fn vanish_needs_the_permission_to_flush() {
+    for is_allowed in [true, false] {
+        let mut options = scripted(Vec::new());
+        let script = "function f() return tostring(_vanish()) .. tostring(_misc('vanish')):sub(1, 3) end";
+        options.protocols.tyrant.script = Some(ScriptText::Inline(script.into()));
+        options.limits.flush_allowed = is_allowed;
+        let server = Running::start(options);
+        let client = &mut server.connect();
+        client.set(b"k", b"v");
+        let outcome = if is_allowed { "truetab" } else { "falsenil" };
+        assert_eq!(call(client, "f", "", "", 0).as_deref(), Some(outcome));
+        ask(client, &TyrantRequest::VSiz { key: b"k" }, if is_allowed { &[1] } else { &[0, 0, 0, 0, 1] });
+    }
+}
+
 /// The functions on records worked on the stored bytes. On a table `_put("", v)` and `_out("")`
 /// destroyed the definitions of the indexes, and on a fixed database `_put` refused long values.
 #[test]

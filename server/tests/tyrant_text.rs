@@ -59,6 +59,20 @@ fn protocols_mix_on_one_connection() {
     }
 }
 
+/// A binary request after the block of a refused item was read as a line of text.
+#[test]
+fn binary_request_follows_a_discarded_block() {
+    let head = b"set big 0 0 2000000\r\n".to_vec();
+    let block = [vec![b'v'; 2_000_000], b"\r\n".to_vec()].concat();
+    for len in [usize::MAX, 100_000] {
+        let server = Running::start(tyrant());
+        let mut client = server.connect();
+        let requests = [&head[..], &block, &hex("c8100000000100000001 6231"), b"get b\r\n"].concat();
+        requests.chunks(len.min(requests.len())).for_each(|piece| client.send(piece));
+        client.expect(b"SERVER_ERROR object too large for cache\r\n\0VALUE b 0 1\r\n1\r\nEND\r\n");
+    }
+}
+
 #[test]
 fn binary_requests_follow_text_beside_other_protocols() {
     let server = Running::start(tyrant());

@@ -15,8 +15,8 @@ pub trait TyrantHost: Send + Sync {
     /// Moves the iterator of the database, which all clients share, to the first record.
     fn restart_iterator(&self) -> bool;
 
-    /// Returns the next key of the iterator.
-    fn next_key(&self) -> Option<Vec<u8>>;
+    /// Returns the next key of the iterator. Gives up once `is_over` returns true.
+    fn next_key(&self, is_over: &dyn Fn() -> bool) -> Option<Vec<u8>>;
 
     /// Calls a function of `misc`. Returns `None` if it fails.
     fn misc(&self, name: &[u8], arguments: &[Vec<u8>], bounds: &MiscBounds) -> Option<Vec<Vec<u8>>>;
@@ -85,8 +85,11 @@ pub(super) fn define(
     let globals = lua.globals();
     let of = Arc::clone(&host);
     globals.set("_iterinit", lua.create_function(move |_, ()| Ok(of.restart_iterator()))?)?;
-    let of = Arc::clone(&host);
-    let next = move |lua: &Lua, ()| of.next_key().map(|key| lua.create_string(key)).transpose();
+    let (of, context) = (Arc::clone(&host), Arc::clone(shared_context));
+    let next = move |lua: &Lua, ()| {
+        let key = of.next_key(&|| context.deadline.left().is_zero());
+        key.map(|key| lua.create_string(key)).transpose()
+    };
     globals.set("_iternext", lua.create_function(next)?)?;
     let of = Arc::clone(&host);
     globals.set("_size", lua.create_function(move |_, ()| Ok(of.size() as f64))?)?;

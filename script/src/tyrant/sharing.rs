@@ -8,28 +8,47 @@ use crate::limits::Deadline;
 use mlua::{Function, Lua, Value};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The memory that a record of the stash uses besides its bytes.
-const RECORD_OVERHEAD: usize = 64;
-/// The largest number of names that are locked at once.
-const LOCKS_MAX: usize = 1 << 16;
-/// The largest number of chunks of code that `_eval` accepts.
+/// The memory that a record of the stash, or a locked name, uses besides its bytes.
+const OVERHEAD: usize = 128;
+/// The largest number of chunks of code that `_eval` accepts. Each new interpreter runs all of
+/// them.
 const CHUNKS_MAX: usize = 1024;
-/// The longest chunk of code.
-const CHUNK_LEN_MAX: usize = 1 << 20;
 /// The interval at which a waiting call checks its deadline.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// The state that all interpreters of a server share.
+/// The state that all interpreters of a server share. Stash, names and chunks each take at most as
+/// much memory as a call.
 #[derive(Default)]
 pub struct SharedScriptState {
     stash: Mutex<Stash>,
-    locked: Mutex<BTreeSet<Vec<u8>>>,
+    locked: Mutex<LockedNames>,
     unlocked: Condvar,
-    chunks: Mutex<Vec<Arc<[u8]>>>,
+    chunks: Mutex<EvaluatedChunks>,
+}
+
+/// The names that calls have locked.
+#[derive(Default)]
+struct LockedNames {
+    names: BTreeSet<Vec<u8>>,
+    bytes: usize,
+}
+
+/// The chunks of code that `_eval` has accepted.
+#[derive(Default)]
+struct EvaluatedChunks {
+    chunks: Vec<Arc<[u8]>>,
+    bytes: usize,
+}
+
+impl EvaluatedChunks {
+    fn has_room(&self, len: usize, bytes_max: usize) -> bool {
+        self.chunks.len() < CHUNKS_MAX && self.bytes.saturating_add(len) <= bytes_max
+    }
 }
 
 /// Records that are lost at the end of the server.
@@ -60,27 +79,39 @@ impl Stash {
 }
 
 fn cost(key: &[u8], value: &[u8]) -> usize {
-    key.len() + value.len() + RECORD_OVERHEAD
+    key.len() + value.len() + OVERHEAD
 }
 
 impl SharedScriptState {
-    /// Waits until a name is free and locks it. Returns false if too many names are locked.
-    fn lock(&self, name: &[u8], deadline: &Deadline) -> mlua::Result<bool> {
+    /// Waits until a name is free and locks it. Returns false if the locked names take too much
+    /// memory.
+    fn lock(&self, name: &[u8], bytes_max: usize, deadline: &Deadline) -> mlua::Result<bool> {
         let mut locked = self.locked.lock();
-        while locked.contains(name) {
+        while locked.names.contains(name) {
             self.unlocked.wait_for(&mut locked, WAIT_MAX);
             deadline.check()?;
         }
-        if locked.len() >= LOCKS_MAX {
+        let bytes = locked.bytes + cost_of_name(name);
+        if bytes > bytes_max {
             return Ok(false);
         }
-        Ok(locked.insert(name.to_vec()))
+        locked.bytes = bytes;
+        Ok(locked.names.insert(name.to_vec()))
     }
 
     fn unlock(&self, name: &[u8]) {
-        self.locked.lock().remove(name);
+        let mut locked = self.locked.lock();
+        if locked.names.remove(name) {
+            locked.bytes -= cost_of_name(name);
+        }
+        drop(locked);
         self.unlocked.notify_all();
     }
+}
+
+/// Returns the memory of a locked name, which its interpreter has too.
+fn cost_of_name(name: &[u8]) -> usize {
+    2 * (name.len() + OVERHEAD)
 }
 
 /// The part of one interpreter in the shared state.
@@ -102,8 +133,8 @@ impl InterpreterShare {
     pub(super) fn evaluate(&self, lua: &Lua) {
         let chunks: Vec<Arc<[u8]>> = {
             let all = self.shared.chunks.lock();
-            let done = self.evaluated.swap(all.len(), Ordering::Relaxed);
-            all[done.min(all.len())..].to_vec()
+            let done = self.evaluated.swap(all.chunks.len(), Ordering::Relaxed);
+            all.chunks[done.min(all.chunks.len())..].to_vec()
         };
         for chunk in chunks {
             if let Err(error) = run(lua, &chunk) {
@@ -137,12 +168,13 @@ pub(super) fn define(
 ) -> mlua::Result<()> {
     define_stash(lua, context, share)?;
     let globals = lua.globals();
+    let bytes_max = context.options.memory_max;
     let (of, deadline) = (Arc::clone(share), context.deadline.clone());
     let lock = move |_: &Lua, name: Bytes| {
         if of.locked.lock().contains(&name.0) {
             return Err(mlua::Error::runtime("_lock: this call has locked the name already"));
         }
-        let is_locked = of.shared.lock(&name.0, &deadline)?;
+        let is_locked = of.shared.lock(&name.0, bytes_max, &deadline)?;
         if is_locked {
             of.locked.lock().insert(name.0);
         }
@@ -160,7 +192,8 @@ pub(super) fn define(
     globals.set("_unlock", lua.create_function(unlock)?)?;
     let of = Arc::clone(share);
     let eval = move |lua: &Lua, chunk: Bytes| {
-        if chunk.0.len() > CHUNK_LEN_MAX || of.shared.chunks.lock().len() >= CHUNKS_MAX {
+        let len = chunk.0.len();
+        if !of.shared.chunks.lock().has_room(len, bytes_max) {
             return Ok(false);
         }
         of.evaluate(lua);
@@ -169,11 +202,15 @@ pub(super) fn define(
             return Ok(false);
         }
         let mut all = of.shared.chunks.lock();
-        // Another interpreter may have added a chunk meanwhile; this one then runs its own again.
-        if of.evaluated.load(Ordering::Relaxed) == all.len() {
-            of.evaluated.store(all.len() + 1, Ordering::Relaxed);
+        if !all.has_room(len, bytes_max) {
+            return Ok(false);
         }
-        all.push(chunk.0.into());
+        // Another interpreter may have added a chunk meanwhile; this one then runs its own again.
+        if of.evaluated.load(Ordering::Relaxed) == all.chunks.len() {
+            of.evaluated.store(all.chunks.len() + 1, Ordering::Relaxed);
+        }
+        all.bytes += len;
+        all.chunks.push(chunk.0.into());
         Ok(true)
     };
     globals.set("_eval", lua.create_function(eval)?)
@@ -213,14 +250,21 @@ fn define_stash(lua: &Lua, context: &Arc<ScriptContext>, share: &Arc<Interpreter
     globals.set("_stashvanish", lua.create_function(vanish)?)?;
     let (of, context) = (Arc::clone(share), Arc::clone(context));
     let each = move |lua: &Lua, visit: Function| {
-        let keys: Vec<Vec<u8>> = of.shared.stash.lock().records.keys().cloned().collect();
-        for key in keys {
+        let mut from = Bound::Unbounded;
+        loop {
             // The function may change the stash.
-            let Some(value) = of.shared.stash.lock().records.get(&key).cloned() else { continue };
-            if !visit.call::<bool>((lua.create_string(key)?, lua.create_string(value)?))? {
+            let next = {
+                let stash = of.shared.stash.lock();
+                let after = from.as_ref().map(Vec::as_slice);
+                let mut records = stash.records.range::<[u8], _>((after, Bound::Unbounded));
+                records.next().map(|(key, value)| (key.clone(), value.clone()))
+            };
+            let Some((key, value)) = next else { break };
+            if !visit.call::<bool>((lua.create_string(&key)?, lua.create_string(value)?))? {
                 break;
             }
             context.deadline.check()?;
+            from = Bound::Excluded(key);
         }
         Ok(true)
     };

@@ -10,6 +10,7 @@ use super::{Database, GROUP_RECORDS};
 use crate::ScanDirection;
 use crate::counters::WorkerCounters;
 use crate::transaction::EngineView;
+use std::cell::Cell;
 use std::ops::{ControlFlow, RangeInclusive};
 use todana_core::{
     Action, Error, ErrorKind, NumberedEngine, Record, Result, UnixSeconds, Visitor, key_of_number,
@@ -170,34 +171,47 @@ impl Database {
         numbers: RangeInclusive<u64>,
         see: &mut dyn FnMut(u64, Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        let (mut numbers, has_broken) = (numbers, Cell::new(false));
+        loop {
+            let group = &mut |number, record: Record<'_>| {
+                let outcome = see(number, record);
+                has_broken.set(outcome.is_break());
+                outcome
+            };
+            numbers = match (self.walk_numbers_group(heading, numbers.clone(), group)?, heading) {
+                (Some(last), ScanDirection::Up) if !has_broken.get() => last + 1..=*numbers.end(),
+                (Some(last), ScanDirection::Down) if !has_broken.get() => *numbers.start()..=last - 1,
+                _ => return Ok(()),
+            };
+        }
+    }
+
+    /// Does the same as [`walk_numbers`](Self::walk_numbers) with a bounded number of records, of
+    /// which expired ones count too. Returns the number after which to continue, or `None` at the
+    /// end.
+    pub fn walk_numbers_group(
+        &self,
+        heading: ScanDirection,
+        numbers: RangeInclusive<u64>,
+        see: &mut dyn FnMut(u64, Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<u64>> {
         let Some(engine) = self.engine.numbered() else {
             return Err(Error::new(ErrorKind::Invalid, "the keys of this database are not numbers"));
         };
         let now = self.now();
         self.flush_if_due(now);
-        let (mut from, mut to) = numbers.into_inner();
-        loop {
-            let _no_commit = self.transaction_lock().block_commits();
-            let (mut seen, mut has_broken, mut last) = (0, false, 0);
-            engine.walk_numbers(from..=to, heading == ScanDirection::Down, &mut |number, record| {
-                (seen, last) = (seen + 1, number);
-                if record.attributes.expiry.is_live(now) && see(number, record).is_break() {
-                    has_broken = true;
-                }
-                if has_broken || seen == GROUP_RECORDS {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            })?;
-            if has_broken || seen < GROUP_RECORDS {
-                return Ok(());
+        let _no_commit = self.transaction_lock().block_commits();
+        let (mut seen, mut last) = (0, None);
+        engine.walk_numbers(numbers, heading == ScanDirection::Down, &mut |number, record| {
+            seen += 1;
+            let is_live = record.attributes.expiry.is_live(now);
+            if is_live && see(number, record).is_break() || seen == GROUP_RECORDS {
+                last = Some(number);
+                return ControlFlow::Break(());
             }
-            match heading {
-                ScanDirection::Up => from = last + 1,
-                ScanDirection::Down => to = last - 1,
-            }
-        }
+            ControlFlow::Continue(())
+        })?;
+        Ok(last)
     }
 }
 

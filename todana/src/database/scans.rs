@@ -30,29 +30,38 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        let now = self.clock.now();
-        self.flush_if_due(now);
-        let (mut place, mut has_broken) = (from, false);
+        let (mut place, has_broken) = (from, Cell::new(false));
         loop {
-            // No commit takes place in the middle of a group, and a commit waits for one group at
-            // most.
-            let _no_commit = self.transaction_lock.block_commits();
-            let mut seen = 0;
-            place = self.engine.scan(place, &mut |key, record| {
-                seen += 1;
-                if record.attributes.expiry.is_live(now) && see(key, record.with_first_value()).is_break() {
-                    has_broken = true;
-                }
-                if has_broken || seen == GROUP_RECORDS {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            })?;
-            if place.is_none() || has_broken {
+            place = self.scan_group(place, &mut |key, record| noted(see(key, record), &has_broken))?;
+            if place.is_none() || has_broken.get() {
                 return Ok(place);
             }
         }
+    }
+
+    /// Does the same as [`scan`](Self::scan) with a bounded number of records, of which expired
+    /// ones count too. Returns the position at which to continue, or `None` at the end.
+    pub fn scan_group(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        let now = self.clock.now();
+        self.flush_if_due(now);
+        // No commit takes place in the middle of a group, and a commit waits for one group at most.
+        let _no_commit = self.transaction_lock.block_commits();
+        let (mut seen, mut has_broken) = (0, false);
+        self.engine.scan(from, &mut |key, record| {
+            seen += 1;
+            if record.attributes.expiry.is_live(now) && see(key, record.with_first_value()).is_break() {
+                has_broken = true;
+            }
+            if has_broken || seen == GROUP_RECORDS {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
     }
 
     /// Passes the live records from a key on to `see`, in the order of their keys, until `see`
@@ -66,32 +75,37 @@ impl Database {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        let has_broken = Cell::new(false);
+        let mut see = |key: &[u8], record: Record<'_>| noted(see(key, record), &has_broken);
+        let mut last = self.walk_group(heading, from, &mut see)?;
+        while let (Some(before), false) = (last, has_broken.get()) {
+            last = self.walk_group(heading, Bound::Excluded(&before), &mut see)?;
+        }
+        Ok(())
+    }
+
+    /// Does the same as [`walk`](Self::walk) with a bounded number of records, of which expired
+    /// ones count too. Returns the key after which to continue, or `None` at the end.
+    pub fn walk_group(
+        &self,
+        heading: ScanDirection,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<u8>>> {
         let now = self.clock.now();
         self.flush_if_due(now);
-        let (mut from, mut has_broken) = (from.map(<[u8]>::to_vec), false);
-        loop {
-            let _no_commit = self.transaction_lock.block_commits();
-            let (mut seen, mut last) = (0, Vec::new());
-            let start = from.as_ref().map(Vec::as_slice);
-            records::walk(&*self.engine, heading, start, &mut |key, record| {
-                seen += 1;
-                if record.attributes.expiry.is_live(now) && see(key, record.with_first_value()).is_break() {
-                    has_broken = true;
-                }
-                if seen == GROUP_RECORDS {
-                    last.extend_from_slice(key);
-                }
-                if has_broken || seen == GROUP_RECORDS {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            })?;
-            if has_broken || seen < GROUP_RECORDS {
-                return Ok(());
+        let _no_commit = self.transaction_lock.block_commits();
+        let (mut seen, mut last) = (0, None);
+        records::walk(&*self.engine, heading, from, &mut |key, record| {
+            seen += 1;
+            let is_live = record.attributes.expiry.is_live(now);
+            if is_live && see(key, record.with_first_value()).is_break() || seen == GROUP_RECORDS {
+                last = Some(key.to_vec());
+                return ControlFlow::Break(());
             }
-            from = Bound::Excluded(last);
-        }
+            ControlFlow::Continue(())
+        })?;
+        Ok(last)
     }
 
     /// Scans the attributes of the live records, without their values.
@@ -115,4 +129,10 @@ impl Database {
             see(key, inspection)
         })
     }
+}
+
+/// Returns the outcome, and notes whether it is a break.
+fn noted(outcome: ControlFlow<()>, has_broken: &Cell<bool>) -> ControlFlow<()> {
+    has_broken.set(has_broken.get() || outcome.is_break());
+    outcome
 }

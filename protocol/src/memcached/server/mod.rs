@@ -316,6 +316,19 @@ impl MemcachedDecoder {
         matches!(self.mode, DecoderState::Start | DecoderState::Line { scanned: 0 })
     }
 
+    /// Consumes the rest of a block that is being discarded, so that the next byte may begin a
+    /// line. Returns the number of consumed bytes.
+    #[inline]
+    pub fn skip_discarded(&mut self, input: &[u8]) -> usize {
+        let DecoderState::Discard { left } = self.mode else { return 0 };
+        let skipped = left.min(input.len());
+        self.mode = match left - skipped {
+            0 => DecoderState::Line { scanned: 0 },
+            left => DecoderState::Discard { left },
+        };
+        skipped
+    }
+
     /// Marks the client as unauthenticated again.
     pub fn revoke_login(&mut self) {
         self.is_authenticated = false;
@@ -360,12 +373,11 @@ impl MemcachedDecoder {
                 return MemcachedStep::NeedMore { consumed: 0, at_least: total - input.len() };
             }
             DecoderState::Block { .. } => 0,
-            DecoderState::Discard { left } if input.len() < left => {
-                self.mode = DecoderState::Discard { left: left - input.len() };
-                return MemcachedStep::NeedMore { consumed: input.len(), at_least: 1 };
-            }
-            DecoderState::Discard { left } => {
-                skipped = left;
+            DecoderState::Discard { .. } => {
+                skipped = self.skip_discarded(input);
+                if matches!(self.mode, DecoderState::Discard { .. }) {
+                    return MemcachedStep::NeedMore { consumed: skipped, at_least: 1 };
+                }
                 0
             }
         };

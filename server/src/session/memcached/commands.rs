@@ -4,10 +4,11 @@
 use super::crawler::DISABLED;
 use super::export::ExportSession;
 use super::listing::{ListingKind, ListingProgress};
-use super::session::{MemcachedSession, PendingLogin};
+use super::session::{LockWait, MemcachedSession, PendingLogin};
 use super::watcher::WatcherSession;
 use crate::databases::exports::NO_DATABASE;
 use crate::execution::{Completion, Executor};
+use crate::handle::StopStage;
 use crate::observation::logging::set_verbosity;
 use crate::observation::observers::PreviousRecord;
 use crate::observation::statistics;
@@ -49,9 +50,55 @@ impl MemcachedSession {
         request: &MemcachedRequest<'_>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
-        if self.is_of_tyrant() && text::is_answered(context, request, output) {
+        if self.is_of_tyrant() {
+            if let Some(key) = text::locked_key(context, request) {
+                return self.execute_locked(context, key, request, output);
+            }
+            if text::is_answered(context, request, output) {
+                return NextAction::Continue;
+            }
+        }
+        self.execute_any(context, request, output)
+    }
+
+    /// Executes a request of Tokyo Tyrant under the lock of its key. If a call of a script holds
+    /// the lock, the connection waits, and the request is executed later.
+    #[cold]
+    fn execute_locked(
+        &mut self,
+        context: &mut WorkerContext,
+        key: &[u8],
+        request: &MemcachedRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let shared = Arc::clone(&context.shared);
+        let locked = shared.tyrant.scripts.slots().map(|slots| slots.try_lock(key, &mut context.waits));
+        let _lock = match locked.transpose() {
+            Ok(lock) => lock,
+            // The server does not wait for scripts.
+            Err(ticket) if shared.lifecycle.stopping() != StopStage::No => {
+                context.waits.leave(ticket);
+                answer(request, &Reply::Refused(RefusalReason::Busy), output);
+                return NextAction::Continue;
+            }
+            Err(ticket) => {
+                self.lock_wait = LockWait::Waiting(ticket);
+                return NextAction::Wait;
+            }
+        };
+        if text::is_answered(context, request, output) {
             return NextAction::Continue;
         }
+        self.execute_any(context, request, output)
+    }
+
+    #[inline]
+    fn execute_any(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &MemcachedRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
         let MemcachedCommand::Operation(operation) = &request.command else {
             return self.execute_own(context, request, output);
         };

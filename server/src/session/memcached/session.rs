@@ -34,9 +34,12 @@ pub(crate) struct MemcachedSession {
     pub(super) pending_login: Option<Box<PendingLogin>>,
     /// The replies that must arrive before the session continues.
     pub(super) pending: PendingReplies,
+    /// The wait for the lock of a key.
+    pub(super) lock_wait: LockWait,
     /// The long value that is being received.
     upload: Option<ValueUpload>,
-    /// A long value that has been received and whose request is executed, until the reply arrives.
+    /// A long value that has been received and whose request is executed, until the reply arrives
+    /// or the lock is free.
     uploaded: Option<Box<(ValueUpload, ReceivedValue)>>,
     /// The walk over all records that is in progress.
     pub(crate) listing: Option<Box<ListingProgress>>,
@@ -45,6 +48,16 @@ pub(crate) struct MemcachedSession {
     /// True if a part of the current reply had been sent when the connection began to wait for the
     /// update log.
     is_reply_begun: bool,
+}
+
+/// The wait for the lock of a key, before a request is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LockWait {
+    #[default]
+    No,
+    Waiting(WakeTicket),
+    /// The lock may be free. The request is executed again.
+    Over,
 }
 
 /// A login whose password is being checked.
@@ -75,6 +88,7 @@ impl MemcachedSession {
             login: ConnectionLogin::default(),
             pending_login: None,
             pending: PendingReplies::default(),
+            lock_wait: LockWait::No,
             upload: None,
             uploaded: None,
             listing: None,
@@ -149,12 +163,14 @@ impl MemcachedSession {
                 if lines == *turn.budget {
                     break;
                 }
-                if self.tyrant != TyrantMode::Off
-                    && self.dialect.is_before_line()
-                    && data.get(*at).is_some_and(|&first| turn.context.shared.begins_tyrant(first))
-                {
-                    end = Some(Ok(NextAction::Become(Box::new(AnySession::Tyrant(Box::default())))));
-                    break;
+                if self.tyrant != TyrantMode::Off {
+                    *at += self.dialect.skip_discarded(&data[*at..]);
+                    if self.dialect.is_before_line()
+                        && data.get(*at).is_some_and(|&first| turn.context.shared.begins_tyrant(first))
+                    {
+                        end = Some(Ok(NextAction::Become(Box::new(AnySession::Tyrant(Box::default())))));
+                        break;
+                    }
                 }
                 match self.dialect.decode(&worker.limits, &data[*at..], slot) {
                     Decoded::Request { consumed, request } => {
@@ -208,9 +224,9 @@ impl MemcachedSession {
                         return Ok(NextAction::Flush);
                     }
                     NextAction::Continue => {}
-                    NextAction::Wait if self.pending.is_waiting() => {
+                    NextAction::Wait if self.is_parked() => {
                         // The request is decoded again once its reply has arrived, and is answered
-                        // then.
+                        // then. If it waits for a lock, it is executed then.
                         (*at, self.dialect) = before();
                         return Ok(NextAction::Wait);
                     }
@@ -265,8 +281,31 @@ impl MemcachedSession {
         next
     }
 
-    /// Executes the request whose long value has been received.
+    /// Returns true if the session waits with a request that it keeps.
+    fn is_parked(&self) -> bool {
+        self.pending.is_waiting() || matches!(self.lock_wait, LockWait::Waiting(_))
+    }
+
+    /// Executes the request whose long value has been received. Keeps both if the session has to
+    /// wait.
     fn end_upload(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut SessionTurn<'_>,
+        uploaded: Box<(ValueUpload, ReceivedValue)>,
+    ) -> NextAction {
+        let dialect = self.dialect;
+        let next = self.execute_upload(worker, turn, &uploaded.0, &uploaded.1);
+        if self.is_parked() {
+            self.dialect = dialect;
+            self.uploaded = Some(uploaded);
+        } else {
+            *turn.budget = turn.budget.saturating_sub(1);
+        }
+        next
+    }
+
+    fn execute_upload(
         &mut self,
         worker: &mut MemcachedWorker,
         turn: &mut SessionTurn<'_>,
@@ -322,6 +361,14 @@ impl Session for MemcachedSession {
                 return SessionProgress { consumed, next };
             }
         }
+        if std::mem::take(&mut self.lock_wait) == LockWait::Over
+            && let Some(uploaded) = self.uploaded.take()
+        {
+            let next = self.end_upload(worker, turn, uploaded);
+            if next.is_last() || self.is_parked() {
+                return SessionProgress { consumed, next };
+            }
+        }
         let next = loop {
             if let Some(listing) = &mut self.listing {
                 let is_over = listing.step(turn.output);
@@ -338,15 +385,8 @@ impl Session for MemcachedSession {
                 consumed += served;
                 let Some(received) = received else { break NextAction::Read { at_least: upload.missing() } };
                 let upload = self.upload.take().expect("the upload was set above");
-                let dialect = self.dialect;
-                let next = self.end_upload(worker, turn, &upload, &received);
-                if self.pending.is_waiting() {
-                    self.dialect = dialect;
-                    self.uploaded = Some(Box::new((upload, received)));
-                    break next;
-                }
-                *turn.budget = turn.budget.saturating_sub(1);
-                if next.is_last() {
+                let next = self.end_upload(worker, turn, Box::new((upload, received)));
+                if next.is_last() || self.is_parked() {
                     break next;
                 }
                 continue;
@@ -369,6 +409,13 @@ impl Session for MemcachedSession {
         if self.pending.is_complete_with(wake, &mut context.waits) {
             return true;
         }
+        if let LockWait::Waiting(ticket) = self.lock_wait
+            && (wake == WakeReason::Ready(ticket) || wake == WakeReason::Cancelled)
+        {
+            context.waits.leave(ticket);
+            self.lock_wait = LockWait::Over;
+            return true;
+        }
         match (wake, &self.pending_login) {
             (WakeReason::Ready(ticket), Some(pending)) if ticket == pending.ticket => {
                 context.waits.leave(ticket);
@@ -379,7 +426,7 @@ impl Session for MemcachedSession {
     }
 
     fn is_waiting(&self) -> bool {
-        self.pending.is_waiting() || self.login.is_waiting()
+        self.is_parked() || self.login.is_waiting()
     }
 
     fn ends_with_reset(&self) -> bool {
@@ -387,7 +434,8 @@ impl Session for MemcachedSession {
     }
 
     fn has_work(&self) -> bool {
-        self.listing.is_some() || self.pending_login.is_some() || self.pending.is_some()
+        let is_resumed = self.pending.is_some() || self.lock_wait == LockWait::Over;
+        self.listing.is_some() || self.pending_login.is_some() || is_resumed
     }
 
     fn upload(&mut self) -> Option<(&mut ValueUpload, usize)> {
@@ -411,6 +459,9 @@ impl Session for MemcachedSession {
 
     fn leave(&mut self, context: &mut WorkerContext) {
         self.pending.abandon(context);
+        if let LockWait::Waiting(ticket) = self.lock_wait {
+            context.waits.leave(ticket);
+        }
         if let Some(pending) = &self.pending_login {
             context.waits.leave(pending.ticket);
         }

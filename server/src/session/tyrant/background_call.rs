@@ -1,10 +1,10 @@
 //! Commands that may take long, as background jobs. A worker executes those that are brief.
 
-use super::DATABASE;
 use super::fixed::{self, see_numbers};
-use super::iterator::SharedIterator;
-use super::records_seen::see_records;
+use super::iterator::{IteratorStep, SharedIterator};
+use super::records_seen::{expect_wanted, see_records};
 use super::search::TableSearch;
+use super::{DATABASE, TyrantState};
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobLimits, JobNotDone};
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
@@ -28,10 +28,10 @@ const BRIEF_RECORDS: u64 = 4096;
 const BRIEF_BYTES: u64 = 1 << 20;
 /// The largest number of keys that a brief command reads from a large database.
 const BRIEF_KEYS: usize = 256;
-/// The longest regular expression of a brief command, because long ones take long to compile.
-const BRIEF_PATTERN: usize = 256;
 /// Longer patterns are refused.
 const PATTERN_LEN_MAX: usize = 64 << 10;
+/// The most memory for a compiled pattern. The time of a search grows with it.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// A command that may take long, with its parameters.
 pub(super) struct TyrantTask {
@@ -53,20 +53,44 @@ pub(super) enum TyrantAction {
     Search(Box<TableSearch>),
     /// `iterinit` with a key.
     MoveIterator { key: Vec<u8> },
+    /// `iternext`: the next record of the iterator; its value only for `misc`.
+    NextRecord,
 }
 
 impl TyrantTask {
     /// Returns true if it has no effect besides its reply.
     pub(super) fn only_reads(&self) -> bool {
         match &self.action {
-            TyrantAction::Sync | TyrantAction::MoveIterator { .. } => false,
+            TyrantAction::Sync | TyrantAction::MoveIterator { .. } | TyrantAction::NextRecord => false,
             TyrantAction::Search(search) => !search.removes,
             _ => true,
         }
     }
 
-    /// Returns true if it is so short that a worker can do it.
-    pub(super) fn is_brief(&self, shared: &SharedState) -> bool {
+    /// Does the work and writes the reply, if it is so short that a worker can do it. Returns false
+    /// otherwise.
+    pub(super) fn perform_if_brief(&self, shared: &SharedState, output: &mut ConnectionOutput) -> bool {
+        let is_brief = self.is_brief(shared);
+        let is_ordered = || shared.databases[DATABASE].database.engine().ordered().is_some();
+        let may_be_brief = match &self.action {
+            TyrantAction::NextRecord => true,
+            TyrantAction::MoveIterator { .. } => is_ordered(),
+            TyrantAction::Prefix { limit, .. } => *limit <= BRIEF_KEYS && is_ordered(),
+            _ => false,
+        };
+        if !is_brief && !may_be_brief {
+            return false;
+        }
+        // A cancelled search ends after its first group of records.
+        match self.list(shared, &AtomicBool::new(!is_brief), ANSWER_MAX) {
+            Err(error) if error.kind() == ErrorKind::Closed => return false,
+            list => self.put_reply(list, output),
+        }
+        true
+    }
+
+    /// Returns true if the work is certainly brief.
+    fn is_brief(&self, shared: &SharedState) -> bool {
         let database = &shared.databases[DATABASE].database;
         let is_small = || {
             let status = database.status();
@@ -74,20 +98,19 @@ impl TyrantTask {
         };
         match &self.action {
             TyrantAction::Sync => database.durability().is_none(),
-            TyrantAction::Regex { pattern, .. } => pattern.len() <= BRIEF_PATTERN && is_small(),
-            TyrantAction::Prefix { limit, .. } => {
-                is_small() || database.engine().ordered().is_some() && *limit <= BRIEF_KEYS
+            TyrantAction::Prefix { .. } | TyrantAction::Range { .. } | TyrantAction::MoveIterator { .. } => {
+                is_small()
             }
-            TyrantAction::Range { .. } => is_small(),
             // A search that removes rows waits for the disk.
-            TyrantAction::Search(search) => !search.removes && search.len() <= BRIEF_PATTERN && is_small(),
-            TyrantAction::MoveIterator { .. } => database.engine().ordered().is_some() || is_small(),
+            TyrantAction::Search(search) => search.is_simple() && !search.removes && is_small(),
+            // A short pattern can be as slow as a long one.
+            TyrantAction::Regex { .. } | TyrantAction::NextRecord => false,
         }
     }
 
     fn len(&self) -> usize {
         match &self.action {
-            TyrantAction::Sync => 0,
+            TyrantAction::Sync | TyrantAction::NextRecord => 0,
             TyrantAction::Search(search) => search.len(),
             TyrantAction::Prefix { prefix: given, .. }
             | TyrantAction::Regex { pattern: given, .. }
@@ -104,8 +127,15 @@ impl TyrantTask {
         list_len_max: usize,
         output: &mut ConnectionOutput,
     ) {
-        match (self.list(shared, is_cancelled, list_len_max), &self.action) {
+        self.put_reply(self.list(shared, is_cancelled, list_len_max), output);
+    }
+
+    fn put_reply(&self, list: Result<FieldBuffer>, output: &mut ConnectionOutput) {
+        match (list, &self.action) {
             (Ok(list), TyrantAction::Prefix { .. }) => reply::put_keys(&list.list(), output),
+            (Ok(list), TyrantAction::NextRecord) if !self.is_misc => {
+                reply::put_value(list.list().get(0).unwrap_or_default(), None, output);
+            }
             (Ok(list), _) if self.is_misc => reply::put_fields(true, &list.list(), output),
             (Ok(_), _) => reply::put_status(true, output),
             (Err(_), _) => self.put_failure(output),
@@ -176,6 +206,20 @@ impl TyrantTask {
                 search.perform(database, spare, bytes_max, is_cancelled, &mut |element| {
                     found.push(&[element])
                 })?;
+            }
+            TyrantAction::NextRecord => {
+                found.left = 1;
+                loop {
+                    let step = TyrantState::step_iterator(shared, &mut |key, record| {
+                        let fields = [key, record.value];
+                        let _ = found.push(if self.is_misc { &fields } else { &fields[..1] });
+                    })?;
+                    match step {
+                        IteratorStep::Shown => break,
+                        IteratorStep::Unfinished => expect_wanted(is_cancelled)?,
+                        IteratorStep::End => return Err(Error::new(ErrorKind::Invalid, "no record is left")),
+                    }
+                }
             }
             TyrantAction::MoveIterator { key } => {
                 match SharedIterator::beginning_at(database, key, is_cancelled)? {
@@ -249,7 +293,8 @@ fn compiled(pattern: &[u8]) -> Result<Regex> {
     if pattern.len() > PATTERN_LEN_MAX {
         return Err(Error::new(ErrorKind::Invalid, "the pattern is too long"));
     }
-    let regex = RegexBuilder::new(&translate(pattern)).case_insensitive(ignores_case).build();
+    let mut builder = RegexBuilder::new(&translate(pattern));
+    let regex = builder.case_insensitive(ignores_case).size_limit(PATTERN_BYTES_MAX).build();
     regex.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))
 }
 
@@ -274,5 +319,38 @@ impl BackgroundWork for TyrantCall {
         let mut output = ConnectionOutput::default();
         self.task.put_failure(&mut output);
         output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{ListenOptions, ServerOptions};
+    use crate::server::Server;
+
+    /// A worker executed short patterns at once. One of 20 bytes takes hours.
+    #[test]
+    fn worker_never_executes_a_pattern() {
+        let listen = ListenOptions { port: 0, ..ListenOptions::default() };
+        let server = Server::bind(ServerOptions { listen, ..ServerOptions::default() }).unwrap();
+        let search = |instructions: &[&[u8]]| {
+            let fields = FieldBuffer::from_iter(instructions.iter().copied());
+            TyrantAction::Search(Box::new(TableSearch::parse(fields.list()).unwrap()))
+        };
+        for (action, is_brief) in [
+            (TyrantAction::Prefix { prefix: b"a".to_vec(), limit: 1 }, true),
+            (TyrantAction::Regex { pattern: b"a".to_vec(), limit: 1 }, false),
+            (search(&[b"addcond\0a\0STREQ\0b"]), true),
+            (search(&[b"addcond\0a\0STRRX\0b"]), false),
+            (search(&[b"next", b"next"]), false),
+            (search(&[b"out"]), false),
+        ] {
+            let task = TyrantTask { action, is_misc: true };
+            let mut output = ConnectionOutput::default();
+            assert_eq!(task.perform_if_brief(server.shared(), &mut output), is_brief);
+            assert_eq!(output.is_empty(), !is_brief);
+        }
+        assert!(compiled(b"((a{1,99}){1,99}){1,99}").is_err());
+        assert!(compiled(b"*^[a-z]{1,99}$").unwrap().is_match(b"KEY"));
     }
 }

@@ -9,6 +9,7 @@
 //! names, and free: existing files are never replaced. Commands (`@...`) are refused.
 
 use super::DATABASE;
+use super::records_seen::{expect_wanted, see_records};
 use super::session::TyrantSession;
 use crate::session::NextAction;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
@@ -19,7 +20,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use todana::backup::{BackupReceiver, BackupSender};
 use todana::disk::SystemDisk;
 use todana::{DatabaseName, Db, Records, RestoreOptions, SystemClock, restore};
@@ -65,7 +66,7 @@ impl TyrantSession {
         path: &[u8],
         output: &mut ConnectionOutput,
     ) -> NextAction {
-        let calls = Arc::clone(&context.shared.tyrant.calls);
+        let calls = Arc::clone(&context.shared.tyrant.file_calls);
         let call = CopyCall { shared: Arc::clone(&context.shared), path: path.to_vec() };
         self.submit(context, &calls, Box::new(call), true, false).unwrap_or_else(|| {
             reply::put_status(false, output);
@@ -125,7 +126,7 @@ fn copy_records(
             }
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        super::records_seen::see_records(database, b"", is_cancelled, &mut see)?;
+        see_records(database, b"", is_cancelled, &mut see)?;
         outcome?;
         target.sync()
     };
@@ -174,13 +175,6 @@ pub(super) fn place_within(shared: &SharedState, place: &Path) -> Result<PathBuf
     let is_within = parent.canonicalize().is_ok_and(|parent| parent.starts_with(&files));
     let is_link = fs::symlink_metadata(parent.join(name)).is_ok_and(|found| found.is_symlink());
     if is_within && !is_link { Ok(parent.join(name)) } else { Err(outside()) }
-}
-
-fn expect_wanted(is_cancelled: &AtomicBool) -> Result<()> {
-    if is_cancelled.load(Ordering::Relaxed) {
-        return Err(Error::new(ErrorKind::Closed, "the server is stopping"));
-    }
-    Ok(())
 }
 
 fn invalid(problem: &str) -> Error {

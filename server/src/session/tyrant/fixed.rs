@@ -6,14 +6,14 @@
 
 use super::DATABASE;
 use super::records::{put, visit};
-use super::records_seen::SCAN_STEP;
+use super::records_seen::expect_wanted;
 use super::session::TyrantSession;
 use crate::session::worker_context::WorkerContext;
 use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use todana::tyrant::{CutVisitor, ShiftVisitor};
 use todana::{Database, ScanDirection};
-use todana_core::{Error, ErrorKind, NumberedEngine, Record, Result, key_of_number};
+use todana_core::{NumberedEngine, Record, Result, key_of_number, number_of_key};
 use todana_protocol::tyrant::{FieldList, TyrantPutMode};
 
 /// Returns the width of values, if the keys are numbers.
@@ -100,11 +100,11 @@ pub(super) fn range(
 
 /// Returns the number at which an iterator begins: that of a key, or of the first record after it.
 /// Returns `None` if the key is not a number, or no record is left.
-pub(super) fn first_from(database: &Database, key: &[u8]) -> Result<Option<u64>> {
+pub(super) fn first_from(database: &Database, key: &[u8], is_cancelled: &AtomicBool) -> Result<Option<u64>> {
     let Some(from) = number(database, key)? else { return Ok(None) };
     let mut found = None;
-    database.walk_numbers(ScanDirection::Up, from..=u64::MAX, &mut |number, _| {
-        found = Some(number);
+    see_numbers(database, from..=u64::MAX, is_cancelled, &mut |key, _| {
+        found = number_of_key(key);
         ControlFlow::Break(())
     })?;
     Ok(found)
@@ -118,16 +118,20 @@ pub(super) fn see_numbers(
     is_cancelled: &AtomicBool,
     see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
-    let (mut seen, mut was_cancelled, mut text) = (0, false, [0; 20]);
-    database.walk_numbers(ScanDirection::Up, numbers, &mut |number, record| {
-        seen += 1;
-        was_cancelled = seen % SCAN_STEP == 0 && is_cancelled.load(Ordering::Relaxed);
-        if was_cancelled {
-            return ControlFlow::Break(());
+    let (mut from, to) = numbers.into_inner();
+    let (mut has_broken, mut text) = (false, [0; 20]);
+    loop {
+        let last = database.walk_numbers_group(ScanDirection::Up, from..=to, &mut |number, record| {
+            let outcome = see(key_of_number(number, &mut text), record);
+            has_broken = outcome.is_break();
+            outcome
+        })?;
+        match last {
+            Some(last) if !has_broken && last < to => from = last + 1,
+            _ => return Ok(()),
         }
-        see(key_of_number(number, &mut text), record)
-    })?;
-    if was_cancelled { Err(Error::new(ErrorKind::Closed, "the call was cancelled")) } else { Ok(()) }
+        expect_wanted(is_cancelled)?;
+    }
 }
 
 #[cfg(test)]

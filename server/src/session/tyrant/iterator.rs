@@ -1,20 +1,32 @@
 //! The iterator over a database, which all connections share.
 //!
 //! It holds a few keys that it has read ahead, and the position after them. A record that was
-//! removed meanwhile is passed over.
+//! removed meanwhile is passed over. It moves in steps of bounded work, because all threads wait
+//! for the one that moves it.
 
 use super::fixed::first_from;
-use super::records_seen::{SCAN_STEP, see_records};
+use super::records_seen::{expect_wanted, see_records};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use todana::{Database, ScanDirection};
-use todana_core::{Error, ErrorKind, Record, Result, ScanPosition, key_of_number};
+use todana_core::{Record, Result, ScanPosition, key_of_number};
 
 /// The number of keys that are read ahead.
 const KEYS_AHEAD: usize = 64;
 /// The number of bytes of keys that are read ahead, unless it is one key.
 const BYTES_AHEAD: usize = 64 << 10;
+
+/// The outcome of a step of an iterator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IteratorStep {
+    /// A record was shown.
+    Shown,
+    /// No record is left.
+    End,
+    /// Another step is needed.
+    Unfinished,
+}
 
 /// An iterator that stands before its next record.
 pub(super) struct SharedIterator {
@@ -63,22 +75,16 @@ impl SharedIterator {
             return Ok(is_any.then(|| SharedIterator { keys: VecDeque::new(), rest }));
         }
         if database.engine().numbered().is_some() {
-            let rest = first_from(database, key)?.map(RestOfRecords::Numbered);
+            let rest = first_from(database, key, is_cancelled)?.map(RestOfRecords::Numbered);
             return Ok(rest.map(|rest| SharedIterator { keys: VecDeque::new(), rest }));
         }
         let (mut keys, mut place) = (VecDeque::new(), None);
         loop {
-            let mut seen = 0;
-            place = database.scan(place, &mut |found, _| {
-                seen += 1;
+            place = database.scan_group(place, &mut |found, _| {
                 if !keys.is_empty() || found == key {
                     keys.push_back(found.to_vec());
                 }
-                if keys.is_empty() && seen < SCAN_STEP {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
+                if keys.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             if !keys.is_empty() {
                 let rest = place.map_or(RestOfRecords::None, |place| RestOfRecords::Unordered(Some(place)));
@@ -87,39 +93,38 @@ impl SharedIterator {
             if place.is_none() {
                 return Ok(None);
             }
-            if is_cancelled.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Closed, "the call was cancelled"));
-            }
+            expect_wanted(is_cancelled)?;
         }
     }
 
-    /// Shows the next record and moves past it. Returns false at the end.
-    pub(super) fn next(
+    /// Does a bounded part of the work until the next record: shows it and moves past it, or moves
+    /// past some records that have expired or were removed.
+    pub(super) fn step(
         &mut self,
         database: &Database,
         see: &mut dyn FnMut(&[u8], Record<'_>),
-    ) -> Result<bool> {
-        loop {
-            let now = database.now();
-            while let Some(key) = self.keys.pop_front() {
-                let mut is_live = false;
-                database.peek(&key, &mut |record| {
-                    is_live = record.attributes.expiry.is_live(now);
-                    if is_live {
-                        see(&key, record);
-                    }
-                })?;
+    ) -> Result<IteratorStep> {
+        if self.keys.is_empty() && !self.read_ahead(database)? {
+            return Ok(IteratorStep::End);
+        }
+        let now = database.now();
+        while let Some(key) = self.keys.pop_front() {
+            let mut is_live = false;
+            database.peek(&key, &mut |record| {
+                is_live = record.attributes.expiry.is_live(now);
                 if is_live {
-                    return Ok(true);
+                    see(&key, record);
                 }
-            }
-            if !self.read_ahead(database)? {
-                return Ok(false);
+            })?;
+            if is_live {
+                return Ok(IteratorStep::Shown);
             }
         }
+        Ok(IteratorStep::Unfinished)
     }
 
-    /// Reads further keys. Returns false if there is nothing more to read.
+    /// Reads further keys, if there are any in the next group of records. Returns false if no
+    /// records are left.
     fn read_ahead(&mut self, database: &Database) -> Result<bool> {
         let mut bytes = 0;
         let keys = &mut self.keys;
@@ -132,27 +137,51 @@ impl SharedIterator {
                 ControlFlow::Break(())
             }
         };
-        match std::mem::replace(&mut self.rest, RestOfRecords::None) {
+        // If reading fails, the iterator ends.
+        let rest = match std::mem::replace(&mut self.rest, RestOfRecords::None) {
             RestOfRecords::None => return Ok(false),
             RestOfRecords::Unordered(place) => {
-                let next = database.scan(place, &mut see)?;
-                self.rest = next.map_or(RestOfRecords::None, |place| RestOfRecords::Unordered(Some(place)));
+                database.scan_group(place, &mut see)?.map(|place| RestOfRecords::Unordered(Some(place)))
             }
             RestOfRecords::Numbered(from) => {
-                let (mut text, mut next) = ([0; 20], None);
-                database.walk_numbers(ScanDirection::Up, from..=u64::MAX, &mut |number, record| {
-                    next = number.checked_add(1);
-                    see(key_of_number(number, &mut text), record)
-                })?;
-                self.rest = next.map_or(RestOfRecords::None, RestOfRecords::Numbered);
+                let mut text = [0; 20];
+                let see = &mut |number, record: Record<'_>| see(key_of_number(number, &mut text), record);
+                let last = database.walk_numbers_group(ScanDirection::Up, from..=u64::MAX, see)?;
+                last.map(|last| RestOfRecords::Numbered(last.saturating_add(1)))
             }
             RestOfRecords::Ordered(from) => {
-                database.walk(ScanDirection::Up, from.as_ref().map(Vec::as_slice), &mut see)?;
-                if let Some(last) = self.keys.back() {
-                    self.rest = RestOfRecords::Ordered(Bound::Excluded(last.clone()));
-                }
+                let from = from.as_ref().map(Vec::as_slice);
+                let last = database.walk_group(ScanDirection::Up, from, &mut see)?;
+                last.map(|last| RestOfRecords::Ordered(Bound::Excluded(last)))
             }
-        }
+        };
+        self.rest = rest.unwrap_or(RestOfRecords::None);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana::{Db, Records, Ttl};
+
+    /// All threads waited for the one that moved past the expired records.
+    #[test]
+    fn step_passes_a_bounded_number_of_records() {
+        for name in ["mem:hash", "mem:tree", "mem:fixed"] {
+            let db = Db::open(name).unwrap();
+            for number in 1..=3000 {
+                db.set_with(number.to_string().as_bytes(), b"", Ttl::At(1), 0).unwrap();
+            }
+            db.set(b"5000", b"v").unwrap();
+            let (mut iterator, mut steps, mut found) = (SharedIterator::new(db.database()), 0, Vec::new());
+            while found.is_empty() {
+                let step = iterator.step(db.database(), &mut |key, _| found.extend_from_slice(key)).unwrap();
+                assert_ne!(step, IteratorStep::End);
+                steps += 1;
+            }
+            assert_eq!(found, b"5000");
+            assert!(steps > 3000 / 512, "{name}: {steps}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::background_call::{TyrantAction, TyrantTask};
 use super::fixed::{are_numbers, width};
-use super::records::{get, iterate, may_list, optimize, out};
+use super::records::{get, may_list, optimize, out};
 use super::session::{TyrantSession, TyrantWorker};
 use super::table::is_table;
 use super::{DATABASE, TyrantState, values};
@@ -69,22 +69,13 @@ impl TyrantSession {
                 return self.search(context, TyrantAction::MoveIterator { key: key.to_vec() }, output);
             }
             (b"iterinit", None, _) => may_list(context) && TyrantState::restart_iterator(&context.shared),
-            (b"iternext", ..) => {
-                let mut record = FieldBuffer::default();
-                let is_found = may_list(context)
-                    && iterate(context, &mut |key, found| {
-                        record.push(key);
-                        record.push(found.value);
-                    });
-                reply::put_fields(is_found, &record.list(), output);
-                return NextAction::Continue;
-            }
+            (b"iternext", ..) => return self.search(context, TyrantAction::NextRecord, output),
             (b"sync", ..) => {
                 let task = TyrantTask { action: TyrantAction::Sync, is_misc: true };
                 return self.perform(context, task, output);
             }
             (b"vanish", ..) => self.vanish(context),
-            (b"optimize", tuning, _) => optimize(tuning.unwrap_or_default()),
+            (b"optimize", tuning, _) => optimize(context, tuning.unwrap_or_default()),
             // Files of this server need no such work, and databases in memory do not know it.
             (b"cacheclear" | b"defrag", ..) => is_on_disk(context),
             (b"error", ..) if is_on_disk(context) => {

@@ -8,6 +8,7 @@
 //! table            commands on tables
 //! search           searches in tables
 //! iterator         the iterator, which all connections share
+//! key_slots        locks of keys, which calls of scripts and some commands take
 //! background_call  commands that may take long, as background jobs
 //! restorations     update logs that are applied again
 //! scripts          functions of the server's script
@@ -31,6 +32,7 @@ mod counters;
 mod fixed;
 mod http;
 mod iterator;
+mod key_slots;
 mod misc;
 mod records;
 mod records_seen;
@@ -48,12 +50,13 @@ pub(crate) use counters::TyrantCounters;
 pub(crate) use scripts::TyrantScripts;
 pub(crate) use session::{TyrantSession, TyrantWorker};
 
-use crate::session::background_jobs::BackgroundJobs;
+use crate::session::background_jobs::{BackgroundJobs, JobLimits};
 use crate::shared::SharedState;
-use iterator::SharedIterator;
+use iterator::{IteratorStep, SharedIterator};
 use parking_lot::Mutex;
 use search::SpareCounters;
 use std::sync::Arc;
+use todana_core::Record;
 
 /// The number of the database that clients use.
 const DATABASE: usize = 0;
@@ -69,6 +72,8 @@ pub const PROTOCOL_VERSION: &str = "0.91";
 pub(crate) struct TyrantState {
     /// Commands that may take long.
     pub(crate) calls: Arc<BackgroundJobs>,
+    /// Copies and restorations. They may take hours, so other commands do not wait for them.
+    pub(crate) file_calls: Arc<BackgroundJobs>,
     /// The script.
     pub(crate) scripts: TyrantScripts,
     /// `None` before the first `iterinit`.
@@ -82,6 +87,10 @@ impl TyrantState {
         TyrantState {
             scripts,
             calls: BackgroundJobs::new("Tyrant call", background_call::LIMITS),
+            file_calls: BackgroundJobs::new(
+                "Tyrant copy",
+                JobLimits { threads: 1, ..background_call::LIMITS },
+            ),
             iterator: Mutex::default(),
             spare_counters: SpareCounters::default(),
         }
@@ -92,5 +101,15 @@ impl TyrantState {
         let iterator = SharedIterator::new(&shared.databases[DATABASE].database);
         *shared.tyrant.iterator.lock() = Some(iterator);
         true
+    }
+
+    /// Does a step of the iterator. At the end, and if it was not started, there is no record.
+    fn step_iterator(
+        shared: &SharedState,
+        see: &mut dyn FnMut(&[u8], Record<'_>),
+    ) -> todana_core::Result<IteratorStep> {
+        let mut iterator = shared.tyrant.iterator.lock();
+        let database = &shared.databases[DATABASE].database;
+        iterator.as_mut().map_or(Ok(IteratorStep::End), |iterator| iterator.step(database, see))
     }
 }

@@ -11,11 +11,9 @@ use crate::execution::Executor;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction};
 use crate::transport::output::ConnectionOutput;
-use todana::Records;
 use todana::tyrant::{CutVisitor, ShiftVisitor, SumVisitor};
-use todana_core::{
-    Delete, Get, Modify, Operation, Record, Reply, Store, StoreMode, Ttl, ValueChange, Visitor,
-};
+use todana::{DatabaseName, DatabaseTuning, Records};
+use todana_core::{Delete, Get, Modify, Operation, Reply, Store, StoreMode, Ttl, ValueChange, Visitor};
 use todana_protocol::ReplySink;
 use todana_protocol::tyrant::{FieldList, TyrantForm, TyrantPutMode, TyrantRequest, reply};
 
@@ -172,11 +170,9 @@ impl TyrantSession {
                 let is_done = may_list(context) && TyrantState::restart_iterator(&context.shared);
                 reply::put_status(is_done, output);
             }
-            TyrantRequest::IterNext => {
-                let show = &mut |key: &[u8], _: Record<'_>| reply::put_value(key, None, output);
-                if !may_list(context) || !iterate(context, show) {
-                    reply::put_status(false, output);
-                }
+            TyrantRequest::IterNext if may_list(context) => {
+                let task = TyrantTask { action: TyrantAction::NextRecord, is_misc: false };
+                return self.perform(context, task, output);
             }
             TyrantRequest::FwmKeys { prefix, limit } if may_list(context) => {
                 let limit = limit.map_or(usize::MAX, |limit| limit as usize);
@@ -193,7 +189,7 @@ impl TyrantSession {
                     reply::put_status(is_done, output);
                 }
             }
-            TyrantRequest::Optimize { tuning } => reply::put_status(optimize(tuning), output),
+            TyrantRequest::Optimize { tuning } => reply::put_status(optimize(context, tuning), output),
             TyrantRequest::SetMst { host, port, since_micros, options } => {
                 let is_set = set_master(&context.shared, host, port, since_micros, options);
                 reply::put_status(is_set, output);
@@ -349,23 +345,15 @@ pub(super) fn may_list(context: &WorkerContext) -> bool {
     context.shared.options.limits.dump_allowed
 }
 
-/// Shows the next record of the shared iterator. Returns false at its end.
-pub(super) fn iterate(context: &WorkerContext, see: &mut dyn FnMut(&[u8], Record<'_>)) -> bool {
-    let database = &context.shared.databases[DATABASE].database;
-    let mut iterator = context.shared.tyrant.iterator.lock();
-    iterator.as_mut().is_some_and(|iterator| iterator.next(database, see).unwrap_or(false))
-}
-
-/// Returns true if a tuning only has parameters that have no effect here. Limits of records and
-/// bytes are fixed when the database is opened.
-pub(super) fn optimize(tuning: &[u8]) -> bool {
-    const WITHOUT_EFFECT: [&[u8]; 10] =
-        [b"bnum", b"apow", b"fpow", b"opts", b"lmemb", b"nmemb", b"rcnum", b"lcnum", b"ncnum", b"xmsiz"];
-    let is_known = |part: &[u8]| {
-        let name = part.split(|&byte| byte == b'=').next().unwrap_or_default().to_ascii_lowercase();
-        part.is_empty() || WITHOUT_EFFECT.contains(&name.as_slice())
-    };
-    tuning.split(|&byte| byte == b'#').all(is_known)
+/// Returns true unless a tuning would change a limit of the database, because limits are fixed when
+/// the database is opened. Other tuning has no effect here, and unknown words have none in the
+/// original.
+pub(super) fn optimize(context: &WorkerContext, tuning: &[u8]) -> bool {
+    let name = &context.shared.databases[DATABASE].name;
+    let limits =
+        |tuning: &DatabaseTuning| [tuning.records_max, tuning.bytes_max, tuning.width, tuning.size_max];
+    let tuned = format!("{name}#{}", String::from_utf8_lossy(tuning));
+    DatabaseName::parse_as_original(&tuned).is_ok_and(|tuned| limits(&tuned.tuning) == limits(&name.tuning))
 }
 
 /// The memory that a worker keeps for the next list.

@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use todana::{Database, ScanDirection};
 use todana_core::{Error, ErrorKind, Record, Result};
 
-/// The number of records between two checks for cancellation.
-pub(super) const SCAN_STEP: usize = 2048;
-
 /// Shows the live records until `see` breaks: in an ordered database those from `from` on, in the
 /// order of their keys, else all. Fails with `Closed` once the search is cancelled.
 pub(super) fn see_records(
@@ -20,36 +17,34 @@ pub(super) fn see_records(
     let is_table = database.engine().indexed().is_some();
     let (mut from, mut place) = (Bound::Included(from.to_vec()), None);
     loop {
-        let (mut seen, mut has_broken, mut last) = (0, false, None);
+        let mut has_broken = false;
         let mut step = |key: &[u8], record: Record<'_>| {
-            // A scan may show more records after a break. If only the step is over, they count.
-            if has_broken {
-                return ControlFlow::Break(());
-            }
-            // The definitions of a table's indexes are not a row.
-            let is_shown = !(key.is_empty() && is_table);
-            has_broken = is_shown && see(key, record).is_break();
-            seen += 1;
-            if !has_broken && seen < SCAN_STEP {
-                return ControlFlow::Continue(());
-            }
-            last = is_ordered.then(|| key.to_vec());
-            ControlFlow::Break(())
+            // A scan may show more records after a break. The definitions of a table's indexes are
+            // not a row.
+            let is_shown = !(has_broken || key.is_empty() && is_table);
+            has_broken |= is_shown && see(key, record).is_break();
+            if has_broken { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let is_over = if is_ordered {
-            database.walk(ScanDirection::Up, from.as_ref().map(Vec::as_slice), &mut step)?;
+            let last = database.walk_group(ScanDirection::Up, from.as_ref().map(Vec::as_slice), &mut step)?;
             let is_over = last.is_none();
             from = last.map_or(Bound::Unbounded, Bound::Excluded);
             is_over
         } else {
-            place = database.scan(place, &mut step)?;
+            place = database.scan_group(place, &mut step)?;
             place.is_none()
         };
         if is_over || has_broken {
             return Ok(());
         }
-        if is_cancelled.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Closed, "the call was cancelled"));
-        }
+        expect_wanted(is_cancelled)?;
     }
+}
+
+/// Fails with `Closed` if the search is cancelled.
+pub(super) fn expect_wanted(is_cancelled: &AtomicBool) -> Result<()> {
+    if is_cancelled.load(Ordering::Relaxed) {
+        return Err(Error::new(ErrorKind::Closed, "the call was cancelled"));
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@
 //! a file end at the first damage.
 
 use super::copies::place_within;
+use super::records_seen::expect_wanted;
 use super::session::TyrantSession;
 use crate::replica::ServedTarget;
 use crate::session::NextAction;
@@ -16,7 +17,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use todana::replication::ChangeOrigin;
 use todana::tyrant::{AppliedOutcome, apply_logged};
 use todana_core::{Error, ErrorKind, Result};
@@ -84,9 +85,7 @@ impl RestoreCall {
                                 ServedTarget { database, worker_counters: &worker_counters, origin };
                             self.apply(&record, &mut target)?;
                         }
-                        if is_cancelled.load(Ordering::Relaxed) {
-                            return Err(Error::new(ErrorKind::Closed, "the server is stopping"));
-                        }
+                        expect_wanted(is_cancelled)?;
                     }
                     RecordStep::NeedMore { at_least } => {
                         unread.drain(..at);
@@ -132,7 +131,7 @@ impl TyrantSession {
         options: u32,
         output: &mut ConnectionOutput,
     ) -> NextAction {
-        let calls = Arc::clone(&context.shared.tyrant.calls);
+        let calls = Arc::clone(&context.shared.tyrant.file_calls);
         let call = RestoreCall {
             shared: Arc::clone(&context.shared),
             path: path.to_vec(),

@@ -4,9 +4,11 @@
 //! Calls that ask for it exclude each other: those on keys of one slot, or all of them.
 
 use super::background_call::{TyrantAction, TyrantTask};
+use super::iterator::IteratorStep;
+use super::key_slots::{KeySlots, SlotLock};
 use super::session::{TyrantSession, TyrantWorker};
 use super::table::{self, is_table};
-use super::{DATABASE, fixed};
+use super::{DATABASE, TyrantState, fixed};
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::{Executor, LocalDatabase};
 use crate::options::{ScriptText, TyrantOptions};
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana_core::Record;
 use todana_protocol::tyrant::{FieldBuffer, FieldList, TyrantPutMode, reply};
 use todana_script::tyrant::{MiscBounds, SharedScriptState, TypedRecords, TyrantHost, TyrantPlace};
 use todana_script::{Interpreter, LoadError, Program, ScriptOptions};
@@ -29,8 +32,6 @@ use todana_script::{Interpreter, LoadError, Program, ScriptOptions};
 const LOCK_RECORD: u32 = 1;
 /// Excludes all other calls that lock.
 const LOCK_ALL: u32 = 2;
-/// The number of slots of keys.
-const LOCK_SLOTS: usize = 31;
 /// The interval at which the end of the server is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -42,7 +43,7 @@ pub(crate) struct TyrantScripts {
     readings: AtomicU64,
     machines: Mutex<ScriptMachines>,
     state: Arc<SharedScriptState>,
-    slots: [Mutex<()>; LOCK_SLOTS],
+    slots: KeySlots,
     pub(crate) calls: Arc<BackgroundJobs>,
     periodic: Mutex<Vec<JoinHandle<()>>>,
     is_over: Mutex<bool>,
@@ -90,7 +91,7 @@ impl TyrantScripts {
             readings,
             machines,
             state,
-            slots: [const { Mutex::new(()) }; LOCK_SLOTS],
+            slots: KeySlots::default(),
             calls: BackgroundJobs::new("script", limits(workers)),
             periodic,
             is_over,
@@ -223,18 +224,19 @@ impl TyrantScripts {
         Some(ScriptMachine { number, reading, interpreter: interpreter.ok()?, database, host })
     }
 
+    /// Returns the slots that calls lock, if there is a program.
+    #[inline]
+    pub(crate) fn slots(&self) -> Option<&KeySlots> {
+        self.text.as_ref().map(|_| &self.slots)
+    }
+
     /// Locks the slots that the options ask for.
-    fn lock(&self, key: &[u8], options: u32) -> Vec<MutexGuard<'_, ()>> {
-        if options & LOCK_ALL != 0 {
-            return self.slots.iter().map(Mutex::lock).collect();
+    fn lock(&self, key: &[u8], options: u32) -> Vec<SlotLock<'_>> {
+        match options {
+            options if options & LOCK_ALL != 0 => self.slots.lock_all(),
+            options if options & LOCK_RECORD != 0 => vec![self.slots.lock(key)],
+            _ => Vec::new(),
         }
-        if options & LOCK_RECORD == 0 {
-            return Vec::new();
-        }
-        let hash = key
-            .iter()
-            .fold(19_780_211_usize, |hash, &byte| hash.wrapping_mul(37).wrapping_add(usize::from(byte)));
-        vec![self.slots[hash % LOCK_SLOTS].lock()]
     }
 
     /// Calls a function, and returns its result. `changes` receives the changes that must be
@@ -280,12 +282,13 @@ impl ScriptHost {
 
 impl TyrantHost for ScriptHost {
     fn restart_iterator(&self) -> bool {
-        super::TyrantState::restart_iterator(&self.context.lock().shared)
+        TyrantState::restart_iterator(&self.context.lock().shared)
     }
 
-    fn next_key(&self) -> Option<Vec<u8>> {
-        let mut next = None;
-        super::records::iterate(&self.context.lock(), &mut |key, _| next = Some(key.to_vec()));
+    fn next_key(&self, is_over: &dyn Fn() -> bool) -> Option<Vec<u8>> {
+        let (shared, mut next) = (Arc::clone(&self.context.lock().shared), None);
+        let see = &mut |key: &[u8], _: Record<'_>| next = Some(key.to_vec());
+        while TyrantState::step_iterator(&shared, see) == Ok(IteratorStep::Unfinished) && !is_over() {}
         next
     }
 

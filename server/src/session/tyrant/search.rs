@@ -19,6 +19,8 @@ const QUERIES_MAX: usize = 64;
 const CONDITIONS_MAX: usize = 1024;
 /// The most columns that are returned.
 const COLUMNS_MAX: usize = 1024;
+/// The longest instructions of a simple search.
+const SIMPLE_LEN_MAX: usize = 256;
 /// The beginning of the element with the hint.
 const HINT: &[u8] = b"\0\0[[HINT]]\n";
 
@@ -87,6 +89,15 @@ impl TableSearch {
             }
         }
         Some(search)
+    }
+
+    /// Returns true if the time of the search depends on little but the number of rows and their
+    /// lengths.
+    pub(super) fn is_simple(&self) -> bool {
+        let is_simple = |condition: &Condition| condition.operator != ConditionOperator::MatchesPattern;
+        self.len <= SIMPLE_LEN_MAX
+            && self.queries.len() == 1
+            && self.queries[0].conditions.iter().all(is_simple)
     }
 
     /// Returns the number of bytes that the search holds.

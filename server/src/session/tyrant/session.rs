@@ -6,7 +6,7 @@
 //! session returns here at the next request of these protocols.
 
 use super::DATABASE;
-use super::background_call::{ANSWER_MAX, TyrantCall, TyrantTask};
+use super::background_call::{TyrantCall, TyrantTask};
 use super::http::HttpCall;
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::Executor;
@@ -20,7 +20,6 @@ use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use todana_protocol::memcached::DialectChoice;
 use todana_protocol::tyrant::{FieldList, TyrantDecoder, TyrantLimits, TyrantRequest, TyrantStep, reply};
 use todana_script::tyrant::MiscBounds;
@@ -177,8 +176,7 @@ impl TyrantSession {
             task.perform(&context.shared, is_cancelled, *list_len_max, output);
             return NextAction::Continue;
         }
-        if task.is_brief(&context.shared) {
-            task.perform(&context.shared, &AtomicBool::new(false), ANSWER_MAX, output);
+        if task.perform_if_brief(&context.shared, output) {
             return NextAction::Continue;
         }
         let (is_misc, only_reads) = (task.is_misc, task.only_reads());

@@ -54,6 +54,14 @@ fn put_facts(shared: &SharedState, text: &mut String) {
     line("rnum", &visible_records(&served.database));
     line("size", &size(served));
     line("bigend", &u8::from(cfg!(target_endian = "big")));
+    let link = shared.master_link.follow_state();
+    if let Some(master) = &link.master {
+        let position = link.position_time();
+        line("mhost", &master.host);
+        line("mport", &master.port);
+        line("rts", &position.as_micros());
+        line("delay", &seconds(now.saturating_sub(position)));
+    }
     line("fd", &process::open_files().unwrap_or(0));
     line("loadavg", &load.split(' ').next().unwrap_or("0"));
     line("memsize", &process::virtual_bytes().unwrap_or(0));

@@ -47,6 +47,22 @@ pub(crate) fn is_answered(
     true
 }
 
+/// Returns the key whose slot a request locks, so that it excludes calls of scripts that lock the
+/// same slot: requests that read a record before they change it.
+#[inline]
+pub(crate) fn locked_key<'a>(context: &WorkerContext, request: &MemcachedRequest<'a>) -> Option<&'a [u8]> {
+    context.shared.tyrant.scripts.slots()?;
+    match &request.command {
+        MemcachedCommand::Operation(Operation::Store(store)) => {
+            let reads = !matches!(store.mode, StoreMode::Set | StoreMode::Add) || store.compare.is_some();
+            reads.then_some(store.key)
+        }
+        MemcachedCommand::Operation(Operation::Arithmetic(arithmetic)) => Some(arithmetic.key),
+        MemcachedCommand::Operation(Operation::Modify(modify)) => Some(modify.key),
+        _ => None,
+    }
+}
+
 /// The reply to a forbidden command.
 const FORBIDDEN: &str = "CLIENT_ERROR forbidden";
 
