@@ -45,6 +45,10 @@ impl ServerLoad<'_> {
     fn take(&mut self, change: FileChange<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
         match change {
             FileChange::Put(record) => self.put(&record, tally),
+            FileChange::AddValue { .. } => {
+                let what = "the key has several values, and only a tree (--db) stores them";
+                Err(StoreProblem::ToRecord(what.into()))
+            }
             FileChange::Remove(key) => {
                 self.await_replies(tally)?;
                 match self.connection.delete(key) {

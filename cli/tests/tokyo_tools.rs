@@ -267,11 +267,7 @@ fn hash_tool_prints_what_original_prints() {
             ("create plain", 0, ""),
             ("put plain k v", 0, ""),
             ("get plain k", 0, "v\n"),
-            (
-                "get t.tsv k",
-                1,
-                "tchmgr: t.tsv: 2: is a file of Tokyo Cabinet; export it by the original's list -pv\n",
-            ),
+            ("get t.tsv k", 1, "tchmgr: t.tsv: 2: is a file; a database is a directory\n"),
         ],
     );
 }
@@ -288,6 +284,13 @@ fn tree_and_fixed_tools_list_in_order() {
             ("list x.tcb", 0, "a\nb\nc\n"),
             ("list -m 2 -pv x.tcb", 0, "a\t1\nb\t2\n"),
             ("list -rb b c x.tcb", 0, "b\nc\n"),
+            ("put -dd x.tcb b 3", 0, ""),
+            ("put -db x.tcb b 1", 0, ""),
+            ("list -rb b b -pv x.tcb", 0, "b\t1\nb\t2\nb\t3\n"),
+            ("list -m 3 x.tcb", 0, "a\nb\nb\n"),
+            ("importtsv x.tcb t.tsv", 0, " (00000002)\n"),
+            ("importtsv x.tcb t.tsv", 0, " (00000002)\n"),
+            ("list -fm C -pv -px x.tcb", 0, "43\t76 32\n43\t76 32\n"),
         ],
     );
     expect_all(
@@ -298,6 +301,8 @@ fn tree_and_fixed_tools_list_in_order() {
             ("put x.tcf 9 nine", 0, ""),
             ("get x.tcf 9", 0, "nine\n"),
             ("list -pv x.tcf", 0, "9\tnine\n10\tten\n"),
+            ("list -pv -px x.tcf", 0, "9\t6E 69 6E 65\n10\t74 65 6E\n"),
+            ("put -dd x.tcf 9 x", 1, "tcfmgr: x.tcf: 2: invalid operation\n"),
         ],
     );
 }
@@ -312,9 +317,16 @@ fn table_tool_prints_columns() {
             ("put -dc x.tct p1 name bob city oslo", 0, ""),
             ("get x.tct p1", 0, "name\tann\nage\t3\ncity\toslo\n"),
             ("list -pv x.tct", 0, "p1\tname\tann\tage\t3\tcity\toslo\n"),
+            (
+                "list -pv -px x.tct",
+                0,
+                "70 31\t6E 61 6D 65\t61 6E 6E\t61 67 65\t33\t63 69 74 79\t6F 73 6C 6F\n",
+            ),
+            ("put x.tct p2", 0, ""),
+            ("list -fm p2 -pv x.tct", 0, "p2\n"),
             ("put -dk x.tct p1 a b", 1, "tctmgr: x.tct: 21: existing record\n"),
             ("out x.tct p1", 0, ""),
-            ("list x.tct", 0, ""),
+            ("list x.tct", 0, "p2\n"),
         ],
     );
 }

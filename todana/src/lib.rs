@@ -95,7 +95,7 @@ pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
 pub use open::contents::{begins_at, holds_hash};
 pub use open::{
     DataPurpose, DatabaseKind, DatabaseName, DatabaseStorage, DatabaseTuning, EngineOptions, LoadedData,
-    OpenDatabase, OpenOptions,
+    OpenDatabase, OpenOptions, cabinet_file_problem,
 };
 pub use records::{CompareOutcome, OwnedRecord, Records, RecordsHandle, ScanDirection, UpdateAction};
 pub use restoration::{RestorationReport, RestoreInto, RestoreOptions, restore};

@@ -18,7 +18,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
-use todana::{DatabaseName, Db, DbOptions};
+use todana::{DatabaseName, Db, DbOptions, cabinet_file_problem};
 use todana_core::{Error, ErrorKind};
 
 /// Opens a database. Creates a missing database only if `makes` is true, because a command that
@@ -104,7 +104,11 @@ fn expect_database(path: &Path) -> Result<(), CommandFailure> {
     let shown = path.display();
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(CommandFailure::trouble(format!("{shown}: is a file; a database is a directory"))),
+        Ok(_) => {
+            let problem = cabinet_file_problem(path);
+            let problem = problem.unwrap_or_else(|| "is a file; a database is a directory".into());
+            Err(CommandFailure::trouble(format!("{shown}: {problem}")))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(CommandFailure::trouble(format!("{shown}: does not exist")))
         }

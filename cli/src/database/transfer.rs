@@ -11,8 +11,8 @@ use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
 use std::path::Path;
 use todana::table::new_row_number;
-use todana::tyrant::{AppliedOutcome, LoggedTarget, apply_logged};
-use todana::{Action, Db, Expiry, Record, Records, UnixSeconds, Visitor};
+use todana::tyrant::{AddValueVisitor, AppliedOutcome, LoggedTarget, apply_logged};
+use todana::{Action, DatabaseKind, Db, Expiry, Record, Records, UnixSeconds, Visitor};
 use todana_core::{Attributes, ErrorKind, NumberedEngine};
 
 /// Writes all records of a database to a file.
@@ -75,6 +75,14 @@ fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Res
             let attributes = Attributes { flags: record.flags, expiry, ..Attributes::default() };
             let put = Action::Put(Record::new(record.value, attributes));
             db.visit(record.key, &mut StoreRecord { put, keeps: false }).map_err(refused)?;
+            tally.loaded += 1;
+        }
+        FileChange::AddValue { key, value } => {
+            if !matches!(db.name().kind, DatabaseKind::MemTree | DatabaseKind::DiskTree) {
+                let what = "the key has several values, and only a tree stores them";
+                return Err(StoreProblem::ToRecord(what.into()));
+            }
+            db.visit(key, &mut AddValueVisitor::last(value)).map_err(refused)?;
             tally.loaded += 1;
         }
         FileChange::Remove(key) => {

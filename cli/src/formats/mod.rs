@@ -7,6 +7,9 @@
 //! ktss      a snapshot of Kyoto Tycoon, plain or compressed    starts with KTSS\n\0
 //! kcss      a dump of Kyoto Cabinet                            starts with KCSS\n\0
 //! kc        a database file of Kyoto Cabinet (.kch, .kct)      starts with KC\n\0
+//! tcbmgr    a tree, one value per line, hexadecimal           `tcbmgr list -pv -px`
+//! tcfmgr    numbered records, values in hexadecimal            `tcfmgr list -pv -px`
+//! tctmgr    a table, one row per line, hexadecimal             `tctmgr list -pv -px`
 //! ulog      an update log of Kyoto Tycoon                      a directory with files NUMBER.ulog
 //! ttulog    an update log of Tokyo Tyrant                      such a directory (8 digits), or text
 //! ```
@@ -39,9 +42,16 @@ pub(crate) enum InputFormat {
     Tsv,
     /// Tab-separated text without escapes, as printed by `list -pv` of Kyoto's tools
     TsvRaw,
-    /// Tab-separated text in hexadecimal, as printed by `list -pv -px`, also with -pt (expiry
-    /// times)
+    /// Tab-separated text in hexadecimal, as printed by `list -pv -px` of Kyoto's tools, also with
+    /// -pt (expiry times), and of Tokyo's tchmgr and tcrmgr
     TsvHex,
+    /// The list of a tree, as printed by Tokyo Cabinet's `tcbmgr list -pv -px`; a key may have
+    /// several values
+    Tcbmgr,
+    /// The list of numbered records, as printed by Tokyo Cabinet's `tcfmgr list -pv -px`
+    Tcfmgr,
+    /// The list of a table, as printed by Tokyo Cabinet's `tctmgr list -pv -px`
+    Tctmgr,
     /// A snapshot of Kyoto Tycoon, plain or compressed by zlib, lzo or lzma
     Ktss,
     /// A dump of Kyoto Cabinet (`kcpolymgr dump`)
@@ -137,6 +147,8 @@ fn expiry_of(time: u64) -> tsv::TsvExpiry {
 pub(crate) enum FileChange<'a> {
     /// Stores a record.
     Put(LoadedRecord<'a>),
+    /// Adds a value after those that a key of a tree has.
+    AddValue { key: &'a [u8], value: &'a [u8] },
     /// Removes a record.
     Remove(&'a [u8]),
     /// Removes all records.

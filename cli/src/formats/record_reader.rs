@@ -45,6 +45,9 @@ pub(crate) fn read(
         }
         _ => {}
     }
+    if let Some(problem) = todana::cabinet_file_problem(file) {
+        return Err(CommandFailure::usage(format!("{}: {problem}", file.display())));
+    }
     let is_log = options.format == Some(InputFormat::Ttulog);
     if (options.since.is_some() && !is_log) || options.of_database.is_some() {
         return Err(CommandFailure::usage("--since and --of-database: need an update log (ulog)"));
@@ -64,13 +67,11 @@ pub(crate) fn read(
             InputFormat::Ktss => reading.snapshot(window),
             InputFormat::Kcss => reading.read_dump_records(window),
             InputFormat::Kc => reading.database_file(window),
-            format @ (InputFormat::Tsv | InputFormat::TsvRaw | InputFormat::TsvHex) => {
-                reading.lines(window, format)
-            }
             InputFormat::Ulog | InputFormat::Ttulog => Err(CommandFailure::usage(format!(
                 "{}: is a file; an update log of Kyoto Tycoon is a directory",
                 file.display()
             ))),
+            format => reading.lines(window, format),
         }
     };
     bar.finish_and_clear();
@@ -212,23 +213,31 @@ impl RecordReader<'_, '_> {
         mut window: UnreadBytes<R>,
         format: InputFormat,
     ) -> Result<(), CommandFailure> {
-        let mut number = 0u64;
+        let (mut number, mut last_key) = (0u64, None);
         while let Some((end, next)) = line(&mut window).map_err(|error| self.io(error))? {
             number += 1;
             let (file, text) = (self.file.display(), &window.unread()[..end]);
             let at = |what: &dyn Display| CommandFailure::usage(format!("{file}, line {number}: {what}"));
             let line = match format {
-                InputFormat::TsvHex => hex_line(text),
+                InputFormat::TsvHex | InputFormat::Tcbmgr => hex_line(text),
                 InputFormat::TsvRaw => raw_line(text),
+                InputFormat::Tcfmgr => numbered_line(text),
+                InputFormat::Tctmgr => row_line(text),
                 _ => tsv::parse(text),
             };
             let tsv::TsvLine { key, value, flags, expiry } = line.map_err(|what| at(&what))?;
-            let loaded = LoadedRecord { key: &key, value: &value, flags, expiry };
-            match (self.see)(FileChange::Put(loaded), self.tally) {
+            // The list of a tree has the values of a key in successive lines.
+            let change = if format == InputFormat::Tcbmgr && last_key.as_ref() == Some(&key) {
+                FileChange::AddValue { key: &key, value: &value }
+            } else {
+                FileChange::Put(LoadedRecord { key: &key, value: &value, flags, expiry })
+            };
+            match (self.see)(change, self.tally) {
                 Ok(()) => {}
                 Err(StoreProblem::ToAll(failure)) => return Err(failure),
                 Err(StoreProblem::ToRecord(what)) => return Err(at(&what)),
             }
+            last_key = Some(key);
             window.consume(next);
         }
         Ok(())
@@ -286,6 +295,37 @@ fn hex_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     }
 }
 
+/// Parses a line of `tcfmgr list -pv -px`, which prints the number in decimal and only the value in
+/// hexadecimal.
+fn numbered_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
+    let mut columns = line.split(|&byte| byte == b'\t');
+    let key = columns.next().unwrap_or_default().to_vec();
+    let value = unhex(columns.next().ok_or("no tab between number and value")?)?;
+    match columns.next() {
+        None if !key.is_empty() && key.iter().all(u8::is_ascii_digit) => {
+            Ok(tsv::TsvLine { key, value, ..tsv::TsvLine::default() })
+        }
+        None => Err("the first column is not a decimal number"),
+        Some(_) => Err("more than two columns"),
+    }
+}
+
+/// Parses a line of `tctmgr list -pv -px`: the key, then names and values of columns. A row without
+/// columns has only its key.
+fn row_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
+    let mut columns = line.split(|&byte| byte == b'\t').map(unhex);
+    let key = columns.next().unwrap_or_else(|| Ok(Vec::new()))?;
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    if columns.len() % 2 == 1 {
+        return Err("a column has a name and no value");
+    }
+    // Zero bytes separate the columns of a stored row.
+    if columns.iter().any(|column| column.contains(&0)) || columns.iter().step_by(2).any(Vec::is_empty) {
+        return Err("the name of a column is empty, or a column contains a zero byte");
+    }
+    Ok(tsv::TsvLine { key, value: columns.join(&0), ..tsv::TsvLine::default() })
+}
+
 fn unhex(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     let digit = |byte: u8| char::from(byte).to_digit(16).ok_or("a column is not hexadecimal");
     let mut bytes = Vec::with_capacity(text.len() / 3 + 1);
@@ -323,6 +363,23 @@ mod tests {
         assert_eq!((&line.key[..], &line.value[..]), (&b"a\\tb"[..], &b"c\\"[..]));
         assert!(raw_line(b"a\tb\tc").unwrap_err().contains("-px"));
         assert!(raw_line(b"a").unwrap_err().contains("no tab"));
+    }
+
+    /// The lines are output of Tokyo Cabinet 1.4.48.
+    #[test]
+    fn lines_of_tokyo_tools_are_parsed() {
+        let numbered = numbered_line(b"12\t61 09 62").unwrap();
+        assert_eq!((&numbered.key[..], &numbered.value[..]), (&b"12"[..], &b"a\tb"[..]));
+        let row = row_line(b"70 31\t6E 61 6D 65\t62 6F 62\t61 67 65\t").unwrap();
+        assert_eq!((&row.key[..], &row.value[..]), (&b"p1"[..], &b"name\0bob\0age\0"[..]));
+        let bare = row_line(b"70 32").unwrap();
+        assert_eq!((&bare.key[..], &bare.value[..]), (&b"p2"[..], &b""[..]));
+        for text in ["12", "\t62", "1\t6", "a\t62", "1\t62\t63"] {
+            assert!(numbered_line(text.as_bytes()).is_err(), "{text}");
+        }
+        for text in ["70\t6E", "70\t6E\t00", "70\t\t61", "7", "70\tzz\t61"] {
+            assert!(row_line(text.as_bytes()).is_err(), "{text}");
+        }
     }
 
     #[test]

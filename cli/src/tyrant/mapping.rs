@@ -2,6 +2,7 @@
 //! that knows what the server can do.
 
 use super::settings::{ListenAddress, MasterSettings, TyrantSettings};
+use todana::cabinet_file_problem;
 use todana_server::{
     CheckpointOptions, DataDirectoryOptions, DatabaseOptions, DatabaseStorage, LimitOptions, ListenOptions,
     MasterAddress, MasterProtocol, MemoryOptions, ProtocolOptions, ReplicationOptions, ServerOptions,
@@ -120,16 +121,16 @@ fn data(settings: &TyrantSettings) -> Option<DataDirectoryOptions> {
     })
 }
 
-/// Fails if the path of the database is a file of Tokyo Cabinet, whose records must be copied
-/// first.
+/// Fails if the path of the database is a file, for example one of Tokyo Cabinet, whose records
+/// must be copied first.
 fn expect_usable_path(settings: &TyrantSettings) -> Result<(), String> {
     let name = &settings.database;
     match name.path.as_ref().filter(|path| path.is_file()) {
-        Some(path) => Err(format!(
-            "{}: is a file, and files of Tokyo Cabinet cannot be opened; give a new name, and copy the records with \
-             `tcamgr list -pv` and `todana load`",
-            path.display()
-        )),
+        Some(path) => {
+            let problem = cabinet_file_problem(path);
+            let problem = problem.unwrap_or_else(|| "is a file; a database is a directory".into());
+            Err(format!("{}: {problem}", path.display()))
+        }
         None => Ok(()),
     }
 }

@@ -8,9 +8,9 @@ use super::ToolFailure;
 use super::number::{number_in, whole_in};
 use super::tool_output::ValueForm;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
-use todana::tyrant::SumVisitor;
+use todana::tyrant::{AddValueVisitor, SumVisitor};
 use todana::{DatabaseName, Db, Records};
 use todana_core::{Modify, Operation, ValueChange};
 use todana_server::DatabaseKind;
@@ -21,7 +21,7 @@ const VERSION: &str = "Tokyo Cabinet version 1.4.48 (911:1.0) for Linux";
 const USAGE: [&str; 9] = [
     "create path [tuning...]",
     "inform path",
-    "put [-sx] [-sep chr] [-dk|-dc|-dai|-dad] path key value",
+    "put [-sx] [-sep chr] [-dk|-dc|-dd|-db|-dai|-dad] path key value",
     "out [-sx] [-sep chr] path key",
     "get [-sx] [-sep chr] [-px] [-pz] path key",
     "list [-sep chr] [-m num] [-pv] [-px] [-fm str] [-rb bkey ekey] path",
@@ -130,6 +130,8 @@ impl CabinetOptions {
             "-sep" => self.form.separator = Some(*words.next()?.as_bytes().first()?),
             "-dk" => self.put_mode = Some("-dk"),
             "-dc" => self.put_mode = Some("-dc"),
+            "-dd" => self.put_mode = Some("-dd"),
+            "-db" => self.put_mode = Some("-db"),
             "-dai" => self.put_mode = Some("-dai"),
             "-dad" => self.put_mode = Some("-dad"),
             "-pz" => self.has_no_line_end = true,
@@ -160,7 +162,8 @@ impl CabinetTool {
         }
         let place = name.path.as_deref().unwrap_or(Path::new(path));
         if place.is_file() {
-            return Err(invalid("is a file of Tokyo Cabinet; export it by the original's list -pv"));
+            let problem = todana::cabinet_file_problem(place);
+            return Err(invalid(&problem.unwrap_or_else(|| "is a file; a database is a directory".into())));
         }
         if verb != "create" && !place.exists() {
             return Err(missing());
@@ -273,6 +276,16 @@ impl Cabinet<'_> {
                 let operation = Operation::Modify(Modify { key, ttl: None, change });
                 db.execute(&operation, &mut |_| ()).map_err(failure)?;
             }
+            Some(mode @ ("-dd" | "-db")) => {
+                if self.tool != CabinetTool::Tree {
+                    return Err(self.unmet(2, "invalid operation"));
+                }
+                let mut visitor = match mode {
+                    "-dd" => AddValueVisitor::last(&value),
+                    _ => AddValueVisitor::first(&value),
+                };
+                db.visit(key, &mut visitor).map_err(failure)?;
+            }
             Some("-dai") => {
                 let mut visitor = SumVisitor::new(whole_in(text) as i32);
                 db.visit(key, &mut visitor).map_err(failure)?;
@@ -311,26 +324,43 @@ impl Cabinet<'_> {
                 && range
                     .as_ref()
                     .is_none_or(|(first, last)| key >= first.as_slice() && key <= last.as_slice());
-            if is_wanted && left > 0 {
+            for value in record.values().take(if is_wanted { left } else { 0 }) {
                 left -= 1;
-                outcome = self.put_record(key, record.value, out);
+                outcome = outcome.clone().and_then(|()| self.put_record(key, value, out));
             }
             if left > 0 && outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        db.for_each(&mut see).map_err(|error| self.failure(&error))?;
+        let walked = match db.database().engine().ordered() {
+            // The walk of the library shows only the first value of a key.
+            Some(ordered) if self.tool == CabinetTool::Tree => {
+                let now = db.database().now();
+                ordered.ascend(Bound::Unbounded, &mut |key, record| match record.attributes.expiry {
+                    expiry if expiry.is_live(now) => see(key, record),
+                    _ => ControlFlow::Continue(()),
+                })
+            }
+            _ => db.for_each(&mut see),
+        };
+        walked.map_err(|error| self.failure(&error))?;
         outcome
     }
 
     fn put_record(&self, key: &[u8], value: &[u8], out: &mut impl Write) -> Result<(), ToolFailure> {
-        self.options.form.put(key, out)?;
-        if self.options.shows_values {
-            out.write_all(b"\t")?;
-            if self.tool == CabinetTool::Table {
-                let fields: Vec<&[u8]> = value.split(|&byte| byte == 0).collect();
-                self.options.form.put(&fields.join(&b'\t'), out)?;
-            } else {
-                self.options.form.put(value, out)?;
+        let form = self.options.form;
+        match self.tool {
+            // Like the original, the tool prints numbers in decimal.
+            CabinetTool::Fixed => out.write_all(key)?,
+            _ => form.put(key, out)?,
+        }
+        if self.options.shows_values && self.tool == CabinetTool::Table {
+            let has_columns = !value.is_empty();
+            for field in value.split(|&byte| byte == 0).filter(|_| has_columns) {
+                out.write_all(b"\t")?;
+                form.put(field, out)?;
             }
+        } else if self.options.shows_values {
+            out.write_all(b"\t")?;
+            form.put(value, out)?;
         }
         writeln!(out)?;
         Ok(())
@@ -355,7 +385,12 @@ impl Cabinet<'_> {
             if self.tool == CabinetTool::Table {
                 value.iter_mut().filter(|byte| **byte == b'\t').for_each(|byte| *byte = 0);
             }
-            db.set(&key, &value).map_err(|error| self.failure(&error))?;
+            let stored = match self.tool {
+                // Like the original, the tool adds a value to those of the key.
+                CabinetTool::Tree => db.visit(&key, &mut AddValueVisitor::last(&value)),
+                _ => db.set(&key, &value),
+            };
+            stored.map_err(|error| self.failure(&error))?;
             count += 1;
         }
         writeln!(out, " ({count:08})")?;

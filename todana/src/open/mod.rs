@@ -1,6 +1,7 @@
 //! Opens databases: parses the name, checks the contents of the directory, constructs the engine,
 //! and owns the open database.
 
+mod cabinet_file;
 mod check;
 pub(crate) mod contents;
 pub(crate) mod engine;
@@ -10,6 +11,7 @@ mod names;
 mod open_database;
 mod tuning_words;
 
+pub use cabinet_file::cabinet_file_problem;
 pub use check::DataPurpose;
 pub use engine::{DatabaseKind, DatabaseStorage, EngineOptions};
 pub(crate) use engine::{engine_at, hash_at, tree_at};
