@@ -1,10 +1,13 @@
-//! Runs the commands in docs/replacing-kyoto-tycoon.md as they stand there, because users paste
-//! them.
+//! Runs the commands in docs/replacing-kyoto-tycoon.md and docs/moving-from-tokyo-tyrant.md as they
+//! stand there, because users paste them. Also runs the commands that the refusals of Tokyo
+//! Cabinet's files name.
 //!
-//! If TODANA_KTSERVER names a real ktserver, the tools beside it are used too. Otherwise Todana
-//! under the name `ktserver` stands for the old server, with databases in memory, because only
-//! those have snapshots. A captured log stands for the old server's log, and scripts stand for
-//! Kyoto's tools.
+//! If TODANA_KTSERVER or TODANA_TTSERVER names a real server, the tools beside it are used too.
+//! Otherwise Todana under the name of the server stands for the old server. Under the name
+//! `ktserver` its databases are in memory, because only those have snapshots. Captured logs stand
+//! for the old server's log, and scripts stand for Kyoto's tools.
+//!
+//! The files of Tokyo Cabinet are written by Debian's `tokyocabinet-bin`, if that is installed.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,7 +15,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const PAGE: &str = include_str!("../../docs/replacing-kyoto-tycoon.md");
+const KYOTO_PAGE: &str = include_str!("../../docs/replacing-kyoto-tycoon.md");
+const TYRANT_PAGE: &str = include_str!("../../docs/moving-from-tokyo-tyrant.md");
 
 /// Returns free ports below 32768, because Kyoto Tycoon's client reads larger ones as negative.
 fn free_ports() -> [u16; 2] {
@@ -23,11 +27,11 @@ fn free_ports() -> [u16; 2] {
 
 /// Returns the lines of all blocks as one script. It stops at the first line that fails, or that
 /// does not print what the comment after it states.
-fn script() -> String {
+fn script(page: &str) -> String {
     // Background processes end with the script.
     let mut script = String::from("set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n");
     let (mut is_within, mut commands) = (false, 0);
-    for (number, line) in PAGE.lines().enumerate() {
+    for (number, line) in page.lines().enumerate() {
         if line.starts_with("```") {
             is_within = line == "```sh";
             continue;
@@ -48,7 +52,7 @@ fn script() -> String {
             None => script.push_str(&format!("{command}\n")),
         }
     }
-    assert!(commands > 40, "the blocks are found");
+    assert!(commands > 30, "the blocks are found");
     script
 }
 
@@ -90,38 +94,180 @@ fn stand_in(bin: &Path, script: &str) -> String {
         .replace("load old/ulog", &format!("load {log}"))
 }
 
+/// The folders in which a page runs.
+struct PageRun {
+    folder: tempfile::TempDir,
+    /// The programs that precede those of the system.
+    path: Vec<PathBuf>,
+}
+
+impl PageRun {
+    fn new() -> PageRun {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::create_dir(folder.path().join("work")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_todana"), bin.join("todana")).unwrap();
+        PageRun { path: vec![bin], folder }
+    }
+
+    fn bin(&self) -> &Path {
+        &self.path[0]
+    }
+
+    fn work(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    /// Uses the tools beside the real server that the variable names. Returns false if it names
+    /// none.
+    fn uses_real(&mut self, variable: &str) -> bool {
+        let real = std::env::var_os(variable).map(PathBuf::from);
+        match &real {
+            Some(real) => self.path.push(real.parent().unwrap().to_path_buf()),
+            None => eprintln!("Todana stands in for the old server: {variable} names no server"),
+        }
+        real.is_some()
+    }
+
+    /// Runs a script of bash. Returns its output, and true if it succeeds.
+    fn run(&self, script: &str) -> (String, bool) {
+        let mut path = self.path.clone();
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
+        let mut command = Command::new("timeout");
+        command.args(["-k", "1", "200", "bash", "-c", script]).current_dir(self.work()).stdin(Stdio::null());
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
+            command.env_remove(name);
+        }
+        let said = self.folder.path().join("said");
+        let file = fs::File::create(&said).unwrap();
+        command.stdout(file.try_clone().unwrap()).stderr(file);
+        let status = command.env("PATH", std::env::join_paths(path).unwrap()).status().unwrap();
+        let said = fs::read(&said).unwrap();
+        (String::from_utf8_lossy(&said).into_owned(), status.success())
+    }
+
+    /// Runs the script of a page, with free ports.
+    fn run_page(&self, script: &str) {
+        let [old, new] = free_ports();
+        let script = script.replace("1978", &old.to_string()).replace("1979", &new.to_string());
+        let (said, is_done) = self.run(&script);
+        let log = |name: &str| fs::read_to_string(self.work().join(name)).unwrap_or_default();
+        assert!(is_done, "{said}\nold: {}\nnew: {}", log("old/log"), log("new/log"));
+    }
+}
+
 #[test]
-fn every_step_of_the_guide_runs() {
+fn every_step_of_kyoto_page_runs() {
     if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("skipped: the guide's blocks need curl");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let (bin, work) = (folder.path().join("bin"), folder.path().join("work"));
-    fs::create_dir(&bin).unwrap();
-    fs::create_dir(&work).unwrap();
-    symlink(env!("CARGO_BIN_EXE_todana"), bin.join("todana")).unwrap();
-    let mut path = vec![bin.clone()];
-    let mut script = script();
-    match std::env::var_os("TODANA_KTSERVER").map(PathBuf::from) {
-        Some(real) => path.push(real.parent().unwrap().to_path_buf()),
-        None => {
-            eprintln!("Todana stands in for the old server: TODANA_KTSERVER names no ktserver");
-            script = stand_in(&bin, &script);
+    let mut page = PageRun::new();
+    let mut script = script(KYOTO_PAGE);
+    if !page.uses_real("TODANA_KTSERVER") {
+        script = stand_in(page.bin(), &script);
+    }
+    page.run_page(&script);
+}
+
+/// Files of each kind, as the commands of the page about Tokyo Tyrant name them.
+const FILES: &str = "tchmgr create old.tch; tchmgr put old.tch japan tokyo\n\
+    tcbmgr create old.tcb; tcbmgr put old.tcb japan tokyo; tcbmgr put -dd old.tcb japan osaka\n\
+    tcfmgr create old.tcf 16; tcfmgr put old.tcf 3132 tokyo\n\
+    tctmgr create old.tct; tctmgr put old.tct japan city tokyo age 500\n";
+/// An update log of the first commands on the page about Tokyo Tyrant.
+const LOG: &str = "1795450251872752\t1:0\tput\tC8 10 00 00 00 05 00 00 00 05 6A 61 70 61 6E 74 6F 6B 79 6F 00\n\
+    1795450251872753\t1:0\taddint\tC8 60 00 00 00 06 00 00 00 29 76 69 73 69 74 73 00\n";
+
+#[test]
+fn every_step_of_tyrant_page_runs() {
+    let mut page = PageRun::new();
+    let mut script = script(TYRANT_PAGE);
+    if page.uses_real("TODANA_TTSERVER") {
+        if !has_cabinet_tools() {
+            eprintln!("skipped: the real server's files need Debian's tokyocabinet-bin");
+            return;
         }
+    } else {
+        for name in ["ttserver", "tcrmgr", "ttulmgr", "tchmgr", "tcbmgr", "tcfmgr", "tctmgr"] {
+            symlink(env!("CARGO_BIN_EXE_todana"), page.bin().join(name)).unwrap();
+        }
+        fs::create_dir(page.work().join("captured")).unwrap();
+        let (said, is_done) = page.run(&format!("ttulmgr import captured <<< '{}'", LOG.trim_end()));
+        assert!(is_done, "{said}");
+        // Todana runs no command for a copy. From any position in its log, its replicas get all
+        // later values.
+        script = script
+            .replace("@old/copy.sh\n", "old/copy/casket.tch; echo 1 > old/copy/rts\n")
+            .replace("load old/ulog", "load captured")
+            .replace("export old/ulog", "export captured");
     }
-    let [old, new] = free_ports();
-    let script = script.replace("1978", &old.to_string()).replace("1979", &new.to_string());
-    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-    let mut command = Command::new("timeout");
-    command.args(["-k", "1", "200", "bash", "-c", &script]).current_dir(&work).stdin(Stdio::null());
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
-        command.env_remove(name);
+    let (said, is_done) = page.run(&format!("set -e\n{FILES}"));
+    assert!(is_done, "{said}");
+    page.run_page(&script);
+    let (lists, is_done) = page.run(
+        "set -e\nfor tool in tchmgr tcbmgr tcfmgr tctmgr; do todana as $tool list -pv new.${tool:0:3}; done",
+    );
+    let expected = "japan\ttokyo\njapan\ttokyo\njapan\tosaka\n3132\ttokyo\njapan\tcity\ttokyo\tage\t500\n";
+    assert_eq!((lists.as_str(), is_done), (expected, true));
+}
+
+/// Returns true if Tokyo Cabinet's own tools are installed.
+fn has_cabinet_tools() -> bool {
+    let output = Command::new("tctmgr").arg("version").output();
+    output.is_ok_and(|output| !String::from_utf8_lossy(&output.stdout).contains("Todana"))
+}
+
+/// The command in the refusal of a table's file once failed, and that for numbered records stored
+/// the record 3132 under the number 12.
+#[test]
+fn refusals_name_commands_that_load_files() {
+    if !has_cabinet_tools() {
+        eprintln!("skipped: Tokyo Cabinet's tools are not installed (Debian's tokyocabinet-bin)");
+        return;
     }
-    let said = fs::File::create(folder.path().join("said")).unwrap();
-    command.stdout(said.try_clone().unwrap()).stderr(said).env("PATH", std::env::join_paths(path).unwrap());
-    let status = command.status().unwrap();
-    let said = fs::read_to_string(folder.path().join("said")).unwrap();
-    let log = |name: &str| fs::read_to_string(work.join(name)).unwrap_or_default();
-    assert!(status.success(), "{said}\nold: {}\nnew: {}", log("old/log"), log("new/log"));
+    let page = PageRun::new();
+    let numbers = "for n in $(seq 300); do printf '%s\\tvalue %s\\n' $n $n; done";
+    let all = |script: &str| {
+        let (said, is_done) = page.run(&format!("set -eo pipefail\n{script}"));
+        assert!(is_done, "{script}\n{said}");
+        said
+    };
+    all(&format!(
+        "tchmgr create old.tch; {numbers} | tchmgr importtsv old.tch
+         tchmgr put -sx old.tch 0009 0A0D00; tchmgr put old.tch '' empty; tchmgr put old.tch no ''
+         tcbmgr create -td old.tcb; {numbers} | tcbmgr importtsv old.tcb; {numbers} | tcbmgr importtsv old.tcb
+         tcbmgr put -sx -dd old.tcb 0009 0A; tcbmgr put -sx -dd old.tcb 0009 00; tcbmgr put old.tcb no ''
+         tcfmgr create old.tcf 300 1000000; {numbers} | tcfmgr importtsv old.tcf
+         tcfmgr put old.tcf 3132 $(printf '%300s' x | tr ' ' x); tcfmgr put old.tcf 3300 $'a\\tb\\n'
+         tctmgr create \"old it's.tct\"; tctmgr setindex -it dec \"old it's.tct\" age
+         for n in $(seq 300); do printf '%s\\tname\\tname %s\\tage\\t%s\\n' $n $n $n; done | tctmgr importtsv \"old it's.tct\"
+         tctmgr put \"old it's.tct\" bare; tctmgr put \"old it's.tct\" $'tab\\t' $'a\\tb' $'c\\nd' none ''"
+    ));
+    for (tool, file) in
+        [("tchmgr", "old.tch"), ("tcbmgr", "old.tcb"), ("tcfmgr", "old.tcf"), ("tctmgr", "old it's.tct")]
+    {
+        let ending = &file[file.len() - 3..];
+        // Each way to use the file names the same command.
+        let commands = [
+            format!("todana as ttserver -port -1 \"{file}\""),
+            format!("todana serve \"./{file}\""),
+            format!("todana as {tool} list \"{file}\""),
+            format!("todana load \"{file}\" --db ./{ending}.hash"),
+            format!("todana get key -S \"./{file}\""),
+        ]
+        .map(|command| {
+            let said = all(&format!("if {command}; then exit 1; fi"));
+            let command = said.split('`').nth(1).unwrap_or_else(|| panic!("{command}: {said}"));
+            command.replace("./", "").to_owned()
+        });
+        assert!(commands.iter().all(|command| *command == commands[0]), "{commands:?}");
+        all(&commands[0]);
+        let [ours, originals] = [("todana as ", format!("NEW.{ending}")), ("", file.to_owned())]
+            .map(|(prefix, file)| all(&format!("{prefix}{tool} list -pv -px \"{file}\" | sort")));
+        assert!(ours == originals, "{tool}: {ours}\n{originals}");
+        let lines = if tool == "tcbmgr" { 603 } else { 302 };
+        assert!(ours.lines().count() >= lines, "{tool}: {}", ours.lines().count());
+    }
 }

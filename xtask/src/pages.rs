@@ -11,7 +11,7 @@
 //! so that the script does not touch any other server.
 //!
 //! Not here: Rust (doctests of `todana`), C (`c.rs`), docs/python.md (its binding's tests), the
-//! page on moving from Kyoto Tycoon (`cli/tests/moving.rs`).
+//! pages on moving from Kyoto Tycoon and Tokyo Tyrant (`cli/tests/moving.rs`).
 
 use crate::clients::{PYTHON, TestServer, pip};
 use crate::step::{SHARED_BUILD, StepOutcome, StepReport, built, install_debian, program, with_time_limit};
@@ -25,7 +25,7 @@ const PORTS: [&str; 5] = ["11311", "11312", "11313", "1978", "1979"];
 /// The folders in which absolute paths of pages may lie.
 const ROOTS: [&str; 4] = ["/var/lib/", "/backup/", "/etc/", "/run/"];
 /// Pages that other tests run.
-const RUN_ELSEWHERE: [&str; 1] = ["docs/replacing-kyoto-tycoon.md"];
+const RUN_ELSEWHERE: [&str; 2] = ["docs/replacing-kyoto-tycoon.md", "docs/moving-from-tokyo-tyrant.md"];
 /// Programs that must not appear in an indented block, because such a block is not run.
 const PROGRAMS: [&str; 9] =
     ["todana", "memcached", "ktserver", "ttserver", "cargo", "curl", "pip", "python", "ln"];

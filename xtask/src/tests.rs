@@ -1,7 +1,7 @@
 //! Runs the tests of the workspace. They are built by one cargo command; then several test programs
 //! run at a time, because most of them wait for servers and disks.
 
-use crate::step::{PROFILE, StepOutcome, StepReport, cargo, with_time_limit};
+use crate::step::{PROFILE, StepOutcome, StepReport, cargo, install_debian, program, with_time_limit};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -59,6 +59,10 @@ impl TestProgram {
 type FinishedProgram = (String, Duration, Option<String>);
 
 pub(crate) fn run(report: &mut StepReport) {
+    // `cli/tests/moving.rs` reads the files of these tools if they are installed.
+    if !program("sh", &["-c", "command -v tctmgr"]).succeeds() {
+        install_debian(&["tokyocabinet-bin"]);
+    }
     let mut programs = Vec::new();
     report.step("tests: build", || match build() {
         Ok(built) => {
