@@ -9,6 +9,7 @@ import pytest
 ADDRESS = os.environ["TODANA_ADDRESS"]
 # For clients that speak two protocols.
 BINARY = os.environ.get("TODANA_PROTOCOL") == "binary"
+HAS_ITEM_LIMIT = os.environ.get("TODANA_ITEM_LIMIT") != "none"
 HOST, PORT = ADDRESS.rsplit(":", 1)
 # What every client has to carry: each byte, what looks like replies, and no text at all.
 ALL_BYTES = bytes(range(256)) * 16

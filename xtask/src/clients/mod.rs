@@ -70,6 +70,16 @@ const LOGINS: [LoginClient; 4] = [
     ("php-memcached", language::php_memcached_login),
 ];
 
+/// A client library, its protocol, and the function that prepares its program.
+type TtserverClient = (&'static str, ClientProtocol, fn() -> Result<ClientProgram, StepOutcome>);
+
+/// Memcached's clients with flags and expiry, which Tokyo Tyrant does not keep.
+const AT_TTSERVER: [TtserverClient; 3] = [
+    ("pylibmc text", Text, language::pylibmc),
+    ("pylibmc binary", Binary, language::pylibmc),
+    ("dalli", Binary, language::dalli),
+];
+
 /// The users that may log in, as in the transcripts.
 const PASSWORDS: &str = "tests/transcripts/memcached-binary/passwords";
 
@@ -95,6 +105,15 @@ pub(crate) fn run(report: &mut StepReport) {
                 let program = prepare()?.env("TODANA_USER", "alice").env("TODANA_PASSWORD", "secret");
                 Ok(program.run(&server.address, Binary))
             })
+        });
+    }
+    for (name, protocol, prepare) in AT_TTSERVER {
+        report.step(&format!("clients: {name} with ttserver"), || {
+            let server = TestServer::run(&["as", "ttserver", "-host", "127.0.0.1", "-port", "-1", "*"]);
+            let run = |server: TestServer| {
+                Ok(prepare()?.env("TODANA_ITEM_LIMIT", "none").run(&server.address, protocol))
+            };
+            server.map_err(StepOutcome::Failed).and_then(run).unwrap_or_else(|ending| ending)
         });
     }
     for protocol in [Text, Binary] {

@@ -12,9 +12,13 @@ pub(crate) struct TestServer {
 
 impl TestServer {
     pub(crate) fn start(options: &[&str]) -> Result<TestServer, String> {
+        TestServer::run(&[&["serve", "--port", "-1"], options].concat())
+    }
+
+    /// Starts the server with the words of a command line.
+    pub(crate) fn run(words: &[&str]) -> Result<TestServer, String> {
         let mut child = Command::new(built("todana"))
-            .args(["serve", "--port", "-1"])
-            .args(options)
+            .args(words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -26,6 +30,11 @@ impl TestServer {
             let line = line.map_err(|error| error.to_string())?;
             if let Some(address) = line.strip_prefix("listening on ") {
                 server.address = address.to_string();
+                return Ok(server);
+            }
+            // The log of a ttserver.
+            if let Some((_, port)) = line.split_once("host=127.0.0.1 port=") {
+                server.address = format!("127.0.0.1:{port}");
                 return Ok(server);
             }
         }
