@@ -307,6 +307,25 @@ fn tree_and_fixed_tools_list_in_order() {
     );
 }
 
+/// The dump of a key with several values once contained the stored form of the list.
+#[test]
+fn text_contains_first_of_several_values() {
+    let folder = tempfile::tempdir().unwrap();
+    for words in [&["create", "x.tcb"][..], &["put", "x.tcb", "k", "1"], &["put", "-dd", "x.tcb", "k", "2"]] {
+        assert_eq!(run(folder.path(), "tcbmgr", words, "").0, 0);
+    }
+    let print = |words: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_todana")).args(words).current_dir(folder.path()).output();
+        let output = output.unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (dump, said) = print(&["dump", "-", "--db", "./x.tcb"]);
+    assert_eq!(dump, "k\t1\n");
+    assert!(said.contains("1 of the records have several values, of which only the first"), "{said}");
+    assert_eq!(print(&["list", "--values", "./x.tcb"]).0, "k\t1\n");
+}
+
 #[test]
 fn table_tool_prints_columns() {
     expect_all(

@@ -323,7 +323,7 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
         tsv::escape(&mut out, &record.key)?;
         if values {
             out.write_all(b"\t")?;
-            tsv::escape(&mut out, &record.value)?;
+            tsv::escape(&mut out, record.first_value())?;
         }
         out.write_all(b"\n")?;
         left -= 1;

@@ -50,11 +50,18 @@ impl KeyRange {
     }
 }
 
-/// A record copied out of an engine.
+/// A record copied out of an engine. If its attributes say so, its value is a list of values.
 pub(super) struct OwnedRecord {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) attributes: Attributes,
+}
+
+impl OwnedRecord {
+    /// Returns the value, or the first of several values.
+    pub(super) fn first_value(&self) -> &[u8] {
+        Record::new(&self.value, self.attributes).with_first_value().value
+    }
 }
 
 /// A batch of copied records.

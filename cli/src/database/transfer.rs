@@ -20,20 +20,24 @@ pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) ->
     let db = open(name, false)?;
     let mut writer = RecordWriter::create(file, options)?;
     let bar = records_bar(db.count());
-    let mut passed = 0u64;
+    let (mut passed, mut lists) = (0u64, 0u64);
     walk(&db, &KeyRange::default(), &mut |record| {
         let expiry = match record.attributes.expiry {
             Expiry::Never => tsv::TsvExpiry::default(),
             Expiry::At(at) => tsv::TsvExpiry { at: at.0, span_s: 0 },
             Expiry::Sliding { at, span_s } => tsv::TsvExpiry { at: at.0, span_s },
         };
-        writer.put(&record.key, &record.value, record.attributes.flags, expiry)?;
+        writer.put(&record.key, record.first_value(), record.attributes.flags, expiry)?;
+        lists += u64::from(record.attributes.has_value_list);
         passed += 1;
         bar.set_position(passed);
         Ok(ControlFlow::Continue(()))
     })?;
     let written = writer.finish()?;
     bar.finish_and_clear();
+    if lists > 0 {
+        eprintln!("todana: {lists} of the records have several values, of which only the first is written");
+    }
     eprintln!("{} written", amount(written, "record"));
     Ok(())
 }
