@@ -1,4 +1,4 @@
-// gomemcache against a running server, whose address is in TODANA_ADDRESS.
+// Tests gomemcache with a running server. TODANA_ADDRESS is its address.
 package main
 
 import (
@@ -181,7 +181,8 @@ func number(value uint64, err error) uint64 {
 	return value
 }
 
-// secondsLeft asks the server itself: -1 is no time to live.
+// secondsLeft returns the time to live that the server has stored. -1 means that the record does
+// not expire.
 func secondsLeft(key string) int {
 	connection, err := net.Dial("tcp", address)
 	equal(err, nil)
@@ -195,7 +196,7 @@ func secondsLeft(key string) int {
 	return seconds
 }
 
-// near leaves room for the rounding of clocks.
+// near allows a difference of up to 100 seconds, because clocks are rounded.
 func near(got, want int) {
 	if got < want-100 || got > want+100 {
 		equal(got, want)

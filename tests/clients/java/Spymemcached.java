@@ -1,5 +1,5 @@
-// spymemcached against a running server, whose address is in TODANA_ADDRESS.
-// Both its protocols: TODANA_PROTOCOL says which.
+// Tests spymemcached with a running server. TODANA_ADDRESS is its address.
+// TODANA_PROTOCOL selects the protocol: text or binary.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -27,7 +27,7 @@ import net.spy.memcached.transcoders.SerializingTranscoder;
 
 public final class Spymemcached {
     static final boolean BINARY = "binary".equals(System.getenv("TODANA_PROTOCOL"));
-    // Kept: what nobody holds forgets its level.
+    // The logging library drops loggers without a reference, together with their level.
     static final Logger LOGGER = Logger.getLogger("net.spy");
     static MemcachedClient client;
     static InetSocketAddress server;
@@ -35,10 +35,10 @@ public final class Spymemcached {
     public static void main(String[] arguments) throws Exception {
         String[] address = System.getenv("TODANA_ADDRESS").split(":");
         server = new InetSocketAddress(address[0], Integer.parseInt(address[1]));
-        // It would report what these checks provoke.
+        // The client would log the errors that these checks cause.
         System.setProperty("net.spy.log.LoggerImpl", "net.spy.memcached.compat.log.SunLogger");
         LOGGER.setLevel(Level.OFF);
-        // Its own limit is a megabyte: it is the server that shall refuse.
+        // The client's own limit of a megabyte is raised, so that large values reach the server.
         SerializingTranscoder transcoder = new SerializingTranscoder(4 << 20);
         client = new MemcachedClient(
             new ConnectionFactoryBuilder()
@@ -67,7 +67,7 @@ public final class Spymemcached {
             } catch (Throwable error) {
                 System.err.print(check.getKey() + ": ");
                 error.printStackTrace();
-                // The client's threads would keep the process.
+                // Without this call, the client's threads would keep the process running.
                 System.exit(1);
             }
         }
@@ -96,7 +96,7 @@ public final class Spymemcached {
         new Random(1).nextBytes(value);
         equal(client.set("large", 0, value).get(), true);
         equal(Arrays.equals((byte[]) client.get("large"), value), true);
-        // This one travels compressed.
+        // The client compresses this value.
         String text = "all work and no play ".repeat(50_000);
         equal(client.set("text", 0, text).get(), true);
         equal(client.get("text"), text);
@@ -136,7 +136,8 @@ public final class Spymemcached {
         equal(client.decr("n", 20), 0L);
         client.set("n", 0, "18446744073709551615").get();
         equal(client.incr("n", 2), 1L);
-        // By text it does so with an add.
+        // A missing counter is created with the default. In the text protocol the client uses add
+        // for that.
         equal(client.incr("new", 1, 100, 1000), 100L);
         near(secondsLeft("new"), 1000);
         equal(client.incr("new", 1, 100, 1000), 101L);
@@ -173,7 +174,7 @@ public final class Spymemcached {
         List<String> keys = new ArrayList<>(values.keySet());
         keys.add("absent");
         equal(client.getBulk(keys), values);
-        // Gets that wait together it sends as one.
+        // The client combines waiting gets into one request.
         List<Future<Object>> found = new ArrayList<>();
         for (String key : keys) {
             found.add(client.asyncGet(key));
@@ -185,7 +186,7 @@ public final class Spymemcached {
 
     static void timeToLiveAndTouch() throws Exception {
         int now = (int) (System.currentTimeMillis() / 1000);
-        // The binary protocol has no negative times.
+        // In the binary protocol, times are never negative.
         for (int gone : BINARY ? new int[] {now - 100} : new int[] {-1, now - 100}) {
             equal(client.set("k", gone, "v").get(), true);
             equal(client.get("k"), null);
@@ -200,7 +201,7 @@ public final class Spymemcached {
         equal(client.touch("k", 500).get(), true);
         near(secondsLeft("k"), 500);
         if (BINARY) {
-            // It has no other.
+            // The client supports getAndTouch only in the binary protocol.
             equal(client.getAndTouch("k", 700).getValue(), "v");
             near(secondsLeft("k"), 700);
         }
@@ -229,7 +230,7 @@ public final class Spymemcached {
         void run() throws Exception;
     }
 
-    /** Asks the server itself: -1 is no time to live. */
+    /** Returns the time to live that the server has stored, or -1 without an expiry. */
     static int secondsLeft(String key) throws Exception {
         try (Socket connection = new Socket(server.getAddress(), server.getPort())) {
             connection.setSoTimeout(10_000);
@@ -240,7 +241,7 @@ public final class Spymemcached {
         }
     }
 
-    /** Leaves room for the rounding of clocks. */
+    /** Allows a difference of less than 100 seconds, because clocks are rounded. */
     static void near(int got, int wanted) {
         equal(Math.abs(got - wanted) < 100 ? wanted : got, wanted);
     }

@@ -1,4 +1,5 @@
-// spymemcached with a login, against a running server with SASL, whose address is in TODANA_ADDRESS.
+// Tests spymemcached's login with a running server that requires SASL. TODANA_ADDRESS is its
+// address.
 
 import java.net.InetSocketAddress;
 import java.util.List;
@@ -10,7 +11,7 @@ import net.spy.memcached.auth.AuthDescriptor;
 import net.spy.memcached.auth.PlainCallbackHandler;
 
 public final class SpymemcachedLogin {
-    // Kept: what nobody holds forgets its level.
+    // The logging library drops loggers without a reference, together with their level.
     static final Logger LOGGER = Logger.getLogger("net.spy.memcached");
 
     static MemcachedClient client(String password, long timeout) throws Exception {
@@ -31,13 +32,14 @@ public final class SpymemcachedLogin {
         String password = System.getenv("TODANA_PASSWORD");
         MemcachedClient known = client(password, 30_000);
         if (!known.set("java", 0, "value").get() || !"value".equals(known.get("java"))) {
-            throw new AssertionError("not let in");
+            throw new AssertionError("the right password is refused");
         }
         known.shutdown();
-        // It tries again and again, and its operation waits for that until it gives up.
+        // The client repeats the refused login until the timeout of its operation.
         MemcachedClient stranger = client(password + "x", 1_000);
         try {
-            throw new AssertionError("a stranger was told " + stranger.get("java"));
+            throw new AssertionError("the wrong password is accepted: "
+                + stranger.get("java"));
         } catch (RuntimeException expected) {
             System.out.println("2 of 2");
         }

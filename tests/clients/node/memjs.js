@@ -1,5 +1,5 @@
-// memjs against a running server, whose address is in TODANA_ADDRESS. It speaks the binary protocol only, and has no
-// cas, no get of many keys, and a prepend that appends.
+// Tests memjs with a running server. TODANA_ADDRESS is its address. memjs has only the binary
+// protocol, no cas, and no get of several keys. Its prepend is not tested, because it appends.
 'use strict';
 
 const assert = require('node:assert/strict');
@@ -8,13 +8,13 @@ const net = require('node:net');
 const memjs = require('memjs');
 
 const address = process.env.TODANA_ADDRESS;
-// Its reports of refused requests are wanted by these checks.
+// The client would log the errors that these checks cause.
 const logger = { log() {} };
 const client = memjs.Client.create(address, { timeout: 10, retries: 1, logger });
 
 const get = async (key) => (await client.get(key)).value;
 const now = () => Math.floor(Date.now() / 1000);
-// Leaves room for the rounding of clocks.
+// Allows a difference of less than 100 seconds, because clocks are rounded.
 const near = (got, wanted) => assert.ok(Math.abs(got - wanted) < 100, `${got} is not about ${wanted}`);
 
 const checks = {
@@ -112,7 +112,7 @@ const checks = {
   },
 };
 
-// Asks the server itself: -1 is no time to live.
+// Returns the time to live that the server has stored. -1 means that the record does not expire.
 function secondsLeft(key) {
   return new Promise((resolve, reject) => {
     const [host, port] = address.split(':');

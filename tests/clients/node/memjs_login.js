@@ -1,4 +1,4 @@
-// memjs with a login, against a running server with SASL, whose address is in TODANA_ADDRESS.
+// Tests memjs's login with a running server that requires SASL. TODANA_ADDRESS is its address.
 'use strict';
 
 const assert = require('node:assert');

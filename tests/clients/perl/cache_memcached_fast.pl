@@ -1,4 +1,4 @@
-# Cache::Memcached::Fast against a running server, whose address is in TODANA_ADDRESS.
+# Tests Cache::Memcached::Fast with a running server. TODANA_ADDRESS is its address.
 
 use strict;
 use warnings;
@@ -6,7 +6,8 @@ use utf8;
 use Cache::Memcached::Fast;
 use IO::Socket::INET;
 
-# Prototypes: a get that finds nothing returns an empty list where lists are taken.
+# The prototypes impose scalar context, in which a get of a missing key returns undef and not an
+# empty list.
 sub equal($$);
 sub near($$);
 
@@ -16,7 +17,7 @@ my $client = Cache::Memcached::Fast->new({
     connect_timeout    => 10,
     io_timeout         => 10,
     compress_threshold => 100_000,
-    # Above the server's limit, so that it is the server that refuses.
+    # The client's limit is above the server's, so that large values reach the server.
     max_size           => 4 << 20,
 });
 
@@ -37,7 +38,7 @@ my @checks = (
     'a million bytes come back' => sub {
         srand(1);
         my $random = pack('N*', map { int rand 4294967296 } 1 .. 250_000);
-        # The second one travels compressed.
+        # The client compresses the second value.
         for my $value ($random, 'all work and no play ' x 50_000) {
             equal($client->set('large', $value), 1);
             equal($client->get('large'), $value);
@@ -66,7 +67,7 @@ my @checks = (
         $client->set('n', 10);
         equal($client->incr('n', 5), 15);
         equal($client->decr('n'), 14);
-        # Its word for a zero that is true.
+        # The client returns 0 as '0E0', which is true in Perl.
         equal($client->decr('n', 20), '0E0');
         $client->set('n', '18446744073709551615');
         equal($client->incr('n', 2), 1);
@@ -105,7 +106,7 @@ my @checks = (
         $eager->nowait_push;
         equal($client->get('eager:1'), 1);
         equal($client->get('eager:1000'), 1000);
-        # This one asks the server not to reply.
+        # This client sends noreply.
         my $quiet = Cache::Memcached::Fast->new({ servers => [{ address => $address, noreply => 1 }], io_timeout => 10 });
         $quiet->set("quiet:$_", $_) for 1 .. 1000;
         equal($quiet->get('quiet:1000'), 1000);
@@ -155,7 +156,7 @@ while (@checks) {
 }
 print "$done of $done\n";
 
-# Asks the server itself: -1 is no time to live.
+# Returns the time to live that the server has stored. -1 means that the record does not expire.
 sub seconds_left {
     my ($key) = @_;
     my $connection = IO::Socket::INET->new(PeerAddr => $address, Timeout => 10) or die "$address: $!";
@@ -165,7 +166,7 @@ sub seconds_left {
     return $seconds;
 }
 
-# Leaves room for the rounding of clocks.
+# Allows a difference of less than 100 seconds, because clocks are rounded.
 sub near($$) {
     my ($got, $want) = @_;
     equal($got, abs($got - $want) < 100 ? $got : $want);

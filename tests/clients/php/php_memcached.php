@@ -1,10 +1,10 @@
 <?php
-// php-memcached (libmemcached) against a running server, whose address is in TODANA_ADDRESS.
-// Both its protocols: TODANA_PROTOCOL says which.
+// Tests php-memcached (libmemcached) with a running server. TODANA_ADDRESS is its address.
+// TODANA_PROTOCOL selects the protocol: text or binary.
 
 declare(strict_types=1);
 
-// A warning ends the program, as a wrong value does.
+// A warning ends the program, like a wrong value.
 set_error_handler(function ($level, $message, $file, $line) {
     throw new ErrorException($message, 0, $level, $file, $line);
 });
@@ -38,7 +38,7 @@ $checks = [
         }
     },
     'a million bytes come back' => function () use ($client) {
-        // The second one travels compressed.
+        // The client compresses the second value.
         foreach ([random_bytes(1_000_000), str_repeat('all work and no play ', 50_000)] as $value) {
             equal($client->set('large', $value), true);
             equal($client->get('large'), $value);
@@ -50,7 +50,7 @@ $checks = [
         equal($client->get('large'), false);
     },
     'add, replace, append, prepend' => function () use ($client) {
-        // What is appended to must not be compressed.
+        // The client cannot append to a compressed value.
         $client->setOption(Memcached::OPT_COMPRESSION, false);
         equal($client->replace('k', '1'), false);
         equal($client->append('k', '1'), false);
@@ -74,7 +74,7 @@ $checks = [
         equal($client->decrement('n', 20), 0);
         equal($client->get('n'), 0);
         if ($binary) {
-            // Only this protocol can create a counter.
+            // Only the binary protocol can create a counter.
             equal($client->increment('new', 1, 100, 1000), 100);
             near(seconds_left('new'), 1000);
             equal($client->increment('new', 1, 100, 1000), 101);
@@ -136,7 +136,7 @@ $checks = [
         equal(array_column($client->fetchAll(), 'value', 'key'), ['a' => 1, 'b' => 2]);
     },
     'time to live and touch' => function () use ($client, $binary) {
-        // The binary protocol has no negative times.
+        // In the binary protocol, times are never negative.
         foreach ($binary ? [time() - 100] : [-1, time() - 100] as $gone) {
             equal($client->set('k', 'v', $gone), true);
             equal($client->get('k'), false);
@@ -156,7 +156,7 @@ $checks = [
         equal($client->get('k'), false);
     },
     'long keys and foreign letters' => function () use ($client, $binary) {
-        // By text it refuses the second one itself.
+        // In the text protocol, the client itself refuses the second key.
         foreach ($binary ? [str_repeat('k', 250), 'schlüssel:日本'] : [str_repeat('k', 250)] as $key) {
             equal($client->set($key, 'v'), true);
             equal($client->get($key), 'v');
@@ -179,7 +179,7 @@ foreach ($checks as $checking => $check) {
 }
 echo "$done of $done\n";
 
-// Asks the server itself: -1 is no time to live.
+// Returns the time to live that the server has stored. -1 means that the record does not expire.
 function seconds_left(string $key): int
 {
     $connection = stream_socket_client('tcp://' . getenv('TODANA_ADDRESS'), $code, $message, 10);
@@ -188,7 +188,7 @@ function seconds_left(string $key): int
     return (int) $found[1];
 }
 
-// Leaves room for the rounding of clocks.
+// Allows a difference of less than 100 seconds, because clocks are rounded.
 function near(int $got, int $want): void
 {
     equal(abs($got - $want) < 100 ? $want : $got, $want);

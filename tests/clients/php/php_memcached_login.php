@@ -1,5 +1,6 @@
 <?php
-// php-memcached (libmemcached) with a login, against a running server with SASL, whose address is in TODANA_ADDRESS.
+// Tests the login of php-memcached (libmemcached) with a running server that requires SASL.
+// TODANA_ADDRESS is its address.
 
 declare(strict_types=1);
 
@@ -17,12 +18,12 @@ function client(string $user, string $password): Memcached
 
 $known = client(getenv('TODANA_USER'), getenv('TODANA_PASSWORD'));
 if (!$known->set('php', 'value') || $known->get('php') !== 'value') {
-    echo 'not let in: ', $known->getResultMessage(), "\n";
+    echo 'the right password is refused: ', $known->getResultMessage(), "\n";
     exit(1);
 }
 $stranger = client(getenv('TODANA_USER'), getenv('TODANA_PASSWORD') . 'x');
 if ($stranger->set('php', 'other') || $stranger->getResultCode() !== Memcached::RES_AUTH_FAILURE) {
-    echo 'a stranger was told: ', $stranger->getResultMessage(), "\n";
+    echo 'the wrong password is not refused: ', $stranger->getResultMessage(), "\n";
     exit(1);
 }
 echo "2 of 2\n";

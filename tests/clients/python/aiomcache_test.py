@@ -1,4 +1,4 @@
-"""aiomcache (asyncio) against a running server, whose address is in TODANA_ADDRESS."""
+"""Tests aiomcache (asyncio) with a running server. TODANA_ADDRESS is its address."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ from server import ALL_BYTES, HOST, PORT, REPLIES, about, seconds_left
 
 
 def with_client(test):
-    """Gives an asynchronous test a client of an empty server."""
+    """Runs an asynchronous test with a client of an empty server."""
 
     @functools.wraps(test)
     def run():
@@ -23,7 +23,7 @@ def with_client(test):
 
         asyncio.run(asyncio.wait_for(session(), timeout=60))
 
-    # Else pytest would look for a fixture named after the parameter.
+    # Otherwise pytest would search for a fixture with the name of the parameter.
     del run.__wrapped__
     return run
 
@@ -98,7 +98,7 @@ async def test_delete(client):
 async def test_many_at_once(client):
     keys = [b"key:%d" % n for n in range(500)]
     values = [b"%d" % n * (n % 7) for n in range(500)]
-    # All of them share the two connections.
+    # All calls share two connections.
     stored = [client.set(key, value) for key, value in zip(keys, values)]
     assert all(await asyncio.gather(*stored))
     assert await client.multi_get(*keys, b"absent") == (*values, None)

@@ -1,6 +1,6 @@
-"""pylibmc (libmemcached) against a running server, whose address is in TODANA_ADDRESS.
+"""Tests pylibmc (libmemcached) with a running server. TODANA_ADDRESS is its address.
 
-Both its protocols: TODANA_PROTOCOL says which.
+TODANA_PROTOCOL selects the protocol: text or binary.
 """
 
 import os
@@ -38,7 +38,7 @@ def test_compressed_and_megabyte_values(client):
 
 def test_add_replace_append_prepend(client):
     if BINARY:
-        # The two protocols have different answers to this one.
+        # The two protocols have different replies to this call.
         with pytest.raises(pylibmc.NotFound):
             client.replace("k", "1")
     else:

@@ -1,4 +1,4 @@
-"""pymemcache against a running server, whose address is in TODANA_ADDRESS."""
+"""Tests pymemcache with a running server. TODANA_ADDRESS is its address."""
 
 import os
 
@@ -114,7 +114,7 @@ def test_time_to_live(client):
     assert client.touch("absent", expire=1) is False
     eventually(lambda: client.get("long") is None)
     client.set("gat", b"v")
-    # This client has no gat of its own.
+    # The client has no function for gat.
     assert client.raw_command(b"gat 1 gat", end_tokens=b"END\r\n") == b"VALUE gat 0 1\r\nv\r\n"
     eventually(lambda: client.get("gat") is None)
 

@@ -1,4 +1,4 @@
-"""python-memcached against a running server, whose address is in TODANA_ADDRESS."""
+"""Tests python-memcached with a running server. TODANA_ADDRESS is its address."""
 
 import os
 import time
@@ -15,7 +15,7 @@ def client():
     client = memcache.Client([ADDRESS], debug=1, socket_timeout=10, cache_cas=True, server_max_value_length=4 << 20)
     client.flush_all()
     yield client
-    # It hides a lost connection behind misses: this is where one shows.
+    # The client reports a lost connection as misses. Only this attribute shows the loss.
     assert all(server.deaduntil == 0 for server in client.servers)
     client.disconnect_all()
 
@@ -40,7 +40,7 @@ def test_a_million_bytes_come_back(client):
 def test_a_value_above_the_limit_is_refused(client):
     client.set("large", "old")
     assert client.set("large", b"x" * (2 << 20)) == NOT_STORED
-    # The refused value is gone to the last byte, and so is the old one.
+    # The server has skipped the complete refused value, and has removed the old one.
     assert client.get("large") is None
 
 
@@ -71,7 +71,7 @@ def test_compare_and_set(client):
     client.set("k", "one")
     assert client.gets("k") == "one"
     assert client.cas("k", "two")
-    # The id is spent.
+    # The version is valid for one compare-and-set only.
     assert client.cas("k", "three") == NOT_STORED
     assert client.get("k") == "two"
     assert client.gets("k") == "two"

@@ -1,4 +1,4 @@
-"""The server under test, for the tests of the Python clients."""
+"""Address, test values and waiting for the tests of the Python clients."""
 
 import os
 import socket
@@ -7,17 +7,20 @@ import time
 import pytest
 
 ADDRESS = os.environ["TODANA_ADDRESS"]
-# For clients that speak two protocols.
+# Selects the protocol of clients that have both.
 BINARY = os.environ.get("TODANA_PROTOCOL") == "binary"
 HAS_ITEM_LIMIT = os.environ.get("TODANA_ITEM_LIMIT") != "none"
 HOST, PORT = ADDRESS.rsplit(":", 1)
-# What every client has to carry: each byte, what looks like replies, and no text at all.
+# Every client must transfer these values unchanged: all bytes, and text in the form of replies.
 ALL_BYTES = bytes(range(256)) * 16
 REPLIES = b"a\r\nEND\r\nVALUE x 0 1\r\n"
 
 
 def seconds_left(key):
-    """The time to live that the server has noted: -1 for none, None for no such record."""
+    """Returns the time to live that the server has stored.
+
+    Returns -1 if the record does not expire, and None if there is no record.
+    """
     with socket.create_connection((HOST, PORT), timeout=10) as connection:
         connection.sendall(b"mg %s t\r\n" % key.encode())
         reply = connection.makefile("rb").readline()
@@ -25,12 +28,15 @@ def seconds_left(key):
 
 
 def about(seconds):
-    """Equal to what is left of these seconds, and to what the rounding of clocks adds."""
+    """Returns a number that is equal to all times that differ by at most 100 seconds.
+
+    Time passes between the calls, and clocks are rounded.
+    """
     return pytest.approx(seconds, abs=100)
 
 
 def eventually(holds):
-    """Waits for what takes a second or two of the server's time."""
+    """Waits until `holds` returns true, for at most 10 seconds."""
     deadline = time.monotonic() + 10
     while not holds():
         assert time.monotonic() < deadline

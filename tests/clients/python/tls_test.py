@@ -1,5 +1,6 @@
-"""OpenSSL's TLS, bare and under pymemcache, against a running server whose certificate is in
-TODANA_TLS_CA.
+"""Tests OpenSSL's TLS, alone and in pymemcache, with a running server.
+
+TODANA_TLS_CA is the file of the server's certificate.
 """
 
 import os
@@ -25,7 +26,7 @@ def connect(context, session=None):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_client_library_works_over_it(version):
+def test_client_library_works_over_tls(version):
     client = Client((HOST, int(PORT)), timeout=10, default_noreply=False, tls_context=context(version))
     client.flush_all()
     assert client.set("key", ALL_BYTES) is True
@@ -52,10 +53,10 @@ def test_sessions_are_resumed(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_server_says_goodbye(version):
+def test_server_ends_the_tls_session(version):
     with connect(context(version)) as session:
         session.sendall(b"quit\r\n")
-        # Without a goodbye this is an error.
+        # Without the server's close_notify, this call would raise an error.
         assert session.recv(100) == b""
 
 

@@ -1,6 +1,7 @@
-# Dalli against a running server, whose address is in TODANA_ADDRESS.
+# Tests Dalli with a running server. TODANA_ADDRESS is its address.
 #
-# Before 4 it speaks the binary protocol, from 5 the meta commands, between them both: TODANA_PROTOCOL says which.
+# Dalli has the binary protocol before version 5, and the meta commands from version 4.
+# TODANA_PROTOCOL selects the protocol: binary, or text for the meta commands.
 
 require 'dalli'
 require 'socket'
@@ -9,7 +10,8 @@ ADDRESS = ENV.fetch('TODANA_ADDRESS')
 PROTOCOL = ENV['TODANA_PROTOCOL'] == 'text' ? :meta : :binary
 Dalli.logger.level = Logger::ERROR
 CLIENT = Dalli::Client.new(ADDRESS, protocol: PROTOCOL, socket_timeout: 10, value_max_bytes: 4 << 20)
-# What it stores this way it leaves as it is; numbers are for counting, and append wants it.
+# With this option, Dalli stores the bytes of a string without serialising it. Counters and append
+# need that.
 RAW = { raw: true }.freeze
 
 CHECKS = {
@@ -28,7 +30,7 @@ CHECKS = {
     end
   },
   'a million bytes come back' => lambda {
-    # The second one travels compressed.
+    # The client compresses the second value.
     [Random.new(1).bytes(1_000_000), 'all work and no play ' * 50_000].each do |value|
       CLIENT.set('large', value)
       equal value, CLIENT.get('large')
@@ -76,7 +78,7 @@ CHECKS = {
     value, version = CLIENT.get_cas('k')
     equal ['one', written], [value, version]
     equal true, stored?(version = CLIENT.set_cas('k', 'two', version))
-    # A write answers with an id that holds.
+    # A write returns the new version, which the next compare-and-set can use.
     equal true, stored?(CLIENT.replace_cas('k', 'three', version))
     equal false, stored?(CLIENT.set_cas('k', 'four', version))
     equal 'three', CLIENT.get('k')
@@ -98,7 +100,7 @@ CHECKS = {
   },
   'many at once' => lambda {
     values = (0...500).to_h { |n| ["key:#{n}", n.to_s * (n % 7)] }
-    # Quiet sets.
+    # In this block, Dalli sends quiet sets.
     CLIENT.multi { values.each { |key, value| CLIENT.set(key, value) } }
     equal values, CLIENT.get_multi(*values.keys, 'absent')
     equal 500, CLIENT.get_multi_cas(*values.keys).map { |_, (_, version)| version }.uniq.size
@@ -106,7 +108,8 @@ CHECKS = {
     equal({}, CLIENT.get_multi(*values.keys))
   },
   'time to live and touch' => lambda {
-    # Dalli takes a date of the past for a very long time, and has no negative times.
+    # Expiries in the past are not tested: Dalli takes a past date for a very long time to live, and
+    # does not accept negative times.
     equal nil, CLIENT.touch('k', 1000)
     CLIENT.set('k', 'v')
     equal(-1, seconds_left('k'))
@@ -136,12 +139,13 @@ CHECKS = {
   }
 }.freeze
 
-# Its words for no are many: false, nil, and the version of a record that does not exist.
+# Returns true if the record was stored. Dalli reports failure as false, as nil, or as 0, the
+# version of a missing record.
 def stored?(answer)
   ![false, nil, 0].include?(answer)
 end
 
-# Asks the server itself: -1 is no time to live.
+# Returns the time to live that the server has stored. -1 means that the record does not expire.
 def seconds_left(key)
   host, port = ADDRESS.split(':')
   reply = Socket.tcp(host, port.to_i, connect_timeout: 10) do |connection|
@@ -151,13 +155,13 @@ def seconds_left(key)
   Integer(reply[/\AHD t(-?\d+)\r\n\z/, 1])
 end
 
-# Leaves room for the rounding of clocks.
+# Allows a difference of less than 100 seconds, because clocks are rounded.
 def near(wanted, got)
   equal wanted, (got - wanted).abs < 100 ? wanted : got
 end
 
 def equal(wanted, got)
-  # The bytes: what comes back from the server has no encoding.
+  # Strings are compared as bytes, because strings from the server have no encoding.
   return if got.is_a?(String) && wanted.is_a?(String) ? got.b == wanted.b : got == wanted
 
   abort "#{@checking}: got #{got.inspect[0, 200]}, not #{wanted.inspect[0, 200]}, at #{caller_locations(1, 1).first}"

@@ -1,4 +1,4 @@
-# Dalli with a login, against a running server with SASL, whose address is in TODANA_ADDRESS.
+# Tests Dalli's login with a running server that requires SASL. TODANA_ADDRESS is its address.
 
 require 'dalli'
 require 'logger'
@@ -8,11 +8,11 @@ address, user, password = %w[ADDRESS USER PASSWORD].map { |name| ENV.fetch("TODA
 
 known = Dalli::Client.new(address, username: user, password: password, socket_timeout: 10)
 known.set('dalli', 'value')
-abort 'the value is another one' unless known.get('dalli') == 'value'
+abort 'get returned a different value than the stored one' unless known.get('dalli') == 'value'
 
 begin
   stranger = Dalli::Client.new(address, username: user, password: "#{password}x", socket_timeout: 10)
-  abort "a stranger was told #{stranger.get('dalli').inspect}"
+  abort "the wrong password is accepted: #{stranger.get('dalli').inspect}"
 rescue Dalli::DalliError
   puts '2 of 2'
 end
