@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures the figures that this version promises: the server's anonymous memory, RssAnon (1-4, 8);
-# its CPU time over memcached's (7); CPU time in process (5, 6). Needs a release build, python3 and,
-# for 7, memcached. All servers run on loopback on ports that the system chooses, and are stopped at
-# the end.
+# Measures the figures that this version promises: the server's anonymous memory, RssAnon (bars 1-4
+# and 8); its CPU time compared with memcached's (bar 7); and CPU time in process (bars 5 and 6).
+# Needs a release build, python3 and, for bar 7, memcached. All servers run on loopback on ports
+# that the system chooses, and are stopped at the end.
 # Usage: benches/bars.sh [TODANA]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -47,7 +47,7 @@ if command -v memcached >/dev/null; then
         stop
     done
 else
-    echo "== 7: skipped: there is no memcached"
+    echo "== 7: skipped: memcached not found"
 fi
 
 echo "== 5 and 6: in process"

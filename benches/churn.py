@@ -1,7 +1,7 @@
 """Does the server's memory follow its live bytes?
 
 Stores 5 M records with keys of 16 bytes and values of 20 to 200 bytes, overwrites all of them twice
-with other sizes, and deletes a random 80 %. Ten seconds later, compares RssAnon with
+with values of other sizes, and deletes a random 80 %. Ten seconds later, compares RssAnon with
 1.10 x live bytes + 16 MB. Usage: churn.py PORT PID [RECORDS]
 """
 

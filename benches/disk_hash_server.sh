@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What does a get cost on a server with its records on disk, all of them in the page cache, compared
-# with a server that has them in memory? Measures the CPU time of both server processes, which run
-# in turns, with 50 connections: without a pipeline, which is the bar, and with 16 requests at a
-# time; with small and larger records. Needs a release build. The servers run on loopback on ports
-# that the system chooses, and are stopped at the end. The hash is written to a new folder in TMPDIR
-# (default /var/tmp).
+# What does a get cost on a server whose records are on disk and completely in the page cache,
+# compared with a server that has them in memory? Measures the CPU time of both server processes,
+# which run in turns, with 50 connections: without a pipeline, to which the bar applies, and with a
+# pipeline of 16 requests; with small and larger records. Needs a release build. The servers run on
+# loopback on ports that the system chooses, and are stopped at the end. The hash is written to a
+# new folder in TMPDIR (default /var/tmp).
 # Usage: benches/disk_hash_server.sh [TODANA]        ROUNDS=7 REQUESTS=400000
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,8 @@ PIDS=()
 stop() { for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null || true; done; PIDS=(); }
 trap 'stop; rm -rf "$SCRATCH"' EXIT
 
-# start NAME DATABASE: starts a server; $ADDRESS is its address, the last of $PIDS its process.
+# start NAME DATABASE: starts a server. $ADDRESS becomes its address, and the last of $PIDS its
+# process.
 start() {
     "$TODANA" serve -p -1 -m 0 -t 4 --admin-port 0 "$2" >"$SCRATCH/$1" & PIDS+=($!)
     for _ in $(seq 100); do grep -q '^try' "$SCRATCH/$1" && break; sleep 0.1; done

@@ -87,7 +87,7 @@ class Todana:
         self.connection.sendall(b"get 00000001\r\n")
         # The server accepts connections before its data is loaded, and replies afterwards.
         if not self.connection.recv(4096).endswith(b"END\r\n"):
-            sys.exit("this is no answer to a get")
+            sys.exit("unexpected reply to a get")
         self.took = time.perf_counter() - began
 
     def stream(self, pieces):
@@ -134,8 +134,9 @@ def resident(pid):
 
 
 def records(count, salt):
-    """(key, value) of `count` of the RECORDS: 8 digits each, keys in no order that a store could
-    use, any digits as value.
+    """Yields key and value of `count` of the RECORDS, of 8 digits each.
+
+    The keys are in an order that helps no store. The digits of the values are random.
     """
     for n in range(count):
         mixed = (n + salt * 0x9E3779B9) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
@@ -158,7 +159,7 @@ SET = b"set %08d 0 0 8 noreply\r\n%08d\r\n"
 
 
 class Directory:
-    """A data directory, read from its files (docs/format/)."""
+    """A data directory. Reads its state from its files (docs/format/)."""
 
     def __init__(self, path):
         self.path = path
@@ -181,7 +182,7 @@ class Directory:
         return end
 
     def next_checkpoint(self, server, salt):
-        """Writes until a checkpoint begins, and waits for its end. Returns where its log begins."""
+        """Writes until a checkpoint begins, and waits for its end. Returns its log position."""
         before = self.checkpoints()[-1:]
         deadline = time.monotonic() + PATIENCE_S
         for piece in itertools.chain.from_iterable(pieces(SET, RECORDS, salt) for _ in itertools.repeat(None)):
@@ -190,7 +191,7 @@ class Directory:
             server.stream(piece)
         while self.is_making_one() or self.checkpoints()[-1:] == before:
             if time.monotonic() > deadline:
-                sys.exit("no checkpoint is made")
+                sys.exit("the server creates no checkpoint")
             time.sleep(0.05)
         return int(os.path.basename(self.checkpoints()[-1])[:20])
 
@@ -218,7 +219,7 @@ def bar_9(directory):
         _, blocks, _, _, _, content_len = struct.unpack("<8s5Q", file.read(48))
     plain = 96 + 20 * blocks + content_len + 56
     row("9", "checkpoint, compressed by zstd", f"{size / MB:.1f} MB", "70 MB", size <= 70 * MB)
-    row("9", "the same uncompressed, as its footer tells", f"{plain / MB:.1f} MB", "130 MB", plain <= 130 * MB)
+    row("9", "the same uncompressed, from the lengths in its footer", f"{plain / MB:.1f} MB", "130 MB", plain <= 130 * MB)
 
 
 def bar_5(directory):
@@ -283,7 +284,7 @@ def bar_4(directory):
     server.bench(*words)
     while time.monotonic() < end and (len(growth) < 2 or len(during) < 6 or len(apart) < 6):
         if len(apart) >= 6 and not directory.is_making_one():
-            # A pipeline, so that the next checkpoint begins soon and the load is full.
+            # The pipeline gives a full write load, so that the next checkpoint begins soon.
             server.bench(*words, "--pipeline", 64, "--seed", watch["seen"] + 7)
             continue
         before = directory.is_making_one()
@@ -296,7 +297,7 @@ def bar_4(directory):
     watcher.join()
     server.stop()
     if not growth or not during:
-        sys.exit("no checkpoint was made under load")
+        sys.exit("the server created no checkpoint under load")
     most, base = max(growth)
     allowed = 0.03 * base + 8 * MB
     row(
@@ -338,8 +339,9 @@ def bar_7():
     theirs = RIVAL and Rival(
         f"{SCRATCH}/append", "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", 0
     )
-    # The rival's benchmark with two threads looks only four times a second whether it is done; with
-    # one it may be what is too slow.
+    # With two threads, the rival's benchmark checks only four times a second whether it has
+    # finished. With one thread, the benchmark itself may be the bottleneck. The better result
+    # counts.
     count, rates = 200_000, {"ours": [], "theirs, 1 thread": [], "theirs, 2 threads": []}
     for seed in range(ROUNDS):
         words = ["--cold", "--ratio", "0:1", "--keys", 1_000_000, "--value-size", 8, "--requests", count, "--seed", seed]
@@ -367,7 +369,7 @@ def main():
     if RIVAL:
         print("rival:", subprocess.run([RIVAL[0], "--version"], stdout=subprocess.PIPE).stdout.decode().split(" sha")[0])
     else:
-        print("rival: none (neither redis-server nor valkey-server with its benchmark in the PATH, nor RIVAL): its parts of 5 and 7 are missing")
+        print("rival: none; bars 5 and 7 need redis-server or valkey-server and its benchmark, in the PATH or as RIVAL")
     directory = Directory(f"{SCRATCH}/data")
     if {"4", "5", "9"} & set(BARS):
         print(f"== {RECORDS} records of 8 digits, value of 8 digits, and {TAIL} more in the log", flush=True)
@@ -382,8 +384,8 @@ def main():
         print(f"| {bar} | {what} | {figure} | {limit}{'' if holds is not False else ', **missed**'} |")
 
 
-# The servers are also stopped when the time is over.
-signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is over"))
+# The servers are also stopped if durability.sh ends this program at its time limit.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time limit is reached"))
 try:
     main()
 finally:

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Does a store that may not evict keep up with expiry?
+"""Does a store without eviction remove expired records fast enough?
 
-This is the experiment for which memcached's patch of 2006 was written.
-Values have 1 B to 1 MB (log-uniform) and expire 300 to 900 seconds after their last access. There is
-one set in 0.45 s of the experiment's time, and two reads of the last 200 keys. The server may use
-1.15 times the mean of the live bytes (-m, rounded up to whole MiB) and may not evict (-M). Prints
-how many sets the server refuses because memory is full, and how many memcached refuses with the same
-limit.
+This experiment was the reason for memcached's patch of 2006. Values have 1 B to 1 MB (log-uniform)
+and expire 300 to 900 seconds after their last access. Every 0.45 s of the experiment's time, there
+is one set, and two reads of the last 200 keys. The server may use 1.15 times the mean of the live
+bytes (-m, rounded up to whole MiB) and may not evict (-M). Prints the number of sets that the
+server refuses because memory is full, and the number that memcached refuses with the same limit.
 
 Time is the server's test clock (`debugtime`), so 161 hours take minutes. Debian's memcached has
-neither such a clock nor sliding expiry. There, each value is deleted in the second in which it would
-expire, which is more favourable than any expiry of its own. Reads are `mg KEY`, which counts as a
-read and transfers no value. -m limits memcached's memory for items, and the complete process of
-Todana.
+neither such a clock nor sliding expiry. For memcached, the program deletes each value in the second
+of its expiry, which is more favourable than any expiry in the server. Reads are `mg KEY`, which
+counts as a read and transfers no value. -m limits memcached's memory for items, and the complete
+process of Todana.
 
     --draw independent  Each size and time to live is drawn separately. The live bytes then vary by
                         6 % (one standard deviation): in 1.29 M sets they exceed 1.2 times their
@@ -46,7 +45,7 @@ AT_ONCE = 16
 
 
 class Plan:
-    """The schedule of sets and reads, and the live values; the same for every server."""
+    """The schedule of sets and reads, and the live values. It is the same for every server."""
 
     def __init__(self, sets, draw):
         chance = random.Random(2006)
@@ -59,8 +58,8 @@ class Plan:
         self.reads = [(back(n, 0.5698402909980532), back(n, 0.4142135623730951)) for n in range(sets)]
 
     def steps(self):
-        """For each set: its number, the second, the keys that are over since the last one, the live
-        bytes with it.
+        """Yields the number and the second of each set, the keys that have expired since the
+        previous set, and the live bytes after this one.
         """
         over_at, ends, live = {}, [], 0
         for n in range(self.sets):
@@ -105,8 +104,9 @@ class Server:
         self.unread = b""
 
     def send(self, pieces):
-        """Sends bytes and buffers the replies, because a server whose replies are not read stops
-        reading.
+        """Sends bytes and buffers the replies.
+
+        A server stops reading requests if the client does not read its replies.
         """
         self.socket.setblocking(False)
         for piece in pieces:
@@ -196,7 +196,7 @@ def run(name, server, plan, limit_bytes, has_clock):
         if n % AT_ONCE == AT_ONCE - 1:
             settle()
     settle()
-    print(f"{name}: {refused} of {plan.sets} sets refused for want of memory, {unavoidable} of them while the live bytes "
+    print(f"{name}: {refused} of {plan.sets} sets refused because memory is full, {unavoidable} of them while the live bytes "
           f"exceeded the limit; {missed} reads missed a live value")
     print(f"{name}: {server.statistic(b'curr_items')} records at the end, RssAnon {server.resident_mb():.1f} MB; "
           f"{time.time() - began:.0f} s", flush=True)
@@ -215,7 +215,7 @@ def main():
     parser.add_argument("--sets", type=int, default=1_290_000)
     parser.add_argument("--draw", choices=["even", "independent"], default="even")
     parser.add_argument("--factor", type=float, default=1.15)
-    parser.add_argument("--limit", type=int, help="MiB, in place of what the factor gives")
+    parser.add_argument("--limit", type=int, help="MiB, instead of the limit from --factor")
     parser.add_argument("--memcached", default=shutil.which("memcached"))
     options = parser.parse_args()
     plan = Plan(options.sets, options.draw)
@@ -235,7 +235,7 @@ def main():
         run("memcached", theirs, plan, limit << 20, False)
         theirs.stop()
     else:
-        print("memcached: skipped: there is none")
+        print("memcached: skipped: not found")
     sys.exit(1 if refused or missed else 0)
 
 

@@ -1,9 +1,11 @@
 """Does a mass expiry disturb other clients?
 
-A running server holds 1 M records that expire in the same second and 1 M that do not, while a client
-reads the latter at a steady rate. Prints how long after that second the records are gone and RssAnon
-is back at its level; the p99 of the gets before and during the expiry; and the server's share of a
-core when no record has an expiry, and when 1 M records have one. Usage: expiry.py PORT PID [RECORDS]
+A running server holds 1 M records that expire in the same second and 1 M that do not, while a
+client reads the latter, one at a time. Prints the time from that second until the records are
+removed, and until RssAnon has returned to its level; the p99 of the gets before and during the
+expiry; and the server's share of a core while 1 M records have an expiry, and when none has.
+
+Usage: expiry.py PORT PID [RECORDS]
 """
 
 import os
@@ -58,7 +60,7 @@ def statistics(connection):
 
 
 class Reader(threading.Thread):
-    """Gets random lasting records, one at a time. Records the start and duration of each get."""
+    """Gets random records without expiry, one at a time. Notes start and duration of each get."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -95,11 +97,12 @@ def main():
     load(b"s", 0)
     time.sleep(2)
     staying_mb = resident_mb()
-    # Loading takes seconds, so all records get the same absolute expiry after its end.
+    # Loading takes seconds. All records therefore have the same absolute expiry, after the end of
+    # the loading.
     load_s = RECORDS / 100_000 + 8
     at = int(time.time() + load_s)
     load(b"e", at)
-    print(f"{RECORDS} records stay: RssAnon {staying_mb:.1f} MB; as many more that expire: {resident_mb():.1f} MB")
+    print(f"{RECORDS} records stay: RssAnon {staying_mb:.1f} MB; with the same number of expiring records: {resident_mb():.1f} MB")
     share = idle_share(max(1.0, at - time.time() - 6))
     print(f"server while {RECORDS} records wait for their expiry: {share:.2f} % of a core")
 

@@ -1,19 +1,19 @@
-"""What does Todana cost in Kyoto Tycoon's place, compared with the original?
+"""What does Todana cost as a replacement of Kyoto Tycoon, compared with the original?
 
-speed   Processor time of the server per operation, Todana's over ktserver's, in alternating runs:
-        sets and gets by RPC, and binary bulk requests of 1,000 new or known records; two clients,
-        two threads each. Bar: 0.6.
-memory  Todana's RssAnon with ten million records of 8 + 8 digits, loaded in the order of their keys
-        by binary bulk requests; for the default database, and for the ordered one without expiry,
-        plain and compressed. Bars: 135, 180, 71 MB with values equal to their keys; for comparison
-        also with other values.
-waits   A thousand connections wait for a signal at once: the latency of another client's gets before
-        and during the wait, RssAnon, and whether one signal reaches all of them. Bar: 10 MB.
+speed   The server's processor time per operation, as a ratio of Todana's to ktserver's, in
+        alternating runs: sets and gets by RPC, and binary bulk requests of 1,000 new or existing
+        records. There are two clients, and each server has two threads. Bar: 0.6.
+memory  Todana's RssAnon with ten million records of 8 + 8 digits, which are loaded in key order by
+        binary bulk requests. The databases are the default one, and the ordered one without expiry,
+        plain and compressed. Bars: 135, 180 and 71 MB with values equal to their keys. For
+        comparison, other values are measured, too.
+waits   A thousand connections wait for a signal at once: the latency of another client's gets
+        before and during the wait, RssAnon, and whether one signal reaches all of them. Bar: 10 MB.
 
 Usage: kyoto.py TODANA KTSERVER [speed] [memory] [waits] [--records N] [--rounds N]
                 [--memory-records N] [--waits N] [--rival-memory]
-KTSERVER of - runs without the original. Its libraries are found by LD_LIBRARY_PATH. Both servers run
-on free ports of 127.0.0.1 and are stopped at the end.
+If KTSERVER is -, only Todana is measured. LD_LIBRARY_PATH must include the original's libraries.
+Both servers listen on free ports of 127.0.0.1 and are stopped at the end.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import time
 
 BULK = 1000
 CLIENTS = 2
-#: Calls by RPC in a run.
+# The number of calls by RPC in a run.
 CALLS = 100_000
 SET, GET = 0xB8, 0xBA
 FOREVER = (1 << 63) - 1
@@ -42,7 +42,7 @@ BARS_MB = {":": 135, "%#ktopts=p": 180, "%#ktopts=p#opts=c": 71}
 def free_port():
     """Returns a free port.
 
-    Not chosen by the system, because the original accepts none above 32767.
+    The system does not choose it, because the original accepts no port above 32767.
     """
     while True:
         with socket.socket() as probe:
@@ -54,7 +54,7 @@ def free_port():
 
 
 class Server:
-    """One of the two servers, with the original's options and two threads."""
+    """A server of Todana or of the original, started with the original's options."""
 
     def __init__(self, command, database, threads=CLIENTS):
         self.port = free_port()
@@ -119,7 +119,7 @@ def get_bulk(numbers):
 
 
 def read_whole(connection, len_):
-    """Reads `count` bytes and returns the first nine of them."""
+    """Reads `len_` bytes and returns the first nine of them."""
     begin = connection.recv(65536)
     missing = len_ - len(begin)
     while missing > 0:
@@ -128,21 +128,21 @@ def read_whole(connection, len_):
             raise SystemExit("the server has closed a connection")
         missing -= got
     if missing < 0:
-        raise SystemExit(f"{-missing} bytes more than asked for")
+        raise SystemExit(f"the reply has {-missing} bytes too many")
     return begin[:9]
 
 
 def converse(server, requests, answer_len, is_right):
-    """One client: each request once the answer to the one before is there.
+    """Runs a client, which sends each request after the reply to the previous one.
 
-    Without a length: an answer of HTTP.
+    Reads one HTTP reply per request if `answer_len` is None.
     """
     connection = server.connect()
     for request in requests:
         connection.sendall(request)
         answer = read_whole(connection, answer_len) if answer_len else connection.recv(65536)
         if not is_right(answer):
-            raise SystemExit(f"not the answer wanted: {answer!r}")
+            raise SystemExit(f"unexpected reply: {answer!r}")
     connection.close()
 
 
@@ -156,7 +156,7 @@ def run(server, requests, answer_len, is_right):
     [client.start() for client in clients]
     [client.join() for client in clients]
     if any(client.exitcode for client in clients):
-        sys.exit("a client has failed")
+        sys.exit("a client failed")
     return server.processor_us() - before
 
 
@@ -165,7 +165,7 @@ def is_ok(answer):
 
 
 def is_full(answer):
-    """Checks that all records of a bulk request were stored or found."""
+    """Returns true if all records of a bulk request were stored or found."""
     return answer[1:5] == struct.pack(">I", BULK)
 
 
@@ -182,21 +182,22 @@ def speed(options):
     digits = lambda number: b"%08d" % number
     kinds = {
         "binary set, new": ([set_bulk(chunk) for chunk in chunks(new)], 5, is_full, records),
-        "binary set, known": ([set_bulk(chunk) for chunk in chunks(known)], 5, is_full, records),
+        "binary set, existing": ([set_bulk(chunk) for chunk in chunks(known)], 5, is_full, records),
         "binary get": ([get_bulk(chunk) for chunk in chunks(known)], 5 + BULK * 34, is_full, records),
         "binary set, expiring": ([set_bulk(chunk, xt=3600) for chunk in chunks(new)], 5, is_full, records),
         "binary get, expiring": ([get_bulk(chunk) for chunk in chunks(known)], 5 + BULK * 34, is_full, records),
         "RPC set, new": (rpc_sets(range(records, records + CALLS)), None, is_ok, CALLS),
-        "RPC set, known": (rpc_sets(draw.choices(new, k=CALLS)), None, is_ok, CALLS),
+        "RPC set, existing": (rpc_sets(draw.choices(new, k=CALLS)), None, is_ok, CALLS),
         "RPC get": ([call(b"get", (b"key", digits(n))) for n in draw.choices(new, k=CALLS)], None, is_ok, CALLS),
     }
     took = {name: ([], []) for name in kinds}
     for turn in range(options.rounds):
-        # New servers each time, so that new records meet no memory of earlier ones.
+        # Each round starts new servers, so that new records cannot reuse the memory of earlier
+        # ones.
         servers = [Server(ours(options.todana), ":"), Server([options.ktserver], ":")]
         try:
             for name, (requests, answer_len, is_right, count) in kinds.items():
-                # The servers take turns in being first.
+                # The order of the two servers alternates.
                 for which in (0, 1) if turn % 2 == 0 else (1, 0):
                     took[name][which].append(run(servers[which], requests, answer_len, is_right) / count)
         finally:
@@ -296,17 +297,17 @@ def waits(options):
         answer = control.recv(65536)
         woken = sum(is_ok(connection.recv(65536)) for connection in waiting)
         [connection.close() for connection in waiting]
-        told = answer.rsplit(b"SIGNALED\t", 1)[-1].strip().decode()
+        reported = answer.rsplit(b"SIGNALED\t", 1)[-1].strip().decode()
         gone_mb = server.resident_mb()
     finally:
         server.stop()
     at = lambda times, share: times[int(len(times) * share)]
     print(f"{options.waits} connections wait for a signal: RssAnon {before_mb:.1f} MB before, {during_mb:.1f} meanwhile, {gone_mb:.1f} "
-          f"behind it (bar: 10 MB more); the server idles with {idle_cpu:.2f} % of a core")
+          f"afterwards (bar: 10 MB more); the waiting server uses {idle_cpu:.2f} % of a core")
     for name, times in [("before", before_us), ("meanwhile", during_us)]:
         print(f"gets by RPC {name}: {len(times)}, p50 {at(times, 0.5):.0f} us, p99 {at(times, 0.99):.0f} us, "
               f"p99.9 {at(times, 0.999):.0f} us")
-    print(f"signal: {told} were told to have waited, {woken} were answered")
+    print(f"signal: the reply counts {reported} waiting connections, {woken} connections got a reply")
 
 
 def main():
@@ -318,7 +319,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory-records", type=int, default=10_000_000)
     parser.add_argument("--waits", type=int, default=1000)
-    parser.add_argument("--rival-memory", action="store_true", help="ktserver's memory, too")
+    parser.add_argument("--rival-memory", action="store_true", help="also measure ktserver's memory")
     options = parser.parse_args()
     parts = options.parts or ["speed", "memory", "waits"]
     if "speed" in parts and options.ktserver != "-":

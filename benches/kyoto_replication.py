@@ -2,17 +2,19 @@
 
 Usage: kyoto_replication.py TODANA KTSERVER [SHAPE...]
 
-Each shape is a few servers, of TODANA and KTSERVER (a binary of Kyoto Tycoon 0.9.56; nothing here
-builds one). They get WRITES (20000) mixed writes: set, add, replace, append, increment, swaps,
-removals, records that expire, bulk calls, binary keys and values, one clear. Each server is killed
-(SIGKILL) once during the writes, and started again. Then all records of all servers are compared,
-with their expiries. The program ends by itself, prints a table, and fails if a row does.
+Each shape consists of a few servers of TODANA and KTSERVER. KTSERVER is an executable of Kyoto
+Tycoon 0.9.56, which you must build yourself. The servers get WRITES (20000) mixed writes: set, add,
+replace, append, increment, swaps, removals, records that expire, bulk calls, binary keys and
+values, one clear. Each server is killed (SIGKILL) once during the writes, and started again. Then
+all records of all servers are compared, with their expiries. The program prints a table, and fails
+if the servers of a row differ.
 
 The only concessions to the original are these:
-- It keeps its data in .kch, because data in memory would be lost with the process while its update
-  log stays.
-- A killed original that is a master may have changes in its database that its update log lost, those
-  of the last 100 ms. Their keys are written again after the restart, as an operator would have to.
+- It stores its data in a .kch file. Data in memory would be lost with the process, although its
+  update log stays.
+- If the original is a master and is killed, its database may have changes of the last 100 ms that
+  its update log has lost. The program writes their keys again after the restart, as an operator
+  would have to.
 - In a pair, each side writes its own keys, because the order of two concurrent writes to one key is
   undefined. For the same reason the clear waits until the pair is idle, and until the original's
   stored position is after the clear. The original stores its position only when a connection ends.
@@ -52,7 +54,7 @@ class Closed(Exception):
 
 
 class Client:
-    """A connection with the needed calls."""
+    """A connection with the calls that this program needs."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
@@ -250,7 +252,7 @@ class Writer:
     def key(self):
         number = self.random.randrange(2500)
         if number % 5 == 0:
-            # Arbitrary bytes.
+            # This key may contain any bytes.
             return self.prefix + random.Random(number).randbytes(1 + number % 40)
         return self.prefix + b"key:%d" % number
 
@@ -263,7 +265,7 @@ class Writer:
         return self.random.randbytes(self.random.randrange(400))
 
     def xt(self):
-        """Returns an expiry for one of three records: soon or later."""
+        """Returns the expiry of a write: for 1/12 of them soon, for 1/4 in days, otherwise none."""
         kind = self.random.randrange(12)
         if kind == 0:
             return {"xt": 1 + self.random.randrange(SHORT_S)}
@@ -321,7 +323,7 @@ def comparison(servers):
 
 
 def converge(servers, patience_s=PATIENCE_S):
-    """Waits until all servers hold the same. Returns records, differences and the time it took."""
+    """Waits until all servers have the same records. Returns records, differences and time."""
     began = time.monotonic()
     while True:
         contents, differing = comparison(servers)
@@ -332,7 +334,10 @@ def converge(servers, patience_s=PATIENCE_S):
 
 
 def shape(name, kinds, links, writers_at):
-    """`links`: indexes of (replica, master); `writers_at`: indexes of the servers that get writes.
+    """Runs a shape and returns true if its servers converge.
+
+    `links` has the indexes of each replica and its master. `writers_at` has the indexes of the
+    servers that get writes.
     """
     folder = os.path.join(SCRATCH, name.replace(" ", "-"))
     servers = [Server(kind, folder, number + 1) for number, kind in enumerate(kinds)]
@@ -344,7 +349,7 @@ def shape(name, kinds, links, writers_at):
     share = WRITES / (len(servers) + 2)
     total, cleared, killed = 0, False, 0
     back_at = {}
-    # The killed server is down for a moment, while the others continue.
+    # A killed server stays down for a third of a share, while the others continue.
     began = time.monotonic()
     while total < WRITES:
         if not cleared and total > share / 2:
@@ -355,14 +360,14 @@ def shape(name, kinds, links, writers_at):
             time.sleep(UNSURE_S + 0.2)
             cleared = True
             if len(writers) > 1:
-                # The original ends only after its clients.
+                # The original stops only after its clients have disconnected.
                 for writer in writers:
                     writer.client.socket.close()
                 settle(servers)
                 for writer in writers:
                     writer.reconnect()
         if killed < len(servers) and total > share * (killed + 1):
-            # The server that was killed before is up again, because they are killed one by one.
+            # The next server is killed only after the previous one has been started again.
             if not back_at:
                 servers[killed].kill()
                 servers[killed].killed_at = time.monotonic()
@@ -386,7 +391,7 @@ def shape(name, kinds, links, writers_at):
                 writer.reconnect()
     wrote_s = time.monotonic() - began
     contents, differing, took = converge(servers)
-    # All records with an expiry have expired on all servers.
+    # After this pause, all records with a short expiry have expired on all servers.
     time.sleep(SHORT_S + 2)
     contents, differing, _ = converge(servers, 10)
     mortal = sum(1 for _, xt in contents[0].values() if xt != NEVER)
@@ -407,7 +412,7 @@ def shape(name, kinds, links, writers_at):
 
 
 def settle(servers):
-    """Ends the masters' connections, so that each original that is a replica stores its position."""
+    """Ends the masters' connections, so that originals that are replicas store their positions."""
     for server in servers:
         if server.kind == "ktserver" and server.master:
             server.stop()
@@ -429,12 +434,12 @@ SHAPES = {
 def main():
     names = sys.argv[3:] or list(SHAPES)
     print(f"{WRITES} writes each, seed {SEED}")
-    print(f"{'shape':42} {'writes':>7} {'kills':>5} {'records':>8} {'mortal':>7} {'differing':>9} {'wrote s':>7} {'behind s':>8}  equal")
+    print(f"{'shape':42} {'writes':>7} {'kills':>5} {'records':>8} {'mortal':>7} {'differing':>9} {'wrote s':>7} {'settle s':>8}  equal")
     outcomes = [shape(name, *SHAPES[name]) for name in names]
     if all(outcomes):
         shutil.rmtree(SCRATCH, ignore_errors=True)
         return
-    sys.exit(f"not all hold; see {SCRATCH}")
+    sys.exit(f"some shapes failed; see {SCRATCH}")
 
 
 try:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """How many of the same requests miss in Todana and in memcached with the same memory?
 
-For each trace, memcached gets as many MiB (-m) as hold about a tenth of the trace's keys, with keys
-of 40 bytes and values of 100 bytes. The trace is replayed on it (`todana bench replay`: a get for
-each request, and a set after a miss), and its anonymous memory (RssAnon) is measured. Then Todana
-gets the same amount as -m, rounded down to MiB, and the same requests. If its RssAnon at the end is
-above memcached's, it runs again with less. Bar: 0.80 of memcached's misses.
+For each trace, memcached's limit (-m) is the number of MiB in which about a tenth of the trace's
+keys fit, with keys of 40 bytes and values of 100 bytes. The trace is replayed on it (`todana bench
+replay`: a get for each request, and a set after a miss), and its anonymous memory (RssAnon) is
+measured. Then Todana gets the same amount as -m, rounded down to MiB, and the same requests. If its
+RssAnon at the end is above memcached's, it runs again with less. Bar: 0.80 of memcached's misses.
 
-A trace of few keys measures the programs instead of their data: a tenth of 13,756 keys is 0.2 MB in
-a process of 5 MB, and memcached has at least a page of 1 MiB per slab class. So each trace is also
-replayed in several copies, each with its own keys. Requests are also drawn from a large number of
-keys by Zipf's law.
+A trace with few keys measures the programs instead of their data: a tenth of 13,756 keys is 0.2 MB
+in a process of 5 MB, and memcached has at least a page of 1 MiB per slab class. So each trace is
+also replayed in several copies, each with its own keys. Requests are also drawn from a large number
+of keys by Zipf's law.
 
 Usage: trace_rival.py [--todana TODANA [--server TODANA]] [--memcached PATH] [--option WORD]...
                       [--threads N] [--window N] TRACE...
@@ -29,8 +29,8 @@ import time
 
 BAR = 0.80
 SHARE = 0.10
-# Header, CAS, key and value take 199 bytes; memcached's slab class for them has 240, or 192 without
-# CAS (-C).
+# Header, CAS, key and value take 199 bytes. memcached's slab class for them has 240 bytes, or 192
+# without CAS (-C).
 ITEM_BYTES = {True: 240, False: 192}
 PAGE = 1 << 20
 
@@ -124,14 +124,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("traces", nargs="+", metavar="TRACE")
     parser.add_argument("--todana", default=os.path.join(target, "release", "todana"))
-    parser.add_argument("--server", metavar="TODANA", help="another build of it to be measured")
+    parser.add_argument("--server", metavar="TODANA", help="another build of Todana, of which the server is measured")
     parser.add_argument("--memcached", default=shutil.which("memcached"))
     parser.add_argument("--option", action="append", default=[])
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--window", type=int, default=16)
     options = parser.parse_args()
     if not options.memcached:
-        sys.exit("skipped: there is no memcached")
+        sys.exit("skipped: memcached not found")
     ratios = [contest(options, trace) for trace in options.traces]
     sys.exit(any(ratio > BAR for ratio in ratios))
 

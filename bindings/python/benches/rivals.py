@@ -2,18 +2,18 @@
 
     python3 bindings/python/benches/rivals.py [--records 100000] [--rounds 5] [--only NAME ...]
 
-All stores do the same in one run, in turns: set every record, one by one; close (data on disk is
-handed to the system, without an fsync per record); open again; get every record in another order;
-overwrite every record in a third order. Keys have 16 bytes, values 100 random bytes. Times are
-processor times of all threads in user and kernel mode, so that a busy machine matters less.
+The stores run the same steps in turns: set every record, one by one; close (data on disk is handed
+to the system, without an fsync per record); open again; get every record in another order;
+overwrite every record in a third order. Keys have 16 bytes, and values have 100 random bytes. Times
+are processor times of all threads in user and kernel mode, so that a busy machine matters less.
 
-    todana mem:hash, mem:tree      in memory: the only stores that lose everything at the end; not
-                                   closed between setting and reading
+    todana mem:hash, mem:tree      in memory, and lost when the process ends; not closed between
+                                   setting and reading
     todana disk.hash, disk.tree    on disk within a second of the write (sync=1, the default)
-    dbm.gnu, shelve on it          on disk when the kernel writes it (mode "n", no "s"); shelve pickles
-                                   the values
+    dbm.gnu, shelve on it          on disk when the kernel writes it (mode "n", no "s"); shelve
+                                   pickles the values
     diskcache                      SQLite with a write-ahead log, synchronous=NORMAL, its default
-    dict                           the cost of Python's own dict, for scale
+    dict                           Python's own dict, for comparison
 """
 
 import argparse
@@ -93,7 +93,7 @@ def measured(run):
 def session(subject, keys, values, seed):
     """Returns the processor time of each step."""
     times = {}
-    # shelve's keys are str.
+    # Keys of shelve must be str.
     if isinstance(subject, Shelve):
         keys = [key.decode() for key in keys]
     shuffled = random.Random(seed).sample(range(len(keys)), len(keys))
@@ -148,18 +148,18 @@ def main():
                 times = session(SUBJECTS[name], keys, values, round_number)
             except ImportError as error:
                 if round_number == 0:
-                    print(f"{name} is left out: {error}")
+                    print(f"{name}: skipped: {error}")
                 continue
             for step, seconds in times.items():
                 found.setdefault(name, {}).setdefault(step, []).append(arguments.records / seconds)
-    print(f"{arguments.records:,} records, median of {arguments.rounds}; thousands a second of processor time")
+    print(f"{arguments.records:,} records, median of {arguments.rounds}; thousands per second of processor time")
     print(f"{'':18}" + "".join(f"{step:>11}" for step in STEPS))
     for name, steps in found.items():
         print(f"{name:18}" + "".join(f"{statistics.median(steps[step]) / 1000:11,.0f}" for step in STEPS))
     for rival in ("dbm.gnu", "shelve (dbm.gnu)", "diskcache"):
         if rival not in found:
             continue
-        print(f"times as many as {rival}, median of the rounds' ratios")
+        print(f"ratio to {rival}, median of the rounds")
         for name, steps in found.items():
             if name.startswith("todana"):
                 ratios = [
