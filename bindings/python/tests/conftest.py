@@ -5,7 +5,7 @@ import todana
 
 @pytest.fixture(params=["mem:hash", "mem:tree", "disk.hash", "disk.tree"])
 def place(request, tmp_path):
-    """The name of a new database of each kind."""
+    """Returns the name of a new database of each kind."""
     name = request.param
     return name if name.startswith("mem:") else str(tmp_path / name)
 
@@ -18,7 +18,7 @@ def db(place):
 
 @pytest.fixture(params=["disk.hash", "disk.tree", "mem:hash", "mem:tree"])
 def durable(request, tmp_path):
-    """Name and options of a database of each kind that survives the process."""
+    """Returns name and options of a database of each kind that survives the process."""
     name = request.param
     if name.startswith("mem:"):
         return name, {"data_dir": str(tmp_path / "data")}

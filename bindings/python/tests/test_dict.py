@@ -1,4 +1,4 @@
-"""A database is a dict of bytes."""
+"""Tests that a database is a dict of bytes."""
 
 import collections.abc
 
@@ -7,7 +7,7 @@ import pytest
 import todana
 
 
-def test_a_record_comes_back_as_bytes_however_it_was_given(db):
+def test_keys_and_values_are_returned_as_bytes(db):
     pairs = [("a", "1"), (b"b", b"2"), (bytearray(b"c"), bytearray(b"3")), (memoryview(b"d"), memoryview(b"4"))]
     for key, value in pairs:
         db[key] = value
@@ -15,14 +15,14 @@ def test_a_record_comes_back_as_bytes_however_it_was_given(db):
     assert db["a"] == db[b"a"] == db[memoryview(b"a")] == b"1"
 
 
-def test_str_is_utf_8(db):
+def test_str_is_encoded_as_utf_8(db):
     db["戸棚"] = "ä"
     assert db["戸棚".encode()] == b"\xc3\xa4"
     with pytest.raises(UnicodeEncodeError):
         db["\ud800"] = "x"
 
 
-def test_empty_keys_and_values_and_nul_bytes_are_kept(db):
+def test_any_bytes_are_valid_keys_and_values(db):
     db[b""] = b""
     db[b"\0\xff"] = b"\0" * 1000
     assert db[b""] == b""
@@ -30,7 +30,7 @@ def test_empty_keys_and_values_and_nul_bytes_are_kept(db):
     assert len(db) == 2
 
 
-def test_a_long_value_comes_back(db):
+def test_long_value_is_returned(db):
     value = bytes(range(256)) * 20_000
     db["long"] = value
     assert db["long"] == value
@@ -38,14 +38,14 @@ def test_a_long_value_comes_back(db):
     assert list(db.values()) == [value]
 
 
-def test_what_is_not_there_is_a_key_error_of_that_key(db):
+def test_missing_key_raises_key_error(db):
     for miss in [lambda: db["x"], lambda: db.__delitem__("x"), lambda: db.pop("x")]:
         with pytest.raises(KeyError) as caught:
             miss()
         assert caught.value.args == ("x",)
 
 
-def test_what_is_neither_bytes_nor_str_is_a_type_error(db):
+def test_other_types_raise_type_error(db):
     for wrong in [1, None, 1.5, [1], object()]:
         with pytest.raises(TypeError):
             db[wrong] = "x"
@@ -56,7 +56,7 @@ def test_what_is_neither_bytes_nor_str_is_a_type_error(db):
     assert len(db) == 0
 
 
-def test_the_methods_of_dict(db):
+def test_methods_of_dict_are_supported(db):
     assert db.get("a") is None
     assert db.get("a", 7) == 7
     assert db.setdefault("a", "1") == b"1"
@@ -82,19 +82,19 @@ def test_the_methods_of_dict(db):
         db.popitem()
 
 
-def test_update_takes_another_database(db, tree):
+def test_update_accepts_another_database(db, tree):
     tree.update(a="1", b="2")
     db.update(tree)
     assert dict(db) == {b"a": b"1", b"b": b"2"}
 
 
-def test_it_is_a_mutable_mapping(db):
+def test_database_is_a_mutable_mapping(db):
     assert isinstance(db, collections.abc.MutableMapping)
     assert isinstance(db.keys(), collections.abc.Collection)
     assert isinstance(iter(db), collections.abc.Iterator)
 
 
-def test_views_know_what_is_in_them(db):
+def test_views_show_current_records(db):
     db.update(a="1", b="2")
     assert "a" in db.keys() and "c" not in db.keys()
     assert ("a", "1") in db.items() and ("a", "2") not in db.items() and ("c", "1") not in db.items()
@@ -108,7 +108,7 @@ def test_views_know_what_is_in_them(db):
     assert sorted(view) == sorted(view) == [b"a", b"b", b"c"]
 
 
-def test_text_comes_out_as_str_if_it_is_asked_for(place):
+def test_text_option_returns_str(place):
     with todana.open(place, text=True) as db:
         db["grün"] = "ja"
         db[b"b"] = b"\xff"
@@ -122,7 +122,7 @@ def test_text_comes_out_as_str_if_it_is_asked_for(place):
         assert db.seize("grün") == "ja"
 
 
-def test_a_closed_database_says_so_wherever_it_is_met(place):
+def test_calls_after_close_raise_closed_error(place):
     db = todana.open(place)
     db["a"] = "1"
     view, iterator, cursor, snapshot = db.keys(), iter(db), db.cursor(), db.snapshot()
@@ -152,7 +152,7 @@ def test_a_closed_database_says_so_wherever_it_is_met(place):
         assert isinstance(caught.value, ValueError) and isinstance(caught.value, todana.Error)
 
 
-def test_errors_say_what_can_be_done(tmp_path):
+def test_errors_have_a_class_per_remedy(tmp_path):
     with pytest.raises(todana.InvalidError) as caught:
         todana.open("carts.txt")
     assert "carts.txt" in str(caught.value) and isinstance(caught.value, ValueError)
@@ -185,7 +185,7 @@ def test_errors_say_what_can_be_done(tmp_path):
         todana.open("mem:hash", no_such_option=1)
 
 
-def test_memory_is_bounded_as_told():
+def test_memory_max_bounds_the_records():
     value = b"x" * 1000
     with todana.open("mem:hash", memory_max=8 << 20) as db:
         for number in range(20_000):
@@ -200,7 +200,7 @@ def test_memory_is_bounded_as_told():
         assert db["0"] == value
 
 
-def test_status_tells_what_it_holds(db):
+def test_status_counts_records(db):
     db.update(a="1", b="2")
     status = db.status()
     assert status["records"] == 2
@@ -209,7 +209,7 @@ def test_status_tells_what_it_holds(db):
     assert db.name in repr(db)
 
 
-def test_a_subclass_may_add_to_it():
+def test_subclass_can_add_methods():
     class Carts(todana.DB):
         def total(self, user):
             return int(self[user])

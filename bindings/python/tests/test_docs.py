@@ -1,4 +1,4 @@
-"""The programs of the guide and of the README run."""
+"""Runs the programs of the guide and of the README."""
 
 import pathlib
 import re
@@ -18,16 +18,16 @@ PROGRAMS = programs("docs/python.md") + programs("bindings/python/README.md")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_of_the_guide_runs(program, tmp_path, monkeypatch):
+def test_program_of_the_guide_runs(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "guide", "exec"), {"__name__": "guide"})
 
 
-def test_the_guide_has_programs():
+def test_all_programs_are_found():
     assert len(PROGRAMS) == 9
 
 
-def test_the_package_says_how_it_is_used():
+def test_docstrings_of_the_package_run():
     import doctest
 
     assert doctest.testmod(todana).attempted > 0

@@ -1,4 +1,4 @@
-"""Features of Kyoto Cabinet's library beyond a dict: numbers, visitors and snapshots."""
+"""Tests features of Kyoto Cabinet's library beyond a dict: numbers, visitors and snapshots."""
 
 import io
 import pickle
@@ -9,11 +9,11 @@ import todana
 
 SET, TRY = 2**63 - 1, -(2**63)
 
-# Written by Kyoto Cabinet 1.2.76.
+# A snapshot that was written by Kyoto Cabinet 1.2.76.
 CAPTURED = b"KCSS\n\0\0\0\x02\x00\xff\0\x05\x05japantokyo\0\x01\x08n\0\0\0\0\0\0\0\x05\xff"
 
 
-def test_numbers_are_those_of_kyoto_cabinet(db):
+def test_numbers_have_kyoto_cabinets_format(db):
     assert db.increment_binary("n", 5) == 5
     assert db.increment_binary("n", -7, 100) == -2
     assert db["n"] == b"\xff\xff\xff\xff\xff\xff\xff\xfe"
@@ -38,7 +38,7 @@ def test_numbers_are_those_of_kyoto_cabinet(db):
     assert "none" not in db and db["text"] == b"seven"
 
 
-def test_visitor_keeps_replaces_removes_and_makes_records(db):
+def test_visitor_keeps_replaces_removes_and_creates_records(db):
     db.set("a", "1", flags=7, ttl=1000)
     seen = []
 
@@ -62,7 +62,7 @@ def test_visitor_keeps_replaces_removes_and_makes_records(db):
     assert db["new"] == b""
 
 
-def test_visitor_that_raises_leaves_everything_as_it_was(db):
+def test_exception_of_visitor_aborts_the_call(db):
     db.update(a="1", b="2", c="3")
     before = dict(db)
 
@@ -86,11 +86,11 @@ def test_visitor_that_raises_leaves_everything_as_it_was(db):
     assert db["b"] == b"2"
 
 
-def test_visit_many_is_atomic_and_sees_its_own_changes(db):
+def test_visit_many_is_atomic_and_sees_own_changes(db):
     db.update(a="1", b="2")
 
     def visit(key, value):
-        # Calls that do not use the visitor's arguments see no changes yet.
+        # Other calls see no changes before visit_many has returned.
         assert db.get("c") is None
         return (value or b"") + b"!"
 
@@ -103,7 +103,7 @@ def test_visit_many_is_atomic_and_sees_its_own_changes(db):
     assert db.visit_many([], visit) == 0
 
 
-def test_visit_each_goes_over_all_records(db):
+def test_visit_each_visits_all_records(db):
     db.update((f"{n:04}", str(n)) for n in range(3000))
     seen = {}
 
@@ -120,7 +120,7 @@ def test_visit_each_goes_over_all_records(db):
             then.visit("0003", lambda key, value: todana.REMOVE)
 
 
-def test_visitor_is_called_again_if_the_record_has_changed(db):
+def test_visitor_is_called_again_after_a_concurrent_change(db):
     db["a"] = "1"
     calls = []
 
@@ -134,12 +134,12 @@ def test_visitor_is_called_again_if_the_record_has_changed(db):
     assert calls == [b"1", b"2"]
 
 
-def test_remove_is_one_object():
+def test_remove_is_a_singleton():
     assert repr(todana.REMOVE) == "todana.REMOVE"
     assert pickle.loads(pickle.dumps(todana.REMOVE)) is todana.REMOVE
 
 
-def test_snapshots_of_kyoto_cabinet(db, tmp_path):
+def test_snapshots_have_kyoto_cabinets_format(db, tmp_path):
     path = tmp_path / "s.kcss"
     path.write_bytes(CAPTURED)
     db["japan"] = "kyoto"
@@ -156,7 +156,7 @@ def test_snapshots_of_kyoto_cabinet(db, tmp_path):
     assert path.read_bytes() == CAPTURED
 
 
-def test_timed_snapshots_are_those_of_kyoto_tycoon(tree):
+def test_timed_snapshots_have_kyoto_tycoons_format(tree):
     tree.set("a", "v", expires=4_000_000_001)
     stream = io.BytesIO()
     assert tree.dump_snapshot(stream, timed=True) == 1
@@ -182,7 +182,7 @@ def test_damaged_snapshot_is_refused(db, tmp_path):
         db.dump_snapshot(tmp_path / "none" / "s.kcss")
 
 
-def test_what_a_file_raises_comes_out(db):
+def test_exception_of_a_file_is_raised(db):
     class Torn(io.RawIOBase):
         def write(self, data):
             raise RuntimeError("torn")

@@ -1,4 +1,4 @@
-"""Programs that use `import kyotocabinet` run unchanged, with the same results as the original."""
+"""Tests that programs with `import kyotocabinet` run unchanged, with the original's results."""
 
 import pathlib
 import subprocess
@@ -17,14 +17,14 @@ def run(*words, folder):
     return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-def test_a_program_of_the_originals_prints_the_same(tmp_path):
+def test_program_prints_the_output_of_the_original(tmp_path):
     done = run("-m", "todana.kyotocabinet", str(FOLDER / "program.py"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     expected = (FOLDER / "expected.txt").read_text().splitlines()
     assert done.stdout.splitlines() == expected
 
 
-def test_the_module_stands_in_only_if_asked(tmp_path):
+def test_module_replaces_kyotocabinet_only_on_request(tmp_path):
     (tmp_path / "asks.py").write_text("import kyotocabinet, sys\nprint(kyotocabinet.__name__, sys.argv)\n")
     assert "ModuleNotFoundError" in run("-c", "import todana.kyotocabinet, kyotocabinet", folder=tmp_path).stderr
     done = run("-m", "todana.kyotocabinet", "asks.py", "-x", "y", folder=tmp_path)
@@ -37,7 +37,7 @@ def test_the_module_stands_in_only_if_asked(tmp_path):
     assert "already imported from" in run("-c", program, folder=tmp_path).stderr
 
 
-def test_kyotos_numbers_and_names_are_those_of_todana(tmp_path):
+def test_todana_opens_databases_of_the_module(tmp_path):
     place = str(tmp_path / "casket.kct")
     db = kc.DB()
     assert db.open(place + "#opts=c#bnum=1000000#zcomp=zlib#nosuchword=1")
@@ -60,7 +60,7 @@ def test_readers_share_a_database(tmp_path):
         assert one.close() and other.close()
 
 
-def test_what_cannot_be_is_an_error(tmp_path):
+def test_impossible_calls_set_the_last_error(tmp_path):
     db = kc.DB()
     original = tmp_path / "original.kch"
     original.write_bytes(b"KC\n\0" + bytes(100))
@@ -88,11 +88,11 @@ def test_what_cannot_be_is_an_error(tmp_path):
     assert hashed.open(":") and hashed.set("a", "1")
     assert not hashed.cursor().jump_back() and hashed.error() == kc.Error.NOIMPL
     db.increment("n", 2**63 - 1)
-    # The original continues at the other end of the range.
+    # The sum does not fit. In the original, it would wrap around.
     assert db.increment("n", 2) is None and db.error() == kc.Error.LOGIC
 
 
-def test_a_damaged_snapshot_changes_nothing(tmp_path):
+def test_damaged_snapshot_changes_nothing(tmp_path):
     db, path = kc.DB(), tmp_path / "s.kcss"
     assert db.open("%") and db.set_bulk({"a": "1", "b": "2"}) == 2 and db.dump_snapshot(str(path))
     path.write_bytes(path.read_bytes()[:-2])
@@ -100,7 +100,7 @@ def test_a_damaged_snapshot_changes_nothing(tmp_path):
     assert db.error() == kc.Error.BROKEN and "byte 11" in db.error().message() and db.count() == 0
 
 
-def test_an_aborted_bulk_visit_changes_nothing():
+def test_aborted_bulk_visit_changes_nothing():
     db = kc.DB()
     db.open("%")
     db.set_bulk({"a": "1", "b": "2"})
@@ -115,7 +115,7 @@ def test_an_aborted_bulk_visit_changes_nothing():
     assert db.get_bulk(["a", "b"]) == {b"a": b"1", b"b": b"2"}
 
 
-def test_a_transaction_is_of_its_thread():
+def test_transaction_belongs_to_its_thread():
     db, steps = kc.DB(), []
     db.open("%")
     db.set("a", "0")
@@ -135,7 +135,7 @@ def test_a_transaction_is_of_its_thread():
     assert db.end_transaction(False)
 
 
-def test_a_cursor_survives_a_commit_and_no_abort():
+def test_cursor_survives_commit_but_not_abort():
     db = kc.DB()
     db.open("%")
     db.set_bulk({"a": "1", "b": "2", "c": "3"})
@@ -144,7 +144,7 @@ def test_a_cursor_survives_a_commit_and_no_abort():
     assert cursor.get() == (b"b", b"2") and cursor.remove()
     assert cursor.get_key() == b"c" and db.end_transaction()
     assert cursor.get_key() == b"c" and cursor.step_back() and cursor.get_key() == b"a"
-    # As in the original, the cursor has no position after these calls.
+    # As in the original, an abort, clear and close each remove the position of the cursor.
     assert db.begin_transaction() and db.end_transaction(False)
     assert cursor.get() is None and cursor.jump() and db.clear() and db.set("a", "1")
     assert cursor.get() is None and cursor.jump() and db.close()
@@ -152,14 +152,14 @@ def test_a_cursor_survives_a_commit_and_no_abort():
     assert cursor.get() is None and cursor.jump() and cursor.get_key() == b"a"
 
 
-def test_the_modules_own_words_hold():
+def test_docstrings_of_the_module_run():
     import doctest
 
     assert doctest.testmod(kc).attempted > 0 and doctest.testmod(kc).failed == 0
     assert set(kc.__all__) <= set(dir(kc))
 
 
-def test_a_program_may_end_without_close(tmp_path):
+def test_program_can_end_without_close(tmp_path):
     program = "import kyotocabinet\ndb = kyotocabinet.DB()\ndb.open('x.kch')\ndb.set('a', '1')\n"
     (tmp_path / "program.py").write_text(program)
     assert run("-m", "todana.kyotocabinet", "program.py", folder=tmp_path).returncode == 0

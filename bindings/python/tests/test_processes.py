@@ -1,4 +1,4 @@
-"""Threads, forks, kills, and the end of the interpreter."""
+"""Tests threads, forks, kills, and the end of the interpreter."""
 
 import contextlib
 import multiprocessing.util
@@ -37,7 +37,7 @@ def run_all(count, work):
         raise failures[0]
 
 
-def test_threads_count_together(db):
+def test_threads_increment_atomically(db):
     def work(number):
         for turn in range(500):
             db.increment("sum", initial=1)
@@ -50,8 +50,8 @@ def test_threads_count_together(db):
     assert len(db) == 4002
 
 
-def test_threads_with_transactions_iterators_and_snapshots(db):
-    """Threads transfer money, and every snapshot shows the same sum."""
+def test_snapshots_of_threads_are_consistent(db):
+    """Checks that every snapshot shows the same sum while threads transfer money."""
     accounts = [f"account {number}" for number in range(10)]
     db.update({name: "100" for name in accounts})
 
@@ -63,7 +63,7 @@ def test_threads_with_transactions_iterators_and_snapshots(db):
                     assert sum(int(snapshot[name]) for name in accounts) == 1000
             elif number % 4 == 1:
                 db.get(source)
-                # Other records are added and removed meanwhile.
+                # Meanwhile, other threads add records that are not accounts.
                 assert sum(key.startswith(b"account") for key in set(db)) == 10
                 db.set(f"other {number}", "x", sliding=100)
                 db.get(f"other {number}")
@@ -76,7 +76,7 @@ def test_threads_with_transactions_iterators_and_snapshots(db):
     assert sum(int(db[name]) for name in accounts) == 1000
 
 
-def test_a_database_may_be_closed_while_threads_are_at_it(place):
+def test_close_ends_calls_of_other_threads(place):
     db = todana.open(place)
     started = threading.Barrier(5)
 
@@ -96,13 +96,13 @@ def test_a_database_may_be_closed_while_threads_are_at_it(place):
                 db.get(f"{number}:{turn - 1}")
         except todana.ClosedError:
             return
-        assert False, "it was never closed"
+        assert False, "no call raised ClosedError after close"
 
     run_all(5, work)
     assert db.closed
 
 
-def test_close_waits_for_a_call_that_is_under_way(tmp_path):
+def test_close_waits_for_a_running_call(tmp_path):
     db = todana.open(tmp_path / "a.hash")
     db["a"] = "1"
     started, release, closed = threading.Event(), threading.Event(), threading.Event()
@@ -123,22 +123,22 @@ def test_close_waits_for_a_call_that_is_under_way(tmp_path):
             with todana.open(tmp_path / "a.hash") as again:
                 assert dict(again) == {b"a": b"1"}
         else:
-            # A close that does not wait would return within this time.
+            # If close did not wait, it would return within this time.
             closed.wait(0.5)
             release.set()
 
     run_all(3, work)
 
 
-def test_who_waits_for_a_transaction_of_a_closed_database_is_told(place):
+def test_close_ends_the_wait_for_a_transaction(place):
     db = todana.open(place)
     started = threading.Barrier(9)
 
     def work(number):
         started.wait()
         if number == 0:
-            # The other threads wait for this call. The test cannot ensure that some of them already
-            # do when it begins.
+            # The other threads wait for a transaction. The test cannot ensure that one of them
+            # already waits when this call begins.
             db.close()
             return
         with pytest.raises(todana.ClosedError):
@@ -149,7 +149,7 @@ def test_who_waits_for_a_transaction_of_a_closed_database_is_told(place):
     assert t.closed and db.closed
 
 
-def test_a_function_may_close_the_database_that_calls_it(place):
+def test_callback_can_close_its_database(place):
     class File:
         def write(self, text):
             db.close()
@@ -168,7 +168,7 @@ def test_a_function_may_close_the_database_that_calls_it(place):
             pass
 
 
-def test_what_was_closed_is_there_again(durable):
+def test_records_survive_close_and_open(durable):
     name, options = durable
     with todana.open(name, **options) as db:
         db.set("a", "1", flags=3)
@@ -194,8 +194,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("sync", ["always", "sync", "unsynced"])
-def test_what_was_committed_outlives_a_kill(durable, sync):
-    """A killed process once lost all commits since the last sync, which were only in its memory."""
+def test_committed_records_survive_a_kill(durable, sync):
+    """A killed process once lost the commits since the last sync, which were only in memory."""
     name, options = durable
     child = python(KILLED, name, options.get("data_dir", ""), sync)
     printed, _ = child.communicate(timeout=120)
@@ -206,8 +206,8 @@ def test_what_was_committed_outlives_a_kill(durable, sync):
         assert sorted(db.match_prefix("only ")) == sorted(b"only %d" % number for number in range(20))
 
 
-def test_the_end_of_the_interpreter_closes_what_is_open(durable):
-    """Pending writes are written at the end even if close was not called."""
+def test_interpreter_exit_closes_open_databases(durable):
+    """Checks that pending writes are written at the end even if close was not called."""
     name, options = durable
     program = """
 import sys, todana
@@ -222,7 +222,7 @@ open_transaction = db.transaction()
         assert len(db) == 1000
 
 
-def test_the_end_of_the_interpreter_does_not_wait_for_a_call_that_never_ends(tmp_path):
+def test_interpreter_exit_skips_calls_that_never_end(tmp_path):
     program = """
 import sys, threading, todana
 
@@ -247,7 +247,7 @@ other["b"] = "2"
             assert dict(db) == records
 
 
-def test_the_child_of_a_fork_leaves_it_alone(durable, tmp_path):
+def test_forked_child_cannot_use_parents_database(durable, tmp_path):
     name, options = durable
     program = """
 import os, sys, todana
@@ -296,14 +296,14 @@ print("well")
         assert dict(db) == {b"a": b"1", b"b": b"2"}
 
 
-def test_a_slow_writer_does_not_hold_the_interpreter(tmp_path):
-    """Another thread runs while one thread waits for the transaction of a third."""
+def test_waiting_writer_releases_the_interpreter(tmp_path):
+    """Checks that a thread can run while another one waits for its transaction to end."""
     with todana.open("mem:hash") as db:
         t = db.transaction()
         thread = threading.Thread(target=lambda: db.set("a", "1"))
         thread.start()
-        # Would hang for good if the writer held the interpreter, as only this thread can end the
-        # transaction.
+        # If the waiting writer held the interpreter, this loop would never run, and only this
+        # thread can end the transaction.
         for _ in range(1000):
             db.get("a")
         t.commit()
@@ -313,8 +313,8 @@ def test_a_slow_writer_does_not_hold_the_interpreter(tmp_path):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("has_open", [False, True])
-def test_the_end_of_a_child_of_multiprocessing_closes_what_is_open(method, has_open, durable, tmp_path):
-    """Children of multiprocessing skip the functions that are registered with atexit."""
+def test_exit_of_multiprocessing_child_closes_databases(method, has_open, durable, tmp_path):
+    """Checks children of multiprocessing, which skip the functions registered with atexit."""
     context = multiprocessing.get_context(method)
     name, options = durable
     # The child of a fork must not use its parent's databases.
@@ -329,10 +329,10 @@ def test_the_end_of_a_child_of_multiprocessing_closes_what_is_open(method, has_o
 
 
 def _fill(name, options):
-    global kept  # Otherwise it would be closed when it is dropped.
+    global kept  # As a local variable, the database would be closed at the end of this function.
     kept = todana.open(name, sync=3600, **options)
     kept.update({str(number): "x" for number in range(999)}, pid=str(os.getpid()))
-    # The process waits for a thread that still writes.
+    # At its end, the process waits for this thread, which still writes.
     ending = threading.Event()
     multiprocessing.util.Finalize(None, ending.set, exitpriority=0)
     threading.Thread(target=_fill_last, args=(ending,)).start()

@@ -1,4 +1,4 @@
-"""Operations on records beyond those of a dict."""
+"""Tests operations on records beyond those of a dict."""
 
 import datetime
 import io
@@ -10,7 +10,7 @@ import pytest
 import todana
 
 
-def test_attributes_ride_with_a_value(db):
+def test_attributes_are_stored_with_a_value(db):
     now = int(time.time())
     db.set("a", "1", ttl=1000, flags=7)
     record = db.get_record("a")
@@ -29,7 +29,7 @@ def test_attributes_ride_with_a_value(db):
     assert db.get_record("x") is None
 
 
-def test_what_has_expired_is_not_there(db):
+def test_expired_record_is_missing(db):
     db.set("a", "1", ttl=0)
     db.set("b", "1", ttl=-5)
     db.set("c", "1", expires=1000)
@@ -39,25 +39,25 @@ def test_what_has_expired_is_not_there(db):
     assert "d" not in db and not db.touch("d", ttl=5)
 
 
-def test_a_time_is_said_in_one_way(db):
+def test_only_one_kind_of_expiry_is_accepted(db):
     for wrong in [{"ttl": 1, "sliding": 2}, {"sliding": 0}, {"ttl": float("nan")}]:
         with pytest.raises(ValueError):
             db.set("a", "1", **wrong)
     with pytest.raises(TypeError):
         db.set("a", "1", ttl="soon")
-    # The longest possible time to live.
+    # Infinite times become the longest possible time to live.
     db.set("a", "1", ttl=float("inf"))
     db.set("b", "1", expires=1e300)
     assert db["a"] == db["b"] == b"1"
 
 
-def test_add_and_replace_look_first(db):
+def test_add_and_replace_check_for_the_record(db):
     assert db.add("a", "1", flags=3) and not db.add("a", "2")
     assert db.replace("a", "3") and not db.replace("b", "1")
     assert db["a"] == b"3" and "b" not in db
 
 
-def test_append_and_prepend_make_what_is_not_there(db):
+def test_append_and_prepend_create_missing_records(db):
     db.append("a", "b")
     db.append("a", "c")
     db.prepend("a", "a")
@@ -79,7 +79,7 @@ def test_increment_counts(db):
         db.increment("visits", 1 << 64)
 
 
-def test_a_version_tells_of_a_change(db):
+def test_compare_and_set_detects_a_change(db):
     db["stock"] = "3"
     seen = db.get_record("stock")
     assert db.compare_and_set("stock", "2", seen.version)
@@ -88,7 +88,7 @@ def test_a_version_tells_of_a_change(db):
     assert db["stock"] == b"2"
 
 
-def test_compare_and_swap_makes_and_removes(db):
+def test_compare_and_swap_creates_and_removes(db):
     assert db.compare_and_swap("lock", None, "mine")
     assert not db.compare_and_swap("lock", None, "theirs")
     assert not db.compare_and_swap("lock", "theirs", None)
@@ -96,7 +96,7 @@ def test_compare_and_swap_makes_and_removes(db):
     assert "lock" not in db
 
 
-def test_change_value_is_called_again_if_somebody_was_there_first(db):
+def test_change_value_retries_after_a_concurrent_change(db):
     db["a"] = "1"
     seen = []
 
@@ -116,13 +116,13 @@ def test_change_value_is_called_again_if_somebody_was_there_first(db):
     assert db["a"] == b"20"
 
 
-def test_seize_takes_away(db):
+def test_seize_removes_and_returns_a_record(db):
     db["job"] = "sweep"
     assert db.seize("job") == b"sweep"
     assert db.seize("job") is None
 
 
-def test_many_at_once(db):
+def test_several_records_in_one_call(db):
     db.set_many({"a": "1", b"b": b"2"}, flags=5)
     db.set_many([("c", "3")])
     assert db.get_many(["a", b"b", "x"]) == {"a": b"1", b"b": b"2"}
@@ -136,7 +136,7 @@ def test_many_at_once(db):
     assert list(db) == [b"b"]
 
 
-def test_a_damaged_record_is_an_error_and_no_miss(tmp_path):
+def test_damaged_record_raises_corrupt_error(tmp_path):
     place = tmp_path / "disk.hash"
     with todana.open(place) as db:
         db.update(crane="one whose bytes will change", heron="whole")
@@ -165,7 +165,7 @@ def test_matches(db):
     assert db.match_similar("größe", 4, 1, by_bytes=True) == [("größe".encode(), 0)]
 
 
-def test_ranges_go_both_ways(tree):
+def test_ranges_are_read_in_both_directions(tree):
     tree.update({str(number): str(number * number) for number in range(10)})
     assert list(tree) == [b"%d" % number for number in range(10)]
     assert list(reversed(tree)) == [b"%d" % number for number in reversed(range(10))]
@@ -179,7 +179,7 @@ def test_ranges_go_both_ways(tree):
         tree.keys("3", prefix="3")
 
 
-def test_what_needs_an_order_says_so():
+def test_unordered_database_refuses_ranges():
     with todana.open("mem:hash") as db:
         db.update(ab="1", b="2")
         for call in [lambda: db.keys("a"), lambda: reversed(db), lambda: db.items(reverse=True), lambda: db.cursor().last()]:
@@ -206,7 +206,7 @@ def test_iterators_survive_writes(db):
     assert next(iter(db), None) is None
 
 
-def test_an_iterator_is_over_once(db):
+def test_exhausted_iterator_stays_exhausted(db):
     db["a"] = "1"
     iterator = iter(db.items())
     assert next(iterator) == (b"a", b"1")
@@ -215,7 +215,7 @@ def test_an_iterator_is_over_once(db):
             next(iterator)
 
 
-def test_a_cursor_keeps_its_place(tree):
+def test_cursor_keeps_its_position(tree):
     tree.update(ant="6", bee="6", crab="10")
     cursor = tree.cursor()
     assert cursor.key is None and not cursor.step()
@@ -231,7 +231,7 @@ def test_a_cursor_keeps_its_place(tree):
     assert not cursor.jump("z") and cursor.key is None
 
 
-def test_a_cursor_goes_through_what_has_no_order():
+def test_cursor_visits_all_unordered_records():
     with todana.open("mem:hash") as db:
         db.update({str(number): "" for number in range(100)})
         cursor, seen = db.cursor(), set()
@@ -242,7 +242,7 @@ def test_a_cursor_goes_through_what_has_no_order():
         assert seen == {b"%d" % number for number in range(100)}
 
 
-def test_a_snapshot_stays_as_it_was(db):
+def test_snapshot_does_not_change(db):
     db.update(a="1", b="2")
     with db.snapshot() as snapshot:
         db["a"] = "10"
@@ -305,8 +305,8 @@ def test_dump_and_load(db, tmp_path):
             other.load(io.StringIO("a\tb\n"))
 
 
-def test_a_file_that_does_not_block_loses_nothing_in_silence(db):
-    # More bytes than a pipe can hold.
+def test_nonblocking_file_raises_blocking_io_error(db):
+    # These are more bytes than a pipe can hold.
     db.update({str(number): "x" * 1000 for number in range(1000)})
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -318,7 +318,7 @@ def test_a_file_that_does_not_block_loses_nothing_in_silence(db):
             db.dump(writer)
 
 
-def test_a_file_may_not_give_more_than_it_was_asked_for(db):
+def test_file_that_returns_too_much_is_refused(db):
     class File:
         def read(self, size):
             return b"a\tb\n" * size
@@ -327,7 +327,7 @@ def test_a_file_may_not_give_more_than_it_was_asked_for(db):
         db.load(File())
 
 
-def test_a_file_need_not_say_what_it_has_taken(db):
+def test_write_of_a_file_may_return_none(db):
     class File(list):
         def write(self, text):
             self.append(text)
@@ -363,7 +363,7 @@ def test_map_reduce_counts_words(db):
         db.map_reduce(lambda key, value: [("a", 1)], len)
 
 
-def test_keys_have_other_orders():
+def test_stored_keys_implement_other_orders():
     keys = [b"10", b"9", b"-1.5", b"01", b"1", b""]
     orders = {"dec": 1, "decdesc": -1}
     with todana.open("mem:tree") as db:

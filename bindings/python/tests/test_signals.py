@@ -1,4 +1,4 @@
-"""Ctrl-C ends a wait."""
+"""Tests that Ctrl-C ends a wait."""
 
 import signal
 import subprocess
@@ -57,7 +57,7 @@ PROGRAM = """
 
 def run(place, call, handler="signal.default_int_handler", after="pass"):
     program = textwrap.dedent(PROGRAM).format(call=call, handler=handler, after=after)
-    # Long enough for a busy machine; an uninterruptible call would never end.
+    # The timeout is long enough for a busy machine. An uninterruptible call would never end.
     ran = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.splitlines()
@@ -83,35 +83,36 @@ AFTERWARDS = "[(b'a', b'of the transaction'), (b'b', b'2'), (b'n', b'3')]"
         "cursor.set_value('3')",
     ],
 )
-def test_what_waits_for_a_transaction_can_be_interrupted_and_has_done_nothing(place, call):
+def test_interrupted_wait_changes_nothing(place, call):
     assert run(place, call) == ["interrupted", AFTERWARDS]
 
 
-def test_a_handler_that_raises_nothing_does_not_end_the_wait():
+def test_handler_without_exception_continues_the_wait():
     # The handler lets the other thread end its transaction, and the call continues.
     lines = run("mem:tree", "db['b'] = '2'; print('written')", handler="lambda *_: may_end.set()")
     assert lines == ["written", AFTERWARDS]
 
 
-def test_a_handler_may_close_the_database():
+def test_handler_can_close_the_database():
     # The handler aborts the transaction of the other thread, and the call completes.
     lines = run("mem:tree", "db['b'] = '3'; print('written')", handler="lambda *_: db.close()")
     assert lines == ["written", "aborted", "True"]
 
 
-def test_a_handler_does_not_wait_for_the_cursor_of_the_call_that_it_interrupts():
-    # This once waited forever, because the call continues only after its handler has returned.
+def test_handler_cannot_use_the_interrupted_cursor():
+    # Earlier versions waited forever, because the call continues only after its handler has
+    # returned.
     handler = "lambda *_: (print(outcome(cursor.step)), may_end.set())"
     lines = run("mem:tree", "cursor.set_value('2'); print(cursor.key)", handler=handler)
     assert lines == ["the cursor is in use by the call that a signal has interrupted", "b'b'", AFTERWARDS]
 
 
-def test_once_it_was_interrupted_the_next_call_is_as_any_other():
+def test_calls_work_after_an_interrupt():
     after = "print(db['b'])\ntry: db['none']\nexcept KeyError: print('missing')"
     assert run("mem:hash", "db['b'] = '3'", after=after) == ["interrupted", "b'2'", "missing", AFTERWARDS]
 
 
-def test_only_a_signal_is_needed(tmp_path):
+def test_signal_of_another_process_interrupts(tmp_path):
     """Sends the signal from another process, as a terminal does."""
     program = textwrap.dedent(
         """

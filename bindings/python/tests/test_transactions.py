@@ -1,4 +1,4 @@
-"""Transactions apply all of their changes or none."""
+"""Tests that transactions apply all of their changes or none."""
 
 import gc
 import threading
@@ -8,7 +8,7 @@ import pytest
 import todana
 
 
-def test_a_transaction_is_seen_when_it_is_committed(db):
+def test_changes_are_visible_after_the_commit(db):
     db.update(a="10", b="0")
     with db.transaction() as t:
         t.increment("a", -3)
@@ -22,7 +22,7 @@ def test_a_transaction_is_seen_when_it_is_committed(db):
     assert dict(db) == {b"a": b"7", b"b": b"3"}
 
 
-def test_an_exception_undoes_it_and_comes_out(db):
+def test_exception_aborts_and_is_raised(db):
     db["a"] = "1"
     with pytest.raises(ZeroDivisionError):
         with db.transaction() as t:
@@ -30,13 +30,13 @@ def test_an_exception_undoes_it_and_comes_out(db):
             t["b"] = "2"
             1 / 0
     assert dict(db) == {b"a": b"1"}
-    # Other threads can begin a transaction again.
+    # The aborted transaction does not block the next one.
     with db.transaction() as t:
         t["c"] = "3"
     assert db["c"] == b"3"
 
 
-def test_it_may_be_ended_within_the_block(db):
+def test_transaction_can_end_within_its_block(db):
     with db.transaction() as t:
         t["a"] = "1"
         t.commit()
@@ -52,7 +52,7 @@ def test_it_may_be_ended_within_the_block(db):
     t.abort()
 
 
-def test_one_that_is_dropped_is_aborted(db):
+def test_dropped_transaction_is_aborted(db):
     t = db.transaction()
     t["a"] = "1"
     iterator = iter(t)
@@ -62,7 +62,7 @@ def test_one_that_is_dropped_is_aborted(db):
     db["b"] = "1"
 
 
-def test_the_thread_that_has_one_is_told_so(db):
+def test_other_writes_of_its_thread_are_refused(db):
     with db.transaction():
         for call in [lambda: db.__setitem__("a", "1"), db.transaction, db.snapshot]:
             with pytest.raises(todana.BusyError):
@@ -70,7 +70,7 @@ def test_the_thread_that_has_one_is_told_so(db):
         assert "a" not in db
 
 
-def test_another_thread_may_not_use_it(db):
+def test_other_thread_cannot_use_a_transaction(db):
     failures = []
 
     def run():
@@ -89,7 +89,7 @@ def test_another_thread_may_not_use_it(db):
     assert db["a"] == b"1"
 
 
-def test_another_thread_may_abort_it(db):
+def test_other_thread_can_abort_a_transaction(db):
     def begin():
         begun.append(db.transaction())
         begun[-1]["a"] = "1"
@@ -103,8 +103,8 @@ def test_another_thread_may_abort_it(db):
     for abort in [lambda: begun[-1].abort(), abort_in_block]:
         thread = threading.Thread(target=begin)
         thread.start()
-        # The thread of the transaction has ended.
         thread.join()
+        # The thread of the transaction has ended, and the transaction is still open.
         with pytest.raises(todana.InvalidError):
             begun[-1].commit()
         assert not begun[-1].closed
@@ -127,8 +127,8 @@ def test_writers_wait_and_readers_do_not(db):
     with db.transaction() as t:
         t["a"] = "1"
         thread.start()
-        # The reader gets through while this thread waits for it: neither the transaction nor the
-        # interpreter is in its way.
+        # The other thread can read while this thread waits: neither the transaction nor the
+        # interpreter blocks it.
         assert read.wait(60)
         assert not wrote.is_set()
     assert wrote.wait(60)
@@ -136,7 +136,7 @@ def test_writers_wait_and_readers_do_not(db):
     assert db["a"] == b"12"
 
 
-def test_a_closed_database_aborts_it(db):
+def test_close_aborts_the_transaction(db):
     t = db.transaction()
     t["a"] = "1"
     db.close()
@@ -152,7 +152,7 @@ def close_elsewhere(db):
 
 
 @pytest.mark.parametrize("close", [todana.DB.close, close_elsewhere])
-def test_a_block_whose_database_was_closed_does_not_end_as_if_committed(durable, close):
+def test_block_raises_if_its_database_was_closed(durable, close):
     name, options = durable
     db = todana.open(name, **options)
     with pytest.raises(todana.ClosedError):
@@ -161,7 +161,7 @@ def test_a_block_whose_database_was_closed_does_not_end_as_if_committed(durable,
             close(db)
     with pytest.raises(todana.ClosedError):
         t.commit()
-    # A transaction that the user has ended stays ended.
+    # If the program ends the transaction before it closes the database, the block raises nothing.
     db = todana.open(name, **options)
     with db.transaction() as t:
         t["b"] = "2"
@@ -174,7 +174,7 @@ def test_a_block_whose_database_was_closed_does_not_end_as_if_committed(durable,
             t.abort()
 
 
-def test_iterators_and_cursors_go_through_it(tree):
+def test_iterators_and_cursors_show_the_transaction(tree):
     tree.update(a="1", c="3")
     with tree.transaction() as t:
         t["b"] = "2"

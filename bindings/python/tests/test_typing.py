@@ -1,4 +1,4 @@
-"""The stubs list all functions with the right types."""
+"""Tests that the stubs list all functions with the right types."""
 
 import subprocess
 import sys
@@ -33,15 +33,15 @@ def run(*words, folder):
     return subprocess.run([sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True)
 
 
-def test_the_stubs_are_those_of_what_is_there(tmp_path):
+def test_stubs_match_the_module(tmp_path):
     allowed = tmp_path / "allowed"
-    # The package exports the compiled functions.
+    # The stubs describe only the package `todana`, which exports the names of these modules.
     allowed.write_text("todana\\._todana\ntodana\\._errors\ntodana\\._processes\ntodana\\.kyotocabinet.*\n")
     done = run("mypy.stubtest", "todana", "--allowlist", str(allowed), "--ignore-unused-allowlist", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_checker_knows_what_comes_out(tmp_path):
+def test_type_checker_infers_results(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run("mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "program.py", folder=tmp_path)
     errors = [line for line in done.stdout.splitlines() if "error:" in line]

@@ -5,8 +5,8 @@ It replaces an installed kyotocabinet only on request, in one of two ways:
     python -m todana.kyotocabinet PROGRAM ARGUMENTS     runs an unchanged program
     todana.kyotocabinet.install()                       applies to later `import kyotocabinet`
 
-A program can also use `from todana import kyotocabinet`. docs/python.md lists the differences to the
-original.
+A program can also use `from todana import kyotocabinet`. docs/python.md lists the differences to
+the original.
 
 >>> from todana import kyotocabinet as kc
 >>> db = kc.DB()

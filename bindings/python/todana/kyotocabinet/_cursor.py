@@ -14,7 +14,7 @@ from ._visitor import decision
 
 
 class Cursor:
-    """Interface of a cursor to indicate a record."""
+    """A position in a database."""
 
     def __init__(self, db):
         from ._database import DB
@@ -71,7 +71,7 @@ class Cursor:
 
     @call(None)
     def get(self, step=False):
-        """Returns key and value of the current record. If `step`, then moves in the current direction."""
+        """Returns the current key and value. If `step`, then moves in the current direction."""
         return self._read(step)
 
     @call(None)
@@ -81,7 +81,7 @@ class Cursor:
 
     @call(None)
     def get_key(self, step=False):
-        """Returns the key of the current record. If `step`, then moves in the current direction."""
+        """Returns the current key. If `step`, then moves in the current direction."""
         return self._read(step)[0]
 
     @call(None)
@@ -91,7 +91,7 @@ class Cursor:
 
     @call(None)
     def get_value(self, step=False):
-        """Returns the value of the current record. If `step`, then moves in the current direction."""
+        """Returns the current value. If `step`, then moves in the current direction."""
         return self._read(step)[1]
 
     @call(None)
@@ -110,7 +110,7 @@ class Cursor:
 
     @call(None)
     def seize(self):
-        """Removes the current record, moves in the current direction, and returns the key and the value."""
+        """Removes the current record, moves in the current direction, and returns key and value."""
         return self._seize()
 
     @call(None)
@@ -125,7 +125,7 @@ class Cursor:
 
     @call(False)
     def set_value(self, value, step=False):
-        """Replaces the value of the current record. If `step`, then moves in the current direction."""
+        """Replaces the current value. If `step`, then moves in the current direction."""
         while True:
             key = self._key()
             self._owner._writable()

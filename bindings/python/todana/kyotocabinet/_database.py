@@ -21,7 +21,7 @@ _MERGES = {0: "set", 1: "add", 2: "replace", 3: "append"}
 
 
 class DB(Records):
-    """Interface of database abstraction."""
+    """A database with the methods of Kyoto Cabinet's DB."""
 
     GEXCEPTIONAL, GCONCURRENT = 1, 2
     OREADER, OWRITER, OCREATE, OTRUNCATE, OAUTOTRAN = 1, 2, 4, 8, 16
@@ -65,8 +65,9 @@ class DB(Records):
         return records
 
     def _expect_functions(self):
-        """Fails in a concurrent database. As in the original, such a database runs no functions of the
-        program.
+        """Fails if the database is concurrent.
+
+        As in the original, a concurrent database does not call functions of the program.
         """
         if self._is_concurrent:
             raise Failure(Error.INVALID, "unsupported method")

@@ -21,7 +21,7 @@ _NAMES = dict(CODES.values())
 
 
 class Error(RuntimeError):
-    """Error data. Errors are compared by their codes, also with numbers."""
+    """The code and the message of an error. Errors and numbers are compared by code."""
 
     def __init__(self, *parts):
         if len(parts) > 2:

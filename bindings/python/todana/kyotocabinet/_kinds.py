@@ -40,12 +40,12 @@ def opened(name, mode, modes):
 
 
 def _make_way(path, is_writer):
-    """Removes an empty file, which the original would turn into a database.
+    """Removes an empty file, so that a database can take its place. Fails if the file is not empty.
 
-    Todana's is a folder.
+    The original turns an empty file into a database. A database of Todana is a folder.
     """
     if os.path.getsize(path) or not is_writer:
-        message = f"{path}: a file of Kyoto Cabinet's is not opened; bring its records over with todana load --bare"
+        message = f"{path}: a file of Kyoto Cabinet cannot be opened; import its records with todana load --bare"
         raise Failure(Error.BROKEN, message)
     os.remove(path)
 
@@ -66,5 +66,5 @@ def size(base, path):
             try:
                 total += os.path.getsize(os.path.join(folder, name))
             except FileNotFoundError:
-                pass  # The file was removed meanwhile.
+                pass  # The file was removed after it was listed.
     return total

@@ -6,7 +6,7 @@ from ._text import conv_bytes
 
 
 class Visitor:
-    """Interface to access a record."""
+    """Base class of functions that read and change records."""
 
     # Compared by identity, as in the original.
     NOP = "[{}]".format("NOP")
@@ -22,7 +22,7 @@ class Visitor:
 
 
 class FileProcessor:
-    """Interface to process the database file."""
+    """Base class of functions that process the file of a database."""
 
     def process(self, path, count, size):
         """Called with the path, the number of records and the size. Returns True on success."""
