@@ -34,7 +34,7 @@ struct most {
   char word[64];
 };
 
-// Called with every word and its count. Keeps the three most frequent words.
+// Receives every word and its count. Keeps the three most frequent words.
 static int rank(void *context, const todana_record *record) {
   struct most *most = context, found;
   char digits[24];

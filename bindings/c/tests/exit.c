@@ -1,6 +1,7 @@
-// While a process ends, its databases can still be written and closed: in functions given to
-// atexit(), and so in static destructors of C++. The main thread's thread-local data is gone then.
-// Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
+// At the end of a process, functions registered with atexit() can still write and close its
+// databases, and so can static destructors of C++. The thread-local data of the main thread no
+// longer exists then. `cargo xtask test` runs this program, with and without AddressSanitizer. Its
+// argument is an empty folder for its files.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -58,7 +59,7 @@ static void closes(void) {
     CHECK(has(db, "early", "1") && has(db, "open", NULL));
     CHECK(todana_set(db, S("late"), S("2")) == TODANA_OK && has(db, "late", "2"));
     CHECK(todana_update_many(db, both, put_late, NULL) == TODANA_OK);
-    // No other code would end this transaction.
+    // A transaction that begins now is refused, because no code would end it.
     CHECK(todana_begin(db) == TODANA_INVALID && strlen(todana_message()) > 0);
     CHECK(todana_commit(db) == TODANA_INVALID);
     CHECK(todana_close(db) == TODANA_OK && todana_close(db) == TODANA_CLOSED);
@@ -91,6 +92,6 @@ int main(int argc, char **argv) {
     CHECK(has(db, "early", "1") && has(db, "late", "2") && has(db, "x", "late") && has(db, "y", "late"));
     CHECK(todana_count(db, &count) == TODANA_OK && count == 4 && todana_close(db) == TODANA_OK);
   }
-  puts("all promises are kept");
+  puts("all checks passed");
   return 0;
 }

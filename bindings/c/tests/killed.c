@@ -1,6 +1,7 @@
 // A killed process loses no write for which todana_set() has returned, even if nothing was synced.
 // Earlier versions lost all writes since the last sync, up to --sync or sync_ms.
-// Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
+// `cargo xtask test` runs this program, with and without AddressSanitizer. Its argument is an empty
+// folder for its files.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static todana_db *opened(int kind) {
   todana_options options = {0};
   todana_db *db = NULL;
   snprintf(name, sizeof name, names[kind], folder);
-  // An hour, so that nothing is synced during the test.
+  // The interval is an hour, so that no write is synced during the test.
   options.sync = TODANA_SYNC_EVERY;
   options.sync_ms = 3600 * 1000;
   if (data_dirs[kind]) {
@@ -54,7 +55,7 @@ static void writes_on(int kind, unsigned long from, int says) {
     text_of(key, "key", number);
     text_of(value, "value", number);
     CHECK(todana_set(db, S(key), S(value)) == TODANA_OK);
-    // Fails once the parent no longer reads.
+    // This write fails after the parent has closed the pipe.
     if (write(says, &number, sizeof number) != sizeof number) exit(1);
   }
 }
@@ -106,6 +107,6 @@ int main(int argc, char **argv) {
     unsigned long there = 0;
     for (int round = 0; round < ROUNDS; round++) there = killed_once(kind, there, 500 + 333 * (unsigned long)round);
   }
-  puts("all promises are kept");
+  puts("all checks passed");
   return 0;
 }

@@ -1,5 +1,6 @@
 // Tests the functions of the C library: their bytes, their codes, and their errors.
-// Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
+// `cargo xtask test` runs this program, with and without AddressSanitizer. Its argument is an empty
+// folder for its files.
 #include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -60,7 +61,7 @@ static void values_are_bytes(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
-static void conditions_are_codes(void) {
+static void outcomes_are_codes(void) {
   todana_db *db = opened("mem:hash");
   int64_t sum = 0, one = 1;
   todana_bytes a = S("a"), b = S("b");
@@ -87,7 +88,7 @@ static void conditions_are_codes(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
-static void attributes_come_back(void) {
+static void attributes_are_returned(void) {
   todana_db *db = opened("mem:tree");
   todana_attributes given = {0}, read;
   todana_bytes value;
@@ -125,7 +126,7 @@ static void attributes_come_back(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
-static void many_at_once(void) {
+static void several_records_in_one_call(void) {
   todana_db *db = opened("mem:tree");
   todana_bytes keys[] = {S("a"), S("b"), S("nothing"), S("c")};
   todana_bytes values[] = {S("1"), S(""), S("x"), S("3")};
@@ -152,7 +153,7 @@ static int stop_at_three(void *context, const todana_record *record) {
   return strlen(seen) == 3;
 }
 
-static void ranges_go_both_ways(void) {
+static void ranges_are_read_in_both_directions(void) {
   todana_db *db = opened("mem:tree"), *hash = opened("mem:hash");
   todana_iterator *iterator;
   todana_record record;
@@ -243,7 +244,7 @@ static int see(void *context, const todana_record *record) {
   return 0;
 }
 
-static void visitors_decide(void) {
+static void visitors_change_records(void) {
   todana_db *db = opened("mem:hash");
   struct visited visited = {db, TODANA_KEEP, 0, ""};
   char seen[16] = "";
@@ -290,7 +291,7 @@ static void *in_thread(void *(*run)(void *), void *context) {
   return result;
 }
 
-static void transactions_are_whole_and_of_their_thread(void) {
+static void transactions_are_atomic_and_belong_to_a_thread(void) {
   todana_db *db = opened("mem:tree");
   todana_cursor *cursor;
   uint64_t count;
@@ -329,14 +330,14 @@ static int waits(void *context, const todana_record *record) {
   return sem_wait(&held->may_go);
 }
 
-static void *looks_within_a_transaction(void *context) {
+static void *reads_within_a_transaction(void *context) {
   struct held *held = context;
   CHECK(todana_begin(held->db) == TODANA_OK);
   CHECK(todana_view(held->db, S("a"), waits, held) == TODANA_OK && todana_commit(held->db) == TODANA_OK);
   return context;
 }
 
-static int lives_on(void *context, todana_bytes key, const todana_record *record, todana_change *change) {
+static int puts_with_time_to_live(void *context, todana_bytes key, const todana_record *record, todana_change *change) {
   (void)context, (void)key, (void)record;
   change->value = S("v");
   change->attributes.life = TODANA_SECONDS;
@@ -347,11 +348,11 @@ static int lives_on(void *context, todana_bytes key, const todana_record *record
 static void *updates(void *context) {
   struct held *held = context;
   CHECK(sem_post(&held->is_in) == 0);
-  CHECK(todana_update(held->db, S("k"), lives_on, NULL) == TODANA_OK);
+  CHECK(todana_update(held->db, S("k"), puts_with_time_to_live, NULL) == TODANA_OK);
   return context;
 }
 
-static void seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction(void) {
+static void time_to_live_starts_after_the_wait(void) {
   struct held held = {.db = opened("mem:hash")};
   pthread_t thread;
   todana_attributes read;
@@ -364,24 +365,24 @@ static void seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction(voi
   CHECK(todana_commit(held.db) == TODANA_OK && pthread_join(thread, NULL) == 0);
   CHECK(todana_get_with(held.db, S("k"), &value, &read, NULL) == TODANA_OK && read.life == TODANA_AT);
   todana_free(value.data);
-  CHECK(read.seconds >= began + 1002); // the clock may be a second behind
+  CHECK(read.seconds >= began + 1002); // time() may return the previous second
   CHECK(todana_close(held.db) == TODANA_OK);
 }
 
 // Closing must fail while another thread is in a transaction, because that transaction ends only
 // after the close has returned. Earlier versions waited forever.
-static void who_cannot_close_is_told_so_while_others_are_in_a_call(void) {
+static void close_fails_during_transactions_of_other_threads(void) {
   struct held held = {.db = opened("mem:hash")};
   pthread_t thread;
   CHECK(sem_init(&held.is_in, 0, 0) == 0 && sem_init(&held.may_go, 0, 0) == 0);
   CHECK(todana_set(held.db, S("a"), S("1")) == TODANA_OK);
-  CHECK(pthread_create(&thread, NULL, looks_within_a_transaction, &held) == 0 && sem_wait(&held.is_in) == 0);
+  CHECK(pthread_create(&thread, NULL, reads_within_a_transaction, &held) == 0 && sem_wait(&held.is_in) == 0);
   CHECK(todana_close(held.db) == TODANA_BUSY && says("transactions"));
   CHECK(sem_post(&held.may_go) == 0 && pthread_join(thread, NULL) == 0);
   CHECK(has(held.db, "a", "1") && todana_close(held.db) == TODANA_OK);
 }
 
-static void snapshots_stand_still(void) {
+static void snapshots_do_not_change(void) {
   todana_db *db = opened("mem:hash"), *snapshot;
   CHECK(todana_set(db, S("a"), S("1")) == TODANA_OK && todana_snapshot(db, &snapshot) == TODANA_OK);
   CHECK(todana_set(db, S("a"), S("2")) == TODANA_OK && todana_set(db, S("b"), S("2")) == TODANA_OK);
@@ -392,7 +393,7 @@ static void snapshots_stand_still(void) {
   CHECK(todana_contains(snapshot, S("a")) == TODANA_CLOSED);
 }
 
-static void keys_are_found_by_their_looks(void) {
+static void keys_are_found_by_patterns(void) {
   todana_db *db = opened("mem:tree");
   todana_list keys;
   todana_numbers distances;
@@ -413,7 +414,7 @@ static void keys_are_found_by_their_looks(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
-static void databases_travel(void) {
+static void databases_are_copied_merged_and_dumped(void) {
   todana_options options = {0};
   todana_status status;
   uint64_t count = 0;
@@ -456,7 +457,7 @@ static void *merges(void *context) {
   return context;
 }
 
-static void what_is_merged_from_is_closed_only_when_that_is_done(void) {
+static void close_waits_for_the_end_of_a_merge(void) {
   char place[4096], key[32];
   strcpy(place, path("source.hash"));
   struct merging merging = {opened("mem:hash"), opened(place)};
@@ -473,7 +474,7 @@ static void what_is_merged_from_is_closed_only_when_that_is_done(void) {
   CHECK(pthread_join(thread, NULL) == 0 && todana_close(merging.db) == TODANA_OK);
 }
 
-static void what_is_wrong_is_said(void) {
+static void errors_have_codes_and_messages(void) {
   todana_db *db = opened("mem:hash"), *none = NULL;
   todana_bytes value;
   todana_options options = {0};
@@ -604,7 +605,7 @@ static void into_one(void *context, todana_bytes key, todana_values *values, tod
   CHECK(todana_emit(emitter, key, S(text)) == TODANA_OK);
 }
 
-static void map_reduce_goes_over_all_records(void) {
+static void map_reduce_reads_all_records(void) {
   struct tally tally = {.db = opened("mem:hash"), .lock = PTHREAD_MUTEX_INITIALIZER};
   todana_work work = {0};
   char key[16], expected[64];
@@ -646,7 +647,7 @@ static void map_reduce_goes_over_all_records(void) {
   CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_CLOSED);
 }
 
-static void numbers_are_those_of_kyoto_cabinet(void) {
+static void numbers_have_kyoto_cabinets_format(void) {
   todana_db *db = opened("mem:hash");
   int64_t sum = 0;
   double real = 0;
@@ -724,7 +725,7 @@ static ptrdiff_t take_too_much(void *context, void *piece, size_t room) {
   return (ptrdiff_t)room + 1;
 }
 
-static void snapshots_are_those_of_kyoto_cabinet(void) {
+static void snapshots_have_kyoto_cabinets_format(void) {
   static const char snapshot[] = "KCSS\n\0\0\x02\x02k1v1\0\x02\x02k2v2\xff";
   todana_db *db = opened("mem:tree");
   struct tape tape = {{0}, 0, 0};
@@ -753,7 +754,7 @@ static void snapshots_are_those_of_kyoto_cabinet(void) {
 }
 
 // Like Kyoto Cabinet's comparators: keys in the order of their numbers.
-static void keys_have_other_orders(void) {
+static void stored_keys_implement_other_orders(void) {
   todana_db *db = opened("mem:tree");
   const char *keys[] = {"10", "9", "-1", "9.5"}, *sorted[] = {"-1", "9", "9.5", "10"};
   todana_range all = {0};
@@ -783,7 +784,7 @@ static void keys_have_other_orders(void) {
 
 // Kyoto Cabinet's OREADER. Earlier versions allowed only one process to open a database on disk,
 // even for reading.
-static void readers_share_what_no_writer_has(void) {
+static void readers_share_a_database_without_writer(void) {
   todana_options reading = {.reads_only = 1};
   const char *name = path("read.tree");
   todana_db *writer = opened(name), *one = NULL, *other = NULL, *none = NULL;
@@ -804,27 +805,27 @@ int main(int argc, char **argv) {
   CHECK(argc == 2);
   folder = argv[1];
   values_are_bytes();
-  conditions_are_codes();
-  attributes_come_back();
-  many_at_once();
-  ranges_go_both_ways();
+  outcomes_are_codes();
+  attributes_are_returned();
+  several_records_in_one_call();
+  ranges_are_read_in_both_directions();
   cursors_survive_writes();
-  visitors_decide();
-  map_reduce_goes_over_all_records();
-  transactions_are_whole_and_of_their_thread();
-  seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction();
-  who_cannot_close_is_told_so_while_others_are_in_a_call();
-  snapshots_stand_still();
-  keys_are_found_by_their_looks();
-  databases_travel();
-  what_is_merged_from_is_closed_only_when_that_is_done();
-  numbers_are_those_of_kyoto_cabinet();
+  visitors_change_records();
+  map_reduce_reads_all_records();
+  transactions_are_atomic_and_belong_to_a_thread();
+  time_to_live_starts_after_the_wait();
+  close_fails_during_transactions_of_other_threads();
+  snapshots_do_not_change();
+  keys_are_found_by_patterns();
+  databases_are_copied_merged_and_dumped();
+  close_waits_for_the_end_of_a_merge();
+  numbers_have_kyoto_cabinets_format();
   each_record_is_visited();
-  snapshots_are_those_of_kyoto_cabinet();
-  what_is_wrong_is_said();
-  keys_have_other_orders();
-  readers_share_what_no_writer_has();
+  snapshots_have_kyoto_cabinets_format();
+  errors_have_codes_and_messages();
+  stored_keys_implement_other_orders();
+  readers_share_a_database_without_writer();
   threads_share_a_handle();
-  puts("all promises are kept");
+  puts("all checks passed");
   return 0;
 }
