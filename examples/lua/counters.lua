@@ -1,4 +1,4 @@
--- Counters: visits, which expire after an hour, and money, with fractions.
+-- Counters: numbers of visits, which expire after an hour, and amounts of money, with fractions.
 local kt = __kyototycoon__
 local db = kt.db
 
@@ -11,7 +11,7 @@ function visit(input, output)
   return kt.RVSUCCESS
 end
 
--- Pays into an account, or out of it if the amount is negative. Refuses to overdraw the account.
+-- Adds an amount to an account. A negative amount must not exceed the balance.
 -- Input: account, amount.
 function pay(input, output)
   local amount = kt.atof(input.amount)

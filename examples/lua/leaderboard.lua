@@ -2,8 +2,8 @@
 local kt = __kyototycoon__
 local db = kt.db
 
--- Stores a player's best result. Input: board, player, points. The visitor runs again if another
--- client has changed the record meanwhile.
+-- Stores a player's best result. Input: board, player, points. If another client changes the record
+-- at the same time, the visitor runs again.
 function score(input, output)
   local points = kt.atoi(input.points)
   local best
@@ -20,7 +20,7 @@ function score(input, output)
   return kt.RVSUCCESS
 end
 
--- Returns the best players by rank, "1" being the best. Input: board, count.
+-- Returns the best players by rank, from "1". Input: board, count.
 function top(input, output)
   local players = kt.mapload(db:get("board:" .. input.board) or "")
   local names = {}

@@ -16,8 +16,7 @@ function push(input, output)
   return kt.RVSUCCESS
 end
 
--- Takes the job at the front. Fails with a logical inconsistency if the queue is empty.
--- Input: queue.
+-- Takes the job at the front. Fails with RVELOGIC if the queue is empty. Input: queue.
 function pop(input, output)
   local queue = input.queue
   while true do

@@ -1,5 +1,5 @@
--- Writes all records to a file and reads them back. This program chooses the file's name, so that
--- clients cannot.
+-- Writes all records to a file and reads them again. The name of the file is fixed, so that clients
+-- cannot choose it.
 local kt = __kyototycoon__
 local file = "records.kcss"
 

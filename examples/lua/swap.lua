@@ -2,7 +2,7 @@
 local kt = __kyototycoon__
 local db = kt.db
 
--- Adds a tag to a list unless it is there. Input: key, tag.
+-- Adds a tag to a list unless the list has it. Input: key, tag.
 function tag(input, output)
   while true do
     local old = db:get(input.key)
@@ -26,7 +26,7 @@ function tag(input, output)
   end
 end
 
--- Takes a lock for a minute. Input: name, owner.
+-- Takes a lock for a minute, or extends it if this owner has it. Input: name, owner.
 function lock(input, output)
   if db:add("lock:" .. input.name, input.owner, 60) then
     return kt.RVSUCCESS
@@ -35,7 +35,7 @@ function lock(input, output)
   return db:cas("lock:" .. input.name, input.owner, input.owner, 60) and kt.RVSUCCESS or kt.RVELOGIC
 end
 
--- Releases a lock if this owner holds it. Input: name, owner.
+-- Releases a lock if this owner has it. Input: name, owner.
 function unlock(input)
   return db:cas("lock:" .. input.name, input.owner, nil) and kt.RVSUCCESS or kt.RVELOGIC
 end

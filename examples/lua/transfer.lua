@@ -33,7 +33,7 @@ function open(input)
   return db:end_transaction() and kt.RVSUCCESS or kt.RVEINTERNAL
 end
 
--- Begins a transaction and does not end it. The server aborts it, and none of its changes stay.
+-- Begins a transaction and fails before its end. The server aborts it and discards its changes.
 function forget()
   db:begin_transaction()
   db:clear()

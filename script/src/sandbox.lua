@@ -1,9 +1,10 @@
--- Replaces the functions of Lua with which a script could exceed its limits.
+-- Replaces the functions of Lua that would let a script exceed its limits.
 local in_time, plain = ...
 local type, error = type, error
 
--- Returns the results of a protected call. `in_time` raises the error again if the script's time is
--- over, so that scripts cannot catch that. Errors of Todana become text, as Lua's own errors are.
+-- Returns the results of a protected call. If the script has exceeded its time, `in_time` raises
+-- that error again, so that scripts cannot catch it. `plain` converts errors of Todana to text,
+-- because errors of Lua are text.
 local function passed(is_fine, ...)
   in_time()
   if is_fine then

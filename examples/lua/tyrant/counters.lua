@@ -1,8 +1,8 @@
--- Atomic counters, as decimal text that every client can read.
--- Call them with the option for record locking, so that calls on one key exclude each other:
+-- Atomic counters, as decimal text that every client can read. Call them with the option for record
+-- locking (-xlr), so that calls with the same key run one after another:
 --
---   tcrmgr ext -xlr HOST count visits 1      the new number
---   tcrmgr ext -xlr HOST count_to visits 10  the new number, at most 10
+--   tcrmgr ext -xlr HOST count visits 1      adds 1 and returns the new number
+--   tcrmgr ext -xlr HOST count_to visits 10  adds 1 up to 10 and returns the new number
 
 local function add(key, delta, max)
    local number = (tonumber(_get(key)) or 0) + delta
@@ -15,10 +15,10 @@ function count(key, delta) return add(key, tonumber(delta) or 1) end
 
 function count_to(key, max) return add(key, 1, tonumber(max)) end
 
--- Counters of 4 bytes need no lock: the server adds by itself.
+-- Adds to a counter of 4 bytes. It needs no lock, because _addint is atomic.
 function count_binary(key, delta) return _addint(key, tonumber(delta) or 1) end
 
--- Counts in the memory of the server, for figures that may be lost.
+-- Counts in the server's memory, for numbers that may be lost when the server stops.
 function count_in_stash(key, delta)
    _lock(key)
    local number = (tonumber(_stashget(key)) or 0) + (tonumber(delta) or 1)

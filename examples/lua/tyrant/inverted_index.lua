@@ -1,12 +1,12 @@
--- An inverted index for Tokyo Tyrant's clients: documents are found by the words in them.
--- The record "word WORD" holds the numbers of the documents with this word, in BER form.
+-- An inverted index for Tokyo Tyrant's clients: it finds documents by their words.
+-- The record "word WORD" has the numbers of the documents with this word, in BER form.
 --
 --   tcrmgr ext HOST add 1 'The quick brown fox'
 --   tcrmgr ext HOST find 'quick fox' ''     the numbers of the documents with all words
 --   tcrmgr ext HOST find_any 'fox dog' ''   the numbers of the documents with any of the words
 --   tcrmgr ext HOST forget 1 ''
 
--- Returns each word of a text once, in small letters.
+-- Returns each word of a text once, in lower case.
 local function words_of(text)
    local seen, words = {}, {}
    for word in string.gmatch(string.lower(text), "%w+") do

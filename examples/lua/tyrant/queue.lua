@@ -2,14 +2,14 @@
 -- Each entry is a record whose key is the name of the queue and a number with leading zeros.
 --
 --   tcrmgr ext HOST push mail 'Hello'     the number of the entry
---   tcrmgr ext HOST pop mail 2            up to two entries, one a line
+--   tcrmgr ext HOST pop mail 2            up to two entries, one per line
 --   tcrmgr ext HOST length mail ''        the number of entries
 
 local function entry(queue, number)
    return string.format("%s\t%012d", queue, number)
 end
 
--- Returns the numbers of the entries, the oldest first.
+-- Returns the numbers of the entries in ascending order, so that the oldest entry is the first.
 local function numbers(queue)
    local found = {}
    for _, key in ipairs(_fwmkeys(queue .. "\t")) do
@@ -27,7 +27,7 @@ function push(queue, value)
    return number
 end
 
--- Removes the oldest entries and returns them. Takers of one queue wait for each other.
+-- Removes the oldest entries and returns them. Calls for the same queue run one after another.
 function pop(queue, max)
    max = tonumber(max) or 1
    local name = "queue " .. queue

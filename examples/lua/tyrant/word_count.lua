@@ -1,7 +1,7 @@
 -- Counts the words of all values, or of the values of some keys.
 --
---   tcrmgr ext HOST word_count '' ''          each word with its number, one a line
---   tcrmgr ext HOST word_count 'k1 k2' ''     in the values of these keys
+--   tcrmgr ext HOST word_count '' ''          each word and its count, one word per line
+--   tcrmgr ext HOST word_count 'k1 k2' ''     only in the values of these keys
 
 function word_count(keys)
    local lines = {}
