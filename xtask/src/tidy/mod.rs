@@ -19,7 +19,8 @@ const LIMITS: &str = "xtask/tidy.toml";
 const HEADER: &str = "\
 # The limits of `cargo xtask tidy`: none may rise, and `cargo xtask tidy --lower` lowers them.
 # Rates are counted per 1,000 words. \"sources\" are the comments of product code, \"tests\" those of
-# all other Rust files, \"texts\" the string literals of product code, \"documents\" all Markdown.
+# all other Rust files, \"programs\" those of files in other languages, \"texts\" the string literals
+# of product code, \"documents\" all Markdown.
 
 ";
 

@@ -16,10 +16,12 @@ pub(super) fn figures(tree: &SourceTree) -> Vec<TidyFigure> {
     let all = |sources: &[SourceText], blocks: fn(&SourceText) -> Vec<ProseBlock>| -> Vec<ProseBlock> {
         sources.iter().flat_map(blocks).collect()
     };
+    let program_comments: Vec<SourceText> = tree.programs.iter().map(without_program_code).collect();
     let mut figures = Vec::new();
     for (group, blocks) in [
         ("sources", all(&tree.sources, comments)),
         ("tests", all(&tree.tests, comments)),
+        ("programs", all(&program_comments, unmarked)),
         ("texts", all(&tree.sources, literals)),
         ("documents", all(&tree.documents, paragraphs)),
     ] {
@@ -34,6 +36,8 @@ pub(super) fn figures(tree: &SourceTree) -> Vec<TidyFigure> {
             ));
         }
     }
+    figures
+        .push(TidyFigure::count("programs_comment_lines_over_100", wide(&program_comments, 100, |_| true)));
     // Tables, links, and headings cannot be wrapped.
     let wraps =
         |line: &str| !line.trim_start().starts_with(['|', '#', '[', '!', '<']) && !line.contains("](");
@@ -113,6 +117,36 @@ fn comments(source: &SourceText) -> Vec<ProseBlock> {
         let text = line.trim_start().strip_prefix("//")?;
         let text = text.strip_prefix(['/', '!']).unwrap_or(text);
         Some(text.strip_prefix(' ').unwrap_or(text).to_string())
+    })
+}
+
+/// Returns a program whose lines are empty, except for comments and Python's docstrings.
+fn without_program_code(program: &SourceText) -> SourceText {
+    let is_python = program.path.ends_with(".py") || program.path.ends_with(".pyi");
+    // Is true in a docstring, and false in any other string of several lines.
+    let mut open_string = None;
+    let mut text = String::new();
+    for line in program.text.lines() {
+        let start = line.trim_start();
+        let quotes = if is_python { line.matches("\"\"\"").count() } else { 0 };
+        let marks: &[&str] = if is_python { &["# ", "\"\"\""] } else { &["# ", "// ", "-- ", "/** "] };
+        let is_prose = open_string.unwrap_or(marks.iter().any(|mark| start.starts_with(mark)));
+        if quotes % 2 == 1 {
+            open_string = open_string.is_none().then_some(is_prose);
+        }
+        if is_prose {
+            text.push_str(line);
+        }
+        text.push('\n');
+    }
+    SourceText { path: program.path.clone(), first_line: program.first_line, text }
+}
+
+/// Returns the paragraphs of comments, without the marks of comments.
+fn unmarked(comments: &SourceText) -> Vec<ProseBlock> {
+    runs(comments, |line| {
+        let text = line.trim_start_matches(['#', '/', '-', '*', '"', ' ', '\t']);
+        (!text.is_empty()).then(|| text.to_string())
     })
 }
 
@@ -227,6 +261,24 @@ mod tests {
         assert_eq!(places(&tree, "documents_tell"), ["docs/a.md:3: told"]);
         assert_eq!(places(&tree, "documents_behind"), ["docs/a.md:11: behind"]);
         assert_eq!(places(&tree, "documents_free_relatives"), ["docs/a.md:12: What is it."]);
+    }
+
+    #[test]
+    fn comments_and_docstrings_of_programs_are_counted() {
+        let python = "\"\"\"Tells.\n\nWhat is\nbehind.\n\"\"\"\nTEXT = \"\"\"\ntold\n\"\"\"\n#: told\n# told\n-- told\n";
+        let tree = tree("a.py", python);
+        assert_eq!(places(&tree, "programs_tell"), ["a.py:10: told"]);
+        assert_eq!(places(&tree, "programs_free_relatives"), ["a.py:3: What is"]);
+        assert_eq!(places(&tree, "programs_behind"), ["a.py:4: behind."]);
+    }
+
+    #[test]
+    fn comments_of_other_languages_are_counted() {
+        let line = format!("  // {}\n", "x".repeat(100));
+        let text = format!("-- told\n#include <told>\nf(); // told\n/** told */\n{line}f(\"{line}");
+        let tree = tree("a.c", &text);
+        assert_eq!(places(&tree, "programs_tell"), ["a.c:1: told", "a.c:4: told */"]);
+        assert_eq!(places(&tree, "programs_comment_lines_over_100"), [format!("a.c:5: {}", line.trim())]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The tracked text of the repository, split into product code, other Rust code, and Markdown.
+//! The tracked text of the repository, split into product code, other Rust code, programs in other
+//! languages, and Markdown.
 
 use regex::Regex;
 use std::path::Path;
@@ -18,6 +19,8 @@ pub(super) struct SourceTree {
     pub(super) sources: Vec<SourceText>,
     /// All other Rust code: tests, benches, examples, fuzz targets.
     pub(super) tests: Vec<SourceText>,
+    /// Programs in other languages, manifests, and transcripts.
+    pub(super) programs: Vec<SourceText>,
     pub(super) documents: Vec<SourceText>,
 }
 
@@ -51,6 +54,8 @@ impl SourceTree {
             self.tests.push(source(tests, first_line));
         } else if path.ends_with(".rs") {
             self.tests.push(source(text, 1));
+        } else if is_program(path) {
+            self.programs.push(source(text, 1));
         }
     }
 
@@ -63,6 +68,15 @@ impl SourceTree {
 fn is_product(below_src: &str) -> bool {
     let mut parts = below_src.trim_end_matches(".rs").split('/');
     !parts.any(|part| part == "tests")
+}
+
+/// Returns true for files whose comments are lines, or docstrings.
+fn is_program(path: &str) -> bool {
+    const EXTENSIONS: &str = "c go h java js lua php pl py pyi rb sh toml";
+    let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| EXTENSIONS.split(' ').any(|known| known == extension))
+        || path.starts_with("tests/transcripts/")
+        || path == ".ci/run"
 }
 
 /// Returns the offset at which the unit tests of a file begin, which end a file by convention.
@@ -84,5 +98,12 @@ mod tests {
         assert_eq!(tree.sources[0].text, "fn f() {}");
         let tests: Vec<_> = tree.tests.iter().map(|part| (part.path.as_str(), part.first_line)).collect();
         assert_eq!(tests, [("core/src/a.rs", 1), ("core/tests/b.rs", 1), ("core/src/tests/c.rs", 1)]);
+    }
+
+    #[test]
+    fn programs_are_known_by_their_extensions() {
+        let paths =
+            ["a/b.py", "tests/transcripts/t.txt", "Cargo.toml", "Cargo.lock", "fuzz/seeds/pl", "x.txt"];
+        assert_eq!(paths.map(is_program), [true, true, true, false, false, false]);
     }
 }
