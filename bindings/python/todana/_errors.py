@@ -1,4 +1,4 @@
-"""The exceptions of Todana, named after what the caller can do."""
+"""The exceptions of Todana. Each name shows how a program can react."""
 
 
 class Error(Exception):
