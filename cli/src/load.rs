@@ -177,7 +177,7 @@ impl ServerTarget<'_, '_> {
     }
 }
 
-impl LoggedTarget for ServerTarget<'_, '_> {
+impl LoggedTarget<'_> for ServerTarget<'_, '_> {
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
         let outcome = self.change(key, visitor);
         self.noted(outcome)

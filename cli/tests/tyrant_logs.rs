@@ -4,6 +4,8 @@
 mod running;
 
 use running::{RunningServer, TestFolder, expect, refused};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 /// The records of the log, and their text.
 const RECORDS: [(&str, &str); 7] = [
@@ -133,4 +135,68 @@ fn own_log_is_exported_as_absolute_changes() {
     assert_eq!(columns, expected);
     assert!(lines[0][0] < lines[1][0] && lines[0][0].len() == 16, "{exported}");
     assert_eq!(server.expect(&["log", "--format", "ttulog", "--server-id", "9"], 0), exported);
+}
+
+/// Sends requests of Tokyo Tyrant's protocol, each of which has an empty reply.
+fn send(server: &RunningServer, requests: &[(&str, usize)]) {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    for (request, reply_len) in requests {
+        stream.write_all(&bytes(request)).unwrap();
+        let mut reply = vec![1; *reply_len];
+        stream.read_exact(&mut reply).unwrap();
+        assert!(reply.iter().all(|&byte| byte == 0), "{request}: {reply:?}");
+    }
+}
+
+/// Returns the bodies of an exported log.
+fn bodies(exported: &str) -> Vec<&str> {
+    exported.lines().map(|line| line.rsplit('\t').next().unwrap()).collect()
+}
+
+const OUTLIST: &str = "C8 90 00 00 00 07 00 00 00 01 6F 75 74 6C 69 73 74 00 00 00 01 6B 00";
+const PUTLIST: &str = "C8 90 00 00 00 07 00 00 00 04 70 75 74 6C 69 73 74 00 00 00 01 6B 00 00 00 01 62 00 00 \
+                       00 01 6B 00 00 00 01 63 00";
+
+#[test]
+fn own_log_exports_all_values() {
+    let folder = TestFolder::new();
+    let data = folder.path("data");
+    let server = RunningServer::start(&["mem:tree", "--data-dir", &data, "--sync", "always"]);
+    let calls = [
+        ("c810 00000001 00000001 6b 61", 1),
+        ("c890 00000007 00000000 00000004 7075746c697374 00000001 6b 00000001 62 00000001 6b 00000001 63", 5),
+        ("c820 00000001 6b", 1),
+        ("c820 00000001 6b", 1),
+    ];
+    send(&server, &calls);
+    let exported = expect(&["log", &data, "--format", "ttulog"], 0);
+    let all = PUTLIST.replace("04 70", "06 70").replace(
+        "74 00 00 00 01 6B 00 00 00 01 62",
+        "74 00 00 00 01 6B 00 00 00 01 61 00 00 00 01 6B 00 00 00 01 62",
+    );
+    let put = |value: &str| format!("C8 10 00 00 00 01 00 00 00 01 6B {value} 00");
+    let (first, last) = (put("61"), put("63"));
+    assert_eq!(bodies(&exported), [&first, OUTLIST, &all, OUTLIST, PUTLIST, OUTLIST, &last]);
+    let stamps: Vec<u64> = exported.lines().map(|line| line[..16].parse().unwrap()).collect();
+    assert!(stamps.is_sorted(), "{exported}");
+    assert_eq!(server.expect(&["log", "--format", "ttulog"], 0), exported);
+    let columns = server.expect(&["log", "--values", "none"], 0);
+    assert!(columns.contains("\tput\tk\tsize=6 values=3\t"), "{columns}");
+}
+
+#[test]
+fn definitions_of_indexes_are_not_exported() {
+    let folder = TestFolder::new();
+    let data = folder.path("data");
+    let server = RunningServer::start(&["mem:table", "--data-dir", &data, "--sync", "always"]);
+    let calls = [
+        ("c890 00000008 00000000 00000002 736574696e646578 00000001 63 00000003 6c6578", 5),
+        ("c810 00000001 00000003 61 630031", 1),
+        ("c810 00000000 00000003 630032", 1),
+    ];
+    send(&server, &calls);
+    let exported = expect(&["log", &data, "--format", "ttulog"], 0);
+    let rows =
+        ["C8 10 00 00 00 01 00 00 00 03 61 63 00 31 00", "C8 10 00 00 00 01 00 00 00 03 31 63 00 32 00"];
+    assert_eq!(bodies(&exported), rows);
 }

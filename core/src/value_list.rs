@@ -16,6 +16,19 @@ pub struct RecordValues<'a> {
     is_list: bool,
 }
 
+impl<'a> RecordValues<'a> {
+    /// Returns the values of an encoded list.
+    pub fn of_list(list: &'a [u8]) -> RecordValues<'a> {
+        RecordValues { rest: Some(list), is_list: true }
+    }
+
+    /// Returns the number of bytes of the values that are left, as the list encodes them. Returns 0
+    /// after the last value.
+    pub fn encoded_len(&self) -> usize {
+        self.rest.map_or(0, <[u8]>::len)
+    }
+}
+
 impl<'a> Iterator for RecordValues<'a> {
     type Item = &'a [u8];
 
@@ -23,7 +36,8 @@ impl<'a> Iterator for RecordValues<'a> {
         if !self.is_list {
             return self.rest.take();
         }
-        let mut rest = self.rest.filter(|rest| !rest.is_empty())?;
+        // A damaged list ends at the damage.
+        let mut rest = self.rest.take().filter(|rest| !rest.is_empty())?;
         let len = usize::try_from(take_varint(&mut rest)?).ok()?;
         let (value, rest) = rest.split_at_checked(len)?;
         self.rest = Some(rest);

@@ -79,7 +79,7 @@ fn replica_gets_own_changes_only_on_request() {
     let server = Running::start(kept(folder.path(), 17));
     server.connect().set(b"own", b"1");
     let sent = |server_id, wants_only| {
-        let hello = ReplicaRequest { timestamp: 0, server_id, wants_only };
+        let hello = ReplicaRequest { timestamp: 0, server_id, wants_only, takes_lists: false };
         Follower::connect(server.addresses[0], hello).updates().0.len()
     };
     assert_eq!([sent(17, false), sent(5, true), sent(5, false), sent(17, true)], [0, 0, 1, 1]);

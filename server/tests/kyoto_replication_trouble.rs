@@ -401,7 +401,7 @@ fn disk_hash_without_log_has_no_replicas() {
     let mut client = server.connect();
     done(&mut client, "set", "DB\t1\nkey\thash\nvalue\t1\n");
     done(&mut client, "set", "DB\t0\nkey\tmemory\nvalue\t1\n");
-    let hello = ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false };
+    let hello = ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false, takes_lists: false };
     assert_eq!(told(&Follower::connect(server.addresses[0], hello).next_updates(1)), ["memory=1 ffffffffff"]);
     // The server can still follow another one.
     let second = Running::start(ServerOptions {

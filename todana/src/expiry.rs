@@ -6,7 +6,7 @@
 
 use crate::classes::plain_size;
 use crate::transaction::EngineView;
-use crate::update_log::{LogChange, LogPosition};
+use crate::update_log::{LogChange, LogPosition, TransactionEncoder, UpdateLog};
 use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
 /// Converts a time to live to an expiry.
@@ -52,6 +52,8 @@ pub(crate) struct ExpiryVisitor<'v> {
     puts: bool,
     /// True if the visitor removed the first of several values, so that a record remains.
     removes_first: bool,
+    /// True if the old record had several values, even if it had expired.
+    replaces_list: bool,
     /// The list of values that is stored.
     list: Vec<u8>,
 }
@@ -94,6 +96,7 @@ impl<'v> ExpiryVisitor<'v> {
             has_changed: false,
             puts: false,
             removes_first: false,
+            replaces_list: false,
             list: Vec::new(),
         }
     }
@@ -134,6 +137,7 @@ impl<'v> ExpiryVisitor<'v> {
 impl Visitor for ExpiryVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.met_size = old.map_or(0, |old| plain_size(self.key, &old));
+        self.replaces_list = old.is_some_and(|old| old.attributes.has_value_list);
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
         (self.removes_expired, self.removes_first) = (false, false);
         self.found_transaction = self.view.is_closed();
@@ -201,6 +205,10 @@ impl Visitor for ExpiryVisitor<'_> {
         if let Some(log) = self.view.log {
             let key = self.key;
             let change = match (self.to_log, now) {
+                (ChangeToLog::Put, Some(record)) if self.replaces_list => {
+                    self.logged = Some(log_replacement(log, self.view.origin, key, record));
+                    None
+                }
                 (ChangeToLog::Put, Some(record)) => Some(LogChange::Put { key, record }),
                 (ChangeToLog::Retag, Some(record)) => {
                     Some(LogChange::Retag { key, attributes: record.attributes })
@@ -215,6 +223,16 @@ impl Visitor for ExpiryVisitor<'_> {
         let now = now.filter(|_| !self.removes_first);
         let now = if self.inner.sees_value_list() { now } else { now.map(Record::with_first_value) };
         self.inner.applied(now);
+    }
+}
+
+/// Logs the put of a record in place of a record with several values.
+#[cold]
+fn log_replacement(log: &UpdateLog, origin: Option<u32>, key: &[u8], record: Record<'_>) -> LogPosition {
+    let mut both = TransactionEncoder::default();
+    match both.push_replacement(key, record) {
+        true => log.append_from(origin, &both.change()),
+        false => log.append_from(origin, &LogChange::Put { key, record }),
     }
 }
 

@@ -10,10 +10,9 @@ use crate::progress::records as records_bar;
 use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
 use std::path::Path;
-use todana::table::new_row_number;
-use todana::tyrant::{AddValueVisitor, AppliedOutcome, LoggedTarget, apply_logged};
-use todana::{Action, DatabaseKind, Db, Expiry, Record, Records, UnixSeconds, Visitor};
-use todana_core::{Attributes, ErrorKind, NumberedEngine};
+use todana::tyrant::{AddValuesVisitor, AppliedOutcome, LoggedTarget, apply_logged};
+use todana::{Action, Database, Db, Expiry, Record, Records, UnixSeconds, Visitor};
+use todana_core::{Attributes, ErrorKind};
 
 /// Writes all records of a database to a file.
 pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) -> Result<(), CommandFailure> {
@@ -82,11 +81,11 @@ fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Res
             tally.loaded += 1;
         }
         FileChange::AddValue { key, value } => {
-            if !matches!(db.name().kind, DatabaseKind::MemTree | DatabaseKind::DiskTree) {
+            if !db.database().holds_value_lists() {
                 let what = "the key has several values, and only a tree stores them";
                 return Err(StoreProblem::ToRecord(what.into()));
             }
-            db.visit(key, &mut AddValueVisitor::last(value)).map_err(refused)?;
+            db.visit(key, &mut AddValuesVisitor::last(&[value])).map_err(refused)?;
             tally.loaded += 1;
         }
         FileChange::Remove(key) => {
@@ -110,7 +109,7 @@ struct DbTarget<'t> {
     tally: &'t mut LoadTally,
 }
 
-impl LoggedTarget for DbTarget<'_> {
+impl<'t> LoggedTarget<'t> for DbTarget<'t> {
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
         let mut noting = NotingVisitor { inner: visitor, stores: false, removes: false };
         self.db.visit(key, &mut noting)?;
@@ -128,18 +127,8 @@ impl LoggedTarget for DbTarget<'_> {
         self.db.sync()
     }
 
-    fn is_table(&self) -> bool {
-        self.db.database().engine().indexed().is_some()
-    }
-
-    fn new_row_number(&mut self) -> todana_core::Result<u64> {
-        let no_table = || todana_core::Error::new(ErrorKind::Invalid, "the database is no table");
-        let indexed = self.db.database().engine().indexed().ok_or_else(no_table)?;
-        new_row_number(indexed, self.db)
-    }
-
-    fn width(&self) -> Option<usize> {
-        self.db.database().engine().numbered().map(NumberedEngine::width)
+    fn database(&self) -> Option<&'t Database> {
+        Some(self.db.database())
     }
 }
 
@@ -159,6 +148,10 @@ impl Visitor for NotingVisitor<'_> {
 
     fn overwrites(&self) -> bool {
         self.inner.overwrites()
+    }
+
+    fn sees_value_list(&self) -> bool {
+        self.inner.sees_value_list()
     }
 }
 

@@ -114,7 +114,8 @@ pub(super) fn read(
             }
             message::UpdateChange::Remove { key } => reading.show(&place, FileChange::Remove(key)),
             message::UpdateChange::Clear => reading.show(&place, FileChange::Clear),
-            message::UpdateChange::Other { .. } => Ok(()),
+            // Only replicas of Todana receive lists of values. No log contains them.
+            message::UpdateChange::SetList { .. } | message::UpdateChange::Other { .. } => Ok(()),
         }
     })
 }

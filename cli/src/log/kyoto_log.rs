@@ -65,6 +65,8 @@ fn put(
         }
         UpdateChange::Remove { key } => ("remove", key, &b""[..]),
         UpdateChange::Clear => ("clear", &b""[..], &b""[..]),
+        // No log contains a list of values, which only replicas receive.
+        UpdateChange::SetList { key, .. } => ("set-list", key, &b""[..]),
         UpdateChange::Other { operation, .. } => {
             words.push(format!("operation={operation}"));
             ("unknown", &b""[..], &b""[..])

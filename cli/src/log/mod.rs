@@ -18,6 +18,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use todana::DatabaseKind;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::replication::ChangeOrigin;
@@ -34,8 +35,9 @@ it was received from, if that is a third one. The operations are put,
 retag (new attributes, same value), remove, clear, plan-clear, transaction and
 lost. Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS,
 span=SECONDS of a sliding expiry, version=, stale, token-out, at=UNIX-SECONDS of
-a planned clear, changes= of a transaction, bytes= lost; - for none. Key and
-value are escaped as in a dump: \\\\ \\t \\n \\r \\xHH. A truncated value ends in \\...
+a planned clear, changes= of a transaction, bytes= lost, values= of a list; - for
+none. Key and value are escaped as in a dump: \\\\ \\t \\n \\r \\xHH. A truncated value
+ends in \\... A list is printed as it is stored: each value after its length.
 
 The log is not locked: a server may write to it. --follow continues as the log
 grows, until it is stopped. From a directory, it may show changes that are not
@@ -171,7 +173,7 @@ fn of_server(server: &LoginDestination, arguments: &LogArguments) -> Result<(), 
     let mut entries = EntryDecoder::new(head.database_id, LogPosition(head.position));
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut time_ms = 0;
-    let mut printer = EntryPrinter::new(arguments, head.server_id);
+    let mut printer = EntryPrinter::new(arguments, head.server_id, false);
     loop {
         let frame = connection.next_frame(|frame| match frame {
             ExportFrame::Data(data) => {
@@ -244,8 +246,9 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
     let is_watched = stdout.is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, stdout);
     let segments = segments(&SystemDisk, &log)?;
+    let is_table = DatabaseKind::at(&SystemDisk, directory) == Some(DatabaseKind::DiskTable);
     let own = segments.first().map_or(0, |one| one.identity.server_id);
-    let mut printer = EntryPrinter::new(arguments, own);
+    let mut printer = EntryPrinter::new(arguments, own, is_table);
     let mut from = match arguments.from {
         Some(LogStart::End) => segments.last().map(|last| last.start),
         Some(LogStart::Position(position)) => Some(LogPosition(position)),
@@ -333,10 +336,10 @@ enum EntryPrinter {
 
 impl EntryPrinter {
     /// Creates the printer. `own` is the ID in the columns of changes without another origin.
-    fn new(arguments: &LogArguments, own: u32) -> EntryPrinter {
+    fn new(arguments: &LogArguments, own: u32, is_table: bool) -> EntryPrinter {
         match arguments.format {
             LogFormat::Columns => EntryPrinter::Columns { own, values: arguments.values },
-            LogFormat::Ttulog => EntryPrinter::Tyrant(TyrantLines::new(arguments.server_id)),
+            LogFormat::Ttulog => EntryPrinter::Tyrant(TyrantLines::new(arguments.server_id, is_table)),
         }
     }
 
@@ -403,6 +406,11 @@ fn put(
         ("version", Some(version).filter(|&version| version != 0)),
     ];
     words.extend(numbers.iter().filter_map(|(name, number)| number.map(|number| format!("{name}={number}"))));
+    if let LogChange::Put { record, .. } = entry.change
+        && record.attributes.has_value_list
+    {
+        words.push(format!("values={}", record.values().count()));
+    }
     words.extend(marks.stale.then(|| "stale".into()));
     words.extend(marks.token_sent.then(|| "token-out".into()));
     let words = if words.is_empty() { "-".into() } else { words.join(" ") };

@@ -8,6 +8,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use todana::moment;
 use todana::replication::{ChangeOrigin, StampAssigner, StampScheme};
+use todana::table::are_definitions;
+use todana::tyrant::take_part;
 use todana::update_log::{LogChange, LogEntry, LogPosition};
 use todana_protocol::tyrant::log_text::put_line;
 use todana_protocol::tyrant::update_log::LogRecord;
@@ -93,14 +95,19 @@ pub(super) struct TyrantLines {
     stamps: StampAssigner,
     /// The ID of the server whose log this is, for changes without another origin.
     own: u16,
+    /// True if the log is that of a table. Its record with the empty key holds the definitions of
+    /// the indexes, and is no row.
+    is_table: bool,
     body: Vec<u8>,
     line: Vec<u8>,
 }
 
 impl TyrantLines {
-    pub(super) fn new(own: u16) -> TyrantLines {
+    /// Creates the printer. If it is not known that the log is that of a table, the first
+    /// definition of an index shows it.
+    pub(super) fn new(own: u16, is_table: bool) -> TyrantLines {
         let stamps = StampAssigner::new(StampScheme::Changes);
-        TyrantLines { stamps, own, body: Vec::new(), line: Vec::new() }
+        TyrantLines { stamps, own, is_table, body: Vec::new(), line: Vec::new() }
     }
 
     /// Converts an entry, and prints it if `is_wanted` is true. Entries that change no record have
@@ -135,15 +142,51 @@ impl TyrantLines {
         is_wanted: bool,
     ) -> io::Result<()> {
         let stamp_micros = self.stamps.at(position.0);
-        let change = match *change {
-            LogChange::Put { key, record } => AbsoluteChange::Put { key, value: record.value },
-            LogChange::Remove { key } => AbsoluteChange::Remove { key },
-            LogChange::Clear => AbsoluteChange::Clear,
+        if let LogChange::Put { key: b"", record } = *change {
+            self.is_table |= are_definitions(record.value);
+        }
+        let key = match *change {
+            LogChange::Put { key, .. } | LogChange::Remove { key } => Some(key),
+            LogChange::Clear => None,
             _ => return Ok(()),
         };
-        if !is_wanted {
+        if !is_wanted || (self.is_table && key == Some(b"")) {
             return Ok(());
         }
+        match *change {
+            LogChange::Put { key, record } if record.attributes.has_value_list => {
+                // The new values are added after a removal of the old ones, as replicas get them.
+                let earlier = stamp_micros.saturating_sub(1);
+                self.put_line(out, earlier, origin, AbsoluteChange::Remove { key })?;
+                let mut values = record.values();
+                loop {
+                    let part = take_part(key, &mut values);
+                    let is_last = values.encoded_len() == 0;
+                    let stamp = if is_last { stamp_micros } else { earlier };
+                    self.put_line(out, stamp, origin, AbsoluteChange::Add { key, values: &part })?;
+                    if is_last {
+                        return Ok(());
+                    }
+                }
+            }
+            LogChange::Put { key, record } => {
+                let change = AbsoluteChange::Put { key, value: record.value };
+                self.put_line(out, stamp_micros, origin, change)
+            }
+            LogChange::Remove { key } => {
+                self.put_line(out, stamp_micros, origin, AbsoluteChange::Remove { key })
+            }
+            _ => self.put_line(out, stamp_micros, origin, AbsoluteChange::Clear),
+        }
+    }
+
+    fn put_line(
+        &mut self,
+        out: &mut impl Write,
+        stamp_micros: u64,
+        origin: ChangeOrigin,
+        change: AbsoluteChange<'_>,
+    ) -> io::Result<()> {
         self.body.clear();
         self.line.clear();
         change.put_body(&mut self.body);

@@ -10,7 +10,7 @@ use super::tool_output::ValueForm;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
-use todana::tyrant::{AddValueVisitor, SumVisitor};
+use todana::tyrant::{AddValuesVisitor, SumVisitor};
 use todana::{DatabaseName, Db, Records};
 use todana_core::{Modify, Operation, ValueChange};
 use todana_server::DatabaseKind;
@@ -280,9 +280,10 @@ impl Cabinet<'_> {
                 if self.tool != CabinetTool::Tree {
                     return Err(self.unmet(2, "invalid operation"));
                 }
+                let values = [value.as_slice()];
                 let mut visitor = match mode {
-                    "-dd" => AddValueVisitor::last(&value),
-                    _ => AddValueVisitor::first(&value),
+                    "-dd" => AddValuesVisitor::last(&values),
+                    _ => AddValuesVisitor::first(&values),
                 };
                 db.visit(key, &mut visitor).map_err(failure)?;
             }
@@ -387,7 +388,7 @@ impl Cabinet<'_> {
             }
             let stored = match self.tool {
                 // Like the original, the tool adds a value to those of the key.
-                CabinetTool::Tree => db.visit(&key, &mut AddValueVisitor::last(&value)),
+                CabinetTool::Tree => db.visit(&key, &mut AddValuesVisitor::last(&[&value])),
                 _ => db.set(&key, &value),
             };
             stored.map_err(|error| self.failure(&error))?;

@@ -36,6 +36,12 @@ pub fn definitions(value: &[u8]) -> Vec<(&[u8], IndexKind)> {
     all
 }
 
+/// Returns true if a value consists of definitions, at least one.
+pub fn are_definitions(value: &[u8]) -> bool {
+    let is_kind = |text: &[u8]| IndexKind::ALL.into_iter().any(|kind| kind.name().as_bytes() == text);
+    !value.is_empty() && columns(value).all(|(name, text)| name == RESERVED_NUMBERS || is_kind(text))
+}
+
 /// Returns the end of the row numbers that are reserved in these definitions; 0 if there are none.
 pub fn reserved_numbers(value: &[u8]) -> u64 {
     let text = column(value, RESERVED_NUMBERS).and_then(|text| std::str::from_utf8(text).ok());

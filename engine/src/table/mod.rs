@@ -31,7 +31,9 @@ mod scans;
 mod terms;
 
 pub use columns::{column, columns};
-pub use definitions::{Definition, INDEXES_MAX, definitions, put_definition, reserved_numbers};
+pub use definitions::{
+    Definition, INDEXES_MAX, are_definitions, definitions, put_definition, reserved_numbers,
+};
 pub use folding::fold;
 pub use terms::{GRAM_CHARS, TERM_LEN_MAX, TermRange, grams, number, terms_max, words};
 

@@ -16,6 +16,10 @@ pub(super) const ERROR: u8 = 0xBF;
 /// The flag of a request that wants no answer.
 const SILENT: u32 = 1;
 
+/// The flags of a replica's request. The second is Todana's own; the original ignores it.
+pub(super) const WANTS_ONLY: u32 = 1;
+pub(super) const TAKES_LISTS: u32 = 1 << 31;
+
 /// Returns true if a byte begins a request of this protocol.
 pub(super) fn is_request(first: u8) -> bool {
     matches!(first, REPLICATION | SCRIPT | SET | REMOVE | GET)
@@ -101,6 +105,9 @@ pub struct ReplicaRequest {
     /// True to receive only the updates that originated at the server with this ID. False to
     /// receive all updates except those.
     pub wants_only: bool,
+    /// True if the replica knows records with several values
+    /// ([`UpdateChange::SetList`](super::message::UpdateChange::SetList)).
+    pub takes_lists: bool,
 }
 
 /// The decoder's position in a request.
@@ -217,7 +224,8 @@ fn begin<'a>(
             let flags = reader.u32()?;
             let timestamp = reader.u64()?;
             let server_id = reader.u16()?;
-            let hello = ReplicaRequest { timestamp, server_id, wants_only: flags & 1 != 0 };
+            let (wants_only, takes_lists) = (flags & WANTS_ONLY != 0, flags & TAKES_LISTS != 0);
+            let hello = ReplicaRequest { timestamp, server_id, wants_only, takes_lists };
             return Ok(BinaryOutcome::Last { consumed: reader.at, request: KyotoRequest::Replicate(hello) });
         }
         _ => return Ok(BinaryOutcome::Close),

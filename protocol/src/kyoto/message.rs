@@ -3,10 +3,14 @@
 //! ```text
 //! message = server_id:u16 database:u16 operation
 //! operation:
-//! A1 set     key_len:varnum value_len:varnum key stored_value
-//! A2 remove  key_len:varnum key
+//! A1 set       key_len:varnum value_len:varnum key stored_value
+//! A2 remove    key_len:varnum key
 //! A5 clear
+//! C1 set list  key_len:varnum value_len:varnum key stored_value
 //! ```
+//!
+//! The operation C1 is Todana's own. Its value is a list of values, and only replicas that ask for
+//! it receive it.
 
 use super::varnum;
 use crate::ReplySink;
@@ -14,6 +18,7 @@ use crate::ReplySink;
 const SET: u8 = 0xA1;
 const REMOVE: u8 = 0xA2;
 const CLEAR: u8 = 0xA5;
+const SET_LIST: u8 = 0xC1;
 
 /// The longest message that is accepted, in bytes: the longest key, the longest value, and the
 /// numbers before them.
@@ -40,6 +45,13 @@ pub enum UpdateChange<'a> {
         /// The value as stored. The expiry precedes the value (see
         /// [`expiry::split_stored`](super::expiry::split_stored)), unless the database is
         /// persistent.
+        stored: StoredValue<'a>,
+    },
+    /// Stores a record with several values.
+    SetList {
+        /// The key.
+        key: &'a [u8],
+        /// The list of values, in the form of one value of [`Set`](UpdateChange::Set).
         stored: StoredValue<'a>,
     },
     /// Removes a record.
@@ -137,12 +149,16 @@ impl<'a> UpdateMessage<'a> {
     pub fn parse(bytes: &'a [u8]) -> Option<UpdateMessage<'a>> {
         let (head, body) = bytes.split_first_chunk::<5>()?;
         let change = match head[4] {
-            SET => {
+            operation @ (SET | SET_LIST) => {
                 let (key_len, rest) = number(body)?;
                 let (value_len, rest) = number(rest)?;
                 let (key, rest) = rest.split_at_checked(key_len)?;
                 let (value, _) = rest.split_at_checked(value_len)?;
-                UpdateChange::Set { key, stored: StoredValue::raw(value) }
+                let stored = StoredValue::raw(value);
+                match operation {
+                    SET => UpdateChange::Set { key, stored },
+                    _ => UpdateChange::SetList { key, stored },
+                }
             }
             REMOVE => {
                 let (key_len, rest) = number(body)?;
@@ -159,7 +175,7 @@ impl<'a> UpdateMessage<'a> {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         let body = match self.change {
-            UpdateChange::Set { key, stored } => {
+            UpdateChange::Set { key, stored } | UpdateChange::SetList { key, stored } => {
                 varnum::len(key.len() as u64) + varnum::len(stored.len() as u64) + key.len() + stored.len()
             }
             UpdateChange::Remove { key } => varnum::len(key.len() as u64) + key.len(),
@@ -178,6 +194,7 @@ impl<'a> UpdateMessage<'a> {
     pub fn put(&self, out: &mut impl ReplySink) {
         let operation = match self.change {
             UpdateChange::Set { .. } => SET,
+            UpdateChange::SetList { .. } => SET_LIST,
             UpdateChange::Remove { .. } => REMOVE,
             UpdateChange::Clear => CLEAR,
             UpdateChange::Other { operation, .. } => operation,
@@ -185,7 +202,7 @@ impl<'a> UpdateMessage<'a> {
         let ([a, b], [c, d]) = (self.server_id.to_be_bytes(), self.database.to_be_bytes());
         out.put(&[a, b, c, d, operation]);
         match self.change {
-            UpdateChange::Set { key, stored } => {
+            UpdateChange::Set { key, stored } | UpdateChange::SetList { key, stored } => {
                 varnum::put(key.len() as u64, out);
                 varnum::put(stored.len() as u64, out);
                 out.put(key);

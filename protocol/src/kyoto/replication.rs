@@ -11,7 +11,7 @@
 //! replica -> B1                                           an acknowledgement of each B0
 //! ```
 
-use super::binary::{REPLICATION, ReplicaRequest};
+use super::binary::{REPLICATION, ReplicaRequest, TAKES_LISTS, WANTS_ONLY};
 use super::message::{LEN_MAX, UpdateMessage};
 use crate::ReplySink;
 
@@ -22,7 +22,9 @@ impl ReplicaRequest {
     /// Writes the request.
     pub fn put(&self, out: &mut impl ReplySink) {
         out.put(&[REPLICATION]);
-        out.put(&u32::from(self.wants_only).to_be_bytes());
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = flag(self.wants_only, WANTS_ONLY) | flag(self.takes_lists, TAKES_LISTS);
+        out.put(&flags.to_be_bytes());
         out.put(&self.timestamp.to_be_bytes());
         out.put(&self.server_id.to_be_bytes());
     }

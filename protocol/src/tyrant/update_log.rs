@@ -168,7 +168,7 @@ impl<'a> LoggedCommand<'a> {
     }
 }
 
-/// A change of one record, or of all, that needs no old value.
+/// A change of one record, or of all, that needs no old value, except for `Add`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbsoluteChange<'a> {
     /// The record has this value.
@@ -183,6 +183,13 @@ pub enum AbsoluteChange<'a> {
         /// The key.
         key: &'a [u8],
     },
+    /// The key has these values after those that it had.
+    Add {
+        /// The key.
+        key: &'a [u8],
+        /// The values.
+        values: &'a [&'a [u8]],
+    },
     /// No record exists.
     Clear,
 }
@@ -192,12 +199,19 @@ impl AbsoluteChange<'_> {
     /// function `outlist` of `misc`, because the command `out` fails without a record, and replicas
     /// compare outcomes.
     pub fn put_body(self, out: &mut impl ReplySink) {
-        let mut keys = FieldBuffer::default();
+        let mut fields = FieldBuffer::default();
         let request = match self {
             AbsoluteChange::Put { key, value } => TyrantRequest::Put { mode: TyrantPutMode::Put, key, value },
             AbsoluteChange::Remove { key } => {
-                keys.push(key);
-                TyrantRequest::Misc { name: b"outlist", options: 0, arguments: keys.list() }
+                fields.push(key);
+                TyrantRequest::Misc { name: b"outlist", options: 0, arguments: fields.list() }
+            }
+            AbsoluteChange::Add { key, values } => {
+                for value in values {
+                    fields.push(key);
+                    fields.push(value);
+                }
+                TyrantRequest::Misc { name: b"putlist", options: 0, arguments: fields.list() }
             }
             AbsoluteChange::Clear => TyrantRequest::Vanish,
         };

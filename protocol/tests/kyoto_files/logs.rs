@@ -36,6 +36,9 @@ pub(crate) fn show(message: &UpdateMessage<'_>) -> String {
         UpdateChange::Set { key, stored } => {
             format!("set {} {}", text(key), text(stored.as_raw().unwrap()))
         }
+        UpdateChange::SetList { key, stored } => {
+            format!("list {} {}", text(key), text(stored.as_raw().unwrap()))
+        }
         UpdateChange::Remove { key } => format!("remove {}", text(key)),
         UpdateChange::Clear => "clear".into(),
         UpdateChange::Other { operation, body } => format!("{operation:x} {}", text(body)),

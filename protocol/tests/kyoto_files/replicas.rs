@@ -35,15 +35,20 @@ fn replicas_say_hello_as_captured() {
     for (bytes, hello) in [
         (
             "b1 00000000 0000000000000000 0002",
-            ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false },
+            ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false, takes_lists: false },
         ),
         (
             "b1 00000000 18e9d46ceb7940d0 0009",
-            ReplicaRequest { timestamp: 0x18e9_d46c_eb79_40d0, server_id: 9, wants_only: false },
+            ReplicaRequest {
+                timestamp: 0x18e9_d46c_eb79_40d0,
+                server_id: 9,
+                wants_only: false,
+                takes_lists: false,
+            },
         ),
         (
             "b1 00000001 0000000000000000 0011",
-            ReplicaRequest { timestamp: 0, server_id: 17, wants_only: true },
+            ReplicaRequest { timestamp: 0, server_id: 17, wants_only: true, takes_lists: false },
         ),
     ] {
         let mut out = Vec::new();
@@ -65,7 +70,7 @@ fn replicas_say_hello_as_captured() {
 
 #[test]
 fn replica_gets_foreign_updates_or_only_its_own() {
-    let all_but = ReplicaRequest { timestamp: 0, server_id: 17, wants_only: false };
+    let all_but = ReplicaRequest { timestamp: 0, server_id: 17, wants_only: false, takes_lists: false };
     assert!(!all_but.wants(17) && all_but.wants(5));
     let only = ReplicaRequest { wants_only: true, ..all_but };
     assert!(only.wants(17) && !only.wants(5));

@@ -19,6 +19,7 @@ pub(crate) struct ConnectedReplica {
     /// position.
     had_all_at: Mutex<Instant>,
     flags_lost: AtomicU64,
+    values_lost: AtomicU64,
 }
 
 impl ConnectedReplica {
@@ -35,6 +36,7 @@ impl ConnectedReplica {
             position: AtomicU64::new(position),
             had_all_at: Mutex::new(now.checked_sub(Duration::from_secs(behind)).unwrap_or(now)),
             flags_lost: AtomicU64::new(0),
+            values_lost: AtomicU64::new(0),
         }
     }
 
@@ -57,6 +59,17 @@ impl ConnectedReplica {
     /// the first such records.
     pub(super) fn count_lost_flags(&self, records: u64) -> bool {
         records > 0 && self.flags_lost.fetch_add(records, Ordering::Relaxed) == 0
+    }
+
+    /// Counts records that were sent to the replica with only the first of several values. Returns
+    /// true for the first such records.
+    pub(super) fn count_lost_values(&self, records: u64) -> bool {
+        records > 0 && self.values_lost.fetch_add(records, Ordering::Relaxed) == 0
+    }
+
+    /// Returns the number of records that were sent with only the first of several values.
+    pub(super) fn values_lost(&self) -> u64 {
+        self.values_lost.load(Ordering::Relaxed)
     }
 
     /// Returns the last time stamp that the replica has acknowledged, or with which it began.
@@ -83,7 +96,7 @@ mod tests {
     #[test]
     fn delay_begins_with_position_and_ends_with_round() {
         let new = |timestamp| {
-            let request = KyotoRequest { timestamp, server_id: 2, wants_only: false };
+            let request = KyotoRequest { timestamp, server_id: 2, wants_only: false, takes_lists: false };
             ConnectedReplica::new(&ReplicaRequest::Kyoto(request), "127.0.0.1:9".into(), 1_000)
         };
         assert!(new(0).delay() < Duration::from_secs(1_000), "it begins with nothing");

@@ -2,8 +2,9 @@
 
 use super::master_follower::{Applied, ApplyError, FollowError, MessageEvent};
 use crate::shared::SharedState;
+use std::cell::Cell;
 use std::sync::Arc;
-use todana::{Action, OverwriteVisitor, Record, WorkerCounters, kyoto};
+use todana::{Action, Database, OverwriteVisitor, Record, WorkerCounters, kyoto};
 use todana_core::{Attributes, Expiry, Result};
 use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
@@ -15,6 +16,8 @@ pub(super) struct KyotoMaster {
     worker_counters: Vec<Arc<WorkerCounters>>,
     decoder: ReplicaDecoder,
     server_id: u16,
+    /// True once a record lost values, because this server has another kind of database.
+    has_dropped_values: Cell<bool>,
 }
 
 impl KyotoMaster {
@@ -22,13 +25,15 @@ impl KyotoMaster {
         KyotoMaster {
             worker_counters: counters.to_vec(),
             decoder: ReplicaDecoder::default(),
+            has_dropped_values: Cell::new(false),
             server_id: shared.options.databases.replication.server_id,
             shared: Arc::clone(shared),
         }
     }
 
     pub(super) fn put_request(&self, position: u64, out: &mut Vec<u8>) {
-        ReplicaRequest { timestamp: position, server_id: self.server_id, wants_only: false }.put(out);
+        let server_id = self.server_id;
+        ReplicaRequest { timestamp: position, server_id, wants_only: false, takes_lists: true }.put(out);
     }
 
     /// Applies the message at the beginning of the unread bytes.
@@ -68,7 +73,7 @@ impl KyotoMaster {
         let (database, worker_counters, origin) =
             (&served.database, &self.worker_counters[number], u32::from(message.server_id));
         match message.change {
-            UpdateChange::Set { key, stored } => {
+            UpdateChange::Set { key, stored } | UpdateChange::SetList { key, stored } => {
                 let (expiry, value) = if served.name.tuning.persistent {
                     (Expiry::Never, stored.as_raw().unwrap_or_default())
                 } else {
@@ -78,7 +83,9 @@ impl KyotoMaster {
                     };
                     (kyoto::expiry_of(time), value)
                 };
-                let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
+                let has_value_list = matches!(message.change, UpdateChange::SetList { .. });
+                let attributes = Attributes { expiry, has_value_list, ..Attributes::default() };
+                let record = self.storable(database, Record::new(value, attributes));
                 database.visit_record_from(
                     origin,
                     worker_counters,
@@ -100,5 +107,18 @@ impl KyotoMaster {
             UpdateChange::Other { .. } => {}
         }
         Ok(())
+    }
+    /// Returns the record as the database can hold it: only a tree holds several values of a key.
+    fn storable<'r>(&self, database: &Database, record: Record<'r>) -> Record<'r> {
+        if !record.attributes.has_value_list || database.holds_value_lists() {
+            return record;
+        }
+        if !self.has_dropped_values.replace(true) {
+            tracing::warn!(
+                "replication: a record of the master has several values, of which this database keeps the first; \
+                 only trees keep all"
+            );
+        }
+        record.with_first_value()
     }
 }

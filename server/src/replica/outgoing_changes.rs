@@ -9,11 +9,13 @@
 use super::replica_request::{ReplicaRequest, SentChange};
 use crate::shared::SharedState;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana::replication::{ChangeOrigin, FeedStart, ReplicationFeed};
+use todana::tyrant::take_part;
 use todana::update_log::{LogChange, LogPosition};
 use todana::{Clock, Expiry};
-use todana_core::{Attributes, Error, ErrorKind, Record, Result, ScanPosition};
+use todana_core::{Attributes, Error, ErrorKind, Record, RecordValues, Result, ScanPosition};
 
 /// The number of bytes of a log that are read at a time.
 const PIECE: usize = 128 << 10;
@@ -47,8 +49,24 @@ pub(super) struct OutgoingChanges {
     /// True if this round began with all records.
     has_scanned: bool,
     skipped: u32,
-    /// The number of records that were sent without their client flags.
-    flags_lost: u64,
+    lost: LostAttributes,
+}
+
+/// The numbers of records that were sent without all of their attributes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LostAttributes {
+    /// Records without their client flags.
+    pub(super) flags: u64,
+    /// Records with only the first of several values.
+    pub(super) values: u64,
+}
+
+impl LostAttributes {
+    /// Counts a record that is sent to this replica.
+    fn count(&mut self, request: &ReplicaRequest, attributes: &Attributes) {
+        self.flags += u64::from(attributes.flags != 0);
+        self.values += u64::from(attributes.has_value_list && request.lacks_lists());
+    }
 }
 
 /// The changes of one database.
@@ -66,8 +84,8 @@ struct DatabaseChanges {
     at: usize,
     /// True if data was read from memory that may not be on disk yet.
     has_read_memory: bool,
-    /// The number of records that were read and lose their client flags when they are sent.
-    flags_lost: u64,
+    /// The records that were read and lose attributes when they are sent.
+    lost: LostAttributes,
 }
 
 /// A change that was read from a log.
@@ -89,6 +107,14 @@ enum QueuedKind {
     Retag {
         origin: ChangeOrigin,
         expiry: Expiry,
+    },
+    /// Values are added to a key. The bytes of the change are the key and a list of values, which
+    /// is encoded in parts when it is sent, because each part repeats the key for each value.
+    Values {
+        origin: ChangeOrigin,
+        key_len: usize,
+        /// The number of bytes of the list that were sent.
+        sent: usize,
     },
 }
 
@@ -167,7 +193,7 @@ impl OutgoingChanges {
             last,
             has_scanned: !is_whole,
             skipped: 0,
-            flags_lost: 0,
+            lost: LostAttributes::default(),
         })
     }
 
@@ -200,7 +226,8 @@ impl OutgoingChanges {
     /// false if the round has no more messages. Fails with `Unavailable` if a log cannot be
     /// written.
     pub(super) fn take(&mut self, out: &mut Vec<u8>) -> Result<bool> {
-        let may_continue = match self.scan.is_some() {
+        let has_queue = self.lines.iter().any(|line| !line.queue.is_empty());
+        let may_continue = match self.scan.is_some() && !has_queue {
             true => self.take_records(out).map(|()| true),
             false => self.take_changes(out),
         }?;
@@ -213,12 +240,13 @@ impl OutgoingChanges {
 
     fn take_changes(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         loop {
-            for line in &mut self.lines {
+            // The log is read after a scan.
+            for line in self.lines.iter_mut().filter(|_| self.scan.is_none()) {
                 line.fill(&self.shared, &self.request)?;
             }
             let first = self.lines.iter_mut().min_by_key(|line| line.next_stamp());
             let Some((line, stamp)) = first.and_then(|line| line.next().map(|stamp| (line, stamp))) else {
-                return Ok(!out.is_empty());
+                return Ok(!out.is_empty() || self.scan.is_some());
             };
             // Time stamps must never decrease, even if a change is sent again.
             self.last = self.request.next_stamp(self.last, stamp);
@@ -236,11 +264,15 @@ impl OutgoingChanges {
         }
     }
 
-    /// Returns the number of records that were sent without their client flags since the previous
-    /// call.
-    pub(super) fn take_flags_lost(&mut self) -> u64 {
-        let of_lines: u64 = self.lines.iter_mut().map(|line| std::mem::take(&mut line.flags_lost)).sum();
-        of_lines + std::mem::take(&mut self.flags_lost)
+    /// Returns the numbers of records that were sent without all of their attributes since the
+    /// previous call.
+    pub(super) fn take_lost(&mut self) -> LostAttributes {
+        let mut lost = std::mem::take(&mut self.lost);
+        for of_line in self.lines.iter_mut().map(|line| std::mem::take(&mut line.lost)) {
+            lost.flags += of_line.flags;
+            lost.values += of_line.values;
+        }
+        lost
     }
 
     /// Appends the end of a round. Returns the position of the replica after it: no lower time
@@ -265,8 +297,13 @@ impl OutgoingChanges {
         let own = ChangeOrigin::new(self.shared.options.databases.replication.server_id, 0);
         let served = &self.shared.databases[line.number];
         let encoder = self.request.encoder(line.number, served);
-        let (request, last, flags_lost) = (&self.request, &mut self.last, &mut self.flags_lost);
+        line.bytes.clear();
+        line.at = 0;
+        let (queue, bytes) = (&mut line.queue, &mut line.bytes);
+        let (request, last, lost) = (&self.request, &mut self.last, &mut self.lost);
         let wanted = request.wants(own);
+        // Without a clear, the replica may have several values of a key that has one value here.
+        let removes_first = request.adds_values() && served.database.holds_value_lists() && !self.clears;
         // Stamps of the first second are lower than all time stamps of a log.
         let last_max = request.stamps(0, 1).per_second() - 1;
         let mut change = Vec::new();
@@ -279,15 +316,23 @@ impl OutgoingChanges {
         if self.clears && wanted && place.is_none() {
             put(SentChange::Clear, out);
         }
-        let next = served.database.scan(place, &mut |key, record| {
+        let next = served.database.scan_stored(place, &mut |key, record| {
+            let is_list = record.attributes.has_value_list && request.adds_values();
             if wanted && encoder.sends(key) {
-                *flags_lost += u64::from(record.attributes.flags != 0);
-                put(SentChange::Put { key, record }, out);
+                lost.count(request, &record.attributes);
+                if is_list || removes_first {
+                    put(SentChange::Remove { key }, out);
+                }
+                if is_list {
+                    queue.push_back(QueuedChange::of_list(last_max, own, key, record.value, bytes));
+                } else {
+                    put(SentChange::Put { key, record }, out);
+                }
             }
-            if out.len() >= SCAN_PORTION {
-                std::ops::ControlFlow::Break(())
+            if out.len() >= SCAN_PORTION || !queue.is_empty() {
+                ControlFlow::Break(())
             } else {
-                std::ops::ControlFlow::Continue(())
+                ControlFlow::Continue(())
             }
         })?;
         self.scan = match next {
@@ -311,7 +356,7 @@ impl DatabaseChanges {
             bytes: Vec::new(),
             at: 0,
             has_read_memory: false,
-            flags_lost: 0,
+            lost: LostAttributes::default(),
         }
     }
 
@@ -323,32 +368,41 @@ impl DatabaseChanges {
             let served = &shared.databases[self.number];
             let own = ChangeOrigin::new(shared.options.databases.replication.server_id, 0);
             let encoder = request.encoder(self.number, served);
-            let (queue, bytes, flags_lost) = (&mut self.queue, &mut self.bytes, &mut self.flags_lost);
+            let (queue, bytes, lost) = (&mut self.queue, &mut self.bytes, &mut self.lost);
             self.feed.read_new(self.until, PIECE, &mut |stamp, origin, change| {
                 let origin = origin.map_or(own, ChangeOrigin::from);
-                let before = bytes.len();
-                let mut put = |change: SentChange<'_>| {
+                let put = |change: SentChange<'_>, bytes: &mut Vec<u8>| {
+                    let before = bytes.len();
                     encoder.put(origin, change, bytes);
-                    QueuedKind::Encoded { origin }
+                    QueuedChange { stamp, len: bytes.len() - before, what: QueuedKind::Encoded { origin } }
                 };
-                let what = match *change {
-                    _ if !request.wants(origin) => QueuedKind::NotWanted,
-                    LogChange::Put { key, .. } | LogChange::Remove { key } if !encoder.sends(key) => {
-                        QueuedKind::NotWanted
-                    }
+                let skipped = QueuedChange { stamp, len: 0, what: QueuedKind::NotWanted };
+                let queued = match *change {
+                    _ if !request.wants(origin) => skipped,
+                    LogChange::Put { key, .. } | LogChange::Remove { key } if !encoder.sends(key) => skipped,
                     LogChange::Put { key, record } => {
-                        *flags_lost += u64::from(record.attributes.flags != 0);
-                        put(SentChange::Put { key, record: record.with_first_value() })
+                        lost.count(request, &record.attributes);
+                        if record.attributes.has_value_list && request.adds_values() {
+                            // The replica first removes the old values. It has the position before
+                            // the change until it has all new values, so that after a disconnection
+                            // it begins with the removal again.
+                            let removal = put(SentChange::Remove { key }, bytes);
+                            queue.push_back(QueuedChange { stamp: stamp.saturating_sub(1), ..removal });
+                            QueuedChange::of_list(stamp, origin, key, record.value, bytes)
+                        } else {
+                            put(SentChange::Put { key, record }, bytes)
+                        }
                     }
-                    LogChange::Remove { key } => put(SentChange::Remove { key }),
-                    LogChange::Clear => put(SentChange::Clear),
+                    LogChange::Remove { key } => put(SentChange::Remove { key }, bytes),
+                    LogChange::Clear => put(SentChange::Clear, bytes),
                     LogChange::Retag { key, attributes } if request.carries_expiry() => {
                         bytes.extend_from_slice(key);
-                        QueuedKind::Retag { origin, expiry: attributes.expiry }
+                        let what = QueuedKind::Retag { origin, expiry: attributes.expiry };
+                        QueuedChange { stamp, len: key.len(), what }
                     }
-                    _ => QueuedKind::NotWanted,
+                    _ => skipped,
                 };
-                queue.push_back(QueuedChange { stamp, len: bytes.len() - before, what });
+                queue.push_back(queued);
             })?;
         }
         Ok(())
@@ -389,16 +443,51 @@ impl DatabaseChanges {
                 // The record has its current value. The change that stored this value follows later
                 // in the log.
                 self.has_read_memory = true;
-                let flags_lost = &mut self.flags_lost;
-                served.database.peek(bytes, &mut |now| {
-                    *flags_lost += u64::from(now.attributes.flags != 0);
-                    let record = Record::new(now.value, Attributes { expiry, ..Attributes::default() });
+                let lost = &mut self.lost;
+                served.database.peek_stored(bytes, &mut |now| {
+                    lost.count(request, &now.attributes);
+                    let has_value_list = now.attributes.has_value_list;
+                    let attributes = Attributes { expiry, has_value_list, ..Attributes::default() };
+                    let record = Record::new(now.value, attributes);
                     let mut change = Vec::new();
                     encoder.put(origin, SentChange::Put { key: bytes, record }, &mut change);
                     request.put_change(stamp, origin, &change, out);
                 })?;
                 Ok(out.len() > before)
             }
+            QueuedKind::Values { origin, key_len, sent } => {
+                let encoder = request.encoder(self.number, &shared.databases[self.number]);
+                let (key, list) = bytes.split_at(key_len);
+                let mut left = RecordValues::of_list(&list[sent..]);
+                let part = take_part(key, &mut left);
+                let is_last = left.encoded_len() == 0;
+                let mut change = Vec::new();
+                encoder.put(origin, SentChange::Add { key, values: &part }, &mut change);
+                let sent_stamp = if is_last { stamp } else { stamp.saturating_sub(1) };
+                request.put_change(sent_stamp, origin, &change, out);
+                if !is_last {
+                    let what = QueuedKind::Values { origin, key_len, sent: list.len() - left.encoded_len() };
+                    self.at -= queued.len;
+                    self.queue.push_front(QueuedChange { what, ..queued });
+                }
+                Ok(true)
+            }
         }
+    }
+}
+
+impl QueuedChange {
+    /// Queues the values of a list, which are added to `bytes`.
+    fn of_list(
+        stamp: u64,
+        origin: ChangeOrigin,
+        key: &[u8],
+        list: &[u8],
+        bytes: &mut Vec<u8>,
+    ) -> QueuedChange {
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(list);
+        let what = QueuedKind::Values { origin, key_len: key.len(), sent: 0 };
+        QueuedChange { stamp, len: key.len() + list.len(), what }
     }
 }

@@ -25,8 +25,18 @@ pub(crate) enum ReplicaRequest {
 /// A change for a replica.
 #[derive(Clone, Copy)]
 pub(super) enum SentChange<'a> {
-    Put { key: &'a [u8], record: Record<'a> },
-    Remove { key: &'a [u8] },
+    Put {
+        key: &'a [u8],
+        record: Record<'a>,
+    },
+    Remove {
+        key: &'a [u8],
+    },
+    /// Adds values to those of a key. Only Tokyo Tyrant's protocol has this change.
+    Add {
+        key: &'a [u8],
+        values: &'a [&'a [u8]],
+    },
     Clear,
 }
 
@@ -37,6 +47,7 @@ pub(super) struct ChangeEncoder {
     database: u16,
     is_persistent: bool,
     is_table: bool,
+    takes_lists: bool,
 }
 
 impl ReplicaRequest {
@@ -96,6 +107,16 @@ impl ReplicaRequest {
         matches!(self, ReplicaRequest::Kyoto(_))
     }
 
+    /// Returns true if a record with several values is sent as a removal and additions of values.
+    pub(super) fn adds_values(&self) -> bool {
+        matches!(self, ReplicaRequest::Tyrant { .. })
+    }
+
+    /// Returns true if the replica gets only the first of several values.
+    pub(super) fn lacks_lists(&self) -> bool {
+        matches!(self, ReplicaRequest::Kyoto(request) if !request.takes_lists)
+    }
+
     /// Returns true if this server would not receive its own changes back, and so has the ID of the
     /// replica by mistake.
     pub(super) fn conflicts_with(&self, own: u16) -> bool {
@@ -112,6 +133,7 @@ impl ReplicaRequest {
             database: number as u16,
             is_persistent: served.name.tuning.persistent,
             is_table: served.database.engine().indexed().is_some(),
+            takes_lists: !self.lacks_lists(),
         }
     }
 
@@ -179,10 +201,14 @@ impl ChangeEncoder {
             return put_command(change, out);
         }
         let change = match change {
+            SentChange::Put { key, record } if record.attributes.has_value_list && self.takes_lists => {
+                UpdateChange::SetList { key, stored: stored(&record, self.is_persistent) }
+            }
             SentChange::Put { key, record } => {
-                UpdateChange::Set { key, stored: stored(&record, self.is_persistent) }
+                UpdateChange::Set { key, stored: stored(&record.with_first_value(), self.is_persistent) }
             }
             SentChange::Remove { key } => UpdateChange::Remove { key },
+            SentChange::Add { .. } => return,
             SentChange::Clear => UpdateChange::Clear,
         };
         UpdateMessage { server_id: origin.server_id, database: self.database, change }.put(out);
@@ -194,6 +220,7 @@ fn put_command(change: SentChange<'_>, out: &mut Vec<u8>) {
     let change = match change {
         SentChange::Put { key, record } => AbsoluteChange::Put { key, value: record.value },
         SentChange::Remove { key } => AbsoluteChange::Remove { key },
+        SentChange::Add { key, values } => AbsoluteChange::Add { key, values },
         SentChange::Clear => AbsoluteChange::Clear,
     };
     change.put_body(out);

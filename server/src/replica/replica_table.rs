@@ -60,6 +60,13 @@ impl ReplicaTable {
                 Ok(()) => {}
                 Err(error) => tracing::info!(server_id, "replica: disconnected: {error}"),
             }
+            if its_own.values_lost() > 0 {
+                tracing::warn!(
+                    server_id,
+                    records = its_own.values_lost(),
+                    "replica: was sent records with only the first of several values before it disconnected"
+                );
+            }
             if its_own.flags_lost() > 0 {
                 tracing::warn!(
                     server_id,
@@ -137,9 +144,16 @@ fn run(
         loop {
             out.clear();
             let may_continue = outgoing.take(&mut out).map_err(io::Error::other)?;
-            let flags_lost = outgoing.take_flags_lost();
-            shared.replicas.flags_lost.fetch_add(flags_lost, Ordering::Relaxed);
-            if replica.count_lost_flags(flags_lost) {
+            let lost = outgoing.take_lost();
+            shared.replicas.flags_lost.fetch_add(lost.flags, Ordering::Relaxed);
+            if replica.count_lost_values(lost.values) {
+                tracing::warn!(
+                    server_id,
+                    "replica: receives only the first of several values of a key, because it does not know lists of \
+                     values"
+                );
+            }
+            if replica.count_lost_flags(lost.flags) {
                 tracing::warn!(
                     server_id,
                     "replica: receives records without their client flags, which the protocol does not carry; \

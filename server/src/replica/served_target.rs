@@ -1,10 +1,9 @@
 //! A database of this server as the target of Tokyo Tyrant's commands from an update log.
 
 use todana::replication::ChangeOrigin;
-use todana::table::new_row_number_by;
 use todana::tyrant::LoggedTarget;
 use todana::{Database, WorkerCounters};
-use todana_core::{Error, ErrorKind, NumberedEngine, Result, Visitor};
+use todana_core::{Result, Visitor};
 
 /// A database that receives commands from an update log.
 pub(crate) struct ServedTarget<'d> {
@@ -14,7 +13,7 @@ pub(crate) struct ServedTarget<'d> {
     pub(crate) origin: ChangeOrigin,
 }
 
-impl LoggedTarget for ServedTarget<'_> {
+impl<'d> LoggedTarget<'d> for ServedTarget<'d> {
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let origin = self.origin.into();
         self.database.visit_record_from(origin, self.worker_counters, key, visitor).map(|_| ())
@@ -28,17 +27,7 @@ impl LoggedTarget for ServedTarget<'_> {
         self.database.sync()
     }
 
-    fn is_table(&self) -> bool {
-        self.database.engine().indexed().is_some()
-    }
-
-    fn new_row_number(&mut self) -> Result<u64> {
-        let no_table = || Error::new(ErrorKind::Invalid, "the database is no table");
-        let indexed = self.database.engine().indexed().ok_or_else(no_table)?;
-        new_row_number_by(indexed, |key, visitor| self.visit(key, visitor))
-    }
-
-    fn width(&self) -> Option<usize> {
-        self.database.engine().numbered().map(NumberedEngine::width)
+    fn database(&self) -> Option<&'d Database> {
+        Some(self.database)
     }
 }

@@ -91,7 +91,10 @@ impl Follower {
     }
 
     pub(crate) fn from(address: SocketAddr, timestamp: u64, server_id: u16) -> Follower {
-        Follower::connect(address, ReplicaRequest { timestamp, server_id, wants_only: false })
+        Follower::connect(
+            address,
+            ReplicaRequest { timestamp, server_id, wants_only: false, takes_lists: false },
+        )
     }
 
     /// Returns all updates until the replica has caught up with its master, and the time stamp that
@@ -171,6 +174,10 @@ pub(crate) fn update(timestamp: u64, message: &UpdateMessage<'_>) -> Update {
         UpdateChange::Set { key, stored } => {
             let (time, value) = stored.split().unwrap();
             format!("{}={} {time:x}", text(key), text(value))
+        }
+        UpdateChange::SetList { key, stored } => {
+            let (time, value) = stored.split().unwrap();
+            format!("{}=list {} {time:x}", text(key), text(value))
         }
         UpdateChange::Remove { key } => format!("-{}", text(key)),
         UpdateChange::Clear => "clear".into(),

@@ -240,6 +240,11 @@ impl Database {
         &*self.engine
     }
 
+    /// Returns true if a key may have several values: in a tree.
+    pub fn holds_value_lists(&self) -> bool {
+        self.engine.ordered().is_some() && self.engine.indexed().is_none()
+    }
+
     /// Returns the counts since the start or the last reset, over all workers.
     pub fn counters(&self) -> Counters {
         self.counter_registry.sum()

@@ -13,13 +13,19 @@ impl Database {
     /// Passes a record to `see` as it is stored, even if it has expired, but never in the middle of
     /// a commit. Returns false if there is no such record. Does not count as an access.
     pub fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.peek_stored(key, &mut |record| see(record.with_first_value()))
+    }
+
+    /// Does the same as [`peek`](Self::peek), but shows all values of a key
+    /// ([`Record::values`]) instead of the first.
+    pub fn peek_stored(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let _no_commit = self.transaction_lock.block_commits();
         if self.must_resolve(key) {
             let (mut text, commit) = ([0; 20], Cell::default());
             let key = self.resolved(self.space(&commit), key, self.clock.now(), &mut text)?;
-            return self.engine.peek(key, &mut |record| see(record.with_first_value()));
+            return self.engine.peek(key, see);
         }
-        self.engine.peek(key, &mut |record| see(record.with_first_value()))
+        self.engine.peek(key, see)
     }
 
     /// Passes the live records from a position on (`None`: the start) to `see` until `see` breaks.
@@ -30,9 +36,19 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
+        self.scan_stored(from, &mut |key, record| see(key, record.with_first_value()))
+    }
+
+    /// Does the same as [`scan`](Self::scan), but shows all values of a key ([`Record::values`])
+    /// instead of the first.
+    pub fn scan_stored(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
         let (mut place, has_broken) = (from, Cell::new(false));
         loop {
-            place = self.scan_group(place, &mut |key, record| noted(see(key, record), &has_broken))?;
+            place = self.scan_group_stored(place, &mut |key, record| noted(see(key, record), &has_broken))?;
             if place.is_none() || has_broken.get() {
                 return Ok(place);
             }
@@ -46,6 +62,14 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
+        self.scan_group_stored(from, &mut |key, record| see(key, record.with_first_value()))
+    }
+
+    fn scan_group_stored(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
         self.flush_if_due(now);
         // No commit takes place in the middle of a group, and a commit waits for one group at most.
@@ -53,7 +77,7 @@ impl Database {
         let (mut seen, mut has_broken) = (0, false);
         self.engine.scan(from, &mut |key, record| {
             seen += 1;
-            if record.attributes.expiry.is_live(now) && see(key, record.with_first_value()).is_break() {
+            if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
                 has_broken = true;
             }
             if has_broken || seen == GROUP_RECORDS {
@@ -75,11 +99,22 @@ impl Database {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        self.walk_stored(heading, from, &mut |key, record| see(key, record.with_first_value()))
+    }
+
+    /// Does the same as [`walk`](Self::walk), but shows all values of a key ([`Record::values`])
+    /// instead of the first.
+    pub fn walk_stored(
+        &self,
+        heading: ScanDirection,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let has_broken = Cell::new(false);
         let mut see = |key: &[u8], record: Record<'_>| noted(see(key, record), &has_broken);
-        let mut last = self.walk_group(heading, from, &mut see)?;
+        let mut last = self.walk_group_stored(heading, from, &mut see)?;
         while let (Some(before), false) = (last, has_broken.get()) {
-            last = self.walk_group(heading, Bound::Excluded(&before), &mut see)?;
+            last = self.walk_group_stored(heading, Bound::Excluded(&before), &mut see)?;
         }
         Ok(())
     }
@@ -92,6 +127,15 @@ impl Database {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Vec<u8>>> {
+        self.walk_group_stored(heading, from, &mut |key, record| see(key, record.with_first_value()))
+    }
+
+    fn walk_group_stored(
+        &self,
+        heading: ScanDirection,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<u8>>> {
         let now = self.clock.now();
         self.flush_if_due(now);
         let _no_commit = self.transaction_lock.block_commits();
@@ -99,7 +143,7 @@ impl Database {
         records::walk(&*self.engine, heading, from, &mut |key, record| {
             seen += 1;
             let is_live = record.attributes.expiry.is_live(now);
-            if is_live && see(key, record.with_first_value()).is_break() || seen == GROUP_RECORDS {
+            if is_live && see(key, record).is_break() || seen == GROUP_RECORDS {
                 last = Some(key.to_vec());
                 return ControlFlow::Break(());
             }

@@ -163,7 +163,7 @@ impl DatabaseKind {
     }
 
     /// Returns the kind of the database on disk, with an update log, in a directory.
-    pub(crate) fn at(disk: &dyn Disk, path: &Path) -> Option<DatabaseKind> {
+    pub fn at(disk: &dyn Disk, path: &Path) -> Option<DatabaseKind> {
         let folders = KINDS.iter().filter_map(|(kind, row)| Some((kind, row.folder?)));
         // A directory that cannot be listed is reported later.
         let has_pages = |folder: &str| {

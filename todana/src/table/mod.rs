@@ -55,3 +55,4 @@ pub use set_operation::{SetOperation, SetSearch};
 pub use snippet::SnippetStyle;
 pub use table::Table;
 pub use todana_core::{ColumnIndex, IndexKind};
+pub use todana_engine::table::are_definitions;

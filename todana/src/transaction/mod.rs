@@ -331,9 +331,14 @@ impl<'d> Transaction<'d> {
             return Err(Error::new(ErrorKind::Busy, message));
         }
         database.prepare_commit()?;
+        let undo = self.replaced(changes)?;
         let mut encoder = TransactionEncoder::default();
-        for (key, record) in changes.iter().filter(|_| log.is_some()) {
-            if !encoder.push(change(key, record.as_ref())) {
+        for ((key, record), (_, old)) in changes.iter().zip(&undo).filter(|_| log.is_some()) {
+            let (record, old) = (record.as_ref(), old.as_ref());
+            let is_pushed = record.zip(old).is_some_and(|(record, old)| {
+                old.record().attributes.has_value_list && encoder.push_replacement(key, record.record())
+            });
+            if !is_pushed && !encoder.push(change(key, record)) {
                 return Err(Error::new(
                     ErrorKind::Invalid,
                     "transaction: its changes exceed one entry of the update log",
@@ -341,7 +346,7 @@ impl<'d> Transaction<'d> {
             }
         }
         let _committing = database.transaction_lock().begin_commit();
-        let (old_records, undo) = (RecordOverlay::default(), self.replaced(changes)?);
+        let old_records = RecordOverlay::default();
         undo.iter().for_each(|(key, record)| old_records.put(key, record.clone()));
         database.transaction_lock().publish_old_records(old_records);
         let guard = OldRecordsGuard(database.transaction_lock());

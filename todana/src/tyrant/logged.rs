@@ -1,30 +1,31 @@
 //! Executes the commands in Tokyo Tyrant's update logs.
 
-use super::{CutVisitor, ShiftVisitor, SumVisitor};
-use crate::OverwriteVisitor;
-use crate::table::{ColumnSumVisitor, IndexChange, IndexVisitor, Row, RowPutMode, RowVisitor};
+use super::{
+    AddValuesVisitor, CutVisitor, RemoveValuesVisitor, ShiftVisitor, SumVisitor, TableSearch, put_lists,
+};
+use crate::Database;
+use crate::table::{
+    ColumnSumVisitor, IndexChange, IndexVisitor, Row, RowPutMode, RowRemover, RowVisitor, SearchOptions,
+    new_row_number_by,
+};
 use std::borrow::Cow;
-use todana_core::{Action, Attributes, Error, ErrorKind, Record, Result, Visitor};
+use std::ops::ControlFlow;
+use todana_core::{Action, Attributes, Error, ErrorKind, NumberedEngine, Record, Result, Visitor};
 use todana_protocol::tyrant::{FieldList, LoggedCommand, TyrantPutMode, TyrantRequest};
 
+/// The most bytes of keys that a search may sort, as in a server.
+const SORTED_BYTES_MAX: usize = 1 << 28;
+
 /// The place where the commands of an update log are executed.
-pub trait LoggedTarget {
+pub trait LoggedTarget<'d> {
     /// Runs a visitor on a record.
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
     /// Removes all records.
     fn clear(&mut self) -> Result<()>;
     /// Writes all changes to disk.
     fn sync(&mut self) -> Result<()>;
-    /// Returns true if the target is a table.
-    fn is_table(&self) -> bool {
-        false
-    }
-    /// Returns the number of a new row. Fails with `Invalid` if the target is no table.
-    fn new_row_number(&mut self) -> Result<u64> {
-        Err(Error::new(ErrorKind::Invalid, "the database is no table"))
-    }
-    /// Returns the length to which the target shortens values, if it does.
-    fn width(&self) -> Option<usize> {
+    /// Returns the database of the target. `None` means a hash elsewhere.
+    fn database(&self) -> Option<&'d Database> {
         None
     }
 }
@@ -39,8 +40,12 @@ pub enum AppliedOutcome {
 }
 
 /// Executes a command of an update log. Fails if the target cannot be changed now.
-pub fn apply_logged(command: &LoggedCommand<'_>, target: &mut dyn LoggedTarget) -> Result<AppliedOutcome> {
-    let is_done = match (LoggedChanges { target }).execute(&command.request) {
+pub fn apply_logged<'d>(
+    command: &LoggedCommand<'_>,
+    target: &mut dyn LoggedTarget<'d>,
+) -> Result<AppliedOutcome> {
+    let database = target.database();
+    let is_done = match (LoggedChanges { target, database }).execute(&command.request) {
         // If the command cannot succeed at this target, for example because the key is too long,
         // trying again does not help.
         Err(error) if error.kind() == ErrorKind::Invalid && !error.is_refused_write() => Some(false),
@@ -56,14 +61,15 @@ pub fn apply_logged(command: &LoggedCommand<'_>, target: &mut dyn LoggedTarget) 
     Ok(if is_same { AppliedOutcome::AsLogged } else { AppliedOutcome::Different })
 }
 
-struct LoggedChanges<'t> {
-    target: &'t mut dyn LoggedTarget,
+struct LoggedChanges<'t, 'd> {
+    target: &'t mut dyn LoggedTarget<'d>,
+    database: Option<&'d Database>,
 }
 
-impl LoggedChanges<'_> {
+impl LoggedChanges<'_, '_> {
     /// Executes a request. Returns true if it succeeds, and `None` if it does not change records.
     fn execute(&mut self, request: &TyrantRequest<'_>) -> Result<Option<bool>> {
-        if self.target.is_table()
+        if self.database.is_some_and(|database| database.engine().indexed().is_some())
             && let Some(outcome) = self.execute_on_table(request)?
         {
             return Ok(Some(outcome));
@@ -95,7 +101,27 @@ impl LoggedChanges<'_> {
 
     /// Executes a function of `misc`. Functions that only read are ignored.
     fn misc(&mut self, name: &[u8], arguments: FieldList<'_>) -> Result<Option<bool>> {
+        let may_have_several = self.database.is_some_and(Database::holds_value_lists);
         let is_done = match (name, arguments.get(0), arguments.get(1)) {
+            // Other kinds of databases do not have these functions.
+            (b"putdup" | b"putdupback", ..) if !may_have_several => false,
+            (b"putdup", Some(key), Some(value)) => {
+                self.visit(key, &mut AddValuesVisitor::last(&[value])).map(|()| true)?
+            }
+            (b"putdupback", Some(key), Some(value)) => {
+                self.visit(key, &mut AddValuesVisitor::first(&[value])).map(|()| true)?
+            }
+            (b"putlist", ..) if may_have_several => {
+                let put =
+                    &mut |key: &[u8], values: &[&[u8]]| self.visit(key, &mut AddValuesVisitor::last(values));
+                put_lists(arguments, put).map(|()| true)?
+            }
+            (b"outlist", ..) if may_have_several => {
+                for key in arguments {
+                    self.visit(key, &mut RemoveValuesVisitor::default())?;
+                }
+                true
+            }
             (b"put", Some(key), Some(value)) => self.put(TyrantPutMode::Put, key, value)?,
             (b"putkeep", Some(key), Some(value)) => self.put(TyrantPutMode::Keep, key, value)?,
             (b"putcat", Some(key), Some(value)) => self.put(TyrantPutMode::Cat, key, value)?,
@@ -167,11 +193,11 @@ impl LoggedChanges<'_> {
                 }
                 is_done
             }
-            // A search that removes rows is not executed, so the outcome differs.
-            (b"search" | b"metasearch", _) => {
-                let removes = |words: &[u8]| words == b"out" || words == b"remove";
-                return Ok(arguments.iter().any(removes).then_some(false));
-            }
+            (b"search" | b"metasearch", _) => match TableSearch::parse(arguments) {
+                Some(search) if !search.removes() => return Ok(None),
+                Some(search) => self.remove_rows(&search)?,
+                None => false,
+            },
             _ => return Ok(None),
         };
         Ok(Some(is_done))
@@ -182,7 +208,18 @@ impl LoggedChanges<'_> {
         if !key.is_empty() {
             return Ok(Cow::Borrowed(key));
         }
-        Ok(Cow::Owned(self.target.new_row_number()?.to_string().into_bytes()))
+        let indexed = self.database.and_then(|database| database.engine().indexed());
+        let indexed = indexed.ok_or_else(|| Error::new(ErrorKind::Invalid, "the database is no table"))?;
+        let number = new_row_number_by(indexed, |key, visitor| self.target.visit(key, visitor))?;
+        Ok(Cow::Owned(number.to_string().into_bytes()))
+    }
+
+    /// Removes the rows that a search finds.
+    fn remove_rows(&mut self, search: &TableSearch) -> Result<bool> {
+        let Some(database) = self.database else { return Ok(false) };
+        let options = SearchOptions { bytes_max: SORTED_BYTES_MAX, ..SearchOptions::default() };
+        let remove = &mut |key: &[u8], remover: &mut RowRemover| self.target.visit(key, remover);
+        search.perform(database, options, remove, &mut |_| ControlFlow::Continue(())).map(|()| true)
     }
 
     /// Stores a row, under a new number if the key is empty.
@@ -203,8 +240,7 @@ impl LoggedChanges<'_> {
     fn put(&mut self, mode: TyrantPutMode, key: &[u8], value: &[u8]) -> Result<bool> {
         match mode {
             TyrantPutMode::Put | TyrantPutMode::NoReply => {
-                let record = Record::new(value, Attributes::default());
-                self.visit(key, &mut OverwriteVisitor(Action::Put(record))).map(|()| true)
+                self.visit(key, &mut PutVisitor { value }).map(|()| true)
             }
             TyrantPutMode::Keep => {
                 let mut visitor = KeepVisitor { value, is_stored: false };
@@ -217,7 +253,8 @@ impl LoggedChanges<'_> {
     }
 
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        match self.target.width() {
+        let numbered = self.database.and_then(|database| database.engine().numbered());
+        match numbered.map(NumberedEngine::width) {
             Some(width) => self.target.visit(key, &mut CutVisitor::new(visitor, width)),
             None => self.target.visit(key, visitor),
         }
@@ -237,6 +274,21 @@ fn columns(arguments: FieldList<'_>) -> Result<Row> {
         row.put(name, value)?;
     }
     Ok(row)
+}
+
+/// Stores a value in place of the first one.
+struct PutVisitor<'v> {
+    value: &'v [u8],
+}
+
+impl Visitor for PutVisitor<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.value, Attributes::default()))
+    }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
 }
 
 /// Stores a record unless the key exists.
@@ -268,12 +320,13 @@ impl Visitor for OutVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tyrant::ValuesVisitor;
     use crate::{Db, Records};
     use todana_protocol::tyrant::FieldBuffer;
 
-    struct DbTarget(Db);
+    struct DbTarget<'d>(&'d Db);
 
-    impl LoggedTarget for DbTarget {
+    impl<'d> LoggedTarget<'d> for DbTarget<'d> {
         fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
             self.0.visit(key, visitor)
         }
@@ -285,12 +338,17 @@ mod tests {
         fn sync(&mut self) -> Result<()> {
             Ok(())
         }
+
+        fn database(&self) -> Option<&'d Database> {
+            Some(self.0.database())
+        }
     }
 
     #[test]
     fn outcome_is_compared_with_the_log() {
         use AppliedOutcome::{AsLogged, Different};
-        let mut target = DbTarget(Db::open("mem:hash").unwrap());
+        let db = Db::open("mem:hash").unwrap();
+        let mut target = DbTarget(&db);
         let list = FieldBuffer::from_iter([&b"a"[..], b"1", b"b", b"2", b"odd"]);
         let (keys, none) = (FieldBuffer::from_iter([&b"b"[..]]), FieldBuffer::default());
         let misc = |name, arguments| TyrantRequest::Misc { name, options: 0, arguments };
@@ -311,10 +369,12 @@ mod tests {
             apply(TyrantRequest::Optimize { tuning: b"bnum=7" }, false),
             apply(misc(b"get", keys.list()), true),
             apply(misc(b"out", none.list()), false),
+            apply(misc(b"putdup", list.list()), false),
+            apply(misc(b"putdupback", list.list()), true),
         ];
         let expected = [
             AsLogged, AsLogged, AsLogged, Different, AsLogged, AsLogged, Different, Different, AsLogged,
-            AsLogged, AsLogged, AsLogged, AsLogged,
+            AsLogged, AsLogged, AsLogged, AsLogged, AsLogged, Different,
         ];
         assert_eq!(outcomes, expected);
         assert_eq!(target.0.get(b"a").unwrap().unwrap(), b"567");
@@ -322,5 +382,48 @@ mod tests {
         let vanish = LoggedCommand { request: TyrantRequest::Vanish, is_done: true };
         assert_eq!(apply_logged(&vanish, &mut target).unwrap(), AsLogged);
         assert_eq!(target.0.count(), 0);
+    }
+    #[test]
+    fn values_of_a_tree_follow_the_log() {
+        let db = Db::open("mem:tree").unwrap();
+        let mut target = DbTarget(&db);
+        let mut misc = |name: &'static [u8], words: &str| {
+            let arguments = FieldBuffer::from_iter(words.split(' ').map(str::as_bytes));
+            let request = TyrantRequest::Misc { name, options: 0, arguments: arguments.list() };
+            let outcome = apply_logged(&LoggedCommand { request, is_done: true }, &mut target).unwrap();
+            assert_eq!(outcome, AppliedOutcome::AsLogged, "{words}");
+            let mut values = Vec::new();
+            let mut see = |value: &[u8]| values.push(String::from_utf8(value.to_vec()).unwrap());
+            db.visit(b"k", &mut ValuesVisitor::new(&mut see)).unwrap();
+            values.join(" ")
+        };
+        assert_eq!(misc(b"putlist", "k b a 1 a 2 k c k d"), "b c d");
+        assert_eq!(misc(b"putdup", "k e"), "b c d e");
+        assert_eq!(misc(b"putdupback", "k a"), "a b c d e");
+        assert_eq!(misc(b"put", "k A"), "A b c d e");
+        assert_eq!(misc(b"putcat", "k +"), "A+ b c d e");
+        assert_eq!(misc(b"out", "k"), "b c d e");
+        assert_eq!(misc(b"outlist", "a k none"), "");
+        assert_eq!(db.count(), 0);
+    }
+
+    #[test]
+    fn logged_search_removes_its_rows() {
+        let db = Db::open("mem:table").unwrap();
+        for (key, row) in [(b"a", b"n\x001"), (b"b", b"n\x002"), (b"c", b"n\x003")] {
+            db.set(key, row).unwrap();
+        }
+        let apply = |words: &[&str]| {
+            let arguments = FieldBuffer::from_iter(words.iter().map(|words| words.as_bytes()));
+            let request = TyrantRequest::Misc { name: b"search", options: 0, arguments: arguments.list() };
+            apply_logged(&LoggedCommand { request, is_done: true }, &mut DbTarget(&db)).unwrap()
+        };
+        let above_one = "addcond\0n\0NUMGT\x001";
+        for (words, left) in [(&[above_one, "get"][..], 3), (&[above_one, "out", "count"], 1)] {
+            assert_eq!(apply(words), AppliedOutcome::AsLogged);
+            assert_eq!(db.count(), left, "{words:?}");
+        }
+        let too_many = vec!["next"; 100];
+        assert_eq!(apply(&too_many), AppliedOutcome::Different);
     }
 }

@@ -1,11 +1,12 @@
 //! Visitors for commands on records that only Tokyo Tyrant has.
 //!
 //! ```text
-//! cut     shortens a value to a maximum length
-//! shift   appends to a value, and keeps only its end
-//! sum     adds to numbers of 4 and 8 bytes
-//! logged  executes the commands of update logs
-//! values  several values of one key
+//! cut           shortens a value to a maximum length
+//! shift         appends to a value, and keeps only its end
+//! sum           adds to numbers of 4 and 8 bytes
+//! logged        executes the commands of update logs
+//! table_search  searches in tables, and removals of their results
+//! values        several values of one key
 //! ```
 //!
 //! A changed record keeps its flags and its expiry, but not its version, because a client that has
@@ -15,13 +16,15 @@ mod cut;
 mod logged;
 mod shift;
 mod sum;
+mod table_search;
 mod values;
 
 pub use cut::CutVisitor;
 pub use logged::{AppliedOutcome, LoggedTarget, apply_logged};
 pub use shift::ShiftVisitor;
 pub use sum::{StoredNumber, SumVisitor};
-pub use values::{AddValueVisitor, RemoveValuesVisitor, ValuesVisitor};
+pub use table_search::TableSearch;
+pub use values::{AddValuesVisitor, PutValues, RemoveValuesVisitor, ValuesVisitor, put_lists, take_part};
 
 use todana_core::{Attributes, Record};
 

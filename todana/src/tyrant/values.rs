@@ -1,31 +1,33 @@
 //! Several values of one key, which Tokyo Tyrant's trees hold.
 
 use super::kept_attributes;
-use todana_core::{Action, Record, Visitor};
+use todana_core::{Action, Record, RecordValues, Visitor};
+use todana_protocol::tyrant::FieldList;
 
-/// Adds a value to the values of a key.
-pub struct AddValueVisitor<'v> {
-    value: &'v [u8],
+/// Adds values to the values of a key.
+pub struct AddValuesVisitor<'v> {
+    values: &'v [&'v [u8]],
     is_first: bool,
     list: Vec<u8>,
 }
 
-impl<'v> AddValueVisitor<'v> {
-    /// Creates the visitor, which adds the value before all others.
-    pub fn first(value: &'v [u8]) -> AddValueVisitor<'v> {
-        AddValueVisitor { value, is_first: true, list: Vec::new() }
+impl<'v> AddValuesVisitor<'v> {
+    /// Creates the visitor, which adds the values before all others.
+    pub fn first(values: &'v [&'v [u8]]) -> AddValuesVisitor<'v> {
+        AddValuesVisitor { values, is_first: true, list: Vec::new() }
     }
 
-    /// Creates the visitor, which adds the value after all others.
-    pub fn last(value: &'v [u8]) -> AddValueVisitor<'v> {
-        AddValueVisitor { value, is_first: false, list: Vec::new() }
+    /// Creates the visitor, which adds the values after all others.
+    pub fn last(values: &'v [&'v [u8]]) -> AddValuesVisitor<'v> {
+        AddValuesVisitor { values, is_first: false, list: Vec::new() }
     }
 }
 
-impl Visitor for AddValueVisitor<'_> {
+impl Visitor for AddValuesVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let (attributes, is_first) = (kept_attributes(old), self.is_first);
-        let added = |is_here: bool| is_here.then_some(self.value).into_iter();
+        let added =
+            |is_here: bool| self.values[..if is_here { self.values.len() } else { 0 }].iter().copied();
         let values = added(is_first).chain(old.into_iter().flat_map(Record::values)).chain(added(!is_first));
         Record::of_values(values, attributes, &mut self.list).map_or(Action::Keep, Action::Put)
     }
@@ -89,6 +91,44 @@ impl Visitor for RemoveValuesVisitor {
     }
 }
 
+/// Adds values to a key.
+pub type PutValues<'p, E> = dyn FnMut(&[u8], &[&[u8]]) -> Result<(), E> + 'p;
+
+/// Passes the keys of `putlist` to `put`, each with its values, until `put` fails. The values of
+/// equal keys that follow each other are passed together, so that a long list is written once.
+pub fn put_lists<E>(pairs: FieldList<'_>, put: &mut PutValues<'_, E>) -> Result<(), E> {
+    let (mut fields, mut values) = (pairs.iter(), Vec::new());
+    let mut last: Option<&[u8]> = None;
+    while let (Some(key), Some(value)) = (fields.next(), fields.next()) {
+        if let Some(before) = last.filter(|&before| before != key) {
+            put(before, &values)?;
+            values.clear();
+        }
+        last = Some(key);
+        values.push(value);
+    }
+    last.map_or(Ok(()), |key| put(key, &values))
+}
+
+/// The most bytes, and the most values, of a `putlist` that adds a part of a list. The key is sent
+/// with each value, so one command for a long list could be much longer than the list.
+const PART_BYTES_MAX: usize = 1 << 20;
+const PART_VALUES_MAX: usize = 1 << 17;
+
+/// Takes values from a list, at least one, for one `putlist`. Returns no value at the end of the
+/// list.
+pub fn take_part<'v>(key: &[u8], values: &mut RecordValues<'v>) -> Vec<&'v [u8]> {
+    let (mut part, mut len) = (Vec::new(), 0);
+    while len < PART_BYTES_MAX
+        && part.len() < PART_VALUES_MAX
+        && let Some(value) = values.next()
+    {
+        len += key.len() + value.len();
+        part.push(value);
+    }
+    part
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,11 +137,10 @@ mod tests {
 
     fn add(db: &Db, first: &[&str], last: &[&str]) {
         for value in first {
-            db.visit(b"k", &mut AddValueVisitor::first(value.as_bytes())).unwrap();
+            db.visit(b"k", &mut AddValuesVisitor::first(&[value.as_bytes()])).unwrap();
         }
-        for value in last {
-            db.visit(b"k", &mut AddValueVisitor::last(value.as_bytes())).unwrap();
-        }
+        let last: Vec<_> = last.iter().map(|value| value.as_bytes()).collect();
+        db.visit(b"k", &mut AddValuesVisitor::last(&last)).unwrap();
     }
 
     fn values(db: &Db) -> String {
@@ -165,7 +204,7 @@ mod tests {
         add(&db, &[], &["1", "2", "3"]);
         let transaction = db.begin().unwrap();
         transaction.remove(b"k").unwrap();
-        transaction.visit(b"k", &mut AddValueVisitor::first(b"0")).unwrap();
+        transaction.visit(b"k", &mut AddValuesVisitor::first(&[b"0"])).unwrap();
         assert_eq!(transaction.get(b"k").unwrap().as_deref(), Some(&b"0"[..]));
         assert_eq!(get(&db).as_deref(), Some("1"));
         transaction.commit().unwrap();

@@ -132,6 +132,21 @@ impl TransactionEncoder {
         true
     }
 
+    /// Adds the put of a record with one value in place of a list. The list is removed first,
+    /// because a replica of Tokyo Tyrant replaces only the first value. Returns false, without an
+    /// effect, if the new record has a list, which such a replica receives as a whole, or if the
+    /// entry would exceed the maximum length.
+    pub(crate) fn push_replacement(&mut self, key: &[u8], record: Record<'_>) -> bool {
+        let before = self.bytes.len();
+        let is_added = !record.attributes.has_value_list
+            && self.push(LogChange::Remove { key })
+            && self.push(LogChange::Put { key, record });
+        if !is_added {
+            self.bytes.truncate(before);
+        }
+        is_added
+    }
+
     pub(crate) fn change(&self) -> LogChange<'_> {
         LogChange::Transaction(TransactionChanges(&self.bytes))
     }

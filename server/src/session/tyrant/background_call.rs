@@ -3,7 +3,7 @@
 use super::fixed::{self, see_numbers};
 use super::iterator::{IteratorStep, SharedIterator};
 use super::records_seen::{expect_wanted, see_records};
-use super::search::TableSearch;
+use super::search;
 use super::{DATABASE, TyrantState};
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobLimits, JobNotDone};
 use crate::shared::SharedState;
@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use todana::kyoto::translate;
+use todana::tyrant::TableSearch;
 use todana_core::{Error, ErrorKind, Record, Result};
 use todana_protocol::tyrant::{FieldBuffer, FieldList, reply};
 
@@ -62,7 +63,7 @@ impl TyrantTask {
     pub(super) fn only_reads(&self) -> bool {
         match &self.action {
             TyrantAction::Sync | TyrantAction::MoveIterator { .. } | TyrantAction::NextRecord => false,
-            TyrantAction::Search(search) => !search.removes,
+            TyrantAction::Search(search) => !search.removes(),
             _ => true,
         }
     }
@@ -102,7 +103,7 @@ impl TyrantTask {
                 is_small()
             }
             // A search that removes rows waits for the disk.
-            TyrantAction::Search(search) => search.is_simple() && !search.removes && is_small(),
+            TyrantAction::Search(search) => search.is_simple() && !search.removes() && is_small(),
             // A short pattern can be as slow as a long one.
             TyrantAction::Regex { .. } | TyrantAction::NextRecord => false,
         }
@@ -111,7 +112,7 @@ impl TyrantTask {
     fn len(&self) -> usize {
         match &self.action {
             TyrantAction::Sync | TyrantAction::NextRecord => 0,
-            TyrantAction::Search(search) => search.len(),
+            TyrantAction::Search(search) => search.len_bytes(),
             TyrantAction::Prefix { prefix: given, .. }
             | TyrantAction::Regex { pattern: given, .. }
             | TyrantAction::MoveIterator { key: given } => given.len(),
@@ -203,7 +204,7 @@ impl TyrantTask {
                 found.left = usize::MAX;
                 let bytes_max = found.len_max;
                 let spare = &shared.tyrant.spare_counters;
-                search.perform(database, spare, bytes_max, is_cancelled, &mut |element| {
+                search::perform(search, database, spare, bytes_max, is_cancelled, &mut |element| {
                     found.push(&[element])
                 })?;
             }

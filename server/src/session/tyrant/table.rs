@@ -4,7 +4,6 @@
 use super::DATABASE;
 use super::background_call::{TyrantAction, TyrantTask};
 use super::records::{counters, may_list, visit};
-use super::search::TableSearch;
 use super::session::TyrantSession;
 use crate::execution::Executor;
 use crate::session::NextAction;
@@ -14,6 +13,7 @@ use std::borrow::Cow;
 use todana::table::{
     ColumnSumVisitor, IndexChange, IndexVisitor, Row, RowPutMode, RowVisitor, new_row_number,
 };
+use todana::tyrant::TableSearch;
 use todana::{Database, DatabaseKind};
 use todana_core::IndexedEngine;
 use todana_protocol::tyrant::{FieldBuffer, FieldList, TyrantPutMode, TyrantRequest, reply};

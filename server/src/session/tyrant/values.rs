@@ -4,15 +4,13 @@ use super::DATABASE;
 use super::records::visit;
 use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
-use todana::DatabaseKind;
-use todana::tyrant::{AddValueVisitor, RemoveValuesVisitor, ValuesVisitor};
+use todana::tyrant::{AddValuesVisitor, RemoveValuesVisitor, ValuesVisitor, put_lists};
 use todana_core::Visitor;
 use todana_protocol::tyrant::{FieldBuffer, FieldList, reply};
 
 /// Returns true if a key may have several values.
 pub(super) fn may_have_several(context: &WorkerContext) -> bool {
-    let kind = context.shared.databases[DATABASE].name.kind;
-    matches!(kind, DatabaseKind::MemTree | DatabaseKind::DiskTree)
+    context.shared.databases[DATABASE].database.holds_value_lists()
 }
 
 /// Executes a function that differs on trees. Returns false if it is another one. `list_len_max` is
@@ -26,14 +24,14 @@ pub(super) fn execute(
 ) -> bool {
     let mut list = FieldBuffer::default();
     let is_done = match (name, arguments.get(0), arguments.get(1)) {
-        (b"putdup", Some(key), Some(value)) => visit(context, key, &mut AddValueVisitor::last(value)),
-        (b"putdupback", Some(key), Some(value)) => visit(context, key, &mut AddValueVisitor::first(value)),
-        (b"putlist", ..) => {
-            let mut pairs = arguments.iter();
-            let mut next = || Some((pairs.next()?, pairs.next()?));
-            std::iter::from_fn(&mut next)
-                .all(|(key, value)| visit(context, key, &mut AddValueVisitor::last(value)))
+        (b"putdup", Some(key), Some(value)) => visit(context, key, &mut AddValuesVisitor::last(&[value])),
+        (b"putdupback", Some(key), Some(value)) => {
+            visit(context, key, &mut AddValuesVisitor::first(&[value]))
         }
+        (b"putlist", ..) => put_lists(arguments, &mut |key, values| {
+            visit(context, key, &mut AddValuesVisitor::last(values)).then_some(()).ok_or(())
+        })
+        .is_ok(),
         (b"outlist", ..) => {
             arguments.iter().all(|key| visit(context, key, &mut RemoveValuesVisitor::default()))
         }
