@@ -45,6 +45,12 @@ pub trait Visitor {
         false
     }
 
+    /// Returns true if the visitor does the same whether there is a record or not. An engine need
+    /// not look for the record then, and may call `visit` and `applied` as if there were none.
+    fn ignores_record(&self) -> bool {
+        false
+    }
+
     /// Returns true if the visitor is shown a list of values as it is stored. Other visitors are
     /// shown the first value. Engines ignore this.
     fn sees_value_list(&self) -> bool {

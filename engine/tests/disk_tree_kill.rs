@@ -29,7 +29,8 @@ fn operation(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
 }
 
 fn open(directory: &Path) -> DiskTree {
-    let options = DiskTreeOptions { spills: false, map_bytes: 1 << 20, ..Default::default() };
+    let in_blocks = directory.ends_with("blocks");
+    let options = DiskTreeOptions { spills: false, in_blocks, map_bytes: 1 << 20, ..Default::default() };
     DiskTree::open(directory, options).unwrap()
 }
 
@@ -54,14 +55,20 @@ fn writes_until_it_is_killed() {
 
 #[test]
 fn a_killed_tree_is_as_at_a_checkpoint() {
-    let directory = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for layout in ["entries", "blocks"] {
+        kill_while_writing(&folder.path().join(layout));
+    }
+}
+
+fn kill_while_writing(directory: &Path) {
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     let (mut done, mut random) = (0, fastrand::Rng::with_seed(4));
     let kills = std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(12);
     for _ in 0..kills {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "writes_until_it_is_killed", "--nocapture"])
-            .env(DIRECTORY, directory.path())
+            .env(DIRECTORY, directory)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -77,7 +84,7 @@ fn a_killed_tree_is_as_at_a_checkpoint() {
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(9), "it was killed, and did not end by itself");
         drop(marks);
-        let tree = open(directory.path());
+        let tree = open(directory);
         assert!(tree.log_position() >= told, "what was said to be on disk is there");
         for number in done..tree.log_position() {
             match operation(number) {
@@ -95,6 +102,6 @@ fn a_killed_tree_is_as_at_a_checkpoint() {
         assert!(found == model, "the state of mark {done}");
         assert_eq!(tree.status().records, model.len() as u64);
         drop(tree);
-        assert_eq!(DiskTree::check(directory.path()).unwrap().records, model.len() as u64);
+        assert_eq!(DiskTree::check(directory).unwrap().records, model.len() as u64);
     }
 }

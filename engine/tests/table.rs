@@ -26,7 +26,7 @@ fn mem_table() -> TableEngine {
 }
 
 fn disk_table(path: &Path) -> TableEngine {
-    let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+    let options = DiskTreeOptions { spills: false, in_blocks: true, ..DiskTreeOptions::default() };
     TableEngine::new(Box::new(DiskTree::open(path, options).unwrap())).unwrap()
 }
 

@@ -1,8 +1,9 @@
 //! Examines a tree: checks every page, every record with its checksum, and the totals.
 
 use super::environment::MAP_BYTES_MIN;
+use super::record_block::BlockRecords;
 use super::state::RecordTotals;
-use super::store::TreeStore;
+use super::store::{SnapshotReader, TreeStore};
 use super::{DiskTreeOptions, long_key_group, place, record};
 use crate::disk::{ReadOnlyDisk, SystemDisk};
 use std::path::Path;
@@ -31,8 +32,16 @@ pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
     };
     let (store, state) = TreeStore::open(path, &options)?;
     let mut counts = ExaminationCounts::default();
-    store.read(|snapshot, records| {
+    store.read(|SnapshotReader { snapshot, records, .. }| {
         let checksums = store.checksums();
+        if store.is_in_blocks() {
+            let mut last: Option<Vec<u8>> = None;
+            for entry in records.iter(snapshot).map_err(|error| store.lmdb_error(&error))? {
+                let (fence, value) = entry.map_err(|error| store.lmdb_error(&error))?;
+                counts.add_block(&store, fence, value, &mut last);
+            }
+            return Ok(());
+        }
         for entry in records.iter(snapshot).map_err(|error| store.lmdb_error(&error))? {
             let (at, value) = entry.map_err(|error| store.lmdb_error(&error))?;
             if at.len() < place::PLACE_LEN_MAX {
@@ -80,6 +89,28 @@ struct ExaminationCounts {
 }
 
 impl ExaminationCounts {
+    /// Counts the records of a block. `last` is the last key of the blocks before it.
+    fn add_block(&mut self, store: &TreeStore, fence: &[u8], value: &[u8], last: &mut Option<Vec<u8>>) {
+        let mut buffer = Vec::new();
+        let mut add_all = || -> Result<()> {
+            let mut records = BlockRecords::new(store.block_records(fence, value, &mut buffer)?);
+            while let Some(stored) = records.next()? {
+                let key = records.key();
+                // Only the first block may contain keys before its fence.
+                if last.as_deref().is_some_and(|last| key <= last || key < fence) {
+                    return Err(store.damaged_block(fence));
+                }
+                self.add(store, key, Some(stored), true);
+                *last = Some(key.to_vec());
+            }
+            Ok(())
+        };
+        if let Err(error) = add_all() {
+            self.damaged += 1;
+            self.first_damage.get_or_insert(error);
+        }
+    }
+
     /// Counts a record. `stored` is the record without its checksum, or `None` if the checksum is
     /// wrong.
     fn add(&mut self, store: &TreeStore, key: &[u8], stored: Option<&[u8]>, has_checksum: bool) {

@@ -36,6 +36,7 @@ mod pages;
 mod place;
 mod readers;
 mod record;
+mod record_block;
 mod state;
 mod store;
 mod stored;
@@ -73,6 +74,9 @@ pub struct DiskTreeOptions {
     /// for trees without an update log. A tree with a log must not become durable before its log;
     /// the owner of such a tree sets this to false and makes writes wait for checkpoints.
     pub spills: bool,
+    /// If true, a new tree stores its records in compressed blocks. This takes less space if records
+    /// are small and similar, but a read decompresses a block. An existing tree keeps its layout.
+    pub in_blocks: bool,
     /// The initial size of the address space in bytes. Address space costs nothing until it is
     /// used. If the system refuses this size, a smaller one is used. When the file needs more, more
     /// is requested.
@@ -92,6 +96,7 @@ impl Default for DiskTreeOptions {
         DiskTreeOptions {
             front_bytes: 32 << 20,
             spills: true,
+            in_blocks: false,
             map_bytes: 1 << 40,
             walked_bytes_max: 256 << 20,
             disk: Arc::new(SystemDisk),
@@ -287,7 +292,7 @@ impl DiskTree {
         if layers.is_wiped {
             return Ok(see(None));
         }
-        self.store.read(|snapshot, records| Ok(see(self.store.get(snapshot, records, key)?)))
+        self.store.read(|reader| Ok(see(self.store.get(reader, key)?)))
     }
 
     /// Refuses a record that could not be written to LMDB later. If the record belongs to a group
@@ -306,6 +311,9 @@ impl DiskTree {
     fn change(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let _alone = self.stripes[rapidhash::v3::rapidhash_v3(key) as usize % STRIPES].lock();
         let layers = self.layers.read();
+        if self.store.is_in_blocks() && visitor.ignores_record() && !is_grouped(key) {
+            return self.change_unseen(&layers, key, visitor);
+        }
         let beside = match is_grouped(key) && !layers.is_wiped {
             true => self.store.group_len(key)? as u64 + self.group_bytes.load(Ordering::Relaxed),
             false => 0,
@@ -368,6 +376,33 @@ impl DiskTree {
         Ok(())
     }
 
+    /// Does a visit without reading the old record. The totals are corrected when the change is
+    /// written to LMDB. Until then, a stored record counts as a new one.
+    fn change_unseen(&self, layers: &TreeLayers, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let entry = match visitor.visit(None) {
+            Action::Put(record) => {
+                DiskTree::admit(key, record.value.len(), 0)?;
+                with_scratch(|scratch| FrontEntry::put(key, record, scratch))
+            }
+            Action::Remove => with_scratch(|scratch| FrontEntry::removal(key, scratch)),
+            Action::Keep | Action::Retag(_) => return Ok(()),
+        };
+        let now = entry.record();
+        if let Some(now) = now {
+            let after = RecordTotals::one(key.len(), entry.stored_len(), now.attributes.expiry);
+            self.totals.change(RecordTotals::default(), after);
+        }
+        let replaced = {
+            let mut active = layers.active.write();
+            let replaced = active.put(entry.clone());
+            self.active_bytes.store(active.bytes(), Ordering::Relaxed);
+            replaced
+        };
+        visitor.applied(now);
+        drop(replaced);
+        Ok(())
+    }
+
     fn active_bytes(&self) -> u64 {
         self.active_bytes.load(Ordering::Relaxed)
     }
@@ -404,15 +439,14 @@ impl DiskTree {
             };
             self.frozen_bytes.store(frozen.bytes(), Ordering::Relaxed);
             layers.frozen = Some(Arc::clone(&frozen));
-            (
-                frozen,
-                layers.is_wiped,
-                TreeState { mark: cut(), totals: self.totals.get(), checksums: self.store.checksums() },
-            )
+            let (checksums, layout) = (self.store.checksums(), self.store.layout());
+            let state = TreeState { mark: cut(), totals: self.totals.get(), checksums, layout };
+            (frozen, layers.is_wiped, state)
         };
         ready(state.mark)?;
         if !frozen.is_empty() || is_wiped || state.mark != self.mark.load(Ordering::Relaxed) {
-            self.write(&frozen, is_wiped, state)?;
+            let totals = self.write(&frozen, is_wiped, state)?;
+            self.totals.change(state.totals, totals);
         }
         drop(frozen);
         let gone = {
@@ -433,14 +467,14 @@ impl DiskTree {
         Ok(())
     }
 
-    /// Writes a frozen front to LMDB.
-    fn write(&self, frozen: &ChangeFront, is_wiped: bool, state: TreeState) -> Result<()> {
+    /// Writes a frozen front to LMDB. Returns the totals of LMDB.
+    fn write(&self, frozen: &ChangeFront, is_wiped: bool, state: TreeState) -> Result<RecordTotals> {
         // An earlier attempt to reopen the environment may have failed temporarily.
         self.reopen_if_failed()?;
         let len_before = self.store.file_bytes();
         loop {
             match self.store.write(frozen, is_wiped, state) {
-                Ok(()) => return Ok(()),
+                Ok(totals) => return Ok(totals),
                 Err(BatchFailure::NoMap) => {
                     // Resizing the map excludes all readers. Wait for copies first, without
                     // blocking readers and writers.

@@ -17,6 +17,15 @@ pub(super) struct RecordTotals {
 }
 
 impl RecordTotals {
+    /// Replaces the contribution of one record by that of another.
+    pub(super) fn replace(&mut self, old: RecordTotals, new: RecordTotals) {
+        let replace =
+            |total: &mut u64, old: u64, new: u64| *total = total.wrapping_sub(old).wrapping_add(new);
+        replace(&mut self.records, old.records, new.records);
+        replace(&mut self.bytes, old.bytes, new.bytes);
+        replace(&mut self.with_expiry, old.with_expiry, new.with_expiry);
+    }
+
     pub(super) fn one(key_len: usize, stored_len: usize, expiry: Expiry) -> RecordTotals {
         let with_expiry = u64::from(expiry != Expiry::Never);
         RecordTotals { records: 1, bytes: (key_len + stored_len) as u64, with_expiry }
@@ -29,6 +38,17 @@ pub(super) struct TreeState {
     pub(super) mark: u64,
     pub(super) totals: RecordTotals,
     pub(super) checksums: ChecksumMode,
+    pub(super) layout: RecordLayout,
+}
+
+/// How LMDB's entries contain the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RecordLayout {
+    /// Each record is an entry, except for records with long keys.
+    #[default]
+    Entries,
+    /// Each entry is a block of records.
+    Blocks,
 }
 
 const MAGIC: &[u8; 8] = b"TODANADT";
@@ -38,6 +58,8 @@ const NUMBERS_LEN: usize = 44;
 const LEN: usize = 52;
 /// The flag of a tree that may contain records without a checksum.
 const MIXED: u32 = 1;
+/// The flag of a tree whose records are in blocks.
+const BLOCKS: u32 = 2;
 
 impl TreeState {
     pub(super) fn encode(&self) -> [u8; LEN] {
@@ -48,7 +70,11 @@ impl TreeState {
         for (field, number) in out[12..44].chunks_exact_mut(8).zip([self.mark, records, bytes, with_expiry]) {
             field.copy_from_slice(&number.to_le_bytes());
         }
-        let flags = if self.checksums == ChecksumMode::Mixed { MIXED } else { 0 };
+        let flags = match (self.layout, self.checksums) {
+            (RecordLayout::Blocks, _) => BLOCKS,
+            (RecordLayout::Entries, ChecksumMode::Mixed) => MIXED,
+            (RecordLayout::Entries, ChecksumMode::All) => 0,
+        };
         out[44..48].copy_from_slice(&flags.to_le_bytes());
         let checksum = crc32c(0, &out[..48]);
         out[48..].copy_from_slice(&checksum.to_le_bytes());
@@ -60,13 +86,14 @@ impl TreeState {
         let small = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let version = small(8).filter(|_| bytes.starts_with(MAGIC));
-        let checksums = match (version, bytes.len()) {
-            (Some(1), NUMBERS_LEN) => ChecksumMode::Mixed,
+        let (layout, checksums) = match (version, bytes.len()) {
+            (Some(1), NUMBERS_LEN) => (RecordLayout::Entries, ChecksumMode::Mixed),
             (Some(VERSION), LEN) if small(48) != Some(crc32c(0, &bytes[..48])) => {
                 return Err(corrupt("the state does not match its checksum"));
             }
-            (Some(VERSION), LEN) if small(44) == Some(MIXED) => ChecksumMode::Mixed,
-            (Some(VERSION), LEN) if small(44) == Some(0) => ChecksumMode::All,
+            (Some(VERSION), LEN) if small(44) == Some(MIXED) => (RecordLayout::Entries, ChecksumMode::Mixed),
+            (Some(VERSION), LEN) if small(44) == Some(BLOCKS) => (RecordLayout::Blocks, ChecksumMode::All),
+            (Some(VERSION), LEN) if small(44) == Some(0) => (RecordLayout::Entries, ChecksumMode::All),
             (Some(version), _) if version > VERSION => {
                 let message =
                     format!("format version {version}; this program reads versions up to {VERSION}");
@@ -76,7 +103,7 @@ impl TreeState {
         };
         let field = |at| number(at).expect("the length was compared");
         let totals = RecordTotals { records: field(20), bytes: field(28), with_expiry: field(36) };
-        Ok(TreeState { mark: field(12), totals, checksums })
+        Ok(TreeState { mark: field(12), totals, checksums, layout })
     }
 }
 
@@ -87,8 +114,12 @@ mod tests {
     #[test]
     fn changed_bit_of_a_state_is_refused() {
         let totals = RecordTotals { records: 3, bytes: 50, with_expiry: 1 };
-        for checksums in [ChecksumMode::All, ChecksumMode::Mixed] {
-            let state = TreeState { mark: 17, totals, checksums };
+        for (layout, checksums) in [
+            (RecordLayout::Entries, ChecksumMode::All),
+            (RecordLayout::Entries, ChecksumMode::Mixed),
+            (RecordLayout::Blocks, ChecksumMode::All),
+        ] {
+            let state = TreeState { mark: 17, totals, checksums, layout };
             let bytes = state.encode();
             assert_eq!(TreeState::decode(&bytes).unwrap(), state);
             for bit in 0..LEN * 8 {

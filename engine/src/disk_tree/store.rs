@@ -5,7 +5,8 @@ use super::damage::DamagedRecords;
 use super::environment::{MAP_BYTES_MIN, TreeEnvironment, round_up};
 use super::front::{ChangeFront, FrontEntry};
 use super::long_key_group::{self, LongKeyGroup};
-use super::state::{RecordTotals, TreeState};
+use super::record_block::{self, BlockBuilder, BlockRecords, PutBlock};
+use super::state::{RecordLayout, RecordTotals, TreeState};
 use super::stored::ChecksumMode;
 use super::{DiskTreeOptions, place, record};
 use crate::disk::{Disk, SystemDisk};
@@ -13,6 +14,7 @@ use crate::raw::{LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
 use crate::reserve::is_out_of_room;
 use heed::MdbError;
 use parking_lot::{Mutex, MutexGuard};
+use std::cmp::Ordering as KeyOrder;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +35,7 @@ pub(super) struct TreeStore {
     snapshots: Box<[SnapshotSlot]>,
     environment: TreeEnvironment,
     checksums: ChecksumMode,
+    layout: RecordLayout,
     damage: DamagedRecords,
     /// The ID of the database to whose log the mark refers, if it is known.
     database_id: OnceLock<[u8; 16]>,
@@ -40,10 +43,19 @@ pub(super) struct TreeStore {
     copying: Mutex<()>,
 }
 
-/// A snapshot for the next reader, and the table of records. The alignment puts each slot into
-/// cache lines of its own.
+/// A snapshot for the next reader. The alignment puts each slot into cache lines of its own.
 #[repr(align(128))]
-struct SnapshotSlot(Mutex<Option<(LmdbSnapshot, LmdbTable)>>);
+struct SnapshotSlot(Mutex<Option<SnapshotReader>>);
+
+/// A snapshot with the table of records.
+pub(super) struct SnapshotReader {
+    pub(super) snapshot: LmdbSnapshot,
+    pub(super) records: LmdbTable,
+    /// The records of the block that was read last, if it is compressed.
+    block: Vec<u8>,
+    /// The address of that block in LMDB's map. The snapshot keeps the block from being replaced.
+    block_at: Option<(usize, usize)>,
+}
 
 /// The number of threads that can read at the same time.
 const SNAPSHOTS: usize = 64;
@@ -58,12 +70,15 @@ impl TreeStore {
             snapshots: (0..SNAPSHOTS).map(|_| SnapshotSlot(Mutex::new(None))).collect(),
             environment,
             checksums: ChecksumMode::All,
+            layout: RecordLayout::Entries,
             damage: DamagedRecords::default(),
             database_id: OnceLock::new(),
             copying: Mutex::new(()),
         };
-        let found = store.read_state()?;
+        let wanted = if options.in_blocks { RecordLayout::Blocks } else { RecordLayout::Entries };
+        let found = store.read_state(wanted)?;
         store.checksums = found.checksums;
+        store.layout = found.layout;
         if let Some(database_id) = store.read_database_id()? {
             store.bind_to_log(database_id)?;
         }
@@ -85,7 +100,8 @@ impl TreeStore {
         self.names.sync_directory(parent.unwrap_or(Path::new(".")))
     }
 
-    fn read_state(&self) -> Result<TreeState> {
+    /// Reads the state. A tree without records gets the wanted layout.
+    fn read_state(&self, wanted: RecordLayout) -> Result<TreeState> {
         let corrupt = |what: &str| self.named(&Error::new(ErrorKind::Corrupt, what));
         let open = self.environment.get()?;
         let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
@@ -95,12 +111,12 @@ impl TreeStore {
                 let state = TreeState::decode(bytes).map_err(|error| self.named(&error))?;
                 match (is_empty, state.totals.records) {
                     // All records that are written from now on get checksums.
-                    (true, 0) => Ok(TreeState { checksums: ChecksumMode::All, ..state }),
+                    (true, 0) => Ok(TreeState { checksums: ChecksumMode::All, layout: wanted, ..state }),
                     (false, 1..) => Ok(state),
                     _ => Err(corrupt("the state contradicts the records")),
                 }
             }
-            None if is_empty => Ok(TreeState::default()),
+            None if is_empty => Ok(TreeState { layout: wanted, ..TreeState::default() }),
             None => Err(corrupt("there are records but no state")),
         }
     }
@@ -132,25 +148,25 @@ impl TreeStore {
     /// Calls `read` with a snapshot. The snapshot contains all changes that were committed before
     /// the call.
     #[inline]
-    pub(super) fn read<T>(&self, read: impl FnOnce(&LmdbSnapshot, &LmdbTable) -> Result<T>) -> Result<T> {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&mut SnapshotReader) -> Result<T>) -> Result<T> {
         let mut snapshot_slot = self.snapshot_slot();
-        let (snapshot, records) = match &mut *snapshot_slot {
-            Some(snapshot_slot) => snapshot_slot,
+        let reader = match &mut *snapshot_slot {
+            Some(reader) => reader,
             empty => empty.insert(self.snapshot()?),
         };
-        read(snapshot, records)
+        read(reader)
     }
 
     #[cold]
-    fn snapshot(&self) -> Result<(LmdbSnapshot, LmdbTable)> {
+    fn snapshot(&self) -> Result<SnapshotReader> {
         let open = self.environment.get()?;
         let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
-        Ok((snapshot, open.records))
+        Ok(SnapshotReader { snapshot, records: open.records, block: Vec::new(), block_at: None })
     }
 
     /// Locks a slot that no other thread uses now. Each thread has a preferred slot.
     #[inline]
-    fn snapshot_slot(&self) -> MutexGuard<'_, Option<(LmdbSnapshot, LmdbTable)>> {
+    fn snapshot_slot(&self) -> MutexGuard<'_, Option<SnapshotReader>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static FAVOURITE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -171,12 +187,11 @@ impl TreeStore {
 
     /// Returns the record of a key. Fails with `Corrupt` if the record is damaged.
     #[inline]
-    pub(super) fn get<'t>(
-        &self,
-        snapshot: &'t LmdbSnapshot,
-        records: &LmdbTable,
-        key: &[u8],
-    ) -> Result<Option<Record<'t>>> {
+    pub(super) fn get<'t>(&self, reader: &'t mut SnapshotReader, key: &[u8]) -> Result<Option<Record<'t>>> {
+        if self.is_in_blocks() {
+            return self.get_in_block(reader, key);
+        }
+        let SnapshotReader { snapshot, records, .. } = reader;
         let place = place::of_key(key);
         let (at, rest) = place::split(&place);
         let found = records.get(snapshot, at).map_err(|error| self.lmdb_error(&error))?;
@@ -190,6 +205,78 @@ impl TreeStore {
             Some(record) => Ok(Some(record)),
             None => Err(self.damaged(key)),
         }
+    }
+
+    fn get_in_block<'t>(&self, reader: &'t mut SnapshotReader, key: &[u8]) -> Result<Option<Record<'t>>> {
+        let SnapshotReader { snapshot, records, block, block_at } = reader;
+        let Some((fence, value)) = self.block_of(snapshot, records, key)? else { return Ok(None) };
+        let at = Some((value.as_ptr() as usize, value.len()));
+        let plain = if *block_at == at {
+            block.as_slice()
+        } else {
+            // The buffer is overwritten even if the block is damaged.
+            *block_at = None;
+            let plain = self.block_records(fence, value, block)?;
+            if record_block::is_compressed(value) {
+                *block_at = at;
+            }
+            plain
+        };
+        let stored = BlockRecords::new(plain).find(key).map_err(|_| self.damaged_block(fence))?;
+        stored.map(|stored| record::decode(stored).ok_or_else(|| self.damaged_block(fence))).transpose()
+    }
+
+    /// Returns the block that contains a key if any block does, with its fence. The first block also
+    /// contains the keys before its fence.
+    pub(super) fn block_of<'t>(
+        &self,
+        snapshot: &'t LmdbSnapshot,
+        records: &LmdbTable,
+        key: &[u8],
+    ) -> Result<Option<(&'t [u8], &'t [u8])>> {
+        let found = match record_block::search_key(key) {
+            [] => None,
+            at => {
+                records.get_lower_than_or_equal_to(snapshot, at).map_err(|error| self.lmdb_error(&error))?
+            }
+        };
+        match found {
+            None => records.first(snapshot).map_err(|error| self.lmdb_error(&error)),
+            found => Ok(found),
+        }
+    }
+
+    /// Returns the records of a block: a part of `value`, or the contents of `buffer`. Fails with
+    /// `Corrupt` if the block is damaged.
+    pub(super) fn block_records<'b>(
+        &self,
+        fence: &[u8],
+        value: &'b [u8],
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8]> {
+        record_block::open(fence, value, buffer).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => self.damaged_block(fence),
+            _ => error,
+        })
+    }
+
+    /// Notes a damaged block and returns the error that reports it.
+    #[cold]
+    pub(super) fn damaged_block(&self, fence: &[u8]) -> Error {
+        let shown = &fence[..fence.len().min(KEY_SHOWN_LEN)];
+        let message = format!(
+            "the block of records from \"{}\" on is damaged, its checksum differs",
+            shown.escape_ascii()
+        );
+        self.damage.note(fence, self.named(&Error::new(ErrorKind::Corrupt, message)))
+    }
+
+    pub(super) fn is_in_blocks(&self) -> bool {
+        self.layout == RecordLayout::Blocks
+    }
+
+    pub(super) fn layout(&self) -> RecordLayout {
+        self.layout
     }
 
     fn get_in_group<'t>(
@@ -236,7 +323,13 @@ impl TreeStore {
     pub(super) fn damaged_totals(&self, key: &[u8]) -> Result<Option<RecordTotals>> {
         let place = place::of_key(key);
         let (at, rest) = place::split(&place);
-        self.read(|snapshot, records| {
+        self.read(|SnapshotReader { snapshot, records, .. }| {
+            if self.is_in_blocks() {
+                // The block cannot be read, so the record in it cannot be replaced.
+                return Err(
+                    self.damaged_block(self.block_of(snapshot, records, key)?.map_or(key, |block| block.0))
+                );
+            }
             let found = records.get(snapshot, at).map_err(|error| self.lmdb_error(&error))?;
             let stored = match (found, rest) {
                 (Some(bytes), Some(rest)) => {
@@ -259,35 +352,122 @@ impl TreeStore {
         self.damage.get()
     }
 
-    /// Returns the size of the group of long keys to which a key belongs.
+    /// Returns the size of the group of long keys, or of the block, to which a key belongs.
     pub(super) fn group_len(&self, key: &[u8]) -> Result<usize> {
         let place = place::of_key(key);
         let at = place::split(&place).0;
-        self.read(|snapshot, records| {
+        self.read(|SnapshotReader { snapshot, records, .. }| {
+            if self.is_in_blocks() {
+                return Ok(self.block_of(snapshot, records, key)?.map_or(0, |(_, value)| value.len()));
+            }
             Ok(records.get(snapshot, at).map_err(|error| self.lmdb_error(&error))?.map_or(0, <[u8]>::len))
         })
     }
 
     /// Writes changes and the resulting state in one transaction. Returns when the transaction is
-    /// on disk. With `wipes`, the old contents are removed first. Fails with `NoMap` if the map
-    /// must grow.
+    /// on disk. With `wipes`, the old contents are removed first. Returns the totals that were
+    /// stored: those of `state`, or in a tree with blocks those that the blocks show. Fails with
+    /// `NoMap` if the map must grow.
     pub(super) fn write(
         &self,
         front: &ChangeFront,
         wipes: bool,
-        state: TreeState,
-    ) -> std::result::Result<(), BatchFailure> {
+        mut state: TreeState,
+    ) -> std::result::Result<RecordTotals, BatchFailure> {
         let open = self.environment.get().map_err(BatchFailure::Error)?;
         let mut writing = open.lmdb.write()?;
         if wipes {
             open.records.clear(&mut writing)?;
         }
-        self.write_records(&mut writing, &open.records, front)?;
+        if self.is_in_blocks() {
+            let old = open.state.get(&writing, STATE_KEY)?.filter(|_| !wipes).map(TreeState::decode);
+            let old = old.transpose().map_err(|error| BatchFailure::Error(self.named(&error)))?;
+            state.totals = old.unwrap_or_default().totals;
+            self.write_blocks(&mut writing, &open.records, front, &mut state.totals)?;
+        } else {
+            self.write_records(&mut writing, &open.records, front)?;
+        }
         open.state.put(&mut writing, STATE_KEY, &state.encode())?;
         if let Some(database_id) = self.database_id.get() {
             open.state.put(&mut writing, DATABASE_KEY, database_id)?;
         }
         writing.commit()?;
+        Ok(state.totals)
+    }
+
+    /// Merges changes into the blocks to which they belong, and updates the totals.
+    fn write_blocks(
+        &self,
+        writing: &mut LmdbWriteTransaction<'_>,
+        records: &LmdbTable,
+        front: &ChangeFront,
+        totals: &mut RecordTotals,
+    ) -> std::result::Result<(), BatchFailure> {
+        let mut last = records.last(writing)?.map(|(fence, _)| fence.to_vec());
+        let mut builder = BlockBuilder::new();
+        let (mut fence, mut block, mut buffer) = (Vec::new(), Vec::new(), Vec::new());
+        let mut changes = front.iter().peekable();
+        while let Some(first) = changes.peek() {
+            let found = match record_block::search_key(first.key()) {
+                [] => None,
+                at => records.get_lower_than_or_equal_to(writing, at)?,
+            };
+            let found = if found.is_none() { records.first(writing)? } else { found };
+            let (old_fence, value) = found.unwrap_or_default();
+            fence.clear();
+            fence.extend_from_slice(old_fence);
+            block.clear();
+            block.extend_from_slice(value);
+            // The first block may get keys before its fence. It then gets a new fence, too.
+            let mut keeps_fence = !fence.is_empty() && fence.as_slice() <= first.key();
+            builder.begin(if keeps_fence { &fence } else { &[] });
+            let mut has_put = false;
+            loop {
+                let mut next = None;
+                if !fence.is_empty() {
+                    next = records.get_greater_than(writing, &fence)?.map(|(next, _)| next.to_vec());
+                    if !keeps_fence {
+                        records.delete(writing, &fence)?;
+                    }
+                }
+                let mut put = |fence: &[u8], value: &[u8]| -> std::result::Result<(), BatchFailure> {
+                    has_put = true;
+                    if last.as_deref().is_some_and(|last| fence <= last) {
+                        return Ok(records.put(writing, fence, value)?);
+                    }
+                    // Fences in ascending order fill pages completely.
+                    records.put_with_flags(writing, heed::PutFlags::APPEND, fence, value)?;
+                    last = Some(fence.to_vec());
+                    Ok(())
+                };
+                let plain = match block.as_slice() {
+                    [] => &[],
+                    value => self.block_records(&fence, value, &mut buffer).map_err(BatchFailure::Error)?,
+                };
+                let due = std::iter::from_fn(|| {
+                    changes.next_if(|change| next.as_deref().is_none_or(|next| change.key() < next))
+                });
+                let merged = merge_block(plain, due, &mut builder, totals, &mut put);
+                merged.map_err(|failure| {
+                    failure.unwrap_or_else(|| BatchFailure::Error(self.damaged_block(&fence)))
+                })?;
+                match next {
+                    // A small block is joined with the next one.
+                    Some(next) if builder.is_small() && !builder.is_empty() => {
+                        block.clear();
+                        block.extend_from_slice(records.get(writing, &next)?.unwrap_or_default());
+                        (fence, keeps_fence) = (next, false);
+                    }
+                    _ => {
+                        builder.finish(&mut put)?;
+                        if keeps_fence && !has_put {
+                            records.delete(writing, &fence)?;
+                        }
+                        break;
+                    }
+                }
+            }
+        }
         Ok(())
     }
 
@@ -449,6 +629,46 @@ impl TreeStore {
     /// Adds the name of the tree to an error.
     pub(super) fn named(&self, error: &Error) -> Error {
         self.environment.named(error)
+    }
+}
+
+/// Merges changes into the records of a block. Fails with `None` if the block is damaged.
+fn merge_block<'f, E>(
+    plain: &[u8],
+    mut changes: impl Iterator<Item = &'f FrontEntry>,
+    builder: &mut BlockBuilder,
+    totals: &mut RecordTotals,
+    put: &mut PutBlock<'_, E>,
+) -> std::result::Result<(), Option<E>> {
+    let mut old = BlockRecords::new(plain);
+    let mut stored = old.next().map_err(|_| None)?;
+    let mut change = changes.next();
+    loop {
+        let order = match (stored, change) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => KeyOrder::Less,
+            (None, Some(_)) => KeyOrder::Greater,
+            (Some(_), Some(change)) => old.key().cmp(change.key()),
+        };
+        let mut before = RecordTotals::default();
+        if let Some(kept) = stored.filter(|_| order != KeyOrder::Greater) {
+            if order == KeyOrder::Less {
+                builder.push(old.key(), [kept, &[]], put)?;
+            } else {
+                let (attributes, _) = record::decode_header(kept).ok_or(None)?;
+                before = RecordTotals::one(old.key().len(), kept.len(), attributes.expiry);
+            }
+            stored = old.next().map_err(|_| None)?;
+        }
+        if let Some(entry) = change.filter(|_| order != KeyOrder::Less) {
+            let mut after = RecordTotals::default();
+            if let (Some(parts), Some(record)) = (entry.parts(), entry.record()) {
+                after = RecordTotals::one(entry.key().len(), entry.stored_len(), record.attributes.expiry);
+                builder.push(entry.key(), parts, put)?;
+            }
+            totals.replace(before, after);
+            change = changes.next();
+        }
     }
 }
 

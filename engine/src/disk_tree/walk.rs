@@ -7,13 +7,15 @@
 
 use super::front::{ChangeFront, FrontEntry};
 use super::long_key_group::{self, LongKeyGroup};
-use super::store::TreeStore;
+use super::record;
+use super::record_block::{self, BlockRecords};
+use super::store::{SnapshotReader, TreeStore};
 use super::stored::ChecksumMode;
 use super::{TreeLayers, place};
 use crate::raw::{LmdbSnapshot, LmdbTable};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use todana_core::{ErrorKind, Record, Result};
 
 /// The number of keys after which a step ends.
@@ -69,7 +71,7 @@ pub(super) fn walk_step(
             ChangeFront::next(frozen, from, upwards, count, into);
         }
     });
-    store.read(|snapshot, records| {
+    store.read(|SnapshotReader { snapshot, records, .. }| {
         let mut base = BaseRecords::new(snapshot, records, store, from, upwards, layers.is_wiped)?;
         base.skips_damaged = skips_damaged;
         let (mut keys, mut bytes) = (0, 0);
@@ -201,6 +203,25 @@ struct BaseRecords<'t> {
     group: LongKeyGroupRest<'t>,
     /// The place of a record in a group.
     place: Vec<u8>,
+    block: BlockRest<'t>,
+}
+
+/// The remaining records of a block.
+#[derive(Default)]
+struct BlockRest<'t> {
+    /// The block as LMDB has it, if it is not compressed.
+    plain: Option<&'t [u8]>,
+    /// The records of a compressed block.
+    buffer: Vec<u8>,
+    keys: Vec<u8>,
+    records: Vec<BlockSpan>,
+    remaining: Range<usize>,
+}
+
+/// The places of a key in `keys`, and of its record in the block.
+struct BlockSpan {
+    key: Range<usize>,
+    stored: Range<usize>,
 }
 
 /// The remaining records of a group: the common beginning of their places, and for each record the
@@ -216,6 +237,8 @@ enum BaseHead<'t> {
     Plain(&'t [u8], Record<'t>),
     /// A record in a group. Its place is in the field `place`.
     InGroup(Record<'t>),
+    /// A record in a block, with its number there.
+    InBlock(usize),
 }
 
 impl<'t> BaseRecords<'t> {
@@ -227,6 +250,9 @@ impl<'t> BaseRecords<'t> {
         upwards: bool,
         is_wiped: bool,
     ) -> Result<BaseRecords<'t>> {
+        if store.is_in_blocks() {
+            return BaseRecords::in_blocks(snapshot, records, store, from, upwards, is_wiped);
+        }
         let places = from.map(place::of_key);
         // The bound may lie within a group, so begin with that group.
         let start = match &places {
@@ -250,17 +276,54 @@ impl<'t> BaseRecords<'t> {
                 Some(Box::new(records.rev_range(snapshot, &range).map_err(|error| store.lmdb_error(&error))?))
             }
         };
-        let (group, place) = (LongKeyGroupRest::default(), Vec::new());
-        Ok(BaseRecords { entries, store, from, upwards, skips_damaged: false, head: None, group, place })
+        Ok(BaseRecords::new_with(entries, store, from, upwards))
+    }
+
+    fn in_blocks(
+        snapshot: &'t LmdbSnapshot,
+        records: &LmdbTable,
+        store: &'t TreeStore,
+        from: Bound<&'t [u8]>,
+        upwards: bool,
+        is_wiped: bool,
+    ) -> Result<BaseRecords<'t>> {
+        // The bound may lie within a block, so begin with that block.
+        let start = match from {
+            Bound::Included(key) | Bound::Excluded(key) => store.block_of(snapshot, records, key)?,
+            Bound::Unbounded => None,
+        };
+        let start = start.map_or(Bound::Unbounded, |(fence, _)| Bound::Included(fence));
+        let range = if upwards { (start, Bound::Unbounded) } else { (Bound::Unbounded, start) };
+        let entries: Option<LmdbEntries<'t>> = match (is_wiped, upwards) {
+            (true, _) => None,
+            (false, true) => {
+                Some(Box::new(records.range(snapshot, &range).map_err(|error| store.lmdb_error(&error))?))
+            }
+            (false, false) => {
+                Some(Box::new(records.rev_range(snapshot, &range).map_err(|error| store.lmdb_error(&error))?))
+            }
+        };
+        Ok(BaseRecords::new_with(entries, store, from, upwards))
+    }
+
+    fn new_with(
+        entries: Option<LmdbEntries<'t>>,
+        store: &'t TreeStore,
+        from: Bound<&'t [u8]>,
+        upwards: bool,
+    ) -> BaseRecords<'t> {
+        let (group, place, block) = (LongKeyGroupRest::default(), Vec::new(), BlockRest::default());
+        BaseRecords { entries, store, from, upwards, skips_damaged: false, head: None, group, place, block }
     }
 
     /// Returns the next record. The caller must have called `fill` since the last `advance`.
     #[inline]
-    fn head(&self) -> Option<(&[u8], Record<'t>)> {
+    fn head(&self) -> Option<(&[u8], Record<'_>)> {
         match &self.head {
             None => None,
             Some(BaseHead::Plain(key, record)) => Some((*key, *record)),
             Some(BaseHead::InGroup(record)) => Some((place::to_key(&self.place), *record)),
+            Some(BaseHead::InBlock(number)) => self.block.get(*number),
         }
     }
 
@@ -290,13 +353,23 @@ impl<'t> BaseRecords<'t> {
                 }
                 continue;
             }
+            let remaining = &mut self.block.remaining;
+            if let Some(number) = if self.upwards { remaining.next() } else { remaining.next_back() } {
+                self.head = Some(BaseHead::InBlock(number));
+                return Ok(());
+            }
             let Some(entries) = &mut self.entries else { return Ok(()) };
             let Some(entry) = entries.next() else {
                 self.entries = None;
                 return Ok(());
             };
             let (at, value) = entry.map_err(|error| self.store.lmdb_error(&error))?;
-            if at.len() < place::PLACE_LEN_MAX {
+            if self.store.is_in_blocks() {
+                match self.block.load(self.store, (at, value), (self.from, self.upwards)) {
+                    Err(error) if error.kind() == ErrorKind::Corrupt && self.skips_damaged => {}
+                    outcome => outcome?,
+                }
+            } else if at.len() < place::PLACE_LEN_MAX {
                 let key = place::to_key(at);
                 let record = self.store.checksums().decode(key, value);
                 self.head = self.if_intact(key, record)?.map(|record| BaseHead::Plain(key, record));
@@ -324,6 +397,59 @@ impl<'t> BaseRecords<'t> {
     fn damaged(&self, key: &[u8]) -> Result<()> {
         let error = self.store.damaged(key);
         if self.skips_damaged { Ok(()) } else { Err(error) }
+    }
+}
+
+impl<'t> BlockRest<'t> {
+    /// Replaces the block by the next one. Records before the bound are left out.
+    fn load(
+        &mut self,
+        store: &TreeStore,
+        (fence, value): (&'t [u8], &'t [u8]),
+        (from, upwards): (Bound<&[u8]>, bool),
+    ) -> Result<()> {
+        self.keys.clear();
+        self.records.clear();
+        self.remaining = 0..0;
+        let plain = store.block_records(fence, value, &mut self.buffer)?;
+        let mut records = BlockRecords::new(plain);
+        while let Some(stored) = records.next().map_err(|_| store.damaged_block(fence))? {
+            if record::decode(stored).is_none() {
+                return Err(store.damaged_block(fence));
+            }
+            let at = stored.as_ptr() as usize - plain.as_ptr() as usize;
+            let key = self.keys.len()..self.keys.len() + records.key().len();
+            self.keys.extend_from_slice(records.key());
+            self.records.push(BlockSpan { key, stored: at..at + stored.len() });
+        }
+        let plain_len = plain.len();
+        self.plain = match record_block::is_compressed(value) {
+            true => None,
+            false => Some(&value[value.len() - plain_len..]),
+        };
+        let first_at = |key: &[u8], at_key: bool| {
+            self.records.partition_point(|span| match self.keys[span.key.clone()].cmp(key) {
+                Ordering::Less => true,
+                Ordering::Equal => !at_key,
+                Ordering::Greater => false,
+            })
+        };
+        self.remaining = match (from, upwards) {
+            (Bound::Unbounded, _) => 0..self.records.len(),
+            (Bound::Included(key), true) => first_at(key, true)..self.records.len(),
+            (Bound::Excluded(key), true) => first_at(key, false)..self.records.len(),
+            (Bound::Included(key), false) => 0..first_at(key, false),
+            (Bound::Excluded(key), false) => 0..first_at(key, true),
+        };
+        Ok(())
+    }
+
+    /// Returns the key and the record with this number.
+    #[inline]
+    fn get(&self, number: usize) -> Option<(&[u8], Record<'_>)> {
+        let span = self.records.get(number)?;
+        let stored = &self.plain.unwrap_or(&self.buffer)[span.stored.clone()];
+        Some((&self.keys[span.key.clone()], record::decode(stored)?))
     }
 }
 

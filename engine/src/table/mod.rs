@@ -155,6 +155,10 @@ impl Visitor for PutValue<'_> {
     fn ignores_value(&self) -> bool {
         true
     }
+
+    fn ignores_record(&self) -> bool {
+        true
+    }
 }
 
 /// Removes a record.
@@ -170,6 +174,10 @@ impl Visitor for RemoveRecord {
     }
 
     fn ignores_value(&self) -> bool {
+        true
+    }
+
+    fn ignores_record(&self) -> bool {
         true
     }
 }

@@ -115,6 +115,21 @@ engine!(
     }
 );
 engine!(
+    disk_tree_of_blocks,
+    Subject {
+        keeps: true,
+        open: |directory| {
+            let options = DiskTreeOptions {
+                front_bytes: 16 << 10,
+                map_bytes: 256 << 10,
+                in_blocks: true,
+                ..Default::default()
+            };
+            Ok(Box::new(DiskTree::open(directory, options)?))
+        },
+    }
+);
+engine!(
     mem_table,
     Subject {
         keeps: false,
@@ -129,7 +144,8 @@ engine!(
     Subject {
         keeps: true,
         open: |directory| {
-            let tree = DiskTree::open(directory, DiskTreeOptions::default())?;
+            let options = DiskTreeOptions { in_blocks: true, ..DiskTreeOptions::default() };
+            let tree = DiskTree::open(directory, options)?;
             Ok(Box::new(TableEngine::new(Box::new(tree))?))
         },
     }

@@ -338,12 +338,18 @@ impl DatabaseName {
             DatabaseKind::DiskTree | DatabaseKind::DiskTable | DatabaseKind::DiskFixed => {
                 // If there is an update log, records must not reach the tree's file before their
                 // log entries are on disk.
-                let options = DiskTreeOptions { spills: options.spills, disk, ..DiskTreeOptions::default() };
+                let options = DiskTreeOptions { spills: options.spills, disk, ..tree_options(self.kind) };
                 let tree = DiskTree::open(&self.kind.pages(path), options)?;
                 over_tree(self.kind, tree, tuning.fixed_layout())?
             }
         })
     }
+}
+
+/// Returns the options for the tree of a kind. The rows of a table are alike, and its index entries
+/// are small, so blocks make its file much smaller.
+fn tree_options(kind: DatabaseKind) -> DiskTreeOptions {
+    DiskTreeOptions { in_blocks: kind == DatabaseKind::DiskTable, ..DiskTreeOptions::default() }
 }
 
 /// Returns the engine of a kind over its tree on disk. `layout` is that of new numbered records.
@@ -375,7 +381,7 @@ pub(crate) fn hash_at(path: &Path, compresses: bool, openings_min: u32) -> Resul
 /// Opens the tree of a database of this kind on the system's disk, beside its update log.
 pub(crate) fn tree_at(kind: DatabaseKind, path: &Path) -> Result<DiskTree> {
     let disk = Arc::new(SystemDisk);
-    let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
+    let options = DiskTreeOptions { spills: false, disk, ..tree_options(kind) };
     DiskTree::open(&kind.pages(path), options)
 }
 
