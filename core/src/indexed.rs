@@ -61,6 +61,12 @@ impl IndexEntry {
         &self.position[self.term_len..]
     }
 
+    /// Converts the entry to the key of its row.
+    pub fn into_key(mut self) -> Vec<u8> {
+        self.position.drain(..self.term_len);
+        self.position
+    }
+
     /// Returns the encoded term.
     pub fn term(&self) -> &[u8] {
         &self.position[..self.term_len]
@@ -94,6 +100,11 @@ pub trait IndexedEngine: Send + Sync {
         entries_max: usize,
         found: &mut Vec<IndexEntry>,
     ) -> Result<bool>;
+
+    /// Returns true if each entry belongs to a row that exists and does not expire, apart from rows
+    /// that are being changed. A query whose condition is decided by the terms of a complete index
+    /// then need not read rows.
+    fn has_exact_entries(&self) -> bool;
 
     /// Returns the source of numbers for new rows.
     fn row_numbers(&self) -> &RowNumbers;

@@ -152,6 +152,10 @@ fn check(table: &Table, rows: &Rows, query: &Query) {
         assert_eq!(*row, Row::new(&rows[key]).unwrap());
     }
     assert_eq!(table.count(query).unwrap(), expected as u64);
+    // Indexes alone may find the keys.
+    let only = SearchOptions { keys_only: true, ..SearchOptions::default() };
+    let found_keys = keys(table.search_with(query, only).unwrap());
+    assert!(found_keys.iter().eq(found.iter().map(|(key, _)| key)), "{query:?} found {found_keys:?}");
     let Some((column, order)) = &query.order else { return };
     // Equal rows may come in any order.
     let of = |key: &Vec<u8>| text(key, &rows[key], column).map(<[u8]>::to_vec);
@@ -315,6 +319,29 @@ fn expired_rows_are_not_found() {
     table.db().set_with(b"2", b"a\0x", Ttl::Seconds(1000), 0).unwrap();
     for query in [Query::new(), Query::new().filter(b"a", ConditionOperator::TextEquals, b"x")] {
         assert_eq!(keys(table.search(&query).unwrap()), [b"2"]);
+        assert_eq!(table.count(&query).unwrap(), 1);
+    }
+}
+
+#[test]
+fn long_words_are_found_by_their_ends() {
+    let [long, longer] = [255, 256].map(|len| "x".repeat(len));
+    for (kind, operators) in [
+        (IndexKind::Lexical, &[ConditionOperator::TextEquals, ConditionOperator::TextBegins][..]),
+        (IndexKind::Token, &[ConditionOperator::HasAllWords, ConditionOperator::HasAnyWord]),
+    ] {
+        let table = table(&Rows::new(), &[("a", kind)], true);
+        for (key, text) in [("1", &long), ("2", &longer), ("3", &format!("{longer}y"))] {
+            table.put(key.as_bytes(), &[("a", text)]).unwrap();
+        }
+        for &operator in operators {
+            for expression in [&long, &longer, &format!("{longer}y"), &format!("{longer}z")] {
+                let condition = Condition::new(b"a", operator, expression.as_bytes());
+                let all = Query::new().condition(condition.clone().without_index());
+                let query = Query::new().condition(condition);
+                assert_eq!(table.count(&query).unwrap(), table.count(&all).unwrap(), "{operator:?}");
+            }
+        }
     }
 }
 

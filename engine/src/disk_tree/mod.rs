@@ -45,6 +45,7 @@ mod walk;
 
 use crate::disk::{Disk, SystemDisk};
 use crate::mapped_buffer::MappedBuffer;
+use crate::raw::trim_allocator;
 use front::{ChangeFront, FrontEntry};
 use parking_lot::{Mutex, RwLock};
 use state::{RecordTotals, TreeState};
@@ -74,8 +75,9 @@ pub struct DiskTreeOptions {
     /// for trees without an update log. A tree with a log must not become durable before its log;
     /// the owner of such a tree sets this to false and makes writes wait for checkpoints.
     pub spills: bool,
-    /// If true, a new tree stores its records in compressed blocks. This takes less space if records
-    /// are small and similar, but a read decompresses a block. An existing tree keeps its layout.
+    /// If true, a new tree stores its records in compressed blocks. This takes less space if
+    /// records are small and similar, but a read decompresses a block. An existing tree keeps its
+    /// layout.
     pub in_blocks: bool,
     /// The initial size of the address space in bytes. Address space costs nothing until it is
     /// used. If the system refuses this size, a smaller one is used. When the file needs more, more
@@ -464,6 +466,9 @@ impl DiskTree {
         };
         // The changes are dropped outside of the lock, because that takes a while.
         drop(gone);
+        if self.store.is_in_blocks() {
+            trim_allocator();
+        }
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 //! ```text
 //! block  = checksum (4) | 0 | records
 //!        | checksum (4) | varint length of the records, at least 1 | records, compressed by zstd
-//! record = varint shared | varint length of the rest | rest of the key | varint length | stored record
+//! record = varint shared | varint length of the rest | rest of the key
+//!        | varint length of the stored record | stored record
 //! ```
 //!
 //! `shared` is the number of bytes that the key has in common with the key before it. Small records
@@ -287,20 +288,22 @@ impl BlockBuilder {
 
     /// Writes the first records as a block, or as several blocks if one would be too long.
     fn put_first<E>(&mut self, end: usize, put: &mut PutBlock<'_, E>) -> std::result::Result<(), E> {
-        let mut ranges = vec![0..end];
+        let (mut start, mut ends) = (0, vec![end]);
         let mut fence = std::mem::take(&mut self.fence);
-        while let Some(range) = ranges.pop() {
-            self.encode(&fence, range.clone());
-            let divided = if self.stored.len() > STORED_LEN_MAX { self.middle(range.clone()) } else { None };
-            if let Some(middle) = divided {
-                ranges.push(middle..range.end);
-                ranges.push(range.start..middle);
+        while let Some(&end) = ends.last() {
+            self.encode(&fence, start..end);
+            if self.stored.len() > STORED_LEN_MAX
+                && let Some(middle) = self.middle(start..end)
+            {
+                ends.push(middle);
                 continue;
             }
             put(&fence, &self.stored)?;
+            ends.pop();
+            start = end;
             fence.clear();
-            if range.end < self.records.len() {
-                fence.extend_from_slice(self.fence_before(range.end).expect("blocks end at fences"));
+            if start < self.records.len() {
+                fence.extend_from_slice(self.fence_before(start).expect("blocks end at fences"));
             }
         }
         self.fence = fence;

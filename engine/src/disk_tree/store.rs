@@ -226,8 +226,8 @@ impl TreeStore {
         stored.map(|stored| record::decode(stored).ok_or_else(|| self.damaged_block(fence))).transpose()
     }
 
-    /// Returns the block that contains a key if any block does, with its fence. The first block also
-    /// contains the keys before its fence.
+    /// Returns the block that contains a key if any block does, with its fence. The first block
+    /// also contains the keys before its fence.
     pub(super) fn block_of<'t>(
         &self,
         snapshot: &'t LmdbSnapshot,

@@ -41,6 +41,7 @@ use definitions::{Index, IndexState, Indexes};
 use parking_lot::{Mutex, RwLock};
 use row_visitor::{RowTotals, RowVisitor};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use terms::ENCODED_TERM_LEN_MAX;
 use todana_core::{
     Action, Attributes, CheckpointedEngine, ColumnIndex, Engine, EngineStatus, Error, ErrorKind, IndexEntry,
@@ -69,6 +70,8 @@ pub struct TableEngine {
     removing: Mutex<()>,
     totals: RowTotals,
     numbers: RowNumbers,
+    /// True if entries of a row could not be changed, so that entries may be left over.
+    has_wrong_entries: AtomicBool,
 }
 
 impl TableEngine {
@@ -86,6 +89,7 @@ impl TableEngine {
             removing: Mutex::new(()),
             totals: RowTotals::default(),
             numbers: RowNumbers::default(),
+            has_wrong_entries: AtomicBool::new(false),
         };
         table.read_state()?;
         Ok(table)
@@ -112,7 +116,9 @@ impl TableEngine {
         self.inner.visit(&row_key(key), &mut row)?;
         self.totals.add(&row);
         match row.change() {
-            Some(change) => indexes.update_entries(&*self.inner, key, change),
+            Some(change) => indexes
+                .update_entries(&*self.inner, key, change)
+                .inspect_err(|_| self.has_wrong_entries.store(true, Ordering::Relaxed)),
             None => Ok(()),
         }
     }
@@ -295,6 +301,10 @@ impl IndexedEngine for TableEngine {
         };
         scans::entries(self.rows_in_order(), (number, kind), range, is_descending, entries_max, found)?;
         Ok(true)
+    }
+
+    fn has_exact_entries(&self) -> bool {
+        self.totals.expiring() == 0 && !self.has_wrong_entries.load(Ordering::Relaxed)
     }
 
     fn row_numbers(&self) -> &RowNumbers {

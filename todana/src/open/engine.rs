@@ -349,7 +349,13 @@ impl DatabaseName {
 /// Returns the options for the tree of a kind. The rows of a table are alike, and its index entries
 /// are small, so blocks make its file much smaller.
 fn tree_options(kind: DatabaseKind) -> DiskTreeOptions {
-    DiskTreeOptions { in_blocks: kind == DatabaseKind::DiskTable, ..DiskTreeOptions::default() }
+    let default = DiskTreeOptions::default();
+    match kind {
+        // The changes of a table take more memory than those of a tree, because each index entry is
+        // a change.
+        DatabaseKind::DiskTable => DiskTreeOptions { in_blocks: true, front_bytes: 12 << 20, ..default },
+        _ => default,
+    }
 }
 
 /// Returns the engine of a kind over its tree on disk. `layout` is that of new numbered records.

@@ -5,7 +5,7 @@ use super::posting::{Posting, dropped};
 use crate::{Database, ScanDirection};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{IndexedEngine, Result};
+use todana_core::{IndexEntry, IndexedEngine, Result};
 use todana_engine::table::column;
 
 /// The number of rows that the first step reads, and the most that a later step reads.
@@ -94,7 +94,28 @@ impl<'d> CandidateRows<'d> {
                 break;
             }
         }
-        Ok(!self.keys.is_empty() || !matches!(self.source, CandidateSource::Keys | CandidateSource::End))
+        Ok(self.has_more())
+    }
+
+    /// Returns true if all entries of the indexes belong to rows that exist and do not expire.
+    pub(super) fn are_exact(&self) -> bool {
+        self.indexed.has_exact_entries()
+    }
+
+    /// Returns the keys of the next step, at most `keys_max`, without reading their rows.
+    pub(super) fn next_keys(&mut self, keys_max: u64) -> Result<impl Iterator<Item = Vec<u8>>> {
+        let rows_max = self.rows_max;
+        self.rows_max = (rows_max * 2).min(ROWS_MAX);
+        if self.keys.is_empty() {
+            self.read_keys(rows_max)?;
+        }
+        let count = usize::try_from(keys_max).unwrap_or(usize::MAX).min(self.keys.len());
+        Ok(self.keys.drain(..count))
+    }
+
+    /// Returns true if there may be further candidates.
+    pub(super) fn has_more(&self) -> bool {
+        !self.keys.is_empty() || !matches!(self.source, CandidateSource::Keys | CandidateSource::End)
     }
 
     /// Reads the keys of further candidates.
@@ -121,7 +142,7 @@ impl<'d> CandidateRows<'d> {
                     Some(last) if entries.len() == keys_max => range.continue_after(last, *is_descending),
                     _ => drop(ranges.ranges.pop()),
                 }
-                self.keys.extend(entries.iter().map(|entry| entry.key().to_vec()));
+                self.keys.extend(entries.into_iter().map(IndexEntry::into_key));
             }
             CandidateSource::Postings(posting, from) => {
                 while self.keys.len() < keys_max {

@@ -7,7 +7,7 @@ use super::posting::{Posting, TermPosting, count_entries};
 use super::{IndexKind, Query, QueryOrder};
 use std::collections::HashSet;
 use todana_core::{IndexedEngine, Result};
-use todana_engine::table::{GRAM_CHARS, TermRange, grams};
+use todana_engine::table::{GRAM_CHARS, TERM_LEN_MAX, TermRange, grams};
 
 /// The most entries that are counted to compare two indexes. With this many candidates or more, a
 /// condition does not reduce the rows enough to matter.
@@ -45,6 +45,8 @@ pub(super) struct QueryPlan {
     pub(super) access: Access,
     /// True if the candidates are not in the order of the query, so that the result is sorted.
     pub(super) sorts: bool,
+    /// True if all candidates match, as far as the entries of the indexes are exact.
+    pub(super) is_exact: bool,
     /// The description of the plan.
     pub(super) lines: Vec<String>,
 }
@@ -57,6 +59,8 @@ struct ConditionIndex {
     label: &'static str,
     /// The word `asc`, `skip` or `inverted`, if the direction does not follow from `access`.
     direction_label: Option<&'static str>,
+    /// True if the terms of the index show whether a row satisfies the condition.
+    is_exact: bool,
     estimate: usize,
 }
 
@@ -102,7 +106,7 @@ impl QueryPlan {
                     .is_some_and(|(column, order)| usable[*at].access.has_order(column, *order))
             };
             if let Some(at) = (0..usable.len()).find(is_ordered) {
-                return Ok(QueryPlan::with_index(query, usable.swap_remove(at), None));
+                return Ok(QueryPlan::with_index(query, usable.swap_remove(at), None, conditions.len()));
             }
             if order_index.is_some() {
                 return Ok(QueryPlan::without_conditions(query, order_index, rows));
@@ -114,16 +118,23 @@ impl QueryPlan {
         let is_wide = main.estimate >= ESTIMATE_MAX && main.posting().is_some();
         let auxiliary = usable.into_iter().filter(|other| is_wide && other.posting().is_some());
         let auxiliary = auxiliary.min_by_key(|other| other.estimate);
-        Ok(QueryPlan::with_index(query, main, auxiliary))
+        Ok(QueryPlan::with_index(query, main, auxiliary, conditions.len()))
     }
 
-    fn with_index(query: &Query, mut main: ConditionIndex, auxiliary: Option<ConditionIndex>) -> QueryPlan {
+    fn with_index(
+        query: &Query,
+        mut main: ConditionIndex,
+        auxiliary: Option<ConditionIndex>,
+        conditions: usize,
+    ) -> QueryPlan {
         let mut lines = Vec::new();
+        let mut decided = usize::from(main.is_exact);
         if let Some(auxiliary) = auxiliary
             && let (Some(one), Some(other)) = (main.posting(), auxiliary.posting())
         {
             lines.push(format!("using an auxiliary index: {}", auxiliary.description()));
             main.access = Access::Postings(Posting::All(vec![one, other]));
+            decided += usize::from(auxiliary.is_exact);
         }
         let sorts = match &query.order {
             Some((column, order)) if main.access.has_order(column, *order) => {
@@ -133,7 +144,7 @@ impl QueryPlan {
             order => order.is_some(),
         };
         lines.push(format!("using an index: {}", main.description()));
-        QueryPlan { access: main.access, sorts, lines }
+        QueryPlan { access: main.access, sorts, is_exact: decided == conditions, lines }
     }
 
     /// Plans a query if no condition has an index: uses the index of the order, or reads all rows.
@@ -149,7 +160,7 @@ impl QueryPlan {
             let lines = vec![format!("using an index: \"{name}\" {direction} (order)")];
             let column = column.clone();
             let ranges = IndexRanges { column, kind, ranges, is_descending, has_rest: true };
-            return QueryPlan { access: Access::Ranges(ranges), sorts: false, lines };
+            return QueryPlan { access: Access::Ranges(ranges), sorts: false, is_exact: false, lines };
         }
         let mut access = Access::Rows { prefix: Vec::new(), is_descending: false };
         let sorts = match &query.order {
@@ -159,7 +170,7 @@ impl QueryPlan {
             }
             order => order.is_some(),
         };
-        QueryPlan { access, sorts, lines: vec!["scanning the whole table".into()] }
+        QueryPlan { access, sorts, is_exact: false, lines: vec!["scanning the whole table".into()] }
     }
 }
 
@@ -252,6 +263,17 @@ impl ConditionIndex {
                 let all = numbers.iter().map(|number| TermRange::of_numbers(*number, *number)).collect();
                 (ranges(all, false), "NUMOREQ", Some("skip"))
             }
+            // The rows of one word are in the order of the index.
+            (IndexKind::Token, TextTest::HasAllWords(words)) if words.len() == 1 => (
+                ranges(sorted(words).iter().map(|word| TermRange::of_text(word)).collect(), false),
+                "STRAND",
+                Some("inverted"),
+            ),
+            (IndexKind::Token, TextTest::HasAnyWord(words)) if words.len() == 1 => (
+                ranges(sorted(words).iter().map(|word| TermRange::of_text(word)).collect(), false),
+                "STROR",
+                Some("inverted"),
+            ),
             (IndexKind::Token, TextTest::HasAllWords(words)) if !words.is_empty() => {
                 (Access::Postings(Posting::All(terms(&sorted(words)))), "STRAND", Some("inverted"))
             }
@@ -263,7 +285,8 @@ impl ConditionIndex {
             }
             _ => return None,
         };
-        Some(ConditionIndex { access, column: column.to_vec(), label, direction_label, estimate: 0 })
+        let (column, is_exact) = (column.to_vec(), is_decided_by_terms(compiled));
+        Some(ConditionIndex { access, column, label, direction_label, is_exact, estimate: 0 })
     }
 
     /// Returns how the order of the keys is used for a condition on the key, or `None` if it cannot
@@ -284,6 +307,7 @@ impl ConditionIndex {
             column: Vec::new(),
             label,
             direction_label: Some(direction_label),
+            is_exact: false,
             estimate: 0,
         })
     }
@@ -292,7 +316,7 @@ impl ConditionIndex {
     fn posting(&self) -> Option<Posting> {
         match &self.access {
             Access::Postings(posting) => Some(posting.clone()),
-            Access::Ranges(ranges) if matches!(self.label, "STREQ" | "NUMEQ") => {
+            Access::Ranges(ranges) if matches!(self.label, "STREQ" | "NUMEQ" | "STRAND" | "STROR") => {
                 let IndexRanges { column, kind, ranges, .. } = ranges;
                 Some(Posting::Term(TermPosting::new(column, *kind, ranges.first()?.clone())))
             }
@@ -307,6 +331,20 @@ impl ConditionIndex {
         };
         let name = String::from_utf8_lossy(&self.column);
         format!("\"{name}\" {} ({})", self.direction_label.unwrap_or(direction), self.label)
+    }
+}
+
+/// Returns true if the terms of an index show whether a row satisfies a condition. Terms hold only
+/// the first bytes of a long text, and a range of numbers includes its ends.
+fn is_decided_by_terms(compiled: &CompiledCondition) -> bool {
+    let is_short = |text: &[u8]| text.len() < TERM_LEN_MAX;
+    match &compiled.test {
+        TextTest::Equals | TextTest::Begins => is_short(&compiled.condition.expression),
+        TextTest::HasAllWords(words) | TextTest::HasAnyWord(words) | TextTest::EqualsAnyWord(words) => {
+            words.iter().all(|word| is_short(word))
+        }
+        TextTest::Between(..) | TextTest::AnyNumber(_) => true,
+        _ => false,
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Search<'d> {
     query: Query,
     plan: Vec<String>,
     is_sorted: bool,
+    /// True if the indexes alone show which rows match, and only keys are wanted.
+    reads_keys: bool,
     /// Set until the rows have been sorted.
     sorter: Option<RowSorter>,
     /// The keys of the sorted rows that have not been read yet.
@@ -76,7 +78,7 @@ impl<'d> Search<'d> {
         let indexed = indexed(database)?;
         let conditions = query.compile()?;
         let rows = database.engine().status().records;
-        let QueryPlan { access, sorts, lines } = QueryPlan::new(query, &conditions, indexed, rows)?;
+        let QueryPlan { access, sorts, is_exact, lines } = QueryPlan::new(query, &conditions, indexed, rows)?;
         let sorter =
             query.order.as_ref().filter(|_| sorts).map(|(column, order)| {
                 RowSorter::new(column, *order, query.matches_max(), options.bytes_max)
@@ -93,6 +95,7 @@ impl<'d> Search<'d> {
             query: query.clone(),
             plan: lines,
             is_sorted: sorts,
+            reads_keys: is_exact && options.keys_only && !sorts && long_texts.is_none(),
             sorter,
             sorted: VecDeque::new(),
             found: VecDeque::new(),
@@ -146,6 +149,7 @@ impl Search<'_> {
         match self.sorter.take() {
             Some(sorter) => self.sort(sorter),
             None if self.is_sorted => self.read_sorted(),
+            None if self.reads_keys && self.candidates.are_exact() => self.read_keys(),
             None => self.read_matching(),
         }?;
         // Conditions that were cancelled may be wrong.
@@ -162,6 +166,17 @@ impl Search<'_> {
     /// Returns the conditions, which are parsed.
     pub(super) fn conditions(&self) -> Arc<[CompiledCondition]> {
         Arc::clone(&self.conditions)
+    }
+
+    /// Reads the keys of candidates, which all match.
+    fn read_keys(&mut self) -> Result<()> {
+        let matches_max = self.query.matches_max().unwrap_or(u64::MAX);
+        let before = self.found.len();
+        let keys = self.candidates.next_keys(matches_max - self.matched)?;
+        self.found.extend(keys.map(|key| (key, Row::default())));
+        self.matched += (self.found.len() - before) as u64;
+        self.has_more = self.matched < matches_max && self.candidates.has_more();
+        Ok(())
     }
 
     /// Reads matching rows in the order of the candidates.
