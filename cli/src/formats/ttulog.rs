@@ -6,13 +6,13 @@ use crate::CommandFailure;
 use crate::progress::bytes_read;
 use indicatif::ProgressBar;
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use todana::kyoto::UnreadBytes;
+use std::path::Path;
+use todana::tyrant::{LogFileEnd, TyrantLogFile, log_files, read_log_file};
 use todana_protocol::tyrant::LoggedCommand;
 use todana_protocol::tyrant::log_text::{LINE_LEN_MAX, LogLine, parse_line};
-use todana_protocol::tyrant::update_log::{LogRecord, RecordStep, decode_record, file_number};
+use todana_protocol::tyrant::update_log::LogRecord;
 
 /// Time stamps of Tokyo Tyrant count microseconds.
 pub(crate) const STAMPS_A_MS: u64 = 1_000;
@@ -22,26 +22,9 @@ const STAMP_DIGITS: usize = 16;
 /// those of Kyoto Tycoon.
 const LEAST_NANOSECONDS: u64 = 100_000_000_000_000_000;
 
-/// One file of an update log.
-pub(crate) struct TyrantLogFile {
-    pub(crate) path: PathBuf,
-    pub(crate) len: u64,
-    number: u32,
-}
-
 /// Returns the files of a log in order. Returns none if the directory is not a log of Tokyo Tyrant.
 pub(crate) fn files(directory: &Path) -> Result<Vec<TyrantLogFile>, CommandFailure> {
-    let failed = |error| CommandFailure::of_file(directory, error);
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if let Some(number) = entry.file_name().to_str().and_then(file_number) {
-            let len = entry.metadata().map_err(failed)?.len();
-            files.push(TyrantLogFile { path: entry.path(), len, number });
-        }
-    }
-    files.sort_by_key(|file| file.number);
-    Ok(files)
+    log_files(directory).map_err(|error| CommandFailure::of_file(directory, error))
 }
 
 /// Receives each record of a log: the file, the offset in the file, and the record.
@@ -60,35 +43,21 @@ pub(crate) fn each(files: &[TyrantLogFile], see: &mut LogRecordSink<'_>) -> Resu
 
 fn each_of(path: &Path, bar: &ProgressBar, see: &mut LogRecordSink<'_>) -> Result<(), CommandFailure> {
     let failed = |error| CommandFailure::of_file(path, error);
-    let mut window = UnreadBytes::new(bar.wrap_read(File::open(path).map_err(failed)?));
-    let mut offset = 0;
-    loop {
-        match decode_record(window.unread()) {
-            RecordStep::Record { consumed, record } => {
-                see(path, &format_args!("byte {offset}"), &record)?;
-                window.consume(consumed);
-                offset += consumed as u64;
-            }
-            RecordStep::NeedMore { at_least } => {
-                if window.read_more(at_least).map_err(failed)? > 0 {
-                    continue;
-                }
-                if !window.unread().is_empty() {
-                    let (path, len) = (path.display(), window.unread().len());
-                    eprintln!(
-                        "todana: {path}, byte {offset}: {len} bytes of an unfinished record are left out"
-                    );
-                }
-                return Ok(());
-            }
-            RecordStep::Malformed => {
-                return Err(CommandFailure::trouble(format!(
-                    "{}, byte {offset}: no record begins here",
-                    path.display()
-                )));
-            }
-        }
+    let input = bar.wrap_read(File::open(path).map_err(failed)?);
+    let end = read_log_file(input, failed, &mut |offset, record| {
+        see(path, &format_args!("byte {offset}"), record)
+    })?;
+    let LogFileEnd { offset, unfinished_len, is_malformed } = end;
+    let path = path.display();
+    if is_malformed {
+        return Err(CommandFailure::trouble(format!("{path}, byte {offset}: no record begins here")));
     }
+    if unfinished_len > 0 {
+        eprintln!(
+            "todana: {path}, byte {offset}: {unfinished_len} bytes of an unfinished record are left out"
+        );
+    }
+    Ok(())
 }
 
 /// Passes on the commands in the files of a directory.

@@ -7,7 +7,8 @@
 use super::ToolFailure;
 use super::number::{number_in, whole_in};
 use super::tool_output::ValueForm;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use super::tsv_input;
+use std::io::{BufWriter, Write};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use todana::tyrant::{AddValuesVisitor, SumVisitor};
@@ -369,32 +370,16 @@ impl Cabinet<'_> {
 
     /// Stores the lines of a file. Lines without a tab are skipped.
     fn import(&self, db: &Db, path: Option<&String>, out: &mut impl Write) -> Result<(), ToolFailure> {
-        let input: Box<dyn Read> = match path {
-            Some(path) => Box::new(
-                std::fs::File::open(path).map_err(|error| ToolFailure(format!(": {path}: {error}")))?,
-            ),
-            None => Box::new(std::io::stdin()),
-        };
-        let mut count = 0;
-        for line in BufReader::new(input).split(b'\n') {
-            let line = line?;
-            let Some(tab) = line.iter().position(|&byte| byte == b'\t') else { continue };
-            let (mut key, mut value) = (line[..tab].to_vec(), line[tab + 1..].to_vec());
-            if self.options.is_lowered {
-                key.make_ascii_lowercase();
-            }
+        tsv_input::import(path, self.options.is_lowered, out, |key, value| {
             if self.tool == CabinetTool::Table {
                 value.iter_mut().filter(|byte| **byte == b'\t').for_each(|byte| *byte = 0);
             }
             let stored = match self.tool {
                 // Like the original, the tool adds a value to those of the key.
-                CabinetTool::Tree => db.visit(&key, &mut AddValuesVisitor::last(&[&value])),
-                _ => db.set(&key, &value),
+                CabinetTool::Tree => db.visit(key, &mut AddValuesVisitor::last(&[&*value])),
+                _ => db.set(key, value),
             };
-            stored.map_err(|error| self.failure(&error))?;
-            count += 1;
-        }
-        writeln!(out, " ({count:08})")?;
-        Ok(())
+            stored.map_err(|error| self.failure(&error))
+        })
     }
 }

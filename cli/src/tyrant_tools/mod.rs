@@ -8,6 +8,7 @@
 //! ttservctl      start, stop and signal a server
 //! connection     the connection of tcrmgr
 //! tool_output    values as text or hexadecimal pairs
+//! tsv_input      records on lines, for importtsv
 //! ```
 //!
 //! Scripts parse the output, so it follows the originals'. Exit code 1 stands for any failure.
@@ -19,6 +20,7 @@ mod connection;
 mod number;
 mod tcrmgr;
 mod tool_output;
+mod tsv_input;
 mod ttservctl;
 mod ttulmgr;
 

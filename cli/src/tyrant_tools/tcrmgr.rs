@@ -4,8 +4,9 @@ use super::ToolFailure;
 use super::connection::{ClientError, ServerConnection};
 use super::number::{number_in, whole_in};
 use super::tool_output::ValueForm;
+use super::tsv_input;
 use crate::tyrant::version;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use todana_protocol::tyrant::{
     CHECKS_OUTCOMES, FieldBuffer, MISC_NOT_LOGGED, TyrantPutMode, TyrantRequest, log_text, update_log,
 };
@@ -324,36 +325,22 @@ impl Given {
         path: Option<&String>,
         out: &mut impl Write,
     ) -> Result<(), ToolFailure> {
-        let input: Box<dyn Read> = match path {
-            Some(path) => Box::new(
-                std::fs::File::open(path).map_err(|error| ToolFailure(format!(": {path}: {error}")))?,
-            ),
-            None => Box::new(std::io::stdin()),
-        };
         let mode = if self.has_no_reply { TyrantPutMode::NoReply } else { TyrantPutMode::Put };
-        let mut count = 0;
-        for line in BufReader::new(input).split(b'\n') {
-            let line = line?;
-            let Some(tab) = line.iter().position(|&byte| byte == b'\t') else { continue };
-            let (mut key, mut value) = (line[..tab].to_vec(), line[tab + 1..].to_vec());
-            if self.is_lowered {
-                key.make_ascii_lowercase();
-            }
+        tsv_input::import(path, self.is_lowered, out, |key, value| {
             if let Some(separator) = self.form.separator {
                 value.iter_mut().filter(|byte| **byte == separator).for_each(|byte| *byte = 0);
             }
-            let request = TyrantRequest::Put { mode, key: &key, value: &value };
+            let request = TyrantRequest::Put { mode, key, value };
             match mode {
                 TyrantPutMode::NoReply => server.send(&request)?,
                 _ => server.ask(&request, ClientError::Other)?,
             }
-            count += 1;
-        }
+            Ok(())
+        })?;
         if self.has_no_reply {
             // The reply to this request shows that the server has received all records before it.
             server.ask(&TyrantRequest::RNum, ClientError::Other)?;
         }
-        writeln!(out, " ({count:08})")?;
         Ok(())
     }
 

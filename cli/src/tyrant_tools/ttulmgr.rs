@@ -2,15 +2,14 @@
 
 use super::ToolFailure;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufWriter, Read, Write};
+use std::io::{BufRead, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use todana::tyrant::{TyrantLogFile, log_files, read_log_file};
 use todana_protocol::tyrant::log_text::{LogLine, parse_line, put_line};
-use todana_protocol::tyrant::update_log::{RecordStep, decode_record, file_name, file_number};
+use todana_protocol::tyrant::update_log::file_name;
 
 const USAGE: [&str; 2] = ["export [-ts num] [-sid num] upath", "import upath"];
 
-/// The number of bytes that are read at once.
-const READ_LEN: usize = 1 << 20;
 /// When a file has this length, a new one is started.
 const FILE_LEN_MAX: u64 = 1 << 30;
 
@@ -41,14 +40,9 @@ pub(super) fn run(program: &str, words: Vec<String>) -> Result<(), ToolFailure> 
     }
 }
 
-/// Returns the numbers of the log files in a directory, in order.
-fn files(directory: &Path) -> Result<Vec<u32>, ToolFailure> {
-    let entries = std::fs::read_dir(directory)
-        .map_err(|error| ToolFailure(format!(": {}: {error}", directory.display())))?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut numbers: Vec<u32> = names.filter_map(|name| file_number(&name)).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+/// Returns the files of a log, in order.
+fn files(directory: &Path) -> Result<Vec<TyrantLogFile>, ToolFailure> {
+    log_files(directory).map_err(|error| ToolFailure(format!(": {}: {error}", directory.display())))
 }
 
 /// Prints the records of a directory from a time stamp on. If a server ID is given, leaves out the
@@ -59,41 +53,26 @@ fn export(
     server_id: Option<u64>,
     out: &mut impl Write,
 ) -> Result<(), ToolFailure> {
-    for number in files(directory)? {
-        let mut file = File::open(directory.join(file_name(number)))?;
-        let (mut unread, mut at) = (Vec::new(), 0);
-        loop {
-            match decode_record(&unread[at..]) {
-                RecordStep::Record { consumed, record } => {
-                    at += consumed;
-                    let ids = [record.server_id, record.master_id].map(u64::from);
-                    let is_wanted = server_id.is_none_or(|server_id| !ids.contains(&server_id));
-                    if record.stamp_micros >= since && is_wanted {
-                        let mut line = Vec::new();
-                        put_line(&record, &mut line);
-                        out.write_all(&line)?;
-                    }
-                }
-                RecordStep::NeedMore { at_least } => {
-                    unread.drain(..at);
-                    at = 0;
-                    let len = unread.len();
-                    (&mut file).take(at_least.max(READ_LEN) as u64).read_to_end(&mut unread)?;
-                    if unread.len() == len {
-                        break;
-                    }
-                }
-                // At such bytes the records of the file end, as they do for a server.
-                RecordStep::Malformed => break,
+    let mut line = Vec::new();
+    for file in files(directory)? {
+        // Bytes that are no record end a file, as they do for a server.
+        read_log_file(File::open(file.path)?, ToolFailure::from, &mut |_, record| {
+            let ids = [record.server_id, record.master_id].map(u64::from);
+            let is_wanted = server_id.is_none_or(|server_id| !ids.contains(&server_id));
+            if record.stamp_micros >= since && is_wanted {
+                line.clear();
+                put_line(record, &mut line);
+                out.write_all(&line)?;
             }
-        }
+            Ok(())
+        })?;
     }
     Ok(())
 }
 
 /// Appends the records of a text to the log of a directory.
 fn import(directory: &Path, input: &mut impl BufRead) -> Result<(), ToolFailure> {
-    let mut number = files(directory)?.last().copied().unwrap_or(1);
+    let mut number = files(directory)?.last().map_or(1, |file| file.number);
     let mut log = open(directory, number)?;
     let (mut line, mut body, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
     let mut count = 0_u64;

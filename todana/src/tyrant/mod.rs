@@ -1,9 +1,10 @@
-//! Visitors for commands on records that only Tokyo Tyrant has.
+//! Visitors for commands on records that only Tokyo Tyrant has, and its update logs.
 //!
 //! ```text
 //! cut           shortens a value to a maximum length
 //! shift         appends to a value, and keeps only its end
 //! sum           adds to numbers of 4 and 8 bytes
+//! log_files     reads the files of update logs
 //! logged        executes the commands of update logs
 //! table_search  searches in tables, and removals of their results
 //! values        several values of one key
@@ -13,6 +14,7 @@
 //! seen the version must notice the new value.
 
 mod cut;
+mod log_files;
 mod logged;
 mod shift;
 mod sum;
@@ -20,6 +22,7 @@ mod table_search;
 mod values;
 
 pub use cut::CutVisitor;
+pub use log_files::{LogFileEnd, TyrantLogFile, log_files, read_log_file};
 pub use logged::{AppliedOutcome, LoggedTarget, apply_logged};
 pub use shift::ShiftVisitor;
 pub use sum::{StoredNumber, SumVisitor};

@@ -14,18 +14,14 @@ use crate::session::worker_context::WorkerContext;
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use todana::replication::ChangeOrigin;
-use todana::tyrant::{AppliedOutcome, apply_logged};
+use todana::tyrant::{AppliedOutcome, apply_logged, log_files, read_log_file};
 use todana_core::{Error, ErrorKind, Result};
-use todana_protocol::tyrant::update_log::{LogRecord, RecordStep, decode_record, file_name, file_number};
+use todana_protocol::tyrant::update_log::LogRecord;
 use todana_protocol::tyrant::{CHECKS_OUTCOMES, LoggedCommand, reply};
-
-/// The number of bytes that are read at once.
-const READ_LEN: usize = 1 << 20;
 
 /// A call of `restore` as a background job.
 struct RestoreCall {
@@ -66,40 +62,18 @@ impl RestoreCall {
         let unreadable = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("{}: {error}", directory.display()))
         };
-        let entries = std::fs::read_dir(&directory).map_err(unreadable)?;
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut numbers: Vec<u32> = names.filter_map(|name| file_number(&name)).collect();
-        numbers.sort_unstable();
         let database = &self.shared.databases.primary().database;
         let worker_counters = database.worker_counters();
-        for number in numbers {
-            let mut file = File::open(directory.join(file_name(number))).map_err(unreadable)?;
-            let (mut unread, mut at) = (Vec::new(), 0);
-            loop {
-                match decode_record(&unread[at..]) {
-                    RecordStep::Record { consumed, record } => {
-                        at += consumed;
-                        if record.stamp_micros >= self.since_micros {
-                            let origin = ChangeOrigin::new(record.server_id, record.master_id);
-                            let mut target =
-                                ServedTarget { database, worker_counters: &worker_counters, origin };
-                            self.apply(&record, &mut target)?;
-                        }
-                        expect_wanted(is_cancelled)?;
-                    }
-                    RecordStep::NeedMore { at_least } => {
-                        unread.drain(..at);
-                        at = 0;
-                        let len = unread.len();
-                        let wanted = at_least.max(READ_LEN) as u64;
-                        (&mut file).take(wanted).read_to_end(&mut unread).map_err(unreadable)?;
-                        if unread.len() == len {
-                            break;
-                        }
-                    }
-                    RecordStep::Malformed => break,
+        for file in log_files(&directory).map_err(unreadable)? {
+            let input = File::open(file.path).map_err(unreadable)?;
+            read_log_file(input, unreadable, &mut |_, record| {
+                expect_wanted(is_cancelled)?;
+                if record.stamp_micros < self.since_micros {
+                    return Ok(());
                 }
-            }
+                let origin = ChangeOrigin::new(record.server_id, record.master_id);
+                self.apply(record, &mut ServedTarget { database, worker_counters: &worker_counters, origin })
+            })?;
         }
         database.sync()
     }
