@@ -7,9 +7,9 @@
 
 use super::visits::{VisitGuarantee, VisitedRecord};
 use super::{Database, GROUP_RECORDS};
-use crate::ScanDirection;
 use crate::counters::WorkerCounters;
 use crate::transaction::EngineView;
+use crate::{Db, Records, ScanDirection};
 use std::cell::Cell;
 use std::ops::{ControlFlow, RangeInclusive};
 use todana_core::{
@@ -94,8 +94,21 @@ impl Database {
     }
 
     /// Returns the number of a key in a database of numbered records. Returns `None` if no record
-    /// can have this key, or if the records of this database have no numbers. For `prev` and
-    /// `next`, returns the number that a new record would get now.
+    /// can have this key, or if the records of this database have no numbers. `min` and `max` are
+    /// the lowest and the highest number of a record. For `prev` and `next`, returns the number
+    /// that a new record would get now.
+    ///
+    /// ```
+    /// use todana::{Db, Records};
+    ///
+    /// let db = Db::open("mem:fixed#width=8")?;
+    /// db.set(b"7", b"seven")?;
+    /// db.set(b"next", b"eight")?;
+    /// let number = |key: &[u8]| db.database().number_of(key);
+    /// assert_eq!((number(b"min")?, number(b"max")?), (Some(7), Some(8)));
+    /// assert_eq!((number(b"next")?, number(b"007")?, number(b"none")?), (Some(9), Some(7), None));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
     pub fn number_of(&self, key: &[u8]) -> Result<Option<u64>> {
         let Some(engine) = self.engine.numbered() else { return Ok(None) };
         if let Some(number) = number_of_key(key) {
@@ -165,6 +178,23 @@ impl Database {
     /// Passes the live records with numbers in a range to `see`, in ascending or descending order,
     /// until `see` breaks. The guarantees of [`NumberedEngine`] hold. Fails with `Invalid` if the
     /// keys are not numbers.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use todana::{Db, Records, ScanDirection};
+    ///
+    /// let db = Db::open("mem:fixed")?;
+    /// for key in [b"10", b"20", b"30"] {
+    ///     db.set(key, b"value")?;
+    /// }
+    /// let mut numbers = Vec::new();
+    /// db.database().walk_numbers(ScanDirection::Down, 1..=25, &mut |number, _record| {
+    ///     numbers.push(number);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(numbers, [20, 10]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
     pub fn walk_numbers(
         &self,
         heading: ScanDirection,
@@ -215,10 +245,71 @@ impl Database {
     }
 }
 
+impl Db {
+    /// Returns the numbers and values of the live records in a range, at most `records_max` of
+    /// them, in ascending or descending order. Fails with `Invalid` if the keys are not numbers.
+    ///
+    /// ```
+    /// use todana::{Db, ScanDirection};
+    ///
+    /// let db = Db::open("mem:fixed")?;
+    /// for value in [b"a", b"b", b"c"] {
+    ///     db.add_numbered(ScanDirection::Up, value)?;
+    /// }
+    /// let found = db.numbered_records(ScanDirection::Down, 2..=10, 1)?;
+    /// assert_eq!(found, [(3, b"c".to_vec())]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn numbered_records(
+        &self,
+        heading: ScanDirection,
+        numbers: RangeInclusive<u64>,
+        records_max: usize,
+    ) -> Result<Vec<(u64, Vec<u8>)>> {
+        let mut found = Vec::new();
+        self.database().walk_numbers(heading, numbers, &mut |number, record| {
+            if found.len() == records_max {
+                return ControlFlow::Break(());
+            }
+            found.push((number, record.value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
+    /// Stores a value under a new number and returns the number: the one after the highest for
+    /// `Up`, the one before the lowest for `Down`. Fails with `Invalid` if the keys are not
+    /// numbers, if there is no such number, or if the value is longer than the width; otherwise as
+    /// [`Records::add`] does.
+    ///
+    /// ```
+    /// use todana::{Db, ScanDirection};
+    ///
+    /// let db = Db::open("mem:fixed")?;
+    /// assert_eq!(db.add_numbered(ScanDirection::Up, b"first")?, 1);
+    /// assert_eq!(db.add_numbered(ScanDirection::Up, b"second")?, 2);
+    /// assert!(db.add_numbered(ScanDirection::Down, b"none").is_err());
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn add_numbered(&self, heading: ScanDirection, value: &[u8]) -> Result<u64> {
+        let word: &[u8] = if heading == ScanDirection::Up { b"next" } else { b"prev" };
+        let mut text = [0; 20];
+        loop {
+            let Some(number) = self.database().number_of(word)? else {
+                let message = "the keys of this database are not numbers, or there is no lower number";
+                return Err(Error::new(ErrorKind::Invalid, message));
+            };
+            // Another thread may have stored a record with this number meanwhile.
+            if self.add(key_of_number(number, &mut text), value)? {
+                return Ok(number);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, Records};
 
     #[test]
     fn digits_of_a_key_form_its_number() {

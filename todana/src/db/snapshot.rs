@@ -67,6 +67,11 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the database of the snapshot, as it is now.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
     /// Passes changed and unchanged records to `see` in the order of their keys. A position is the
     /// key after which the next call continues.
     fn scan_in_order(
@@ -109,7 +114,7 @@ impl Snapshot {
                 was = self.delta.get(key);
                 found = was.is_none() && record.attributes.expiry.is_live(now);
                 if found {
-                    see(record.with_first_value());
+                    see(record);
                 }
             })?;
             if !found && was.is_none() {
@@ -121,7 +126,7 @@ impl Snapshot {
             && was.record().attributes.expiry.is_live(now)
         {
             found = true;
-            see(was.record().with_first_value());
+            see(was.record());
         }
         self.check_not_cleared()?;
         Ok(found)
@@ -136,7 +141,9 @@ impl Records for Snapshot {
             return Err(read_only());
         }
         let now = self.db.database().now();
-        if !self.read(get.key, &mut |record| reply(Reply::Hit(get::unchanged(record, now))))? {
+        if !self
+            .read(get.key, &mut |record| reply(Reply::Hit(get::unchanged(record.with_first_value(), now))))?
+        {
             reply(Reply::Miss);
         }
         Ok(())
@@ -145,7 +152,8 @@ impl Records for Snapshot {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let mut reader = RestrictedVisitor::new(visitor, AllowedChanges::ReadsOnly);
         let found = self.read(key, &mut |record| {
-            reader.visit(Some(record));
+            let is_list_seen = reader.sees_value_list();
+            reader.visit(Some(if is_list_seen { record } else { record.with_first_value() }));
         })?;
         if !found {
             reader.visit(None);

@@ -2,10 +2,11 @@
 
 use super::plan::{Access, IndexRanges};
 use super::posting::{Posting, dropped};
+use super::searched_database::SearchedDatabase;
 use crate::{Database, ScanDirection};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{IndexEntry, IndexedEngine, Result};
+use todana_core::{IndexEntry, Result};
 use todana_engine::table::column;
 
 /// The number of rows that the first step reads, and the most that a later step reads.
@@ -17,8 +18,7 @@ type SeeRow<'s> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 's;
 
 /// A walk over the rows that may match.
 pub(super) struct CandidateRows<'d> {
-    database: &'d Database,
-    indexed: &'d dyn IndexedEngine,
+    database: SearchedDatabase<'d>,
     source: CandidateSource,
     /// The keys of candidates whose rows have not been read yet.
     keys: VecDeque<Vec<u8>>,
@@ -45,12 +45,8 @@ struct RowRange {
 }
 
 impl<'d> CandidateRows<'d> {
-    pub(super) fn new(
-        database: &'d Database,
-        indexed: &'d dyn IndexedEngine,
-        access: Access,
-    ) -> CandidateRows<'d> {
-        database.flush_if_due(database.now());
+    pub(super) fn new(database: SearchedDatabase<'d>, access: Access) -> CandidateRows<'d> {
+        database.get().flush_if_due(database.get().now());
         let mut keys = VecDeque::new();
         let source = match access {
             Access::Rows { prefix, is_descending } => {
@@ -66,7 +62,7 @@ impl<'d> CandidateRows<'d> {
             }
             Access::Postings(posting) => CandidateSource::Postings(posting, Vec::new()),
         };
-        CandidateRows { database, indexed, source, keys, rows_max: ROWS_MIN }
+        CandidateRows { database, source, keys, rows_max: ROWS_MIN }
     }
 
     /// Passes the rows of the next step to `see`, or fewer if `see` breaks. Returns false at the
@@ -75,16 +71,16 @@ impl<'d> CandidateRows<'d> {
         let rows_max = self.rows_max;
         self.rows_max = (rows_max * 2).min(ROWS_MAX);
         if let CandidateSource::Rows(rows) = &mut self.source {
-            return rows.step(self.database, rows_max, see);
+            return rows.step(self.database.get(), rows_max, see);
         }
         if self.keys.is_empty() {
             self.read_keys(rows_max)?;
         }
-        let now = self.database.now();
+        let now = self.database.get().now();
         while let Some(key) = self.keys.pop_front() {
             let mut flow = ControlFlow::Continue(());
             if !key.is_empty() {
-                self.database.peek(&key, &mut |record| {
+                self.database.get().peek(&key, &mut |record| {
                     if record.attributes.expiry.is_live(now) {
                         flow = see(&key, record.value);
                     }
@@ -99,7 +95,7 @@ impl<'d> CandidateRows<'d> {
 
     /// Returns true if all entries of the indexes belong to rows that exist and do not expire.
     pub(super) fn are_exact(&self) -> bool {
-        self.indexed.has_exact_entries()
+        self.database.indexed().has_exact_entries()
     }
 
     /// Returns the keys of the next step, at most `keys_max`, without reading their rows.
@@ -120,6 +116,7 @@ impl<'d> CandidateRows<'d> {
 
     /// Reads the keys of further candidates.
     fn read_keys(&mut self, keys_max: usize) -> Result<()> {
+        let indexed = self.database.indexed();
         match &mut self.source {
             CandidateSource::Ranges(ranges) => {
                 let Some(range) = ranges.ranges.last_mut() else {
@@ -128,14 +125,7 @@ impl<'d> CandidateRows<'d> {
                 };
                 let IndexRanges { column, kind, is_descending, .. } = ranges;
                 let (bounds, mut entries) = (range.bounds(), Vec::new());
-                if !self.indexed.index_entries(
-                    column,
-                    *kind,
-                    bounds,
-                    *is_descending,
-                    keys_max,
-                    &mut entries,
-                )? {
+                if !indexed.index_entries(column, *kind, bounds, *is_descending, keys_max, &mut entries)? {
                     return Err(dropped());
                 }
                 match entries.last() {
@@ -146,7 +136,7 @@ impl<'d> CandidateRows<'d> {
             }
             CandidateSource::Postings(posting, from) => {
                 while self.keys.len() < keys_max {
-                    let Some(key) = posting.next_from(self.indexed, from)? else {
+                    let Some(key) = posting.next_from(indexed, from)? else {
                         self.source = CandidateSource::End;
                         break;
                     };

@@ -14,6 +14,7 @@
 //! candidates     rows that may match, in steps
 //! long_texts     the order of texts that are longer than the terms of an index
 //! sorted         results in an order that no index provides
+//! searched_database  the table of a search, borrowed or kept open
 //! search         the rows that match
 //! set_operation  union, intersection and difference of queries
 //! snippet        the places of words in a text
@@ -37,6 +38,7 @@ mod query;
 mod row;
 mod rows;
 mod search;
+mod searched_database;
 mod set_operation;
 mod snippet;
 mod sorted;
@@ -48,7 +50,9 @@ pub use indexes::{IndexChange, IndexVisitor};
 pub use operator::{ConditionOperator, ParsedOperator};
 pub use query::{Query, QueryOrder};
 pub use row::Row;
-pub use rows::{ColumnSumVisitor, RowPutMode, RowVisitor, new_row_number, new_row_number_by};
+pub use rows::{
+    ColumnSumVisitor, RowPutMode, RowVisitor, expect_row_key, new_row_number, new_row_number_by, store_row,
+};
 pub(crate) use rows::{ROW_TERMS_MAX, is_indexable};
 pub use search::{RowRemover, Search, SearchOptions};
 pub use set_operation::{SetOperation, SetSearch};

@@ -68,8 +68,20 @@ impl Row {
         Ok(row)
     }
 
-    /// Returns a row from its stored form.
-    pub(super) fn stored(value: &[u8]) -> Row {
+    /// Returns a row from the value of its record, without a check. Of a value that is not a row,
+    /// the names and values are returned as far as they can be read.
+    ///
+    /// ```
+    /// use todana::table::{Row, Table};
+    /// use todana::{Db, Records};
+    ///
+    /// let table = Table::new(&Db::open("mem:table")?)?;
+    /// table.put(b"ann", &[("age", "33")])?;
+    /// let value = table.db().get(b"ann")?.expect("it was stored");
+    /// assert_eq!(Row::stored(&value).get(b"age"), Some(&b"33"[..]));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn stored(value: &[u8]) -> Row {
         Row(value.to_vec())
     }
 

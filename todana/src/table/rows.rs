@@ -3,7 +3,9 @@
 use super::indexes::ReserveNumbers;
 use super::{ColumnIndex, Row};
 use crate::Records;
-use todana_core::{Action, Attributes, IndexedEngine, Record, Result, Visitor, key_of_number};
+use todana_core::{
+    Action, Attributes, Error, ErrorKind, IndexedEngine, Record, Result, Visitor, key_of_number,
+};
 use todana_engine::table::{column, number, terms_max};
 
 /// How to store a row if its key exists.
@@ -66,6 +68,38 @@ pub(crate) fn is_indexable(indexed: &dyn IndexedEngine, row: &[u8]) -> bool {
     let terms =
         |index: &ColumnIndex| column(row, &index.column).map_or(0, |text| terms_max(index.kind, text));
     indexed.indexes().iter().map(terms).sum::<usize>() <= ROW_TERMS_MAX
+}
+
+/// Stores a row of a table by its key. Returns true if it was stored. `records` is the table or a
+/// transaction on it. Fails with `Invalid` for the empty key, and as [`Records::visit`] does.
+///
+/// ```
+/// use todana::table::{Row, RowPutMode, Table, store_row};
+/// use todana::{Db, Records};
+///
+/// let db = Db::open("mem:table")?;
+/// let transaction = db.begin()?;
+/// let row = Row::new(&[("age", "33")])?;
+/// assert!(store_row(&transaction, RowPutMode::Keep, b"ann", &row)?);
+/// assert!(!store_row(&transaction, RowPutMode::Keep, b"ann", &row)?);
+/// transaction.commit()?;
+/// assert_eq!(Table::new(&db)?.get(b"ann")?, Some(row));
+/// # Ok::<(), todana::Error>(())
+/// ```
+pub fn store_row(records: &impl Records, mode: RowPutMode, key: &[u8], row: &Row) -> Result<bool> {
+    expect_row_key(key)?;
+    let mut visitor = RowVisitor::new(mode, row);
+    records.visit(key, &mut visitor)?;
+    Ok(visitor.is_stored)
+}
+
+/// Fails with `Invalid` if no row can have this key. The record with the empty key holds the
+/// definitions of the indexes.
+pub fn expect_row_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "row: its key is empty"));
+    }
+    Ok(())
 }
 
 /// Returns a number that was not returned for this table before.

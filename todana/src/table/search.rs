@@ -4,6 +4,7 @@ use super::candidates::CandidateRows;
 use super::condition::CompiledCondition;
 use super::long_texts::LongTextGroup;
 use super::plan::{Access, IndexRanges, QueryPlan};
+use super::searched_database::SearchedDatabase;
 use super::sorted::RowSorter;
 use super::{IndexKind, Query, Row};
 use crate::Database;
@@ -43,7 +44,7 @@ impl Default for SearchOptions<'_> {
 /// limit and the skip of the query require; without a limit, for the keys of all rows. After an
 /// error the iterator ends.
 pub struct Search<'d> {
-    database: &'d Database,
+    database: SearchedDatabase<'d>,
     conditions: Arc<[CompiledCondition]>,
     candidates: CandidateRows<'d>,
     options: SearchOptions<'d>,
@@ -75,9 +76,17 @@ impl<'d> Search<'d> {
     /// Starts a search. Fails with `Invalid` if the database is not a table, if a pattern is too
     /// long or needs too much memory, or if there are more than 16 patterns.
     pub fn new(database: &'d Database, query: &Query, options: SearchOptions<'d>) -> Result<Search<'d>> {
-        let indexed = indexed(database)?;
+        Search::start(SearchedDatabase::Lent(database), query, options)
+    }
+
+    pub(super) fn start(
+        database: SearchedDatabase<'d>,
+        query: &Query,
+        options: SearchOptions<'d>,
+    ) -> Result<Search<'d>> {
+        let indexed = indexed(database.get())?;
         let conditions = query.compile()?;
-        let rows = database.engine().status().records;
+        let rows = database.get().engine().status().records;
         let QueryPlan { access, sorts, is_exact, lines } = QueryPlan::new(query, &conditions, indexed, rows)?;
         let sorter =
             query.order.as_ref().filter(|_| sorts).map(|(column, order)| {
@@ -87,10 +96,11 @@ impl<'d> Search<'d> {
         let ordered = query.order.as_ref().filter(|_| !sorts && is_lexical);
         let long_texts = ordered
             .map(|(column, order)| LongTextGroup::new(column, order.is_descending(), options.bytes_max));
+        let candidates = CandidateRows::new(database.clone(), access);
         Ok(Search {
             database,
             conditions: conditions.into(),
-            candidates: CandidateRows::new(database, indexed, access),
+            candidates,
             options,
             query: query.clone(),
             plan: lines,
@@ -234,7 +244,7 @@ impl Search<'_> {
 
     /// Reads the next rows of the sorted result. Rows that no longer match are left out.
     fn read_sorted(&mut self) -> Result<()> {
-        let now = self.database.now();
+        let now = self.database.get().now();
         let (mut rows, mut bytes) = (0, 0);
         while rows < ROWS_AHEAD && bytes < BYTES_AHEAD {
             let Some(key) = self.sorted.pop_front() else {
@@ -247,7 +257,7 @@ impl Search<'_> {
                 continue;
             }
             let mut row = None;
-            self.database.peek(&key, &mut |record| {
+            self.database.get().peek(&key, &mut |record| {
                 let matches = |condition: &CompiledCondition| {
                     condition.matches(&key, record.value, self.options.is_cancelled)
                 };

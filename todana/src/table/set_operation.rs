@@ -1,6 +1,7 @@
 //! Unions, intersections and differences of the rows that several queries find.
 
 use super::condition::{CompiledCondition, expect_few_patterns};
+use super::searched_database::SearchedDatabase;
 use super::{Query, Row, RowRemover, Search, SearchOptions};
 use crate::Database;
 use std::collections::{HashSet, VecDeque};
@@ -68,11 +69,21 @@ impl<'d> SetSearch<'d> {
         operation: SetOperation,
         options: SearchOptions<'d>,
     ) -> Result<SetSearch<'d>> {
+        SetSearch::start(&SearchedDatabase::Lent(database), queries, operation, options)
+    }
+
+    pub(super) fn start(
+        database: &SearchedDatabase<'d>,
+        queries: &[Query],
+        operation: SetOperation,
+        options: SearchOptions<'d>,
+    ) -> Result<SetSearch<'d>> {
+        let search = |query: &Query, options| Search::start(database.clone(), query, options);
         let Some((first, others)) = queries.split_first() else {
             return Err(Error::new(ErrorKind::Invalid, "query: a set operation needs a query"));
         };
         expect_few_patterns(queries.iter().flat_map(|query| &query.conditions))?;
-        let mut search = SetSearch {
+        let mut combined = SetSearch {
             searches: VecDeque::new(),
             filter: KeyFilter::Any,
             skip: first.skip,
@@ -85,26 +96,26 @@ impl<'d> SetSearch<'d> {
         let unlimited = |query: &Query| Query { limit: None, skip: 0, ..query.clone() };
         let keys_only = SearchOptions { keys_only: true, ..options };
         if others.is_empty() {
-            (search.skip, search.left) = (0, u64::MAX);
-            let only = Search::new(database, first, options)?;
-            search.conditions = only.conditions();
-            search.searches.push_back(only);
-            return Ok(search);
+            (combined.skip, combined.left) = (0, u64::MAX);
+            let only = search(first, options)?;
+            combined.conditions = only.conditions();
+            combined.searches.push_back(only);
+            return Ok(combined);
         }
         match operation {
             SetOperation::Union => {
                 for query in queries {
                     let query = Query { limit: query.matches_max(), skip: 0, ..query.clone() };
-                    search.searches.push_back(Search::new(database, &query, options)?);
+                    combined.searches.push_back(search(&query, options)?);
                 }
-                search.filter = KeyFilter::New(KeySet::new(options.bytes_max));
+                combined.filter = KeyFilter::New(KeySet::new(options.bytes_max));
             }
             SetOperation::Intersection => {
                 let mut keys: Option<KeySet> = None;
                 for query in &queries[..others.len()] {
                     let query = Query { order: None, ..unlimited(query) };
                     let mut found = KeySet::new(options.bytes_max);
-                    search.collect_keys(Search::new(database, &query, keys_only)?, &mut |key| {
+                    combined.collect_keys(search(&query, keys_only)?, &mut |key| {
                         if keys.as_ref().is_none_or(|keys| keys.contains(&key)) {
                             found.insert(key)
                         } else {
@@ -113,25 +124,23 @@ impl<'d> SetSearch<'d> {
                     })?;
                     keys = Some(found);
                 }
-                search.filter = KeyFilter::In(keys.unwrap_or_else(|| KeySet::new(0)));
+                combined.filter = KeyFilter::In(keys.unwrap_or_else(|| KeySet::new(0)));
                 let last = unlimited(&queries[others.len()]);
-                search.searches.push_back(Search::new(database, &last, options)?);
+                combined.searches.push_back(search(&last, options)?);
             }
             SetOperation::Difference => {
                 let mut keys = KeySet::new(options.bytes_max);
-                search.ended = 1;
+                combined.ended = 1;
                 for query in others {
                     let query = Query { order: None, ..unlimited(query) };
-                    search.collect_keys(Search::new(database, &query, keys_only)?, &mut |key| {
-                        keys.insert(key)
-                    })?;
+                    combined.collect_keys(search(&query, keys_only)?, &mut |key| keys.insert(key))?;
                 }
-                search.ended = 0;
-                search.filter = KeyFilter::NotIn(keys);
-                search.searches.push_back(Search::new(database, &unlimited(first), options)?);
+                combined.ended = 0;
+                combined.filter = KeyFilter::NotIn(keys);
+                combined.searches.push_back(search(&unlimited(first), options)?);
             }
         }
-        Ok(search)
+        Ok(combined)
     }
 
     /// Reads all keys of a search.

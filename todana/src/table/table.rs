@@ -1,7 +1,8 @@
 //! Tables for programs that embed the library.
 
-use super::rows::{RowPutMode, RowVisitor};
+use super::rows::{RowPutMode, expect_row_key, store_row};
 use super::search::indexed;
+use super::searched_database::SearchedDatabase;
 use super::{
     ColumnIndex, IndexChange, IndexKind, IndexVisitor, Query, Row, Search, SearchOptions, SetOperation,
     SetSearch,
@@ -72,21 +73,18 @@ impl Table {
     }
 
     fn store(&self, mode: RowPutMode, key: &[u8], row: &Row) -> Result<bool> {
-        expect_key(key)?;
-        let mut visitor = RowVisitor::new(mode, row);
-        self.db.visit(key, &mut visitor)?;
-        Ok(visitor.is_stored)
+        store_row(&self.db, mode, key, row)
     }
 
     /// Returns a row.
     pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
-        expect_key(key)?;
+        expect_row_key(key)?;
         Ok(self.db.get(key)?.as_deref().map(Row::stored))
     }
 
     /// Removes a row. Returns true if it existed.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
-        expect_key(key)?;
+        expect_row_key(key)?;
         self.db.remove(key)
     }
 
@@ -154,16 +152,63 @@ impl Table {
         SetSearch::new(self.db.database(), queries, operation, SearchOptions::default())
     }
 
+    /// Searches as [`search_set`](Table::search_set) does, but the search borrows nothing and keeps
+    /// the database open. With `keys_only`, the rows have no columns. A set of one query is that
+    /// query.
+    ///
+    /// ```
+    /// # use todana::Db;
+    /// # use todana::table::{Query, SetOperation, SetSearch, Table};
+    /// struct Session {
+    ///     search: SetSearch<'static>,
+    /// }
+    ///
+    /// let table = Table::new(&Db::open("mem:table")?)?;
+    /// table.put(b"1", &[("color", "red")])?;
+    /// let search = table.search_owned(&[Query::new()], SetOperation::Union, true)?;
+    /// drop(table);
+    /// let mut session = Session { search };
+    /// assert_eq!(session.search.next().expect("there is a row")?.0, b"1");
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn search_owned(
+        &self,
+        queries: &[Query],
+        operation: SetOperation,
+        keys_only: bool,
+    ) -> Result<SetSearch<'static>> {
+        let options = SearchOptions { keys_only, ..SearchOptions::default() };
+        SetSearch::start(&SearchedDatabase::Owned(self.db.clone()), queries, operation, options)
+    }
+
     /// Returns the number of rows that a query finds.
     pub fn count(&self, query: &Query) -> Result<u64> {
-        let query = Query { order: None, ..query.clone() };
-        self.search_with(&query, SearchOptions { keys_only: true, ..SearchOptions::default() })?.count_rows()
+        self.count_set(std::slice::from_ref(query), SetOperation::Union)
+    }
+
+    /// Returns the number of rows that a set operation on queries finds.
+    pub fn count_set(&self, queries: &[Query], operation: SetOperation) -> Result<u64> {
+        // An order matters only if it decides which rows of a query take part.
+        let is_free = |query: &Query| queries.len() == 1 || query.limit.is_none() && query.skip == 0;
+        let unordered = |query: &Query| match is_free(query) {
+            true => Query { order: None, ..query.clone() },
+            false => query.clone(),
+        };
+        let queries: Vec<Query> = queries.iter().map(unordered).collect();
+        let options = SearchOptions { keys_only: true, ..SearchOptions::default() };
+        let mut search = SetSearch::new(self.db.database(), &queries, operation, options)?;
+        search.try_fold(0, |count, found| found.map(|_| count + 1))
     }
 
     /// Removes the rows that a query finds. Returns their number.
     pub fn remove_matching(&self, query: &Query) -> Result<u64> {
-        let mut search =
-            self.search_with(query, SearchOptions { keys_only: true, ..SearchOptions::default() })?;
+        self.remove_matching_set(std::slice::from_ref(query), SetOperation::Union)
+    }
+
+    /// Removes the rows that a set operation on queries finds. Returns their number.
+    pub fn remove_matching_set(&self, queries: &[Query], operation: SetOperation) -> Result<u64> {
+        let options = SearchOptions { keys_only: true, ..SearchOptions::default() };
+        let mut search = SetSearch::new(self.db.database(), queries, operation, options)?;
         let mut removed = 0;
         while let Some(found) = search.next() {
             let (key, _) = found?;
@@ -173,11 +218,4 @@ impl Table {
         }
         Ok(removed)
     }
-}
-
-fn expect_key(key: &[u8]) -> Result<()> {
-    if key.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "row: its key is empty"));
-    }
-    Ok(())
 }
