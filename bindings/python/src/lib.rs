@@ -4,6 +4,8 @@
 //! DB, Transaction, Snapshot   the objects of a program; all three derive from Records
 //! Records                     their common methods
 //! View, Iterator, Cursor      objects that show one record after another
+//! Table, Query, RowSet        rows of a table as dicts, and searches for them
+//! Fixed                       records whose keys are numbers
 //! source                      access to records, and checks that an object is not closed or forked
 //! pace                        decides whether a call releases the interpreter
 //! ```
@@ -25,10 +27,13 @@ mod fork;
 mod interruption;
 mod key_order;
 mod map_reduce;
+mod numbered;
 mod pace;
+mod query;
 mod record;
 mod records;
 mod source;
+mod table;
 mod transaction;
 mod transfer;
 mod view;
@@ -51,11 +56,17 @@ mod _todana {
     #[pymodule_export]
     use crate::key_order::{original_key, stored_key};
     #[pymodule_export]
+    use crate::numbered::PyFixed;
+    #[pymodule_export]
+    use crate::query::{PyQuery, RowSet};
+    #[pymodule_export]
     use crate::record::PyRecord;
     #[pymodule_export]
     use crate::records::Records;
     #[pymodule_export]
     use crate::source::_close_all;
+    #[pymodule_export]
+    use crate::table::PyTable;
     #[pymodule_export]
     use crate::transaction::{Snapshot, Transaction};
     #[pymodule_export]

@@ -4,14 +4,17 @@
 use crate::conversion::{ObjectBytes, octets, ttl};
 use crate::cursor::PyCursor;
 use crate::error::{InvalidError, raised};
+use crate::numbered::PyFixed;
 use crate::record::PyRecord;
 use crate::source::RecordsSource;
+use crate::table::PyTable;
 use crate::view::{ItemPart, KeySelection, PyRecordIterator, PyView};
 use crate::visits::VisitDecision;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
-use todana::{CompareOutcome, IncrementOrigin, KeySymbols, Records as _, Result, Ttl};
+use todana::tyrant::{AddValuesVisitor, RemoveValuesVisitor, ValuesVisitor};
+use todana::{CompareOutcome, Error, ErrorKind, IncrementOrigin, KeySymbols, Records as _, Result, Ttl};
 
 /// The common methods of a database, a transaction and a snapshot, which work like a dict of bytes.
 #[pyclass(module = "todana", subclass, frozen, generic, mapping)]
@@ -80,6 +83,15 @@ impl Records {
         }
     }
 
+    /// Fails if a key cannot have several values.
+    fn expect_value_lists(&self) -> PyResult<()> {
+        if self.source.database().db().map_err(raised)?.database().holds_value_lists() {
+            return Ok(());
+        }
+        let message = "a key has one value in this kind of database; use mem:tree or PATH.tree";
+        Err(raised(Error::new(ErrorKind::Invalid, message)))
+    }
+
     fn show_all<'py>(&self, py: Python<'py>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         keys.iter().map(|key| self.source.form().show(py, key)).collect()
     }
@@ -100,7 +112,9 @@ impl Records {
 }
 
 /// Returns the keys and values of a mapping or of pairs.
-fn pairs<'py>(records: &Bound<'py, PyAny>) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+pub(crate) fn pairs<'py>(
+    records: &Bound<'py, PyAny>,
+) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     if let Ok(dict) = records.cast::<PyDict>() {
         return Ok(dict.iter().collect());
     }
@@ -119,7 +133,7 @@ fn pairs<'py>(records: &Bound<'py, PyAny>) -> PyResult<Vec<(Bound<'py, PyAny>, B
     records.try_iter()?.map(|pair| pair?.extract()).collect()
 }
 
-fn missing(key: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn missing(key: &Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.clone().unbind(),))
 }
 
@@ -535,6 +549,59 @@ impl Records {
             }
             Ok(())
         })
+    }
+
+    /// Adds a value to the values of a key in a tree, after all others or, with `first`, before
+    /// them. Other methods see the first value only.
+    #[pyo3(signature = (key, value, *, first=false))]
+    fn add_value(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        first: bool,
+    ) -> PyResult<()> {
+        self.expect_value_lists()?;
+        let (key, value) = (octets(key)?, octets(value)?);
+        let values: [&[u8]; 1] = [&value];
+        let mut visitor =
+            if first { AddValuesVisitor::first(&values) } else { AddValuesVisitor::last(&values) };
+        self.source.change(py, |source| source.visit(&key, &mut visitor))
+    }
+
+    /// Returns all values of a key in a tree; an empty list if there is no record. Like a write,
+    /// waits while another thread has an open transaction.
+    fn get_values<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.expect_value_lists()?;
+        let key = octets(key)?;
+        let values = self.source.read(py, |source| {
+            let mut values = Vec::new();
+            source.visit(&key, &mut ValuesVisitor::new(&mut |value| values.push(value.to_vec())))?;
+            Ok(values)
+        })?;
+        self.show_all(py, values)
+    }
+
+    /// Removes all values of a key in a tree. Returns False if there is no record. Other methods
+    /// remove only the first value.
+    fn remove_values(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.expect_value_lists()?;
+        let key = octets(key)?;
+        self.source.change(py, |source| {
+            let mut visitor = RemoveValuesVisitor::default();
+            source.visit(&key, &mut visitor)?;
+            Ok(visitor.is_found())
+        })
+    }
+
+    /// Returns the rows of a table, as dicts of their columns.
+    fn table(&self) -> PyResult<PyTable> {
+        PyTable::new(self.source.clone())
+    }
+
+    /// Returns the records of a database of numbers, as a dict from number to value.
+    fn fixed(&self) -> PyResult<PyFixed> {
+        PyFixed::new(self.source.clone())
     }
 
     /// Returns the keys that begin with `prefix`.

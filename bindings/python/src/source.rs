@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+use todana::table::SetSearch;
 use todana::{Db, Error, ErrorKind, Records, RecordsHandle, Result, Snapshot, Transaction};
 use todana_core::Record;
 
@@ -178,7 +179,8 @@ pub(crate) struct PythonDatabase {
     /// thread that does not hold it.
     transactions: AtomicUsize,
     transaction_list: Mutex<Vec<Weak<OpenTransaction>>>,
-    snapshot_list: Mutex<Vec<Weak<OpenSnapshot>>>,
+    snapshot_list: PartList<Snapshot>,
+    search_list: PartList<Mutex<SetSearch<'static>>>,
 }
 
 impl PythonDatabase {
@@ -195,6 +197,7 @@ impl PythonDatabase {
             transactions: AtomicUsize::new(0),
             transaction_list: Mutex::default(),
             snapshot_list: Mutex::default(),
+            search_list: Mutex::default(),
         });
         note(&OPEN, &database);
         database
@@ -254,6 +257,8 @@ impl PythonDatabase {
         transactions.iter().filter_map(Weak::upgrade).for_each(|transaction| transaction.drop_it());
         let snapshots = std::mem::take(&mut *self.snapshot_list.lock());
         snapshots.iter().filter_map(Weak::upgrade).for_each(|view| view.close());
+        let searches = std::mem::take(&mut *self.search_list.lock());
+        searches.iter().filter_map(Weak::upgrade).for_each(|search| search.close());
     }
 
     /// Runs Python functions during a call. The functions may close the database.
@@ -309,15 +314,37 @@ impl PythonDatabase {
 
     /// Returns a view of the database as it is now.
     pub(crate) fn snapshot(self: &Arc<PythonDatabase>, py: Python<'_>) -> PyResult<Arc<OpenSnapshot>> {
+        self.open_part(py, &self.snapshot_list, "snapshot", Db::snapshot)
+    }
+
+    /// Starts a search of a table, which `start` does.
+    pub(crate) fn search(
+        self: &Arc<PythonDatabase>,
+        py: Python<'_>,
+        start: impl FnOnce(&Db) -> Result<SetSearch<'static>> + Send,
+    ) -> PyResult<Arc<OpenSearch>> {
+        self.open_part(py, &self.search_list, "search", |db| start(db).map(Mutex::new))
+    }
+
+    /// Opens an object that ends before the database is closed.
+    fn open_part<T: Send + Sync>(
+        self: &Arc<PythonDatabase>,
+        py: Python<'_>,
+        list: &PartList<T>,
+        what: &'static str,
+        open: impl FnOnce(&Db) -> Result<T> + Send,
+    ) -> PyResult<Arc<OpenPart<T>>> {
         let db = self.db().map_err(raised)?;
-        let snapshot = py.detach(|| db.snapshot()).map_err(raised)?;
-        let slot = ClosableSlot::new(Arc::new(db.with(snapshot)), "snapshot");
-        let view = Arc::new(OpenSnapshot { database: Arc::clone(self), slot });
-        note(&self.snapshot_list, &view);
+        let value = py.detach(|| open(&db)).map_err(raised)?;
+        let slot = ClosableSlot::new(Arc::new(db.with(value)), what);
+        drop(db);
+        let part = Arc::new(OpenPart { slot, database: Arc::clone(self) });
+        note(list, &part);
+        // A thread that closed the database meanwhile may not have seen this object.
         match self.db.must_be_open() {
-            Ok(()) => Ok(view),
+            Ok(()) => Ok(part),
             Err(error) => {
-                py.detach(|| view.close());
+                py.detach(|| part.close());
                 Err(raised(error))
             }
         }
@@ -419,13 +446,43 @@ impl Drop for OpenTransaction {
     }
 }
 
-/// An open snapshot.
-pub(crate) struct OpenSnapshot {
+/// An open object of a database that ends before the database is closed.
+pub(crate) struct OpenPart<T> {
+    // Dropped before the database, which releases the interpreter while it closes.
+    slot: ClosableSlot<Arc<CallGuard<T>>>,
     pub(crate) database: Arc<PythonDatabase>,
-    slot: ClosableSlot<Arc<CallGuard<Snapshot>>>,
 }
 
-impl OpenSnapshot {
+/// The open objects of one type.
+type PartList<T> = Mutex<Vec<Weak<OpenPart<T>>>>;
+
+/// An open snapshot.
+pub(crate) type OpenSnapshot = OpenPart<Snapshot>;
+
+/// An open search of a table. A thread that waits for the interpreter never holds its lock.
+pub(crate) type OpenSearch = OpenPart<Mutex<SetSearch<'static>>>;
+
+impl OpenSearch {
+    /// Returns the key and the columns of the next row.
+    pub(crate) fn next(&self) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        let search = match self.slot.get() {
+            Ok(search) => search,
+            Err(error) => return Some(Err(error)),
+        };
+        let found = search.lock().next()?;
+        Some(found.map(|(key, row)| (key, row.as_bytes().to_vec())))
+    }
+
+    /// Reads all rows, and returns the plan of the search.
+    pub(crate) fn hint(&self) -> Result<String> {
+        let search = self.slot.get()?;
+        let mut search = search.lock();
+        search.try_for_each(|found| found.map(drop))?;
+        Ok(search.hint())
+    }
+}
+
+impl<T> OpenPart<T> {
     pub(crate) fn close(&self) {
         drop(self.slot.take());
     }

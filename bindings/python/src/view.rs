@@ -1,16 +1,18 @@
 //! Exports views of keys, values and items, which can be iterated any number of times, and their
 //! iterators.
 
-use crate::conversion::octets;
+use crate::conversion::{OutputForm, octets};
 use crate::error::raised;
-use crate::source::{PythonDatabase, RecordsSource};
+use crate::source::{OpenSearch, PythonDatabase, RecordsSource};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use std::collections::VecDeque;
-use std::ops::Bound as Limit;
+use std::ops::{Bound as Limit, RangeInclusive};
 use std::sync::Arc;
-use todana::{Error, ErrorKind, IterKeys, RecordIter, Records, Result};
+use todana::table::Row;
+use todana::{Error, ErrorKind, IterKeys, RecordIter, Records, Result, ScanDirection};
+use todana_core::number_of_key;
 
 /// The parts of each record that are yielded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,68 @@ pub(crate) enum ItemPart {
     Keys,
     Values,
     Items,
+}
+
+/// The Python types of yielded keys and values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ItemTypes {
+    /// Both are bytes or text.
+    Plain,
+    /// The value is a row: a dict of its columns. The record with the empty key is not a row.
+    Row,
+    /// The key is a number.
+    Numbered,
+}
+
+/// The form of the items that are yielded.
+#[derive(Clone, Copy)]
+pub(crate) struct ItemForm {
+    pub(crate) part: ItemPart,
+    pub(crate) types: ItemTypes,
+}
+
+impl From<ItemPart> for ItemForm {
+    fn from(part: ItemPart) -> ItemForm {
+        ItemForm { part, types: ItemTypes::Plain }
+    }
+}
+
+impl ItemForm {
+    fn show<'py>(
+        self,
+        py: Python<'py>,
+        form: OutputForm,
+        key: &[u8],
+        value: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shown_key = || match self.types {
+            ItemTypes::Numbered => Ok(number_of_key(key).into_pyobject(py)?),
+            ItemTypes::Plain | ItemTypes::Row => form.show(py, key),
+        };
+        let shown_value = || match self.types {
+            ItemTypes::Row => Ok(row_dict(py, form, value)?.into_any()),
+            ItemTypes::Plain | ItemTypes::Numbered => form.show(py, value),
+        };
+        match self.part {
+            ItemPart::Keys => shown_key(),
+            ItemPart::Values => shown_value(),
+            ItemPart::Items => Ok(PyTuple::new(py, [shown_key()?, shown_value()?])?.into_any()),
+        }
+    }
+
+    /// Returns true if this record is one of those that are yielded.
+    fn has(self, key: &[u8]) -> bool {
+        self.types != ItemTypes::Row || !key.is_empty()
+    }
+}
+
+/// Returns a dict of the columns of a row.
+pub(crate) fn row_dict<'py>(py: Python<'py>, form: OutputForm, value: &[u8]) -> PyResult<Bound<'py, PyDict>> {
+    let columns = PyDict::new(py);
+    for (name, value) in Row::stored(value).columns() {
+        columns.set_item(form.show(py, name)?, form.show(py, value)?)?;
+    }
+    Ok(columns)
 }
 
 /// The records of a view.
@@ -78,7 +142,7 @@ impl KeySelection {
 #[pyclass(name = "View", module = "todana", frozen, generic)]
 pub(crate) struct PyView {
     source: RecordsSource,
-    part: ItemPart,
+    items: ItemForm,
     which: KeySelection,
     is_down: bool,
 }
@@ -86,7 +150,7 @@ pub(crate) struct PyView {
 impl PyView {
     pub(crate) fn new(
         source: RecordsSource,
-        part: ItemPart,
+        items: impl Into<ItemForm>,
         which: KeySelection,
         is_down: bool,
     ) -> PyResult<PyView> {
@@ -94,12 +158,17 @@ impl PyView {
             let message = "this kind of database keeps no order of keys: there are no ranges of them, and no going backwards";
             return Err(raised(Error::new(ErrorKind::Invalid, message)));
         }
-        Ok(PyView { source, part, which, is_down })
+        Ok(PyView { source, items: items.into(), which, is_down })
     }
 
     pub(crate) fn iterator(&self, is_down: bool) -> PyResult<PyRecordIterator> {
         let iter = self.which.iter(self.source.clone()).map_err(raised)?;
-        Ok(PyRecordIterator::new(Arc::clone(self.source.database()), self.part, iter, is_down))
+        let ahead = if self.items.part == ItemPart::Keys {
+            RemainingRecords::Keys(iter.keys())
+        } else {
+            RemainingRecords::Records(iter)
+        };
+        Ok(PyRecordIterator::new(self.source.database(), self.items, ahead, is_down))
     }
 }
 
@@ -110,17 +179,16 @@ impl PyView {
     }
 
     fn __reversed__(&self) -> PyResult<PyRecordIterator> {
-        PyView::new(self.source.clone(), self.part, self.which.clone(), !self.is_down)?
+        PyView::new(self.source.clone(), self.items, self.which.clone(), !self.is_down)?
             .iterator(!self.is_down)
     }
 
     /// Returns the number of records. Reads all keys of the view.
-    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+    pub(crate) fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         py.detach(|| {
             let mut count = 0;
             for key in self.which.iter(self.source.clone())?.keys() {
-                key?;
-                count += 1;
+                count += usize::from(self.items.has(&key?));
             }
             Ok(count)
         })
@@ -130,10 +198,22 @@ impl PyView {
     /// Returns True if the view contains this key, value or item. The search for a value reads all
     /// values.
     fn __contains__(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        match self.part {
+        match self.items.part {
             ItemPart::Keys => {
                 let key = octets(item)?;
-                py.detach(|| Ok(self.which.has(&key) && self.source.contains(&key)?)).map_err(raised)
+                py.detach(|| {
+                    Ok(self.items.has(&key) && self.which.has(&key) && self.source.contains(&key)?)
+                })
+                .map_err(raised)
+            }
+            ItemPart::Items | ItemPart::Values if self.items.types == ItemTypes::Row => {
+                let iterator = self.iterator(false)?;
+                while let Some(row) = iterator.__next__(py)? {
+                    if row.eq(item)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
             }
             ItemPart::Items => {
                 let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
@@ -159,7 +239,7 @@ impl PyView {
     }
 
     fn __repr__(&self) -> String {
-        let part = match self.part {
+        let part = match self.items.part {
             ItemPart::Keys => "keys",
             ItemPart::Values => "values",
             ItemPart::Items => "items",
@@ -172,7 +252,7 @@ impl PyView {
 #[pyclass(name = "Iterator", module = "todana", frozen, generic)]
 pub(crate) struct PyRecordIterator {
     database: Arc<PythonDatabase>,
-    part: ItemPart,
+    items: ItemForm,
     is_down: bool,
     /// The fetched records and the remaining records. A thread that waits for the interpreter never
     /// holds this lock.
@@ -181,14 +261,17 @@ pub(crate) struct PyRecordIterator {
 
 struct BatchWalk {
     fetched: VecDeque<(Vec<u8>, Vec<u8>)>,
+    items: ItemForm,
     ahead: RemainingRecords,
     batch_len: usize,
 }
 
 /// The records that have not been fetched.
-enum RemainingRecords {
+pub(crate) enum RemainingRecords {
     Keys(IterKeys<RecordsSource>),
     Records(RecordIter<RecordsSource>),
+    Search(Arc<OpenSearch>),
+    Numbered(NumberedWalk),
     /// An error, which is raised once.
     Failed(Error),
     Nothing,
@@ -202,6 +285,8 @@ impl RemainingRecords {
             RemainingRecords::Keys(keys) => keys.next().map(bare),
             RemainingRecords::Records(records) if is_down => records.next_back(),
             RemainingRecords::Records(records) => records.next(),
+            RemainingRecords::Search(search) => search.next(),
+            RemainingRecords::Numbered(walk) => walk.next(is_down).transpose(),
             RemainingRecords::Failed(_) | RemainingRecords::Nothing => None,
         }
     }
@@ -218,6 +303,7 @@ impl BatchWalk {
         let mut bytes = 0;
         while self.fetched.len() < self.batch_len && bytes < BATCH_BYTES_MAX {
             match self.ahead.next(is_down) {
+                Some(Ok((key, _))) if !self.items.has(&key) => {}
                 Some(Ok((key, value))) => {
                     bytes += key.len() + value.len();
                     self.fetched.push_back((key, value));
@@ -238,20 +324,46 @@ impl BatchWalk {
     }
 }
 
+/// A walk over records of numbers.
+pub(crate) struct NumberedWalk {
+    database: Arc<PythonDatabase>,
+    /// The numbers that have not been read yet.
+    numbers: RangeInclusive<u64>,
+    read: VecDeque<(u64, Vec<u8>)>,
+}
+
+/// The number of numbered records that are read at once.
+const NUMBERED_BATCH: usize = 256;
+
+impl NumberedWalk {
+    pub(crate) fn new(database: &Arc<PythonDatabase>, numbers: RangeInclusive<u64>) -> NumberedWalk {
+        NumberedWalk { database: Arc::clone(database), numbers, read: VecDeque::new() }
+    }
+
+    fn next(&mut self, is_down: bool) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        if self.read.is_empty() && !self.numbers.is_empty() {
+            let heading = if is_down { ScanDirection::Down } else { ScanDirection::Up };
+            let (from, to) = self.numbers.clone().into_inner();
+            self.read = self.database.db()?.numbered_records(heading, from..=to, NUMBERED_BATCH)?.into();
+            self.numbers = match self.read.back() {
+                Some((last, _)) if self.read.len() == NUMBERED_BATCH && is_down => from..=last - 1,
+                Some((last, _)) if self.read.len() == NUMBERED_BATCH => last.saturating_add(1)..=to,
+                _ => RangeInclusive::new(1, 0),
+            };
+        }
+        Ok(self.read.pop_front().map(|(number, value)| (number.to_string().into_bytes(), value)))
+    }
+}
+
 impl PyRecordIterator {
     pub(crate) fn new(
-        database: Arc<PythonDatabase>,
-        part: ItemPart,
-        iter: RecordIter<RecordsSource>,
+        database: &Arc<PythonDatabase>,
+        items: ItemForm,
+        ahead: RemainingRecords,
         is_down: bool,
     ) -> PyRecordIterator {
-        let ahead = if part == ItemPart::Keys {
-            RemainingRecords::Keys(iter.keys())
-        } else {
-            RemainingRecords::Records(iter)
-        };
-        let walk = BatchWalk { fetched: VecDeque::new(), ahead, batch_len: BATCH_FIRST };
-        PyRecordIterator { database, part, is_down, walk: Mutex::new(walk) }
+        let walk = BatchWalk { fetched: VecDeque::new(), items, ahead, batch_len: BATCH_FIRST };
+        PyRecordIterator { database: Arc::clone(database), items, is_down, walk: Mutex::new(walk) }
     }
 
     pub(crate) fn next(&self, py: Python<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
@@ -284,11 +396,6 @@ impl PyRecordIterator {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some((key, value)) = self.next(py).map_err(raised)? else { return Ok(None) };
-        let form = self.database.form;
-        Ok(Some(match self.part {
-            ItemPart::Keys => form.show(py, &key)?,
-            ItemPart::Values => form.show(py, &value)?,
-            ItemPart::Items => PyTuple::new(py, [form.show(py, &key)?, form.show(py, &value)?])?.into_any(),
-        }))
+        self.items.show(py, self.database.form, &key, &value).map(Some)
     }
 }

@@ -24,7 +24,7 @@ def test_program_of_the_guide_runs(program, tmp_path, monkeypatch):
 
 
 def test_all_programs_are_found():
-    assert len(PROGRAMS) == 9
+    assert len(PROGRAMS) == 11
 
 
 def test_docstrings_of_the_package_run():

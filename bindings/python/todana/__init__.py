@@ -15,11 +15,15 @@ from ._todana import (
     DB,
     REMOVE,
     Cursor,
+    Fixed,
     Iterator,
+    Query,
     Record,
     Records,
     Removal,
+    RowSet,
     Snapshot,
+    Table,
     Transaction,
     View,
     original_key,
@@ -34,13 +38,17 @@ __all__ = [
     "CorruptError",
     "Cursor",
     "Error",
+    "Fixed",
     "FullError",
     "InvalidError",
     "Iterator",
+    "Query",
     "Record",
     "Records",
     "Removal",
+    "RowSet",
     "Snapshot",
+    "Table",
     "Transaction",
     "UnavailableError",
     "View",
@@ -55,7 +63,7 @@ _abc.Iterator.register(Iterator)
 
 
 def open(name, **options):
-    """Opens a database by its name: mem:hash, mem:tree, PATH.hash, PATH.tree.
+    """Opens a database by its name: mem:hash, mem:tree, PATH.hash, PATH.tree and others.
 
     Takes DB's options.
     """
