@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HEADER: &str = "bindings/c/include/todana.h";
-const TESTS: [&str; 3] = ["todana", "exit", "killed"];
+const TESTS: [&str; 4] = ["todana", "tables", "exit", "killed"];
 /// The shared library's name, as in `bindings/c/build.rs`.
 const SONAME: &str = "libtodana.so.0";
 
@@ -133,6 +133,12 @@ fn programs() -> Result<(), StepOutcome> {
                 return Err(StepOutcome::Failed(format!("{example} ({kind}) printed {printed:?}")));
             }
         }
+    }
+    let address_book = compiler.compile("bindings/c/examples/address_book.c", "address_book", "")?;
+    compiler.run(&address_book, "people.table", "Zed\tOslo\tchess\nAnn\tOslo\tdogs\nBob\tRome\t\n")?;
+    let printed = compiler.run(&address_book, "people.table Oslo", "")?;
+    if printed != "Ann: dogs\nZed: chess\n" {
+        return Err(StepOutcome::Failed(format!("address_book printed {printed:?}")));
     }
     let guide = fs::read_to_string("docs/c.md").map_err(failed)?;
     let programs = blocks(&guide, "c");

@@ -120,6 +120,30 @@
 // Values with their expiry in five bytes before them, as Kyoto Tycoon writes them.
 #define TODANA_TIMED 1
 
+// No index.
+#define TODANA_INDEX_NONE 0
+
+// An index of texts: equality, beginnings, order by text.
+#define TODANA_INDEX_LEXICAL 1
+
+// An index of numbers: comparisons of numbers, order by number.
+#define TODANA_INDEX_DECIMAL 2
+
+// An index of words.
+#define TODANA_INDEX_TOKEN 3
+
+// An index for full-text conditions.
+#define TODANA_INDEX_QGRAM 4
+
+// The rows of the first query, then the rows that only later queries find.
+#define TODANA_UNION 0
+
+// The rows that all queries find, in the order of the last query.
+#define TODANA_INTERSECTION 1
+
+// The rows that only the first query finds.
+#define TODANA_DIFFERENCE 2
+
 // A cursor, for one thread at a time. It holds no lock and stays valid after all changes. If its
 // record is removed, it keeps the position and steps to the next record from there. Functions that
 // move it return TODANA_NONE if there is no record; the cursor then has no position.
@@ -137,6 +161,13 @@ typedef struct todana_values todana_values;
 // Receives the pairs, or the combined values, that a function emits. Valid only until the function
 // returns, and only in the thread of the function.
 typedef struct todana_emitter todana_emitter;
+
+// A query for rows: conditions, an order and a limit. It belongs to no database, and any number of
+// threads may use it.
+typedef struct todana_query todana_query;
+
+// A running search, for one thread at a time. It keeps its database open.
+typedef struct todana_search todana_search;
 
 // Options for opening a database. If all fields are zero, they suit most programs.
 typedef struct todana_options {
@@ -290,6 +321,20 @@ typedef int (*todana_map)(void *context, const struct todana_record *record, str
 // ends the run.
 typedef int (*todana_reduce)(void *context, struct todana_bytes key, struct todana_values *values);
 
+// The form of snippets. If all fields are zero, they have their usual values.
+typedef struct todana_snippets {
+  // The most characters on each side of a word. 0: 20.
+  size_t width;
+  // The mark before a word. NULL: "[".
+  const char *before;
+  // The mark after a word. NULL: "]".
+  const char *after;
+  // The most snippets. 0: 8.
+  size_t snippets_max;
+  // Not 0: returns the start of a text without any of the words.
+  int leads;
+} todana_snippets;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -312,8 +357,8 @@ int todana_open(const char *name, const struct todana_options *options, struct t
 // Closes a database or a snapshot, after the calls in other threads have returned. Aborts a
 // transaction of this thread. Iterators and cursors then fail with TODANA_CLOSED. If the last
 // writes cannot reach the disk, the database is closed and the function returns that error.
-// TODANA_BUSY: the database stays open, because it has open snapshots or transactions of other
-// threads. NULL is ignored.
+// TODANA_BUSY: the database stays open, because it has open snapshots or searches, or transactions
+// of other threads. NULL is ignored.
 int todana_close(struct todana_db *db);
 
 // Opens a snapshot: a view of the database as it is now, which later writes do not change. Read it
@@ -639,6 +684,141 @@ int todana_emit(struct todana_emitter *emitter, struct todana_bytes key, struct 
 // no more values.
 int todana_next_value(struct todana_values *values, struct todana_bytes *value);
 
+// Adds a value to the values of a key in a tree: after all others, or before them if `is_first` is
+// not 0. All other functions see the first value only. TODANA_INVALID: the database is not a tree.
+int todana_add_value(struct todana_db *db, struct todana_bytes key, struct todana_bytes value, int is_first);
+
+// Returns all values of a key in a tree. The caller frees them: todana_free(values.items). Like a
+// write, waits while another thread has an open transaction. TODANA_NONE: there is no record.
+int todana_get_values(struct todana_db *db, struct todana_bytes key, struct todana_list *values);
+
+// Removes all values of a key in a tree. TODANA_NONE: there is no record. todana_remove() removes
+// only the first value.
+int todana_remove_values(struct todana_db *db, struct todana_bytes key);
+
+// Returns the largest length of a value and the largest number of a database whose keys are
+// numbers. Either pointer may be NULL. TODANA_INVALID: the keys are not numbers.
+int todana_fixed_limits(struct todana_db *db, size_t *width, uint64_t *number_max);
+
+// Returns the number that a key means: "min" and "max" are the lowest and the highest number of a
+// record. TODANA_NONE: there are no records, or no record can have the key. todana_number()
+// converts a number to a key for the other functions. Does not see the changes of an open
+// transaction.
+int todana_fixed_number(struct todana_db *db, struct todana_bytes key, uint64_t *number);
+
+// Stores a value under a new number: the one after the highest, or the one before the lowest if
+// `is_first` is not 0. Stores the number in `number`, unless it is NULL. TODANA_INVALID: the keys
+// are not numbers, the value is too long, or there is no such number. TODANA_BUSY: this thread has
+// an open transaction.
+int todana_fixed_add(struct todana_db *db, struct todana_bytes value, int is_first, uint64_t *number);
+
+// Calls `see` with the records from the number `first` to `last`, both included, while `see`
+// returns 0; backwards if `backwards` is not 0. The key of a record is its number as text. Records
+// have no attributes here. No lock is held meanwhile, so `see` may call the library. Does not see
+// the changes of an open transaction.
+int todana_fixed_each(struct todana_db *db,
+                      uint64_t first,
+                      uint64_t last,
+                      int backwards,
+                      todana_see see,
+                      void *context);
+
+// Stores a row of a table. Replaces an existing row. `columns` are names and values in turn; if a
+// name occurs more than once, its last value counts. TODANA_INVALID: the database is not a table,
+// the key or a name is empty, or a name or value contains a NUL.
+int todana_table_put(struct todana_db *db, struct todana_bytes key, struct todana_list columns);
+
+// Stores a row if there is none. TODANA_OTHER: there is already a row.
+int todana_table_add(struct todana_db *db, struct todana_bytes key, struct todana_list columns);
+
+// Adds the columns that an existing row lacks, or stores a new row.
+int todana_table_add_columns(struct todana_db *db, struct todana_bytes key, struct todana_list columns);
+
+// Returns the columns of a row: names and values in turn, of which todana_column() finds one. The
+// caller frees them: todana_free(columns->items). TODANA_NONE: there is no row. A row is removed
+// by todana_remove().
+int todana_table_get(struct todana_db *db, struct todana_bytes key, struct todana_list *columns);
+
+// Returns a number that was not returned for this table before, for the key of a new row.
+// TODANA_BUSY: this thread has an open transaction.
+int todana_table_new_number(struct todana_db *db, uint64_t *number);
+
+// Creates the index on a column (TODANA_INDEX_LEXICAL, ...), or drops it (TODANA_INDEX_NONE).
+// Replaces an index of another kind. The empty name means the key of the row. An index on existing
+// rows is built in the background. TODANA_INVALID: the table already has 64 indexes. TODANA_BUSY:
+// this thread has an open transaction.
+int todana_table_set_index(struct todana_db *db, struct todana_bytes column, int kind);
+
+// Returns the columns with an index, and the kinds of the indexes unless `kinds` is NULL. The
+// caller frees both lists.
+int todana_table_indexes(struct todana_db *db, struct todana_list *columns, struct todana_numbers *kinds);
+
+// Completes the indexes that are being built in the background. Queries use complete indexes only.
+int todana_table_finish_indexes(struct todana_db *db);
+
+// Opens a query for all rows.
+int todana_query_open(struct todana_query **query);
+
+// Closes a query. Its searches stay open. NULL is ignored.
+int todana_query_close(struct todana_query *query);
+
+// Adds a condition; all conditions must hold. `operator` is one of Tokyo Cabinet's names: STREQ,
+// STRINC, STRBW, STREW, STRAND, STROR, STROREQ, STRRX, NUMEQ, NUMGT, NUMGE, NUMLT, NUMLE, NUMBT,
+// NUMOREQ, FTSPH, FTSAND, FTSOR, FTSEX. A "~" before the name negates the condition, and a "+"
+// directly before the name forbids indexes ("~+STREQ"). The empty column means the key of the row.
+int todana_query_where(struct todana_query *query,
+                       struct todana_bytes column,
+                       const char *operator_name,
+                       struct todana_bytes expression);
+
+// Sets the order of the rows by a column: STRASC, STRDESC, NUMASC or NUMDESC. Rows without the
+// column come last.
+int todana_query_order(struct todana_query *query, struct todana_bytes column, const char *order);
+
+// Sets the most rows that are found (UINT64_MAX: all), and the number of rows that are left out at
+// the start.
+int todana_query_limit(struct todana_query *query, uint64_t limit, uint64_t skip);
+
+// Combines a query with a copy of another: TODANA_UNION, TODANA_INTERSECTION or TODANA_DIFFERENCE.
+// Its order, limit and skip then apply as docs/embedding.md says. Several queries can be added by
+// the same operation. TODANA_INVALID: the operation differs, or the other query is combined.
+int todana_query_combine(struct todana_query *query, int operation, struct todana_query *other);
+
+// Returns the number of rows that a query finds. TODANA_BUSY: this thread has an open transaction.
+int todana_query_count(struct todana_db *db, struct todana_query *query, uint64_t *count);
+
+// Removes the rows that a query finds. Stores their number in `removed`, unless it is NULL.
+// TODANA_BUSY: this thread has an open transaction.
+int todana_query_remove(struct todana_db *db, struct todana_query *query, uint64_t *removed);
+
+// Returns the places in a text where words of the conditions on its column occur. The caller frees
+// them. `options` may be NULL.
+int todana_query_snippets(struct todana_query *query,
+                          struct todana_bytes column,
+                          struct todana_bytes text,
+                          const struct todana_snippets *options,
+                          struct todana_list *snippets);
+
+// Starts a search. If `only_keys` is not 0, the rows have no columns. Rows that change during the
+// search may be found in their old or new state. Changes of the query do not affect the search.
+// The database cannot be closed before the search. TODANA_BUSY: this thread has an open
+// transaction.
+int todana_search_open(struct todana_db *db,
+                       struct todana_query *query,
+                       int only_keys,
+                       struct todana_search **search);
+
+// Returns the next row: its key, and its columns as todana_table_get() does, unless `columns` is
+// NULL. The caller frees both. TODANA_NONE: there are no more rows.
+int todana_search_next(struct todana_search *search, struct todana_bytes *key, struct todana_list *columns);
+
+// Ends a search and returns the description of its plan in Tokyo Cabinet's words. The caller frees
+// it.
+int todana_search_hint(struct todana_search *search, struct todana_bytes *hint);
+
+// Closes a search. NULL is ignored.
+int todana_search_close(struct todana_search *search);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -661,5 +841,22 @@ static inline todana_bytes todana_span(const void *data, size_t len) {
   bytes.data = data;
   bytes.len = len;
   return bytes;
+}
+
+// Writes a number to `digits` and returns it as a key for a database whose keys are numbers.
+static inline todana_bytes todana_number(uint64_t number, char digits[20]) {
+  size_t at = 20;
+  do digits[--at] = (char)('0' + number % 10);
+  while (number /= 10);
+  return todana_span(digits + at, 20 - at);
+}
+
+// Returns the value of a column, or NULL in `data` if the row does not have it.
+static inline todana_bytes todana_column(todana_list columns, const char *name) {
+  size_t len = strlen(name);
+  for (size_t at = 0; at + 1 < columns.len; at += 2)
+    if (columns.items[at].len == len && memcmp(columns.items[at].data, name, len) == 0)
+      return columns.items[at + 1];
+  return todana_span(NULL, 0);
 }
 #endif

@@ -88,8 +88,8 @@ pub extern "C" fn todana_open(
 /// Closes a database or a snapshot, after the calls in other threads have returned. Aborts a
 /// transaction of this thread. Iterators and cursors then fail with TODANA_CLOSED. If the last
 /// writes cannot reach the disk, the database is closed and the function returns that error.
-/// TODANA_BUSY: the database stays open, because it has open snapshots or transactions of other
-/// threads. NULL is ignored.
+/// TODANA_BUSY: the database stays open, because it has open snapshots or searches, or transactions
+/// of other threads. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_close(db: *mut DatabaseHandle) -> c_int {
     answer(|| {

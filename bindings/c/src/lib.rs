@@ -26,9 +26,12 @@ pub mod key_orders;
 pub mod map_reduce;
 pub mod matches;
 pub mod open_database;
+pub mod queries;
 #[allow(unsafe_code, reason = "the one place that follows pointers: SAFETY.md")]
 pub mod raw;
 pub mod records;
 pub mod snapshots;
+pub mod tables;
 pub mod transactions;
+pub mod values;
 pub mod visitors;

@@ -20,7 +20,7 @@ pub(crate) struct RegisteredDatabase {
     /// The database or snapshot, or `None` after it was closed. Closing waits for the running
     /// calls.
     base: RwLock<Option<DatabaseOrSnapshot>>,
-    /// The number of open snapshots and transactions.
+    /// The number of open snapshots, searches and transactions.
     dependents: AtomicUsize,
     /// The number of threads that wait to close the database.
     closers: AtomicUsize,
@@ -122,7 +122,7 @@ impl RegisteredDatabase {
 
     fn refuse_if_needed(&self) -> Result<()> {
         if self.dependents.load(Ordering::SeqCst) > 0 {
-            let message = "snapshots of the database, or other threads' transactions, are open";
+            let message = "snapshots or searches of the database, or other threads' transactions, are open";
             return Err(Error::new(ErrorKind::Busy, message));
         }
         Ok(())
@@ -135,6 +135,15 @@ impl RegisteredDatabase {
         match &*self.base.read_recursive() {
             Some(DatabaseOrSnapshot::Db(db)) => run(db),
             Some(DatabaseOrSnapshot::Snapshot { .. }) => Err(invalid("a snapshot can only be read")),
+            None => Err(closed()),
+        }
+    }
+
+    /// Runs `run` with the database, or with that of the snapshot.
+    pub(crate) fn with_base<T>(&self, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+        match &*self.base.read_recursive() {
+            Some(DatabaseOrSnapshot::Db(db)) => run(db),
+            Some(DatabaseOrSnapshot::Snapshot { snapshot, .. }) => run(snapshot.db()),
             None => Err(closed()),
         }
     }

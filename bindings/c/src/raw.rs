@@ -83,6 +83,8 @@ impl Bytes {
 }
 
 impl BytesList {
+    pub(crate) const NONE: BytesList = BytesList { items: ptr::null(), len: 0 };
+
     /// Returns the byte sequences of the caller.
     pub(crate) fn as_slices(&self) -> Result<Vec<&[u8]>> {
         match (self.items.is_null(), self.len) {

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::Path;
 
 /// The sources, in the order of the header.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 16] = [
     "answer",
     "raw",
     "attributes",
@@ -19,6 +19,9 @@ const SOURCES: [&str; 13] = [
     "key_orders",
     "snapshots",
     "map_reduce",
+    "values",
+    "tables",
+    "queries",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
