@@ -52,12 +52,18 @@ pub(crate) struct OmittedRecords {
     records: u64,
     /// The first key that could not be read, with the reason.
     example: Option<String>,
+    /// The number of values after the first of their keys, which the protocol does not return.
+    values: u64,
 }
 
 impl OmittedRecords {
     /// Fails if a record could not be read.
     pub(crate) fn fail_if_any(self) -> Result<(), CommandFailure> {
         match self.example {
+            None if self.values > 0 => Err(CommandFailure::trouble(format!(
+                "{} left out, each after the first of its key; a backup contains all values",
+                amount(self.values, "value")
+            ))),
             None => Ok(()),
             Some(example) => Err(CommandFailure::trouble(format!(
                 "{} left out; for example {example}",
@@ -91,6 +97,7 @@ pub(crate) fn walk_server(
         if !(wanted.keys)(&listed.0) {
             return Ok(());
         }
+        walk.left_out.values += further_values(line);
         batch.push(listed);
         if batch.len() < KEYS_AT_ONCE {
             return Ok(());
@@ -193,6 +200,12 @@ fn read_listed(line: &str) -> Option<ListedKey> {
     let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);
     let span_s = field("sliding=").and_then(|text| text.parse().ok()).unwrap_or(0);
     Some((decode_uri(field("key=")?)?, tsv::TsvExpiry { at, span_s }))
+}
+
+/// Returns the number of values that a record has besides the first.
+fn further_values(line: &str) -> u64 {
+    let values = line.split(' ').find_map(|word| word.strip_prefix("values="));
+    values.and_then(|text| text.parse::<u64>().ok()).unwrap_or(1).saturating_sub(1)
 }
 
 fn decode_uri(text: &str) -> Option<Vec<u8>> {

@@ -326,3 +326,26 @@ fn options_unfit_for_a_database_are_refused() {
     }
     assert_eq!(std::fs::read_dir(folder.0.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn several_values_survive_copies_and_files() {
+    let folder = TestFolder::new();
+    let lines = "k\tb\t7\nk\tc\t\t\t+\nk\t\t\t\t+\nz\t1\n";
+    folder.import("x.tree", lines);
+    let listed = "k\tb\nk\tc\nk\t\nz\t1\n";
+    folder.expect(&["copy", "x.tree", "copy.tree"], 0);
+    folder.import("merged.tree", "k\told\nk\tolder\t\t\t+\n");
+    folder.expect(&["merge", "merged.tree", "x.tree"], 0);
+    for database in ["x.tree", "copy.tree", "merged.tree"] {
+        let database = format!("./{database}");
+        assert_eq!(folder.expect(&["list", &database, "--values"], 0), listed);
+        assert_eq!(folder.expect(&["list", &database], 0), "k\nz\n");
+        assert_eq!(folder.expect(&["dump", "-", "--db", &database], 0), lines);
+    }
+    let said = folder.complaint(&["dump", "x.kcss", "--format", "kcss", "--db", "./x.tree"], 0);
+    assert!(said.contains("2 further values of keys are left out"), "{said}");
+    for words in [&["copy", "x.tree", "x.hash"][..], &["merge", "x.hash", "x.tree"]] {
+        let said = folder.complaint(words, 2);
+        assert!(said.contains("record \"k\": the key has several values, which only trees hold"), "{said}");
+    }
+}

@@ -3,7 +3,7 @@
 
 mod running;
 
-use running::{RunningServer, TestFolder, expect, refused};
+use running::{RunningServer, TestFolder, expect, refused, text};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -199,4 +199,16 @@ fn definitions_of_indexes_are_not_exported() {
     let rows =
         ["C8 10 00 00 00 01 00 00 00 03 61 63 00 31 00", "C8 10 00 00 00 01 00 00 00 03 31 63 00 32 00"];
     assert_eq!(bodies(&exported), rows);
+}
+
+#[test]
+fn dump_of_a_server_counts_further_values() {
+    let server = RunningServer::start(&["mem:tree"]);
+    let putlist =
+        "c890 00000007 00000000 00000004 7075746c697374 00000001 6b 00000001 62 00000001 6b 00000001 63";
+    send(&server, &[(putlist, 5)]);
+    let output = server.run(&["dump", "-"]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), "k\tb\n"));
+    let said = text(&output.stderr);
+    assert!(said.contains("1 value left out, each after the first of its key"), "{said}");
 }

@@ -69,6 +69,8 @@ pub struct RecordDetails {
     pub key_len: u64,
     /// The length of the value.
     pub value_len: u64,
+    /// The number of values of the key after the first, if a list of records shows the record.
+    pub further_values: u64,
     /// The current time.
     pub now: UnixSeconds,
 }

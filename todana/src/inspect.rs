@@ -25,6 +25,7 @@ impl Visitor for InspectVisitor<'_> {
             flags: attributes.flags,
             key_len: self.inspect.key.len() as u64,
             value_len: old.value.len() as u64,
+            further_values: 0,
             now: self.now,
         });
         // The reply shows the version, so the record must be stored with it.

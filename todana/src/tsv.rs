@@ -1,6 +1,8 @@
 //! Reads and writes records as tab-separated text, in the format of docs/format/tsv.md.
 
+use crate::db::CopiedRecord;
 use std::io::{self, Write};
+use todana_core::{Attributes, Expiry, Record, UnixSeconds};
 
 /// One line of a file: a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +15,75 @@ pub struct TsvLine {
     pub flags: u32,
     /// When the record expires.
     pub expiry: TsvExpiry,
+    /// True if this is a further value of the key in the line before.
+    pub is_further: bool,
+}
+
+/// A record of one or more lines: a further value of a key has a line of its own.
+#[derive(Clone, Debug, Default)]
+pub struct TsvRecord {
+    /// The first line.
+    pub first: TsvLine,
+    /// The further values of the key.
+    pub further: Vec<Vec<u8>>,
+}
+
+impl TsvRecord {
+    /// Converts the record into a form with one value, which may be a list.
+    pub(crate) fn into_record(self) -> CopiedRecord {
+        let TsvLine { key, value, flags, expiry, .. } = self.first;
+        let attributes = Attributes { flags, expiry: expiry.into(), ..Attributes::default() };
+        if self.further.is_empty() {
+            return CopiedRecord { key, value, attributes };
+        }
+        let mut list = Vec::new();
+        let values = std::iter::once(value.as_slice()).chain(self.further.iter().map(Vec::as_slice));
+        let stored = Record::of_values(values, attributes, &mut list).map(|record| record.attributes);
+        CopiedRecord { key, attributes: stored.unwrap_or(attributes), value: list }
+    }
+}
+
+/// The problem of a line with a further value after a line with another key.
+pub const FURTHER_WITHOUT_KEY: &str = "a further value must follow the line of its key";
+
+/// Collects the lines of a record.
+#[derive(Debug, Default)]
+pub struct PendingRecord(Option<TsvRecord>);
+
+impl PendingRecord {
+    /// Adds the next line; `None` is the end of the file. Returns the record before the line, once
+    /// it is complete. The error is a text that states the problem.
+    pub fn push(&mut self, line: Option<TsvLine>) -> Result<Option<TsvRecord>, &'static str> {
+        match line {
+            Some(line) if line.is_further => match &mut self.0 {
+                Some(record) if record.first.key == line.key => {
+                    record.further.push(line.value);
+                    Ok(None)
+                }
+                _ => Err(FURTHER_WITHOUT_KEY),
+            },
+            line => {
+                let next = line.map(|first| TsvRecord { first, further: Vec::new() });
+                Ok(std::mem::replace(&mut self.0, next))
+            }
+        }
+    }
+}
+
+impl From<TsvExpiry> for Expiry {
+    fn from(expiry: TsvExpiry) -> Expiry {
+        match expiry {
+            TsvExpiry { at: 0, .. } => Expiry::Never,
+            TsvExpiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
+            TsvExpiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
+        }
+    }
+}
+
+impl From<Expiry> for TsvExpiry {
+    fn from(expiry: Expiry) -> TsvExpiry {
+        TsvExpiry { at: expiry.at().map_or(0, |at| at.0), span_s: expiry.span_s().unwrap_or(0) }
+    }
 }
 
 /// The expiry of a record, as a line states it.
@@ -32,10 +103,15 @@ pub fn parse(line: &[u8]) -> Result<TsvLine, &'static str> {
     let flags = number(columns.next().unwrap_or_default()).ok_or("the flags are not a number")?;
     let flags = u32::try_from(flags).map_err(|_| "the flags exceed 32 bits")?;
     let expiry = expiry(columns.next().unwrap_or_default())?;
+    let is_further = match columns.next() {
+        None => false,
+        Some(b"+") => true,
+        Some(_) => return Err("the fifth column is not +"),
+    };
     if columns.next().is_some() {
-        return Err("more than four columns");
+        return Err("more than five columns");
     }
-    Ok(TsvLine { key, value, flags, expiry })
+    Ok(TsvLine { key, value, flags, expiry, is_further })
 }
 
 /// Parses a number. An empty field means 0.
@@ -70,6 +146,21 @@ pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: T
         write!(out, "~{}", expiry.span_s)?;
     }
     out.write_all(b"\n")
+}
+
+/// Writes a line for a further value of the key in the line before.
+pub fn put_further(out: &mut impl Write, key: &[u8], value: &[u8]) -> io::Result<()> {
+    escape(out, key)?;
+    out.write_all(b"\t")?;
+    escape(out, value)?;
+    out.write_all(b"\t\t\t+\n")
+}
+
+/// Writes the lines for a record: one for each of its values.
+pub fn put_record(out: &mut impl Write, key: &[u8], record: Record<'_>) -> io::Result<()> {
+    let (mut values, Attributes { flags, expiry, .. }) = (record.values(), record.attributes);
+    put(out, key, values.next().unwrap_or_default(), flags, expiry.into())?;
+    values.try_for_each(|value| put_further(out, key, value))
 }
 
 /// Writes bytes and escapes control characters, because terminals obey them: those of ASCII, and
@@ -141,8 +232,13 @@ mod tests {
             [(0, 0, 0), (7, 0, 0), (0, long, 0), (u32::MAX, u64::MAX, 0), (0, long, short)]
         {
             let expiry = TsvExpiry { at, span_s };
-            let line =
-                TsvLine { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expiry };
+            let line = TsvLine {
+                key: all.clone(),
+                value: all.iter().rev().copied().collect(),
+                flags,
+                expiry,
+                ..TsvLine::default()
+            };
             let mut text = Vec::new();
             put(&mut text, &line.key, &line.value, flags, expiry).unwrap();
             assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 1);
@@ -179,7 +275,8 @@ mod tests {
             ("k\tv\tx", "flags"),
             ("k\tv\t4294967296", "32 bits"),
             ("k\tv\t0\tsoon", "expiry"),
-            ("k\tv\t0\t0\t0", "four"),
+            ("k\tv\t0\t0\t0", "fifth"),
+            ("k\tv\t0\t0\t+\t", "five"),
             ("k\tv\t0\t5~", "span"),
             ("k\tv\t0\t5~0", "span"),
             ("k\tv\t0\t5~2147483648", "span"),
@@ -210,10 +307,11 @@ mod tests {
                 value: hex(cells[2]),
                 flags: cells[3].trim().parse().unwrap(),
                 expiry: expiry(cells[4].trim().as_bytes()).unwrap(),
+                is_further: text.ends_with("\t+"),
             };
             assert_eq!(parse(text.as_bytes()), Ok(line), "{text:?}");
             seen += 1;
         }
-        assert_eq!(seen, 6);
+        assert_eq!(seen, 7);
     }
 }

@@ -320,12 +320,15 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
         return Ok(());
     }
     walk(&db, range, &mut |record| {
-        tsv::escape(&mut out, &record.key)?;
-        if values {
-            out.write_all(b"\t")?;
-            tsv::escape(&mut out, record.first_value())?;
+        // Each of several values has its own line.
+        for value in record.record().values().take(if values { usize::MAX } else { 1 }) {
+            tsv::escape(&mut out, &record.key)?;
+            if values {
+                out.write_all(b"\t")?;
+                tsv::escape(&mut out, value)?;
+            }
+            out.write_all(b"\n")?;
         }
-        out.write_all(b"\n")?;
         left -= 1;
         Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
@@ -368,7 +371,9 @@ fn copy_records(from: &Db, to: &Db, keeps: bool) -> Result<u64, CommandFailure> 
     walk(from, &KeyRange::default(), &mut |record| {
         // Versions have a meaning only within their own database.
         let attributes = Attributes { version: 0, access: None, ..record.attributes };
-        let put = Action::Put(Record::new(&record.value, attributes));
+        let stored = Record { attributes, ..record.record() };
+        to.database().expect_storable(&record.key, &stored)?;
+        let put = Action::Put(stored);
         to.visit(&record.key, &mut StoreRecord { put, keeps })?;
         copied += 1;
         bar.set_position(copied);

@@ -53,14 +53,15 @@ impl KeyRange {
 /// A record copied out of an engine. If its attributes say so, its value is a list of values.
 pub(super) struct OwnedRecord {
     pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
+    /// The value, or the list of several values.
+    value: Vec<u8>,
     pub(super) attributes: Attributes,
 }
 
 impl OwnedRecord {
-    /// Returns the value, or the first of several values.
-    pub(super) fn first_value(&self) -> &[u8] {
-        Record::new(&self.value, self.attributes).with_first_value().value
+    /// Returns the record as the engine holds it.
+    pub(super) fn record(&self) -> Record<'_> {
+        Record::new(&self.value, self.attributes)
     }
 }
 
@@ -111,7 +112,7 @@ pub(super) fn walk(
                 let mut batch = RecordBatch::default();
                 place = db
                     .database()
-                    .scan(place.take(), &mut |key, record| batch.take(key, record, range.has(key)))?;
+                    .scan_stored(place.take(), &mut |key, record| batch.take(key, record, range.has(key)))?;
                 for record in &batch.records {
                     if see(record)?.is_break() {
                         return Ok(());

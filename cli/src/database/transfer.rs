@@ -7,11 +7,11 @@ use crate::amount::amount;
 use crate::command_target::LocalDatabase;
 use crate::formats::{DumpOptions, FileChange, LoadOptions, LoadTally, RecordWriter, StoreProblem, read};
 use crate::progress::records as records_bar;
-use crate::{time_to_live, tsv};
+use crate::time_to_live;
 use std::ops::ControlFlow;
 use std::path::Path;
 use todana::tyrant::{AddValuesVisitor, AppliedOutcome, LoggedTarget, apply_logged};
-use todana::{Action, Database, Db, Expiry, Record, Records, UnixSeconds, Visitor};
+use todana::{Action, Database, Db, Record, Records, Visitor};
 use todana_core::{Attributes, ErrorKind};
 
 /// Writes all records of a database to a file.
@@ -19,24 +19,18 @@ pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) ->
     let db = open(name, false)?;
     let mut writer = RecordWriter::create(file, options)?;
     let bar = records_bar(db.count());
-    let (mut passed, mut lists) = (0u64, 0u64);
+    let mut passed = 0u64;
     walk(&db, &KeyRange::default(), &mut |record| {
-        let expiry = match record.attributes.expiry {
-            Expiry::Never => tsv::TsvExpiry::default(),
-            Expiry::At(at) => tsv::TsvExpiry { at: at.0, span_s: 0 },
-            Expiry::Sliding { at, span_s } => tsv::TsvExpiry { at: at.0, span_s },
-        };
-        writer.put(&record.key, record.first_value(), record.attributes.flags, expiry)?;
-        lists += u64::from(record.attributes.has_value_list);
+        let mut values = record.record().values();
+        let first = values.next().unwrap_or_default();
+        writer.put(&record.key, first, record.attributes.flags, record.attributes.expiry.into())?;
+        values.try_for_each(|value| writer.put_further(&record.key, value))?;
         passed += 1;
         bar.set_position(passed);
         Ok(ControlFlow::Continue(()))
     })?;
     let written = writer.finish()?;
     bar.finish_and_clear();
-    if lists > 0 {
-        eprintln!("todana: {lists} of the records have several values, of which only the first is written");
-    }
     eprintln!("{} written", amount(written, "record"));
     Ok(())
 }
@@ -70,11 +64,7 @@ fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Res
                 tally.skipped += 1;
                 return Ok(());
             }
-            let expiry = match record.expiry {
-                tsv::TsvExpiry { at: 0, .. } => Expiry::Never,
-                tsv::TsvExpiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
-                tsv::TsvExpiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
-            };
+            let expiry = record.expiry.into();
             let attributes = Attributes { flags: record.flags, expiry, ..Attributes::default() };
             let put = Action::Put(Record::new(record.value, attributes));
             db.visit(record.key, &mut StoreRecord { put, keeps: false }).map_err(refused)?;
@@ -165,5 +155,9 @@ pub(super) struct StoreRecord<'r> {
 impl Visitor for StoreRecord<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         if self.keeps && old.is_some() { Action::Keep } else { self.put }
+    }
+
+    fn sees_value_list(&self) -> bool {
+        true
     }
 }

@@ -213,7 +213,7 @@ impl RecordReader<'_, '_> {
         mut window: UnreadBytes<R>,
         format: InputFormat,
     ) -> Result<(), CommandFailure> {
-        let (mut number, mut last_key) = (0u64, None);
+        let (mut number, mut last_key, mut is_skipped) = (0u64, None, false);
         while let Some((end, next)) = line(&mut window).map_err(|error| self.io(error))? {
             number += 1;
             let (file, text) = (self.file.display(), &window.unread()[..end]);
@@ -225,18 +225,27 @@ impl RecordReader<'_, '_> {
                 InputFormat::Tctmgr => row_line(text),
                 _ => tsv::parse(text),
             };
-            let tsv::TsvLine { key, value, flags, expiry } = line.map_err(|what| at(&what))?;
+            let line = line.map_err(|what| at(&what))?;
+            let tsv::TsvLine { key, value, flags, expiry, is_further } = line;
+            let is_same_key = last_key.as_ref() == Some(&key);
+            if is_further && !is_same_key {
+                return Err(at(&tsv::FURTHER_WITHOUT_KEY));
+            }
             // The list of a tree has the values of a key in successive lines.
-            let change = if format == InputFormat::Tcbmgr && last_key.as_ref() == Some(&key) {
+            let adds_value = is_further || (format == InputFormat::Tcbmgr && is_same_key);
+            let change = if adds_value {
                 FileChange::AddValue { key: &key, value: &value }
             } else {
                 FileChange::Put(LoadedRecord { key: &key, value: &value, flags, expiry })
             };
-            match (self.see)(change, self.tally) {
+            let skipped = self.tally.skipped;
+            // The further values of an expired record are not stored either.
+            match if adds_value && is_skipped { Ok(()) } else { (self.see)(change, self.tally) } {
                 Ok(()) => {}
                 Err(StoreProblem::ToAll(failure)) => return Err(failure),
                 Err(StoreProblem::ToRecord(what)) => return Err(at(&what)),
             }
+            is_skipped = (adds_value && is_skipped) || self.tally.skipped > skipped;
             last_key = Some(key);
             window.consume(next);
         }
@@ -291,7 +300,7 @@ fn hex_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     };
     match columns.next() {
         Some(_) => Err("more than three columns"),
-        None => Ok(tsv::TsvLine { key, value, flags: 0, expiry }),
+        None => Ok(tsv::TsvLine { key, value, expiry, ..tsv::TsvLine::default() }),
     }
 }
 

@@ -42,6 +42,7 @@ struct DroppedAttributes {
     flags: u64,
     spans: u64,
     times: u64,
+    values: u64,
 }
 
 impl RecordWriter {
@@ -88,6 +89,18 @@ impl RecordWriter {
         self.written += 1;
         self.write_record(key, value, flags, expiry)
             .map_err(|error| CommandFailure::of_file(&self.path, error))
+    }
+
+    /// Writes a further value of the key that was written last, if the format has them.
+    pub(crate) fn put_further(&mut self, key: &[u8], value: &[u8]) -> Result<(), CommandFailure> {
+        match (self.options.format, &mut self.to) {
+            (DumpFormat::Tsv, WriteTarget::File { output, .. }) => tsv::put_further(output, key, value)
+                .map_err(|error| CommandFailure::of_file(&self.path, error)),
+            _ => {
+                self.left_out.values += 1;
+                Ok(())
+            }
+        }
     }
 
     fn write_record(
@@ -173,6 +186,12 @@ impl DroppedAttributes {
             if count > 0 {
                 eprintln!("todana: {count} of the records {what}");
             }
+        }
+        if self.values > 0 {
+            let values = self.values;
+            eprintln!(
+                "todana: {values} further values of keys are left out, because this format stores one per key"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use super::number::{number_in, whole_in};
 use super::tool_output::ValueForm;
 use super::tsv_input;
 use std::io::{BufWriter, Write};
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::path::Path;
 use todana::tyrant::{AddValuesVisitor, SumVisitor};
 use todana::{DatabaseName, Db, Records};
@@ -332,17 +332,7 @@ impl Cabinet<'_> {
             }
             if left > 0 && outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let walked = match db.database().engine().ordered() {
-            // The walk of the library shows only the first value of a key.
-            Some(ordered) if self.tool == CabinetTool::Tree => {
-                let now = db.database().now();
-                ordered.ascend(Bound::Unbounded, &mut |key, record| match record.attributes.expiry {
-                    expiry if expiry.is_live(now) => see(key, record),
-                    _ => ControlFlow::Continue(()),
-                })
-            }
-            _ => db.for_each(&mut see),
-        };
+        let walked = db.for_each_stored(&mut see);
         walked.map_err(|error| self.failure(&error))?;
         outcome
     }

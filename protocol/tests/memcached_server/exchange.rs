@@ -212,6 +212,7 @@ pub(crate) fn answer(command: &MemcachedCommand<'_>, reply: &mut dyn FnMut(Reply
                 flags: 0,
                 key_len: key.len() as u64,
                 value_len: 5,
+                further_values: 0,
                 now: NOW,
             }),
         }),

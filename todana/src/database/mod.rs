@@ -20,6 +20,7 @@ use crate::counters::{ClassCounters, CounterRegistry, Counters, WorkerCounters};
 use crate::durability::{CommitPoint, Durability, EngineDurability, EngineFiles};
 use crate::flush::{self, PendingFlush};
 use crate::open::DatabaseName;
+use crate::records::replies::with_key;
 use crate::reset_baseline::ResetBaseline;
 use crate::sweep::{ExpirySweep, SweepCounters, SweepRound};
 use crate::transaction::{EngineView, TransactionLock, WhileWaiting};
@@ -31,8 +32,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
-    Engine, EngineStatus, Error, ErrorKind, Operation, RefusalReason, Reply, Result, Ttl, UnixSeconds,
-    ValueBuffer,
+    Engine, EngineStatus, Error, ErrorKind, Operation, Record, RefusalReason, Reply, Result, Ttl,
+    UnixSeconds, ValueBuffer,
 };
 use todana_engine::ClassBounds;
 
@@ -243,6 +244,15 @@ impl Database {
     /// Returns true if a key may have several values: in a tree.
     pub fn holds_value_lists(&self) -> bool {
         self.engine.ordered().is_some() && self.engine.indexed().is_none()
+    }
+
+    /// Fails with `Invalid` if a record has several values and the database is no tree.
+    pub fn expect_storable(&self, key: &[u8], record: &Record<'_>) -> Result<()> {
+        if !record.attributes.has_value_list || self.holds_value_lists() {
+            return Ok(());
+        }
+        let message = "the key has several values, which only trees hold (mem:tree, PATH.tree)";
+        Err(with_key(key, &Error::new(ErrorKind::Invalid, message)))
     }
 
     /// Returns the counts since the start or the last reset, over all workers.

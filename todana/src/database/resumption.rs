@@ -5,7 +5,7 @@ use super::{Database, OverwriteVisitor};
 use crate::flush;
 use crate::update_log::{LogChange, LogPosition, UpdateLog};
 use parking_lot::RwLockReadGuard;
-use todana_core::{Action, Expiry, Result, ScanOrder, UnixSeconds};
+use todana_core::{Action, Expiry, Record, Result, ScanOrder, UnixSeconds};
 
 impl Database {
     /// Applies a change from a log or a checkpoint without logging it. An expired record is stored
@@ -14,6 +14,9 @@ impl Database {
     pub(crate) fn replay(&self, change: &LogChange<'_>) -> Result<()> {
         match *change {
             LogChange::Put { key, record } => {
+                if record.attributes.has_value_list {
+                    self.expect_list(key, &record)?;
+                }
                 self.versions.note_assigned(record.attributes.version);
                 self.sweep.note_expiry(record.attributes.expiry);
                 self.engine.visit(key, &mut OverwriteVisitor(Action::Put(record)))
@@ -35,6 +38,16 @@ impl Database {
             LogChange::Transaction(changes) => changes.iter().try_for_each(|change| self.replay(&change)),
             LogChange::Mark { .. } | LogChange::Lost { .. } => Ok(()),
         }
+    }
+
+    /// Fails with `Invalid` if the database cannot hold several values of a key. A hash in memory
+    /// keeps them, because the data directory of a tree in memory can be opened as that of a hash.
+    #[cold]
+    fn expect_list(&self, key: &[u8], record: &Record<'_>) -> Result<()> {
+        let is_hash_in_memory = self.engine.durable().is_none()
+            && self.engine.numbered().is_none()
+            && self.engine.indexed().is_none();
+        if is_hash_in_memory { Ok(()) } else { self.expect_storable(key, record) }
     }
 
     /// Returns the number of openings that the highest known version contains.

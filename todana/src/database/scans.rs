@@ -159,7 +159,10 @@ impl Database {
         see: &mut dyn FnMut(&[u8], RecordDetails) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
-        self.scan(from, &mut |key, record| {
+        self.scan_stored(from, &mut |key, stored| {
+            let is_list = stored.attributes.has_value_list;
+            let further_values = if is_list { stored.values().skip(1).count() as u64 } else { 0 };
+            let record = stored.with_first_value();
             let attributes = record.attributes;
             let inspection = RecordDetails {
                 expiry: attributes.expiry,
@@ -168,6 +171,7 @@ impl Database {
                 flags: attributes.flags,
                 key_len: key.len() as u64,
                 value_len: record.value.len() as u64,
+                further_values,
                 now,
             };
             see(key, inspection)

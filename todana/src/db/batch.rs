@@ -1,12 +1,25 @@
 //! Copies of records in one buffer, so that no lock is held while the records are used. An
 //! allocation for each key and each value would cost more than the copy.
 
-use crate::OwnedRecord;
 use std::ops::ControlFlow;
 use todana_core::{Attributes, Record};
 
 /// A batch with this many bytes is full.
 const BYTES_MAX: usize = 1 << 20;
+
+/// A copy of a record with its key.
+#[derive(Debug)]
+pub(crate) struct CopiedRecord {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) attributes: Attributes,
+}
+
+impl CopiedRecord {
+    pub(crate) fn record(&self) -> Record<'_> {
+        Record::new(&self.value, self.attributes)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct RecordBatch {
@@ -77,21 +90,21 @@ impl RecordBatch {
     }
 
     /// Removes and returns the record that was pushed first.
-    pub(crate) fn take_first(&mut self) -> Option<(Vec<u8>, OwnedRecord)> {
+    pub(crate) fn take_first(&mut self) -> Option<CopiedRecord> {
         let index = (self.first < self.end).then_some(self.first)?;
         self.first += 1;
         Some(self.owned(index))
     }
 
     /// Removes and returns the record that was pushed last.
-    pub(crate) fn take_last(&mut self) -> Option<(Vec<u8>, OwnedRecord)> {
+    pub(crate) fn take_last(&mut self) -> Option<CopiedRecord> {
         self.end = (self.first < self.end).then(|| self.end - 1)?;
         Some(self.owned(self.end))
     }
 
-    fn owned(&self, index: usize) -> (Vec<u8>, OwnedRecord) {
+    fn owned(&self, index: usize) -> CopiedRecord {
         let (key, record) = self.at(index);
-        (key.to_vec(), OwnedRecord::of(record))
+        CopiedRecord { key: key.to_vec(), value: record.value.to_vec(), attributes: record.attributes }
     }
 
     /// Iterates over the records that have not been taken.

@@ -1,5 +1,6 @@
 //! Writes and reads snapshots of Kyoto Cabinet (`.kcss`), as files and as streams.
 
+use super::batch::CopiedRecord;
 use super::transfer::{RecordLoader, unwritable};
 use super::{Db, LoadSummary, MergePolicy};
 use crate::data_directory::cannot;
@@ -9,7 +10,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use todana_core::{Error, Expiry, Result};
+use todana_core::{Attributes, Error, Expiry, Result};
 use todana_protocol::kyoto::StoredValue;
 
 /// The longest record in a snapshot: key and value, and their lengths.
@@ -46,9 +47,10 @@ impl DumpedValues {
 
 impl Db {
     /// Writes all records as a snapshot of Kyoto Cabinet (`.kcss`) and returns their number. The
-    /// records are as of one moment, as in a [`snapshot`](Db::snapshot). Client flags are omitted,
-    /// and a sliding expiry becomes a fixed one. Fails with `Unavailable` if writing to `out`
-    /// fails, and with `Busy` within a transaction of this thread.
+    /// records are as of one moment, as in a [`snapshot`](Db::snapshot). Client flags and the
+    /// values of a key after the first are omitted, and a sliding expiry becomes a fixed one. Fails
+    /// with `Unavailable` if writing to `out` fails, and with `Busy` within a transaction of this
+    /// thread.
     ///
     /// ```
     /// # use todana::{Db, DumpedValues, Records};
@@ -87,7 +89,9 @@ impl Db {
                 loaded.expired += 1;
                 return Ok(());
             }
-            loader.put(key.to_vec(), record)
+            let OwnedRecord { value, flags, expiry, .. } = record;
+            let attributes = Attributes { flags, expiry, ..Attributes::default() };
+            loader.put(CopiedRecord { key: key.to_vec(), value, attributes })
         });
         // The records before a failure are stored, too.
         loaded.stored = loader.finish()?;

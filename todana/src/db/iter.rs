@@ -1,13 +1,13 @@
 //! Iterators over records. Records are fetched in batches, so no lock is held while the caller
 //! works, and writes continue in the meantime.
 
-use super::batch::RecordBatch;
+use super::batch::{CopiedRecord, RecordBatch};
 use crate::records::ScanDirection;
 use crate::{OwnedRecord, Records};
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Error, ErrorKind, Result, ScanPosition};
+use todana_core::{Attributes, Error, ErrorKind, Result, ScanPosition};
 
 /// The first batch is small, so that fetching ten records does not cost as much as fetching a
 /// thousand.
@@ -111,6 +111,11 @@ impl<R: Records> RecordIter<R> {
         IterRecords(self.0)
     }
 
+    /// Converts this into an iterator over records as the source shows them.
+    pub(super) fn copied(mut self) -> impl Iterator<Item = Result<CopiedRecord>> {
+        std::iter::from_fn(move || self.0.next())
+    }
+
     /// Converts this into an iterator over keys, which copies no values.
     ///
     /// ```
@@ -178,7 +183,7 @@ impl<R: Records> BatchedScan<R> {
         }
     }
 
-    fn next(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
+    fn next(&mut self) -> Option<Result<CopiedRecord>> {
         if self.front.is_empty()
             && let Err(error) = self.fetch(ScanDirection::Up)
         {
@@ -190,7 +195,7 @@ impl<R: Records> BatchedScan<R> {
         self.front.take_first().or_else(|| self.back.take_last()).map(Ok)
     }
 
-    fn next_back(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
+    fn next_back(&mut self) -> Option<Result<CopiedRecord>> {
         if self.back.is_empty()
             && let Err(error) = self.fetch(ScanDirection::Down)
         {
@@ -275,13 +280,13 @@ impl<R: Records> Iterator for RecordIter<R> {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|item| item.map(|(key, record)| (key, record.value)))
+        self.0.next().map(|item| item.map(|copied| (copied.key, copied.value)))
     }
 }
 
 impl<R: Records> DoubleEndedIterator for RecordIter<R> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back().map(|item| item.map(|(key, record)| (key, record.value)))
+        self.0.next_back().map(|item| item.map(|copied| (copied.key, copied.value)))
     }
 }
 
@@ -289,26 +294,31 @@ impl<R: Records> Iterator for IterRecords<R> {
     type Item = Result<(Vec<u8>, OwnedRecord)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next()
+        self.0.next().map(|item| item.map(owned))
     }
 }
 
 impl<R: Records> DoubleEndedIterator for IterRecords<R> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back()
+        self.0.next_back().map(|item| item.map(owned))
     }
+}
+
+fn owned(copied: CopiedRecord) -> (Vec<u8>, OwnedRecord) {
+    let Attributes { flags, expiry, version, .. } = copied.attributes;
+    (copied.key, OwnedRecord { value: copied.value, flags, expiry, version })
 }
 
 impl<R: Records> Iterator for IterKeys<R> {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|item| item.map(|(key, _)| key))
+        self.0.next().map(|item| item.map(|copied| copied.key))
     }
 }
 
 impl<R: Records> DoubleEndedIterator for IterKeys<R> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back().map(|item| item.map(|(key, _)| key))
+        self.0.next_back().map(|item| item.map(|copied| copied.key))
     }
 }

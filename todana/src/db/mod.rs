@@ -28,6 +28,7 @@ use std::sync::atomic::AtomicBool;
 use thread_counters::ThreadCounters;
 use todana_core::{EngineStatus, Error, ErrorKind, Operation, Record, Reply, Result, ScanPosition, Visitor};
 
+pub(crate) use batch::CopiedRecord;
 pub(crate) use bulk::{distribute, thread_count};
 pub use cursor::RecordCursor;
 pub use dump::DumpedValues;
@@ -151,10 +152,16 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn for_each(&self, see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>) -> Result<()> {
+        self.for_each_stored(&mut |key, record| see(key, record.with_first_value()))
+    }
+
+    /// Does the same as [`for_each`](Db::for_each), but shows all values of a key
+    /// ([`Record::values`]) instead of the first.
+    pub fn for_each_stored(&self, see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>) -> Result<()> {
         let mut place: Option<ScanPosition> = None;
         let mut flow = ControlFlow::Continue(());
         loop {
-            place = self.database().scan(place.take(), &mut |key, record| {
+            place = self.database().scan_stored(place.take(), &mut |key, record| {
                 flow = see(key, record);
                 flow
             })?;

@@ -21,6 +21,8 @@ use todana_core::{Error, ErrorKind, Operation, Record, Reply, Result, ScanPositi
 pub struct Snapshot {
     db: Db,
     delta: Arc<SnapshotDelta>,
+    /// True if iterations show all values of a key instead of the first.
+    shows_lists: bool,
 }
 
 impl fmt::Debug for Snapshot {
@@ -56,7 +58,7 @@ impl Db {
         // must end first.
         database.engine().wait_for_visits();
         held.abort();
-        Ok(Snapshot { db: self.clone(), delta })
+        Ok(Snapshot { db: self.clone(), delta, shows_lists: false })
     }
 }
 
@@ -70,6 +72,13 @@ impl Snapshot {
     /// Returns the database of the snapshot, as it is now.
     pub fn db(&self) -> &Db {
         &self.db
+    }
+
+    /// Returns the snapshot so that iterations show all values of a key instead of the first.
+    pub(super) fn with_lists(self) -> Arc<Snapshot> {
+        let mut snapshot = self;
+        snapshot.shows_lists = true;
+        Arc::new(snapshot)
     }
 
     /// Passes changed and unchanged records to `see` in the order of their keys. A position is the
@@ -173,7 +182,7 @@ impl Records for Snapshot {
         if self.is_ordered() {
             return self.scan_in_order(from, see);
         }
-        let mut see = live_only(self.db.database(), see);
+        let mut see = live_only(self.db.database(), self.shows_lists, see);
         // Unchanged records come first, at the positions of the engine. Changed records follow, at
         // positions that are keys.
         let from = match from {
@@ -209,7 +218,7 @@ impl Records for Snapshot {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let (is_up, mut flow) = (direction == ScanDirection::Up, ControlFlow::Continue(()));
-        let mut see = live_only(self.db.database(), see);
+        let mut see = live_only(self.db.database(), self.shows_lists, see);
         let mut at = from.map(<[u8]>::to_vec);
         walk(self.db.database().engine(), direction, from, &mut |key, record| {
             // These records come before the current one and have been removed since the snapshot.

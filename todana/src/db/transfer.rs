@@ -1,16 +1,18 @@
 //! Copies records from one database to others: merges, copies, and text files.
 
-use super::{Db, DbOptions};
+use super::batch::CopiedRecord;
+use super::{Db, DbOptions, RecordIter};
 use crate::data_directory::{StagedDirectory, refuse_overlap};
 use crate::disk::SystemDisk;
 use crate::open::{DatabaseName, DatabaseStorage};
-use crate::tsv;
-use crate::{OwnedRecord, Records, UpdateAction};
+use crate::{Records, ScanDirection, tsv};
 use std::io::{self, BufRead, Read, Write};
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
+use todana_core::{
+    Action, Attributes, Error, ErrorKind, Expiry, Operation, Record, Reply, Result, ScanPosition, Visitor,
+};
 
 /// The most records, and the most bytes, that are written together: as one entry of the update log,
 /// with one wait for the disk.
@@ -44,10 +46,11 @@ pub struct LoadSummary {
 }
 
 impl Db {
-    /// Adds the records of other databases to this one, one database after the other, with flags
-    /// and expiry. Returns the number of records added. The others may be written in the meantime;
-    /// such writes may or may not be included. Fails with `Invalid` if one of them is this
-    /// database; records added before stay.
+    /// Adds the records of other databases to this one, one database after the other, with flags,
+    /// expiry and all values of a key. Returns the number of records added. The others may be
+    /// written in the meantime; such writes may or may not be included. Fails with `Invalid` if one
+    /// of them is this database, or if a key has several values and this database is no tree;
+    /// records added before stay.
     ///
     /// ```
     /// use todana::{Db, MergePolicy, Records};
@@ -66,12 +69,13 @@ impl Db {
         }
         let mut merged = 0;
         for source in sources {
-            merged += self.load_records(source.iter().records(), mode)?;
+            merged += self.load_records(RecordIter::new(StoredRecords(source)).copied(), mode)?;
         }
         Ok(merged)
     }
 
-    /// Copies all records, with flags and expiry, into a new database on disk of any kind. Returns
+    /// Copies all records, with flags, expiry and all values of a key, into a new database on disk
+    /// of any kind. Fails with `Invalid` if a key has several values and that is no tree. Returns
     /// the number of records. The copy is as of one moment and contains no later writes. It is on
     /// disk when this returns.
     ///
@@ -134,13 +138,13 @@ impl Db {
         let staged = StagedDirectory::create(Arc::new(SystemDisk), path)?;
         let copy = DbOptions::default().open_name(Arc::new(SystemDisk), to.at(staged.place()))?;
         let (mut seen, mut lasting) = (0, 0);
-        let records = snapshot.iter().records().map(|item| {
+        let records = RecordIter::new(snapshot.with_lists()).copied().map(|item| {
             let item = item?;
             if progress(seen).is_break() {
                 return Err(Error::new(ErrorKind::Closed, "copy: cancelled"));
             }
             seen += 1;
-            lasting += u64::from(item.1.expiry == Expiry::Never);
+            lasting += u64::from(item.attributes.expiry == Expiry::Never);
             Ok(item)
         });
         copy.load_records(records, MergePolicy::Set)?;
@@ -165,9 +169,9 @@ impl Db {
         refuse_overlap(directory.or(own), target)
     }
 
-    /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and
-    /// returns their number. The records are not as of one moment, unlike those of
-    /// [`copy`](Db::copy). Fails with `Unavailable` if writing to `out` fails.
+    /// Writes all records as tab-separated text (docs/format/tsv.md), with flags, expiry and all
+    /// values of a key, and returns their number. The records are not as of one moment, unlike
+    /// those of [`copy`](Db::copy). Fails with `Unavailable` if writing to `out` fails.
     ///
     /// ```
     /// # use todana::{Db, Records, Ttl};
@@ -183,14 +187,9 @@ impl Db {
     /// ```
     pub fn dump(&self, out: &mut impl Write) -> Result<u64> {
         let mut written = 0;
-        for item in self.iter().records() {
-            let (key, record) = item?;
-            let expiry = match record.expiry {
-                Expiry::Never => tsv::TsvExpiry::default(),
-                Expiry::At(at) => tsv::TsvExpiry { at: at.0, span_s: 0 },
-                Expiry::Sliding { at, span_s } => tsv::TsvExpiry { at: at.0, span_s },
-            };
-            tsv::put(out, &key, &record.value, record.flags, expiry).map_err(|error| unwritable(&error))?;
+        for item in RecordIter::new(StoredRecords(self)).copied() {
+            let copied = item?;
+            tsv::put_record(out, &copied.key, copied.record()).map_err(|error| unwritable(&error))?;
             written += 1;
         }
         out.flush().map_err(|error| unwritable(&error))?;
@@ -202,43 +201,39 @@ impl Db {
     /// number. The lines before it may have been stored.
     pub fn load(&self, input: &mut impl BufRead) -> Result<LoadSummary> {
         let (mut loaded, mut number) = (LoadSummary::default(), 0u64);
-        let (mut line, mut failure) = (Vec::new(), None);
-        let now = self.database().now();
+        let (mut line, mut failure, now) = (Vec::new(), None, self.database().now());
+        let mut pending = tsv::PendingRecord::default();
+        let mut is_over = false;
         let records = std::iter::from_fn(|| {
-            loop {
+            while !is_over {
                 line.clear();
                 number += 1;
-                let read = input.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line);
-                match read {
-                    Ok(0) => return None,
-                    Ok(_) => {}
-                    Err(error) => return Some(Err(unreadable(&error))),
-                }
-                let text = line.strip_suffix(b"\n").unwrap_or(&line);
-                let tsv::TsvLine { key, value, flags, expiry } = match tsv::parse(text) {
-                    Ok(line) => line,
-                    Err(what) => {
-                        failure = Some(Error::new(ErrorKind::Invalid, format!("line {number}: {what}")));
-                        return None;
+                let next = match input.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line) {
+                    Ok(0) => Ok(None),
+                    Ok(_) => tsv::parse(line.strip_suffix(b"\n").unwrap_or(&line)).map(Some),
+                    Err(error) => {
+                        is_over = true;
+                        return Some(Err(unreadable(&error)));
                     }
                 };
-                let expiry = match expiry {
-                    tsv::TsvExpiry { at: 0, .. } => Expiry::Never,
-                    tsv::TsvExpiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
-                    tsv::TsvExpiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
-                };
-                if !expiry.is_live(now) {
+                is_over = !matches!(next, Ok(Some(_)));
+                let complete = next.and_then(|next| pending.push(next)).unwrap_or_else(|what| {
+                    is_over = true;
+                    failure = Some(Error::new(ErrorKind::Invalid, format!("line {number}: {what}")));
+                    pending.push(None).unwrap_or_default()
+                });
+                let Some(complete) = complete else { continue };
+                let mut copied = complete.into_record();
+                if !copied.attributes.expiry.is_live(now) {
                     loaded.expired += 1;
                     continue;
                 }
-                let expiry = match expiry {
-                    Expiry::Sliding { span_s, .. } => {
-                        Expiry::Sliding { at: UnixSeconds(now.0 + u64::from(span_s)), span_s }
-                    }
-                    other => other,
-                };
-                return Some(Ok((key, OwnedRecord { value, flags, expiry, version: 0 })));
+                if let Expiry::Sliding { at, span_s } = &mut copied.attributes.expiry {
+                    at.0 = now.0 + u64::from(*span_s);
+                }
+                return Some(Ok(copied));
             }
+            None
         });
         let stored = self.load_records(records, MergePolicy::Set)?;
         match failure {
@@ -250,38 +245,99 @@ impl Db {
     /// Stores records in batches. Returns the number of stored records.
     fn load_records(
         &self,
-        records: impl Iterator<Item = Result<(Vec<u8>, OwnedRecord)>>,
+        records: impl Iterator<Item = Result<CopiedRecord>>,
         mode: MergePolicy,
     ) -> Result<u64> {
         let mut loader = RecordLoader::new(self, mode);
         for item in records {
-            let (key, record) = item?;
-            loader.put(key, record)?;
+            loader.put(item?)?;
         }
         loader.finish()
     }
 
-    fn store_batch(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: MergePolicy) -> Result<u64> {
+    fn store_batch(&self, batch: &mut Vec<CopiedRecord>, mode: MergePolicy) -> Result<u64> {
         if batch.is_empty() {
             return Ok(0);
         }
         let transaction = self.begin()?;
         let mut taken = 0;
-        for (key, record) in batch.drain(..) {
-            transaction.update(&key, &mut |old| {
-                let update = match (mode, old) {
-                    (MergePolicy::Add, Some(_)) | (MergePolicy::Replace, None) => UpdateAction::Keep,
-                    (MergePolicy::Append, Some(old)) => {
-                        UpdateAction::Value([old.value, &record.value].concat())
-                    }
-                    _ => UpdateAction::Record(record.clone()),
-                };
-                taken += u64::from(update != UpdateAction::Keep);
-                update
-            })?;
+        for copied in batch.drain(..) {
+            // Versions have a meaning only within their own database.
+            let attributes = Attributes { version: 0, access: None, ..copied.attributes };
+            let new = Record { attributes, ..copied.record() };
+            let (list, joined) = (Vec::new(), Vec::new());
+            let mut merge = MergeVisitor { mode, new, list, joined, is_stored: false };
+            transaction.visit(&copied.key, &mut merge)?;
+            taken += u64::from(merge.is_stored);
         }
         transaction.commit()?;
         Ok(taken)
+    }
+}
+
+/// Merges a record into a database.
+struct MergeVisitor<'r> {
+    mode: MergePolicy,
+    new: Record<'r>,
+    /// The first of several values, and the list of them.
+    joined: Vec<u8>,
+    list: Vec<u8>,
+    is_stored: bool,
+}
+
+impl Visitor for MergeVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.is_stored =
+            !matches!((self.mode, old), (MergePolicy::Add, Some(_)) | (MergePolicy::Replace, None));
+        match old {
+            _ if !self.is_stored => Action::Keep,
+            Some(old) if self.mode == MergePolicy::Append => {
+                let (mut first, mut second) = (old.values(), self.new.values());
+                self.joined = [first.next().unwrap_or_default(), second.next().unwrap_or_default()].concat();
+                let attributes = Attributes { version: 0, access: None, ..old.attributes };
+                let values = std::iter::once(self.joined.as_slice()).chain(first).chain(second);
+                Record::of_values(values, attributes, &mut self.list).map_or(Action::Keep, Action::Put)
+            }
+            _ => Action::Put(self.new),
+        }
+    }
+
+    fn sees_value_list(&self) -> bool {
+        true
+    }
+}
+
+/// A database whose iterations show all values of a key.
+struct StoredRecords<'d>(&'d Db);
+
+impl Records for StoredRecords<'_> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        self.0.execute(command, reply)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.0.visit(key, visitor)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.0.is_ordered()
+    }
+
+    fn scan(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.0.database().scan_stored(from, see)
+    }
+
+    fn walk(
+        &self,
+        direction: ScanDirection,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.0.database().walk_stored(direction, from, see)
     }
 }
 
@@ -289,7 +345,7 @@ impl Db {
 pub(super) struct RecordLoader<'d> {
     db: &'d Db,
     mode: MergePolicy,
-    batch: Vec<(Vec<u8>, OwnedRecord)>,
+    batch: Vec<CopiedRecord>,
     bytes: usize,
     taken: u64,
 }
@@ -299,9 +355,10 @@ impl<'d> RecordLoader<'d> {
         RecordLoader { db, mode, batch: Vec::new(), bytes: 0, taken: 0 }
     }
 
-    pub(super) fn put(&mut self, key: Vec<u8>, record: OwnedRecord) -> Result<()> {
-        self.bytes += key.len() + record.value.len();
-        self.batch.push((key, record));
+    pub(super) fn put(&mut self, copied: CopiedRecord) -> Result<()> {
+        self.db.database().expect_storable(&copied.key, &copied.record())?;
+        self.bytes += copied.key.len() + copied.value.len();
+        self.batch.push(copied);
         if self.batch.len() >= RECORDS_AT_ONCE || self.bytes >= BYTES_AT_ONCE { self.store() } else { Ok(()) }
     }
 

@@ -636,7 +636,7 @@ impl Records for Transaction<'_> {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        let mut see = live_only(self.database(), see);
+        let mut see = live_only(self.database(), false, see);
         self.within(|space| space.engine.scan(from, &mut see))
     }
 
@@ -646,7 +646,7 @@ impl Records for Transaction<'_> {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut see = live_only(self.database(), see);
+        let mut see = live_only(self.database(), false, see);
         self.within(|space| walk(space.engine, direction, from, &mut see))
     }
 }
@@ -716,15 +716,17 @@ impl<R: Records> RecordsHandle for Arc<R> {
     }
 }
 
-/// Wraps `see` so that expired records are skipped.
+/// Wraps `see` so that expired records are skipped. Unless `shows_lists` is true, only the first of
+/// several values of a key is shown.
 pub(crate) fn live_only<'s>(
     database: &Database,
+    shows_lists: bool,
     see: &'s mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> impl FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's {
     let now = database.now();
     move |key, record| {
         if record.attributes.expiry.is_live(now) {
-            see(key, record.with_first_value())
+            see(key, if shows_lists { record } else { record.with_first_value() })
         } else {
             ControlFlow::Continue(())
         }

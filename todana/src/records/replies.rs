@@ -39,7 +39,7 @@ pub(crate) fn record_of(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
 
 /// Adds the key of the record to an error.
 #[cold]
-pub(super) fn with_key(key: &[u8], error: &Error) -> Error {
+pub(crate) fn with_key(key: &[u8], error: &Error) -> Error {
     /// How many bytes of a long key are shown.
     const SHOWN: usize = 100;
     let shown = key[..key.len().min(SHOWN)].escape_ascii();

@@ -132,7 +132,7 @@ pub fn take_part<'v>(key: &[u8], values: &mut RecordValues<'v>) -> Vec<&'v [u8]>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, DbOptions, Records, Ttl};
+    use crate::{Db, DbOptions, MergePolicy, Records, Ttl};
     use std::ops::ControlFlow;
 
     fn add(db: &Db, first: &[&str], last: &[&str]) {
@@ -235,5 +235,57 @@ mod tests {
             drop(db);
             assert_eq!(values(&open()), "0 a b");
         }
+    }
+    #[test]
+    fn copies_merges_and_dumps_keep_lists() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let db = Db::open("mem:tree").unwrap();
+        db.set_with(b"k", b"b", Ttl::Seconds(1000), 7).unwrap();
+        add(&db, &["a"], &["c", ""]);
+        assert_eq!(db.copy(&place("copy.tree")).unwrap(), 1);
+        let copy = Db::open(&place("copy.tree")).unwrap();
+        assert_eq!((values(&copy).as_str(), copy.get_record(b"k").unwrap().unwrap().flags), ("a b c ", 7));
+        let mut text = Vec::new();
+        db.dump(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.ends_with("\nk\tb\t\t\t+\nk\tc\t\t\t+\nk\t\t\t\t+\n"), "{text}");
+        for mode in [MergePolicy::Set, MergePolicy::Replace, MergePolicy::Append, MergePolicy::Add] {
+            let other = Db::open("mem:tree").unwrap();
+            add(&other, &[], &["1", "2"]);
+            other.merge(&[&db], mode).unwrap();
+            let expected = match mode {
+                MergePolicy::Append => "1a 2 b c ",
+                MergePolicy::Add => "1 2",
+                _ => "a b c ",
+            };
+            assert_eq!(values(&other), expected, "{mode:?}");
+            assert_eq!(other.load(&mut text.as_bytes()).unwrap().stored, 1);
+            assert_eq!(values(&other), "a b c ");
+        }
+        let further_only = "x\t1\nk\t2\t\t\t+\n";
+        let other = Db::open("mem:tree").unwrap();
+        let error = other.load(&mut further_only.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("line 2: a further value must follow"), "{error}");
+        assert_eq!(other.get(b"x").unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
+    #[test]
+    fn list_is_refused_where_only_trees_hold_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("copy.hash");
+        let db = Db::open("mem:tree").unwrap();
+        add(&db, &[], &["1", "2"]);
+        let refused = |outcome: todana_core::Result<u64>| {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), todana_core::ErrorKind::Invalid);
+            assert!(error.to_string().contains("record \"k\": the key has several values"), "{error}");
+        };
+        refused(db.copy(place.to_str().unwrap()));
+        assert!(!place.exists());
+        let hash = Db::open("mem:hash").unwrap();
+        refused(hash.merge(&[&db], MergePolicy::Set));
+        refused(hash.load(&mut &b"k\t1\nk\t2\t\t\t+\n"[..]).map(|summary| summary.stored));
+        assert_eq!(hash.count(), 0);
     }
 }

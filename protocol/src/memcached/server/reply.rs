@@ -168,7 +168,8 @@ fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if key.len() > LISTED_KEY_LEN_MAX {
         return;
     }
-    let RecordDetails { expiry, access, version, flags, key_len, value_len, .. } = *inspection;
+    let RecordDetails { expiry, access, version, flags, key_len, value_len, further_values, .. } =
+        *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"key=");
     put_uri_encoded(key, out);
@@ -185,6 +186,9 @@ fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     flag(b" flags=", flags, out);
     if let Some(span_s) = expiry.span_s() {
         flag(b" sliding=", span_s, out);
+    }
+    if further_values > 0 {
+        flag(b" values=", further_values + 1, out);
     }
     out.put(b" \n");
 }
@@ -472,7 +476,7 @@ fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl ReplySink) {
 }
 
 fn meta_inspection(form: &MetaForm<'_>, inspection: &RecordDetails, out: &mut impl ReplySink) {
-    let RecordDetails { expiry, access, version, flags, key_len, value_len, now } = *inspection;
+    let RecordDetails { expiry, access, version, flags, key_len, value_len, now, .. } = *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"ME ");
     key(form, out);

@@ -75,11 +75,14 @@ impl SnapshotHistory {
 
     /// Logs once that a record has attributes that the format cannot store.
     fn warn_left_out(&self, label: &str, attributes: &Attributes) {
-        let warn_left_out = attributes.flags != 0 || matches!(attributes.expiry, Expiry::Sliding { .. });
+        let warn_left_out = attributes.flags != 0
+            || attributes.has_value_list
+            || matches!(attributes.expiry, Expiry::Sliding { .. });
         if warn_left_out && !self.has_warned_left_out.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 database = label,
-                "snapshots: client flags and sliding expiries are left out; use a data directory to keep them"
+                "snapshots: client flags, sliding expiries and the values of a key after the first are left out; use a \
+                 data directory to keep them"
             );
         }
     }
@@ -462,7 +465,9 @@ impl SnapshotJob<'_> {
         loop {
             let began = Instant::now();
             place = database
-                .scan(place, &mut |key, record| {
+                .scan_stored(place, &mut |key, record| {
+                    self.shared.persistence.snapshots.warn_left_out(label, &record.attributes);
+                    let record = record.with_first_value();
                     let stored = match is_persistent {
                         true => StoredValue::raw(record.value),
                         false => {
@@ -472,7 +477,6 @@ impl SnapshotJob<'_> {
                     };
                     writer.put(key, &stored);
                     count += 1;
-                    self.shared.persistence.snapshots.warn_left_out(label, &record.attributes);
                     if writer.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })
                 .map_err(failed)?;

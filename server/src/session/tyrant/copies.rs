@@ -9,7 +9,7 @@
 //! names, and free: existing files are never replaced. Commands (`@...`) are refused.
 
 use super::DATABASE;
-use super::records_seen::{expect_wanted, see_records};
+use super::records_seen::expect_wanted;
 use super::session::TyrantSession;
 use crate::session::NextAction;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
@@ -23,8 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use todana::backup::{BackupReceiver, BackupSender};
 use todana::disk::SystemDisk;
-use todana::{DatabaseName, Db, Records, RestoreOptions, SystemClock, restore};
-use todana_core::{Error, ErrorKind, Result};
+use todana::{
+    Action, DatabaseName, Db, OverwriteVisitor, Record, Records, RestoreOptions, SystemClock, restore,
+};
+use todana_core::{Attributes, Error, ErrorKind, Result};
 use todana_protocol::tyrant::reply;
 
 /// The suffix of the name of the backup from which the copy is made.
@@ -118,15 +120,15 @@ fn copy_records(
     let database = &shared.databases[DATABASE].database;
     let target = Db::open(&name.to_string())?;
     let fill = || {
-        let now = database.now();
+        let is_table = database.engine().indexed().is_some();
         let mut outcome = Ok(());
-        let mut see = |key: &[u8], record: todana_core::Record<'_>| {
-            if record.attributes.expiry.is_live(now) {
+        database.scan_stored(None, &mut |key, record| {
+            // The definitions of a table's indexes are not a row.
+            if outcome.is_ok() && !(is_table && key.is_empty()) {
                 outcome = store(&target, key, record).and_then(|()| expect_wanted(is_cancelled));
             }
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        };
-        see_records(database, b"", is_cancelled, &mut see)?;
+        })?;
         outcome?;
         target.sync()
     };
@@ -142,9 +144,10 @@ fn copy_records(
     outcome
 }
 
-fn store(target: &Db, key: &[u8], record: todana_core::Record<'_>) -> Result<()> {
-    let ttl = record.attributes.expiry.at().map_or(todana::Ttl::Never, |at| todana::Ttl::At(at.0));
-    target.set_with(key, record.value, ttl, record.attributes.flags)
+fn store(target: &Db, key: &[u8], record: Record<'_>) -> Result<()> {
+    target.database().expect_storable(key, &record)?;
+    let attributes = Attributes { version: 0, access: None, ..record.attributes };
+    target.visit(key, &mut OverwriteVisitor(Action::Put(Record { attributes, ..record })))
 }
 
 /// Returns the name of the copy.
