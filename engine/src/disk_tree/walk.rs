@@ -414,6 +414,13 @@ impl<'t> BlockRest<'t> {
         let plain = store.block_records(fence, value, &mut self.buffer)?;
         let mut records = BlockRecords::new(plain);
         while let Some(stored) = records.next().map_err(|_| store.damaged_block(fence))? {
+            match (from, upwards) {
+                (Bound::Included(from), true) if records.key() < from => continue,
+                (Bound::Excluded(from), true) if records.key() <= from => continue,
+                (Bound::Included(from), false) if records.key() > from => break,
+                (Bound::Excluded(from), false) if records.key() >= from => break,
+                _ => {}
+            }
             if record::decode(stored).is_none() {
                 return Err(store.damaged_block(fence));
             }
@@ -427,20 +434,7 @@ impl<'t> BlockRest<'t> {
             true => None,
             false => Some(&value[value.len() - plain_len..]),
         };
-        let first_at = |key: &[u8], at_key: bool| {
-            self.records.partition_point(|span| match self.keys[span.key.clone()].cmp(key) {
-                Ordering::Less => true,
-                Ordering::Equal => !at_key,
-                Ordering::Greater => false,
-            })
-        };
-        self.remaining = match (from, upwards) {
-            (Bound::Unbounded, _) => 0..self.records.len(),
-            (Bound::Included(key), true) => first_at(key, true)..self.records.len(),
-            (Bound::Excluded(key), true) => first_at(key, false)..self.records.len(),
-            (Bound::Included(key), false) => 0..first_at(key, false),
-            (Bound::Excluded(key), false) => 0..first_at(key, true),
-        };
+        self.remaining = 0..self.records.len();
         Ok(())
     }
 

@@ -353,7 +353,7 @@ fn tree_options(kind: DatabaseKind) -> DiskTreeOptions {
     match kind {
         // The changes of a table take more memory than those of a tree, because each index entry is
         // a change.
-        DatabaseKind::DiskTable => DiskTreeOptions { in_blocks: true, front_bytes: 12 << 20, ..default },
+        DatabaseKind::DiskTable => DiskTreeOptions { in_blocks: true, front_bytes: 16 << 20, ..default },
         _ => default,
     }
 }
