@@ -15,7 +15,7 @@
 
 use super::record::{decode_varint, encode_varint};
 use crate::raw::crc32c;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ops::Range;
 use todana_core::{Error, ErrorKind, Result};
 use zstd::zstd_safe::{DCtx, DParameter, FrameFormat};
@@ -48,7 +48,7 @@ pub(super) fn search_key(key: &[u8]) -> &[u8] {
 }
 
 thread_local! {
-    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: Cell<Option<DCtx<'static>>> = const { Cell::new(None) };
 }
 
 /// Returns true if the records of a block are compressed.
@@ -72,18 +72,17 @@ pub(super) fn open<'b>(fence: &[u8], value: &'b [u8], buffer: &'b mut Vec<u8>) -
     }
     buffer.clear();
     buffer.reserve(plain_len);
-    DECOMPRESSOR.with(|decompressor| {
-        let mut decompressor = decompressor.borrow_mut();
-        let context = match &mut *decompressor {
-            Some(context) => context,
-            none => none.insert(new_decompressor()?),
-        };
-        match context.decompress(buffer, rest) {
-            Ok(len) if len == plain_len => Ok(()),
-            _ => Err(damaged()),
-        }
-    })?;
-    Ok(buffer)
+    // A thread that is ending has no decompressor any more, so it gets a new one.
+    let mut context = match DECOMPRESSOR.try_with(Cell::take) {
+        Ok(Some(context)) => context,
+        _ => new_decompressor()?,
+    };
+    let outcome = context.decompress(buffer, rest);
+    let _ = DECOMPRESSOR.try_with(|kept| kept.set(Some(context)));
+    match outcome {
+        Ok(len) if len == plain_len => Ok(buffer),
+        _ => Err(damaged()),
+    }
 }
 
 fn new_decompressor() -> Result<DCtx<'static>> {
