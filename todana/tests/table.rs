@@ -476,3 +476,19 @@ fn new_numbers_skip_existing_rows() {
         assert!(table.put_new(number.as_bytes(), &[("a", "c")]).unwrap(), "{number}");
     }
 }
+
+#[test]
+fn name_creates_missing_indexes_and_keeps_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tct");
+    let name = |kind: &str| format!("{}#idx=age:{kind}#idx=:lex", path.display());
+    for kind in ["dec", "token"] {
+        let table = Table::new(&Db::open(&name(kind)).unwrap()).unwrap();
+        table.put(b"1", &[("age", "30")]).unwrap();
+        let expected = [(b"".to_vec(), IndexKind::Lexical), (b"age".to_vec(), IndexKind::Decimal)];
+        let mut indexes: Vec<_> =
+            table.indexes().into_iter().map(|index| (index.column.to_vec(), index.kind)).collect();
+        indexes.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(indexes, expected, "{kind}");
+    }
+}

@@ -216,6 +216,11 @@ impl DatabaseKind {
         matches!(self, DatabaseKind::MemFixed | DatabaseKind::DiskFixed)
     }
 
+    /// Returns true if the records are rows of columns.
+    pub fn is_table(self) -> bool {
+        matches!(self, DatabaseKind::MemTable | DatabaseKind::DiskTable)
+    }
+
     /// Returns true if values can be compressed.
     pub fn can_compress(self) -> bool {
         self.row().can_compress

@@ -16,6 +16,7 @@ use super::contents::expect_kind;
 use super::engine::{DatabaseKind, DatabaseStorage};
 use super::tuning_words::{TuningWord, nearest, without_secrets};
 use crate::disk::Disk;
+use crate::table::{IndexChange, IndexKind};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
@@ -51,6 +52,9 @@ pub struct DatabaseTuning {
     /// The size that Tokyo Cabinet's file of numbered records would have at most (`limsiz`), which
     /// determines the largest number; `None`: 256 MiB.
     pub size_max: Option<u64>,
+    /// The indexes that a table has after it is opened, each as its column and its kind
+    /// (`idx=COLUMN:KIND`). An index that exists on a column is kept.
+    pub indexes: Vec<(String, IndexKind)>,
 }
 
 impl DatabaseTuning {
@@ -167,6 +171,9 @@ impl DatabaseName {
             for (word, value) in without_effect {
                 notes.extend(value.take().map(|value| format!("{word}={value} has no effect")));
             }
+        }
+        if !kind.is_table() && !std::mem::take(&mut tuning.indexes).is_empty() {
+            notes.push("idx has no effect".into());
         }
         Ok(DatabaseName { alias, kind, path, tuning, notes, warnings, text: text.into() })
     }
@@ -304,6 +311,15 @@ impl NameSettings {
                 }
                 tuning.width = width;
             }
+            "idx" => match value
+                .rsplit_once(':')
+                .map(|(column, kind)| (column, IndexChange::parse(kind.as_bytes())))
+            {
+                Some((column, Some(IndexChange::Create(kind) | IndexChange::CreateNew(kind)))) => {
+                    tuning.indexes.push((column.into(), kind));
+                }
+                _ => return slip(format!("idx={value}: must have the form COLUMN:KIND")),
+            },
             "limsiz" => tuning.size_max = Some(number()?).filter(|&size| size > 0),
             "ktopts" | "ktoptions" => tuning.persistent |= value.contains('p'),
             "zcomp" | "compressor" => match value {
@@ -481,6 +497,18 @@ mod tests {
         let name = DatabaseName::parse("x.tch#width=8#limsiz=1k").unwrap();
         assert_eq!((name.tuning, name.notes.len()), (DatabaseTuning::default(), 2));
         assert!(DatabaseName::parse("x.fixed#width=2g").is_err());
+    }
+
+    #[test]
+    fn indexes_have_columns_and_kinds() {
+        let name = DatabaseName::parse("x.tct#idx=a:b:dec#idx=:LEXICAL").unwrap();
+        let indexes = vec![("a:b".into(), IndexKind::Decimal), ("".into(), IndexKind::Lexical)];
+        assert_eq!((name.tuning.indexes, name.notes.len()), (indexes, 0));
+        assert!(DatabaseName::parse("x.table#idx=age").is_err());
+        assert!(DatabaseName::parse("x.table#idx=age:VOID").is_err());
+        let lenient = DatabaseName::parse_as_original("x.tct#idx=age").unwrap();
+        assert_eq!(lenient.warnings, ["idx=age: must have the form COLUMN:KIND"]);
+        assert_eq!(DatabaseName::parse("x.tcb#idx=age:dec").unwrap().notes, ["idx has no effect"]);
     }
 
     /// `x.tct#capnum=1000` is accepted without effect by Tokyo Tyrant, but removed rows here.

@@ -21,6 +21,7 @@ use crate::checkpoint::{CheckpointInfo, CheckpointKeeper};
 use crate::data_directory::{DataDirectory, DataOptions, LoadProgress, OpeningReport, seed_of};
 use crate::disk::Disk;
 use crate::durability::start_sync_thread;
+use crate::table::{IndexChange, IndexVisitor};
 use crate::update_log::SyncPolicy;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -177,6 +178,10 @@ impl OpenDatabase {
         if self.name.tuning.truncate {
             let point = database.clear(&database.worker_counters())?;
             database.durability().map_or(Ok(()), |durability| durability.wait(point))?;
+        }
+        for (column, kind) in &self.name.tuning.indexes {
+            let mut visitor = IndexVisitor::new(column.as_bytes(), IndexChange::CreateNew(*kind));
+            database.visit_record(&database.worker_counters(), b"", &mut visitor)?;
         }
         self.is_loaded = true;
         Ok(loaded)

@@ -4,17 +4,18 @@
 
 /// Words with an effect.
 #[rustfmt::skip]
-const MEANT: [&str; 27] = [
+const MEANT: [&str; 28] = [
     "type", "capcnt", "capcount", "cap_count", "ktcapcnt", "ktcapcount", "ktcap_count", "capnum", "capsiz", "capsize",
     "cap_size", "ktcapsiz", "ktcapsize", "ktcap_size", "opts", "options", "ktopts", "ktoptions", "zcomp", "compressor",
     "mode", "rcomp", "comparator", "map", "erase", "width", "limsiz",
+    "idx",
 ];
 
 /// Words without effect here: they tune the files, pages and caches of Kyoto Cabinet and Tokyo
 /// Cabinet.
 #[rustfmt::skip]
-const IDLE: [&str; 34] = [
-    "apow", "alignment", "bnum", "buckets", "dfunit", "defrag", "fpow", "fbp", "idx", "lcnum", "lmemb", "log",
+const IDLE: [&str; 33] = [
+    "apow", "alignment", "bnum", "buckets", "dfunit", "defrag", "fpow", "fbp", "lcnum", "lmemb", "log",
     "logger", "logkinds", "logkind", "logpx", "lpx", "meta_trigger", "metatrigger", "msiz", "mtpx", "mtrg", "mtrgpx",
     "ncnum", "nmemb", "page", "pccap", "cache", "psiz", "rcnum", "uid", "xmsiz", "cutnum", "rnum",
 ];

@@ -10,19 +10,18 @@ use crate::session::NextAction;
 use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
 use std::borrow::Cow;
+use todana::Database;
 use todana::table::{
     ColumnSumVisitor, IndexChange, IndexVisitor, Row, RowPutMode, RowVisitor, new_row_number,
 };
 use todana::tyrant::TableSearch;
-use todana::{Database, DatabaseKind};
 use todana_core::IndexedEngine;
 use todana_protocol::tyrant::{FieldBuffer, FieldList, TyrantPutMode, TyrantRequest, reply};
 
 /// Returns true if the database is a table.
 #[inline]
 pub(super) fn is_table(context: &WorkerContext) -> bool {
-    let kind = context.shared.databases[DATABASE].name.kind;
-    matches!(kind, DatabaseKind::MemTable | DatabaseKind::DiskTable)
+    context.shared.databases[DATABASE].name.kind.is_table()
 }
 
 /// Returns the number of records that clients see: without the definitions of a table's indexes.
