@@ -1,6 +1,6 @@
 //! The stream of a master in Kyoto Tycoon's protocol.
 
-use super::master_follower::{Applied, ApplyError, FollowError, MessageEvent};
+use super::applied_message::{Applied, ApplyError, FollowError, MessageEvent};
 use crate::shared::SharedState;
 use std::cell::Cell;
 use std::sync::Arc;

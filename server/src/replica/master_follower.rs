@@ -4,6 +4,7 @@
 //! If the database is kept on disk, changes are synced before the position after them is stored. A
 //! crash can therefore cause some changes to be applied twice, but none to be missed.
 
+use super::applied_message::{Applied, ApplyError, FollowError, MessageEvent};
 use super::kyoto_master::KyotoMaster;
 use super::master_link::FollowState;
 use super::options::{MasterAddress, MasterProtocol};
@@ -19,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::WorkerCounters;
 use todana::kyoto::UnreadBytes;
-use todana_core::{Error, Result};
+use todana_core::Result;
 use todana_protocol::kyoto::replication::put_acknowledgement;
 
 /// The pause after a failed connection to the master, before the next attempt.
@@ -34,65 +35,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest interval between two requests for changes. With a longer interval, the master would
 /// disconnect its replica.
 const INTERVAL_MAX: Duration = Duration::from_secs(10);
-
-/// The reason why a master is no longer followed.
-pub(super) enum FollowError {
-    /// The server stops, or a client has chosen another master.
-    Interrupted,
-    Lost(String),
-    /// A change had another outcome than at the master, and the operator wants to stop then.
-    Differs(String),
-}
-
-impl From<io::Error> for FollowError {
-    fn from(error: io::Error) -> FollowError {
-        FollowError::Lost(error.to_string())
-    }
-}
-
-impl From<Error> for FollowError {
-    fn from(error: Error) -> FollowError {
-        FollowError::Lost(error.to_string())
-    }
-}
-
-/// The result of applying the message at the beginning of the unread bytes.
-pub(super) enum Applied {
-    NeedMore {
-        /// The minimum number of missing bytes.
-        at_least: usize,
-    },
-    Message {
-        consumed: usize,
-        /// The position after the message.
-        position: Option<u64>,
-        event: MessageEvent,
-    },
-}
-
-/// The further effect of a message.
-pub(super) enum MessageEvent {
-    None,
-    /// The master has accepted this server.
-    Accepted,
-    /// This server has all changes of its master.
-    CaughtUp,
-    /// The position must be stored at once, because applying the change twice would do harm.
-    MustStore,
-}
-
-/// The reason why a message was not applied.
-pub(super) struct ApplyError {
-    /// The position with which to continue, if it changes.
-    pub(super) position: Option<u64>,
-    pub(super) why: FollowError,
-}
-
-impl<E: Into<FollowError>> From<E> for ApplyError {
-    fn from(error: E) -> ApplyError {
-        ApplyError { position: None, why: error.into() }
-    }
-}
 
 /// The stream of a master, in one of two protocols.
 enum MasterStream {

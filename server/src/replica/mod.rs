@@ -10,6 +10,7 @@
 //! connected_replica  the figures of such a replica
 //! master_link        the master of this server, and the position in its log
 //! master_follower    the thread that follows it
+//! applied_message    the result of applying a message of the master
 //! kyoto_master       the stream of a master in Kyoto Tycoon's protocol
 //! tyrant_master      the stream of a master in Tokyo Tyrant's protocol
 //! served_target      a database as the target of commands from a log
@@ -19,6 +20,7 @@
 //! `todana::replication` defines the time stamps of this server's log, and
 //! `todana_protocol::{kyoto, tyrant}::replication` the bytes of messages.
 
+mod applied_message;
 mod connected_replica;
 mod kyoto_master;
 mod master_follower;
@@ -30,7 +32,6 @@ mod replica_request;
 mod replica_stream;
 mod replica_table;
 mod served_target;
-
 mod tyrant_master;
 
 pub(crate) use connected_replica::ConnectedReplica;

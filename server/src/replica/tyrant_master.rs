@@ -1,7 +1,7 @@
 //! The stream of a master in Tokyo Tyrant's protocol. It holds commands, which this server executes
 //! on its first database.
 
-use super::master_follower::{Applied, ApplyError, FollowError, MessageEvent};
+use super::applied_message::{Applied, ApplyError, FollowError, MessageEvent};
 use super::served_target::ServedTarget;
 use crate::shared::SharedState;
 use std::sync::Arc;

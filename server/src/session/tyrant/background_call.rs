@@ -1,7 +1,7 @@
 //! Commands that may take long, as background jobs. A worker executes those that are brief.
 
-use super::fixed::{self, see_numbers};
 use super::iterator::{IteratorStep, SharedIterator};
+use super::numbers::{self, see_numbers};
 use super::records_seen::{expect_wanted, see_records};
 use super::search;
 use super::{DATABASE, TyrantState};
@@ -158,7 +158,7 @@ impl TyrantTask {
             TyrantAction::Sync => database.sync()?,
             TyrantAction::Prefix { prefix, limit } if is_numbered => {
                 found.left = *limit;
-                if let Some(numbers) = fixed::interval(database, prefix)? {
+                if let Some(numbers) = numbers::interval(database, prefix)? {
                     see_numbers(database, numbers, is_cancelled, &mut |key, _| found.push(&[key]))?;
                 }
             }
@@ -185,7 +185,7 @@ impl TyrantTask {
             }
             TyrantAction::Range { first, end, limit } if is_numbered => {
                 found.left = *limit;
-                if let Some(numbers) = fixed::range(database, first.as_deref(), end.as_deref())? {
+                if let Some(numbers) = numbers::range(database, first.as_deref(), end.as_deref())? {
                     let see = &mut |key: &[u8], record: Record<'_>| found.push(&[key, record.value]);
                     see_numbers(database, numbers, is_cancelled, see)?;
                 }

@@ -10,7 +10,7 @@
 
 use super::DATABASE;
 use super::records_seen::expect_wanted;
-use super::session::TyrantSession;
+use super::session_state::TyrantSession;
 use crate::session::NextAction;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
 use crate::session::worker_context::WorkerContext;

@@ -1,10 +1,10 @@
 //! Requests over HTTP, executed as the commands that they correspond to.
 
 use super::DATABASE;
-use super::records::{counters, get};
-use super::session::{TyrantSession, TyrantWorker};
+use super::http_call::HttpCall;
+use super::operations::{counters, get, is_table};
+use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::statistics;
-use super::table::is_table;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{NextAction, SessionTurn};
 use crate::shared::SharedState;
@@ -13,40 +13,9 @@ use std::fmt::Write;
 use todana_core::Reply;
 use todana_protocol::ReplySink;
 use todana_protocol::tyrant::{
-    FieldBuffer, FieldList, HttpFunction, HttpStep, TyrantCommand, TyrantForm, TyrantHttpMethod,
-    TyrantHttpRequest, TyrantLimits, TyrantPutMode, TyrantRequest, decode_http, put_http_form, put_http_head,
-    put_http_status, reply,
+    FieldBuffer, HttpFunction, HttpStep, TyrantCommand, TyrantForm, TyrantHttpMethod, TyrantHttpRequest,
+    TyrantLimits, TyrantPutMode, TyrantRequest, decode_http, put_http_head, put_http_status, reply,
 };
-
-/// A call over HTTP whose reply in the binary protocol becomes the answer.
-#[derive(Clone, Copy)]
-pub(super) struct HttpCall {
-    /// True for a function of `misc`, whose result is a list.
-    is_misc: bool,
-    pub(super) keeps_alive: bool,
-}
-
-impl HttpCall {
-    /// Writes the answer for a reply of the binary protocol.
-    pub(super) fn put_answer(self, bytes: &[u8], output: &mut ConnectionOutput) {
-        match bytes {
-            [reply::SUCCESS, rest @ ..] if self.is_misc => match FieldList::from_reply(rest) {
-                Some(list) => put_http_form(&list, output),
-                None => put_http_status("500 Internal Server Error", output),
-            },
-            [reply::SUCCESS, _, _, _, _, result @ ..] => {
-                put_http_head(result.len(), output);
-                output.put(result);
-            }
-            _ => put_http_status("500 Internal Server Error", output),
-        }
-    }
-
-    /// Returns the action after the answer.
-    pub(super) fn next(self) -> NextAction {
-        if self.keeps_alive { NextAction::Continue } else { NextAction::Close }
-    }
-}
 
 impl TyrantSession {
     /// Serves the next request, which may be HTTP.

@@ -4,7 +4,7 @@
 //! removed meanwhile is passed over. It moves in steps of bounded work, because all threads wait
 //! for the one that moves it.
 
-use super::fixed::first_from;
+use super::numbers::first_from;
 use super::records_seen::{expect_wanted, see_records};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};

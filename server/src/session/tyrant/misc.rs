@@ -1,10 +1,10 @@
 //! The functions of `misc`.
 
 use super::background_call::{TyrantAction, TyrantTask};
-use super::fixed::{are_numbers, width};
-use super::records::{get, may_list, optimize, out};
-use super::session::{TyrantSession, TyrantWorker};
-use super::table::is_table;
+use super::numbers::{are_numbers, width};
+use super::operations::{get, is_table, may_list, out};
+use super::records::optimize;
+use super::session_state::{TyrantSession, TyrantWorker};
 use super::{DATABASE, TyrantState, values};
 use crate::session::NextAction;
 use crate::session::worker_context::WorkerContext;

@@ -1,10 +1,13 @@
 //! Tokyo Tyrant's protocols: their session, on the first database of the server.
 //!
 //! ```text
-//! session          the state of a connection; decodes requests in batches and executes them
+//! session          serves the requests of a connection: decodes them in batches
+//! session_state    the state of a connection, and the wait for its background job
+//! operations       operations on the served database, for the commands of all modules
 //! records          commands about records
 //! misc             the functions of `misc`
-//! fixed            databases whose keys are numbers
+//! fixed            stores records in databases whose keys are numbers
+//! numbers          keys that are numbers, and their intervals
 //! table            commands on tables
 //! search           searches in tables
 //! iterator         the iterator, which all connections share
@@ -18,6 +21,7 @@
 //! statistics       the text of `stat`
 //! values           keys with several values
 //! http             requests over HTTP
+//! http_call        a call over HTTP whose reply comes from a background job
 //! text             memcached's commands as a part of Tokyo Tyrant
 //! counters         counters of requests by command
 //! ```
@@ -31,9 +35,12 @@ mod copies;
 mod counters;
 mod fixed;
 mod http;
+mod http_call;
 mod iterator;
 mod key_slots;
 mod misc;
+mod numbers;
+mod operations;
 mod records;
 mod records_seen;
 mod replication;
@@ -41,6 +48,7 @@ mod restorations;
 mod scripts;
 mod search;
 mod session;
+mod session_state;
 mod statistics;
 mod table;
 pub(crate) mod text;
@@ -48,7 +56,7 @@ mod values;
 
 pub(crate) use counters::TyrantCounters;
 pub(crate) use scripts::TyrantScripts;
-pub(crate) use session::{TyrantSession, TyrantWorker};
+pub(crate) use session_state::{TyrantSession, TyrantWorker};
 
 use crate::session::background_jobs::{BackgroundJobs, JobLimits};
 use crate::shared::SharedState;

@@ -1,47 +1,21 @@
 //! Commands about records.
 
 use super::background_call::{TyrantAction, TyrantTask};
-use super::counters::TyrantCounters;
+use super::numbers::width as width_of;
+use super::operations::{counters, get, is_table, may_list, out, put, visible_records, visit};
 use super::replication::{replica_request, set_master};
-use super::session::{TyrantSession, TyrantWorker};
+use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
-use super::table::{is_table, visible_records};
-use super::{DATABASE, TyrantState, fixed};
+use super::{DATABASE, TyrantState};
 use crate::execution::Executor;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction};
 use crate::transport::output::ConnectionOutput;
 use todana::tyrant::{CutVisitor, ShiftVisitor, SumVisitor};
-use todana::{DatabaseName, DatabaseTuning, Records};
-use todana_core::{Delete, Get, Modify, Operation, Reply, Store, StoreMode, Ttl, ValueChange, Visitor};
+use todana::{DatabaseName, DatabaseTuning};
+use todana_core::{Operation, Reply, Ttl};
 use todana_protocol::ReplySink;
 use todana_protocol::tyrant::{FieldList, TyrantForm, TyrantPutMode, TyrantRequest, reply};
-
-/// Returns the operation that reads a record.
-#[inline]
-pub(super) fn get(key: &[u8]) -> Operation<'_> {
-    Operation::Get(Get { key, ..Get::default() })
-}
-
-/// Returns the operation that stores a record. An appended value keeps the attributes of the old
-/// record.
-#[inline]
-pub(super) fn put<'a>(mode: TyrantPutMode, key: &'a [u8], value: &'a [u8]) -> Operation<'a> {
-    let store = |mode| Operation::Store(Store { key, value, mode, ..Store::default() });
-    match mode {
-        TyrantPutMode::Put | TyrantPutMode::NoReply => store(StoreMode::Set),
-        TyrantPutMode::Keep => store(StoreMode::Add),
-        TyrantPutMode::Cat => {
-            Operation::Modify(Modify { key, ttl: None, change: ValueChange::Append(value) })
-        }
-    }
-}
-
-/// Returns the operation that removes a record.
-#[inline]
-pub(super) fn out(key: &[u8]) -> Operation<'_> {
-    Operation::Delete(Delete { key, ..Delete::default() })
-}
 
 impl TyrantSession {
     /// Executes a request. Its reply is not complete if the session waits afterwards.
@@ -86,7 +60,7 @@ impl TyrantSession {
                 counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
                 NextAction::Continue
             }
-            TyrantRequest::Put { mode, key, value } if fixed::width(context).is_some() => {
+            TyrantRequest::Put { mode, key, value } if width_of(context).is_some() => {
                 let is_stored = self.store(context, mode, key, value);
                 if mode != TyrantPutMode::NoReply && !self.pending.is_waiting() {
                     reply::put_status(is_stored, output);
@@ -147,7 +121,7 @@ impl TyrantSession {
         match *request {
             TyrantRequest::PutShl { key, value, width } => {
                 let mut shift = ShiftVisitor::new(value, width as usize);
-                let len_max = fixed::width(context).unwrap_or(usize::MAX);
+                let len_max = width_of(context).unwrap_or(usize::MAX);
                 let is_stored = visit(context, key, &mut CutVisitor::new(&mut shift, len_max));
                 counters(context).put_misses.add(u64::from(!is_stored));
                 reply::put_status(is_stored, output);
@@ -335,16 +309,6 @@ fn refuse(context: &WorkerContext, request: &TyrantRequest<'_>, output: &mut Con
     NextAction::Continue
 }
 
-/// Runs a visitor on a record. Returns false if that fails.
-pub(super) fn visit(context: &WorkerContext, key: &[u8], visitor: &mut dyn Visitor) -> bool {
-    context.executor.databases().get(DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
-}
-
-/// Returns true if clients may list keys.
-pub(super) fn may_list(context: &WorkerContext) -> bool {
-    context.shared.options.limits.dump_allowed
-}
-
 /// Returns true unless a tuning would change a limit of the database, because limits are fixed when
 /// the database is opened. Other tuning has no effect here, and unknown words have none in the
 /// original.
@@ -358,8 +322,3 @@ pub(super) fn optimize(context: &WorkerContext, tuning: &[u8]) -> bool {
 
 /// The memory that a worker keeps for the next list.
 const LIST_KEPT_MAX: usize = 256 << 10;
-
-#[inline]
-pub(super) fn counters(context: &WorkerContext) -> &TyrantCounters {
-    &context.shared.observation.workers[context.worker].tyrant
-}

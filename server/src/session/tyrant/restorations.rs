@@ -6,7 +6,7 @@
 
 use super::copies::place_within;
 use super::records_seen::expect_wanted;
-use super::session::TyrantSession;
+use super::session_state::TyrantSession;
 use crate::replica::ServedTarget;
 use crate::session::NextAction;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};

@@ -6,9 +6,9 @@
 use super::background_call::{TyrantAction, TyrantTask};
 use super::iterator::IteratorStep;
 use super::key_slots::{KeySlots, SlotLock};
-use super::session::{TyrantSession, TyrantWorker};
-use super::table::{self, is_table};
-use super::{DATABASE, TyrantState, fixed};
+use super::operations::{is_table, visible_records};
+use super::session_state::{TyrantSession, TyrantWorker};
+use super::{DATABASE, TyrantState, numbers, table};
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::{Executor, LocalDatabase};
 use crate::options::{ScriptText, TyrantOptions};
@@ -312,7 +312,7 @@ impl TyrantHost for ScriptHost {
 
     fn typed_records(&self) -> Option<&dyn TypedRecords> {
         let context = self.context.lock();
-        (is_table(&context) || fixed::width(&context).is_some()).then_some(self)
+        (is_table(&context) || numbers::width(&context).is_some()).then_some(self)
     }
 }
 
@@ -347,7 +347,7 @@ impl TypedRecords for ScriptHost {
     }
 
     fn count(&self) -> u64 {
-        table::visible_records(&self.context.lock().shared.databases[DATABASE].database)
+        visible_records(&self.context.lock().shared.databases[DATABASE].database)
     }
 }
 

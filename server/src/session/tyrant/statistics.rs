@@ -1,7 +1,7 @@
 //! The text of `stat`, which clients show and monitoring agents read.
 
 use super::counters::TyrantCounters;
-use super::table::visible_records;
+use super::operations::visible_records;
 use super::{DATABASE, LIBRARY_VERSION, PROTOCOL_VERSION, VERSION};
 use crate::databases::ServedDatabase;
 use crate::process;

@@ -3,8 +3,8 @@
 
 use super::DATABASE;
 use super::background_call::{TyrantAction, TyrantTask};
-use super::records::{counters, may_list, visit};
-use super::session::TyrantSession;
+use super::operations::{counters, may_list, visit};
+use super::session_state::TyrantSession;
 use crate::execution::Executor;
 use crate::session::NextAction;
 use crate::session::worker_context::WorkerContext;
@@ -17,19 +17,6 @@ use todana::table::{
 use todana::tyrant::TableSearch;
 use todana_core::IndexedEngine;
 use todana_protocol::tyrant::{FieldBuffer, FieldList, TyrantPutMode, TyrantRequest, reply};
-
-/// Returns true if the database is a table.
-#[inline]
-pub(super) fn is_table(context: &WorkerContext) -> bool {
-    context.shared.databases[DATABASE].name.kind.is_table()
-}
-
-/// Returns the number of records that clients see: without the definitions of a table's indexes.
-pub(super) fn visible_records(database: &Database) -> u64 {
-    let is_table = database.engine().indexed().is_some();
-    let has_definitions = is_table && database.peek(b"", &mut |_| ()).unwrap_or(false);
-    database.status().records.saturating_sub(u64::from(has_definitions))
-}
 
 impl TyrantSession {
     /// Executes a command whose effect on a table differs from that on other databases. Returns

@@ -3,8 +3,7 @@
 //!
 //! Flags, expiry and versions work as in memcached, unlike in the original, which drops them.
 
-use super::records::counters;
-use super::table::visible_records;
+use super::operations::{counters, visible_records};
 use super::{DATABASE, VERSION};
 use crate::process;
 use crate::session::memcached::commands::answer;

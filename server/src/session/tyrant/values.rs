@@ -1,7 +1,7 @@
 //! Functions of `misc` on trees, whose keys may have several values.
 
 use super::DATABASE;
-use super::records::visit;
+use super::operations::visit;
 use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
 use todana::tyrant::{AddValuesVisitor, RemoveValuesVisitor, ValuesVisitor, put_lists};

@@ -1,0 +1,63 @@
+//! Operations on the served database, and facts about it, for the commands of all modules.
+
+use super::DATABASE;
+use super::counters::TyrantCounters;
+use crate::execution::Executor;
+use crate::session::worker_context::WorkerContext;
+use todana::{Database, Records};
+use todana_core::{Delete, Get, Modify, Operation, Store, StoreMode, ValueChange, Visitor};
+use todana_protocol::tyrant::TyrantPutMode;
+
+/// Returns the operation that reads a record.
+#[inline]
+pub(super) fn get(key: &[u8]) -> Operation<'_> {
+    Operation::Get(Get { key, ..Get::default() })
+}
+
+/// Returns the operation that stores a record. An appended value keeps the attributes of the old
+/// record.
+#[inline]
+pub(super) fn put<'a>(mode: TyrantPutMode, key: &'a [u8], value: &'a [u8]) -> Operation<'a> {
+    let store = |mode| Operation::Store(Store { key, value, mode, ..Store::default() });
+    match mode {
+        TyrantPutMode::Put | TyrantPutMode::NoReply => store(StoreMode::Set),
+        TyrantPutMode::Keep => store(StoreMode::Add),
+        TyrantPutMode::Cat => {
+            Operation::Modify(Modify { key, ttl: None, change: ValueChange::Append(value) })
+        }
+    }
+}
+
+/// Returns the operation that removes a record.
+#[inline]
+pub(super) fn out(key: &[u8]) -> Operation<'_> {
+    Operation::Delete(Delete { key, ..Delete::default() })
+}
+
+/// Returns true if the database is a table.
+#[inline]
+pub(super) fn is_table(context: &WorkerContext) -> bool {
+    context.shared.databases[DATABASE].name.kind.is_table()
+}
+
+/// Returns the number of records that clients see: without the definitions of a table's indexes.
+pub(super) fn visible_records(database: &Database) -> u64 {
+    let is_table = database.engine().indexed().is_some();
+    let has_definitions = is_table && database.peek(b"", &mut |_| ()).unwrap_or(false);
+    database.status().records.saturating_sub(u64::from(has_definitions))
+}
+
+#[inline]
+pub(super) fn counters(context: &WorkerContext) -> &TyrantCounters {
+    &context.shared.observation.workers[context.worker].tyrant
+}
+
+/// Runs a visitor on a record. Returns false if that fails.
+pub(super) fn visit(context: &WorkerContext, key: &[u8], visitor: &mut dyn Visitor) -> bool {
+    context.executor.databases().get(DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
+}
+
+/// Returns true if clients may list keys.
+pub(super) fn may_list(context: &WorkerContext) -> bool {
+    context.shared.options.limits.dump_allowed
+}
