@@ -19,7 +19,8 @@
 //! An index that is defined while rows exist is built in steps by `maintain`. If the process ends
 //! before that, the next opening builds the index from the start.
 //!
-//! Lock order: `removing`, `indexes`, a stripe, the inner engine. Not here: queries, which are in `todana`.
+//! Lock order: `removing`, `indexes`, a stripe, the inner engine. Not here: queries, which are in
+//! `todana`.
 
 mod build;
 mod checkpoint;

@@ -88,8 +88,8 @@ pub(super) enum TextTest {
 }
 
 impl CompiledCondition {
-    /// Parses the expression of a condition. Fails with `Invalid` if a pattern is too long, or needs
-    /// too much memory.
+    /// Parses the expression of a condition. Fails with `Invalid` if a pattern is too long, or
+    /// needs too much memory.
     pub(super) fn new(condition: Condition) -> Result<CompiledCondition> {
         use ConditionOperator as Operator;
         let expression = &condition.expression;
@@ -121,8 +121,8 @@ impl CompiledCondition {
         Ok(CompiledCondition { condition, test })
     }
 
-    /// Returns true if a row satisfies the condition. If `is_cancelled` becomes true, the result may
-    /// be wrong.
+    /// Returns true if a row satisfies the condition. If `is_cancelled` becomes true, the result
+    /// may be wrong.
     pub(super) fn matches(&self, key: &[u8], row: &[u8], is_cancelled: Option<&AtomicBool>) -> bool {
         let name = &self.condition.column;
         let text = if name.is_empty() { Some(key) } else { column(row, name) };

@@ -37,13 +37,20 @@ fn found<'t>(source: &'t SourceText, pattern: &Regex) -> Vec<(&'t str, String)> 
     names.map(with_place).collect()
 }
 
-/// Returns the percentages of product types that are named by one word, or as two other types.
+/// Returns the percentages of product types that are named by one word, or as two other types. An
+/// associated type counts where a trait declares it, because implementations cannot choose its name.
 fn types(tree: &SourceTree) -> (TidyFigure, TidyFigure) {
-    let definition = Regex::new(r"(?m)^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|type|union) (\w+)");
-    let definition = definition.expect("a correct pattern");
+    let definitions = [
+        r"(?m)^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|union) (\w+)",
+        r"(?m)^(?:pub(?:\([^)]*\))? )?type (\w+)",
+        r"(?m)^\s+type (\w+)(?:: .*)?;$",
+    ]
+    .map(|pattern| Regex::new(pattern).expect("a correct pattern"));
     let word = Regex::new("[A-Z][a-z0-9]*").expect("a correct pattern");
-    let types: Vec<(&str, String)> =
-        tree.sources.iter().flat_map(|source| found(source, &definition)).collect();
+    let types: Vec<(&str, String)> = definitions
+        .iter()
+        .flat_map(|definition| tree.sources.iter().flat_map(|source| found(source, definition)))
+        .collect();
     let mut definitions = BTreeMap::<&str, usize>::new();
     types.iter().for_each(|(name, _)| *definitions.entry(name).or_default() += 1);
     let percentage = |figure: &str, counts: &dyn Fn(&str) -> bool| {
@@ -90,7 +97,8 @@ mod tests {
 
     #[test]
     fn one_word_types_are_counted() {
-        let code = "pub(crate) struct Roster;\nenum ConnectionTable {}\n    type Error = ();\n";
+        let code =
+            "pub(crate) struct Roster;\nenum ConnectionTable {}\n    type Error;\n    type Item = ();\n";
         assert_eq!(
             places(&[("a.rs", code)], "type_names_one_word_percent"),
             ["Error: a.rs:3", "Roster: a.rs:1"]

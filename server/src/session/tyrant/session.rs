@@ -1,5 +1,5 @@
-//! Serves the requests of a connection. They are decoded in batches, so that their records are fetched
-//! into the cache together, and executed in order.
+//! Serves the requests of a connection. They are decoded in batches, so that their records are
+//! fetched into the cache together, and executed in order.
 //!
 //! A request that does not begin with the binary protocol's first byte is HTTP, or a command of
 //! memcached's. For the latter the connection becomes one whose dialect is not detected yet; its
