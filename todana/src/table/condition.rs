@@ -27,7 +27,7 @@ pub struct Condition {
     pub column: Vec<u8>,
     /// The operator.
     pub operator: ConditionOperator,
-    /// The text with which the column is compared.
+    /// The text with which the column is compared. [`ConditionOperator`] states how.
     pub expression: Vec<u8>,
     /// True if a row must not satisfy the condition.
     pub is_negated: bool,
@@ -42,7 +42,8 @@ impl Condition {
         Condition::parsed(column, parsed, expression)
     }
 
-    /// Creates a condition with an operator in the form that users of Tokyo Cabinet write.
+    /// Creates a condition with an operator that was parsed from a name or a number of Tokyo
+    /// Cabinet.
     pub fn parsed(column: &[u8], operator: ParsedOperator, expression: &[u8]) -> Condition {
         let ParsedOperator { operator, is_negated, uses_index } = operator;
         let (column, expression) = (column.to_vec(), expression.to_vec());

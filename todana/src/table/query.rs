@@ -11,9 +11,10 @@ pub enum QueryOrder {
     TextAscending,
     /// In the reverse order of the bytes of the text.
     TextDescending,
-    /// In the order of the number at the start of the text.
+    /// In ascending order of the number at the start of the text. A text without a number counts
+    /// as 0.
     NumberAscending,
-    /// In the reverse order of the number at the start of the text.
+    /// In descending order of the number at the start of the text.
     NumberDescending,
 }
 
@@ -69,12 +70,13 @@ impl QueryOrder {
 pub struct Query {
     /// The conditions.
     pub conditions: Vec<Condition>,
-    /// The column and the order by which the rows are sorted. Without an order, rows are returned
-    /// as they are found.
+    /// The column and the order by which the rows are sorted. The empty name means the key of the
+    /// row. Without an order, rows are returned in the order of the index that finds them, or of
+    /// their keys.
     pub order: Option<(Vec<u8>, QueryOrder)>,
-    /// The most rows that are returned.
+    /// The largest number of rows that are returned. `None` means all.
     pub limit: Option<u64>,
-    /// The number of rows that are left out at the start.
+    /// The number of rows at the start of the result that are not returned.
     pub skip: u64,
 }
 
@@ -90,8 +92,8 @@ impl Query {
         self.condition(Condition::new(column, operator, expression))
     }
 
-    /// Adds a condition that rows must not satisfy. Rows without the column do not satisfy it, so
-    /// they are found.
+    /// Adds a condition that rows must not satisfy. A row without the column does not satisfy it,
+    /// so the row is found.
     #[must_use]
     pub fn exclude(self, column: &[u8], operator: ConditionOperator, expression: &[u8]) -> Query {
         self.condition(Condition::new(column, operator, expression).negated())
@@ -104,25 +106,26 @@ impl Query {
         self
     }
 
-    /// Sets the order of the rows.
+    /// Sets the order of the rows by a column. The empty name means the key of the row.
     #[must_use]
     pub fn order_by(self, column: &[u8], order: QueryOrder) -> Query {
         Query { order: Some((column.to_vec(), order)), ..self }
     }
 
-    /// Sets the most rows that are returned.
+    /// Sets the largest number of rows that are returned.
     #[must_use]
     pub fn limit(self, limit: u64) -> Query {
         Query { limit: Some(limit), ..self }
     }
 
-    /// Sets the number of rows that are left out at the start.
+    /// Sets the number of rows at the start of the result that are not returned.
     #[must_use]
     pub fn skip(self, skip: u64) -> Query {
         Query { skip, ..self }
     }
 
-    /// Returns how many matching rows are needed: those left out and those returned.
+    /// Returns the number of matching rows that are needed: the skipped ones and the returned ones.
+    /// `None` means all.
     pub(super) fn matches_max(&self) -> Option<u64> {
         self.limit.map(|limit| limit.saturating_add(self.skip))
     }

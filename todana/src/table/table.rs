@@ -13,9 +13,10 @@ use todana_engine::table::INDEXES_MAX;
 
 /// The rows of a `mem:table` or `PATH.table` database.
 ///
-/// A row is an ordinary record, so the methods of [`Records`], expiry and transactions work on it,
-/// too; the columns of its value follow [`Row::as_bytes`]. The record with the empty key is
-/// reserved. Searches do not see the changes of an open transaction.
+/// A row is a record whose value contains the columns in the form of [`Row::as_bytes`]. The methods
+/// of [`Records`], expiry and transactions therefore work on rows, too. The record with the empty
+/// key holds the definitions of the indexes. Searches do not see the changes of an open
+/// transaction.
 ///
 /// ```
 /// use todana::Db;
@@ -51,19 +52,21 @@ impl Table {
         &self.db
     }
 
-    /// Stores a row. An existing one is replaced. Fails as [`Row::new`] and [`Records::set`] do,
-    /// and with `Invalid` for the empty key, or if indexed texts have more than 1,048,576 words or
-    /// characters.
+    /// Stores a row. Replaces an existing row. Fails as [`Row::new`] and [`Records::set`] do. Fails
+    /// with `Invalid` if the key is empty, or if the row would have more than 1,048,576 entries in
+    /// indexes: one for each word of a token index and each character of a q-gram index.
     pub fn put<N: AsRef<[u8]>, V: AsRef<[u8]>>(&self, key: &[u8], columns: &[(N, V)]) -> Result<()> {
         self.store(RowPutMode::Put, key, &Row::new(columns)?).map(drop)
     }
 
-    /// Stores a row unless it exists. Returns true if it was stored.
+    /// Stores a row unless there is a row with this key. Returns true if it was stored. Fails as
+    /// [`put`](Table::put) does.
     pub fn put_new<N: AsRef<[u8]>, V: AsRef<[u8]>>(&self, key: &[u8], columns: &[(N, V)]) -> Result<bool> {
         self.store(RowPutMode::Keep, key, &Row::new(columns)?)
     }
 
-    /// Adds the columns that an existing row lacks, or stores a new row. Returns true.
+    /// Adds the columns that an existing row lacks, or stores a new row. Columns that the row has
+    /// keep their values. Returns true. Fails as [`put`](Table::put) does.
     pub fn add_columns<N: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         key: &[u8],
@@ -88,7 +91,8 @@ impl Table {
         self.db.remove(key)
     }
 
-    /// Returns a number that was not returned before, for the key of a new row.
+    /// Returns a number for the key of a new row. The number was not returned before, and it is not
+    /// the key of a row.
     pub fn new_number(&self) -> Result<u64> {
         super::new_row_number(self.indexed(), &self.db)
     }
@@ -115,24 +119,27 @@ impl Table {
         Ok(())
     }
 
-    /// Completes the indexes that are being built in the background.
+    /// Builds the indexes that are not complete, and returns when all are complete.
     pub fn finish_indexes(&self) {
         while self.indexes().iter().any(|index| !index.is_complete) {
             self.db.database().maintain();
         }
     }
 
-    /// Searches for rows. Fails with `Invalid` if a pattern is too long.
+    /// Returns the rows that match a query, as an iterator. Fails with `Invalid` if the query has
+    /// more than 16 patterns, or a pattern longer than 64 KiB, or a pattern that needs more than
+    /// 1 MiB of memory. An invalid pattern matches no row.
     pub fn search(&self, query: &Query) -> Result<Search<'_>> {
         self.search_with(query, SearchOptions::default())
     }
 
-    /// Searches with options.
+    /// Does the same as [`search`](Table::search), with options.
     pub fn search_with<'t>(&'t self, query: &Query, options: SearchOptions<'t>) -> Result<Search<'t>> {
         Search::new(self.db.database(), query, options)
     }
 
-    /// Searches with several queries.
+    /// Returns the union, the intersection or the difference of the rows that several queries find.
+    /// [`SetOperation`] states the order of the rows.
     ///
     /// ```
     /// # use todana::Db;
@@ -152,9 +159,9 @@ impl Table {
         SetSearch::new(self.db.database(), queries, operation, SearchOptions::default())
     }
 
-    /// Searches as [`search_set`](Table::search_set) does, but the search borrows nothing and keeps
-    /// the database open. With `keys_only`, the rows have no columns. A set of one query is that
-    /// query.
+    /// Does the same as [`search_set`](Table::search_set), but the search borrows nothing, so that
+    /// it can be stored in a struct. The database stays open until the search is dropped. With
+    /// `keys_only`, the rows have no columns. With one query, the operation has no effect.
     ///
     /// ```
     /// # use todana::Db;
@@ -188,7 +195,7 @@ impl Table {
 
     /// Returns the number of rows that a set operation on queries finds.
     pub fn count_set(&self, queries: &[Query], operation: SetOperation) -> Result<u64> {
-        // An order matters only if it decides which rows of a query take part.
+        // An order matters only if a limit or a skip of one of several queries selects rows by it.
         let is_free = |query: &Query| queries.len() == 1 || query.limit.is_none() && query.skip == 0;
         let unordered = |query: &Query| match is_free(query) {
             true => Query { order: None, ..query.clone() },
@@ -200,12 +207,13 @@ impl Table {
         search.try_fold(0, |count, found| found.map(|_| count + 1))
     }
 
-    /// Removes the rows that a query finds. Returns their number.
+    /// Removes the rows that a query finds. Each row is removed by a change of its own, unless it
+    /// no longer matches. Returns the number of removed rows.
     pub fn remove_matching(&self, query: &Query) -> Result<u64> {
         self.remove_matching_set(std::slice::from_ref(query), SetOperation::Union)
     }
 
-    /// Removes the rows that a set operation on queries finds. Returns their number.
+    /// Removes the rows that a set operation on queries finds. Returns the number of removed rows.
     pub fn remove_matching_set(&self, queries: &[Query], operation: SetOperation) -> Result<u64> {
         let options = SearchOptions { keys_only: true, ..SearchOptions::default() };
         let mut search = SetSearch::new(self.db.database(), queries, operation, options)?;
