@@ -154,3 +154,42 @@ fn damaged_block_fails_alone() {
     }
     assert!(damaged > 10, "{damaged}");
 }
+
+/// A checkpoint never ended if a damaged fence preceded the key of a change.
+#[test]
+fn checkpoint_fails_at_a_misplaced_fence() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut random = fastrand::Rng::with_seed(5);
+    let tree = open(directory.path());
+    for n in 0..5_000u32 {
+        let value = random.u64(..).to_string();
+        tree.visit(format!("{n:05}").as_bytes(), &mut Set(value.as_bytes())).unwrap();
+    }
+    tree.checkpoint(1).unwrap();
+    drop(tree);
+    let file = fs::read(directory.path().join("data.mdb")).unwrap();
+    // LMDB stores the length of a key before the key.
+    let is_fence =
+        |at: &usize| file[at - 4..*at] == [0, 0, 5, 0] && file[*at..at + 5].iter().all(u8::is_ascii_digit);
+    let fences: Vec<usize> = (4096 + 4..file.len() - 5).filter(is_fence).collect();
+    assert!(fences.len() > 10, "{}", fences.len());
+    let mut failed = 0;
+    for _ in 0..40 {
+        let at = fences[random.usize(..fences.len())];
+        let mut changed = file.clone();
+        changed[at + random.usize(..5)] = random.u8(b'0'..=b'9');
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("data.mdb"), &changed).unwrap();
+        // The pages of a large file are not checked.
+        let options = DiskTreeOptions { walked_bytes_max: 0, map_bytes: 4 << 20, ..Default::default() };
+        let tree = DiskTree::open(directory.path(), options).unwrap();
+        for n in (0..5_000u32).step_by(3) {
+            tree.visit(format!("{n:05}").as_bytes(), &mut Blind(Some(b"new"))).unwrap();
+        }
+        if let Err(error) = tree.checkpoint(2) {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            failed += 1;
+        }
+    }
+    assert!(failed > 10, "{failed}");
+}

@@ -407,7 +407,7 @@ impl TreeStore {
         let mut builder = BlockBuilder::new();
         let (mut fence, mut block, mut buffer) = (Vec::new(), Vec::new(), Vec::new());
         let mut changes = front.iter().peekable();
-        while let Some(first) = changes.peek() {
+        while let Some(&first) = changes.peek() {
             let found = match record_block::search_key(first.key()) {
                 [] => None,
                 at => records.get_lower_than_or_equal_to(writing, at)?,
@@ -421,11 +421,16 @@ impl TreeStore {
             // The first block may get keys before its fence. It then gets a new fence, too.
             let mut keeps_fence = !fence.is_empty() && fence.as_slice() <= first.key();
             builder.begin(if keeps_fence { &fence } else { &[] });
-            let mut has_put = false;
+            let (mut has_put, mut is_applied) = (false, false);
             loop {
                 let mut next = None;
                 if !fence.is_empty() {
                     next = records.get_greater_than(writing, &fence)?.map(|(next, _)| next.to_vec());
+                    // If a damaged fence has the wrong place, no change might belong to a block.
+                    if let Some(next) = next.as_deref().filter(|&next| !is_applied && next <= first.key()) {
+                        return Err(BatchFailure::Error(self.damaged_block(next)));
+                    }
+                    is_applied = true;
                     if !keeps_fence {
                         records.delete(writing, &fence)?;
                     }
