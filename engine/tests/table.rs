@@ -7,9 +7,9 @@ mod visitor;
 
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table_indexes::{assert_indexes_follow_from_rows, define, entries};
-use todana_core::{Engine, IndexKind};
+use todana_core::{Action, Engine, IndexKind, Record, Visitor};
 use todana_engine::table::{INDEXES_MAX, TermRange};
 use todana_engine::{DiskTree, DiskTreeOptions, MemTree, MemTreeOptions, TableEngine};
 use visitor::{Remove, Set};
@@ -197,4 +197,33 @@ fn checkpoints_during_writes_hold_rows_with_their_entries() {
         assert_indexes_follow_from_rows(&table);
         assert!(table.status().records > 100);
     }
+}
+
+/// Asks for the indexes of a table during a visit.
+struct AskForIndexes<'t>(&'t TableEngine);
+
+impl Visitor for AskForIndexes<'_> {
+    fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+        for _ in 0..1000 {
+            assert_eq!(self.0.indexed().unwrap().indexes(), []);
+        }
+        Action::Keep
+    }
+}
+
+/// A visit that asked for the indexes while another thread waited to change them never ended.
+#[test]
+fn visitors_see_the_indexes_beside_waiting_writers() {
+    let (table, is_done) = (mem_table(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                table.wait_for_visits();
+            }
+        });
+        for _ in 0..500 {
+            table.visit(b"row", &mut AskForIndexes(&table)).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }

@@ -460,6 +460,17 @@ fn index_order_includes_the_ends_of_texts() {
     }
 }
 
+/// The number of the terms was checked by a visitor that waited for its own visit.
+#[test]
+fn long_definitions_are_stored() {
+    let db = Db::open("mem:table").unwrap();
+    let table = Table::new(&db).unwrap();
+    let name = vec![b'n'; 2 << 20];
+    table.set_index(&name, Some(IndexKind::Token)).unwrap();
+    assert_eq!(table.indexes()[0].column, name);
+    db.set(b"", &[&name[..], b"\0decimal"].concat()).unwrap();
+}
+
 /// Numbers were counted from 1 at each server. After a replica had become the master, its new rows
 /// replaced those that its master had numbered.
 #[test]

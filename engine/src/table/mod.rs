@@ -281,7 +281,8 @@ impl Engine for TableEngine {
 
 impl IndexedEngine for TableEngine {
     fn indexes(&self) -> Vec<ColumnIndex> {
-        self.indexes.read().shown()
+        // A visitor may ask, whose visit holds the lock for reading while a writer waits for it.
+        self.indexes.read_recursive().shown()
     }
 
     fn index_entries(

@@ -181,7 +181,8 @@ impl Database {
             let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::Removals);
             return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
         }
-        if let Some(indexed) = self.engine.indexed().filter(|_| self.is_table) {
+        // The record with the empty key is not indexed, and its visit locks the indexes.
+        if let Some(indexed) = self.engine.indexed().filter(|_| self.is_table && !key.is_empty()) {
             let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::IndexableRows(indexed));
             return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
         }
