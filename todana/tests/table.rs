@@ -503,3 +503,17 @@ fn name_creates_missing_indexes_and_keeps_others() {
         assert_eq!(indexes, expected, "{kind}");
     }
 }
+
+/// A table without the index could not be opened for reading.
+#[test]
+fn reader_needs_none_of_the_named_indexes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.table").display().to_string();
+    let table = Table::new(&Db::open(&path).unwrap()).unwrap();
+    table.put(b"1", &[("age", "30")]).unwrap();
+    drop(table);
+    let table = Table::new(&Db::open(&format!("{path}#mode=r#idx=age:dec")).unwrap()).unwrap();
+    assert_eq!(table.indexes(), []);
+    let query = Query::new().condition(Condition::new(b"age", ConditionOperator::NumberEquals, b"30"));
+    assert_eq!(table.count(&query).unwrap(), 1);
+}
