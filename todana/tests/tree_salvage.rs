@@ -211,6 +211,47 @@ fn tree_with_foreign_log_is_not_salvaged() {
     assert_eq!(fs::read(tree.join("identity")).unwrap(), before);
 }
 
+/// A damaged record stopped the salvage. In a table, no other command helps, because a block cannot
+/// be overwritten.
+#[test]
+fn damaged_records_are_left_out() {
+    for ending in ["tree", "table"] {
+        let folder = folder::folder();
+        let place = |name: &str| folder.path().join(name).with_extension(ending);
+        let db = open(&place("x")).unwrap();
+        for number in 0..1000u64 {
+            let value = format!("column\0{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            db.set(number.to_string().as_bytes(), value.as_bytes()).unwrap();
+        }
+        drop(db);
+        let file = place("x").join(ending).join("data.mdb");
+        let whole = fs::read(&file).unwrap();
+        let mut salvages = 0;
+        for at in (2 * 4096 + 3000..whole.len()).step_by(4096) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&file, &damaged).unwrap();
+            let target = place("y");
+            // The structure of the tree may be damaged instead of a record.
+            let Ok(report) = salvage(&place("x"), &target) else { continue };
+            let left = open(&target).unwrap().count();
+            fs::remove_dir_all(&target).unwrap();
+            assert_eq!(report.restored.records, left);
+            if left < 1000 {
+                let text = texts(&report);
+                assert!(left > 500 && text.contains("its checksum differs"), "{left}: {text}");
+                assert!(
+                    text.ends_with(": left out; damaged records or blocks of records in total: 1"),
+                    "{text}"
+                );
+                assert_eq!(report.damages[0].finding.path, file);
+                salvages += 1;
+            }
+        }
+        assert!(salvages > 0, "{ending}");
+    }
+}
+
 #[test]
 fn killed_tree_becomes_any_kind_of_database() {
     let folder = folder::folder();

@@ -1,9 +1,9 @@
 //! Salvages a tree on disk whose update log is damaged or lost.
 //!
-//! The LMDB file of the tree must be intact. It contains all changes up to the tree mark, a
-//! position of the update log, so the log is needed only from there on. This module copies the tree
-//! and its log, mends the log of the copy from the mark on (or starts a new log at the mark), opens
-//! the copy, and writes its records to the new database.
+//! The structure of the tree's LMDB file must be intact. The file contains all changes up to the
+//! tree mark, a position of the update log, so the log is needed only from there on. This module
+//! copies the tree and its log, mends the log of the copy from the mark on (or starts a new log at
+//! the mark), opens the copy, and writes its records to the new database, without damaged ones.
 
 use super::directory::{MendedLog, first_segment, of_log};
 use super::{FoundDamage, PathTranslation, copy_database, copy_file, lock_source};
@@ -23,6 +23,7 @@ use crate::{
     DataOptions, Database, DatabaseKind, LoadProgress, OpeningReport, RestorationReport, RestoreOptions,
     SalvageReport,
 };
+use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -31,9 +32,9 @@ use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result, UnixSeco
 use todana_engine::DiskTree;
 
 /// Creates a new database from a tree. Changes that were only in the lost part of the log cannot be
-/// restored; the returned damages state this. Fails with `Busy` if the tree is open, with `Corrupt`
-/// if the tree itself is damaged or the log belongs to another database, and with `Invalid` if an
-/// earlier state is requested.
+/// restored, and neither can damaged records; the returned damages state this. Fails with `Busy` if
+/// the tree is open, with `Corrupt` if its structure is damaged or the log belongs to another
+/// database, and with `Invalid` if an earlier state is requested.
 pub(super) fn salvage(
     kind: DatabaseKind,
     disk: Arc<dyn Disk>,
@@ -61,12 +62,17 @@ pub(super) fn salvage(
     }
     copy_database(&*disk, from, copy.place())?;
     drop(held);
-    let damages = mend_copy(kind, &disk, copy.place()).map_err(|error| original.error(&error))?;
+    let mut damages = mend_copy(kind, &disk, copy.place()).map_err(|error| original.error(&error))?;
+    let skipped = Mutex::new(None);
     let open = |progress: &mut dyn FnMut(LoadProgress)| {
-        TreeSource::open(kind, Arc::clone(&disk), copy.place(), Arc::clone(&clock), progress)
+        TreeSource::open(kind, Arc::clone(&disk), copy.place(), Arc::clone(&clock), &skipped, progress)
     };
     let restored = restore_records(Arc::clone(&disk), options, open, into, Arc::clone(&clock), progress);
     let restored = restored.map_err(|error| original.error(&error))?;
+    if let Some((count, error)) = skipped.into_inner() {
+        let outcome = format!("left out; damaged records or blocks of records in total: {count}");
+        damages.push(FoundDamage::new(tree.join(PAGES), 0, error.to_string(), outcome));
+    }
     Ok(SalvageReport { damages: original.damages(damages), restored })
 }
 
@@ -77,8 +83,10 @@ const PAGES: &str = "data.mdb";
 const UNCLEAN: &str = "unclean";
 
 /// The copy of a tree, opened: its log has been replayed.
-struct TreeSource {
+struct TreeSource<'s> {
     database: Database,
+    /// Receives the number of damaged records, and the error of one.
+    skipped: &'s Mutex<Option<(u64, Error)>>,
     // Holds the lock of the copy.
     _directory: DataDirectory,
     log: PathBuf,
@@ -86,22 +94,23 @@ struct TreeSource {
     opened: OpeningReport,
 }
 
-impl TreeSource {
+impl<'s> TreeSource<'s> {
     fn open(
         kind: DatabaseKind,
         disk: Arc<dyn Disk>,
         path: &Path,
         clock: Arc<dyn Clock>,
+        skipped: &'s Mutex<Option<(u64, Error)>>,
         progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<TreeSource> {
+    ) -> Result<TreeSource<'s>> {
         let directory = DataDirectory::open(Arc::clone(&disk), path)?;
         let database = Database::new(engine_at(kind, path)?, Arc::clone(&clock));
         let opened = directory.restore(&database, clock, &DataOptions::default(), progress)?;
-        Ok(TreeSource { database, _directory: directory, log: path.join(LOG), disk, opened })
+        Ok(TreeSource { database, skipped, _directory: directory, log: path.join(LOG), disk, opened })
     }
 }
 
-impl RecordSource for TreeSource {
+impl RecordSource for TreeSource<'_> {
     fn restore_into(
         &self,
         into: &Database,
@@ -113,7 +122,7 @@ impl RecordSource for TreeSource {
         let total = self.database.engine().status().records;
         loop {
             let mut outcome = Ok(());
-            place = self.database.engine().scan(place.take(), &mut |key, record| {
+            place = self.database.engine().scan_skipping_damaged(place.take(), &mut |key, record| {
                 outcome = into.replay(&LogChange::Put { key, record });
                 records += 1;
                 if records.is_multiple_of(REPORT_EVERY_RECORDS) {
@@ -126,6 +135,8 @@ impl RecordSource for TreeSource {
                 break;
             }
         }
+        *self.skipped.lock() =
+            self.database.engine().checkpointed().and_then(CheckpointedEngine::damaged_records);
         if let Some(at) = self.database.planned_clear() {
             into.replay(&LogChange::PlanClear { at: Some(at) })?;
         }
@@ -276,7 +287,7 @@ fn start_log_at_mark(
 fn version_max(tree: &DiskTree) -> Result<u64> {
     let (mut highest, mut place) = (0, None);
     loop {
-        place = tree.scan(place.take(), &mut |_, record| {
+        place = tree.scan_skipping_damaged(place.take(), &mut |_, record| {
             highest = highest.max(record.attributes.version);
             ControlFlow::Continue(())
         })?;
