@@ -16,6 +16,8 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+#[path = "../../tests/table_indexes/mod.rs"]
+mod table_indexes;
 mod writes;
 
 use crash_disk::{CrashDisk, Dice, State, Step};
@@ -237,7 +239,9 @@ impl SessionProgress {
 
     fn open(&mut self) -> Db {
         self.openings += 1;
-        self.place.open(&self.disk).unwrap()
+        let db = self.place.open(&self.disk).unwrap();
+        writes::define_indexes(&db);
+        db
     }
 
     fn write(&mut self, db: &Db, syncs: bool) {
@@ -382,6 +386,7 @@ impl RecordedSession {
             let difference = writes::difference(&found, &self.moments[promised as usize]);
             panic!("{story}: of no moment from {promised} to {begun}; against the first: {difference}")
         });
+        writes::check_indexes(&db);
         if dice.roll(8) > 0 {
             disk.stop();
             return;
@@ -402,6 +407,7 @@ impl RecordedSession {
         let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}, once more: {error}"));
         let found = writes::found(&db);
         assert!(found == expected, "{story}, once more: {}", writes::difference(&found, &expected));
+        writes::check_indexes(&db);
         disk.stop();
     }
 
@@ -540,4 +546,14 @@ fn logged_mem_fixed_keeps_its_promise_after_crashes() {
 #[test]
 fn fixed_on_disk_keeps_its_promise_after_crashes() {
     every("x.fixed#width=16m#limsiz=1p");
+}
+
+#[test]
+fn logged_mem_table_keeps_its_promise_after_crashes() {
+    every("mem:table");
+}
+
+#[test]
+fn table_on_disk_keeps_its_promise_after_crashes() {
+    every("x.table");
 }

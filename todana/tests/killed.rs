@@ -48,21 +48,6 @@ fn first_writer(name: &str) -> u64 {
     if name == ARRAY { SHORT + 1 } else { 1 }
 }
 
-/// Checks the indexes of a table, after the first opening has defined them.
-fn check_indexes(db: &Db) {
-    let Some(indexed) = db.database().engine().indexed() else { return };
-    if indexed.indexes().is_empty() {
-        db.set(b"", b"\0LEXICAL\0n\0DECIMAL").unwrap();
-    }
-    let live = || db.iter().keys().count() as u64;
-    // A sweep in the middle of the check would remove expired rows with their entries.
-    while indexed.indexes().iter().any(|index| !index.is_complete) || live() < db.count() {
-        db.database().request_sweep();
-        db.database().maintain();
-    }
-    table_indexes::assert_indexes_follow_from_rows(db.database().engine());
-}
-
 /// Returns the number of writes of each writer: the acknowledged ones, and possibly one more.
 fn counts(name: &str, found: &FoundRecords, acknowledged: &[u64]) -> Vec<u64> {
     let mut expected = FoundRecords::new();
@@ -101,7 +86,7 @@ fn writes_until_it_is_killed() {
     };
     let sync = if std::env::var_os(SYNC).is_some() { SyncPolicy::Always } else { HOURLY };
     let db = open(&name, folder.as_ref(), sync);
-    check_indexes(&db);
+    writes::check_indexes(&db);
     let known: Vec<u64> = known.split(',').map(|count| count.parse().unwrap()).collect();
     let counts = counts(&name, &writes::found(&db), &known);
     // Each line is one system call, so it is printed completely or not at all.
@@ -184,7 +169,7 @@ fn kill_again_and_again(name: &str, sync: SyncPolicy) {
         unbegun += u64::from(!begun);
     }
     let db = open(name, folder.path(), sync);
-    check_indexes(&db);
+    writes::check_indexes(&db);
     let counts = counts(name, &writes::found(&db), &acknowledged);
     let writes: u64 = counts.iter().sum();
     eprintln!(
