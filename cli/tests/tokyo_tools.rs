@@ -347,6 +347,18 @@ fn table_tool_prints_columns() {
     );
 }
 
+/// The record with the definitions of indexes was listed as a row with an empty key.
+#[test]
+fn table_tool_hides_index_definitions() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = format!("{}#idx=name:LEXICAL", folder.path().join("x.tct").display());
+    drop(todana::Db::open(&name).unwrap());
+    let print = |words: &[&str]| run(folder.path(), "tctmgr", words, "").1;
+    print(&["put", "x.tct", "p1", "name", "ann"]);
+    assert_eq!(print(&["list", "x.tct"]), "p1\n");
+    assert!(print(&["inform", "x.tct"]).contains("\nrecord number: 1\n"));
+}
+
 #[test]
 fn abstract_tool_works_on_each_kind() {
     for path in ["x.tch", "x.tcb", "x.tcf"] {

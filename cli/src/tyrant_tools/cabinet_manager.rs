@@ -11,6 +11,7 @@ use super::tsv_input;
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
+use todana::table::visible_records;
 use todana::tyrant::{AddValuesVisitor, SumVisitor};
 use todana::{DatabaseName, Db, Records};
 use todana_core::{Modify, Operation, ValueChange};
@@ -247,7 +248,7 @@ impl Cabinet<'_> {
             (None, _) => "hash database",
         };
         writeln!(out, "path: {}\ndatabase type: {kind}", self.path)?;
-        writeln!(out, "record number: {}", db.count())?;
+        writeln!(out, "record number: {}", visible_records(db.database()))?;
         let word = if self.tool == CabinetTool::Abstract { "size" } else { "file size" };
         let path = db.name().path.as_deref().unwrap_or(Path::new(self.path));
         writeln!(out, "{word}: {}", crate::database::size_of(path).unwrap_or(0))?;
@@ -321,8 +322,11 @@ impl Cabinet<'_> {
         let prefix = prefix.as_ref().map_or_else(Vec::new, |prefix| form.bytes(prefix));
         let range = range.as_ref().map(|(first, last)| (form.bytes(first), form.bytes(last)));
         let (mut left, mut outcome) = (count_max.unwrap_or(usize::MAX), Ok(()));
+        let is_table = db.name().kind.is_table();
         let mut see = |key: &[u8], record: todana_core::Record<'_>| {
-            let is_wanted = key.starts_with(&prefix)
+            // The empty key holds the definitions of a table's indexes.
+            let is_wanted = !(is_table && key.is_empty())
+                && key.starts_with(&prefix)
                 && range
                     .as_ref()
                     .is_none_or(|(first, last)| key >= first.as_slice() && key <= last.as_slice());

@@ -52,6 +52,7 @@ pub use query::{Query, QueryOrder};
 pub use row::Row;
 pub use rows::{
     ColumnSumVisitor, RowPutMode, RowVisitor, expect_row_key, new_row_number, new_row_number_by, store_row,
+    visible_records,
 };
 pub(crate) use rows::{ROW_TERMS_MAX, is_indexable};
 pub use search::{RowRemover, Search, SearchOptions};

@@ -2,7 +2,7 @@
 
 use super::indexes::ReserveNumbers;
 use super::{ColumnIndex, Row};
-use crate::Records;
+use crate::{Database, Records};
 use todana_core::{
     Action, Attributes, Error, ErrorKind, IndexedEngine, Record, Result, Visitor, key_of_number,
 };
@@ -175,6 +175,14 @@ impl Visitor for ColumnSumVisitor {
         let attributes = old.map(|old| old.attributes).unwrap_or_default();
         Action::Put(Record::new(self.row.as_bytes(), Attributes { version: 0, access: None, ..attributes }))
     }
+}
+
+/// Returns the number of records of a database, of any kind, without the definitions of a table's
+/// indexes.
+pub fn visible_records(database: &Database) -> u64 {
+    let is_table = database.engine().indexed().is_some();
+    let has_definitions = is_table && database.peek(b"", &mut |_| ()).unwrap_or(false);
+    database.status().records.saturating_sub(u64::from(has_definitions))
 }
 
 #[cfg(test)]

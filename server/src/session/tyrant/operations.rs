@@ -4,7 +4,7 @@ use super::DATABASE;
 use super::counters::TyrantCounters;
 use crate::execution::Executor;
 use crate::session::worker_context::WorkerContext;
-use todana::{Database, Records};
+use todana::Records;
 use todana_core::{Delete, Get, Modify, Operation, Store, StoreMode, ValueChange, Visitor};
 use todana_protocol::tyrant::TyrantPutMode;
 
@@ -38,13 +38,6 @@ pub(super) fn out(key: &[u8]) -> Operation<'_> {
 #[inline]
 pub(super) fn is_table(context: &WorkerContext) -> bool {
     context.shared.databases[DATABASE].name.kind.is_table()
-}
-
-/// Returns the number of records that clients see: without the definitions of a table's indexes.
-pub(super) fn visible_records(database: &Database) -> u64 {
-    let is_table = database.engine().indexed().is_some();
-    let has_definitions = is_table && database.peek(b"", &mut |_| ()).unwrap_or(false);
-    database.status().records.saturating_sub(u64::from(has_definitions))
 }
 
 #[inline]

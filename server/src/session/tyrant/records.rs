@@ -2,7 +2,7 @@
 
 use super::background_call::{TyrantAction, TyrantTask};
 use super::numbers::width as width_of;
-use super::operations::{counters, get, is_table, may_list, out, put, visible_records, visit};
+use super::operations::{counters, get, is_table, may_list, out, put, visit};
 use super::replication::{replica_request, set_master};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
@@ -11,6 +11,7 @@ use crate::execution::Executor;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction};
 use crate::transport::output::ConnectionOutput;
+use todana::table::visible_records;
 use todana::tyrant::{CutVisitor, ShiftVisitor, SumVisitor};
 use todana::{DatabaseName, DatabaseTuning};
 use todana_core::{Operation, Reply, Ttl};

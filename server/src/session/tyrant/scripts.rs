@@ -6,7 +6,7 @@
 use super::background_call::{TyrantAction, TyrantTask};
 use super::iterator::IteratorStep;
 use super::key_slots::{KeySlots, SlotLock};
-use super::operations::{is_table, visible_records};
+use super::operations::is_table;
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::{DATABASE, TyrantState, numbers, table};
 use crate::databases::pending_commits::DatabaseCommits;
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana::table::visible_records;
 use todana_core::Record;
 use todana_protocol::tyrant::{FieldBuffer, FieldList, TyrantPutMode, reply};
 use todana_script::tyrant::{MiscBounds, SharedScriptState, TypedRecords, TyrantHost, TyrantPlace};

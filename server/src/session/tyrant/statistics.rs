@@ -1,14 +1,17 @@
 //! The text of `stat`, which clients show and monitoring agents read.
 
 use super::counters::TyrantCounters;
-use super::operations::visible_records;
 use super::{DATABASE, LIBRARY_VERSION, PROTOCOL_VERSION, VERSION};
 use crate::databases::ServedDatabase;
 use crate::process;
 use crate::shared::SharedState;
 use std::fmt::{Display, Write};
 use todana::DatabaseKind;
+use todana::table::visible_records;
 use todana_protocol::tyrant::TyrantCommand;
+
+/// The name of the operating system, as in the original.
+const SYSTEM: &str = if cfg!(target_os = "linux") { "Linux" } else { std::env::consts::OS };
 
 /// Returns the lines of `stat`, or only those of the counters.
 pub(super) fn statistics(shared: &SharedState, only_counters: bool) -> String {
@@ -45,7 +48,7 @@ fn put_facts(shared: &SharedState, text: &mut String) {
     line("version", &VERSION);
     line("libver", &LIBRARY_VERSION);
     line("protver", &PROTOCOL_VERSION);
-    line("os", &std::env::consts::OS);
+    line("os", &SYSTEM);
     line("time", &seconds(now));
     line("pid", &std::process::id());
     line("sid", &shared.options.databases.replication.server_id);

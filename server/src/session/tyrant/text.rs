@@ -3,13 +3,14 @@
 //!
 //! Flags, expiry and versions work as in memcached, unlike in the original, which drops them.
 
-use super::operations::{counters, visible_records};
+use super::operations::counters;
 use super::{DATABASE, VERSION};
 use crate::process;
 use crate::session::memcached::commands::answer;
 use crate::session::worker_context::WorkerContext;
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
+use todana::table::visible_records;
 use todana_core::{Operation, Reply, StoreMode, ValueChange};
 use todana_protocol::memcached::{MemcachedCommand, MemcachedRequest};
 use todana_protocol::tyrant::{TyrantCommand, TyrantForm};
