@@ -58,8 +58,16 @@ targets! {
 }
 
 /// The targets of the manifest whose short forms are elsewhere.
-const ELSEWHERE: [&str; 7] =
-    ["session", "data_directory", "backup_stream", "log_stream", "salvage", "disk_hash", "mixed_dialects"];
+const ELSEWHERE: [&str; 8] = [
+    "session",
+    "data_directory",
+    "backup_stream",
+    "log_stream",
+    "salvage",
+    "disk_hash",
+    "mixed_dialects",
+    "table_search",
+];
 
 #[test]
 fn every_target_has_a_short_form() {
