@@ -263,7 +263,14 @@ fn free_ports() -> Vec<u16> {
     // Kyoto Tycoon's clients take no port above 32767.
     let candidates = std::iter::repeat_with(|| fastrand::u16(12_000..22_000));
     let mut ports = Vec::new();
-    for port in candidates.filter(|port| is_free(*port) && is_free(*port + 10_000)) {
+    // A port that contains a named one would be replaced itself.
+    let is_named = |port: &u16| {
+        let texts = [port.to_string(), (port + 10_000).to_string()];
+        let above = |named: &str| (named.parse::<u32>().unwrap_or_default() + 10_000).to_string();
+        PORTS.iter().any(|named| texts.iter().any(|text| text.contains(named) || *text == above(named)))
+    };
+    let is_usable = |port: &u16| !is_named(port) && is_free(*port) && is_free(*port + 10_000);
+    for port in candidates.filter(is_usable) {
         if !ports.contains(&port) {
             ports.push(port);
         }
