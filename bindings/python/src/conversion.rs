@@ -1,8 +1,8 @@
 //! Converts keys, values and times between Python and the library.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyMapping, PyMemoryView, PyString, PyTuple};
 use std::borrow::Cow;
 use todana_core::Ttl;
 
@@ -113,4 +113,40 @@ fn number(object: &Bound<'_, PyAny>, method: &str) -> PyResult<f64> {
         return Err(PyValueError::new_err("a time is a number"));
     }
     Ok(seconds)
+}
+
+/// Returns the keys and values of a mapping or of pairs.
+pub(crate) fn pairs<'py>(
+    records: &Bound<'py, PyAny>,
+) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    if let Ok(dict) = records.cast::<PyDict>() {
+        return Ok(dict.iter().collect());
+    }
+    // An object that is registered as a mapping need not be a `PyMapping`.
+    if records.cast::<PyMapping>().is_ok() || records.hasattr("keys")? {
+        let keys = records.call_method0("keys")?;
+        return keys
+            .try_iter()?
+            .map(|key| {
+                let key = key?;
+                let value = records.get_item(&key)?;
+                Ok((key, value))
+            })
+            .collect();
+    }
+    records.try_iter()?.map(|pair| pair?.extract()).collect()
+}
+
+/// Returns the exception for a key without a record.
+pub(crate) fn missing(key: &Bound<'_, PyAny>) -> PyErr {
+    PyKeyError::new_err((key.clone().unbind(),))
+}
+
+/// Fails with TypeError if a call of `pop` has more than one default.
+pub(crate) fn expect_one_default(default: &Bound<'_, PyTuple>) -> PyResult<()> {
+    if default.len() > 1 {
+        let message = format!("pop expected at most 2 arguments, got {}", 1 + default.len());
+        return Err(PyTypeError::new_err(message));
+    }
+    Ok(())
 }

@@ -1,8 +1,7 @@
 //! Exports the records of a database whose keys are numbers.
 
-use crate::conversion::octets;
+use crate::conversion::{missing, octets};
 use crate::error::raised;
-use crate::records::missing;
 use crate::source::{PythonDatabase, RecordsSource};
 use crate::view::{ItemForm, ItemPart, ItemTypes, NumberedWalk, PyRecordIterator, RemainingRecords};
 use pyo3::prelude::*;

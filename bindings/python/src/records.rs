@@ -1,7 +1,7 @@
 //! Exports operations on the records of a database, a transaction or a snapshot. A snapshot only
 //! has the operations that read.
 
-use crate::conversion::{ObjectBytes, octets, ttl};
+use crate::conversion::{ObjectBytes, expect_one_default, missing, octets, pairs, ttl};
 use crate::cursor::PyCursor;
 use crate::error::{InvalidError, raised};
 use crate::numbered::PyFixed;
@@ -10,9 +10,9 @@ use crate::source::RecordsSource;
 use crate::table::PyTable;
 use crate::view::{ItemPart, KeySelection, PyRecordIterator, PyView};
 use crate::visits::VisitDecision;
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMapping, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 use todana::tyrant::{AddValuesVisitor, RemoveValuesVisitor, ValuesVisitor};
 use todana::{CompareOutcome, Error, ErrorKind, IncrementOrigin, KeySymbols, Records as _, Result, Ttl};
 
@@ -109,32 +109,6 @@ impl Records {
             octet_pairs.iter().try_for_each(|(key, value)| source.set_with(key, value, ttl, flags))
         })
     }
-}
-
-/// Returns the keys and values of a mapping or of pairs.
-pub(crate) fn pairs<'py>(
-    records: &Bound<'py, PyAny>,
-) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-    if let Ok(dict) = records.cast::<PyDict>() {
-        return Ok(dict.iter().collect());
-    }
-    // An object that is registered as a mapping need not be a `PyMapping`.
-    if records.cast::<PyMapping>().is_ok() || records.hasattr("keys")? {
-        let keys = records.call_method0("keys")?;
-        return keys
-            .try_iter()?
-            .map(|key| {
-                let key = key?;
-                let value = records.get_item(&key)?;
-                Ok((key, value))
-            })
-            .collect();
-    }
-    records.try_iter()?.map(|pair| pair?.extract()).collect()
-}
-
-pub(crate) fn missing(key: &Bound<'_, PyAny>) -> PyErr {
-    PyKeyError::new_err((key.clone().unbind(),))
 }
 
 /// Returns the maximum number of results of a search.
@@ -410,10 +384,7 @@ impl Records {
         key: &Bound<'py, PyAny>,
         default: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if default.len() > 1 {
-            let message = format!("pop expected at most 2 arguments, got {}", 1 + default.len());
-            return Err(PyTypeError::new_err(message));
-        }
+        expect_one_default(default)?;
         match self.seize(py, key)? {
             Some(value) => Ok(value),
             None => default.get_item(0).map_err(|_| missing(key)),

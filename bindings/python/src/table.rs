@@ -1,12 +1,11 @@
 //! Exports the rows of a table as dicts of their columns.
 
-use crate::conversion::{ObjectBytes, octets};
+use crate::conversion::{ObjectBytes, expect_one_default, missing, octets, pairs};
 use crate::error::raised;
 use crate::query::{PyQuery, RowSet};
-use crate::records::{missing, pairs};
 use crate::source::{PythonDatabase, RecordsSource};
 use crate::view::{ItemForm, ItemPart, ItemTypes, KeySelection, PyRecordIterator, PyView, row_dict};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
@@ -157,10 +156,7 @@ impl PyTable {
         key: &Bound<'py, PyAny>,
         default: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if default.len() > 1 {
-            let message = format!("pop expected at most 2 arguments, got {}", 1 + default.len());
-            return Err(PyTypeError::new_err(message));
-        }
+        expect_one_default(default)?;
         let name = octets(key)?;
         let value =
             if name.is_empty() { None } else { self.source.change(py, |source| source.seize(&name))? };
