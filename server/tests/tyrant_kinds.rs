@@ -202,6 +202,35 @@ fn key_of_a_tree_has_several_values() {
     assert_eq!(misc(client, "putdup", &["d", "2"]), None);
 }
 
+/// The original's replies on `+`. Under the name `ttserver`, `putlist` added values, and `getlist`
+/// returned more of them than clients expected.
+#[test]
+fn original_tree_in_memory_has_single_values() {
+    let database = DatabaseName::parse_as_original("+").unwrap();
+    let databases = DatabaseOptions { database: Some(database), ..tyrant().databases };
+    let server = Running::start(ServerOptions { databases, ..tyrant() });
+    let client = &mut server.connect();
+    for (name, arguments, expected, left) in [
+        ("putlist", &["k", "a", "k", "b", "k", "c"][..], Some(&[][..]), "k c"),
+        ("get", &["k"], Some(&["c"]), "k c"),
+        ("putdup", &["k", "d"], None, "k c"),
+        ("putdupback", &["k", "e"], None, "k c"),
+        ("put", &["k", "f"], Some(&[]), "k f"),
+        ("putcat", &["k", "g"], Some(&[]), "k fg"),
+        ("putkeep", &["k", "z"], None, "k fg"),
+        ("putdup", &["n", "x"], None, "k fg"),
+        ("outlist", &["k", "q"], Some(&[]), ""),
+        ("out", &["k"], None, ""),
+    ] {
+        let outcome = misc(client, name, arguments);
+        let outcome: Option<Vec<&str>> =
+            outcome.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
+        assert_eq!(outcome.as_deref(), expected, "{name} {arguments:?}");
+        assert_eq!(misc(client, "getlist", &["k", "n"]).unwrap().join(" "), left, "{name}");
+    }
+    ask(client, &TyrantRequest::RNum, &[0; 9]);
+}
+
 /// Words without a meaning were refused, although the original ignores them.
 #[test]
 fn optimize_refuses_only_changes_of_limits() {

@@ -54,6 +54,8 @@ pub struct Database {
     is_numbered: bool,
     /// The records are rows of columns, and there may be indexes on columns.
     is_table: bool,
+    /// Each key has one value, although the engine could hold several.
+    has_single_values: bool,
     /// Keeps the limits that the name sets, if the engine does not.
     limiter: Option<SizeLimiter>,
     /// How far the engine's own files are on disk, if the engine has files.
@@ -97,6 +99,7 @@ impl Database {
             emulates_full: false,
             is_numbered,
             is_table,
+            has_single_values: false,
             limiter: None,
             files: None,
             is_read_only: false,
@@ -138,9 +141,11 @@ impl Database {
         self
     }
 
-    /// Keeps the database within the limits that its name sets, if the engine does not.
+    /// Keeps the database within the limits that its name sets, if the engine does not: its size,
+    /// and the number of values of a key.
     pub fn with_limits_of(mut self, name: &DatabaseName) -> Database {
         self.limiter = SizeLimiter::of(name).filter(|_| !self.is_read_only);
+        self.has_single_values = name.tuning.single_values;
         self
     }
 
@@ -241,9 +246,9 @@ impl Database {
         &*self.engine
     }
 
-    /// Returns true if a key may have several values: in a tree.
+    /// Returns true if a key may have several values: in a tree, unless its name excludes that.
     pub fn holds_value_lists(&self) -> bool {
-        self.engine.ordered().is_some() && self.engine.indexed().is_none()
+        self.engine.ordered().is_some() && self.engine.indexed().is_none() && !self.has_single_values
     }
 
     /// Fails with `Invalid` if a record has several values and the database is no tree.

@@ -55,6 +55,9 @@ pub struct DatabaseTuning {
     /// The indexes that a table has after it is opened, each as its column and its kind
     /// (`idx=COLUMN:KIND`). An index that exists on a column is kept.
     pub indexes: Vec<(String, IndexKind)>,
+    /// Each key has one value, also in a tree, as in Tokyo Cabinet's database in memory `+`
+    /// ([`DatabaseName::parse_as_original`]).
+    pub single_values: bool,
 }
 
 impl DatabaseTuning {
@@ -127,7 +130,7 @@ impl DatabaseName {
 
     /// Parses a name as the original servers do. Ignores unknown words, a compressor without
     /// `opts=c`, and compression of a kind that cannot compress. Reports each of them in
-    /// [`DatabaseName::warnings`].
+    /// [`DatabaseName::warnings`]. In `+`, each key has one value.
     pub fn parse_as_original(text: &str) -> Result<DatabaseName> {
         DatabaseName::read(text, true)
     }
@@ -153,6 +156,7 @@ impl DatabaseName {
         }
         if is_lenient {
             asked.forget_compression();
+            asked.tuning.single_values = database == "+";
         }
         let NameSettings { kind, mut tuning, mut notes, warnings, has_compressor, .. } = asked;
         let (kind, path) = kind.ok_or_else(|| unknown(text, database))?;
