@@ -8,7 +8,7 @@ mod tyrant_replica;
 use running::{Running, eventually};
 use std::io::{Read, Write};
 use todana_protocol::tyrant::replication::{MasterDecoder, put_idle, put_record_head, put_server_id};
-use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
+use todana_protocol::tyrant::{LoggedCommand, TyrantPutMode, TyrantRequest};
 use todana_server::{DatabaseOptions, ReplicationOptions, ServerOptions};
 use tyrant_client::{ask, hex, tyrant};
 use tyrant_replica::{FakeMaster, Replica, following, kept, position, record, request};
@@ -59,7 +59,7 @@ fn replica_gets_results_as_commands() {
 fn replica_without_id_or_position_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Running::start(kept(folder.path(), 7));
-    for refused in [request(1, 7), request(0, 5), request(5, 0), request(1, 65_536 + 7)] {
+    for refused in [request(1, 7), request(0, 5), request(5, 0)] {
         let mut client = server.connect();
         client.send(&refused);
         assert_eq!(client.rest(), b"");
@@ -211,6 +211,31 @@ fn client_names_and_ends_a_master() {
     let mut stream = master.accept(81);
     ask(&mut client, &set(b"", 0), &[0]);
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the replica has gone");
+}
+
+/// The original follows a master under the ID 2147483647 then. Here, `setmst` failed.
+#[test]
+fn server_without_an_id_can_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let master = Running::start(kept(&at("master"), 7));
+    let put = |key, value| TyrantRequest::Put { mode: TyrantPutMode::Put, key, value };
+    ask(&mut master.connect(), &put(b"a", b"1"), &[0]);
+    let server = Running::start(kept(&at("replica"), 0));
+    let mut client = server.connect();
+    let port = master.addresses[0].port().into();
+    let set = TyrantRequest::SetMst { host: b"127.0.0.1", port, since_micros: 0, options: 0 };
+    ask(&mut client, &set, &[0]);
+    eventually("the record", || {
+        client.send(b"get a\r\n");
+        let is_there = client.line().starts_with("VALUE");
+        is_there && client.line() == "1\r\n" && client.line() == "END\r\n"
+    });
+    // The request is that of the original.
+    let other = FakeMaster::new();
+    let port = other.address().port().into();
+    ask(&mut client, &TyrantRequest::SetMst { host: b"127.0.0.1", port, since_micros: 5, options: 0 }, &[0]);
+    other.accept_request(&hex("c8a0 0000000000000006 7fffffff"));
 }
 
 /// The rows about the master were missing.

@@ -91,7 +91,7 @@ fn replication(settings: &TyrantSettings) -> ReplicationOptions {
         server_id: settings.server_id.unwrap_or(0),
         master: master.filter(|_| may_follow).map(|(host, port)| MasterAddress { host, port }),
         protocol: MasterProtocol::Tyrant { checks_outcomes },
-        position_file: position.filter(|_| may_follow),
+        position_file: may_follow.then_some(position),
         ..none
     }
 }

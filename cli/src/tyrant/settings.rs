@@ -94,9 +94,8 @@ pub(super) struct UpdateLogSettings {
 pub(super) struct MasterSettings {
     /// Host and port.
     pub(super) master: Option<(String, u16)>,
-    /// The file with the position in the master's log. `None` without a server ID, because clients
-    /// can then name no master.
-    pub(super) position: Option<PathBuf>,
+    /// The file with the position in the master's log.
+    pub(super) position: PathBuf,
     /// Stop following at the first record whose outcome differs.
     pub(super) checks_outcomes: bool,
 }
@@ -296,7 +295,7 @@ impl GivenOptions {
         self.notes.extend(
             database.notes.iter().chain(&database.warnings).map(|note| format!("{database}: {note}")),
         );
-        let replication = self.replication(server_id)?;
+        let replication = self.replication()?;
         Ok(TyrantSettings {
             address: self.address()?,
             threads,
@@ -329,7 +328,7 @@ impl GivenOptions {
         })
     }
 
-    fn replication(&mut self, server_id: Option<u16>) -> Result<MasterSettings, String> {
+    fn replication(&mut self) -> Result<MasterSettings, String> {
         let position = self.position.take().unwrap_or_else(|| POSITION_FILE.into());
         let port = self.master_port.unwrap_or(1978);
         let port = u16::try_from(port).map_err(|_| format!("-mport {port}: must be 0 to 65535"))?;
@@ -337,7 +336,7 @@ impl GivenOptions {
         let host = self.master_host.take().filter(|host| !host.is_empty() && port > 0);
         Ok(MasterSettings {
             master: host.map(|host| (host, port)),
-            position: server_id.map(|_| position),
+            position,
             checks_outcomes: self.checks_outcomes,
         })
     }
@@ -452,13 +451,15 @@ mod tests {
     fn master_needs_a_server_id() {
         let settings = asked("-sid 7 -mhost a.example -mport 1979 -rts r -rcc").unwrap();
         let master = Some(("a.example".into(), 1979));
-        let position = Some("r".into());
-        assert_eq!(settings.replication, MasterSettings { master, position, checks_outcomes: true });
+        assert_eq!(
+            settings.replication,
+            MasterSettings { master, position: "r".into(), checks_outcomes: true }
+        );
         let settings = asked("-sid 7 -mhost a.example").unwrap();
         assert_eq!(settings.replication.master, Some(("a.example".into(), 1978)));
-        assert_eq!(settings.replication.position, Some("ttserver.rts".into()));
+        assert_eq!(settings.replication.position, Path::new("ttserver.rts"));
         let settings = asked("-mhost a.example").unwrap();
-        assert_eq!((settings.replication, settings.warnings.len()), (MasterSettings::default(), 1));
+        assert_eq!((settings.replication.master, settings.warnings.len()), (None, 1));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use todana::tyrant::{AppliedOutcome, apply_logged};
 use todana_protocol::tyrant::replication::{MasterDecoder, MasterStep, TyrantMasterMessage};
 use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
 
+/// The ID that a server without one sends, as the original does: a master refuses 0.
+const WITHOUT_ID: u32 = i32::MAX as u32;
+
 /// The stream of a master.
 pub(super) struct TyrantMaster {
     shared: Arc<SharedState>,
@@ -43,7 +46,8 @@ impl TyrantMaster {
 
     pub(super) fn put_request(&self, position: u64, out: &mut Vec<u8>) {
         let since_micros = position.saturating_add(1);
-        TyrantRequest::Repl { since_micros, server_id: self.server_id.into() }.encode(out);
+        let server_id = if self.server_id == 0 { WITHOUT_ID } else { self.server_id.into() };
+        TyrantRequest::Repl { since_micros, server_id }.encode(out);
     }
 
     /// Applies the message at the beginning of the unread bytes.

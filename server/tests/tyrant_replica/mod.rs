@@ -98,11 +98,15 @@ impl FakeMaster {
     }
 
     pub(crate) fn accept(&self, since_micros: u64) -> TcpStream {
+        self.accept_request(&request(since_micros, 8))
+    }
+
+    pub(crate) fn accept_request(&self, expected: &[u8]) -> TcpStream {
         let (mut stream, _) = self.listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
         let mut asked = [0; 14];
         stream.read_exact(&mut asked).unwrap();
-        assert_eq!(asked[..], request(since_micros, 8));
+        assert_eq!(asked[..], *expected);
         stream
     }
 }

@@ -12,12 +12,14 @@ pub(super) fn replica_request(
     server_id: u32,
 ) -> Option<ReplicaRequest> {
     let own = shared.options.databases.replication.server_id;
-    let server_id = u16::try_from(server_id).ok().filter(|&server_id| server_id != 0 && server_id != own)?;
-    (own != 0 && since_micros > 0).then_some(ReplicaRequest::Tyrant { since_micros, server_id })
+    let is_valid = own != 0 && since_micros > 0 && ![0, u32::from(own)].contains(&server_id);
+    // A replica without an ID sends a longer number, with which no change can have passed it.
+    let server_id = u16::try_from(server_id).unwrap_or(0);
+    is_valid.then_some(ReplicaRequest::Tyrant { since_micros, server_id })
 }
 
 /// `setmst`: follows another master, or none. A time stamp of 0 keeps the position. Returns false
-/// if the server has no position file or no ID, or the address is no address.
+/// if the server has no position file, or the address is no address.
 pub(super) fn set_master(
     shared: &SharedState,
     host: &[u8],
@@ -28,8 +30,7 @@ pub(super) fn set_master(
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let Ok(port) = u16::try_from(port) else { return false };
     let master = (!host.is_empty() && port > 0).then(|| MasterAddress { host: host.into(), port });
-    let own = &shared.options.databases.replication;
-    if master.is_some() && (own.position_file.is_none() || own.server_id == 0) {
+    if master.is_some() && shared.options.databases.replication.position_file.is_none() {
         return false;
     }
     shared.master_link.change(|state| {
