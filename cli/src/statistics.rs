@@ -226,6 +226,14 @@ pub(crate) fn count(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
     count.ok_or_else(|| CommandFailure::trouble("the server does not report its number of records"))
 }
 
+/// Returns true if the selected database of a server, or the first, is a table.
+pub(crate) fn is_table(server: &ServerTarget<'_>) -> Result<bool, CommandFailure> {
+    let mut connection = server.options.connect(&server.destination)?;
+    // memcached has no statistics of single databases.
+    let known = of_database(server, &mut connection).unwrap_or_default();
+    Ok(known.iter().any(|(name, value)| name == "kind" && value.ends_with(":table")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

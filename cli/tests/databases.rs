@@ -2,7 +2,7 @@
 
 mod running;
 
-use running::{RunningServer, TestFolder, text, todana};
+use running::{RunningServer, TestFolder, stop, text, todana};
 use std::path::{Path, PathBuf};
 
 const BOTH: [&str; 2] = ["x.hash", "./x.tree"];
@@ -348,4 +348,24 @@ fn several_values_survive_copies_and_files() {
         let said = folder.complaint(words, 2);
         assert!(said.contains("record \"k\": the key has several values, which only trees hold"), "{said}");
     }
+}
+
+/// The record with the definitions of indexes was listed and counted as a row with an empty key.
+#[test]
+fn lists_and_counts_hide_index_definitions() {
+    let folder = TestFolder::new();
+    let name = format!("{}#idx=age:decimal", folder.path("x.table"));
+    assert!(folder.import(&name, "ann\tage\\x0033\n").status.success());
+    let path = folder.path("x.table");
+    assert_eq!(folder.expect(&["count", &path], 0), "1\n");
+    assert_eq!(folder.expect(&["list", &path], 0), "ann\n");
+    assert_eq!(folder.expect(&["list", &path, "--reverse", "--limit", "2"], 0), "ann\n");
+    assert!(folder.expect(&["info", &path], 0).contains("records     1\n"));
+    let server = RunningServer::start(&[&path]);
+    assert_eq!(server.expect(&["count"], 0), "1\n");
+    assert_eq!(server.expect(&["count", "--database", "0"], 0), "1\n");
+    assert_eq!(server.expect(&["list"], 0), "ann\n");
+    stop(server);
+    // A dump keeps the definitions.
+    assert!(folder.expect(&["dump", "-", "-S", &path], 0).contains("age\\x00DECIMAL"));
 }

@@ -24,7 +24,9 @@ pub mod table;
 mod void;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
-pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
+pub use disk_tree::{
+    DamagedPlace, DiskTree, DiskTreeOptions, ExaminedTree, TreeDamage, TreeExamination, TreeSalvage,
+};
 pub use fixed::{FixedArray, FixedArrayOptions, FixedLayout, FixedTree};
 pub use mem_hash::{ClassBounds, Departure, DepartureCause, EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};

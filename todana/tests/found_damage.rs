@@ -186,7 +186,7 @@ fn tree_verification_reads_pages_and_log() {
     };
     let pages = path.join("tree/data.mdb");
     let intact = fs::read(&pages).unwrap();
-    damaged(&pages, b"vvvvvvvv", "1 records are damaged");
+    damaged(&pages, b"vvvvvvvv", "is damaged, its checksum differs");
     fs::write(&pages, intact).unwrap();
     assert!(verify(&path).unwrap().damages.is_empty());
     let log = folder::files(&path.join("log"));

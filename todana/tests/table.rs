@@ -517,3 +517,19 @@ fn reader_needs_none_of_the_named_indexes() {
     let query = Query::new().condition(Condition::new(b"age", ConditionOperator::NumberEquals, b"30"));
     assert_eq!(table.count(&query).unwrap(), 1);
 }
+
+/// The 65th index of a name was ignored.
+#[test]
+fn name_with_too_many_indexes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.table").display().to_string();
+    let name = |columns: std::ops::Range<u32>| {
+        columns.fold(path.clone(), |name, column| format!("{name}#idx=c{column}:lex"))
+    };
+    drop(Db::open(&name(0..64)).unwrap());
+    let error = Db::open(&name(1..65)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().ends_with(": idx=c64: the table already has 64 indexes; drop one"), "{error}");
+    let db = Db::open(&name(0..64)).unwrap();
+    assert_eq!(Table::new(&db).unwrap().indexes().len(), 64);
+}

@@ -240,10 +240,7 @@ fn damaged_records_are_left_out() {
             if left < 1000 {
                 let text = texts(&report);
                 assert!(left > 500 && text.contains("its checksum differs"), "{left}: {text}");
-                assert!(
-                    text.ends_with(": left out; damaged records or blocks of records in total: 1"),
-                    "{text}"
-                );
+                assert!(text.contains(": left out; damaged records or blocks in total: 1, with "), "{text}");
                 assert_eq!(report.damages[0].finding.path, file);
                 salvages += 1;
             }

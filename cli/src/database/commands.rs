@@ -21,6 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
+use todana::table::visible_records;
 use todana::{Action, DatabaseName, DatabaseStorage, Db, DbOptions, Record, Records, refuse_overlap};
 use todana_core::Attributes;
 
@@ -193,7 +194,7 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
         },
         DatabaseCommand::Count { of } => {
             let count = match of.find()? {
-                RecordSource::Local(local) => open(&local, false)?.count(),
+                RecordSource::Local(local) => visible_records(open(&local, false)?.database()),
                 RecordSource::Server(server) => statistics::count(&server)?,
             };
             writeln!(io::stdout(), "{count}")?;
@@ -266,7 +267,7 @@ pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFai
     let mut facts: Vec<(&str, serde_json::Value)> = vec![
         ("kind", kind.into()),
         ("path", path.display().to_string().into()),
-        ("records", status.records.into()),
+        ("records", visible_records(db.database()).into()),
         ("live_bytes", status.live_bytes.into()),
         ("disk_bytes", size_of(path)?.into()),
         ("ordered", db.database().engine().ordered().is_some().into()),
@@ -319,7 +320,12 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
     if left == 0 {
         return Ok(());
     }
+    let is_table = db.name().kind.is_table();
     walk(&db, range, &mut |record| {
+        // The empty key holds the definitions of a table's indexes.
+        if is_table && record.key.is_empty() {
+            return Ok(ControlFlow::Continue(()));
+        }
         // Each of several values has its own line.
         for value in record.record().values().take(if values { usize::MAX } else { 1 }) {
             tsv::escape(&mut out, &record.key)?;
@@ -348,7 +354,10 @@ fn list_of_server(
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left = limit;
-    let wanted = RecordSelection { keys: &|key| range.has(key), values };
+    let is_table = statistics::is_table(server)?;
+    // The empty key holds the definitions of a table's indexes.
+    let is_wanted = |key: &[u8]| range.has(key) && !(is_table && key.is_empty());
+    let wanted = RecordSelection { keys: &is_wanted, values };
     let left_out = walk_server(server, &wanted, &mut |key, value, _, _| {
         tsv::escape(&mut out, key)?;
         if values {

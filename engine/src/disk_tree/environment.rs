@@ -2,7 +2,8 @@
 //! a failed write of a meta page. LMDB calls an open file an environment; a meta page states where
 //! the newest state of the file begins.
 
-use super::pages::{self, MetaPage};
+use super::DiskTreeOptions;
+use super::pages::{self, KeyOrderCheck, MetaPage};
 use super::readers::{self, SharedReader};
 use super::unclean::UncleanMarker;
 use crate::disk::{Disk, File, SystemDisk, busy};
@@ -50,16 +51,14 @@ fn is_too_much(error: io::ErrorKind) -> bool {
 
 impl TreeEnvironment {
     /// Opens the environment in a directory, or creates it. Checks first that a read from the
-    /// memory-mapped file cannot end the process (SIGBUS). `map_bytes` is the size of the address
-    /// space. The pages of a file of up to `walked_bytes_max` bytes are checked. `names` is the
-    /// file system in which the directory is locked; if that is read-only, so is the environment,
-    /// and nothing is created or changed.
+    /// memory-mapped file cannot end the process (SIGBUS). The directory is locked on the disk of
+    /// the options; if that is read-only, so is the environment, and nothing is created or changed.
     pub(super) fn open(
         path: &Path,
-        map_bytes: usize,
-        walked_bytes_max: u64,
-        names: &dyn Disk,
+        options: &DiskTreeOptions,
+        order: KeyOrderCheck,
     ) -> Result<TreeEnvironment> {
+        let names = &*options.disk;
         let unavailable = |what: &str, error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("\"{}\": {what}: {error}", path.display()))
         };
@@ -78,9 +77,9 @@ impl TreeEnvironment {
         })?;
         let lock: Arc<dyn Send + Sync> = Arc::from(lock);
         let unclean = UncleanMarker::find(path);
-        let walked_bytes_max = if unclean.may_lack_pages() { u64::MAX } else { walked_bytes_max };
-        examine(path, walked_bytes_max, is_read_only)?;
-        let map_bytes = round_up(map_bytes);
+        let walked_bytes_max = if unclean.may_lack_pages() { u64::MAX } else { options.walked_bytes_max };
+        examine(path, walked_bytes_max, order, is_read_only)?;
+        let map_bytes = round_up(options.map_bytes);
         let (open, reading, unclean) = if is_read_only {
             let (lmdb, reading) = readers::open(path, || read_environment(path, map_bytes, &lock))?;
             let tables = lmdb.open_tables(TABLES).map_err(|error| lmdb_error(path, &error))?;
@@ -113,7 +112,7 @@ impl TreeEnvironment {
         // The old environment is closed first, because LMDB allows only one environment per file in
         // a process.
         let map_bytes = open.take().map_or(self.map_bytes, |open| open.lmdb.map_bytes());
-        examine(&self.path, 0, false)?;
+        examine(&self.path, 0, KeyOrderCheck::Done, false)?;
         *open = Some(open_environment(&self.path, map_bytes, &self.lock)?);
         Ok(())
     }
@@ -195,7 +194,7 @@ fn lmdb_error(path: &Path, error: &heed::Error) -> Error {
 /// end of the file would do so, so the file must be as long as its meta page says. If the file has
 /// at most `walked_bytes_max` bytes, all of its pages must be valid too. A file that lacks only
 /// unused pages is extended; a read-only file may stay short.
-fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()> {
+fn examine(path: &Path, walked_bytes_max: u64, order: KeyOrderCheck, is_read_only: bool) -> Result<()> {
     let named =
         |error: Error| Error::new(error.kind(), format!("\"{}\": {error}", path.join("data.mdb").display()));
     let unavailable = |error: io::Error| named(Error::new(ErrorKind::Unavailable, error.to_string()));
@@ -208,7 +207,7 @@ fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()>
     let file_bytes = file.len().map_err(unavailable)?;
     let is_short = file_bytes < meta.file_bytes();
     if is_short || file_bytes <= walked_bytes_max {
-        pages::check(&*file, &meta).map_err(named)?;
+        pages::check(&*file, &meta, order).map_err(named)?;
     }
     if is_short {
         extend(&*file, (file_bytes, meta.file_bytes()), is_read_only).map_err(named)?;

@@ -37,6 +37,7 @@ mod place;
 mod readers;
 mod record;
 mod record_block;
+mod salvage;
 mod state;
 mod store;
 mod stored;
@@ -47,6 +48,7 @@ use crate::disk::{Disk, SystemDisk};
 use crate::mapped_buffer::MappedBuffer;
 use crate::raw::trim_allocator;
 use front::{ChangeFront, FrontEntry};
+use pages::KeyOrderCheck;
 use parking_lot::{Mutex, RwLock};
 use state::{RecordTotals, TreeState};
 use std::cell::RefCell;
@@ -61,7 +63,8 @@ use todana_core::{
 };
 use walk::{RecordCallback, WalkEnd, WalkOptions};
 
-pub use examination::ExaminedTree;
+pub use examination::{ExaminedTree, TreeExamination};
+pub use salvage::{DamagedPlace, TreeDamage, TreeSalvage};
 
 /// The options with which a [`DiskTree`] is opened.
 #[derive(Clone)]
@@ -244,7 +247,7 @@ impl DiskTree {
     /// if it was not closed and the machine may have stopped since. An open tree cannot be used
     /// after a fork, so a process must fork before it opens a tree.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
-        let (store, state) = TreeStore::open(directory, &options)?;
+        let (store, state) = TreeStore::open(directory, &options, KeyOrderCheck::Done)?;
         let layers = TreeLayers { active: RwLock::default(), frozen: None, is_wiped: false };
         Ok(DiskTree {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
@@ -265,6 +268,12 @@ impl DiskTree {
     /// nothing. Fails with `Corrupt` if anything is damaged, with `Busy` if the tree is open for
     /// writing, and with `Invalid` if there is no tree.
     pub fn check(directory: &Path) -> Result<ExaminedTree> {
+        examination::examine(directory)?.into_intact()
+    }
+
+    /// Examines the tree in a directory as [`check`](DiskTree::check) does, and returns the damage.
+    /// Fails with `Corrupt` only if pages cannot be read.
+    pub fn examine(directory: &Path) -> Result<TreeExamination> {
         examination::examine(directory)
     }
 

@@ -154,16 +154,25 @@ impl MetaPage {
     }
 }
 
+/// States whether the order of the keys of records is checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyOrderCheck {
+    Done,
+    /// The order is not checked. LMDB then finds wrong records in a search, but can read all
+    /// records one after another.
+    Skipped,
+}
+
 /// Checks every page of the trees. The file must contain the page. The page must be of the expected
 /// kind. Its keys must ascend and lie between the keys of the page above. Its nodes must fill it.
 /// It must either occur in exactly one place or be free, but not both. Memory: one bit per page of
 /// the file, and one page per level of a tree.
-pub(super) fn check(file: &dyn File, meta: &MetaPage) -> Result<()> {
+pub(super) fn check(file: &dyn File, meta: &MetaPage, order: KeyOrderCheck) -> Result<()> {
     let pages = file.len().map_err(unreadable)? / meta.page_size;
     let seen =
         vec![0; usize::try_from(pages / 64 + 1).map_err(|_| corrupt("the file is larger than memory"))?];
     let mut walk =
-        PageWalk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen };
+        PageWalk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen, order };
     // Used pages are checked first, so that a page that is both used and free is reported as a
     // damaged free list.
     walk.tree(meta.main, TreeUse::Databases)?;
@@ -203,6 +212,7 @@ struct PageWalk<'f> {
     last_page: u64,
     /// The pages that were seen, one bit for each.
     seen: Vec<u64>,
+    order: KeyOrderCheck,
 }
 
 impl PageWalk<'_> {
@@ -269,6 +279,7 @@ impl PageWalk<'_> {
         if nodes.len() < if is_leaf || what == TreeUse::Free { 1 } else { 2 } {
             return Err(broken());
         }
+        let is_ordered = what != TreeUse::Records || self.order == KeyOrderCheck::Done;
         let mut last = range.0;
         for (index, node) in nodes.iter().enumerate() {
             // The first key of a branch is not used; its child holds all keys before the second
@@ -283,7 +294,8 @@ impl PageWalk<'_> {
             // greater.
             let least = if is_leaf && index == 0 { Ordering::Equal } else { Ordering::Less };
             let ascends = last.is_none_or(|last| what.compare(last, node.key) <= least);
-            if !ascends || range.1.is_some_and(|end| what.compare(node.key, end).is_ge()) {
+            let is_in_order = ascends && range.1.is_none_or(|end| what.compare(node.key, end).is_lt());
+            if is_ordered && !is_in_order {
                 return Err(corrupt(format!("the keys of page {number} are not in order")));
             }
             last = Some(node.key);

@@ -5,6 +5,7 @@ use super::damage::DamagedRecords;
 use super::environment::{MAP_BYTES_MIN, TreeEnvironment, round_up};
 use super::front::{ChangeFront, FrontEntry};
 use super::long_key_group::{self, LongKeyGroup};
+use super::pages::KeyOrderCheck;
 use super::record_block::{self, BlockBuilder, BlockRecords, PutBlock};
 use super::state::{RecordLayout, RecordTotals, TreeState};
 use super::stored::ChecksumMode;
@@ -62,9 +63,12 @@ const SNAPSHOTS: usize = 64;
 
 impl TreeStore {
     /// Opens the environment in a directory, or creates it.
-    pub(super) fn open(path: &Path, options: &DiskTreeOptions) -> Result<(TreeStore, TreeState)> {
-        let environment =
-            TreeEnvironment::open(path, options.map_bytes, options.walked_bytes_max, &*options.disk)?;
+    pub(super) fn open(
+        path: &Path,
+        options: &DiskTreeOptions,
+        order: KeyOrderCheck,
+    ) -> Result<(TreeStore, TreeState)> {
+        let environment = TreeEnvironment::open(path, options, order)?;
         let mut store = TreeStore {
             names: Arc::clone(&options.disk),
             snapshots: (0..SNAPSHOTS).map(|_| SnapshotSlot(Mutex::new(None))).collect(),
@@ -583,7 +587,7 @@ impl TreeStore {
             disk: Arc::clone(&self.names),
             ..DiskTreeOptions::default()
         };
-        let (copy, state) = TreeStore::open(directory, &options)?;
+        let (copy, state) = TreeStore::open(directory, &options, KeyOrderCheck::Done)?;
         drop(copy);
         Ok(state.mark)
     }

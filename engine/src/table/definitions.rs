@@ -148,7 +148,7 @@ impl Index {
         inner.visit(&self.state_key(), &mut PutValue(&value))
     }
 
-    fn read(key: &[u8], value: &[u8]) -> Option<Index> {
+    pub(super) fn read(key: &[u8], value: &[u8]) -> Option<Index> {
         let &[STATE, high, low] = key else { return None };
         let (&[kind, state], column) = value.split_first_chunk()?;
         Some(Index {

@@ -27,6 +27,7 @@ mod checkpoint;
 mod columns;
 mod definitions;
 mod folding;
+mod inner_record;
 mod row_visitor;
 mod scans;
 mod terms;
@@ -36,6 +37,7 @@ pub use definitions::{
     Definition, INDEXES_MAX, are_definitions, definitions, put_definition, reserved_numbers,
 };
 pub use folding::fold;
+pub use inner_record::InnerRecord;
 pub use terms::{GRAM_CHARS, TERM_LEN_MAX, TermRange, grams, number, terms_max, words};
 
 use definitions::{Index, IndexState, Indexes};

@@ -26,7 +26,6 @@ use crate::update_log::{
 use crate::{Database, DatabaseKind};
 use allowance::RaisedMemoryLimit;
 use parking_lot::Mutex;
-use replay::ReplaySummary;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -36,6 +35,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
+pub(crate) use replay::{ReplaySummary, replay};
 pub(crate) use staged_directory::StagedDirectory;
 pub use verification::{NewestCheckpoint, VerificationReport, verify};
 pub use work_paths::refuse_overlap;
@@ -270,7 +270,7 @@ impl DataDirectory {
             allowance.extend(reader.remaining());
         }
         let mut trouble = None;
-        let entries = replay::replay(database, &mut reader, &mut |reader| {
+        let entries = replay(database, &mut reader, &mut |reader| {
             if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
                 // The engine keeps the replayed changes in memory until a checkpoint, and the
                 // complete log might not fit. After a crash, the log is read again from the mark of

@@ -6,14 +6,14 @@ use crate::backup::{BackedUp, BackupFileKind, BackupManifest, ListedFile};
 use crate::checkpoint::{CheckpointFailure, CheckpointStore};
 use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
-use crate::salvage::torn_tail;
+use crate::salvage::{damage_text, torn_tail};
 use crate::update_log::{
     LogChange, LogPosition, LogReader, LogTail, SEGMENT_HEADER_LEN, segment_start, with_recent,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
-use todana_engine::{DiskHash, DiskTree, ExaminedTree, HashDamage};
+use todana_engine::{DiskHash, DiskTree, ExaminedTree, HashDamage, TreeDamage, TreeExamination};
 
 /// The result of verifying a data directory.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,8 @@ pub struct VerificationReport {
     pub hash_segments: u64,
     /// Bytes of these segments and of dictionaries.
     pub hash_bytes: u64,
-    /// The records in the files of a tree on disk. Changes that are only in its log are not
-    /// included. `None` if the tree is damaged.
+    /// The intact records in the files of a tree on disk. Changes that are only in its log are not
+    /// included. `None` if the pages of the tree are unreadable.
     pub tree: Option<ExaminedTree>,
     /// The summary in the manifest, if the directory is a backup.
     pub backup: Option<BackedUp>,
@@ -77,7 +77,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let mut damages = Vec::new();
     let kind = DatabaseKind::at(&*disk, path);
     let pages = kind.map(|kind| kind.pages(path));
-    let mut tree = pages.as_ref().map_or(Ok(None), |pages| examine_tree(pages, &mut damages))?;
+    let mut tree = kind.map_or(Ok(None), |kind| examine_tree(kind, &kind.pages(path), &mut damages))?;
     if let (Some(DatabaseKind::DiskFixed), Some(tree)) = (kind, &mut tree) {
         // One of them is the layout of the numbered records.
         tree.records = tree.records.saturating_sub(1);
@@ -212,14 +212,22 @@ fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> R
 }
 
 /// Reads the pages and records of a tree.
-fn examine_tree(pages: &Path, damages: &mut Vec<String>) -> Result<Option<ExaminedTree>> {
-    match DiskTree::check(pages) {
+fn examine_tree(kind: DatabaseKind, pages: &Path, damages: &mut Vec<String>) -> Result<Option<ExaminedTree>> {
+    let TreeExamination { tree, damage, disorder } = match DiskTree::examine(pages) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             damages.push(error.to_string());
-            Ok(None)
+            return Ok(None);
         }
-        examined => examined.map(Some),
+        examined => examined?,
+    };
+    damages.extend(disorder.map(|disorder| disorder.to_string()));
+    damages.extend(damage.places.iter().map(|place| damage_text(kind, place)));
+    if damage.count > damage.places.len() as u64 {
+        let TreeDamage { count, bytes, .. } = damage;
+        let pages = pages.display();
+        damages.push(format!("{pages}: damaged records or blocks in total: {count}, with {bytes} bytes"));
     }
+    Ok(Some(tree))
 }
 
 fn needs_log(path: &Path, mark: u64) -> String {

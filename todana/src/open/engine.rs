@@ -3,8 +3,8 @@
 //! A new engine is a variant of [`DatabaseKind`] with its row in [`KINDS`], and an arm in
 //! [`DatabaseName::open_engine_at`].
 
-use super::{DatabaseName, DatabaseTuning, hinted, hinted_tree};
-use crate::disk::{Disk, ReadOnlyDisk, SystemDisk};
+use super::{DatabaseName, hinted, hinted_tree};
+use crate::disk::{Disk, ReadOnlyDisk};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Engine, MemoryLimit, Result};
@@ -277,11 +277,17 @@ impl DatabaseName {
     /// cannot be read or written.
     pub fn open_engine(&self, disk: Arc<dyn Disk>, options: EngineOptions) -> Result<Box<dyn Engine>> {
         let path = self.path.as_deref().unwrap_or(Path::new(""));
-        self.open_engine_at(path, disk, options).map_err(|error| match self.kind.storage() {
-            DatabaseStorage::Memory => error,
-            DatabaseStorage::Files => hinted(error, path),
-            DatabaseStorage::FilesAndLog => hinted_tree(error),
-        })
+        match self.kind.storage() {
+            DatabaseStorage::Memory => self.open_engine_at(path, disk, options),
+            DatabaseStorage::Files => {
+                self.open_engine_at(path, disk, options).map_err(|error| hinted(error, path))
+            }
+            DatabaseStorage::FilesAndLog => {
+                let tree =
+                    self.open_tree(path, disk, options.spills).map_err(|error| hinted_tree(error, path))?;
+                self.over_tree(tree).map_err(|error| hinted(error, path))
+            }
+        }
     }
 
     /// Opens the engine with its files at `path`. Its errors do not suggest a command.
@@ -341,12 +347,24 @@ impl DatabaseName {
                 }
             }
             DatabaseKind::DiskTree | DatabaseKind::DiskTable | DatabaseKind::DiskFixed => {
-                // If there is an update log, records must not reach the tree's file before their
-                // log entries are on disk.
-                let options = DiskTreeOptions { spills: options.spills, disk, ..tree_options(self.kind) };
-                let tree = DiskTree::open(&self.kind.pages(path), options)?;
-                over_tree(self.kind, tree, tuning.fixed_layout())?
+                self.over_tree(self.open_tree(path, disk, options.spills)?)?
             }
+        })
+    }
+
+    fn open_tree(&self, path: &Path, disk: Arc<dyn Disk>, spills: bool) -> Result<DiskTree> {
+        // If there is an update log, records must not reach the tree's file before their log
+        // entries are on disk.
+        let options = DiskTreeOptions { spills, disk, ..tree_options(self.kind) };
+        DiskTree::open(&self.kind.pages(path), options)
+    }
+
+    /// Returns the engine over its tree on disk.
+    fn over_tree(&self, tree: DiskTree) -> Result<Box<dyn Engine>> {
+        Ok(match self.kind {
+            DatabaseKind::DiskFixed => Box::new(FixedTree::new(Box::new(tree), self.tuning.fixed_layout())?),
+            DatabaseKind::DiskTable => Box::new(TableEngine::new(Box::new(tree))?),
+            _ => Box::new(tree),
         })
     }
 }
@@ -361,15 +379,6 @@ fn tree_options(kind: DatabaseKind) -> DiskTreeOptions {
         DatabaseKind::DiskTable => DiskTreeOptions { in_blocks: true, front_bytes: 16 << 20, ..default },
         _ => default,
     }
-}
-
-/// Returns the engine of a kind over its tree on disk. `layout` is that of new numbered records.
-fn over_tree(kind: DatabaseKind, tree: DiskTree, layout: FixedLayout) -> Result<Box<dyn Engine>> {
-    Ok(match kind {
-        DatabaseKind::DiskFixed => Box::new(FixedTree::new(Box::new(tree), layout)?),
-        DatabaseKind::DiskTable => Box::new(TableEngine::new(Box::new(tree))?),
-        _ => Box::new(tree),
-    })
 }
 
 /// Returns the number of shards of a hash in memory. A limit on records is divided among the
@@ -387,18 +396,6 @@ fn shards(wanted: Option<usize>, records_max: Option<u64>) -> Option<usize> {
 pub(crate) fn hash_at(path: &Path, compresses: bool, openings_min: u32) -> Result<DiskHash> {
     let compression = compresses.then(ValueCompression::default);
     DiskHash::open(path, DiskHashOptions { compression, openings_min, ..DiskHashOptions::default() })
-}
-
-/// Opens the tree of a database of this kind on the system's disk, beside its update log.
-pub(crate) fn tree_at(kind: DatabaseKind, path: &Path) -> Result<DiskTree> {
-    let disk = Arc::new(SystemDisk);
-    let options = DiskTreeOptions { spills: false, disk, ..tree_options(kind) };
-    DiskTree::open(&kind.pages(path), options)
-}
-
-/// Opens the engine of a database of this kind on the system's disk, beside its update log.
-pub(crate) fn engine_at(kind: DatabaseKind, path: &Path) -> Result<Box<dyn Engine>> {
-    over_tree(kind, tree_at(kind, path)?, DatabaseTuning::default().fixed_layout())
 }
 
 #[cfg(test)]

@@ -10,9 +10,14 @@ pub(crate) fn hinted(error: Error, path: &Path) -> Error {
     with_hint(error, &hint)
 }
 
-/// Adds the command that salvages a damaged tree to an error about damage.
-pub(crate) fn hinted_tree(error: Error) -> Error {
-    with_hint(error, "`todana restore` creates a new tree from a backup")
+/// Adds commands to an error about damaged pages of a tree, from which a salvage may recover
+/// nothing.
+pub(crate) fn hinted_tree(error: Error, path: &Path) -> Error {
+    let hint = format!(
+        "`todana verify {}` says if `todana salvage` can recover records; `todana restore` creates a new tree from a backup",
+        path.display()
+    );
+    with_hint(error, &hint)
 }
 
 fn with_hint(error: Error, hint: &str) -> Error {

@@ -13,8 +13,8 @@ mod tuning_words;
 
 pub use cabinet_file::cabinet_file_problem;
 pub use check::DataPurpose;
+pub(crate) use engine::hash_at;
 pub use engine::{DatabaseKind, DatabaseStorage, EngineOptions};
-pub(crate) use engine::{engine_at, hash_at, tree_at};
 pub(crate) use hint::{hinted, hinted_tree};
 pub use name::{DatabaseName, DatabaseTuning};
 pub use open_database::{LoadedData, OpenDatabase, OpenOptions};

@@ -16,7 +16,7 @@ use super::contents::expect_kind;
 use super::engine::{DatabaseKind, DatabaseStorage};
 use super::tuning_words::{TuningWord, nearest, without_secrets};
 use crate::disk::Disk;
-use crate::table::{IndexChange, IndexKind};
+use crate::table::{IndexChange, IndexKind, is_indexable_column};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
@@ -319,6 +319,9 @@ impl NameSettings {
                 .rsplit_once(':')
                 .map(|(column, kind)| (column, IndexChange::parse(kind.as_bytes())))
             {
+                Some((column, Some(_))) if !is_indexable_column(column.as_bytes()) => {
+                    return refuse(format!("idx={value}: the name of the column is reserved"));
+                }
                 Some((column, Some(IndexChange::Create(kind) | IndexChange::CreateNew(kind)))) => {
                     tuning.indexes.push((column.into(), kind));
                 }
@@ -510,6 +513,10 @@ mod tests {
         assert_eq!((name.tuning.indexes, name.notes.len()), (indexes, 0));
         assert!(DatabaseName::parse("x.table#idx=age").is_err());
         assert!(DatabaseName::parse("x.table#idx=age:VOID").is_err());
+        for parse in [DatabaseName::parse, DatabaseName::parse_as_original] {
+            let error = parse("x.table#idx=\u{1}numbers:dec").unwrap_err().to_string();
+            assert!(error.contains("idx=\u{1}numbers:dec: the name of the column is reserved"), "{error}");
+        }
         let lenient = DatabaseName::parse_as_original("x.tct#idx=age").unwrap();
         assert_eq!(lenient.warnings, ["idx=age: must have the form COLUMN:KIND"]);
         assert_eq!(DatabaseName::parse("x.tcb#idx=age:dec").unwrap().notes, ["idx has no effect"]);

@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result};
+use todana_engine::table::INDEXES_MAX;
 
 /// Options for opening a database, in addition to its name.
 #[derive(Clone)]
@@ -183,6 +184,13 @@ impl OpenDatabase {
         for (column, kind) in self.name.tuning.indexes.iter().filter(|_| !database.is_read_only()) {
             let mut visitor = IndexVisitor::new(column.as_bytes(), IndexChange::CreateNew(*kind));
             database.visit_record(&database.worker_counters(), b"", &mut visitor)?;
+            if visitor.is_full {
+                let message = format!(
+                    "database \"{}\": idx={column}: the table already has {INDEXES_MAX} indexes; drop one",
+                    self.name
+                );
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
         }
         self.is_loaded = true;
         Ok(loaded)

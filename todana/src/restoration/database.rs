@@ -11,6 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::data_directory::{DataDirectory, StagedDirectory, cannot};
 use crate::disk::{Disk, SystemDisk};
 use crate::open::{DatabaseStorage, EngineOptions, hash_at};
+use crate::table::visible_records;
 use crate::update_log::{LogChange, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
 use crate::{Database, DatabaseName, LoadProgress, RestoreOptions};
@@ -79,7 +80,7 @@ pub(super) fn records_into<S: RecordSource>(
     let openings = source.openings_of_restored(&database, now);
     database.meet_limits(&database.worker_counters())?;
     let engine = database.engine();
-    restored.records = engine.status().records;
+    restored.records = visible_records(&database);
     if let Some(tree) = engine.checkpointed() {
         tree.checkpoint(0)?;
         drop(database);

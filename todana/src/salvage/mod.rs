@@ -15,6 +15,7 @@ mod hash;
 mod tree;
 
 pub(crate) use hash::torn_tail;
+pub(crate) use tree::damage_text;
 
 use crate::backup::BACKUP;
 use crate::clock::Clock;

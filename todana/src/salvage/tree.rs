@@ -1,39 +1,40 @@
-//! Salvages a tree on disk whose update log is damaged or lost.
+//! Salvages a tree or a table on disk whose records or update log are damaged or lost.
 //!
-//! The structure of the tree's LMDB file must be intact. The file contains all changes up to the
-//! tree mark, a position of the update log, so the log is needed only from there on. This module
-//! copies the tree and its log, mends the log of the copy from the mark on (or starts a new log at
-//! the mark), opens the copy, and writes its records to the new database, without damaged ones.
+//! The pages of the tree's LMDB file must be readable. The file contains all changes up to the tree
+//! mark, a position of the update log, so the log is needed only from there on. This module copies
+//! the tree and its log, mends the log of the copy from the mark on (or starts a new log at the
+//! mark), writes the intact records to the new database, and replays the log there. Nothing is
+//! written to the damaged tree, because a change of a damaged block is impossible.
+//!
+//! Of a table, only rows are written. The new table builds its indexes from their definitions, the
+//! row with the empty key. If that row is lost, the states of the indexes define them.
 
 use super::directory::{MendedLog, first_segment, of_log};
 use super::{FoundDamage, PathTranslation, copy_database, copy_file, lock_source};
 use crate::clock::Clock;
 use crate::data_directory::{
-    DataDirectory, LOG, StagedDirectory, cannot, identity, is_there, names, salvage_copy,
+    LOG, ReplaySummary, StagedDirectory, cannot, identity, names, replay, salvage_copy,
 };
 use crate::disk::{Disk, SystemDisk};
-use crate::open::{engine_at, tree_at};
 use crate::restoration::{RecordSource, RestoreInto, restore_records};
 use crate::update_log::{
-    DatabaseIdentity, LogChange, LogDamage, LogPosition, MendedSegments, append_recent, mend_segments,
-    openings_of, segment_start, write_lost_segment,
+    DatabaseIdentity, LogChange, LogDamage, LogPosition, LogReader, MendedSegments, append_recent,
+    mend_segments, openings_of, segment_start, write_lost_segment,
 };
 use crate::versions::{OPENINGS_MARGIN, openings_of_restored};
-use crate::{
-    DataOptions, Database, DatabaseKind, LoadProgress, OpeningReport, RestorationReport, RestoreOptions,
-    SalvageReport,
-};
+use crate::{Database, DatabaseKind, LoadProgress, RestorationReport, RestoreOptions, SalvageReport};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::DiskTree;
+use todana_core::{Attributes, Error, ErrorKind, Record, Result, UnixSeconds, key_of_number};
+use todana_engine::table::{Definition, InnerRecord, put_definition};
+use todana_engine::{DamagedPlace, TreeDamage, TreeSalvage};
 
 /// Creates a new database from a tree. Changes that were only in the lost part of the log cannot be
 /// restored, and neither can damaged records; the returned damages state this. Fails with `Busy` if
-/// the tree is open, with `Corrupt` if its structure is damaged or the log belongs to another
+/// the tree is open, with `Corrupt` if its pages are unreadable or the log belongs to another
 /// database, and with `Invalid` if an earlier state is requested.
 pub(super) fn salvage(
     kind: DatabaseKind,
@@ -55,58 +56,121 @@ pub(super) fn salvage(
     let copy = StagedDirectory::create(Arc::new(SystemDisk), &salvage_copy(into.place(options)?))?;
     let (original, tree) = (PathTranslation { copy: copy.place(), original: from }, kind.pages(copy.place()));
     disk.make_directory(&tree).map_err(|error| cannot("create", &tree, &error))?;
-    let damaged = kind.pages(from);
-    copy_file(&*disk, &damaged.join(PAGES), &tree.join(PAGES))?;
-    if is_there(&*disk, &damaged.join(UNCLEAN))? {
-        copy_file(&*disk, &damaged.join(UNCLEAN), &tree.join(UNCLEAN))?;
-    }
+    copy_file(&*disk, &kind.pages(from).join(PAGES), &tree.join(PAGES))?;
     copy_database(&*disk, from, copy.place())?;
     drop(held);
-    let mut damages = mend_copy(kind, &disk, copy.place()).map_err(|error| original.error(&error))?;
-    let skipped = Mutex::new(None);
-    let open = |progress: &mut dyn FnMut(LoadProgress)| {
-        TreeSource::open(kind, Arc::clone(&disk), copy.place(), Arc::clone(&clock), &skipped, progress)
+    let pages = TreeSalvage::open(&tree).map_err(|error| original.error(&error))?;
+    let mut damages = Vec::new();
+    let identity =
+        mend_copy(&pages, &disk, copy.place(), &mut damages).map_err(|error| original.error(&error))?;
+    let found = Mutex::default();
+    let source = TreeSource {
+        kind,
+        tree: &pages,
+        file: tree.join(PAGES),
+        log: copy.place().join(LOG),
+        identity,
+        disk: Arc::clone(&disk),
+        found: &found,
     };
-    let restored = restore_records(Arc::clone(&disk), options, open, into, Arc::clone(&clock), progress);
+    let restored = restore_records(Arc::clone(&disk), options, |_| Ok(source), into, clock, progress);
     let restored = restored.map_err(|error| original.error(&error))?;
-    if let Some((count, error)) = skipped.into_inner() {
-        let outcome = format!("left out; damaged records or blocks of records in total: {count}");
-        damages.push(FoundDamage::new(tree.join(PAGES), 0, error.to_string(), outcome));
-    }
+    damages.append(&mut found.into_inner());
     Ok(SalvageReport { damages: original.damages(damages), restored })
 }
 
 /// The name of LMDB's file.
 const PAGES: &str = "data.mdb";
-/// The name of a file that exists while a tree is open. If the file still exists at the next
-/// opening, the structure of the tree is checked.
-const UNCLEAN: &str = "unclean";
 
-/// The copy of a tree, opened: its log has been replayed.
-struct TreeSource<'s> {
-    database: Database,
-    /// Receives the number of damaged records, and the error of one.
-    skipped: &'s Mutex<Option<(u64, Error)>>,
-    // Holds the lock of the copy.
-    _directory: DataDirectory,
-    log: PathBuf,
-    disk: Arc<dyn Disk>,
-    opened: OpeningReport,
+/// Describes a damaged place of a tree.
+pub(crate) fn damage_text(kind: DatabaseKind, place: &DamagedPlace) -> String {
+    match kind.is_table() {
+        true => format!("{}; it begins with {}", place.error, InnerRecord::describe(&place.key)),
+        false => place.error.to_string(),
+    }
 }
 
-impl<'s> TreeSource<'s> {
-    fn open(
-        kind: DatabaseKind,
-        disk: Arc<dyn Disk>,
-        path: &Path,
-        clock: Arc<dyn Clock>,
-        skipped: &'s Mutex<Option<(u64, Error)>>,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<TreeSource<'s>> {
-        let directory = DataDirectory::open(Arc::clone(&disk), path)?;
-        let database = Database::new(engine_at(kind, path)?, Arc::clone(&clock));
-        let opened = directory.restore(&database, clock, &DataOptions::default(), progress)?;
-        Ok(TreeSource { database, skipped, _directory: directory, log: path.join(LOG), disk, opened })
+/// The copy of a tree and its mended log.
+struct TreeSource<'s> {
+    kind: DatabaseKind,
+    tree: &'s TreeSalvage,
+    /// The file of the tree.
+    file: PathBuf,
+    log: PathBuf,
+    identity: DatabaseIdentity,
+    disk: Arc<dyn Disk>,
+    /// Receives the damages of the tree.
+    found: &'s Mutex<Vec<FoundDamage>>,
+}
+
+impl TreeSource<'_> {
+    /// Stores the definitions of a table's indexes, before its rows. Returns the damage if the
+    /// definitions are lost and nothing else states them.
+    fn restore_definitions(&self, into: &Database) -> Result<Option<FoundDamage>> {
+        let (mut has_definitions, mut value) = (false, Vec::new());
+        let damage = self.tree.for_each(&mut |key, record| {
+            match InnerRecord::read(key, record.value) {
+                InnerRecord::Row([]) => has_definitions = true,
+                InnerRecord::Index(column, kind) => {
+                    value = put_definition(&value, Definition::Index(column, Some(kind)));
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if has_definitions || damage.count == 0 {
+            return Ok(None);
+        }
+        if !value.is_empty() {
+            let record = Record::new(&value, Attributes::default());
+            into.replay(&LogChange::Put { key: b"", record })?;
+            let outcome = "reconstructed from the states of the indexes";
+            let what = "the definitions of the indexes are lost".into();
+            self.found.lock().push(FoundDamage::new(self.file.clone(), 0, what, outcome.into()));
+            return Ok(None);
+        }
+        let what = "the definitions of the indexes, if there were any, are lost".into();
+        let outcome = "the new table has no indexes; define them again".into();
+        let lost = || FoundDamage::new(self.file.clone(), 0, what, outcome);
+        Ok(damage.is_at_start.then(lost))
+    }
+
+    fn restore_records(&self, into: &Database, progress: &mut dyn FnMut(LoadProgress)) -> Result<TreeDamage> {
+        const REPORT_EVERY_RECORDS: u64 = 1 << 12;
+        let (mut records, total, mut text) = (0u64, self.tree.records(), [0; 20]);
+        self.tree.for_each(&mut |key, record| {
+            records += 1;
+            if records.is_multiple_of(REPORT_EVERY_RECORDS) {
+                progress(LoadProgress { done: records, remaining: total.saturating_sub(records) });
+            }
+            let key = match self.kind {
+                DatabaseKind::DiskTable => match InnerRecord::read(key, record.value) {
+                    InnerRecord::Row(key) => key,
+                    _ => return Ok(()),
+                },
+                DatabaseKind::DiskFixed => match key.try_into() {
+                    Ok(number) => key_of_number(u64::from_be_bytes(number), &mut text),
+                    // This is the layout of the records.
+                    Err(_) => return Ok(()),
+                },
+                _ => key,
+            };
+            into.replay(&LogChange::Put { key, record })
+        })
+    }
+
+    fn note(&self, damage: &TreeDamage) {
+        let mut found = self.found.lock();
+        for (number, place) in damage.places.iter().enumerate() {
+            let mut outcome = "left out".to_string();
+            if number + 1 == damage.places.len() {
+                outcome = format!(
+                    "left out; damaged records or blocks in total: {}, with {} bytes",
+                    damage.count, damage.bytes
+                );
+            }
+            found.push(FoundDamage::new(self.file.clone(), 0, damage_text(self.kind, place), outcome));
+        }
     }
 }
 
@@ -117,59 +181,50 @@ impl RecordSource for TreeSource<'_> {
         _: Option<u64>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<RestorationReport> {
-        const REPORT_EVERY_RECORDS: u64 = 1 << 12;
-        let (mut place, mut records) = (None, 0u64);
-        let total = self.database.engine().status().records;
-        loop {
-            let mut outcome = Ok(());
-            place = self.database.engine().scan_skipping_damaged(place.take(), &mut |key, record| {
-                outcome = into.replay(&LogChange::Put { key, record });
-                records += 1;
-                if records.is_multiple_of(REPORT_EVERY_RECORDS) {
-                    progress(LoadProgress { done: records, remaining: total.saturating_sub(records) });
-                }
-                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            outcome?;
-            if place.is_none() {
-                break;
-            }
+        let lost_definitions = if self.kind.is_table() { self.restore_definitions(into)? } else { None };
+        let damage = self.restore_records(into, progress)?;
+        let mark = LogPosition(self.tree.mark());
+        let mut reader = LogReader::open(Arc::clone(&self.disk), &self.log, self.identity, mark)?;
+        let ReplaySummary { entries, lost } = replay(into, &mut reader, &mut |reader| {
+            let done = reader.position().0 - mark.0;
+            progress(LoadProgress { done, remaining: reader.remaining() });
+            ControlFlow::Continue(())
+        })?;
+        // The log may contain newer definitions.
+        if let Some(lost) = lost_definitions
+            && !into.peek(b"", &mut |_| ())?
+        {
+            self.found.lock().push(lost);
         }
-        *self.skipped.lock() =
-            self.database.engine().checkpointed().and_then(CheckpointedEngine::damaged_records);
-        if let Some(at) = self.database.planned_clear() {
-            into.replay(&LogChange::PlanClear { at: Some(at) })?;
-        }
-        if let Some(log) = self.database.log() {
-            log.close()?;
-        }
-        let OpeningReport { entries, lost, end, tail, .. } = &self.opened;
+        self.note(&damage);
         Ok(RestorationReport {
-            records,
+            records: 0,
             has_log: true,
-            position: *end,
+            position: reader.position(),
             time_ms: 0,
-            entries: *entries,
-            lost: *lost,
+            entries,
+            lost,
             refused: Vec::new(),
             ends_before: false,
-            tail: tail.clone(),
+            tail: reader.tail().clone(),
             cancelled_clear: None,
         })
     }
 
     fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32 {
-        let known = openings_of(&*self.disk, &self.log).max(self.database.openings_known());
-        openings_of_restored(known.max(database.openings_known()), now)
+        openings_of_restored(openings_of(&*self.disk, &self.log).max(database.openings_known()), now)
     }
 }
 
-/// Mends the log in the copy of a tree, and returns its damages.
-fn mend_copy(kind: DatabaseKind, disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<FoundDamage>> {
-    let tree = tree_at(kind, path)?;
-    let mut damages = Vec::new();
-    let identity = find_identity(&**disk, path, tree.database_id(), &mut damages)?;
-    let (log, log_position) = (path.join(LOG), LogPosition(tree.log_position()));
+/// Mends the log in the copy of a tree, and adds its damages. Returns the identity of the database.
+fn mend_copy(
+    tree: &TreeSalvage,
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    damages: &mut Vec<FoundDamage>,
+) -> Result<DatabaseIdentity> {
+    let identity = find_identity(&**disk, path, tree.database_id(), damages)?;
+    let (log, log_position) = (path.join(LOG), LogPosition(tree.mark()));
     append_recent(disk, &log, identity)?;
     let disk = &**disk;
     let first = first_segment(disk, &log)?;
@@ -183,9 +238,9 @@ fn mend_copy(kind: DatabaseKind, disk: &Arc<dyn Disk>, path: &Path) -> Result<Ve
     if is_needed && !segments.entry_ends.contains(&log_position) {
         let log =
             MendedLog { path: log, identity, first, end: segments.end, entry_ends: segments.entry_ends };
-        damages.push(start_log_at_mark(disk, &log, &tree, log_position)?);
+        damages.push(start_log_at_mark(disk, &log, tree, log_position)?);
     }
-    Ok(damages)
+    Ok(identity)
 }
 
 /// Returns the identity of the database. If the file `identity` is damaged or missing, takes the
@@ -240,7 +295,7 @@ fn find_identity(
 fn start_log_at_mark(
     disk: &dyn Disk,
     log: &MendedLog,
-    tree: &DiskTree,
+    tree: &TreeSalvage,
     mark: LogPosition,
 ) -> Result<FoundDamage> {
     let next = log.first.filter(|&first| first > mark).unwrap_or(mark);
@@ -255,7 +310,7 @@ fn start_log_at_mark(
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let what = format!("the log from position {} on, where the tree's records end, is missing", mark.0);
-    let records = tree.status().records;
+    let records = tree.records();
     let rest = match next > mark {
         true => {
             format!(
@@ -284,15 +339,11 @@ fn start_log_at_mark(
 }
 
 /// Returns the highest version of any record.
-fn version_max(tree: &DiskTree) -> Result<u64> {
-    let (mut highest, mut place) = (0, None);
-    loop {
-        place = tree.scan_skipping_damaged(place.take(), &mut |_, record| {
-            highest = highest.max(record.attributes.version);
-            ControlFlow::Continue(())
-        })?;
-        if place.is_none() {
-            return Ok(highest);
-        }
-    }
+fn version_max(tree: &TreeSalvage) -> Result<u64> {
+    let mut highest = 0;
+    tree.for_each(&mut |_, record| {
+        highest = highest.max(record.attributes.version);
+        Ok(())
+    })?;
+    Ok(highest)
 }

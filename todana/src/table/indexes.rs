@@ -47,6 +47,12 @@ impl IndexChange {
     }
 }
 
+/// Returns true if a column of this name can be indexed. Names that begin with byte 1 are reserved,
+/// and a NUL byte would end the name.
+pub(crate) fn is_indexable_column(column: &[u8]) -> bool {
+    !column.contains(&0) && column.first() != Some(&1)
+}
+
 /// Changes the index on a column, as a visitor of the record with the empty key.
 #[derive(Debug)]
 pub struct IndexVisitor<'c> {
@@ -77,8 +83,7 @@ impl Visitor for IndexVisitor<'_> {
             IndexChange::Optimize => existing.map(Some),
             IndexChange::Drop => existing.map(|_| None),
         };
-        // Names that begin with this byte are reserved, and a NUL byte would end the name.
-        let is_possible = !self.column.contains(&0) && self.column.first() != Some(&1);
+        let is_possible = is_indexable_column(self.column);
         let creates = matches!(wanted, Some(Some(_))) && existing.is_none();
         self.is_full = creates && defined.len() >= INDEXES_MAX;
         let is_possible = is_possible && !self.is_full;

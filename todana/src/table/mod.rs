@@ -46,6 +46,7 @@ mod sorted;
 mod table;
 
 pub use condition::Condition;
+pub(crate) use indexes::is_indexable_column;
 pub use indexes::{IndexChange, IndexVisitor};
 pub use operator::{ConditionOperator, ParsedOperator};
 pub use query::{Query, QueryOrder};

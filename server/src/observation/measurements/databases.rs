@@ -6,6 +6,7 @@ use crate::replica::ConnectedReplica;
 use crate::shared::SharedState;
 use std::sync::Arc;
 use todana::DataDirectory;
+use todana::table::visible_records;
 use todana::update_log::{DurabilityHealth, UpdateLog};
 use todana_core::{CheckpointedEngine, EngineStatus};
 
@@ -19,7 +20,8 @@ pub(crate) struct DatabaseReadings {
 impl DatabaseReadings {
     /// Reads the figures of a database. Returns `None` if there is no database with this number.
     pub(crate) fn read(shared: &SharedState, number: usize) -> Option<DatabaseReadings> {
-        let status = shared.databases.get(number)?.database.status();
+        let database = &shared.databases.get(number)?.database;
+        let status = EngineStatus { records: visible_records(database), ..database.status() };
         Some(DatabaseReadings { number, status, directory: shared.persistence.exports.directory(number) })
     }
 

@@ -8,6 +8,7 @@ use crate::shared::SharedState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use todana::table::visible_records;
 use todana::{Counters, DataDirectory, SweepCounters};
 use todana_core::EngineStatus;
 
@@ -46,7 +47,7 @@ impl ServerReadings {
             sums: shared.observation.sums(),
             kyoto: kyoto::KyotoSums::of(&shared.observation.workers),
             counters: primary.database.counters(),
-            status: primary.database.status(),
+            status: EngineStatus { records: visible_records(&primary.database), ..primary.database.status() },
             sweeps: primary.database.sweeps(),
             engine: primary.database.engine().status(),
             log,
