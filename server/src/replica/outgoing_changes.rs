@@ -35,6 +35,9 @@ const SLACK_S: u64 = 3;
 /// The maximum number of bytes of log that are kept on disk for one replica alone.
 const HELD_MAX: u64 = 4 << 30;
 
+/// The longest list whose values are kept, so that values added to it are sent without the others.
+const KEPT_LIST_MAX: usize = 16 << 20;
+
 /// The messages to one replica.
 pub(super) struct OutgoingChanges {
     shared: Arc<SharedState>,
@@ -84,6 +87,9 @@ struct DatabaseChanges {
     at: usize,
     /// True if data was read from memory that may not be on disk yet.
     has_read_memory: bool,
+    /// The key and the list that the replica has after the queued changes, if the last list that
+    /// was sent was not changed since.
+    sent_list: Option<(Vec<u8>, Vec<u8>)>,
     /// The records that were read and lose attributes when they are sent.
     lost: LostAttributes,
 }
@@ -356,6 +362,7 @@ impl DatabaseChanges {
             bytes: Vec::new(),
             at: 0,
             has_read_memory: false,
+            sent_list: None,
             lost: LostAttributes::default(),
         }
     }
@@ -369,6 +376,7 @@ impl DatabaseChanges {
             let own = ChangeOrigin::new(shared.options.databases.replication.server_id, 0);
             let encoder = request.encoder(self.number, served);
             let (queue, bytes, lost) = (&mut self.queue, &mut self.bytes, &mut self.lost);
+            let sent_list = &mut self.sent_list;
             self.feed.read_new(self.until, PIECE, &mut |stamp, origin, change| {
                 let origin = origin.map_or(own, ChangeOrigin::from);
                 let put = |change: SentChange<'_>, bytes: &mut Vec<u8>| {
@@ -377,12 +385,30 @@ impl DatabaseChanges {
                     QueuedChange { stamp, len: bytes.len() - before, what: QueuedKind::Encoded { origin } }
                 };
                 let skipped = QueuedChange { stamp, len: 0, what: QueuedKind::NotWanted };
+                let before = match *change {
+                    LogChange::Put { key, .. } | LogChange::Remove { key } => {
+                        sent_list.take_if(|(of, _)| of == key)
+                    }
+                    LogChange::Clear => sent_list.take().and(None),
+                    _ => None,
+                };
                 let queued = match *change {
                     _ if !request.wants(origin) => skipped,
                     LogChange::Put { key, .. } | LogChange::Remove { key } if !encoder.sends(key) => skipped,
                     LogChange::Put { key, record } => {
                         lost.count(request, &record.attributes);
                         if record.attributes.has_value_list && request.adds_values() {
+                            let before = before.map_or(Vec::new(), |(_, list)| list);
+                            let added = record.value.strip_prefix(&*before).filter(|_| !before.is_empty());
+                            if record.value.len() <= KEPT_LIST_MAX {
+                                *sent_list = Some((key.to_vec(), record.value.to_vec()));
+                            }
+                            if let Some(added) = added.filter(|added| !added.is_empty()) {
+                                // Otherwise a list that grows value by value would be sent again
+                                // with each value.
+                                queue.push_back(QueuedChange::of_list(stamp, origin, key, added, bytes));
+                                return;
+                            }
                             // The replica first removes the old values. It has the position before
                             // the change until it has all new values, so that after a disconnection
                             // it begins with the removal again.
