@@ -22,6 +22,7 @@ mod memcached;
 mod option_sources;
 mod password;
 mod progress;
+mod proxy;
 mod record_commands;
 mod restore;
 mod salvage;
@@ -138,6 +139,9 @@ enum ProgramCommand {
     /// Measure the throughput, latency and memory of a server, or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
+    /// Print which server of a list holds a key, as client libraries and proxies choose it
+    #[command(hide = true, after_help = proxy::AFTER_HELP)]
+    Proxy(Box<proxy::ProxyArguments>),
     /// Run as a replacement of memcached, Kyoto Tycoon's or Tokyo Tyrant's server, with its options
     #[command(
         after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n  todana as ktserver --help\n  todana as ttserver -port 1978 casket.tch\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
@@ -269,6 +273,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Repair { of, yes: false }) => verify::run(&of),
         Some(ProgramCommand::Password(arguments)) => password::run(&arguments),
         Some(ProgramCommand::Bench(arguments)) => bench::run(&arguments),
+        Some(ProgramCommand::Proxy(arguments)) => proxy::run(&arguments),
         // The known names were handled at the start of `main`.
         Some(ProgramCommand::As { .. }) => {
             Err(CommandFailure::usage("as: the program's name must follow immediately"))

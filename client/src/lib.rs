@@ -1,4 +1,4 @@
-//! Connections to a server, for the command line and the load generator.
+//! Connections to a server, and the choice of a server by the hash of a key.
 //!
 //! ```text
 //! address      host:port, todana://host:port, todanas://host:port (TLS), unix:/path
@@ -6,9 +6,10 @@
 //! login        login by the token of memcached's text dialect
 //! socket       a blocking stream with timeouts, in plain text or over TLS
 //! connection   requests and replies in the text dialect, or the meta dialect if the key needs it
+//! ring         which server of a list holds a key
 //! ```
 //!
-//! Not here: wire formats (see `protocol`), connection pools and hash rings.
+//! Not here: wire formats (see `protocol`), and connection pools.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -16,6 +17,7 @@ mod connection;
 mod destination;
 mod error;
 mod login;
+pub mod ring;
 mod socket;
 mod tls;
 mod tls_error;

@@ -1,0 +1,76 @@
+//! `todana proxy --where` and `--compare`.
+
+mod running;
+
+use running::{TestFolder, expect, refused, run, text};
+
+const SERVERS: &str = "cache1.example.com,cache2.example.com,cache3.example.com:11212 name=c";
+
+fn proxy(words: &[&str]) -> String {
+    expect(&[&["proxy", "--servers", SERVERS], words].concat(), 0)
+}
+
+#[test]
+fn place_of_a_key_is_printed() {
+    let server = |ring: &str| {
+        let printed = proxy(&["--where", "foo", "--ring", ring]);
+        printed.lines().nth(1).unwrap().to_string()
+    };
+    // The MD5 of foo is acbd18db...
+    let printed = proxy(&["--where", "foo"]);
+    assert!(printed.starts_with("pool    main\nserver  "), "{printed}");
+    assert!(printed.contains("\nhash    3675831724\npoint   "), "{printed}");
+    assert!(printed.contains("\nnext    "), "{printed}");
+    // The CRC-32 of foo is 2356372769, which leaves 2 after a division by 3.
+    assert_eq!(server("gomemcache"), "server  c (cache3.example.com:11212)");
+    let tagged = proxy(&["--where", "{foo}:a", "--hash-tag", "{}", "--ring", "gomemcache"]);
+    assert!(
+        tagged.contains("server  c (cache3.example.com:11212)\nhashed  foo\nhash    2356372769\npoint   2\n")
+    );
+    let twemproxy = proxy(&["--where", "foo", "--ring", "twemproxy", "--hash", "crc32a"]);
+    assert!(twemproxy.contains("\nhash    2356372769\n"), "{twemproxy}");
+    let single = expect(&["proxy", "--servers", "a", "--where", "k"], 0);
+    assert_eq!(single, "pool    main\nserver  a:11211\nhash    none\npoint   none\n");
+    let weighted = run(&["proxy", "--servers", "a,b weight=2", "--where", "k", "--ring", "gomemcache"]);
+    assert_eq!(text(&weighted.stderr), "todana: ring gomemcache: ignores weights\n");
+}
+
+#[test]
+fn vbucket_of_a_key_is_printed() {
+    let folder = TestFolder::new();
+    let path = folder.path("map.json");
+    let map = r#"{"hashAlgorithm":"CRC","serverList":["a:11210","b:11210"],"vBucketMap":[[0],[0],[0],[1]]}"#;
+    std::fs::write(&path, map).unwrap();
+    let printed = expect(&["proxy", "--vbuckets", &path, "--where", "foo"], 0);
+    assert_eq!(printed, "pool    main\nserver  b:11210\nhash    3187\nslot    3\n");
+    std::fs::write(&path, "{}").unwrap();
+    assert!(refused(&["proxy", "--vbuckets", &path, "--where", "foo"], 2).contains("hashAlgorithm must be"));
+}
+
+#[test]
+fn agreement_of_two_rings_is_printed() {
+    assert_eq!(
+        proxy(&["--compare", "twemproxy", "--ring", "twemproxy"]),
+        "twemproxy and twemproxy agree on 100.0 % of 100000 keys\n"
+    );
+    // Rings that are unrelated agree on a third of the keys.
+    let printed = proxy(&["--compare", "todana"]);
+    let share: f64 = printed.split(' ').nth(5).unwrap().parse().unwrap();
+    assert!((30.0..37.0).contains(&share), "{printed}");
+}
+
+#[test]
+fn invalid_words_are_named() {
+    for (words, problem) in [
+        (&["--servers", "a"][..], "proxy: cannot serve yet; use --where KEY or --compare RING"),
+        (&["--where", "k"], "--servers <LIST>"),
+        (&["--servers", "a,a", "--where", "k"], "todana: server a:11211: occurs twice"),
+        (&["--servers", "a:x", "--where", "k"], "todana: server \"a:x\": port \"x\" must be"),
+        (&["--servers", "a", "--where", "k", "--ring", "ketama"], "libmemcached-plain"),
+        (&["--servers", "a", "--where", "k", "--hash", "md6"], "todana: \"md6\": unknown hash; known:"),
+        (&["--servers", "a", "--where", "k", "--hash-tag", "{"], "must be two characters"),
+    ] {
+        let said = refused(&[&["proxy"], words].concat(), 2);
+        assert!(said.contains(problem), "{said}");
+    }
+}

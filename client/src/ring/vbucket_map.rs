@@ -1,0 +1,113 @@
+//! Maps of vbuckets, as moxi reads them: a key has a slot, and each slot has a server.
+
+use super::{KeyHash, RingError, ServerEntry};
+use serde_json::Value;
+
+/// The largest number of slots.
+const SLOTS_MAX: usize = 65_536;
+
+/// A map from slots to servers. The number of slots is a power of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VbucketMap {
+    owners: Vec<u16>,
+    servers: usize,
+}
+
+impl VbucketMap {
+    /// Parses a map in Couchbase's JSON: `hashAlgorithm`, which must be `CRC`, `serverList` and
+    /// `vBucketMap`, either at the top or in `vBucketServerMap`. Replicas are ignored.
+    pub fn parse(json: &str) -> Result<(VbucketMap, Vec<ServerEntry>), RingError> {
+        let error = |problem: String| RingError(format!("vbucket map: {problem}"));
+        let root: Value = serde_json::from_str(json).map_err(|problem| error(problem.to_string()))?;
+        let map = root.get("vBucketServerMap").unwrap_or(&root);
+        let list = |name: &str| {
+            let list = map.get(name).and_then(Value::as_array);
+            list.ok_or_else(|| error(format!("{name} must be a list")))
+        };
+        if map.get("hashAlgorithm").and_then(Value::as_str) != Some("CRC") {
+            return Err(error("hashAlgorithm must be \"CRC\"".into()));
+        }
+        let servers = list("serverList")?.iter().map(|server| {
+            server.as_str().ok_or_else(|| error("a server of serverList must be a text".into()))?.parse()
+        });
+        let servers = servers.collect::<Result<Vec<ServerEntry>, RingError>>()?;
+        super::check_servers(&servers)?;
+        let slots = list("vBucketMap")?;
+        if !slots.len().is_power_of_two() || slots.len() > SLOTS_MAX {
+            return Err(error(format!(
+                "vBucketMap has {} slots; must be a power of two up to {SLOTS_MAX}",
+                slots.len()
+            )));
+        }
+        let owner = |(slot, chain): (usize, &Value)| {
+            let owner = chain.get(0).and_then(Value::as_u64).filter(|owner| *owner < servers.len() as u64);
+            owner
+                .map(|owner| owner as u16)
+                .ok_or_else(|| error(format!("vBucketMap[{slot}][0] must be an index into serverList")))
+        };
+        let owners = slots.iter().enumerate().map(owner).collect::<Result<Vec<u16>, RingError>>()?;
+        Ok((VbucketMap { owners, servers: servers.len() }, servers))
+    }
+
+    /// Returns the slot of a key, which requests to binary servers carry.
+    #[inline]
+    pub fn slot_of(&self, key: &[u8]) -> u16 {
+        (KeyHash::Crc32.of(key) as usize & (self.owners.len() - 1)) as u16
+    }
+
+    /// Returns the index of the server of a slot.
+    #[inline]
+    pub fn server_of_slot(&self, slot: u16) -> usize {
+        usize::from(self.owners[usize::from(slot)])
+    }
+
+    /// Moves a slot to the next server of the list, after the reply "not my vbucket".
+    pub fn move_slot(&mut self, slot: u16) {
+        let owner = &mut self.owners[usize::from(slot)];
+        *owner = ((usize::from(*owner) + 1) % self.servers) as u16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vbuckets_map_keys_to_servers() {
+        let json = r#"{"hashAlgorithm":"CRC","numReplicas":1,"serverList":["a:11210","b:11210","c:11210"],
+            "vBucketMap":[[0,1],[1,2],[2,0],[2,1]]}"#;
+        let (mut map, servers) = VbucketMap::parse(json).unwrap();
+        assert_eq!(servers[2].label(), "c:11210");
+        // The CRC-32 of foo is 0x8c736521, and its upper 15 bits are 0x0c73.
+        assert_eq!((map.slot_of(b"foo"), map.server_of_slot(3)), (3, 2));
+        map.move_slot(3);
+        assert_eq!((map.server_of_slot(3), map.server_of_slot(2)), (0, 2));
+        let nested = format!(r#"{{"name":"default","vBucketServerMap":{json}}}"#);
+        assert_eq!(VbucketMap::parse(&nested).unwrap().0.server_of_slot(3), 2);
+    }
+
+    #[test]
+    fn invalid_maps_name_their_problem() {
+        let map = |servers: &str, slots: &str| {
+            format!(r#"{{"hashAlgorithm":"CRC","serverList":{servers},"vBucketMap":{slots}}}"#)
+        };
+        for (json, problem) in [
+            ("{", "EOF"),
+            ("[]", "hashAlgorithm must be"),
+            (r#"{"hashAlgorithm":"MD5"}"#, "hashAlgorithm must be"),
+            (&map("{}", "[]"), "serverList must be a list"),
+            (&map("[1]", "[]"), "must be a text"),
+            (&map(r#"["a:0"]"#, "[]"), "port \"0\""),
+            (&map("[]", "[]"), "no servers"),
+            (&map(r#"["a"]"#, "[]"), "0 slots; must be a power of two"),
+            (&map(r#"["a"]"#, "[[0],[0],[0]]"), "3 slots; must be a power of two"),
+            (&map(r#"["a"]"#, "[[0],[1]]"), "vBucketMap[1][0] must be an index"),
+            (&map(r#"["a"]"#, "[[0],[-1]]"), "vBucketMap[1][0] must be an index"),
+            (&map(r#"["a"]"#, "[[0],[]]"), "vBucketMap[1][0] must be an index"),
+            (&map(r#"["a"]"#, "[[0],7]"), "vBucketMap[1][0] must be an index"),
+        ] {
+            let error = VbucketMap::parse(json).unwrap_err().to_string();
+            assert!(error.contains(problem), "{json}: {error}");
+        }
+    }
+}
