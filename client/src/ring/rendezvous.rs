@@ -9,7 +9,7 @@
 
 use super::ServerEntry;
 use std::cmp::Ordering;
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The servers of a rendezvous, in the order of their labels.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl Eq for WeightedScore {}
 
 #[inline]
 pub(super) fn xxh3(bytes: &[u8]) -> u64 {
-    XxHash3_64::oneshot(bytes)
+    xxh3_64(bytes)
 }
 
 /// The finalizer of SplitMix64, with the constants of David Stafford's "Mix13" (public domain).

@@ -10,7 +10,7 @@ use crate::Address;
 use sha1::{Digest, Sha1};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The points of each server, where weights do not change them.
 const POINTS: u32 = 160;
@@ -176,7 +176,7 @@ impl RingTable {
             }
             RingTable::Single(server) => KeyPlace { server: usize::from(*server), hash: None, point: None },
             RingTable::Jump { seed, servers } => {
-                let hash = XxHash3_64::oneshot_with_seed(*seed, key);
+                let hash = xxh3_64_with_seed(key, *seed);
                 let slot = jump(hash, servers.len());
                 place(usize::from(servers[slot]), hash, slot as u64)
             }
