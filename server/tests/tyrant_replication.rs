@@ -5,11 +5,11 @@ mod running;
 mod tyrant_client;
 mod tyrant_replica;
 
-use running::{Running, eventually};
+use running::{Client, Running, eventually};
 use std::io::{Read, Write};
 use todana_protocol::tyrant::replication::{MasterDecoder, put_idle, put_record_head, put_server_id};
-use todana_protocol::tyrant::{LoggedCommand, TyrantPutMode, TyrantRequest};
-use todana_server::{DatabaseOptions, ReplicationOptions, ServerOptions};
+use todana_protocol::tyrant::{FieldBuffer, LoggedCommand, TyrantPutMode, TyrantRequest};
+use todana_server::{DatabaseName, DatabaseOptions, ReplicationOptions, ServerOptions};
 use tyrant_client::{ask, hex, tyrant};
 use tyrant_replica::{FakeMaster, Replica, following, kept, position, record, request};
 
@@ -262,4 +262,111 @@ fn stat_shows_the_master_after_bigend() {
     let rows = names();
     assert_eq!(rows[..4], ["bigend\t0", "mhost\t127.0.0.1", &format!("mport\t{port}"), "rts\t70"]);
     assert!(rows.len() == 5 && rows[4].starts_with("delay\t"), "{rows:?}");
+}
+
+/// Stores no position after the first commands, as if the process were killed. The commands after
+/// them are executed again at the next start.
+#[test]
+fn commands_count_once_after_a_kill() {
+    let kinds: [(&str, &[&str]); 4] = [
+        (
+            "mem:hash",
+            &["1 putcat x", "2 addint", "1 putcat y", "3 out", "4 putkeep z", "4 putcat z", "5 putshl p"],
+        ),
+        (
+            "mem:tree",
+            &["1 misc putdup 1 x", "1 misc putlist 1 y 2 z", "3 out", "3 misc putdup 3 q", "1 putcat w"],
+        ),
+        ("mem:fixed", &["1 putcat x", "9 addint", "1 putcat y", "3 out", "3 putcat z"]),
+        ("mem:table", &["9 addint", "9 addint", "1 misc putcat 1 m w", "3 out", "3 addint"]),
+    ];
+    for (name, commands) in kinds {
+        let folder = tempfile::tempdir().unwrap();
+        let master = FakeMaster::new();
+        let options = || {
+            let mut options = following(folder.path(), master.address(), false);
+            options.databases.database = Some(DatabaseName::parse(name).unwrap());
+            options
+        };
+        let first: &[_] = if name == "mem:table" {
+            &["1 misc put 1 a b", "3 misc put 3 a b"]
+        } else {
+            &["1 put a", "3 put b", "5 put c"]
+        };
+        let mut records = Vec::new();
+        for (stamp, command) in (5..).zip(commands) {
+            logged(stamp, command, &mut records);
+        }
+        let server = Running::start(options());
+        let mut stream = master.accept(1);
+        let mut out = Vec::new();
+        put_server_id(300, &mut out);
+        first.iter().for_each(|command| logged(4, command, &mut out));
+        stream.write_all(&out).unwrap();
+        let path = folder.path().join("position");
+        eventually("the position", || position(folder.path()) == "0000000000000004\n");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let end = |number: &str| format!("{number} {}", if name == "mem:table" { "addint" } else { "put e" });
+        let mut last = Vec::new();
+        logged(90, &end("7"), &mut last);
+        stream.write_all(&[&records[..], &last].concat()).unwrap();
+        let mut client = server.connect();
+        eventually("the last command", || values(&mut client, &["7"]).len() == 2);
+        let keys = ["1", "2", "3", "4", "5", "9", "10"];
+        let expected = values(&mut client, &keys);
+        drop((stream, client, server));
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "0000000000000004\n").unwrap();
+
+        let server = Running::start(options());
+        let mut stream = master.accept(5);
+        out.clear();
+        put_server_id(300, &mut out);
+        logged(91, &end("8"), &mut last);
+        stream.write_all(&[&out[..], &records, &last].concat()).unwrap();
+        let mut client = server.connect();
+        eventually("the last command", || values(&mut client, &["8"]).len() == 2);
+        assert_eq!(values(&mut client, &keys), expected, "{name}");
+    }
+}
+
+/// Writes a command as the log of a master holds it: the key, the name, and the value or the
+/// function and the arguments.
+fn logged(stamp_micros: u64, command: &str, out: &mut Vec<u8>) {
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    let (key, value) = (words[0], words.get(2).copied().unwrap_or_default());
+    let mut arguments = FieldBuffer::default();
+    words.iter().skip(3).for_each(|word| arguments.push(word));
+    let request = match words[1] {
+        b"put" => TyrantRequest::Put { mode: TyrantPutMode::Put, key, value },
+        b"putkeep" => TyrantRequest::Put { mode: TyrantPutMode::Keep, key, value },
+        b"putcat" => TyrantRequest::Put { mode: TyrantPutMode::Cat, key, value },
+        b"putshl" => TyrantRequest::PutShl { key, value, width: 3 },
+        b"addint" => TyrantRequest::AddInt { key, delta: 5 },
+        b"out" => TyrantRequest::Out { key },
+        _ => TyrantRequest::Misc { name: value, options: 0, arguments: arguments.list() },
+    };
+    let mut body = Vec::new();
+    LoggedCommand { request, is_done: true }.put(&mut body);
+    put_record_head(stamp_micros, 300, body.len() as u32, out);
+    out.extend_from_slice(&body);
+}
+
+/// Returns the keys that exist and their values.
+fn values(client: &mut Client, keys: &[&str]) -> Vec<Vec<u8>> {
+    let mut arguments = FieldBuffer::default();
+    keys.iter().for_each(|key| arguments.push(key.as_bytes()));
+    let mut request = Vec::new();
+    TyrantRequest::Misc { name: b"getlist", options: 0, arguments: arguments.list() }.encode(&mut request);
+    client.send(&request);
+    let len = |client: &mut Client| u32::from_be_bytes(client.take(4).try_into().unwrap()) as usize;
+    client.take(1);
+    let count = len(client);
+    let mut fields = Vec::new();
+    while fields.len() < count {
+        let field_len = len(client);
+        fields.push(client.take(field_len));
+    }
+    fields
 }

@@ -2,7 +2,9 @@
 //! position in the master's log.
 //!
 //! If the database is kept on disk, changes are synced before the position after them is stored. A
-//! crash can therefore cause some changes to be applied twice, but none to be missed.
+//! crash can therefore cause some changes to be applied twice, but none to be missed. After the
+//! death of the process, the records that such changes depend on are put back first
+//! ([`UndoLog`]).
 
 use super::applied_message::{Applied, ApplyError, FollowError, MessageEvent};
 use super::kyoto_master::KyotoMaster;
@@ -20,6 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::WorkerCounters;
 use todana::kyoto::UnreadBytes;
+use todana::replication::UndoLog;
 use todana_core::Result;
 use todana_protocol::kyoto::replication::put_acknowledgement;
 
@@ -60,10 +63,14 @@ impl MasterStream {
         }
     }
 
-    fn apply_next(&mut self, unread: &[u8]) -> std::result::Result<Applied, ApplyError> {
+    fn apply_next(
+        &mut self,
+        unread: &[u8],
+        undo: Option<&mut UndoLog>,
+    ) -> std::result::Result<Applied, ApplyError> {
         match self {
             MasterStream::Kyoto(master) => master.apply_next(unread),
-            MasterStream::Tyrant(master) => master.apply_next(unread),
+            MasterStream::Tyrant(master) => master.apply_next(unread, undo),
         }
     }
 
@@ -80,6 +87,9 @@ pub(super) struct MasterFollower {
     /// counters for ever.
     worker_counters: Vec<Arc<WorkerCounters>>,
     position_file: Option<PathBuf>,
+    undo: Option<UndoLog>,
+    /// True until the records of the undo log have been put back.
+    must_restore: bool,
     /// The position that the file contains.
     stored: u64,
     stored_at: Instant,
@@ -92,10 +102,15 @@ pub(super) struct MasterFollower {
 impl MasterFollower {
     pub(super) fn new(shared: &Arc<SharedState>) -> MasterFollower {
         let databases = shared.databases.iter();
+        let position_file = shared.options.databases.replication.position_file.clone();
+        let stored = shared.master_link.follow_state().timestamp;
+        let undo_path = position_file.as_deref().map(position::undo_path_of);
         MasterFollower {
             worker_counters: databases.map(|served| served.database.worker_counters()).collect(),
-            position_file: shared.options.databases.replication.position_file.clone(),
-            stored: shared.master_link.follow_state().timestamp,
+            must_restore: true,
+            undo: undo_path.map(|path| UndoLog::new(path, stored)),
+            position_file,
+            stored,
             stored_at: Instant::now(),
             last_warning: String::new(),
             last_file_warning: String::new(),
@@ -160,6 +175,7 @@ impl MasterFollower {
         master: &MasterAddress,
         state: &FollowState,
     ) -> std::result::Result<(), FollowError> {
+        self.restore_records()?;
         let mut dialect = MasterStream::new(&self.shared, &self.worker_counters, state);
         let stream = connect(master)?;
         stream.set_nodelay(true)?;
@@ -187,7 +203,7 @@ impl MasterFollower {
             let mut last = None;
             let (mut has_caught_up, mut must_store) = (false, false);
             let outcome = loop {
-                match dialect.apply_next(input.unread()) {
+                match dialect.apply_next(input.unread(), self.undo.as_mut()) {
                     Ok(Applied::NeedMore { at_least }) => {
                         wanted = at_least;
                         break Ok(());
@@ -210,6 +226,10 @@ impl MasterFollower {
                             }
                         }
                         input.consume(consumed);
+                        if self.undo.as_ref().is_some_and(UndoLog::is_large) {
+                            self.note_position(state, last, false);
+                            self.store_position();
+                        }
                     }
                     Err(ApplyError { position, why }) => {
                         last = position.or(last);
@@ -217,14 +237,7 @@ impl MasterFollower {
                     }
                 }
             };
-            let mut now = self.shared.master_link.lock();
-            if now.version == state.version {
-                now.timestamp = last.unwrap_or(now.timestamp);
-                if has_caught_up && outcome.is_ok() {
-                    self.shared.master_link.note_caught_up(Some(Instant::now()));
-                }
-            }
-            drop(now);
+            self.note_position(state, last, has_caught_up && outcome.is_ok());
             outcome?;
             self.wait_for_disk()?;
             if must_store || self.stored_at.elapsed() >= STORE_EVERY {
@@ -235,6 +248,31 @@ impl MasterFollower {
                 out.clear();
                 put_acknowledgement(&mut out);
                 (&stream).write_all(&out)?;
+            }
+        }
+    }
+
+    /// Puts back the records on which changes after the stored position depend.
+    fn restore_records(&mut self) -> Result<()> {
+        if let Some(undo) = self.undo.as_mut().filter(|_| self.must_restore) {
+            let database = &self.shared.databases.primary().database;
+            let counters = &self.worker_counters[0];
+            undo.restore(|origin, key, visitor| {
+                database.visit_record_from(origin, counters, key, visitor).map(|_| ())
+            })?;
+        }
+        self.must_restore = false;
+        Ok(())
+    }
+
+    /// Notes the position of the last applied change, if there is one, unless another master has
+    /// been chosen.
+    fn note_position(&self, state: &FollowState, last: Option<u64>, has_caught_up: bool) {
+        let mut now = self.shared.master_link.lock();
+        if now.version == state.version {
+            now.timestamp = last.unwrap_or(now.timestamp);
+            if has_caught_up {
+                self.shared.master_link.note_caught_up(Some(Instant::now()));
             }
         }
     }
@@ -266,6 +304,9 @@ impl MasterFollower {
         match outcome {
             Ok(()) => {
                 self.stored = timestamp;
+                if let Some(undo) = &mut self.undo {
+                    undo.begin(timestamp);
+                }
                 self.last_file_warning.clear();
             }
             Err(error) => {

@@ -1,9 +1,10 @@
 //! Reads and writes the file with the position in a master's log.
 
 use super::options::MasterProtocol;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use todana_protocol::kyoto::replication::parse_position;
 use todana_protocol::{kyoto, tyrant};
 
@@ -29,6 +30,13 @@ pub(super) fn read(path: &Path) -> io::Result<u64> {
         let message = format!("{}: not a replication position", path.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
+}
+
+/// Returns the path of the undo log beside a position file.
+pub(super) fn undo_path_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".undo");
+    PathBuf::from(name)
 }
 
 /// Stores a position. The length of the file only changes with the protocol, so a crash leaves

@@ -6,7 +6,7 @@ use super::served_target::ServedTarget;
 use crate::shared::SharedState;
 use std::sync::Arc;
 use todana::WorkerCounters;
-use todana::replication::ChangeOrigin;
+use todana::replication::{ChangeOrigin, UndoLog};
 use todana::tyrant::{AppliedOutcome, apply_logged};
 use todana_protocol::tyrant::replication::{MasterDecoder, MasterStep, TyrantMasterMessage};
 use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
@@ -51,7 +51,11 @@ impl TyrantMaster {
     }
 
     /// Applies the message at the beginning of the unread bytes.
-    pub(super) fn apply_next(&mut self, unread: &[u8]) -> Result<Applied, ApplyError> {
+    pub(super) fn apply_next(
+        &mut self,
+        unread: &[u8],
+        undo: Option<&mut UndoLog>,
+    ) -> Result<Applied, ApplyError> {
         let lost = |why: &str| Err(ApplyError::from(FollowError::Lost(why.into())));
         let (consumed, message) = match self.decoder.decode(unread) {
             MasterStep::Message { consumed, message } => (consumed, message),
@@ -70,7 +74,7 @@ impl TyrantMaster {
             }
             TyrantMasterMessage::Record { stamp_micros, server_id, body } => {
                 if server_id != u32::from(self.server_id) {
-                    self.apply(stamp_micros, server_id as u16, body)?;
+                    self.apply(stamp_micros, server_id as u16, body, undo)?;
                 }
                 (Some(stamp_micros), MessageEvent::None)
             }
@@ -79,7 +83,13 @@ impl TyrantMaster {
     }
 
     /// Executes a record of the master's log.
-    fn apply(&self, stamp_micros: u64, server_id: u16, body: &[u8]) -> Result<(), ApplyError> {
+    fn apply(
+        &self,
+        stamp_micros: u64,
+        server_id: u16,
+        body: &[u8],
+        undo: Option<&mut UndoLog>,
+    ) -> Result<(), ApplyError> {
         // The next connection continues after a record that cannot be applied, as in the original.
         let after = |why| ApplyError { position: Some(stamp_micros), why };
         let Some(command) = LoggedCommand::parse(body) else {
@@ -90,6 +100,7 @@ impl TyrantMaster {
             database: &self.shared.databases.primary().database,
             worker_counters: &self.worker_counters,
             origin: ChangeOrigin::new(server_id, self.master_id),
+            undo,
         };
         let outcome = apply_logged(&command, &mut target)?;
         if outcome == AppliedOutcome::Different {

@@ -35,11 +35,12 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::Reserve;
 
-pub(crate) use entry::{ByteReader, TransactionEncoder, decode, put_varint};
+pub(crate) use entry::{ByteReader, TransactionEncoder, decode, encode, put_varint};
 pub use entry::{LogChange, LogEntry, LogPosition, TransactionChanges};
 pub(crate) use follower::last_mark_ms;
 pub use follower::{EntryCallback, LogFollower, SegmentInfo, segments};
 pub use log_bytes::{EntryDecoder, LogBytes};
+pub(crate) use pending::seal_entries;
 pub use reader::{LogDamage, LogReader, LogTail};
 pub(crate) use reader::{MendedSegments, can_mark_lost, mend_segments, write_lost_segment};
 pub(crate) use recent::{append_recent, with_recent};

@@ -72,7 +72,9 @@ impl RestoreCall {
                     return Ok(());
                 }
                 let origin = ChangeOrigin::new(record.server_id, record.master_id);
-                self.apply(record, &mut ServedTarget { database, worker_counters: &worker_counters, origin })
+                let target =
+                    &mut ServedTarget { database, worker_counters: &worker_counters, origin, undo: None };
+                self.apply(record, target)
             })?;
         }
         database.sync()
