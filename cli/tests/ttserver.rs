@@ -293,7 +293,9 @@ fn copy_becomes_a_database_of_one_moment() {
         (&["*"][..], "memory.tch"),
         (&["+"], "memory.tcb"),
         (&["casket.tch"], "hash.tch"),
+        (&["casket.tch"], "hash.20261123"),
         (&["casket.tcb"], "tree.tcb#bnum=5"),
+        (&["casket.tcb"], "tree"),
         (&["-sid", "3", "-ulog", "ulog", "*"], "logged.tcb"),
     ] {
         let server = place.start(words);
@@ -304,7 +306,13 @@ fn copy_becomes_a_database_of_one_moment() {
         // An existing database is never replaced.
         ask(&mut stream, &copy_request(copy), &[1]);
         assert_eq!(server.stop().code(), Some(0));
-        let server = place.start(&[copy]);
+        let kind = words.last().unwrap().rsplit_once('.').map_or("", |(_, kind)| kind);
+        let renamed = format!("{copy}.{kind}");
+        let is_named = copy.contains(".tc");
+        if !is_named {
+            fs::rename(place.path(copy), place.path(&renamed)).unwrap();
+        }
+        let server = place.start(&[if is_named { copy } else { &renamed }]);
         ask(&mut server.connect(), GET, b"\0\0\0\0\x01v");
         ask(&mut server.connect(), b"get f\r\n", b"VALUE f 7 1\r\nv\r\nEND\r\n");
         assert_eq!(server.stop().code(), Some(0));
@@ -321,14 +329,16 @@ fn copy_stays_within_its_directory() {
     let outside = tempfile::tempdir().unwrap();
     let server = place.start(&["*"]);
     let mut stream = server.connect();
-    for path in [
-        "nosuffix",
-        "*",
-        "../x.tch",
-        "missing/x.tch",
-        "@touch x",
-        outside.path().join("x.tch").to_str().unwrap(),
-    ] {
+    for path in ["nosuffix", "*", "missing/x.tch", "@touch x"] {
+        ask(&mut stream, &copy_request(path), &[1]);
+    }
+    let anywhere = outside.path().join("anywhere.tch");
+    ask(&mut stream, &copy_request(anywhere.to_str().unwrap()), &[0]);
+    assert!(anywhere.exists());
+    drop(server);
+    let server = place.start(&["-extd", &place.path("."), "*"]);
+    let mut stream = server.connect();
+    for path in ["../x.tch", outside.path().join("x.tch").to_str().unwrap()] {
         ask(&mut stream, &copy_request(path), &[1]);
     }
     ask(&mut stream, &copy_request(&place.path("x.tch")), &[0]);

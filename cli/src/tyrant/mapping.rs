@@ -53,6 +53,7 @@ pub(super) fn options(settings: &TyrantSettings, connections_max: usize) -> Resu
                 // As in ttserver, scripts can use files in the directory in which the server was
                 // started. A daemon leaves that directory, so it is noted here.
                 files: settings.files.clone().or_else(|| std::env::current_dir().ok()),
+                copies_anywhere: settings.files.is_none(),
                 script_time_max: settings.script_time_max.unwrap_or(none.protocols.tyrant.script_time_max),
                 script_memory_max: settings
                     .script_memory_max

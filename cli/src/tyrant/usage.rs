@@ -51,7 +51,7 @@ Data
 Scripts
   -ext FILE       file with Lua functions for ext, or @TEXT with the script itself; SIGHUP reloads the file
   -extpc NAME SECONDS   call this function at this interval; may be given up to 7 times
-  -extd DIR       directory in which scripts may use files, and copy writes (.)
+  -extd DIR       directory in which scripts may use files (.), and copy writes (any)
   -extt SECONDS   maximum run time of a call (5)
   -extm SIZE      maximum memory of a call (64m)
 

@@ -17,6 +17,8 @@ pub struct TyrantOptions {
     pub periodic: Vec<PeriodicCall>,
     /// The directory in which scripts may use files. `None` allows no files.
     pub files: Option<PathBuf>,
+    /// True if `copy` and `restore` may use any path, false if only paths within `files`.
+    pub copies_anywhere: bool,
     /// The time limit of each call of a function, and of loading the program.
     pub script_time_max: Duration,
     /// The memory limit of one call in bytes. As many calls as there are `threads` can run at once.
@@ -31,6 +33,7 @@ impl Default for TyrantOptions {
             script: None,
             periodic: Vec::new(),
             files: None,
+            copies_anywhere: false,
             script_time_max: Duration::from_secs(5),
             script_memory_max: 64 << 20,
         }

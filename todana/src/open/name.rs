@@ -209,7 +209,7 @@ impl DatabaseName {
     }
 
     /// Returns the name of the same database at another path.
-    pub(crate) fn at(&self, path: &Path) -> DatabaseName {
+    pub fn at(&self, path: &Path) -> DatabaseName {
         DatabaseName { path: Some(path.into()), ..self.clone() }
     }
 

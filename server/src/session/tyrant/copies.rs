@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Clients continue to write meanwhile. The path must be within the directory that the operator
-//! names, and free: existing files are never replaced. Commands (`@...`) are refused.
+//! names, if one is named, and free: existing files are never replaced. Commands (`@...`) are
+//! refused.
 
 use super::DATABASE;
 use super::records_seen::expect_wanted;
@@ -156,25 +157,37 @@ fn target(shared: &SharedState, path: &[u8]) -> Result<DatabaseName> {
     if text.starts_with('@') {
         return Err(invalid("commands are not run"));
     }
-    let name = DatabaseName::parse_as_original(text)?;
-    let place = name.path.clone().ok_or_else(|| invalid("a copy in memory would be lost"))?;
-    let place = place_within(shared, &place)?;
+    let own = &shared.databases[DATABASE].name;
+    let asked = DatabaseName::parse_as_original(text);
+    // A path without a suffix becomes a copy of the same kind. It must be renamed to be opened.
+    let has_suffix = asked.is_ok() || own.path.is_none() || text.contains('#');
+    let name = if has_suffix { asked? } else { own.at(Path::new(text)) };
+    let place = name.path.as_deref().ok_or_else(|| invalid("a copy in memory would be lost"))?;
+    let place = allowed_place(shared, place)?;
     if fs::symlink_metadata(&place).is_ok() {
         return Err(invalid(&format!("{}: exists already", place.display())));
+    }
+    if !has_suffix {
+        return Ok(own.at(&place));
     }
     let tuning = text.find('#').map_or("", |at| &text[at..]);
     DatabaseName::parse_as_original(&format!("{}{tuning}", place.display()))
 }
 
-/// Returns the complete path of a place within the directory that the operator names.
-pub(super) fn place_within(shared: &SharedState, place: &Path) -> Result<PathBuf> {
-    let files = shared.options.protocols.tyrant.files.as_deref();
+/// Returns the complete path of a place. Fails if the operator names a directory and the place is
+/// not within it.
+pub(super) fn allowed_place(shared: &SharedState, place: &Path) -> Result<PathBuf> {
+    let options = &shared.options.protocols.tyrant;
+    let files = options.files.as_deref();
     let files = files.and_then(|files| files.canonicalize().ok());
     let files = files.ok_or_else(|| invalid("no directory is named for files"))?;
     let outside = || invalid(&format!("{}: is not within {}", place.display(), files.display()));
     let name = place.file_name().ok_or_else(outside)?;
     let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = files.join(parent.unwrap_or(Path::new(".")));
+    if options.copies_anywhere {
+        return Ok(parent.join(name));
+    }
     let is_within = parent.canonicalize().is_ok_and(|parent| parent.starts_with(&files));
     let is_link = fs::symlink_metadata(parent.join(name)).is_ok_and(|found| found.is_symlink());
     if is_within && !is_link { Ok(parent.join(name)) } else { Err(outside()) }

@@ -4,7 +4,7 @@
 //! The directory must be within the one that the operator names. As in the original, the records of
 //! a file end at the first damage.
 
-use super::copies::place_within;
+use super::copies::allowed_place;
 use super::records_seen::expect_wanted;
 use super::session_state::TyrantSession;
 use crate::replica::ServedTarget;
@@ -58,7 +58,7 @@ impl RestoreCall {
     fn restore(&self, is_cancelled: &AtomicBool) -> Result<()> {
         let directory = std::str::from_utf8(&self.path).ok().map(Path::new);
         let directory = directory.ok_or_else(|| Error::new(ErrorKind::Invalid, "the path is not UTF-8"))?;
-        let directory = place_within(&self.shared, directory)?;
+        let directory = allowed_place(&self.shared, directory)?;
         let unreadable = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("{}: {error}", directory.display()))
         };
