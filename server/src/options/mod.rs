@@ -8,6 +8,7 @@ mod listen;
 mod memory;
 mod observation;
 mod protocols;
+mod proxy;
 mod tyrant;
 
 pub use databases::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec};
@@ -17,6 +18,10 @@ pub use listen::ListenOptions;
 pub use memory::MemoryOptions;
 pub use observation::{AdminOptions, ObservationOptions};
 pub use protocols::{AuthenticationMode, ProtocolOptions};
+pub use proxy::{
+    ListenerPlace, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, ProxyListener, ProxyOptions,
+    ProxyRoutes, ReplicaRead, ReplicaWrite, RouteTree, ShadowedRequests, WhenDown,
+};
 pub use tyrant::{PeriodicCall, ScriptText, TyrantMode, TyrantOptions};
 
 use std::fmt;
