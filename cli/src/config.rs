@@ -1,6 +1,7 @@
-//! `todana config`: prints the effective options of `todana serve`, or checks a configuration file.
+//! `todana config`: prints the effective options of `todana serve`, or checks the configuration
+//! file of a server or a proxy.
 
-use crate::{CommandFailure, serve};
+use crate::{CommandFailure, proxy, serve};
 use clap::Subcommand;
 use std::ffi::OsString;
 use std::io::Write;
@@ -37,7 +38,9 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), CommandFailure> {
             Ok(())
         }
         ConfigCommand::Check { file } => {
-            serve::effective(line(vec!["--config".into(), file.clone().into()]))?;
+            if !proxy::check(file)? {
+                serve::effective(line(vec!["--config".into(), file.clone().into()]))?;
+            }
             writeln!(std::io::stdout(), "{}: ok", file.display())?;
             Ok(())
         }

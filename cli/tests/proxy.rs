@@ -62,7 +62,7 @@ fn agreement_of_two_rings_is_printed() {
 #[test]
 fn invalid_words_are_named() {
     for (words, problem) in [
-        (&["--servers", "a"][..], "proxy: cannot serve yet; use --where KEY or --compare RING"),
+        (&["--servers", "a"][..], "proxy: cannot serve yet; use --where KEY, --compare RING or --print"),
         (&["--where", "k"], "--servers <LIST>"),
         (&["--servers", "a,a", "--where", "k"], "todana: server a:11211: occurs twice"),
         (&["--servers", "a:x", "--where", "k"], "todana: server \"a:x\": port \"x\" must be"),

@@ -1,16 +1,34 @@
-//! `todana proxy`: which server of a list holds a key, and how far two rings agree.
+//! `todana proxy`: its configuration, which server holds a key, and how far two rings agree.
 //!
-//! Not here yet: the proxy itself. The command therefore requires `--where` or `--compare`, and the
-//! list of commands does not show it.
+//! ```text
+//! config_value      a value of a TOML or YAML file with its line
+//! table_reader      takes the keys of a table; collects problems
+//! proxy_file        our own file: listeners, pools;  route_table: its routes
+//! nutcracker_file   twemproxy's file
+//! config_file       loads a file of either kind;  printed_options: prints one
+//! ```
+//!
+//! Not here yet: the proxy itself. The command therefore requires an option that only prints, and
+//! the list of commands does not show it.
+
+mod config_file;
+mod config_value;
+mod nutcracker_file;
+mod printed_options;
+mod proxy_file;
+mod route_table;
+mod table_reader;
+
+pub(crate) use config_file::check;
 
 use crate::CommandFailure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use config_file::ProxyFileKind;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use todana_client::ring::{
-    KeyFilter, KeyHash, Ring, RingError, RingKind, RingOptions, ServerEntry, VbucketMap,
-};
+use todana_client::ring::{KeyHash, Ring, RingError, RingKind, RingOptions, ServerEntry, VbucketMap};
+use todana_server::{PoolOptions, ProxyOptions, ProxyRoutes};
 
 pub(crate) const AFTER_HELP: &str = "\
 A server is HOST[:PORT], [V6]:PORT or unix:/PATH, and then words: weight=N,
@@ -23,7 +41,9 @@ Hashes of mcrouter's ring: Ch3 Crc32 Rendezvous.
 Examples:
   todana proxy --where user:17 --servers cache1,cache2,cache3
   todana proxy --where user:17 --servers 'cache1,cache2 weight=2' --ring twemproxy
-  todana proxy --compare todana --servers cache1,cache2,cache3 --ring twemproxy";
+  todana proxy --compare todana --servers cache1,cache2,cache3 --ring twemproxy
+  todana proxy --where user:17 --config proxy.toml
+  todana proxy --from nutcracker.yml --print > proxy.toml";
 
 /// The name of the pool that the options describe.
 const POOL: &str = "main";
@@ -31,12 +51,37 @@ const POOL: &str = "main";
 /// The number of keys that `--compare` tries.
 const COMPARED_KEYS: u32 = 100_000;
 
+/// The options that describe a pool, which a file does, too.
+const POOL_OPTIONS: [&str; 12] = [
+    "servers",
+    "ring",
+    "hash",
+    "mode",
+    "points",
+    "seed",
+    "salt",
+    "hash_tag",
+    "hash_stop",
+    "hash_without",
+    "vbuckets",
+    "compare",
+];
+
 /// The arguments of `todana proxy`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProxyArguments {
     /// The servers, with commas between them
-    #[arg(long, value_name = "LIST", required_unless_present = "vbuckets")]
+    #[arg(long, value_name = "LIST", required_unless_present_any = ["vbuckets", "config", "from"])]
     servers: Option<String>,
+    /// Read the listeners, pools and routes from this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = POOL_OPTIONS)]
+    config: Option<PathBuf>,
+    /// Read the pools from twemproxy's file, nutcracker.yml
+    #[arg(long, value_name = "FILE", conflicts_with_all = POOL_OPTIONS, conflicts_with = "config")]
+    from: Option<PathBuf>,
+    /// Print the configuration as a file for --config
+    #[arg(long, requires = "from", conflicts_with_all = ["key", "config", "servers", "vbuckets"])]
+    print: bool,
     /// The ring
     #[arg(long, value_name = "NAME", default_value = "libmemcached", value_parser = ring_names())]
     ring: String,
@@ -80,61 +125,103 @@ fn ring_names() -> PossibleValuesParser {
     PossibleValuesParser::new(RingKind::ALL.map(|(name, _)| name))
 }
 
-/// Prints the answer to `--where` or `--compare`.
+/// Prints the answer to `--where`, `--compare` or `--print`.
 pub(crate) fn run(arguments: &ProxyArguments) -> Result<(), CommandFailure> {
+    let wrong = |error: RingError| CommandFailure::usage(error.to_string());
     let answer = match (&arguments.key, &arguments.compare, &arguments.vbuckets) {
+        (None, None, _) if arguments.print => printed_options::toml_of(&arguments.options()?),
         (None, None, _) => {
             return Err(CommandFailure::usage(
-                "proxy: cannot serve yet; use --where KEY or --compare RING, which only print",
+                "proxy: cannot serve yet; use --where KEY, --compare RING or --print, which only print",
             ));
         }
         (Some(key), _, Some(path)) => {
             let json = std::fs::read_to_string(path).map_err(|error| CommandFailure::of_file(path, error))?;
-            place_in_vbuckets(key, &json)
+            place_in_vbuckets(key, &json).map_err(wrong)?
         }
-        (Some(key), ..) => place_in_ring(key, arguments),
-        (None, Some(other), _) => agreement(other, arguments),
+        (Some(key), ..) => place_of(key, &arguments.options()?).map_err(wrong)?,
+        (None, Some(other), _) => agreement(other, &arguments.pool().map_err(wrong)?).map_err(wrong)?,
     };
-    io::stdout().write_all(answer.map_err(|error| CommandFailure::usage(error.to_string()))?.as_bytes())?;
+    io::stdout().write_all(answer.as_bytes())?;
     Ok(())
 }
 
 impl ProxyArguments {
-    fn servers(&self) -> Result<Vec<ServerEntry>, RingError> {
-        ServerEntry::parse_list(self.servers.as_deref().unwrap_or_default())
+    fn options(&self) -> Result<ProxyOptions, CommandFailure> {
+        if let Some(path) = &self.config {
+            return config_file::load(path, ProxyFileKind::Todana);
+        }
+        if let Some(path) = &self.from {
+            return config_file::load(path, ProxyFileKind::Nutcracker);
+        }
+        let pool = self.pool().map_err(|error| CommandFailure::usage(error.to_string()))?;
+        if proxy_file::ignores_weights(&pool) {
+            eprintln!("todana: ring {}: ignores weights", pool.ring.kind);
+        }
+        Ok(ProxyOptions {
+            listeners: vec![proxy_file::default_listener()],
+            pools: [(POOL.to_string(), pool)].into(),
+            routes: Some(ProxyRoutes::to_pool(POOL)),
+            ..ProxyOptions::default()
+        })
     }
 
-    fn options(&self) -> Result<RingOptions, RingError> {
-        Ok(RingOptions {
-            kind: self.ring.parse()?,
-            key_filter: KeyFilter::new(&self.hash_tag, &self.hash_stop, &self.hash_without)?,
-            hash: self.hash.clone(),
-            mode: self.mode.clone(),
-            points: self.points,
-            seed: self.seed.clone(),
-            salt: self.salt.clone(),
+    fn pool(&self) -> Result<PoolOptions, RingError> {
+        Ok(PoolOptions {
+            servers: ServerEntry::parse_list(self.servers.as_deref().unwrap_or_default())?,
+            ring: RingOptions {
+                kind: self.ring.parse()?,
+                hash: self.hash.clone(),
+                mode: self.mode.clone(),
+                points: self.points,
+                seed: self.seed.clone(),
+                salt: self.salt.clone(),
+                ..RingOptions::default()
+            },
+            hash_tag: self.hash_tag.clone(),
+            hash_stop: self.hash_stop.clone(),
+            hash_without: self.hash_without.clone(),
+            ..PoolOptions::default()
         })
     }
 }
 
-/// Builds a ring over all servers, and prints a note if it ignores their weights.
-fn ring_over(servers: &[ServerEntry], options: &RingOptions) -> Result<Ring, RingError> {
-    let ring = Ring::new(options, servers, |_| true)?;
-    if !options.kind.uses_weights() && servers.iter().any(|server| server.weight > 1) {
-        eprintln!("todana: ring {}: ignores weights", options.kind);
+/// Returns the places of a key in each pool that its route names, and in each pool that has
+/// listeners of its own.
+fn place_of(key: &str, options: &ProxyOptions) -> Result<String, RingError> {
+    let mut text = String::new();
+    let mut names: Vec<&str> = Vec::new();
+    if let Some(routes) = &options.routes {
+        if let Some((prefix, _)) = routes.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix)) {
+            text += &format!("route   {prefix}\n");
+        }
+        names = routes.tree_of("get", key.as_bytes()).pools();
+        if names.is_empty() {
+            text += "pool    none\n";
+        }
     }
-    Ok(ring)
+    names.extend(options.listeners.iter().filter_map(|listener| listener.pool.as_deref()));
+    for (index, name) in names.iter().enumerate() {
+        if names[..index].contains(name) {
+            continue;
+        }
+        if index > 0 {
+            text.push('\n');
+        }
+        text += &place_in_pool(key, name, &options.pools[*name])?;
+    }
+    Ok(text)
 }
 
-fn place_in_ring(key: &str, arguments: &ProxyArguments) -> Result<String, RingError> {
-    let (servers, options) = (arguments.servers()?, arguments.options()?);
-    let ring = ring_over(&servers, &options)?;
+fn place_in_pool(key: &str, name: &str, pool: &PoolOptions) -> Result<String, RingError> {
+    let (servers, options) = (&pool.servers, pool.ring_options()?);
+    let ring = Ring::new(&options, servers, |_| true)?;
     let place = ring.place_of(key.as_bytes());
     let number = |number: Option<u64>| number.map_or("none".to_string(), |number| number.to_string());
     let mut ranked = Vec::new();
     ring.rank(key.as_bytes(), servers.len(), &mut ranked);
     let next: Vec<String> = ranked.iter().skip(1).take(3).map(|index| servers[*index].label()).collect();
-    let mut lines = place_lines(&servers[place.server]);
+    let mut lines = place_lines(name, &servers[place.server]);
     let hashed = ring.hashed_part(key.as_bytes());
     if hashed != key.as_bytes() {
         lines += &format!("hashed  {}\n", String::from_utf8_lossy(hashed));
@@ -149,24 +236,32 @@ fn place_in_ring(key: &str, arguments: &ProxyArguments) -> Result<String, RingEr
 fn place_in_vbuckets(key: &str, json: &str) -> Result<String, RingError> {
     let (map, servers) = VbucketMap::parse(json)?;
     let slot = map.slot_of(key.as_bytes());
-    let server = place_lines(&servers[map.server_of_slot(slot)]);
+    let server = place_lines(POOL, &servers[map.server_of_slot(slot)]);
     Ok(format!("{server}hash    {}\nslot    {slot}\n", KeyHash::Crc32.of(key.as_bytes())))
 }
 
-fn place_lines(server: &ServerEntry) -> String {
+fn place_lines(pool: &str, server: &ServerEntry) -> String {
     let address = server.name.as_ref().map_or_else(String::new, |_| format!(" ({})", server.address));
-    format!("pool    {POOL}\nserver  {}{address}\n", server.label())
+    format!("pool    {pool}\nserver  {}{address}\n", server.label())
 }
 
 /// The other ring has the same servers and the same part of keys, and otherwise its defaults.
-fn agreement(other: &str, arguments: &ProxyArguments) -> Result<String, RingError> {
-    let (servers, options) = (arguments.servers()?, arguments.options()?);
-    let kind: RingKind = other.parse()?;
-    let key_filter = options.key_filter.clone();
-    let other_options = RingOptions { kind, key_filter, ..RingOptions::default() };
-    let (ring, other) = (ring_over(&servers, &options)?, ring_over(&servers, &other_options)?);
+fn agreement(other: &str, pool: &PoolOptions) -> Result<String, RingError> {
+    let other: RingKind = other.parse()?;
+    let other = PoolOptions { ring: RingOptions { kind: other, ..RingOptions::default() }, ..pool.clone() };
+    let ring_of = |pool: &PoolOptions| {
+        if proxy_file::ignores_weights(pool) {
+            eprintln!("todana: ring {}: ignores weights", pool.ring.kind);
+        }
+        Ring::new(&pool.ring_options()?, &pool.servers, |_| true)
+    };
+    let (ring, other_ring) = (ring_of(pool)?, ring_of(&other)?);
     let keys = (0..COMPARED_KEYS).map(|number| format!("key:{number}"));
-    let agreed = keys.filter(|key| ring.server_of(key.as_bytes()) == other.server_of(key.as_bytes())).count();
+    let agreed =
+        keys.filter(|key| ring.server_of(key.as_bytes()) == other_ring.server_of(key.as_bytes())).count();
     let percentage = agreed as f64 * 100.0 / f64::from(COMPARED_KEYS);
-    Ok(format!("{} and {kind} agree on {percentage:.1} % of {COMPARED_KEYS} keys\n", options.kind))
+    Ok(format!(
+        "{} and {} agree on {percentage:.1} % of {COMPARED_KEYS} keys\n",
+        pool.ring.kind, other.ring.kind
+    ))
 }

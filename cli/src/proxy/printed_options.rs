@@ -1,0 +1,219 @@
+//! Prints the pools of a proxy and their listeners as a configuration file.
+//!
+//! Options with default values are left out. Not here: routes, which no other program's file has.
+
+use super::proxy_file::{PROTOCOLS, WHEN_DOWN};
+use std::fmt::{Display, Write};
+use std::time::Duration;
+use todana_client::ring::ServerEntry;
+use todana_server::{ListenerPlace, PoolOptions, ProxyListener, ProxyOptions};
+
+/// Returns the text of a file that `proxy_file::read` turns into the same pools and listeners.
+pub(super) fn toml_of(options: &ProxyOptions) -> String {
+    let mut lines = TomlLines::default();
+    for (name, pool) in &options.pools {
+        if !lines.0.is_empty() {
+            lines.0.push('\n');
+        }
+        let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let key = if name.bytes().all(is_bare) { name.clone() } else { quoted(name) };
+        lines.0 += &format!("[pool.{key}]\n");
+        let own = options.listeners.iter().filter(|listener| listener.pool.as_ref() == Some(name));
+        let own: Vec<&ProxyListener> = own.collect();
+        if let Some(first) = own.first() {
+            let places: Vec<String> = own.iter().map(|listener| place(&listener.place)).collect();
+            lines.add("listen", if let [place] = &places[..] { place.clone() } else { list(&places) });
+            let default = ProxyListener::new(first.place.clone(), None);
+            lines.unless(default.backlog, "listen-backlog", first.backlog);
+            lines.optional("conn-limit", first.clients_max);
+        }
+        lines.add_pool(pool);
+    }
+    lines.0
+}
+
+#[derive(Default)]
+struct TomlLines(String);
+
+impl TomlLines {
+    fn add(&mut self, key: &str, value: impl Display) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "{key} = {value}");
+    }
+
+    fn optional(&mut self, key: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.add(key, value);
+        }
+    }
+
+    fn unless<T: PartialEq + Display>(&mut self, default: T, key: &str, value: T) {
+        if value != default {
+            self.add(key, value);
+        }
+    }
+
+    fn add_pool(&mut self, pool: &PoolOptions) {
+        let default = PoolOptions::default();
+        let servers: Vec<String> = pool.servers.iter().map(|server| quoted(&server_text(server))).collect();
+        self.0 += "servers = [\n";
+        for server in servers {
+            self.0 += &format!("  {server},\n");
+        }
+        self.0 += "]\n";
+        let text = |text: &Option<String>| text.as_deref().map(quoted);
+        self.unless(quoted(&default.ring.kind.to_string()), "ring", quoted(&pool.ring.kind.to_string()));
+        self.optional("hash", text(&pool.ring.hash));
+        self.optional("mode", text(&pool.ring.mode));
+        self.optional("points", pool.ring.points);
+        self.optional("seed", text(&pool.ring.seed));
+        self.optional("salt", text(&pool.ring.salt));
+        self.unless(quoted(""), "hash-tag", quoted(&pool.hash_tag));
+        self.unless(quoted(""), "hash-stop", quoted(&pool.hash_stop));
+        if !pool.hash_without.is_empty() {
+            self.add(
+                "hash-without",
+                list(&pool.hash_without.iter().map(|text| quoted(text)).collect::<Vec<_>>()),
+            );
+        }
+        self.unless(name(&PROTOCOLS, default.speak), "speak", name(&PROTOCOLS, pool.speak));
+        self.unless(span(default.connect_timeout), "connect-timeout", span(pool.connect_timeout));
+        let limit = |limit: Option<Duration>| limit.map_or_else(|| quoted("none"), span);
+        self.unless(limit(default.reply_timeout), "reply-timeout", limit(pool.reply_timeout));
+        self.unless(default.connections, "connections", pool.connections);
+        self.unless(default.preconnect, "preconnect", pool.preconnect);
+        self.unless(default.failures, "failures", pool.failures);
+        self.unless(span(default.retry), "retry", span(pool.retry));
+        self.unless(span(default.retry_max), "retry-max", span(pool.retry_max));
+        self.unless(default.eject, "eject", pool.eject);
+        self.unless(span(default.stand_in_ttl), "stand-in-ttl", span(pool.stand_in_ttl));
+        self.unless(name(&WHEN_DOWN, default.when_down), "when-down", name(&WHEN_DOWN, pool.when_down));
+        self.unless(default.queue, "queue", pool.queue);
+        if let Some(tls) = &pool.tls {
+            let path =
+                |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| quoted(&path.to_string_lossy()));
+            let keys = [
+                ("ca", path(&tls.ca)),
+                ("cert", path(&tls.cert)),
+                ("key", path(&tls.key)),
+                ("server-name", text(&tls.server_name)),
+            ];
+            let keys = keys.iter().filter_map(|(key, value)| Some(format!("{key} = {}", value.as_ref()?)));
+            self.add("tls", format!("{{ {} }}", keys.collect::<Vec<_>>().join(", ")));
+        }
+        if let Some(login) = &pool.login {
+            let file = quoted(&login.password_file.to_string_lossy());
+            self.add("login", format!("{{ user = {}, password-file = {file} }}", quoted(&login.user)));
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}
+
+fn list(values: &[String]) -> String {
+    format!("[{}]", values.join(", "))
+}
+
+fn name<T: PartialEq>(names: &[(&str, T)], value: T) -> String {
+    quoted(names.iter().find(|(_, meaning)| *meaning == value).expect("every value has a name").0)
+}
+
+fn span(duration: Duration) -> String {
+    match duration.as_millis() {
+        ms if ms % 1000 == 0 => quoted(&format!("{}s", ms / 1000)),
+        ms => quoted(&format!("{ms}ms")),
+    }
+}
+
+fn place(place: &ListenerPlace) -> String {
+    match place {
+        ListenerPlace::Tcp(address) => quoted(address),
+        ListenerPlace::Unix { path, mode } => quoted(&format!("unix:{} mode={mode:04o}", path.display())),
+    }
+}
+
+fn server_text(server: &ServerEntry) -> String {
+    let mut text = server.address.to_string();
+    if server.weight != 1 {
+        text += &format!(" weight={}", server.weight);
+    }
+    for (word, value) in [("name", &server.name), ("zone", &server.zone)] {
+        if let Some(value) = value {
+            text += &format!(" {word}={value}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config_value::ConfigValue;
+    use super::super::proxy_file;
+    use super::super::table_reader::ConfigReport;
+    use super::*;
+
+    #[test]
+    fn printed_file_is_read_back_unchanged() {
+        let all = r#"
+            [pool."a b"]
+            listen = ["127.0.0.1:1", "unix:/run/a mode=0770"]
+            listen-backlog = 7
+            conn-limit = 8
+            servers = ["a", "[::1]:5 weight=2 name=x zone=z", "unix:/run/m"]
+            ring = "twemproxy"
+            hash = "murmur"
+            hash-tag = "\"'"
+            hash-stop = "|"
+            hash-without = ["a:", "b\\"]
+            speak = "binary"
+            connect-timeout = "1500ms"
+            reply-timeout = "none"
+            connections = 3
+            preconnect = true
+            failures = 9
+            retry = "20s"
+            retry-max = "1m"
+            eject = true
+            stand-in-ttl = "1m"
+            when-down = "miss"
+            queue = 5
+            tls = { ca = "/ca", cert = "/cert", key = "/key", server-name = "n" }
+            login = { user = "u", password-file = "/p" }
+            [pool.jump]
+            listen = "[::1]:2"
+            servers = ["a"]
+            ring = "memcached-proxy-jump"
+            seed = "s"
+            [pool.ring]
+            listen = "*:3"
+            servers = ["a"]
+            ring = "memcached-proxy-ring"
+            mode = "evcache"
+            points = 100
+            [pool.salted]
+            listen = "*:4"
+            servers = ["a"]
+            ring = "mcrouter"
+            salt = "s"
+        "#;
+        let read = |text: &str| {
+            let report = ConfigReport::default();
+            let options = proxy_file::read(ConfigValue::of_toml(text).unwrap(), &report);
+            assert_eq!(report.lines(&"f"), (Vec::new(), Vec::new()));
+            options
+        };
+        let options = read(all);
+        let printed = toml_of(&options);
+        assert_eq!(read(&printed), options, "{printed}");
+        // Every key of the file differs from its default, so every key is printed.
+        let keys = |text: &str| {
+            let mut keys: Vec<String> =
+                text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim().to_string())).collect();
+            keys.sort();
+            keys
+        };
+        assert_eq!(keys(&printed), keys(all));
+    }
+}

@@ -1,0 +1,291 @@
+//! Reads the configuration file of a proxy (TOML): listeners, pools, and their defaults.
+//!
+//! ```text
+//! listen, threads, zone    the proxy itself
+//! [defaults]               keys of all pools; a pool's own keys take precedence
+//! [pool.NAME]              servers, the ring over them, timeouts; listen, if it has its own port
+//! [route]                  which pools serve a request (see route_table)
+//! ```
+//!
+//! Not here: the options that a proxy has in common with `todana serve`.
+
+use super::config_value::{ConfigData, ConfigEntry, ConfigValue};
+use super::route_table;
+use super::table_reader::{
+    ConfigReport, TableReader, count, duration, duration_or, elements, flag, some_text, some_texts, text,
+    word,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+use todana_client::ring::{Ring, RingError, ServerEntry};
+use todana_server::{
+    ListenerPlace, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, ProxyListener, ProxyOptions,
+    ProxyRoutes, WhenDown,
+};
+
+/// The names of `speak`.
+pub(super) const PROTOCOLS: [(&str, PoolProtocol); 4] = [
+    ("auto", PoolProtocol::Auto),
+    ("text", PoolProtocol::Text),
+    ("meta", PoolProtocol::Meta),
+    ("binary", PoolProtocol::Binary),
+];
+
+/// The names of `when-down`.
+pub(super) const WHEN_DOWN: [(&str, WhenDown); 3] =
+    [("gentle", WhenDown::Gentle), ("error", WhenDown::Error), ("miss", WhenDown::Miss)];
+
+/// The address of a proxy whose configuration names none.
+const DEFAULT_LISTENER: &str = "127.0.0.1:11211";
+
+/// The permissions of a Unix socket.
+const DEFAULT_MODE: u32 = 0o700;
+
+/// Words that mean something else than a pool in routes.
+const RESERVED_NAMES: [&str; 2] = ["refuse", "null"];
+
+/// Returns true for the file of a proxy, and false for one of `todana serve`, which has no tables.
+pub(super) fn is_of_proxy(file: &ConfigValue) -> bool {
+    let ConfigData::Table(entries) = &file.data else { return false };
+    entries.iter().any(|entry| matches!(entry.value.data, ConfigData::Table(_)))
+}
+
+/// Returns the listener of a proxy whose configuration names none.
+pub(super) fn default_listener() -> ProxyListener {
+    ProxyListener::new(ListenerPlace::Tcp(DEFAULT_LISTENER.into()), None)
+}
+
+/// Reads a file. The result must not be used if there is a problem.
+pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyOptions {
+    let mut options = ProxyOptions::default();
+    let Some(mut root) = TableReader::new("", 1, file, report) else { return options };
+    let listen = root.take("listen");
+    options.threads = root.get("threads", count(1024));
+    options.zone = root.get("zone", some_text);
+    let mut defaults = PoolOptions::default();
+    if let Some(entry) = root.take("defaults")
+        && let Some(mut table) = TableReader::new("defaults", entry.line, entry.value, report)
+    {
+        set_pool(&mut defaults, &mut table);
+        table.finish();
+    }
+    if let Some(entry) = root.take("pool")
+        && let Some(mut pools) = TableReader::new("pool", entry.line, entry.value, report)
+    {
+        for entry in pools.rest() {
+            read_pool(&mut options, &defaults, entry, report);
+        }
+    }
+    if options.pools.is_empty() {
+        root.own_problem("no pool; write [pool.main] and servers = [...]");
+    }
+    let route = root.take("route");
+    // Pools with listeners of their own need neither routes nor another listener.
+    let own = |pool: &String| options.listeners.iter().any(|one| one.pool.as_ref() == Some(pool));
+    if listen.is_some() || route.is_some() || !options.pools.keys().all(own) {
+        let common = listen.map_or_else(|| vec![default_listener()], |entry| listeners(&root, &entry, None));
+        options.listeners.splice(0..0, common);
+        let pools: Vec<&str> = options.pools.keys().map(String::as_str).collect();
+        options.routes = match (route, &pools[..]) {
+            (Some(entry), pools) => route_table::read(entry, pools, report),
+            (None, [pool]) => Some(ProxyRoutes::to_pool(pool)),
+            (None, []) => None,
+            (None, _) => {
+                root.own_problem("several pools, but no route; write [route] and default = \"POOL\"");
+                None
+            }
+        };
+    }
+    root.finish();
+    options
+}
+
+fn read_pool(options: &mut ProxyOptions, defaults: &PoolOptions, entry: ConfigEntry, report: &ConfigReport) {
+    let ConfigEntry { line, key: name, value } = entry;
+    let Some(mut table) = TableReader::new(&format!("pool {name}"), line, value, report) else { return };
+    if name.is_empty() || RESERVED_NAMES.contains(&name.as_str()) {
+        table.own_problem("the name is reserved");
+    }
+    let mut pool = defaults.clone();
+    if table.has("ring") {
+        // The options of another ring mean nothing to this one.
+        pool.ring = PoolOptions::default().ring;
+    }
+    match table.take("servers") {
+        None => table.own_problem("servers is missing"),
+        Some(entry) => {
+            for server in elements(&entry.value) {
+                match text(server).and_then(|text| text.parse().map_err(|error| format!("{error}"))) {
+                    Ok(server) => pool.servers.push(server),
+                    Err(problem) => table.problem(server.line, format!("servers: {problem}")),
+                }
+            }
+        }
+    }
+    if let Some(entry) = table.take("listen") {
+        let mut own = listeners(&table, &entry, Some(&name));
+        let backlog = table.get("listen-backlog", count(65_535));
+        let clients_max = table.get("conn-limit", count(10_000_000));
+        for listener in &mut own {
+            listener.backlog = backlog.unwrap_or(listener.backlog);
+            listener.clients_max = clients_max;
+        }
+        options.listeners.append(&mut own);
+    }
+    set_pool(&mut pool, &mut table);
+    check_ring(&pool, &table);
+    table.finish();
+    options.pools.insert(name, pool);
+}
+
+/// Reports a problem if the ring of a pool cannot be built.
+pub(super) fn check_ring(pool: &PoolOptions, table: &TableReader<'_>) {
+    if pool.servers.is_empty() {
+        return;
+    }
+    match pool.ring_options().and_then(|options| Ring::new(&options, &pool.servers, |_| true)) {
+        Err(error) => table.own_problem(error),
+        Ok(_) if ignores_weights(pool) => {
+            table.note(format!("ring {}: ignores weights", pool.ring.kind));
+        }
+        Ok(_) => {}
+    }
+}
+
+/// Returns true if the servers of a pool have weights, but its ring does not use them.
+pub(super) fn ignores_weights(pool: &PoolOptions) -> bool {
+    let has_weight = |server: &ServerEntry| server.weight > 1;
+    !pool.ring.kind.uses_weights() && pool.servers.iter().any(has_weight)
+}
+
+/// Sets the options that a pool and `[defaults]` have.
+fn set_pool(pool: &mut PoolOptions, table: &mut TableReader<'_>) {
+    let some = |value: &ConfigValue| some_text(value).map(Some);
+    table.set("ring", &mut pool.ring.kind, |value| {
+        text(value)?.parse().map_err(|error: RingError| error.to_string())
+    });
+    table.set("hash", &mut pool.ring.hash, some);
+    table.set("mode", &mut pool.ring.mode, some);
+    table.set("points", &mut pool.ring.points, |value| count(10_000)(value).map(Some));
+    table.set("seed", &mut pool.ring.seed, some);
+    table.set("salt", &mut pool.ring.salt, some);
+    table.set("hash-tag", &mut pool.hash_tag, text);
+    table.set("hash-stop", &mut pool.hash_stop, text);
+    table.set("hash-without", &mut pool.hash_without, some_texts);
+    table.set("speak", &mut pool.speak, word(&PROTOCOLS));
+    table.set("connect-timeout", &mut pool.connect_timeout, duration);
+    table.set("reply-timeout", &mut pool.reply_timeout, duration_or("none"));
+    table.set("connections", &mut pool.connections, count(1024));
+    table.set("preconnect", &mut pool.preconnect, flag);
+    table.set("failures", &mut pool.failures, count(1_000_000));
+    let sets_retry_max = table.has("retry-max");
+    table.set("retry", &mut pool.retry, duration);
+    table.set("retry-max", &mut pool.retry_max, duration);
+    if pool.retry_max < pool.retry {
+        if sets_retry_max {
+            table.own_problem("retry-max must be at least retry");
+        }
+        pool.retry_max = pool.retry;
+    }
+    table.set("eject", &mut pool.eject, flag);
+    table.set("stand-in-ttl", &mut pool.stand_in_ttl, whole_seconds);
+    table.set("when-down", &mut pool.when_down, word(&WHEN_DOWN));
+    table.set("queue", &mut pool.queue, count(100_000_000));
+    if let Some(entry) = table.take("tls") {
+        pool.tls = tls(table, entry);
+    }
+    if let Some(entry) = table.take("login") {
+        pool.login = login(table, entry);
+    }
+}
+
+/// Parses a time to live. Servers count them in seconds.
+pub(super) fn whole_seconds(value: &ConfigValue) -> Result<Duration, String> {
+    let ttl = duration(value)?;
+    if ttl.subsec_nanos() == 0 { Ok(ttl) } else { Err("must be in seconds, as 10s".into()) }
+}
+
+fn tls(pool: &TableReader<'_>, entry: ConfigEntry) -> Option<PoolTlsOptions> {
+    let mut table = pool.nested("tls", entry)?;
+    let path = |value: &ConfigValue| some_text(value).map(PathBuf::from);
+    let tls = PoolTlsOptions {
+        ca: table.get("ca", path),
+        cert: table.get("cert", path),
+        key: table.get("key", path),
+        server_name: table.get("server-name", some_text),
+    };
+    if tls.key.is_some() && tls.cert.is_none() {
+        table.own_problem("key needs cert");
+    }
+    table.finish();
+    Some(tls)
+}
+
+fn login(pool: &TableReader<'_>, entry: ConfigEntry) -> Option<PoolLogin> {
+    let mut table = pool.nested("login", entry)?;
+    let user = table.required("user", some_text);
+    let password_file = table.required("password-file", some_text);
+    table.finish();
+    Some(PoolLogin { user: user?, password_file: password_file?.into() })
+}
+
+fn listeners(table: &TableReader<'_>, entry: &ConfigEntry, pool: Option<&str>) -> Vec<ProxyListener> {
+    let mut listeners = Vec::new();
+    for value in elements(&entry.value) {
+        match text(value).and_then(|text| listener_place(&text)) {
+            Ok(place) => listeners.push(ProxyListener::new(place, pool.map(String::from))),
+            Err(problem) => table.problem(value.line, format!("listen: {problem}")),
+        }
+    }
+    if elements(&entry.value).is_empty() {
+        table.problem(entry.line, "listen: must have an address");
+    }
+    listeners
+}
+
+/// Parses `HOST:PORT`, or `unix:/PATH` and then `mode=0770`.
+fn listener_place(text: &str) -> Result<ListenerPlace, String> {
+    let mut words = text.split_whitespace();
+    let place = words.next().ok_or("must not be empty")?;
+    let Some(path) = place.strip_prefix("unix:") else {
+        return match words.next() {
+            None => tcp_place(place),
+            Some(word) => Err(format!("{place:?}: unknown word {word:?}")),
+        };
+    };
+    let mut mode = DEFAULT_MODE;
+    for word in words {
+        let octal =
+            word.strip_prefix("mode=").ok_or_else(|| format!("unknown word {word:?}; known: mode=0770"))?;
+        mode = unix_mode(octal)?;
+    }
+    unix_place(path, mode)
+}
+
+/// Parses the permissions of a Unix socket.
+pub(super) fn unix_mode(octal: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(octal, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("the mode must be octal, at most 777, not {octal:?}"))
+}
+
+pub(super) fn unix_place(path: &str, mode: u32) -> Result<ListenerPlace, String> {
+    if !path.starts_with('/') || path.len() == 1 {
+        return Err(format!("unix:{path}: a path must begin with /"));
+    }
+    Ok(ListenerPlace::Unix { path: path.into(), mode })
+}
+
+/// Checks the form of an address. Its host is resolved at the start of the proxy.
+pub(super) fn tcp_place(place: &str) -> Result<ListenerPlace, String> {
+    let is_v6 = place.parse::<std::net::Ipv6Addr>().is_ok();
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !is_v6 && !place.ends_with(']') => (host, Some(port)),
+        _ => (place, None),
+    };
+    if host.is_empty() || host.contains([',', '/']) || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(format!(
+            "{place:?}: not an address; examples: 127.0.0.1:11211, [::1]:11211, *:11211, unix:/run/todana.sock"
+        ));
+    }
+    Ok(ListenerPlace::Tcp(place.into()))
+}
