@@ -139,6 +139,8 @@ fn example_is_valid() {
     assert_eq!(folder.expect(&["config", "check", "proxy.toml"], 0), "proxy.toml: ok\n");
     std::fs::write(folder.path("serve.toml"), "port = 0\n").unwrap();
     assert_eq!(folder.expect(&["config", "check", "serve.toml"], 0), "serve.toml: ok\n");
+    let said = problems("serve.toml", "[network]\nport = 0\n");
+    assert!(said.contains("unknown option \"network\""), "{said}");
     let said = folder.complaint(&["proxy", "--config", "serve.toml", "--where", "k"], 2);
     assert!(said.contains("todana: serve.toml, line 1: no pool; write [pool.main]"), "{said}");
     assert!(said.contains("serve.toml, line 1: unknown key \"port\"; did you mean "), "{said}");

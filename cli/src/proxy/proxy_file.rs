@@ -45,9 +45,11 @@ const DEFAULT_MODE: u32 = 0o700;
 const RESERVED_NAMES: [&str; 2] = ["refuse", "null"];
 
 /// Returns true for the file of a proxy, and false for one of `todana serve`, which has no tables.
+/// A table with another name is a mistake in either of them.
 pub(super) fn is_of_proxy(file: &ConfigValue) -> bool {
     let ConfigData::Table(entries) = &file.data else { return false };
-    entries.iter().any(|entry| matches!(entry.value.data, ConfigData::Table(_)))
+    let is_known = |entry: &ConfigEntry| ["defaults", "pool", "route"].contains(&entry.key.as_str());
+    entries.iter().any(|entry| is_known(entry) && matches!(entry.value.data, ConfigData::Table(_)))
 }
 
 /// Returns the listener of a proxy whose configuration names none.
