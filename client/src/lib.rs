@@ -7,9 +7,10 @@
 //! socket       a blocking stream with timeouts, in plain text or over TLS
 //! connection   requests and replies in the text dialect, or the meta dialect if the key needs it
 //! ring         which server of a list holds a key
+//! pool         connections that never block, for event loops
 //! ```
 //!
-//! Not here: wire formats (see `protocol`), and connection pools.
+//! Not here: wire formats (see `protocol`).
 #![forbid(unsafe_code)]
 
 mod address;
@@ -17,6 +18,7 @@ mod connection;
 mod destination;
 mod error;
 mod login;
+pub mod pool;
 pub mod ring;
 mod socket;
 mod tls;

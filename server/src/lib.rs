@@ -38,6 +38,7 @@ mod observation;
 mod options;
 mod pid_file;
 mod process;
+mod proxy;
 mod replica;
 mod server;
 mod session;

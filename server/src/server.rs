@@ -15,6 +15,7 @@ use crate::observation::connection_table::ConnectionTable;
 use crate::options::ServerOptions;
 use crate::pid_file::PidFile;
 use crate::process;
+use crate::proxy::{ProxyState, ServerResolver};
 use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, LuaProcedures};
 use crate::session::login::LoginAuthenticator;
@@ -184,7 +185,9 @@ impl Server {
         let connection_table = ConnectionTable::new(&listeners, sockets, clock.now().0);
         let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
         let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
+        let proxy = options.proxy.as_ref().map(ProxyState::new).transpose().map_err(io::Error::other)?;
         let shared = Arc::new(SharedState {
+            proxy: proxy.map(Arc::new),
             observation: ServerObservation::new(&options, &clock, observers, connection_table),
             databases,
             clock,
@@ -450,7 +453,9 @@ impl Server {
             std::thread::Builder::new().name("verifier".into()).spawn(move || shared.logins.verify_all())
         });
         let verifier = verifier.transpose()?;
+        let resolver = self.shared.proxy.as_ref().map(ServerResolver::start).transpose()?;
         self.acceptor.run();
+        drop(resolver);
         maintenance.thread().unpark();
         let mut deadline =
             ShutdownDeadline::new(&self.shared.lifecycle.handle, &self.shared.persistence.disk_progress);

@@ -6,6 +6,7 @@ use crate::databases::{PersistenceState, ServedDatabases};
 use crate::lifecycle::ServerLifecycle;
 use crate::observation::ServerObservation;
 use crate::options::{KyotoMode, ServerOptions, TyrantMode};
+use crate::proxy::ProxyState;
 use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, STALL};
 use crate::session::login::LoginAuthenticator;
@@ -37,6 +38,8 @@ pub(crate) struct SharedState {
     /// The master that this server follows.
     pub(crate) master_link: MasterLink,
     pub(crate) listening: ListeningAddresses,
+    /// The pools, if this server is a proxy.
+    pub(crate) proxy: Option<Arc<ProxyState>>,
 }
 
 /// The addresses where clients can connect.

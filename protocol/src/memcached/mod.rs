@@ -14,6 +14,6 @@ pub use administration::{
 pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};
 pub use command::{ClockShift, LoginCredentials, MemcachedCommand};
 pub use server::{
-    DialectChoice, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep, ReplyForm,
-    ReplySink, RequestHead, encode, put_uri_encoded,
+    DialectChoice, HiddenReplies, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest,
+    MemcachedStep, ReplyForm, ReplySink, RequestHead, encode, put_uri_encoded,
 };

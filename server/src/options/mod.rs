@@ -41,6 +41,8 @@ pub struct ServerOptions {
     pub observation: ObservationOptions,
     /// Limits on clients and their requests.
     pub limits: LimitOptions,
+    /// The pools of a proxy. `None` means that this server keeps the records itself.
+    pub proxy: Option<ProxyOptions>,
     /// True if another thread executes each operation.
     #[cfg(test)]
     pub(crate) defers_replies: bool,
@@ -57,6 +59,12 @@ impl fmt::Display for OptionsError {
 }
 
 impl std::error::Error for OptionsError {}
+
+impl OptionsError {
+    pub(crate) fn new(text: String) -> OptionsError {
+        OptionsError(text)
+    }
+}
 
 impl ServerOptions {
     /// Checks the options of each part, and then the combinations of options of several parts.

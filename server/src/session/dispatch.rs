@@ -5,6 +5,7 @@ use super::detected_dialect::{DetectedDialect, detect};
 use super::kyoto::{KyotoWorker, PluginSession};
 use super::memcached::session::{MemcachedSession, MemcachedWorker};
 use super::memcached::upload::ValueUpload;
+use super::proxy::ProxySessionWorker;
 use super::tyrant::TyrantWorker;
 use super::wake::WakeReason;
 use super::worker_context::WorkerContext;
@@ -23,6 +24,7 @@ pub(crate) struct DialectWorkers {
     memcached: MemcachedWorker,
     kyoto: KyotoWorker,
     tyrant: TyrantWorker,
+    proxy: ProxySessionWorker,
     none: (),
 }
 
@@ -32,6 +34,7 @@ impl DialectWorkers {
             memcached: MemcachedWorker::new(&context.shared),
             kyoto: KyotoWorker::new(context),
             tyrant: TyrantWorker::default(),
+            proxy: ProxySessionWorker::new(&context.shared),
             none: (),
         }
     }
@@ -47,12 +50,13 @@ macro_rules! dispatch {
             AnySession::Kyoto($session) => $call,
             AnySession::Plugin($session) => $call,
             AnySession::Tyrant($session) => $call,
+            AnySession::Proxy($session) => $call,
             #[cfg(test)]
             AnySession::Echo($session) => $call,
         }
     };
     ($any:expr, $workers:ident, $session:ident, $worker:ident => $call:expr) => {{
-        let DialectWorkers { memcached, kyoto, tyrant, none } = $workers;
+        let DialectWorkers { memcached, kyoto, tyrant, proxy, none } = $workers;
         match $any {
             AnySession::Undetected($session) | AnySession::Memcached($session) => {
                 let $worker = memcached;
@@ -78,6 +82,10 @@ macro_rules! dispatch {
                 let $worker = tyrant;
                 $call
             }
+            AnySession::Proxy($session) => {
+                let $worker = proxy;
+                $call
+            }
             #[cfg(test)]
             AnySession::Echo($session) => {
                 let $worker = none;
@@ -91,6 +99,9 @@ impl AnySession {
     /// Creates the session of a connection to a listener of this dialect; `None` means that the
     /// listener accepts any dialect.
     pub(crate) fn new(shared: &SharedState, of_listener: Option<DialectChoice>) -> AnySession {
+        if shared.proxy.is_some() {
+            return AnySession::Proxy(Box::default());
+        }
         let memcached = || MemcachedSession::of_listener(shared, of_listener);
         match shared.options.protocols.kyoto.spoken {
             KyotoMode::Only if of_listener.is_some() => AnySession::Plugin(PluginSession::default()),
@@ -148,6 +159,13 @@ impl AnySession {
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         dispatch!(self, session => session.is_waiting())
+    }
+
+    /// Returns true if requests wait for replies of other servers, which are sent even if the
+    /// client sends no more.
+    #[inline]
+    pub(crate) fn has_replies_to_come(&self) -> bool {
+        matches!(self, AnySession::Proxy(session) if session.has_waiting())
     }
 
     #[inline]

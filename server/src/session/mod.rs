@@ -12,6 +12,7 @@
 //! memcached         memcached's dialects; watchers and exports, which begin there
 //! kyoto             Kyoto Tycoon's protocols, and memcached's in the form of its plug-in
 //! tyrant            Tokyo Tyrant's protocol
+//! proxy             memcached's text and meta dialects, passed on to other servers
 //! ```
 //!
 //! A worker reads, passes the bytes to the session of their connection, does what [`NextAction`]
@@ -30,6 +31,7 @@ pub(crate) mod kyoto;
 pub(crate) mod login;
 pub(crate) mod memcached;
 pub(crate) mod pending_replies;
+pub(crate) mod proxy;
 pub(crate) mod tyrant;
 pub(crate) mod wake;
 pub(crate) mod worker_context;
@@ -42,6 +44,7 @@ use memcached::export::ExportSession;
 use memcached::session::MemcachedSession;
 use memcached::upload::ValueUpload;
 use memcached::watcher::WatcherSession;
+use proxy::ProxySession;
 use todana_core::RefusalReason;
 use tyrant::TyrantSession;
 use wake::WakeReason;
@@ -144,6 +147,7 @@ pub(crate) enum AnySession {
     /// memcached's dialect in the form of Kyoto Tycoon's plug-in.
     Plugin(PluginSession),
     Tyrant(Box<TyrantSession>),
+    Proxy(Box<ProxySession>),
     #[cfg(test)]
     Echo(echo::EchoSession),
 }

@@ -2,6 +2,7 @@
 
 use super::wake::WaitingConnections;
 use crate::execution::AnyExecutor;
+use crate::proxy::ProxyWorker;
 use crate::shared::SharedState;
 use std::sync::Arc;
 
@@ -10,6 +11,8 @@ pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<SharedState>,
     pub(crate) worker: usize,
     pub(crate) executor: AnyExecutor,
+    /// The connections to other servers, if this server is a proxy.
+    pub(crate) proxy: Option<ProxyWorker>,
     /// The connections that wait with a ticket.
     pub(crate) waits: WaitingConnections,
     /// The descriptor of the connection that is being served.
@@ -22,6 +25,7 @@ impl WorkerContext {
     pub(crate) fn new(shared: &Arc<SharedState>, worker: usize) -> WorkerContext {
         WorkerContext {
             executor: AnyExecutor::new(shared, worker),
+            proxy: None,
             waits: WaitingConnections::new(Arc::clone(&shared.wake_queues), worker),
             shared: Arc::clone(shared),
             worker,

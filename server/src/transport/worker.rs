@@ -3,6 +3,7 @@
 use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::handle::StopStage;
+use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::wake::WakeReason;
 use crate::session::worker_context::WorkerContext;
@@ -63,7 +64,11 @@ impl Worker {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         shared.wake_queues.set_waker(number, Arc::clone(&waker));
-        let context = WorkerContext::new(&shared, number);
+        let mut context = WorkerContext::new(&shared, number);
+        if let Some(state) = &shared.proxy {
+            let registry = poll.registry().try_clone()?;
+            context.proxy = Some(ProxyWorker::new(Arc::clone(state), registry));
+        }
         let dialects = DialectWorkers::new(&context);
         let idle = IdleTimer::new(shared.options.limits.idle_timeout_s);
         let worker = Worker {
@@ -95,6 +100,7 @@ impl Worker {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
             };
             let timeout = self.until_waits_end(self.until_idle_check(timeout));
+            let timeout = self.until_servers_are_due(timeout);
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -103,6 +109,9 @@ impl Worker {
                 return;
             }
             self.shared.clock.tick();
+            if let Some(proxy) = &mut self.context.proxy {
+                proxy.tick();
+            }
             if self.idle.is_some() {
                 self.now_s = self.shared.observation.started.elapsed().as_secs();
             }
@@ -114,6 +123,7 @@ impl Worker {
                         self.resume_durable();
                         self.close_stalled();
                     }
+                    Token(index) if index >= SERVER_TOKENS => self.on_server_event(event),
                     Token(index) => self.on_event(index, event),
                 }
             }
@@ -127,6 +137,7 @@ impl Worker {
                 }
             }
             self.wake_timed_out();
+            self.finish_server_turn();
             // Idle connections are closed after the events are handled, so that a connection whose
             // request has just arrived stays open.
             self.close_idle();
@@ -416,6 +427,36 @@ impl Worker {
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }
 
+    /// Returns the time for which to wait for events, so that servers are checked in time.
+    fn until_servers_are_due(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let due = self.context.proxy.as_ref().and_then(ProxyWorker::next_deadline);
+        let Some(due) = due else { return timeout };
+        let wait = due.saturating_duration_since(Instant::now());
+        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    /// Handles an event of a connection of the proxy to a server.
+    fn on_server_event(&mut self, event: &Event) {
+        let Worker { context, connections, ready, .. } = self;
+        if let Some(proxy) = &mut context.proxy {
+            proxy.on_event(event.token(), event, &mut |tag, delivery| {
+                deliver(connections, ready, tag, delivery);
+            });
+        }
+    }
+
+    /// Sends the requests of this turn to their servers, and ends those that are overdue.
+    fn finish_server_turn(&mut self) {
+        let Worker { context, connections, ready, .. } = self;
+        if let Some(proxy) = &mut context.proxy {
+            let see = &mut |tag: RequestTag, delivery: ReplyDelivery<'_>| {
+                deliver(connections, ready, tag, delivery);
+            };
+            proxy.flush(see);
+            proxy.check_deadlines(see);
+        }
+    }
+
     fn on_event(&mut self, index: usize, event: &Event) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
@@ -469,7 +510,7 @@ impl Worker {
             self.close(index);
             return;
         }
-        if connection.closing && connection.pending.is_none() {
+        if connection.closing && connection.pending.is_none() && !connection.session.has_replies_to_come() {
             self.close(index);
         }
     }
@@ -497,7 +538,8 @@ impl Worker {
             connection.pending = None;
         }
         connection.closing |= connection.is_abandoned();
-        if connection.closing || connection.session.is_waiting() {
+        let is_over = connection.closing && !connection.session.has_replies_to_come();
+        if is_over || connection.session.is_waiting() {
             return Ok(());
         }
         if connection.durability.changed != 0 && !self.has_checkpoint_room(index) {
@@ -658,5 +700,22 @@ impl Worker {
             // After many connections have closed, the table of connections must not stay large.
             self.connections.shrink_to_fit();
         }
+    }
+}
+
+/// Passes what a server has sent to the session of its request. The session gets a turn if it has
+/// replies to send now.
+fn deliver(
+    connections: &mut Slab<Connection>,
+    ready: &mut VecDeque<usize>,
+    tag: RequestTag,
+    delivery: ReplyDelivery<'_>,
+) {
+    if let Some(connection) = connections.get_mut(tag.connection)
+        && let AnySession::Proxy(session) = &mut connection.session
+        && session.receive(tag, delivery)
+        && !std::mem::replace(&mut connection.queued, true)
+    {
+        ready.push_back(tag.connection);
     }
 }

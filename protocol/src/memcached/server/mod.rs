@@ -27,6 +27,7 @@
 mod administration;
 mod flags;
 mod form;
+mod forwarding;
 mod frame;
 mod login;
 mod meta;
@@ -36,6 +37,7 @@ mod text;
 mod words;
 
 pub use form::ReplyForm;
+pub use forwarding::HiddenReplies;
 pub use reply::{ReplySink, encode, put_uri_encoded};
 
 pub(super) use reply::{body as put_value, prefixes as put_prefixes};

@@ -89,7 +89,7 @@ pub(super) fn ends_in_noreply(line: &[u8]) -> bool {
 
 /// Returns the line up to its last word. Blanks other than the space are ordinary bytes.
 #[inline]
-fn without_trailing_spaces(mut line: &[u8]) -> &[u8] {
+pub(super) fn without_trailing_spaces(mut line: &[u8]) -> &[u8] {
     while let [before @ .., b' '] = line {
         line = before;
     }

@@ -1,0 +1,76 @@
+//! Finds the ends of the replies of a server that speaks memcached's text and meta dialects.
+
+use todana_protocol::memcached::client::{ClientResponse, MalformedReply, decode};
+
+/// The longest value in a reply: that of memcached.
+const VALUE_LEN_MAX: usize = 1 << 30;
+
+/// The form of the reply that a request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyKind {
+    /// One line, or a meta reply with its value.
+    Single,
+    /// Values, and then `END`: the reply of `get`, `gets`, `gat` and `gats`.
+    Values,
+}
+
+/// A part of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyPart<'a> {
+    /// The bytes of the part, with their line ends.
+    pub bytes: &'a [u8],
+    /// The key of a value.
+    pub key: Option<&'a [u8]>,
+    /// True if the reply ends with this part.
+    pub is_last: bool,
+    /// True if the part is an error of the server.
+    pub is_error: bool,
+}
+
+/// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. Fails if the
+/// bytes are no reply of this kind.
+pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPart<'_>>, MalformedReply> {
+    let Some((len, response)) = decode(input, VALUE_LEN_MAX)? else { return Ok(None) };
+    let (key, is_last, is_error) = match (kind, response) {
+        (ReplyKind::Values, ClientResponse::Value { key, .. }) => (Some(key), false, false),
+        (ReplyKind::Values, ClientResponse::Line(b"END")) => (None, true, false),
+        (_, ClientResponse::Refused(_)) => (None, true, true),
+        (
+            ReplyKind::Single,
+            ClientResponse::Line(_) | ClientResponse::Number(_) | ClientResponse::Meta { .. },
+        ) => (None, true, false),
+        _ => return Err(MalformedReply),
+    };
+    Ok(Some(ReplyPart { bytes: &input[..len], key, is_last, is_error }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_end_where_the_reply_does() {
+        let values = b"VALUE a 0 2\r\nxy\r\nVALUE b 0 0 7\r\n\r\nEND\r\nSTORED\r\n";
+        let first = next_part(values, ReplyKind::Values).unwrap().unwrap();
+        assert_eq!((first.bytes, first.key), (&b"VALUE a 0 2\r\nxy\r\n"[..], Some(&b"a"[..])));
+        assert!(!first.is_last);
+        let second = next_part(&values[first.bytes.len()..], ReplyKind::Values).unwrap().unwrap();
+        assert_eq!((second.bytes, second.key), (&b"VALUE b 0 0 7\r\n\r\n"[..], Some(&b"b"[..])));
+        let end = &values[first.bytes.len() + second.bytes.len()..];
+        let last = next_part(end, ReplyKind::Values).unwrap().unwrap();
+        assert_eq!((last.bytes, last.is_last, last.is_error), (&b"END\r\n"[..], true, false));
+        for cut in 0..first.bytes.len() {
+            assert_eq!(next_part(&values[..cut], ReplyKind::Values), Ok(None));
+        }
+        for line in [&b"STORED\r\n"[..], b"12\r\n", b"HD\r\n", b"VA 2 f0\r\nhi\r\n", b"EN\r\n"] {
+            let part = next_part(line, ReplyKind::Single).unwrap().unwrap();
+            assert_eq!((part.bytes, part.is_last, part.is_error), (line, true, false));
+        }
+        for kind in [ReplyKind::Single, ReplyKind::Values] {
+            let part = next_part(b"SERVER_ERROR x\r\n", kind).unwrap().unwrap();
+            assert!(part.is_last && part.is_error);
+        }
+        assert_eq!(next_part(b"STORED\r\n", ReplyKind::Values), Err(MalformedReply));
+        assert_eq!(next_part(b"VALUE a 0 2\r\nxy\r\n", ReplyKind::Single), Err(MalformedReply));
+    }
+}

@@ -1,0 +1,223 @@
+//! Defines a connection to a server, with the requests that wait for its replies.
+
+use super::reply_frame::{ReplyKind, ReplyPart, next_part};
+use super::server_socket::ServerSocket;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::time::Instant;
+
+/// A buffer with a larger capacity is freed when it is empty.
+const BUFFER_KEPT: usize = 64 << 10;
+
+/// The reason why a connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossReason {
+    /// The server refuses connections.
+    Refused,
+    /// The server cannot be reached.
+    Unreachable,
+    /// The name of the server has no address.
+    NameNotFound,
+    /// The server has not answered in time.
+    TimedOut,
+    /// The server has closed the connection.
+    Closed,
+    /// The server has sent bytes that are no reply.
+    NotUnderstood,
+}
+
+impl LossReason {
+    /// Returns the words for messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LossReason::Refused => "refused",
+            LossReason::Unreachable => "unreachable",
+            LossReason::NameNotFound => "name not found",
+            LossReason::TimedOut => "timed out",
+            LossReason::Closed => "closed",
+            LossReason::NotUnderstood => "not understood",
+        }
+    }
+
+    /// Returns the reason that an error shows.
+    pub fn of(error: &std::io::Error) -> LossReason {
+        match error.kind() {
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound => LossReason::Refused,
+            ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+                LossReason::Unreachable
+            }
+            _ => LossReason::Closed,
+        }
+    }
+}
+
+/// The loss of a connection: the reason, and the requests whose replies have not ended.
+#[derive(Debug)]
+pub struct ConnectionLoss<T> {
+    /// The reason.
+    pub reason: LossReason,
+    /// The requests in their order, and for each whether a part of its reply has arrived.
+    pub requests: Vec<(T, bool)>,
+}
+
+/// A connection to a server. `T` identifies the requests of its user.
+#[derive(Debug)]
+pub struct ServerConnection<T> {
+    socket: ServerSocket,
+    is_connected: bool,
+    /// Bytes to send, and the number of those that are sent.
+    output: Vec<u8>,
+    sent: usize,
+    /// The bytes of an incomplete reply.
+    input: Vec<u8>,
+    waiting: VecDeque<WaitingRequest<T>>,
+    /// True if a part of the reply to the first request has arrived.
+    is_begun: bool,
+    /// The last time at which bytes arrived.
+    active_at: Instant,
+}
+
+#[derive(Debug)]
+struct WaitingRequest<T> {
+    kind: ReplyKind,
+    due: Instant,
+    request: T,
+}
+
+impl<T> ServerConnection<T> {
+    /// Creates a connection from a socket that is connecting.
+    pub fn new(socket: ServerSocket, now: Instant) -> ServerConnection<T> {
+        ServerConnection {
+            socket,
+            is_connected: false,
+            output: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            waiting: VecDeque::new(),
+            is_begun: false,
+            active_at: now,
+        }
+    }
+
+    /// Returns true if the server has accepted the connection.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    /// Returns the number of requests whose replies have not ended.
+    pub fn waiting_len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Adds a request, whose bytes `put` writes. They are sent by the next [`flush`](Self::flush).
+    /// Its reply is due at `due`.
+    #[inline]
+    pub fn add(&mut self, kind: ReplyKind, due: Instant, request: T, put: impl FnOnce(&mut Vec<u8>)) {
+        put(&mut self.output);
+        self.waiting.push_back(WaitingRequest { kind, due, request });
+    }
+
+    /// Returns the time at which the first reply is overdue. A server that is sending has the same
+    /// time again after each part.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.waiting.front().map(|waiting| waiting.due)
+    }
+
+    /// Returns the last time at which bytes arrived.
+    pub fn active_at(&self) -> Instant {
+        self.active_at
+    }
+
+    /// Sends as many bytes as the socket accepts.
+    pub fn flush(&mut self) -> Result<(), LossReason> {
+        if !self.is_connected {
+            match self.socket.is_connected() {
+                Ok(false) => return Ok(()),
+                Ok(true) => self.is_connected = true,
+                Err(error) => return Err(LossReason::of(&error)),
+            }
+            // Without it, small requests only wait longer.
+            let _ = self.socket.set_nodelay();
+        }
+        while self.sent < self.output.len() {
+            match self.socket.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(LossReason::Closed),
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(LossReason::of(&error)),
+            }
+        }
+        self.sent = 0;
+        self.output.clear();
+        if self.output.capacity() > BUFFER_KEPT {
+            self.output = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Reads until the socket has no more bytes, and passes the parts of replies to `see`. `buffer`
+    /// is memory for one read.
+    pub fn read(
+        &mut self,
+        buffer: &mut [u8],
+        now: Instant,
+        mut see: impl FnMut(&T, ReplyPart<'_>),
+    ) -> Result<(), LossReason> {
+        loop {
+            let len = match self.socket.read(buffer) {
+                Ok(0) => return Err(LossReason::Closed),
+                Ok(len) => len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(LossReason::of(&error)),
+            };
+            self.active_at = now;
+            if self.input.is_empty() {
+                let consumed = self.take_parts(&buffer[..len], &mut see)?;
+                self.input.extend_from_slice(&buffer[consumed..len]);
+            } else {
+                let mut input = std::mem::take(&mut self.input);
+                input.extend_from_slice(&buffer[..len]);
+                let consumed = self.take_parts(&input, &mut see)?;
+                input.drain(..consumed);
+                if !input.is_empty() || input.capacity() <= BUFFER_KEPT {
+                    self.input = input;
+                }
+            }
+            if len < buffer.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Passes the complete parts at the start of `input` to `see`. Returns their length.
+    fn take_parts(
+        &mut self,
+        input: &[u8],
+        see: &mut impl FnMut(&T, ReplyPart<'_>),
+    ) -> Result<usize, LossReason> {
+        let mut at = 0;
+        while at < input.len() {
+            // A server that sends without a request is not understood.
+            let waiting = self.waiting.front().ok_or(LossReason::NotUnderstood)?;
+            let part = next_part(&input[at..], waiting.kind).map_err(|_| LossReason::NotUnderstood)?;
+            let Some(part) = part else { break };
+            see(&waiting.request, part);
+            at += part.bytes.len();
+            self.is_begun = !part.is_last;
+            if part.is_last {
+                self.waiting.pop_front();
+            }
+        }
+        Ok(at)
+    }
+
+    /// Ends the connection, and returns its requests without a complete reply.
+    pub fn lose(self, reason: LossReason) -> ConnectionLoss<T> {
+        let is_begun = self.is_begun;
+        let requests = self.waiting.into_iter().enumerate();
+        let requests = requests.map(|(index, waiting)| (waiting.request, is_begun && index == 0)).collect();
+        ConnectionLoss { reason, requests }
+    }
+}

@@ -1,0 +1,18 @@
+//! The proxy: passes the requests of clients on to the servers that hold the keys.
+//!
+//! ```text
+//! proxy_state    the pools: servers, ring, health, addresses; shared by all workers
+//! server_health  whether a server is up, and when to probe it again
+//! proxy_worker   the connections of one worker to all servers
+//! ```
+//!
+//! A request of a client goes from its session (`session::proxy`) to the worker's connection to the
+//! server, and its reply goes back to that session. No request passes from one worker to another.
+//! Not here: rings and sockets (`todana_client`), the order of replies (`session::proxy`).
+
+mod proxy_state;
+mod proxy_worker;
+mod server_health;
+
+pub(crate) use proxy_state::{ProxyState, ServerResolver};
+pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};

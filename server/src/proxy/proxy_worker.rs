@@ -1,0 +1,306 @@
+//! The connections of a worker to the servers of all pools.
+
+use super::proxy_state::{PoolServer, ProxyPool, ProxyState};
+use mio::event::Event;
+use mio::{Registry, Token};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana_client::Address;
+use todana_client::pool::{LossReason, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
+
+/// Tokens from this number on belong to connections to servers.
+pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
+/// The length of one read.
+const BUFFER_LEN: usize = 64 << 10;
+
+/// Identifies a request that waits for its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestTag {
+    /// The index of the client's connection.
+    pub(crate) connection: usize,
+    /// The number of the session, because a later connection may have the same index.
+    pub(crate) session: u64,
+    /// The number of the request in its session.
+    pub(crate) request: u64,
+    /// The number of the part of the request, if it goes to several servers.
+    pub(crate) part: u32,
+}
+
+/// What arrives for a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReplyDelivery<'a> {
+    /// A part of its reply.
+    Part(ReplyPart<'a>),
+    /// No more of its reply, because the connection to the server with this label is lost.
+    Lost { label: &'a str, reason: LossReason },
+}
+
+/// The reason why a request was not accepted for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendRefusal {
+    /// The server is down.
+    Down,
+    /// Too many requests wait for the server.
+    Busy,
+    /// The server cannot be connected to.
+    Lost(LossReason),
+}
+
+impl SendRefusal {
+    /// Returns the words for messages.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            SendRefusal::Down => "down",
+            SendRefusal::Busy => "busy",
+            SendRefusal::Lost(reason) => reason.as_str(),
+        }
+    }
+}
+
+/// The part of the proxy that one worker owns.
+pub(crate) struct ProxyWorker {
+    pub(crate) state: Arc<ProxyState>,
+    registry: Registry,
+    links: Vec<ServerLink>,
+    /// The index of the first link of each pool.
+    first_links: Vec<usize>,
+    /// The links with bytes to send.
+    changed: Vec<usize>,
+    buffer: Vec<u8>,
+    now: Instant,
+    next_session: u64,
+}
+
+/// The connection of a worker to a server.
+struct ServerLink {
+    pool: usize,
+    server: usize,
+    /// A probe has no tag.
+    connection: Option<ServerConnection<Option<RequestTag>>>,
+    /// True while the link is in the list of changed links.
+    is_changed: bool,
+}
+
+impl ProxyWorker {
+    /// Creates the worker's part of the proxy. Connections are made when they are needed.
+    pub(crate) fn new(state: Arc<ProxyState>, registry: Registry) -> ProxyWorker {
+        let (mut links, mut first_links) = (Vec::new(), Vec::new());
+        for (pool, servers) in state.pools.iter().map(|pool| pool.servers.len()).enumerate() {
+            first_links.push(links.len());
+            links.extend((0..servers).map(|server| ServerLink {
+                pool,
+                server,
+                connection: None,
+                is_changed: false,
+            }));
+        }
+        ProxyWorker {
+            state,
+            registry,
+            links,
+            first_links,
+            changed: Vec::new(),
+            buffer: vec![0; BUFFER_LEN],
+            now: Instant::now(),
+            next_session: 0,
+        }
+    }
+
+    /// Returns the number of a new session.
+    pub(crate) fn session_number(&mut self) -> u64 {
+        self.next_session += 1;
+        self.next_session
+    }
+
+    /// Notes the time, at the beginning of each turn of the event loop.
+    pub(crate) fn tick(&mut self) {
+        self.now = Instant::now();
+    }
+
+    /// Adds a request to those for a server. They are sent by [`flush`](Self::flush).
+    pub(crate) fn send(
+        &mut self,
+        pool: usize,
+        server: usize,
+        kind: ReplyKind,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
+        let index = self.first_links[pool] + server;
+        let state = Arc::clone(&self.state);
+        let options = &state.pools[pool].options;
+        if state.pools[pool].servers[server].health.is_down() {
+            return Err(SendRefusal::Down);
+        }
+        if self.links[index].connection.is_none() {
+            self.connect(index).map_err(|reason| {
+                self.note_failure(index, reason);
+                SendRefusal::Lost(reason)
+            })?;
+        }
+        let due = self.due(options.reply_timeout);
+        let link = &mut self.links[index];
+        let connection = link.connection.as_mut().ok_or(SendRefusal::Down)?;
+        if connection.waiting_len() >= options.queue {
+            return Err(SendRefusal::Busy);
+        }
+        connection.add(kind, due, Some(tag), put);
+        self.mark_changed(index);
+        Ok(())
+    }
+
+    /// Sends the requests that were added since the previous call: all of a server in one write.
+    pub(crate) fn flush(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
+        for index in std::mem::take(&mut self.changed) {
+            self.links[index].is_changed = false;
+            if let Some(connection) = &mut self.links[index].connection
+                && let Err(reason) = connection.flush()
+            {
+                self.lose(index, reason, see);
+            }
+        }
+    }
+
+    /// Handles an event of a connection to a server, and passes what arrives to `see`.
+    pub(crate) fn on_event(
+        &mut self,
+        token: Token,
+        event: &Event,
+        see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>),
+    ) {
+        let index = token.0 - SERVER_TOKENS;
+        let Some(link) = self.links.get_mut(index) else { return };
+        let Some(connection) = &mut link.connection else { return };
+        let health = &self.state.pools[link.pool].servers[link.server].health;
+        let mut outcome = if event.is_writable() { connection.flush() } else { Ok(()) };
+        let mut has_answered = false;
+        if outcome.is_ok() && (event.is_readable() || event.is_read_closed() || event.is_error()) {
+            outcome = connection.read(&mut self.buffer, self.now, |tag, part| {
+                has_answered = true;
+                if let Some(tag) = tag {
+                    see(*tag, ReplyDelivery::Part(part));
+                }
+            });
+        }
+        if has_answered && health.note_success() {
+            tracing::info!("proxy: server {} is up", self.server(index).1.label);
+        }
+        if let Err(reason) = outcome {
+            self.lose(index, reason, see);
+        }
+    }
+
+    /// Ends connections whose servers do not answer in time, and probes servers that are down.
+    pub(crate) fn check_deadlines(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
+        for index in 0..self.links.len() {
+            let connection = self.links[index].connection.as_ref();
+            if connection
+                .and_then(|connection| self.deadline_of(index, connection))
+                .is_some_and(|at| at <= self.now)
+            {
+                self.lose(index, LossReason::TimedOut, see);
+            }
+            let (pool, server) = self.server(index);
+            let probe_time = pool.options.connect_timeout + pool.options.reply_timeout.unwrap_or_default();
+            if server.health.is_down() && server.health.takes_probe(self.now, probe_time) {
+                self.probe(index);
+            }
+        }
+        self.flush(see);
+    }
+
+    /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let links = self.links.iter().enumerate();
+        let times = links.flat_map(|(index, link)| {
+            let reply = link.connection.as_ref().and_then(|connection| self.deadline_of(index, connection));
+            let health = &self.state.pools[link.pool].servers[link.server].health;
+            [reply, health.probe_at()]
+        });
+        times.flatten().min()
+    }
+
+    /// Returns the time at which a connection counts as lost, unless bytes arrive before.
+    fn deadline_of(
+        &self,
+        index: usize,
+        connection: &ServerConnection<Option<RequestTag>>,
+    ) -> Option<Instant> {
+        let timeout = self.server(index).0.options.reply_timeout?;
+        Some(connection.deadline()?.max(connection.active_at() + timeout))
+    }
+
+    fn server(&self, index: usize) -> (&ProxyPool, &PoolServer) {
+        let link = &self.links[index];
+        let pool = &self.state.pools[link.pool];
+        (pool, &pool.servers[link.server])
+    }
+
+    fn due(&self, timeout: Option<Duration>) -> Instant {
+        // Without a limit, the time is never reached.
+        self.now + timeout.unwrap_or(Duration::from_secs(1 << 32))
+    }
+
+    fn mark_changed(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.links[index].is_changed, true) {
+            self.changed.push(index);
+        }
+    }
+
+    /// Begins to connect to a server.
+    fn connect(&mut self, index: usize) -> Result<(), LossReason> {
+        let (_, server) = self.server(index);
+        let socket = match &server.address {
+            Address::Unix(path) => ServerSocket::connect_unix(path),
+            Address::Tcp(..) | Address::Tls(..) => {
+                let address = server.resolved().ok_or(LossReason::NameNotFound)?;
+                ServerSocket::connect_tcp(address)
+            }
+        };
+        let register = |mut socket: ServerSocket| -> io::Result<ServerSocket> {
+            socket.register(&self.registry, Token(SERVER_TOKENS + index))?;
+            Ok(socket)
+        };
+        let socket = socket.and_then(register).map_err(|error| LossReason::of(&error))?;
+        self.links[index].connection = Some(ServerConnection::new(socket, self.now));
+        Ok(())
+    }
+
+    /// Asks a server that is down for its version.
+    fn probe(&mut self, index: usize) {
+        if self.links[index].connection.is_none()
+            && let Err(reason) = self.connect(index)
+        {
+            self.note_failure(index, reason);
+            return;
+        }
+        let due = self.due(self.server(index).0.options.reply_timeout);
+        if let Some(connection) = &mut self.links[index].connection {
+            connection.add(ReplyKind::Single, due, None, |out| out.extend_from_slice(b"version\r\n"));
+            self.mark_changed(index);
+        }
+    }
+
+    /// Ends a connection and tells its requests.
+    fn lose(&mut self, index: usize, reason: LossReason, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
+        let Some(connection) = self.links[index].connection.take() else { return };
+        // An idle connection that its server closes is no failure.
+        if connection.waiting_len() > 0 || !connection.is_connected() {
+            self.note_failure(index, reason);
+        }
+        let label = &self.server(index).1.label;
+        for (tag, _) in connection.lose(reason).requests {
+            if let Some(tag) = tag {
+                see(tag, ReplyDelivery::Lost { label, reason });
+            }
+        }
+    }
+
+    fn note_failure(&self, index: usize, reason: LossReason) {
+        let (_, server) = self.server(index);
+        if server.health.note_failure(self.now, reason == LossReason::Refused) {
+            tracing::warn!("proxy: server {} is down: {}", server.label, reason.as_str());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Notes failures of a server, and decides whether it is up.
+//!
+//! ```text
+//! up    -> down   after `failures` failures without a success between them
+//! down  -> probed one worker at a time; the pause before a probe doubles up to `retry_max`
+//! probed -> up    when the server has answered
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Settings that decide about failures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HealthLimits {
+    /// The number of failures after which the server is down.
+    pub(crate) failures: u32,
+    /// The pause before the first probe.
+    pub(crate) retry: Duration,
+    /// The longest pause.
+    pub(crate) retry_max: Duration,
+}
+
+/// The health of a server.
+#[derive(Debug)]
+pub(crate) struct ServerHealth {
+    limits: HealthLimits,
+    started: Instant,
+    failures: AtomicU32,
+    /// The time of the next probe, in milliseconds since `started`; 0 while the server is up.
+    probe_at_ms: AtomicU64,
+    pause_ms: AtomicU64,
+}
+
+impl ServerHealth {
+    pub(crate) fn new(limits: HealthLimits) -> ServerHealth {
+        ServerHealth {
+            limits,
+            started: Instant::now(),
+            failures: AtomicU32::new(0),
+            probe_at_ms: AtomicU64::new(0),
+            pause_ms: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_down(&self) -> bool {
+        self.probe_at_ms.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the time of the next probe, if the server is down.
+    pub(crate) fn probe_at(&self) -> Option<Instant> {
+        let at_ms = self.probe_at_ms.load(Ordering::Relaxed);
+        (at_ms != 0).then(|| self.started + Duration::from_millis(at_ms))
+    }
+
+    /// Returns true if the caller should probe the server now. No other caller gets this result
+    /// before `probe_time` has passed.
+    pub(crate) fn takes_probe(&self, now: Instant, probe_time: Duration) -> bool {
+        let at_ms = self.probe_at_ms.load(Ordering::Relaxed);
+        let now_ms = self.ms(now);
+        at_ms != 0
+            && at_ms <= now_ms
+            && self
+                .probe_at_ms
+                .compare_exchange(
+                    at_ms,
+                    now_ms + probe_time.as_millis() as u64 + 1,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// Notes an answer of the server. Returns true if the server was down.
+    #[inline]
+    pub(crate) fn note_success(&self) -> bool {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        if !self.is_down() {
+            return false;
+        }
+        self.pause_ms.store(0, Ordering::Relaxed);
+        self.probe_at_ms.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Notes a failure. `is_final` is true if no connection to the server stands. Returns true if
+    /// the server is down now and was up before.
+    pub(crate) fn note_failure(&self, now: Instant, is_final: bool) -> bool {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let was_down = self.is_down();
+        if !was_down && !is_final && failures < self.limits.failures {
+            return false;
+        }
+        let before = self.pause_ms.load(Ordering::Relaxed);
+        let (first, last) = (self.limits.retry.as_millis() as u64, self.limits.retry_max.as_millis() as u64);
+        let pause = if before == 0 { first } else { before.saturating_mul(2).min(last) };
+        self.pause_ms.store(pause, Ordering::Relaxed);
+        // Workers and proxies must not probe at the same moment, so the pause varies by 20 %.
+        let varied = pause.saturating_mul(80 + u64::from(now.elapsed().subsec_nanos() / 1000 % 41)) / 100;
+        self.probe_at_ms.store(self.ms(now) + varied.max(1), Ordering::Relaxed);
+        !was_down
+    }
+
+    fn ms(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.started).as_millis() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_a_row_end_with_a_probe() {
+        let second = Duration::from_secs(1);
+        let limits = HealthLimits { failures: 3, retry: second, retry_max: second * 3 };
+        let health = ServerHealth::new(limits);
+        let start = health.started;
+        let noted = [(); 4].map(|()| health.note_failure(start, false));
+        assert_eq!(noted, [false, false, true, false]);
+        assert!(health.is_down() && !health.takes_probe(start, second));
+        let later = start + second * 3;
+        assert_eq!([(); 2].map(|()| health.takes_probe(later, second)), [true, false]);
+        assert!(health.note_success() && !health.is_down());
+        assert!(!health.note_failure(start, false));
+        assert!(!health.note_success());
+        // Without a connection, one failure is enough. The pauses double up to their maximum.
+        assert!(health.note_failure(start, true));
+        let pauses = [(); 4].map(|()| {
+            health.note_failure(start, true);
+            health.pause_ms.load(Ordering::Relaxed)
+        });
+        assert_eq!(pauses, [2000, 3000, 3000, 3000]);
+    }
+}

@@ -1,0 +1,188 @@
+//! The proxy: clients get the replies that one server would send, in the order of their requests.
+
+mod running;
+
+use running::{Running, eventually, options};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+use todana_client::ring::{RingOptions, ServerEntry};
+use todana_server::{PoolOptions, ProxyOptions, ServerOptions, WhenDown};
+
+fn proxy_of(servers: &[&Running], when_down: WhenDown) -> Running {
+    let servers =
+        servers.iter().map(|server| server.addresses[0].to_string().parse::<ServerEntry>().unwrap());
+    let pool = PoolOptions {
+        servers: servers.collect(),
+        ring: RingOptions::default(),
+        when_down,
+        retry: Duration::from_millis(20),
+        ..PoolOptions::default()
+    };
+    let proxy = Some(ProxyOptions { pools: vec![("main".into(), pool)] });
+    Running::start(ServerOptions { proxy, ..options() })
+}
+
+/// Sends the requests in pieces of this length, closes the sending side, and returns the replies.
+fn replies(server: &Running, requests: &[u8], piece_len: usize) -> Vec<u8> {
+    let mut stream = TcpStream::connect(server.addresses[0]).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    let pieces = requests.chunks(piece_len);
+    let mut replies = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pieces.for_each(|piece| writer.write_all(piece).unwrap());
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        stream.read_to_end(&mut replies).unwrap();
+    });
+    replies
+}
+
+/// Requests of each kind, with many keys.
+fn requests() -> Vec<u8> {
+    let mut out = Vec::new();
+    for n in 0..200 {
+        let (key, value) = (format!("key:{n}"), "v".repeat(n * 7 % 1000));
+        out.extend_from_slice(format!("set {key} {n} 0 {}\r\n{value}\r\n", value.len()).as_bytes());
+        match n % 8 {
+            0 => out.extend_from_slice(format!("set n{n} 0 0 1 noreply\r\n5\r\nincr n{n} 7\r\n").as_bytes()),
+            1 => out.extend_from_slice(format!("delete {key} noreply\r\nget {key}\r\n").as_bytes()),
+            2 => out.extend_from_slice(format!("mg {key} s v f k\r\nmg none{n} v q\r\nmn\r\n").as_bytes()),
+            3 => out.extend_from_slice(format!("ms m{n} 2 q F5\r\nhi\r\nmg m{n} v f\r\n").as_bytes()),
+            4 => out
+                .extend_from_slice(format!("add {key} 0 0 1\r\nx\r\nappend {key} 0 0 1\r\ny\r\n").as_bytes()),
+            5 => {
+                out.extend_from_slice(format!("touch {key} 100\r\ngat 100 {key}\r\nma n0 v q\r\n").as_bytes())
+            }
+            6 => out.extend_from_slice(b"bogus\r\nget\r\nset k 0 0 x\r\nincr key:2 1\r\nversion\r\n"),
+            _ => out.extend_from_slice(
+                format!("md {key} q\r\nmd {key}\r\nprepend none 0 0 1\r\nz\r\n").as_bytes(),
+            ),
+        }
+        if n % 10 == 9 {
+            let keys: String = (0..=n + 3).rev().map(|n| format!(" key:{n}")).collect();
+            out.extend_from_slice(format!("get{keys} key:0 key:0\r\n").as_bytes());
+            out.extend_from_slice(format!("gat 0 key:{n} none key:2\r\n").as_bytes());
+        }
+    }
+    out
+}
+
+#[test]
+fn replies_are_those_of_one_server() {
+    let requests = requests();
+    for piece_len in [usize::MAX, 1000, 7] {
+        let direct = Running::start(options());
+        let servers = [(); 3].map(|()| Running::start(options()));
+        let proxy = proxy_of(&servers.each_ref(), WhenDown::Gentle);
+        let expected = replies(&direct, &requests, piece_len);
+        let answered = replies(&proxy, &requests, piece_len);
+        let lines = |bytes: &[u8]| bytes.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let (expected, answered) = (lines(&expected), lines(&answered));
+        for (number, (one, other)) in expected.iter().zip(&answered).enumerate() {
+            assert_eq!(one.escape_ascii().to_string(), other.escape_ascii().to_string(), "line {number}");
+        }
+        assert_eq!(expected.len(), answered.len());
+        let counts = servers.each_ref().map(|server| server.connect().stat("curr_items"));
+        assert!(counts.iter().all(|count| count != "0"), "{counts:?}");
+    }
+}
+
+#[test]
+fn quit_ends_after_the_replies_before_it() {
+    let servers = [(); 2].map(|()| Running::start(options()));
+    let proxy = proxy_of(&servers.each_ref(), WhenDown::Gentle);
+    let mut client = proxy.connect();
+    client.send(b"set a 0 0 1\r\nx\r\nget a b c\r\nquit\r\nget a\r\n");
+    assert_eq!(client.rest(), b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn commands_about_a_server_are_refused() {
+    let server = Running::start(options());
+    let proxy = proxy_of(&[&server], WhenDown::Gentle);
+    let mut client = proxy.connect();
+    for command in ["watch", "shutdown", "flush_all", "lru_crawler enable", "cache_memlimit 64"] {
+        client.send(format!("{command}\r\n").as_bytes());
+        client.expect(b"CLIENT_ERROR not through a proxy\r\n");
+    }
+}
+
+#[test]
+fn dead_server_costs_its_own_keys_only() {
+    for when_down in [WhenDown::Gentle, WhenDown::Error, WhenDown::Miss] {
+        let (alive, dying) = (Running::start(options()), Running::start(options()));
+        let proxy = proxy_of(&[&alive, &dying], when_down);
+        let mut client = proxy.connect();
+        let keys: Vec<String> = (0..64).map(|n| format!("k{n}")).collect();
+        keys.iter().for_each(|key| client.set(key.as_bytes(), b"v"));
+        let mut direct = dying.connect();
+        let is_lost: Vec<bool> = keys
+            .iter()
+            .map(|key| {
+                direct.send(format!("mg {key}\r\n").as_bytes());
+                direct.line() == "HD\r\n"
+            })
+            .collect();
+        assert!(is_lost.contains(&true) && is_lost.contains(&false));
+        let address = dying.addresses[0];
+        drop(direct);
+        drop(dying);
+        let is_error = when_down == WhenDown::Error;
+        let is_named = |line: &str| {
+            line.starts_with(&format!("SERVER_ERROR server {address}: "))
+                && ["refused\r\n", "closed\r\n", "down\r\n"].iter().any(|reason| line.ends_with(reason))
+        };
+        for (key, is_lost) in keys.iter().zip(&is_lost) {
+            client.send(format!("get {key}\r\n").as_bytes());
+            let line = client.line();
+            match (is_lost, is_error) {
+                (false, _) => {
+                    assert_eq!(line, format!("VALUE {key} 0 1\r\n"));
+                    client.expect(b"v\r\nEND\r\n");
+                }
+                (true, true) => assert!(is_named(&line), "{line}"),
+                (true, false) => assert_eq!(line, "END\r\n"),
+            }
+            client.send(format!("set {key} 0 0 1\r\nw\r\n").as_bytes());
+            let line = client.line();
+            match (is_lost, when_down) {
+                (false, _) => assert_eq!(line, "STORED\r\n"),
+                (true, WhenDown::Gentle) => {
+                    assert_eq!(line, "SERVER_ERROR out of memory storing object\r\n");
+                }
+                (true, _) => assert!(is_named(&line), "{line}"),
+            }
+        }
+        client.send(format!("get {}\r\nmn\r\n", keys.join(" ")).as_bytes());
+        for (key, _) in keys.iter().zip(&is_lost).filter(|(_, is_lost)| !**is_lost) {
+            client.expect(format!("VALUE {key} 0 1\r\nw\r\n").as_bytes());
+        }
+        let line = client.line();
+        assert!(if is_error { is_named(&line) } else { line == "END\r\n" }, "{line}");
+        client.expect(b"MN\r\n");
+    }
+}
+
+#[test]
+fn restarted_server_is_used_again() {
+    let server = Running::start(options());
+    let address = server.addresses[0];
+    let proxy = proxy_of(&[&server], WhenDown::Error);
+    let mut client = proxy.connect();
+    client.set(b"a", b"1");
+    drop(server);
+    client.send(b"get a\r\n");
+    assert!(client.line().starts_with("SERVER_ERROR"));
+    let mut again = options();
+    again.listen.port = address.port();
+    let server = todana_server::Server::bind(again).unwrap();
+    let _server = Running::of(server);
+    eventually("the server is up", || {
+        client.send(b"set a 0 0 1\r\n2\r\n");
+        client.line() == "STORED\r\n"
+    });
+    client.expect_value(b"a", b"2");
+}
