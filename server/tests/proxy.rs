@@ -4,14 +4,18 @@ mod running;
 
 use running::{Running, eventually, options};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use todana_client::ring::{RingOptions, ServerEntry};
 use todana_server::{PoolOptions, ProxyOptions, ServerOptions, WhenDown};
 
 fn proxy_of(servers: &[&Running], when_down: WhenDown) -> Running {
-    let servers =
-        servers.iter().map(|server| server.addresses[0].to_string().parse::<ServerEntry>().unwrap());
+    let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.addresses[0]).collect();
+    proxy_at(&addresses, when_down)
+}
+
+fn proxy_at(servers: &[SocketAddr], when_down: WhenDown) -> Running {
+    let servers = servers.iter().map(|address| address.to_string().parse::<ServerEntry>().unwrap());
     let pool = PoolOptions {
         servers: servers.collect(),
         ring: RingOptions::default(),
@@ -185,4 +189,78 @@ fn restarted_server_is_used_again() {
         client.line() == "STORED\r\n"
     });
     client.expect_value(b"a", b"2");
+}
+
+/// A server that reads a request and closes the connection, and answers the next request.
+#[test]
+fn safe_requests_are_sent_again_after_a_lost_connection() {
+    for (request, reply, is_repeated) in [
+        (&b"get a\r\n"[..], &b"VALUE a 0 1\r\nx\r\nEND\r\n"[..], true),
+        (b"set a 0 0 2\r\nhi\r\n", b"STORED\r\n", true),
+        (b"mg a v T9\r\n", b"HD\r\n", false),
+        (b"incr a 1\r\n", b"7\r\n", false),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = proxy_at(&[listener.local_addr().unwrap()], WhenDown::Error);
+        let mut client = proxy.connect();
+        client.send(request);
+        let accept = || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut asked = vec![0; request.len()];
+            stream.read_exact(&mut asked).unwrap();
+            assert_eq!(asked, request);
+            stream
+        };
+        drop(accept());
+        if is_repeated {
+            accept().write_all(reply).unwrap();
+            client.expect(reply);
+        } else {
+            let address = listener.local_addr().unwrap();
+            client.expect(format!("SERVER_ERROR server {address}: closed\r\n").as_bytes());
+        }
+    }
+}
+
+#[test]
+fn silent_server_costs_the_time_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let proxy = proxy_at(&[address], WhenDown::Error);
+    let mut client = proxy.connect();
+    client.send(b"get a\r\nincr b 1\r\nversion\r\n");
+    let mut late = listener.accept().unwrap().0;
+    for _ in 0..2 {
+        client.expect(format!("SERVER_ERROR server {address}: timed out\r\n").as_bytes());
+    }
+    client.expect(b"VERSION 1.6.45\r\n");
+    // An answer that comes too late belongs to no later request.
+    let _ = late.write_all(b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    client.send(b"get c\r\n");
+    let mut next = listener.accept().unwrap().0;
+    let mut asked = [0; 7];
+    next.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"get c\r\n");
+    next.write_all(b"VALUE c 0 1\r\ny\r\nEND\r\n").unwrap();
+    client.expect(b"VALUE c 0 1\r\ny\r\nEND\r\n");
+}
+
+#[test]
+fn wrong_answers_end_the_connection_to_the_server() {
+    for answer in [&b"VALUE a 0 1\r\nxyz"[..], b"STORED\r\n", b"END\r\nEND\r\n", b"\x81\0\0\0\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let proxy = proxy_at(&[address], WhenDown::Error);
+        let mut client = proxy.connect();
+        client.send(b"get a\r\n");
+        let mut stream = listener.accept().unwrap().0;
+        stream.read_exact(&mut [0; 7]).unwrap();
+        stream.write_all(answer).unwrap();
+        if answer.starts_with(b"END") {
+            client.expect(b"END\r\n");
+        } else {
+            client.expect(format!("SERVER_ERROR server {address}: not understood\r\n").as_bytes());
+        }
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    }
 }

@@ -15,5 +15,5 @@ mod server_connection;
 mod server_socket;
 
 pub use reply_frame::{ReplyKind, ReplyPart};
-pub use server_connection::{ConnectionLoss, LossReason, ServerConnection};
+pub use server_connection::{LossReason, LostRequest, ServerConnection};
 pub use server_socket::ServerSocket;

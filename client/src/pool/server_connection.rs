@@ -51,13 +51,15 @@ impl LossReason {
     }
 }
 
-/// The loss of a connection: the reason, and the requests whose replies have not ended.
+/// A request whose connection was lost before its reply had ended.
 #[derive(Debug)]
-pub struct ConnectionLoss<T> {
-    /// The reason.
-    pub reason: LossReason,
-    /// The requests in their order, and for each whether a part of its reply has arrived.
-    pub requests: Vec<(T, bool)>,
+pub struct LostRequest<T> {
+    /// The identity of the request.
+    pub request: T,
+    /// The form of its reply.
+    pub kind: ReplyKind,
+    /// The bytes of the request. Empty if a part of its reply has arrived.
+    pub bytes: Vec<u8>,
 }
 
 /// A connection to a server. `T` identifies the requests of its user.
@@ -65,9 +67,14 @@ pub struct ConnectionLoss<T> {
 pub struct ServerConnection<T> {
     socket: ServerSocket,
     is_connected: bool,
-    /// Bytes to send, and the number of those that are sent.
+    /// The bytes of requests. Those of answered requests are removed once they are many.
     output: Vec<u8>,
+    /// The number of bytes of `output` that are sent.
     sent: usize,
+    /// The number of bytes that were removed from `output`.
+    removed: u64,
+    /// The position after the last answered request.
+    answered: u64,
     /// The bytes of an incomplete reply.
     input: Vec<u8>,
     waiting: VecDeque<WaitingRequest<T>>,
@@ -82,6 +89,8 @@ struct WaitingRequest<T> {
     kind: ReplyKind,
     due: Instant,
     request: T,
+    /// The position after the bytes of the request, counted over all requests.
+    end: u64,
 }
 
 impl<T> ServerConnection<T> {
@@ -92,6 +101,8 @@ impl<T> ServerConnection<T> {
             is_connected: false,
             output: Vec::new(),
             sent: 0,
+            removed: 0,
+            answered: 0,
             input: Vec::new(),
             waiting: VecDeque::new(),
             is_begun: false,
@@ -114,7 +125,8 @@ impl<T> ServerConnection<T> {
     #[inline]
     pub fn add(&mut self, kind: ReplyKind, due: Instant, request: T, put: impl FnOnce(&mut Vec<u8>)) {
         put(&mut self.output);
-        self.waiting.push_back(WaitingRequest { kind, due, request });
+        let end = self.removed + self.output.len() as u64;
+        self.waiting.push_back(WaitingRequest { kind, due, request, end });
     }
 
     /// Returns the time at which the first reply is overdue. A server that is sending has the same
@@ -147,11 +159,6 @@ impl<T> ServerConnection<T> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(LossReason::of(&error)),
             }
-        }
-        self.sent = 0;
-        self.output.clear();
-        if self.output.capacity() > BUFFER_KEPT {
-            self.output = Vec::new();
         }
         Ok(())
     }
@@ -207,17 +214,43 @@ impl<T> ServerConnection<T> {
             at += part.bytes.len();
             self.is_begun = !part.is_last;
             if part.is_last {
-                self.waiting.pop_front();
+                if let Some(answered) = self.waiting.pop_front() {
+                    self.answered = answered.end;
+                    self.drop_answered();
+                }
             }
         }
         Ok(at)
     }
 
-    /// Ends the connection, and returns its requests without a complete reply.
-    pub fn lose(self, reason: LossReason) -> ConnectionLoss<T> {
-        let is_begun = self.is_begun;
-        let requests = self.waiting.into_iter().enumerate();
-        let requests = requests.map(|(index, waiting)| (waiting.request, is_begun && index == 0)).collect();
-        ConnectionLoss { reason, requests }
+    /// Removes the bytes of answered requests once they are many.
+    fn drop_answered(&mut self) {
+        // A reply to a request that is not sent yet is an error of the server.
+        let len = ((self.answered - self.removed) as usize).min(self.sent);
+        if len == self.output.len() {
+            self.output.clear();
+            if self.output.capacity() > BUFFER_KEPT {
+                self.output = Vec::new();
+            }
+        } else if len >= BUFFER_KEPT {
+            self.output.drain(..len);
+        } else {
+            return;
+        }
+        self.removed += len as u64;
+        self.sent -= len;
+    }
+
+    /// Ends the connection, and returns its requests without a complete reply, in their order.
+    pub fn lose(self) -> Vec<LostRequest<T>> {
+        let mut start = self.answered;
+        let mut is_begun = self.is_begun;
+        let lost = |WaitingRequest { kind, request, end, .. }| {
+            let range = (start - self.removed) as usize..(end - self.removed) as usize;
+            start = end;
+            let bytes = if std::mem::take(&mut is_begun) { Vec::new() } else { self.output[range].to_vec() };
+            LostRequest { request, kind, bytes }
+        };
+        self.waiting.into_iter().map(lost).collect()
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana_client::Address;
-use todana_client::pool::{LossReason, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
+use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
 
 /// Tokens from this number on belong to connections to servers.
 pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
@@ -25,6 +25,8 @@ pub(crate) struct RequestTag {
     pub(crate) request: u64,
     /// The number of the part of the request, if it goes to several servers.
     pub(crate) part: u32,
+    /// True if the request may be sent a second time, because its effect is then the same.
+    pub(crate) may_repeat: bool,
 }
 
 /// What arrives for a request.
@@ -289,9 +291,16 @@ impl ProxyWorker {
         if connection.waiting_len() > 0 || !connection.is_connected() {
             self.note_failure(index, reason);
         }
-        let label = &self.server(index).1.label;
-        for (tag, _) in connection.lose(reason).requests {
-            if let Some(tag) = tag {
+        let state = Arc::clone(&self.state);
+        let ServerLink { pool, server, .. } = self.links[index];
+        let label = &state.pools[pool].servers[server].label;
+        for LostRequest { request, kind, bytes } in connection.lose() {
+            let Some(tag) = request else { continue };
+            let is_repeated = tag.may_repeat && reason == LossReason::Closed && !bytes.is_empty() && {
+                let tag = RequestTag { may_repeat: false, ..tag };
+                self.send(pool, server, kind, tag, |out| out.extend_from_slice(&bytes)).is_ok()
+            };
+            if !is_repeated {
                 see(tag, ReplyDelivery::Lost { label, reason });
             }
         }

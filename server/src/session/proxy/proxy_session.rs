@@ -11,7 +11,7 @@ use crate::shared::SharedState;
 use crate::transport::output::OUTPUT_MAX;
 use std::collections::VecDeque;
 use todana_client::pool::ReplyKind;
-use todana_core::{Operation, Reply};
+use todana_core::{Operation, Reply, StoreMode};
 use todana_protocol::ReplySink;
 use todana_protocol::memcached::{
     DialectChoice, MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep,
@@ -95,9 +95,9 @@ impl ProxySession {
         self.waiting.push_back(WaitingRequest::Complete(bytes));
     }
 
-    fn tag(&self, connection: usize, part: u32) -> RequestTag {
+    fn tag(&self, connection: usize, part: u32, may_repeat: bool) -> RequestTag {
         let request = self.first + self.waiting.len() as u64;
-        RequestTag { connection, session: self.number, request, part }
+        RequestTag { connection, session: self.number, request, part, may_repeat }
     }
 
     /// Passes a request on, or answers it. `bytes` is the request as it came.
@@ -131,7 +131,7 @@ impl ProxySession {
         }
         let miss = MissReply::of(operation, &request.form);
         let kind = if request.form.is_value() { ReplyKind::Values } else { ReplyKind::Single };
-        let tag = self.tag(connection, 0);
+        let tag = self.tag(connection, 0, may_repeat(operation));
         let sent = proxy.send(POOL, server, kind, tag, |out| request.form.put_answered(bytes, out));
         let pool = &proxy.state.pools[POOL];
         let (hidden, when_down) = (request.form.hidden_replies(), pool.options.when_down);
@@ -170,7 +170,7 @@ impl ProxySession {
         let Some(line) = self.line.take() else { return };
         let (mut values, parts) = line.end();
         for (number, (pool, server, line)) in (0..).zip(parts) {
-            let tag = self.tag(connection, number);
+            let tag = self.tag(connection, number, true);
             let sent = proxy.send(pool, server, ReplyKind::Values, tag, |out| out.extend_from_slice(&line));
             if let Err(refusal) = sent {
                 let pool = &proxy.state.pools[pool];
@@ -243,5 +243,21 @@ impl Session for ProxySession {
 
     fn has_work(&self) -> bool {
         self.has_ready()
+    }
+}
+
+/// Returns true if a request has the same effect and the same reply when it is sent again after an
+/// attempt of which nobody knows whether it was executed.
+fn may_repeat(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Get(get) => {
+            let changes = get.vivify.is_some() || get.recache_below_s.is_some();
+            !changes && (get.touch.is_none() || get.counts_as_touch)
+        }
+        Operation::Store(store) => {
+            store.mode == StoreMode::Set && store.compare.is_none() && !store.stale_if_older
+        }
+        Operation::Delete(_) | Operation::Touch(_) | Operation::Inspect(_) => true,
+        _ => false,
     }
 }
