@@ -3,11 +3,14 @@
 mod running;
 
 use running::{Running, eventually, options};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use todana_client::ring::{RingOptions, ServerEntry};
-use todana_server::{PoolOptions, ProxyOptions, ServerOptions, WhenDown};
+use todana_client::ring::ServerEntry;
+use todana_server::{
+    ListenOptions, PoolOptions, ProxyOptions, ProxyRoutes, RouteTree, Server, ServerOptions, WhenDown,
+};
 
 fn proxy_of(servers: &[&Running], when_down: WhenDown) -> Running {
     let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.addresses[0]).collect();
@@ -15,16 +18,21 @@ fn proxy_of(servers: &[&Running], when_down: WhenDown) -> Running {
 }
 
 fn proxy_at(servers: &[SocketAddr], when_down: WhenDown) -> Running {
+    let proxy = ProxyOptions {
+        pools: BTreeMap::from([("main".into(), pool_at(servers, when_down))]),
+        ..ProxyOptions::default()
+    };
+    Running::start(ServerOptions { proxy: Some(proxy), ..options() })
+}
+
+fn pool_at(servers: &[SocketAddr], when_down: WhenDown) -> PoolOptions {
     let servers = servers.iter().map(|address| address.to_string().parse::<ServerEntry>().unwrap());
-    let pool = PoolOptions {
+    PoolOptions {
         servers: servers.collect(),
-        ring: RingOptions::default(),
         when_down,
         retry: Duration::from_millis(20),
         ..PoolOptions::default()
-    };
-    let proxy = Some(ProxyOptions { pools: vec![("main".into(), pool)] });
-    Running::start(ServerOptions { proxy, ..options() })
+    }
 }
 
 /// Sends the requests in pieces of this length, closes the sending side, and returns the replies.
@@ -182,7 +190,7 @@ fn restarted_server_is_used_again() {
     assert!(client.line().starts_with("SERVER_ERROR"));
     let mut again = options();
     again.listen.port = address.port();
-    let server = todana_server::Server::bind(again).unwrap();
+    let server = Server::bind(again).unwrap();
     let _server = Running::of(server);
     eventually("the server is up", || {
         client.send(b"set a 0 0 1\r\n2\r\n");
@@ -193,7 +201,7 @@ fn restarted_server_is_used_again() {
 
 /// A server that reads a request and closes the connection, and answers the next request.
 #[test]
-fn safe_requests_are_sent_again_after_a_lost_connection() {
+fn safe_requests_survive_a_lost_connection() {
     for (request, reply, is_repeated) in [
         (&b"get a\r\n"[..], &b"VALUE a 0 1\r\nx\r\nEND\r\n"[..], true),
         (b"set a 0 0 2\r\nhi\r\n", b"STORED\r\n", true),
@@ -262,5 +270,66 @@ fn wrong_answers_end_the_connection_to_the_server() {
             client.expect(format!("SERVER_ERROR server {address}: not understood\r\n").as_bytes());
         }
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    }
+}
+
+#[test]
+fn keys_go_to_the_pool_of_their_prefix() {
+    let servers = [(); 2].map(|()| Running::start(options()));
+    let pools = ["main", "sessions"]
+        .iter()
+        .zip(&servers)
+        .map(|(name, server)| ((*name).into(), pool_at(&[server.addresses[0]], WhenDown::Error)))
+        .collect();
+    let routes = ProxyRoutes {
+        prefixes: vec![
+            ("s:no:".into(), RouteTree::Refuse),
+            ("s:".into(), RouteTree::Pool("sessions".into())),
+            ("gone:".into(), RouteTree::Null),
+        ],
+        ..ProxyRoutes::to_pool("main")
+    };
+    let proxy = ProxyOptions { pools, routes: Some(routes), ..ProxyOptions::default() };
+    let proxy = Running::start(ServerOptions { proxy: Some(proxy), ..options() });
+    let mut client = proxy.connect();
+    client.set(b"a", b"1");
+    client.set(b"s:a", b"2");
+    client.send(b"set gone:a 0 0 1\r\nx\r\nget gone:a\r\nset s:no:a 0 0 1\r\nx\r\nmg s:no:a v\r\n");
+    client.expect(b"NOT_STORED\r\nEND\r\n");
+    client.expect(b"CLIENT_ERROR refused by the proxy\r\nCLIENT_ERROR refused by the proxy\r\n");
+    client.send(b"get s:a gone:a a\r\nget a s:no:a s:a\r\n");
+    client.expect(b"VALUE s:a 0 1\r\n2\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+    client.expect(b"VALUE a 0 1\r\n1\r\nVALUE s:a 0 1\r\n2\r\nCLIENT_ERROR refused by the proxy\r\n");
+    servers[0].connect().expect_value(b"a", b"1");
+    servers[1].connect().expect_value(b"s:a", b"2");
+}
+
+#[test]
+fn impossible_options_are_refused() {
+    for (routes, why) in [
+        (Some(ProxyRoutes::to_pool("none")), "there is no pool none"),
+        (
+            Some(ProxyRoutes {
+                default: RouteTree::WarmUp { new: "main".into(), old: "main".into(), ttl: None },
+                ..ProxyRoutes::to_pool("main")
+            }),
+            "a route over main, main: only routes to one pool are supported yet",
+        ),
+        (None, "pool main: "),
+    ] {
+        let pool = if routes.is_some() {
+            pool_at(&[SocketAddr::from(([127, 0, 0, 1], 9))], WhenDown::Error)
+        } else {
+            PoolOptions::default()
+        };
+        let pools = BTreeMap::from([("main".into(), pool)]);
+        let proxy = Some(ProxyOptions { pools, routes, ..ProxyOptions::default() });
+        let error = Server::bind(ServerOptions {
+            proxy,
+            listen: ListenOptions { port: 0, ..ListenOptions::default() },
+            ..options()
+        });
+        let error = error.err().expect("an error").to_string();
+        assert!(error.starts_with(why), "{error}");
     }
 }

@@ -213,11 +213,11 @@ impl<T> ServerConnection<T> {
             see(&waiting.request, part);
             at += part.bytes.len();
             self.is_begun = !part.is_last;
-            if part.is_last {
-                if let Some(answered) = self.waiting.pop_front() {
-                    self.answered = answered.end;
-                    self.drop_answered();
-                }
+            if part.is_last
+                && let Some(answered) = self.waiting.pop_front()
+            {
+                self.answered = answered.end;
+                self.drop_answered();
             }
         }
         Ok(at)

@@ -14,5 +14,5 @@ mod proxy_state;
 mod proxy_worker;
 mod server_health;
 
-pub(crate) use proxy_state::{ProxyState, ServerResolver};
+pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerResolver};
 pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};

@@ -2,7 +2,7 @@
 //! their servers.
 
 use super::server_health::{HealthLimits, ServerHealth};
-use crate::options::{OptionsError, PoolOptions, ProxyOptions};
+use crate::options::{OptionsError, PoolOptions, ProxyOptions, ProxyRoutes, RouteTree};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -17,6 +17,20 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 /// The state of the proxy.
 pub(crate) struct ProxyState {
     pub(crate) pools: Vec<ProxyPool>,
+    /// The routes by prefix of the key, the longest prefix first.
+    prefixes: Vec<(String, RouteTarget)>,
+    default: RouteTarget,
+}
+
+/// The target of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteTarget {
+    /// The pool with this number.
+    Pool(usize),
+    /// No server: the request is an error.
+    Refuse,
+    /// No server: reads are misses.
+    Null,
 }
 
 /// A pool of servers.
@@ -52,11 +66,20 @@ impl PoolServer {
 }
 
 impl ProxyState {
-    /// Builds the pools. Fails if a ring cannot be built.
+    /// Builds the pools. Fails if a ring cannot be built, or if a route needs more than one pool,
+    /// which is not supported yet.
     pub(crate) fn new(options: &ProxyOptions) -> Result<ProxyState, OptionsError> {
+        let routes = options.routes.as_ref();
+        let first =
+            options.pools.keys().next().ok_or_else(|| OptionsError::new("a proxy needs a pool".into()))?;
+        let routes = routes.cloned().unwrap_or_else(|| ProxyRoutes::to_pool(first));
+        let prefixes =
+            routes.prefixes.iter().map(|(prefix, tree)| Ok((prefix.clone(), target(options, tree)?)));
+        let prefixes = prefixes.collect::<Result<_, OptionsError>>()?;
+        let default = target(options, &routes.default)?;
         let pools = options.pools.iter().map(|(name, pool)| {
-            let ring = Ring::new(&pool.ring, &pool.servers, |_| true)
-                .map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
+            let ring = pool.ring_options().and_then(|ring| Ring::new(&ring, &pool.servers, |_| true));
+            let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
             let servers = pool.servers.iter().map(|entry| PoolServer {
                 label: entry.label().to_string(),
                 address: entry.address.clone(),
@@ -69,12 +92,36 @@ impl ProxyState {
             });
             Ok(ProxyPool { options: pool.clone(), ring, servers: servers.collect() })
         });
-        Ok(ProxyState { pools: pools.collect::<Result<_, _>>()? })
+        Ok(ProxyState { pools: pools.collect::<Result<_, _>>()?, prefixes, default })
+    }
+
+    /// Returns the target of the requests for a key.
+    #[inline]
+    pub(crate) fn target_of(&self, key: &[u8]) -> RouteTarget {
+        let prefix = self.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix.as_bytes()));
+        prefix.map_or(self.default, |(_, target)| *target)
     }
 
     /// Resolves the names of all servers. Blocks while the resolver works.
     fn resolve_all(&self) {
         self.pools.iter().flat_map(|pool| &pool.servers).for_each(PoolServer::resolve);
+    }
+}
+
+/// Returns the target that a route has. Fails if it needs more than one pool.
+fn target(options: &ProxyOptions, tree: &RouteTree) -> Result<RouteTarget, OptionsError> {
+    match tree {
+        RouteTree::Pool(name) => {
+            let number = options.pools.keys().position(|pool| pool == name);
+            let number = number.ok_or_else(|| OptionsError::new(format!("there is no pool {name}")))?;
+            Ok(RouteTarget::Pool(number))
+        }
+        RouteTree::Refuse => Ok(RouteTarget::Refuse),
+        RouteTree::Null => Ok(RouteTarget::Null),
+        other => {
+            let pools = other.pools().join(", ");
+            Err(OptionsError::new(format!("a route over {pools}: only routes to one pool are supported yet")))
+        }
     }
 }
 

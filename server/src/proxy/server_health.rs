@@ -97,7 +97,7 @@ impl ServerHealth {
         let pause = if before == 0 { first } else { before.saturating_mul(2).min(last) };
         self.pause_ms.store(pause, Ordering::Relaxed);
         // Workers and proxies must not probe at the same moment, so the pause varies by 20 %.
-        let varied = pause.saturating_mul(80 + u64::from(now.elapsed().subsec_nanos() / 1000 % 41)) / 100;
+        let varied = pause.saturating_mul(80 + u64::from(now.elapsed().subsec_micros() % 41)) / 100;
         self.probe_at_ms.store(self.ms(now) + varied.max(1), Ordering::Relaxed);
         !was_down
     }

@@ -13,11 +13,23 @@ pub(super) struct KeyLine {
     ends: Vec<(u32, u32)>,
     /// The pool, the server and the line of each part.
     parts: Vec<(usize, usize, Vec<u8>)>,
+    error: Vec<u8>,
 }
 
 impl KeyLine {
     pub(super) fn new(head: &[u8]) -> KeyLine {
-        KeyLine { head: head.to_vec(), keys: Vec::new(), ends: Vec::new(), parts: Vec::new() }
+        KeyLine {
+            head: head.to_vec(),
+            keys: Vec::new(),
+            ends: Vec::new(),
+            parts: Vec::new(),
+            error: Vec::new(),
+        }
+    }
+
+    /// Notes that a key is refused: this error takes the place of `END`.
+    pub(super) fn refuse(&mut self, error: &str) {
+        self.error = format!("{error}\r\n").into_bytes();
     }
 
     /// Adds a key and its server.
@@ -47,7 +59,7 @@ impl KeyLine {
                 next: 0,
                 start: 0,
                 parts: values,
-                error: Vec::new(),
+                error: self.error,
             },
             parts,
         )
@@ -70,15 +82,21 @@ pub(super) struct MergedValues {
 /// The values of a server that have not been passed on.
 #[derive(Debug, Default)]
 struct PartValues {
-    /// The keys of the values, and the bytes to send.
-    values: VecDeque<(Box<[u8]>, Box<[u8]>)>,
+    values: VecDeque<ArrivedValue>,
     is_complete: bool,
+}
+
+/// A value as its server has sent it.
+#[derive(Debug)]
+struct ArrivedValue {
+    key: Box<[u8]>,
+    bytes: Box<[u8]>,
 }
 
 impl MergedValues {
     /// Adds a value of a part.
     pub(super) fn add(&mut self, part: u32, key: &[u8], bytes: &[u8]) {
-        self.parts[part as usize].values.push_back((key.into(), bytes.into()));
+        self.parts[part as usize].values.push_back(ArrivedValue { key: key.into(), bytes: bytes.into() });
     }
 
     /// Notes that a part has no more values. The first error of all parts ends the line.
@@ -95,8 +113,8 @@ impl MergedValues {
             let key = &self.keys[self.start..end as usize];
             let part = &mut self.parts[part as usize];
             match part.values.front() {
-                Some((found, bytes)) if **found == *key => {
-                    out.extend_from_slice(bytes);
+                Some(value) if *value.key == *key => {
+                    out.extend_from_slice(&value.bytes);
                     part.values.pop_front();
                 }
                 // A later key of the same server has a value, or no more values follow.

@@ -4,9 +4,9 @@ use super::key_lines::KeyLine;
 use super::loss_reply::{MissReply, put_error, put_loss};
 use super::waiting_request::WaitingRequest;
 use crate::options::WhenDown;
-use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag};
+use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, RouteTarget};
 use crate::session::memcached::commands::MEMCACHED_VERSION;
-use crate::session::{NextAction, Session, SessionProgress, SessionTurn};
+use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
 use crate::transport::output::OUTPUT_MAX;
 use std::collections::VecDeque;
@@ -20,10 +20,13 @@ use todana_protocol::memcached::{
 
 /// The number of requests of one client that may wait for their replies.
 const WAITING_MAX: usize = 4096;
-/// The pool to which all requests go.
-const POOL: usize = 0;
+/// The number of bytes of replies that may wait for an earlier reply. A client with more gets no
+/// further request sent.
+const ARRIVED_MAX: usize = 256 << 10;
 /// The reply to a command about a server.
 const NOT_THROUGH: &str = "CLIENT_ERROR not through a proxy";
+/// The reply to a request whose route refuses it.
+const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
 
 /// A connection of a client of the proxy.
 #[derive(Default)]
@@ -38,6 +41,8 @@ pub(crate) struct ProxySession {
     line: Option<KeyLine>,
     /// Replies that may be sent.
     ready: Vec<u8>,
+    /// The number of bytes of replies that cannot be sent yet, because an earlier one is missing.
+    arrived_len: usize,
     /// True after `quit`.
     closes: bool,
 }
@@ -63,19 +68,21 @@ impl ProxySession {
         }
         let index = tag.request.wrapping_sub(self.first) as usize;
         if let Some(request) = self.waiting.get_mut(index) {
-            request.receive(tag.part, delivery);
+            self.arrived_len += request.receive(tag.part, delivery);
         }
         index == 0 && self.collect()
     }
 
     /// Moves the replies that may be sent to `ready`. Returns true if there are any.
     fn collect(&mut self) -> bool {
+        let before = self.ready.len();
         while let Some(request) = self.waiting.front_mut()
             && request.drain(&mut self.ready)
         {
             self.waiting.pop_front();
             self.first += 1;
         }
+        self.arrived_len = self.arrived_len.saturating_sub(self.ready.len() - before);
         self.has_ready()
     }
 
@@ -125,15 +132,21 @@ impl ProxySession {
                 _ => self.answer(request, &Reply::Faulty(NOT_THROUGH)),
             };
         };
-        let server = proxy.state.pools[POOL].ring.server_of(key);
+        let target = proxy.state.target_of(key);
         if request.form.is_value() && !(self.line.is_none() && request.form.is_last_of_line()) {
-            return self.add_key(proxy, connection, request, key, server, bytes);
+            return self.add_key(proxy, connection, request, key, target, bytes);
         }
+        let pool_number = match target {
+            RouteTarget::Pool(pool_number) => pool_number,
+            RouteTarget::Refuse => return self.answer(request, &Reply::Faulty(REFUSED)),
+            RouteTarget::Null => return self.answer(request, &null_reply(operation)),
+        };
+        let server = proxy.state.pools[pool_number].ring.server_of(key);
         let miss = MissReply::of(operation, &request.form);
         let kind = if request.form.is_value() { ReplyKind::Values } else { ReplyKind::Single };
         let tag = self.tag(connection, 0, may_repeat(operation));
-        let sent = proxy.send(POOL, server, kind, tag, |out| request.form.put_answered(bytes, out));
-        let pool = &proxy.state.pools[POOL];
+        let sent = proxy.send(pool_number, server, kind, tag, |out| request.form.put_answered(bytes, out));
+        let pool = &proxy.state.pools[pool_number];
         let (hidden, when_down) = (request.form.hidden_replies(), pool.options.when_down);
         let mut arrived = Vec::new();
         self.waiting.push_back(match sent {
@@ -157,21 +170,27 @@ impl ProxySession {
         connection: usize,
         request: &MemcachedRequest<'_>,
         key: &[u8],
-        server: usize,
+        target: RouteTarget,
         bytes: &[u8],
     ) {
         // The first step of a line has the bytes before its first key.
         let head_len = (key.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
         let line = self.line.get_or_insert_with(|| KeyLine::new(&bytes[..head_len.min(bytes.len())]));
-        line.add(POOL, server, key);
+        match target {
+            RouteTarget::Pool(pool) => line.add(pool, proxy.state.pools[pool].ring.server_of(key), key),
+            RouteTarget::Refuse => line.refuse(REFUSED),
+            RouteTarget::Null => {}
+        }
         if !request.form.is_last_of_line() {
             return;
         }
         let Some(line) = self.line.take() else { return };
         let (mut values, parts) = line.end();
+        let mut when_down = Vec::with_capacity(parts.len());
         for (number, (pool, server, line)) in (0..).zip(parts) {
             let tag = self.tag(connection, number, true);
             let sent = proxy.send(pool, server, ReplyKind::Values, tag, |out| out.extend_from_slice(&line));
+            when_down.push(proxy.state.pools[pool].options.when_down);
             if let Err(refusal) = sent {
                 let pool = &proxy.state.pools[pool];
                 let mut error = Vec::new();
@@ -181,7 +200,6 @@ impl ProxySession {
                 values.complete(number, &error);
             }
         }
-        let when_down = proxy.state.pools[POOL].options.when_down;
         self.waiting.push_back(WaitingRequest::Merged { values: Box::new(values), when_down });
     }
 }
@@ -201,7 +219,8 @@ impl Session for ProxySession {
         let next = loop {
             self.collect();
             turn.output.put(&self.ready);
-            self.ready.clear();
+            // An idle client needs no buffer.
+            self.ready = Vec::new();
             if matches!(self.waiting.front(), Some(WaitingRequest::Close)) {
                 self.waiting.clear();
                 break NextAction::Close;
@@ -238,11 +257,16 @@ impl Session for ProxySession {
     }
 
     fn is_waiting(&self) -> bool {
-        (self.closes || self.waiting.len() >= WAITING_MAX) && !self.has_ready()
+        let is_full = self.waiting.len() >= WAITING_MAX || self.arrived_len > ARRIVED_MAX;
+        (self.closes || is_full) && !self.has_ready()
     }
 
     fn has_work(&self) -> bool {
         self.has_ready()
+    }
+
+    fn retained(&self) -> RetainedMemory {
+        RetainedMemory { own: self.arrived_len + self.ready.capacity(), of_engine: 0 }
     }
 }
 
@@ -259,5 +283,14 @@ fn may_repeat(operation: &Operation<'_>) -> bool {
         }
         Operation::Delete(_) | Operation::Touch(_) | Operation::Inspect(_) => true,
         _ => false,
+    }
+}
+
+/// Returns the reply of a route without servers.
+fn null_reply(operation: &Operation<'_>) -> Reply<'static> {
+    match operation {
+        Operation::Get(_) | Operation::Inspect(_) => Reply::Miss,
+        Operation::Store(_) | Operation::RefusedStore(_) => Reply::NotStored,
+        _ => Reply::NotFound,
     }
 }

@@ -14,22 +14,25 @@ pub(super) enum WaitingRequest {
     /// One server answers.
     Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, when_down: WhenDown, miss: MissReply },
     /// Several servers answer.
-    Merged { values: Box<MergedValues>, when_down: WhenDown },
+    Merged { values: Box<MergedValues>, when_down: Vec<WhenDown> },
     /// The connection closes.
     Close,
 }
 
 impl WaitingRequest {
-    /// Notes what arrives for the request, for this part of it.
-    pub(super) fn receive(&mut self, part: u32, delivery: ReplyDelivery<'_>) {
+    /// Notes what arrives for the request, for this part of it. Returns the number of bytes that
+    /// are kept until they can be sent.
+    pub(super) fn receive(&mut self, part: u32, delivery: ReplyDelivery<'_>) -> usize {
         match (&mut *self, delivery) {
             (WaitingRequest::Forwarded { arrived, hidden, .. }, ReplyDelivery::Part(reply)) => {
-                if !hidden.contain(reply.bytes) {
+                let is_wanted = !hidden.contain(reply.bytes);
+                if is_wanted {
                     arrived.extend_from_slice(reply.bytes);
                 }
                 if reply.is_last {
                     *self = WaitingRequest::Complete(std::mem::take(arrived));
                 }
+                if is_wanted { reply.bytes.len() } else { 0 }
             }
             (
                 WaitingRequest::Forwarded { arrived, hidden, when_down, miss },
@@ -40,20 +43,29 @@ impl WaitingRequest {
                 if hidden.contain(&arrived[at..]) {
                     arrived.truncate(at);
                 }
+                let kept = arrived.len() - at;
                 *self = WaitingRequest::Complete(std::mem::take(arrived));
+                kept
             }
             (WaitingRequest::Merged { values, .. }, ReplyDelivery::Part(reply)) => match reply.key {
-                Some(key) => values.add(part, key, reply.bytes),
-                None => values.complete(part, if reply.is_error { reply.bytes } else { b"" }),
+                Some(key) => {
+                    values.add(part, key, reply.bytes);
+                    reply.bytes.len()
+                }
+                None => {
+                    values.complete(part, if reply.is_error { reply.bytes } else { b"" });
+                    0
+                }
             },
             (WaitingRequest::Merged { values, when_down }, ReplyDelivery::Lost { label, reason }) => {
                 let mut error = Vec::new();
-                if *when_down == WhenDown::Error {
+                if when_down.get(part as usize) == Some(&WhenDown::Error) {
                     put_error(label, reason.as_str(), &mut error);
                 }
                 values.complete(part, &error);
+                0
             }
-            (WaitingRequest::Complete(_) | WaitingRequest::Close, _) => {}
+            (WaitingRequest::Complete(_) | WaitingRequest::Close, _) => 0,
         }
     }
 
