@@ -1,8 +1,8 @@
-//! `todana proxy --where` and `--compare`.
+//! `todana proxy`: the servers of keys, and a proxy that serves.
 
 mod running;
 
-use running::{TestFolder, expect, refused, run, text};
+use running::{RunningServer, TestFolder, expect, refused, run, stop, text};
 
 const SERVERS: &str = "cache1.example.com,cache2.example.com,cache3.example.com:11212 name=c";
 
@@ -62,8 +62,7 @@ fn agreement_of_two_rings_is_printed() {
 #[test]
 fn invalid_words_are_named() {
     for (words, problem) in [
-        (&["--servers", "a"][..], "proxy: cannot serve yet; use --where KEY, --compare RING or --print"),
-        (&["--where", "k"], "--servers <LIST>"),
+        (&["--where", "k"][..], "--servers <LIST>"),
         (&["--servers", "a,a", "--where", "k"], "todana: server a:11211: occurs twice"),
         (&["--servers", "a:x", "--where", "k"], "todana: server \"a:x\": port \"x\" must be"),
         (&["--servers", "a", "--where", "k", "--ring", "ketama"], "libmemcached-plain"),
@@ -73,4 +72,22 @@ fn invalid_words_are_named() {
         let said = refused(&[&["proxy"], words].concat(), 2);
         assert!(said.contains(problem), "{said}");
     }
+}
+
+#[test]
+fn records_reach_the_servers_of_their_keys() {
+    let servers = [(); 3].map(|()| RunningServer::start(&[]));
+    let list = servers.each_ref().map(|server| server.address.clone()).join(",");
+    let proxy = RunningServer::start_proxy(&["--servers", &list, "-l", "127.0.0.1:0"]);
+    for n in 0..20 {
+        let (key, value) = (format!("key:{n}"), n.to_string());
+        proxy.expect(&["set", &key, &value], 0);
+        let printed = expect(&["proxy", "--servers", &list, "--where", &key], 0);
+        let place = printed.lines().nth(1).unwrap().strip_prefix("server  ").unwrap();
+        let server = servers.iter().find(|server| server.address == place).unwrap();
+        assert_eq!(server.expect(&["get", &key], 0).trim_end(), value);
+        assert_eq!(proxy.expect(&["get", &key], 0).trim_end(), value);
+    }
+    stop(proxy);
+    servers.into_iter().for_each(stop);
 }

@@ -32,6 +32,7 @@ const PROCESS_MIB: u64 = 3;
 /// setting is silently ignored.
 pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, ServerFailure> {
     let options = ServerOptions {
+        proxy: None,
         listen: ListenOptions {
             addresses: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
             port: match settings.tcp_port {
@@ -327,6 +328,7 @@ mod tests {
         assert_eq!(
             mapped,
             ServerOptions {
+                proxy: None,
                 listen: ListenOptions {
                     addresses: vec!["127.0.0.1".into(), "[::1]:2".into()],
                     port: 1,

@@ -6,29 +6,35 @@
 //! proxy_file        our own file: listeners, pools;  route_table: its routes
 //! nutcracker_file   twemproxy's file
 //! config_file       loads a file of either kind;  printed_options: prints one
+//! proxy_program     runs the proxy
 //! ```
 //!
-//! Not here yet: the proxy itself. The command therefore requires an option that only prints, and
-//! the list of commands does not show it.
+//! The list of commands does not show the command yet, because the proxy is not complete: it has
+//! no routes over several pools, and speaks only memcached's text and meta protocols.
 
 mod config_file;
 mod config_value;
 mod nutcracker_file;
 mod printed_options;
 mod proxy_file;
+mod proxy_program;
 mod route_table;
 mod table_reader;
 
 pub(crate) use config_file::check;
 
-use crate::CommandFailure;
+use crate::{CommandFailure, serving};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use config_file::ProxyFileKind;
+use proxy_program::ProxyProgram;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use todana_client::ring::{KeyHash, Ring, RingError, RingKind, RingOptions, ServerEntry, VbucketMap};
-use todana_server::{PoolOptions, ProxyOptions, ProxyRoutes};
+use todana_server::{
+    ListenerPlace, LogFormat, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes,
+    init_logging_with_notices,
+};
 
 pub(crate) const AFTER_HELP: &str = "\
 A server is HOST[:PORT], [V6]:PORT or unix:/PATH, and then words: weight=N,
@@ -73,6 +79,9 @@ pub(crate) struct ProxyArguments {
     /// The servers, with commas between them
     #[arg(long, value_name = "LIST", required_unless_present_any = ["vbuckets", "config", "from"])]
     servers: Option<String>,
+    /// The addresses to listen on, with commas between them
+    #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with_all = ["config", "from"], default_value = "127.0.0.1:11211")]
+    listen: Vec<String>,
     /// Read the listeners, pools and routes from this file
     #[arg(long, value_name = "FILE", conflicts_with_all = POOL_OPTIONS)]
     config: Option<PathBuf>,
@@ -125,15 +134,18 @@ fn ring_names() -> PossibleValuesParser {
     PossibleValuesParser::new(RingKind::ALL.map(|(name, _)| name))
 }
 
-/// Prints the answer to `--where`, `--compare` or `--print`.
+/// Serves, or prints the answer to `--where`, `--compare` or `--print`.
 pub(crate) fn run(arguments: &ProxyArguments) -> Result<(), CommandFailure> {
     let wrong = |error: RingError| CommandFailure::usage(error.to_string());
     let answer = match (&arguments.key, &arguments.compare, &arguments.vbuckets) {
         (None, None, _) if arguments.print => printed_options::toml_of(&arguments.options()?),
-        (None, None, _) => {
-            return Err(CommandFailure::usage(
-                "proxy: cannot serve yet; use --where KEY, --compare RING or --print, which only print",
-            ));
+        (None, None, None) => {
+            let mut program = ProxyProgram::new(arguments.options()?)?;
+            init_logging_with_notices(LogFormat::Text, 0);
+            return serving::serve(&mut program);
+        }
+        (None, None, Some(_)) => {
+            return Err(CommandFailure::usage("proxy: --vbuckets needs --where KEY"));
         }
         (Some(key), _, Some(path)) => {
             let json = std::fs::read_to_string(path).map_err(|error| CommandFailure::of_file(path, error))?;
@@ -159,7 +171,11 @@ impl ProxyArguments {
             eprintln!("todana: ring {}: ignores weights", pool.ring.kind);
         }
         Ok(ProxyOptions {
-            listeners: vec![proxy_file::default_listener()],
+            listeners: self
+                .listen
+                .iter()
+                .map(|address| ProxyListener::new(ListenerPlace::Tcp(address.clone()), None))
+                .collect(),
             pools: [(POOL.to_string(), pool)].into(),
             routes: Some(ProxyRoutes::to_pool(POOL)),
             ..ProxyOptions::default()

@@ -31,6 +31,7 @@ impl ServeArguments {
         let negative = [ExtendedWord::NegativeIsSliding, ExtendedWord::NegativeIsExpired];
         let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
         let options = ServerOptions {
+            proxy: None,
             listen: ListenOptions {
                 addresses: listen,
                 port: u16::try_from(self.port).unwrap_or(0),

@@ -115,8 +115,19 @@ impl RunningServer {
 
     /// Starts a server with its log at `log`.
     pub(crate) fn start_logging(mut command: Command, options: &[&str], log: Stdio) -> RunningServer {
-        command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().unwrap();
+        command.arg("serve").args(["-p", "-1"]).args(options).stderr(log);
+        RunningServer::of(command)
+    }
+
+    /// Starts a proxy.
+    pub(crate) fn start_proxy(options: &[&str]) -> RunningServer {
+        let mut command = todana();
+        command.arg("proxy").args(options).stderr(Stdio::null());
+        RunningServer::of(command)
+    }
+
+    fn of(mut command: Command) -> RunningServer {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let banner = banner(&mut stdout);
         let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
