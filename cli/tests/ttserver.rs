@@ -295,7 +295,7 @@ fn copy_becomes_a_database_of_one_moment() {
         (&["casket.tch"], "hash.tch"),
         (&["casket.tch"], "hash.20261123"),
         (&["casket.tcb"], "tree.tcb#bnum=5"),
-        (&["casket.tcb"], "tree"),
+        (&["casket.tcb"], "forest"),
         (&["-sid", "3", "-ulog", "ulog", "*"], "logged.tcb"),
     ] {
         let server = place.start(words);

@@ -277,7 +277,7 @@ fn commands_count_once_after_a_kill() {
             "mem:tree",
             &["1 misc putdup 1 x", "1 misc putlist 1 y 2 z", "3 out", "3 misc putdup 3 q", "1 putcat w"],
         ),
-        ("mem:fixed", &["1 putcat x", "9 addint", "1 putcat y", "3 out", "3 putcat z"]),
+        ("mem:fixed", &["1 putcat x", "9 addint", "1 putcat y", "3 out", "3 putcat z", "max out"]),
         ("mem:table", &["9 addint", "9 addint", "1 misc putcat 1 m w", "3 out", "3 addint"]),
     ];
     for (name, commands) in kinds {
@@ -321,6 +321,8 @@ fn commands_count_once_after_a_kill() {
 
         let server = Running::start(options());
         let mut stream = master.accept(5);
+        // Without a master, the records stay as they were.
+        assert_eq!(values(&mut server.connect(), &keys), expected, "{name}");
         out.clear();
         put_server_id(300, &mut out);
         logged(91, &end("8"), &mut last);
@@ -329,6 +331,43 @@ fn commands_count_once_after_a_kill() {
         eventually("the last command", || values(&mut client, &["8"]).len() == 2);
         assert_eq!(values(&mut client, &keys), expected, "{name}");
     }
+}
+
+#[test]
+fn writes_of_clients_survive_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = FakeMaster::new();
+    let server = Running::start(following(folder.path(), master.address(), false));
+    let mut stream = master.accept(1);
+    let mut out = Vec::new();
+    put_server_id(300, &mut out);
+    logged(4, "1 put a", &mut out);
+    stream.write_all(&out).unwrap();
+    let path = folder.path().join("position");
+    eventually("the position", || position(folder.path()) == "0000000000000004\n");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let mut again = Vec::new();
+    logged(5, "1 putcat b", &mut again);
+    logged(6, "2 putcat c", &mut again);
+    stream.write_all(&again).unwrap();
+    let mut client = server.connect();
+    eventually("the last command", || values(&mut client, &["2"]).len() == 2);
+    client.send(&hex("c810 00000001 00000003 31 414243"));
+    client.expect(&[0]);
+    drop((stream, client, server));
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::write(&path, "0000000000000004\n").unwrap();
+
+    let server = Running::start(following(folder.path(), master.address(), false));
+    let mut stream = master.accept(5);
+    out.clear();
+    put_server_id(300, &mut out);
+    logged(7, "7 put e", &mut again);
+    stream.write_all(&[out, again].concat()).unwrap();
+    let mut client = server.connect();
+    eventually("the last command", || values(&mut client, &["7"]).len() == 2);
+    assert_eq!(values(&mut client, &["1", "2"]), [&b"1"[..], b"ABCb", b"2", b"c"]);
 }
 
 /// Writes a command as the log of a master holds it: the key, the name, and the value or the

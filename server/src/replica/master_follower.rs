@@ -88,8 +88,6 @@ pub(super) struct MasterFollower {
     worker_counters: Vec<Arc<WorkerCounters>>,
     position_file: Option<PathBuf>,
     undo: Option<UndoLog>,
-    /// True until the records of the undo log have been put back.
-    must_restore: bool,
     /// The position that the file contains.
     stored: u64,
     stored_at: Instant,
@@ -107,7 +105,6 @@ impl MasterFollower {
         let undo_path = position_file.as_deref().map(position::undo_path_of);
         MasterFollower {
             worker_counters: databases.map(|served| served.database.worker_counters()).collect(),
-            must_restore: true,
             undo: undo_path.map(|path| UndoLog::new(path, stored)),
             position_file,
             stored,
@@ -175,7 +172,12 @@ impl MasterFollower {
         master: &MasterAddress,
         state: &FollowState,
     ) -> std::result::Result<(), FollowError> {
-        self.restore_records()?;
+        // The records belong to the position at which the process continues after its end.
+        if let Some(undo) = self.undo.as_mut().filter(|undo| undo.must_restore())
+            && undo.position() != state.timestamp
+        {
+            undo.begin(state.timestamp);
+        }
         let mut dialect = MasterStream::new(&self.shared, &self.worker_counters, state);
         let stream = connect(master)?;
         stream.set_nodelay(true)?;
@@ -250,19 +252,6 @@ impl MasterFollower {
                 (&stream).write_all(&out)?;
             }
         }
-    }
-
-    /// Puts back the records on which changes after the stored position depend.
-    fn restore_records(&mut self) -> Result<()> {
-        if let Some(undo) = self.undo.as_mut().filter(|_| self.must_restore) {
-            let database = &self.shared.databases.primary().database;
-            let counters = &self.worker_counters[0];
-            undo.restore(|origin, key, visitor| {
-                database.visit_record_from(origin, counters, key, visitor).map(|_| ())
-            })?;
-        }
-        self.must_restore = false;
-        Ok(())
     }
 
     /// Notes the position of the last applied change, if there is one, unless another master has

@@ -5,14 +5,21 @@ use super::applied_message::{Applied, ApplyError, FollowError, MessageEvent};
 use super::served_target::ServedTarget;
 use crate::shared::SharedState;
 use std::sync::Arc;
+use todana::DataDirectory;
 use todana::WorkerCounters;
-use todana::replication::{ChangeOrigin, UndoLog};
+use todana::replication::{ChangeOrigin, RestorableKeys, UndoLog};
 use todana::tyrant::{AppliedOutcome, apply_logged};
+use todana::update_log::{EntryDecoder, LogChange, LogPosition};
 use todana_protocol::tyrant::replication::{MasterDecoder, MasterStep, TyrantMasterMessage};
 use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
 
 /// The ID that a server without one sends, as the original does: a master refuses 0.
 const WITHOUT_ID: u32 = i32::MAX as u32;
+
+/// The number of the database that follows a master.
+const DATABASE: usize = 0;
+/// The number of bytes of the log that are read at a time.
+const LOG_PIECE: usize = 1 << 20;
 
 /// The stream of a master.
 pub(super) struct TyrantMaster {
@@ -96,6 +103,10 @@ impl TyrantMaster {
             let why = format!("record {stamp_micros} of the master is damaged and was skipped");
             return Err(after(FollowError::Lost(why)));
         };
+        let mut undo = undo;
+        if let Some(undo) = undo.as_deref_mut().filter(|undo| undo.must_restore()) {
+            self.restore_records(undo)?;
+        }
         let mut target = ServedTarget {
             database: &self.shared.databases.primary().database,
             worker_counters: &self.worker_counters,
@@ -113,4 +124,61 @@ impl TyrantMaster {
         }
         Ok(())
     }
+
+    /// Puts back the records on which changes after the stored position depend, before the first of
+    /// these changes is executed again. Records that clients of this server have changed stay.
+    fn restore_records(&self, undo: &mut UndoLog) -> Result<(), ApplyError> {
+        let database = &self.shared.databases.primary().database;
+        let directory = self.shared.persistence.exports.directory(DATABASE);
+        let exclude = |from: LogPosition, keys: &mut RestorableKeys| {
+            if let (Some(directory), Some(log)) = (directory, database.log())
+                && let Err(error) = exclude_own_changes(&directory, from, log.end(), keys)
+            {
+                // A hash on disk begins a new log after the death of the process.
+                tracing::info!(
+                    "replication: no changes of clients are known since the stored position: {error}"
+                );
+            }
+            Ok(())
+        };
+        undo.restore(exclude, |origin, key, visitor| {
+            database.visit_record_from(origin, &self.worker_counters, key, visitor).map(|_| ())
+        })?;
+        Ok(())
+    }
+}
+
+/// Removes the keys that this server has changed first, between two positions of its log.
+fn exclude_own_changes(
+    directory: &DataDirectory,
+    from: LogPosition,
+    until: LogPosition,
+    keys: &mut RestorableKeys,
+) -> todana_core::Result<()> {
+    let mut bytes = directory.log_bytes(Some(from))?;
+    let mut entries = EntryDecoder::new(bytes.identity().database_id, from);
+    let mut piece = Vec::new();
+    while bytes.position() < until {
+        piece.clear();
+        bytes.read(until, LOG_PIECE, &mut piece)?;
+        entries.push(&piece);
+        while let Some((_, entry)) = entries.next_entry()? {
+            if entry.origin.is_some() {
+                continue;
+            }
+            match entry.change {
+                LogChange::Put { key, .. } | LogChange::Retag { key, .. } | LogChange::Remove { key } => {
+                    keys.remove(key);
+                }
+                LogChange::Transaction(changes) => changes.iter().for_each(|change| {
+                    if let LogChange::Put { key, .. } | LogChange::Remove { key } = change {
+                        keys.remove(key);
+                    }
+                }),
+                LogChange::Clear => keys.clear(),
+                LogChange::PlanClear { .. } | LogChange::Mark { .. } | LogChange::Lost { .. } => {}
+            }
+        }
+    }
+    Ok(())
 }

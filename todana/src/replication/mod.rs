@@ -20,4 +20,4 @@ mod undo;
 pub use feed::{FeedStart, ReplicationFeed};
 pub use origin::ChangeOrigin;
 pub use stamps::{STAMPS_PER_SECOND, StampAssigner, StampScheme, first_of_second};
-pub use undo::UndoLog;
+pub use undo::{RestorableKeys, UndoLog};

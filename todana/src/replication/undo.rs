@@ -6,13 +6,14 @@
 //! position are executed again. Before that, the former records are put back, so that no command
 //! counts twice.
 //!
-//! The file contains entries of the update log (docs/format/update-log.md, section 2): a put for
-//! each record that existed, and a remove for each that did not. The stored position takes the
-//! place of the database ID in their checksums, so entries from before another position do not
-//! count. The file is not synced: it survives the process, but not a power failure.
+//! The file contains entries of the update log (docs/format/update-log.md, section 2): a mark with
+//! the end of the database's log, then a put for each record that existed, and a remove for each
+//! that did not. The stored position takes the place of the database ID in their checksums, so
+//! entries from before another position do not count. The file is not synced: it survives the
+//! process, but not a power failure.
 
 use crate::update_log::{
-    DatabaseIdentity, EntryDecoder, LogChange, LogEntry, LogPosition, encode, seal_entries,
+    DatabaseIdentity, EntryDecoder, LogChange, LogEntry, LogPosition, UpdateLog, encode, seal_entries,
 };
 use crate::{Database, OverwriteVisitor};
 use std::collections::HashSet;
@@ -20,7 +21,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use todana_core::{Action, Error, ErrorKind, Result, Visitor};
+use todana_core::{Action, Error, ErrorKind, Result, Visitor, key_of_number};
 
 /// From this number of bytes on, the replica should store its position soon.
 const LARGE_LEN: u64 = 16 << 20;
@@ -35,43 +36,86 @@ pub struct UndoLog {
     file: Option<File>,
     len: u64,
     position: u64,
-    kept_keys: HashSet<Box<[u8]>>,
+    kept_keys: RestorableKeys,
     entry: Vec<u8>,
+    must_restore: bool,
 }
 
+/// The keys of records that may be put back.
+pub type RestorableKeys = HashSet<Box<[u8]>>;
+
 impl UndoLog {
-    /// Creates an empty undo log for a replica at this position. The file is created when the first
+    /// Creates the undo log of a replica at this position. The file is created when the first
     /// record is kept.
     pub fn new(path: PathBuf, position: u64) -> UndoLog {
-        UndoLog { path, file: None, len: 0, position, kept_keys: HashSet::new(), entry: Vec::new() }
+        UndoLog {
+            path,
+            file: None,
+            len: 0,
+            position,
+            kept_keys: HashSet::new(),
+            entry: Vec::new(),
+            must_restore: true,
+        }
     }
 
-    /// Passes each record that the file contains for this position to `restore`: the servers that
+    /// Returns true if the records of the file must be put back before the next change.
+    pub fn must_restore(&self) -> bool {
+        self.must_restore
+    }
+
+    /// Returns the position to which the records belong.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Passes the records that the file contains for this position to `restore`: the servers that
     /// the undone change has passed, the key, and the visitor that puts the record back. Later
-    /// records are appended to the file. Fails if the file cannot be read, or if `restore` fails.
+    /// records are appended to the file.
+    ///
+    /// Before that, `exclude` removes the keys of records that must stay as they are, because they
+    /// were changed in another way after this position of the database's log. Fails if the file
+    /// cannot be read, or if `exclude` or `restore` fails.
     pub fn restore(
         &mut self,
+        exclude: impl FnOnce(LogPosition, &mut RestorableKeys) -> Result<()>,
         mut restore: impl FnMut(u32, &[u8], &mut dyn Visitor) -> Result<()>,
     ) -> Result<()> {
         let mut bytes = Vec::new();
-        match File::open(&self.path).and_then(|mut file| file.read_to_end(&mut bytes)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            outcome => outcome.map_err(|error| self.cannot("read", &error))?,
-        };
-        let mut entries = EntryDecoder::new(database_id(self.position), LogPosition(0));
-        entries.push(&bytes);
+        let file = OpenOptions::new().read(true).write(true).open(&self.path);
+        match file.and_then(|file| (&file).read_to_end(&mut bytes).map(|_| file)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => self.file = Some(outcome.map_err(|error| self.cannot("read", &error))?),
+        }
+        let mut mark = None;
         self.kept_keys.clear();
-        // The command of an incomplete entry was not executed.
-        while let Ok(Some((_, LogEntry { origin: Some(origin), change }))) = entries.next_entry() {
+        self.len = each_record(&bytes, self.position, &mut |change, _| {
+            match change {
+                LogChange::Mark { synced, .. } => mark = Some(synced),
+                LogChange::Put { key, .. } | LogChange::Remove { key } => {
+                    self.kept_keys.insert(key.into());
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let mut restorable = self.kept_keys.clone();
+        if let Some(mark) = mark {
+            exclude(mark, &mut restorable)?;
+        }
+        each_record(&bytes, self.position, &mut |change, origin| {
             let (key, action) = match change {
                 LogChange::Put { key, record } => (key, Action::Put(record)),
                 LogChange::Remove { key } => (key, Action::Remove),
-                _ => break,
+                _ => return Ok(()),
             };
-            restore(origin, key, &mut OverwriteVisitor(action))?;
-            self.kept_keys.insert(key.into());
-        }
-        self.len = entries.position().0;
+            if restorable.contains(key) {
+                restore(origin, key, &mut OverwriteVisitor(action))
+            } else {
+                Ok(())
+            }
+        })?;
+        self.must_restore = false;
         Ok(())
     }
 
@@ -79,11 +123,22 @@ impl UndoLog {
     /// stored. `origin` is the origin of the change that follows. Fails if the record cannot be
     /// written, or if the file has reached its maximum length because no position was stored.
     pub fn keep(&mut self, database: &Database, origin: u32, key: &[u8]) -> Result<()> {
+        let mut text = [0; 20];
+        let key = match (database.engine().numbered(), database.number_of(key)?) {
+            (None, _) => key,
+            (Some(_), Some(number)) => key_of_number(number, &mut text),
+            // No record can have such a key.
+            (Some(_), None) => return Ok(()),
+        };
         if self.kept_keys.contains(key) {
             return Ok(());
         }
         let entry = &mut self.entry;
         entry.clear();
+        let log_end = database.log().map(UpdateLog::end);
+        if let Some(synced) = log_end.filter(|_| self.len == 0) {
+            encode(&LogEntry { origin: None, change: LogChange::Mark { time_ms: 0, synced } }, false, entry);
+        }
         let origin = Some(origin);
         let exists = database.peek_stored(key, &mut |record| {
             encode(&LogEntry { origin, change: LogChange::Put { key, record } }, false, entry);
@@ -93,7 +148,7 @@ impl UndoLog {
         }
         let identity = DatabaseIdentity { server_id: 0, database_id: database_id(self.position) };
         let mut position = LogPosition(self.len);
-        seal_entries(entry, identity.seed(), &mut position, None, LogPosition(0), 0);
+        seal_entries(entry, identity.seed(), &mut position, None, log_end.unwrap_or_default(), 0);
         if position.0 > LEN_MAX {
             let error = io::Error::new(io::ErrorKind::StorageFull, "the file has its maximum length");
             return Err(self.cannot("write to", &error));
@@ -124,6 +179,7 @@ impl UndoLog {
     pub fn begin(&mut self, position: u64) {
         self.position = position;
         self.len = 0;
+        self.must_restore = false;
         self.kept_keys.clear();
         if let Some(file) = &self.file {
             // Entries that remain have wrong checksums, so a failure only wastes space.
@@ -135,6 +191,21 @@ impl UndoLog {
         let message = format!("{}: cannot {what} it: {error}", self.path.display());
         Error::new(ErrorKind::Unavailable, message)
     }
+}
+
+/// Passes each complete entry and its origin to `see`. Returns their length. The command of an
+/// incomplete entry was not executed.
+fn each_record(
+    bytes: &[u8],
+    position: u64,
+    see: &mut dyn FnMut(LogChange<'_>, u32) -> Result<()>,
+) -> Result<u64> {
+    let mut entries = EntryDecoder::new(database_id(position), LogPosition(0));
+    entries.push(bytes);
+    while let Ok(Some((_, entry))) = entries.next_entry() {
+        see(entry.change, entry.origin.unwrap_or_default())?;
+    }
+    Ok(entries.position().0)
 }
 
 fn database_id(position: u64) -> [u8; 16] {
@@ -169,10 +240,13 @@ mod tests {
         let restored = |position| {
             let mut origins = Vec::new();
             let mut undo = UndoLog::new(path.clone(), position);
-            undo.restore(|origin, key, visitor| {
-                origins.push((origin, key.to_vec()));
-                database.visit_record_from(origin, &counters, key, visitor).map(|_| ())
-            })
+            undo.restore(
+                |_, _| Ok(()),
+                |origin, key, visitor| {
+                    origins.push((origin, key.to_vec()));
+                    database.visit_record_from(origin, &counters, key, visitor).map(|_| ())
+                },
+            )
             .unwrap();
             origins
         };
@@ -191,7 +265,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         let mut undo = UndoLog::new(path.clone(), 10);
-        undo.restore(|_, _, _| Ok(())).unwrap();
+        undo.restore(|_, _| Ok(()), |_, _, _| Ok(())).unwrap();
         undo.keep(&database, 4, b"b").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), whole);
         undo.begin(11);

@@ -185,7 +185,7 @@ pub(super) fn allowed_place(shared: &SharedState, place: &Path) -> Result<PathBu
     let name = place.file_name().ok_or_else(outside)?;
     let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = files.join(parent.unwrap_or(Path::new(".")));
-    if options.copies_anywhere {
+    if options.copies_anywhere && parent.is_dir() {
         return Ok(parent.join(name));
     }
     let is_within = parent.canonicalize().is_ok_and(|parent| parent.starts_with(&files));
