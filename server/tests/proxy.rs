@@ -116,7 +116,7 @@ fn commands_about_a_server_are_refused() {
     let server = Running::start(options());
     let proxy = proxy_of(&[&server], WhenDown::Gentle);
     let mut client = proxy.connect();
-    for command in ["watch", "shutdown", "flush_all", "lru_crawler enable", "cache_memlimit 64"] {
+    for command in ["watch", "shutdown", "stats", "lru_crawler enable", "cache_memlimit 64"] {
         client.send(format!("{command}\r\n").as_bytes());
         client.expect(b"CLIENT_ERROR not through a proxy\r\n");
     }
@@ -332,4 +332,54 @@ fn impossible_options_are_refused() {
         let error = error.err().expect("an error").to_string();
         assert!(error.starts_with(why), "{error}");
     }
+}
+
+#[test]
+fn flush_reaches_all_servers() {
+    let (first, second) = (Running::start(options()), Running::start(options()));
+    let proxy = proxy_of(&[&first, &second], WhenDown::Gentle);
+    let mut client = proxy.connect();
+    (0..20).for_each(|n| client.set(format!("k{n}").as_bytes(), b"v"));
+    client.send(b"flush_all noreply\r\nget k1 k2\r\nset a 0 0 1\r\nx\r\nflush_all\r\nget a\r\n");
+    client.expect(b"END\r\nSTORED\r\nOK\r\nEND\r\n");
+    for server in [&first, &second] {
+        assert_eq!(server.connect().stat("curr_items"), "0");
+    }
+    let address = second.addresses[0];
+    drop(second);
+    client.send(b"flush_all\r\n");
+    assert!(client.line().starts_with(&format!("SERVER_ERROR server {address}: ")));
+}
+
+/// A refused value, or surplus words before one, must not become commands of another client.
+#[test]
+fn values_never_become_commands() {
+    let server = Running::start(options());
+    let proxy = proxy_of(&[&server], WhenDown::Error);
+    let mut client = proxy.connect();
+    client.set(b"mine", b"1");
+    let long_key = "k".repeat(251);
+    client.send(format!("set {long_key} 0 0 11\r\nflush_all\r\n\r\nget mine\r\n").as_bytes());
+    assert!(client.line().starts_with("CLIENT_ERROR"));
+    client.expect(b"VALUE mine 0 1\r\n1\r\nEND\r\n");
+    client.send(b"set x 0 0 9 y z\r\nflush_all\r\nget mine\r\n");
+    client.expect(b"STORED\r\nVALUE mine 0 1\r\n1\r\nEND\r\n");
+    // The server refuses the value, and its connection stays usable.
+    let big = "b".repeat(2 << 20);
+    client.send(format!("set big 0 0 {}\r\n{big}\r\nget mine\r\n", big.len()).as_bytes());
+    client.expect(b"SERVER_ERROR object too large for cache\r\nVALUE mine 0 1\r\n1\r\nEND\r\n");
+}
+
+#[test]
+fn requests_without_replies_do_not_hold_the_session() {
+    let server = Running::start(options());
+    let proxy = proxy_of(&[&server], WhenDown::Error);
+    let mut client = proxy.connect();
+    let sets: String = (0..10_000).map(|n| format!("set k{n} 0 0 1 noreply\r\nx\r\n")).collect();
+    client.send(format!("{sets}mn\r\n").as_bytes());
+    client.expect(b"MN\r\n");
+    let mut gone = proxy.connect();
+    gone.send(b"set a 0 0 1 noreply\r\nx\r\n");
+    gone.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(gone.rest(), b"");
 }

@@ -120,6 +120,12 @@ impl<T> ServerConnection<T> {
         self.waiting.len()
     }
 
+    /// Returns the number of bytes of requests that are kept: those without a reply, and some that
+    /// were answered a short time ago.
+    pub fn kept_len(&self) -> usize {
+        self.output.len()
+    }
+
     /// Adds a request, whose bytes `put` writes. They are sent by the next [`flush`](Self::flush).
     /// Its reply is due at `due`.
     #[inline]
@@ -164,11 +170,12 @@ impl<T> ServerConnection<T> {
     }
 
     /// Reads until the socket has no more bytes, and passes the parts of replies to `see`. `buffer`
-    /// is memory for one read.
+    /// is memory for one read. `has_ended` is true if an event has reported the end of the stream.
     pub fn read(
         &mut self,
         buffer: &mut [u8],
         now: Instant,
+        has_ended: bool,
         mut see: impl FnMut(&T, ReplyPart<'_>),
     ) -> Result<(), LossReason> {
         loop {
@@ -192,7 +199,8 @@ impl<T> ServerConnection<T> {
                     self.input = input;
                 }
             }
-            if len < buffer.len() {
+            // No further event reports the end of the stream.
+            if len < buffer.len() && !has_ended {
                 return Ok(());
             }
         }

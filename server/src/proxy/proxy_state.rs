@@ -2,7 +2,8 @@
 //! their servers.
 
 use super::server_health::{HealthLimits, ServerHealth};
-use crate::options::{OptionsError, PoolOptions, ProxyOptions, ProxyRoutes, RouteTree};
+use crate::options::{OptionsError, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, RouteTree};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -77,7 +78,13 @@ impl ProxyState {
             routes.prefixes.iter().map(|(prefix, tree)| Ok((prefix.clone(), target(options, tree)?)));
         let prefixes = prefixes.collect::<Result<_, OptionsError>>()?;
         let default = target(options, &routes.default)?;
+        if !routes.commands.is_empty() {
+            return Err(OptionsError::new("routes by command: not supported yet".into()));
+        }
         let pools = options.pools.iter().map(|(name, pool)| {
+            if let Some(what) = unsupported(pool) {
+                return Err(OptionsError::new(format!("pool {name}: {what}: not supported yet")));
+            }
             let ring = pool.ring_options().and_then(|ring| Ring::new(&ring, &pool.servers, |_| true));
             let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
             let servers = pool.servers.iter().map(|entry| PoolServer {
@@ -102,10 +109,34 @@ impl ProxyState {
         prefix.map_or(self.default, |(_, target)| *target)
     }
 
+    /// Returns the numbers of the pools that requests can reach.
+    pub(crate) fn reached_pools(&self) -> Vec<usize> {
+        let targets = self.prefixes.iter().map(|(_, target)| *target).chain([self.default]);
+        let pools = targets.filter_map(|target| match target {
+            RouteTarget::Pool(pool) => Some(pool),
+            RouteTarget::Refuse | RouteTarget::Null => None,
+        });
+        pools.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// Resolves the names of all servers. Blocks while the resolver works.
     fn resolve_all(&self) {
         self.pools.iter().flat_map(|pool| &pool.servers).for_each(PoolServer::resolve);
     }
+}
+
+/// Returns the first option of a pool that the proxy cannot follow yet.
+fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
+    let is_tls = pool.servers.iter().any(|server| matches!(server.address, Address::Tls(..)));
+    [
+        (pool.tls.is_some() || is_tls, "TLS to the servers"),
+        (pool.login.is_some(), "a login at the servers"),
+        (pool.eject, "eject"),
+        (pool.connections != 1, "more than one connection to a server"),
+        (matches!(pool.speak, PoolProtocol::Binary), "the binary protocol"),
+    ]
+    .into_iter()
+    .find_map(|(is_asked, what)| is_asked.then_some(what))
 }
 
 /// Returns the target that a route has. Fails if it needs more than one pool.

@@ -11,6 +11,8 @@ use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerC
 
 /// Tokens from this number on belong to connections to servers.
 pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
+/// The number of bytes of requests that may be kept for a server.
+const KEPT_LEN_MAX: usize = 16 << 20;
 /// The length of one read.
 const BUFFER_LEN: usize = 64 << 10;
 
@@ -137,14 +139,17 @@ impl ProxyWorker {
         }
         if self.links[index].connection.is_none() {
             self.connect(index).map_err(|reason| {
-                self.note_failure(index, reason);
+                // A name may be resolved a moment later, so this is no failure of the server.
+                if reason != LossReason::NameNotFound {
+                    self.note_failure(index, reason, false);
+                }
                 SendRefusal::Lost(reason)
             })?;
         }
         let due = self.due(options.reply_timeout);
         let link = &mut self.links[index];
         let connection = link.connection.as_mut().ok_or(SendRefusal::Down)?;
-        if connection.waiting_len() >= options.queue {
+        if connection.waiting_len() >= options.queue || connection.kept_len() > KEPT_LEN_MAX {
             return Err(SendRefusal::Busy);
         }
         connection.add(kind, due, Some(tag), put);
@@ -178,7 +183,8 @@ impl ProxyWorker {
         let mut outcome = if event.is_writable() { connection.flush() } else { Ok(()) };
         let mut has_answered = false;
         if outcome.is_ok() && (event.is_readable() || event.is_read_closed() || event.is_error()) {
-            outcome = connection.read(&mut self.buffer, self.now, |tag, part| {
+            let has_ended = event.is_read_closed() || event.is_error();
+            outcome = connection.read(&mut self.buffer, self.now, has_ended, |tag, part| {
                 has_answered = true;
                 if let Some(tag) = tag {
                     see(*tag, ReplyDelivery::Part(part));
@@ -229,7 +235,11 @@ impl ProxyWorker {
         index: usize,
         connection: &ServerConnection<Option<RequestTag>>,
     ) -> Option<Instant> {
-        let timeout = self.server(index).0.options.reply_timeout?;
+        let options = &self.server(index).0.options;
+        if !connection.is_connected() {
+            return Some(connection.active_at() + options.connect_timeout);
+        }
+        let timeout = options.reply_timeout?;
         Some(connection.deadline()?.max(connection.active_at() + timeout))
     }
 
@@ -274,11 +284,13 @@ impl ProxyWorker {
         if self.links[index].connection.is_none()
             && let Err(reason) = self.connect(index)
         {
-            self.note_failure(index, reason);
+            self.note_failure(index, reason, true);
             return;
         }
         let due = self.due(self.server(index).0.options.reply_timeout);
-        if let Some(connection) = &mut self.links[index].connection {
+        if let Some(connection) = &mut self.links[index].connection
+            && connection.waiting_len() == 0
+        {
             connection.add(ReplyKind::Single, due, None, |out| out.extend_from_slice(b"version\r\n"));
             self.mark_changed(index);
         }
@@ -288,13 +300,15 @@ impl ProxyWorker {
     fn lose(&mut self, index: usize, reason: LossReason, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
         let Some(connection) = self.links[index].connection.take() else { return };
         // An idle connection that its server closes is no failure.
-        if connection.waiting_len() > 0 || !connection.is_connected() {
-            self.note_failure(index, reason);
+        let is_failure = connection.waiting_len() > 0 || !connection.is_connected();
+        let lost = connection.lose();
+        if is_failure {
+            self.note_failure(index, reason, lost.iter().any(|lost| lost.request.is_none()));
         }
         let state = Arc::clone(&self.state);
         let ServerLink { pool, server, .. } = self.links[index];
         let label = &state.pools[pool].servers[server].label;
-        for LostRequest { request, kind, bytes } in connection.lose() {
+        for LostRequest { request, kind, bytes } in lost {
             let Some(tag) = request else { continue };
             let is_repeated = tag.may_repeat && reason == LossReason::Closed && !bytes.is_empty() && {
                 let tag = RequestTag { may_repeat: false, ..tag };
@@ -306,9 +320,9 @@ impl ProxyWorker {
         }
     }
 
-    fn note_failure(&self, index: usize, reason: LossReason) {
+    fn note_failure(&self, index: usize, reason: LossReason, is_probe: bool) {
         let (_, server) = self.server(index);
-        if server.health.note_failure(self.now, reason == LossReason::Refused) {
+        if server.health.note_failure(self.now, reason == LossReason::Refused, is_probe) {
             tracing::warn!("proxy: server {} is down: {}", server.label, reason.as_str());
         }
     }

@@ -84,12 +84,17 @@ impl ServerHealth {
         self.probe_at_ms.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Notes a failure. `is_final` is true if no connection to the server stands. Returns true if
-    /// the server is down now and was up before.
-    pub(crate) fn note_failure(&self, now: Instant, is_final: bool) -> bool {
+    /// Notes a failure. `is_final` is true if no connection to the server stands, and `is_probe` if
+    /// a probe has failed. Returns true if the server is down now and was up before.
+    pub(crate) fn note_failure(&self, now: Instant, is_final: bool, is_probe: bool) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let was_down = self.is_down();
         if !was_down && !is_final && failures < self.limits.failures {
+            return false;
+        }
+        // Each worker notes the loss of its connection, but only a probe that fails prolongs the
+        // pause.
+        if was_down && !is_probe {
             return false;
         }
         let before = self.pause_ms.load(Ordering::Relaxed);
@@ -117,18 +122,19 @@ mod tests {
         let limits = HealthLimits { failures: 3, retry: second, retry_max: second * 3 };
         let health = ServerHealth::new(limits);
         let start = health.started;
-        let noted = [(); 4].map(|()| health.note_failure(start, false));
+        let noted = [(); 4].map(|()| health.note_failure(start, false, false));
         assert_eq!(noted, [false, false, true, false]);
         assert!(health.is_down() && !health.takes_probe(start, second));
         let later = start + second * 3;
         assert_eq!([(); 2].map(|()| health.takes_probe(later, second)), [true, false]);
         assert!(health.note_success() && !health.is_down());
-        assert!(!health.note_failure(start, false));
+        assert!(!health.note_failure(start, false, false));
         assert!(!health.note_success());
         // Without a connection, one failure is enough. The pauses double up to their maximum.
-        assert!(health.note_failure(start, true));
+        assert!(health.note_failure(start, true, false));
         let pauses = [(); 4].map(|()| {
-            health.note_failure(start, true);
+            health.note_failure(start, true, false);
+            health.note_failure(start, true, true);
             health.pause_ms.load(Ordering::Relaxed)
         });
         assert_eq!(pauses, [2000, 3000, 3000, 3000]);

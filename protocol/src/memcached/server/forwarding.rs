@@ -13,6 +13,15 @@ impl ReplyForm<'_> {
         let (line, block) = request.split_at(line_len);
         let words = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
         match self.0 {
+            // After a line with surplus words, another server may take the block for commands.
+            FormKind::Silent | FormKind::StoreLine | FormKind::Line if !block.is_empty() => {
+                let count = if words.starts_with(b"cas") { 6 } else { 5 };
+                let words = words.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).take(count);
+                for (index, word) in words.enumerate() {
+                    out.extend_from_slice(if index == 0 { b"" } else { b" " });
+                    out.extend_from_slice(word);
+                }
+            }
             FormKind::Silent => {
                 let words = without_trailing_spaces(words);
                 out.extend_from_slice(words.strip_suffix(b" noreply").unwrap_or(words));
@@ -96,6 +105,8 @@ mod tests {
         let cases: [(&[u8], &[u8], HiddenReplies); _] = [
             (b"set k 0 0 1\r\nx\r\n", b"set k 0 0 1\r\nx\r\n", HiddenReplies::None),
             (b"set k 0 0 1 noreply\r\nx\r\n", b"set k 0 0 1\r\nx\r\n", HiddenReplies::All),
+            (b"set k 0 0 1 x y\r\nx\r\n", b"set k 0 0 1\r\nx\r\n", HiddenReplies::None),
+            (b"cas k 0 0 1 7 noreply\r\nx\r\n", b"cas k 0 0 1 7\r\nx\r\n", HiddenReplies::All),
             (b"delete noreply noreply \r\n", b"delete noreply\r\n", HiddenReplies::All),
             (b"incr k 5 noreply\n", b"incr k 5\r\n", HiddenReplies::All),
             (b"mg q v\r\n", b"mg q v\r\n", HiddenReplies::None),

@@ -2,7 +2,7 @@
 
 use super::key_lines::KeyLine;
 use super::loss_reply::{MissReply, put_error, put_loss};
-use super::waiting_request::WaitingRequest;
+use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::options::WhenDown;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, RouteTarget};
 use crate::session::memcached::commands::MEMCACHED_VERSION;
@@ -10,6 +10,7 @@ use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, Sessi
 use crate::shared::SharedState;
 use crate::transport::output::OUTPUT_MAX;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use todana_client::pool::ReplyKind;
 use todana_core::{Operation, Reply, StoreMode};
 use todana_protocol::ReplySink;
@@ -23,6 +24,10 @@ const WAITING_MAX: usize = 4096;
 /// The number of bytes of replies that may wait for an earlier reply. A client with more gets no
 /// further request sent.
 const ARRIVED_MAX: usize = 256 << 10;
+/// The largest record that memcached can be configured for.
+const ITEM_SIZE_MAX: u64 = 1 << 30;
+/// A larger buffer of replies is freed when it is empty.
+const READY_KEPT: usize = 512;
 /// The reply to a command about a server.
 const NOT_THROUGH: &str = "CLIENT_ERROR not through a proxy";
 /// The reply to a request whose route refuses it.
@@ -55,19 +60,40 @@ pub(crate) struct ProxySessionWorker {
 
 impl ProxySessionWorker {
     pub(crate) fn new(shared: &SharedState) -> ProxySessionWorker {
-        let limits = MemcachedLimits { choice: DialectChoice::Text, ..shared.limits() };
+        // The servers decide which values are too long.
+        let limits =
+            MemcachedLimits { choice: DialectChoice::Text, item_size_max: ITEM_SIZE_MAX, ..shared.limits() };
         ProxySessionWorker { limits, scratch: Vec::new() }
     }
 }
 
 impl ProxySession {
-    /// Notes what arrives for a request. Returns true if there are replies to send.
+    /// Notes what arrives for a request. Returns true if the session needs a turn: if there are
+    /// replies to send, or if it no longer waits for any.
     pub(crate) fn receive(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> bool {
         if tag.session != self.number {
             return false;
         }
+        let was_waiting = self.is_waiting();
+        let has_ready = self.keep(tag, delivery);
+        has_ready || self.waiting.is_empty() || (was_waiting && !self.is_waiting())
+    }
+
+    /// Keeps what arrives for a request. Returns true if there are replies to send.
+    fn keep(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> bool {
         let index = tag.request.wrapping_sub(self.first) as usize;
-        if let Some(request) = self.waiting.get_mut(index) {
+        let Some(request) = self.waiting.get_mut(index) else { return false };
+        // The usual case needs no copy beside `ready`.
+        if index == 0
+            && let ReplyDelivery::Part(part) = delivery
+            && request.is_passed_on(part, &mut self.ready)
+        {
+            if !part.is_last {
+                return true;
+            }
+            self.waiting.pop_front();
+            self.first += 1;
+        } else {
             self.arrived_len += request.receive(tag.part, delivery);
         }
         index == 0 && self.collect()
@@ -82,7 +108,10 @@ impl ProxySession {
             self.waiting.pop_front();
             self.first += 1;
         }
-        self.arrived_len = self.arrived_len.saturating_sub(self.ready.len() - before);
+        self.arrived_len = match self.waiting.is_empty() {
+            true => 0,
+            false => self.arrived_len.saturating_sub(self.ready.len() - before),
+        };
         self.has_ready()
     }
 
@@ -126,9 +155,14 @@ impl ProxySession {
             }
             _ => return self.answer(request, &Reply::Faulty(NOT_THROUGH)),
         };
+        // The value of such a request was not received, so its line alone must not be sent.
+        if let Operation::RefusedStore(refused) = operation {
+            return self.answer(request, &Reply::Refused(refused.refusal));
+        }
         let Some(key) = operation.key() else {
             return match operation {
                 Operation::Noop => self.answer(request, &Reply::Done),
+                Operation::Flush { .. } => self.send_to_all(proxy, connection, request, bytes),
                 _ => self.answer(request, &Reply::Faulty(NOT_THROUGH)),
             };
         };
@@ -160,6 +194,30 @@ impl ProxySession {
                 WaitingRequest::Complete(arrived)
             }
         });
+    }
+
+    /// Passes a request on to all servers.
+    fn send_to_all(
+        &mut self,
+        proxy: &mut ProxyWorker,
+        connection: usize,
+        request: &MemcachedRequest<'_>,
+        bytes: &[u8],
+    ) {
+        let state = Arc::clone(&proxy.state);
+        let pools = state.reached_pools().into_iter();
+        let servers =
+            pools.flat_map(|pool| (0..state.pools[pool].servers.len()).map(move |server| (pool, server)));
+        let mut replies = GatheredReplies::default();
+        for (number, (pool, server)) in (0..).zip(servers) {
+            let tag = self.tag(connection, number, false);
+            let put = |out: &mut Vec<u8>| request.form.put_answered(bytes, out);
+            match proxy.send(pool, server, ReplyKind::Single, tag, put) {
+                Ok(()) => replies.missing += 1,
+                Err(refusal) => replies.lose(&state.pools[pool].servers[server].label, refusal.as_str()),
+            }
+        }
+        self.waiting.push_back(WaitingRequest::Gathered { replies, hidden: request.form.hidden_replies() });
     }
 
     /// Adds a key of a line with several keys, and sends the lines of all servers after the last
@@ -219,8 +277,10 @@ impl Session for ProxySession {
         let next = loop {
             self.collect();
             turn.output.put(&self.ready);
-            // An idle client needs no buffer.
-            self.ready = Vec::new();
+            self.ready.clear();
+            if self.ready.capacity() > READY_KEPT {
+                self.ready = Vec::new();
+            }
             if matches!(self.waiting.front(), Some(WaitingRequest::Close)) {
                 self.waiting.clear();
                 break NextAction::Close;
@@ -238,6 +298,8 @@ impl Session for ProxySession {
             if self.number == 0 {
                 self.number = proxy.session_number();
             }
+            // The rest of a refused value must not reach a server as a command.
+            consumed += self.decoder.skip_discarded(&input[consumed..]);
             match self.decoder.decode(&worker.limits, &input[consumed..], &mut worker.scratch) {
                 MemcachedStep::Request { consumed: len, request } => {
                     let bytes = &input[consumed..consumed + len];
@@ -250,7 +312,12 @@ impl Session for ProxySession {
                     break NextAction::Read { at_least };
                 }
                 // No value is announced, because `long_block_len` has no limit.
-                MemcachedStep::Block { .. } | MemcachedStep::Close => break NextAction::Fail,
+                MemcachedStep::Block { .. } => break NextAction::Fail,
+                // The requests before are still answered.
+                MemcachedStep::Close => {
+                    self.closes = true;
+                    self.waiting.push_back(WaitingRequest::Close);
+                }
             }
         };
         SessionProgress { consumed, next }

@@ -4,6 +4,7 @@ use super::key_lines::MergedValues;
 use super::loss_reply::{MissReply, put_error, put_loss};
 use crate::options::WhenDown;
 use crate::proxy::ReplyDelivery;
+use todana_client::pool::ReplyPart;
 use todana_protocol::memcached::HiddenReplies;
 
 /// A request in the queue of its session.
@@ -15,8 +16,34 @@ pub(super) enum WaitingRequest {
     Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, when_down: WhenDown, miss: MissReply },
     /// Several servers answer.
     Merged { values: Box<MergedValues>, when_down: Vec<WhenDown> },
+    /// All servers answer, and the client gets one reply.
+    Gathered { replies: GatheredReplies, hidden: HiddenReplies },
     /// The connection closes.
     Close,
+}
+
+/// The replies of all servers to a request.
+#[derive(Debug, Default)]
+pub(super) struct GatheredReplies {
+    /// The number of servers that have not answered.
+    pub(super) missing: usize,
+    /// The first error.
+    error: Vec<u8>,
+}
+
+impl GatheredReplies {
+    fn fail(&mut self, error: &[u8]) {
+        if self.error.is_empty() {
+            self.error.extend_from_slice(error);
+        }
+    }
+
+    /// Notes that a server has not answered for this reason.
+    pub(super) fn lose(&mut self, label: &str, reason: &str) {
+        let mut error = Vec::new();
+        put_error(label, reason, &mut error);
+        self.fail(&error);
+    }
 }
 
 impl WaitingRequest {
@@ -65,8 +92,32 @@ impl WaitingRequest {
                 values.complete(part, &error);
                 0
             }
+            (WaitingRequest::Gathered { replies, .. }, ReplyDelivery::Part(reply)) => {
+                replies.missing -= usize::from(reply.is_last);
+                if reply.is_error {
+                    replies.fail(reply.bytes);
+                }
+                0
+            }
+            (WaitingRequest::Gathered { replies, .. }, ReplyDelivery::Lost { label, reason }) => {
+                replies.missing -= 1;
+                replies.lose(label, reason.as_str());
+                0
+            }
             (WaitingRequest::Complete(_) | WaitingRequest::Close, _) => 0,
         }
+    }
+
+    /// Appends a part of the reply to the bytes that may be sent, if one server answers and no part
+    /// before it was kept. Returns false otherwise.
+    #[inline]
+    pub(super) fn is_passed_on(&mut self, part: ReplyPart<'_>, ready: &mut Vec<u8>) -> bool {
+        let WaitingRequest::Forwarded { arrived, hidden, .. } = self else { return false };
+        let may_pass = arrived.is_empty();
+        if may_pass && !hidden.contain(part.bytes) {
+            ready.extend_from_slice(part.bytes);
+        }
+        may_pass
     }
 
     /// Appends the bytes that may be sent. Returns true if the reply is complete.
@@ -81,6 +132,13 @@ impl WaitingRequest {
                 false
             }
             WaitingRequest::Merged { values, .. } => values.drain(out),
+            WaitingRequest::Gathered { replies, hidden } => {
+                let reply = if replies.error.is_empty() { b"OK\r\n" } else { &*replies.error };
+                if replies.missing == 0 && !hidden.contain(reply) {
+                    out.extend_from_slice(reply);
+                }
+                replies.missing == 0
+            }
             WaitingRequest::Close => false,
         }
     }
