@@ -1,7 +1,9 @@
 //! Weighted rendezvous hashing: each server has a score for each key, and the greatest score wins.
 //!
-//!     u     = mix(XXH3-64(label) ^ XXH3-64(key)), read as a fraction of 2^64
-//!     score = weight / -log2(u)
+//! ```text
+//! u     = mix(XXH3-64(label) ^ XXH3-64(key)), read as a fraction of 2^64
+//! score = weight / -log2(u)
+//! ```
 //!
 //! A server that leaves moves only its own keys, and the share of a server is its weight divided by
 //! the sum of weights. The order in which servers are listed is irrelevant. The logarithm comes
