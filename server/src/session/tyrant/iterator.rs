@@ -163,21 +163,31 @@ impl SharedIterator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use todana::{Db, Records, Ttl};
+    use std::sync::Arc;
+    use todana::disk::SystemDisk;
+    use todana::{CachedClock, Database, DatabaseName, EngineOptions, Ttl};
+    use todana_core::{Operation, Store};
 
     /// All threads waited for the one that moved past the expired records.
     #[test]
     fn step_passes_a_bounded_number_of_records() {
         for name in ["mem:hash", "mem:tree", "mem:fixed"] {
-            let db = Db::open(name).unwrap();
-            for number in 1..=3000 {
-                db.set_with(number.to_string().as_bytes(), b"", Ttl::At(1), 0).unwrap();
-            }
-            db.set(b"5000", b"v").unwrap();
-            let (mut iterator, mut steps, mut found) = (SharedIterator::new(db.database()), 0, Vec::new());
-            while found.is_empty() {
-                let step = iterator.step(db.database(), &mut |key, _| found.extend_from_slice(key)).unwrap();
-                assert_ne!(step, IteratorStep::End);
+            // No thread removes the expired records of this database meanwhile.
+            let name = DatabaseName::parse(name).unwrap();
+            let engine = name.open_engine(Arc::new(SystemDisk), EngineOptions::default()).unwrap();
+            let database = Database::new(engine, Arc::new(CachedClock::new()));
+            let counters = database.worker_counters();
+            let set = |number: u32, ttl| {
+                let key = number.to_string();
+                let store = Store { key: key.as_bytes(), ttl, ..Store::default() };
+                database.execute(&counters, &Operation::Store(store), &mut |_| ());
+            };
+            (1..=3000).for_each(|number| set(number, Ttl::At(1)));
+            set(5000, Ttl::Never);
+            let (mut iterator, mut steps, mut found) = (SharedIterator::new(&database), 0, Vec::new());
+            while iterator.step(&database, &mut |key, _| found.extend_from_slice(key)).unwrap()
+                != IteratorStep::End
+            {
                 steps += 1;
             }
             assert_eq!(found, b"5000");
