@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use todana_client::Address;
-use todana_client::ring::Ring;
+use todana_client::ring::{Ring, ServerEntry};
 
 /// The interval at which names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
@@ -36,18 +36,58 @@ pub(crate) enum RouteTarget {
 
 /// A pool of servers.
 pub(crate) struct ProxyPool {
-    pub(crate) options: PoolOptions,
+    pub(crate) options: Arc<PoolOptions>,
     pub(crate) ring: Ring,
-    pub(crate) servers: Vec<PoolServer>,
+    pub(crate) servers: Vec<Arc<PoolServer>>,
 }
 
-/// A server of a pool.
+/// A server of a pool. It stays the same when the configuration is read again, so only its pool
+/// knows its options.
 pub(crate) struct PoolServer {
+    pub(crate) number: ServerNumber,
     pub(crate) label: String,
     pub(crate) address: Address,
     pub(crate) health: ServerHealth,
     /// The address to which the name of the server was last resolved.
     resolved: Mutex<Option<SocketAddr>>,
+}
+
+/// The number of a server. No other server has the same number at the same time.
+pub(crate) struct ServerNumber {
+    number: usize,
+    numbers: Arc<ServerNumbers>,
+}
+
+impl ServerNumber {
+    #[inline]
+    pub(crate) fn get(&self) -> usize {
+        self.number
+    }
+}
+
+impl Drop for ServerNumber {
+    fn drop(&mut self) {
+        self.numbers.lock().0.push(self.number);
+    }
+}
+
+/// Gives numbers to servers: the least ones possible, because they are indexes.
+#[derive(Default)]
+struct ServerNumbers(Mutex<(Vec<usize>, usize)>);
+
+impl ServerNumbers {
+    fn lock(&self) -> MutexGuard<'_, (Vec<usize>, usize)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(numbers: &Arc<ServerNumbers>) -> ServerNumber {
+        let (free, end) = &mut *numbers.lock();
+        let number = free.pop().unwrap_or_else(|| {
+            *end += 1;
+            *end - 1
+        });
+        ServerNumber { number, numbers: Arc::clone(numbers) }
+    }
 }
 
 impl PoolServer {
@@ -81,13 +121,15 @@ impl ProxyState {
         if !routes.commands.is_empty() {
             return Err(OptionsError::new("routes by command: not supported yet".into()));
         }
+        let numbers = Arc::default();
         let pools = options.pools.iter().map(|(name, pool)| {
             if let Some(what) = unsupported(pool) {
                 return Err(OptionsError::new(format!("pool {name}: {what}: not supported yet")));
             }
             let ring = pool.ring_options().and_then(|ring| Ring::new(&ring, &pool.servers, |_| true));
             let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
-            let servers = pool.servers.iter().map(|entry| PoolServer {
+            let server = |entry: &ServerEntry| PoolServer {
+                number: ServerNumbers::next(&numbers),
                 label: entry.label().to_string(),
                 address: entry.address.clone(),
                 health: ServerHealth::new(HealthLimits {
@@ -96,8 +138,9 @@ impl ProxyState {
                     retry_max: pool.retry_max,
                 }),
                 resolved: Mutex::new(numeric(&entry.address)),
-            });
-            Ok(ProxyPool { options: pool.clone(), ring, servers: servers.collect() })
+            };
+            let servers = pool.servers.iter().map(|entry| Arc::new(server(entry))).collect();
+            Ok(ProxyPool { options: Arc::new(pool.clone()), ring, servers })
         });
         Ok(ProxyState { pools: pools.collect::<Result<_, _>>()?, prefixes, default })
     }
@@ -121,7 +164,7 @@ impl ProxyState {
 
     /// Resolves the names of all servers. Blocks while the resolver works.
     fn resolve_all(&self) {
-        self.pools.iter().flat_map(|pool| &pool.servers).for_each(PoolServer::resolve);
+        self.pools.iter().flat_map(|pool| &pool.servers).for_each(|server| server.resolve());
     }
 }
 

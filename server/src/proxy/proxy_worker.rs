@@ -1,6 +1,7 @@
 //! The connections of a worker to the servers of all pools.
 
-use super::proxy_state::{PoolServer, ProxyPool, ProxyState};
+use super::proxy_state::{PoolServer, ProxyState};
+use crate::options::PoolOptions;
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::io;
@@ -66,9 +67,8 @@ impl SendRefusal {
 pub(crate) struct ProxyWorker {
     pub(crate) state: Arc<ProxyState>,
     registry: Registry,
-    links: Vec<ServerLink>,
-    /// The index of the first link of each pool.
-    first_links: Vec<usize>,
+    /// The links by the numbers of their servers.
+    links: Vec<Option<ServerLink>>,
     /// The links with bytes to send.
     changed: Vec<usize>,
     buffer: Vec<u8>,
@@ -78,8 +78,8 @@ pub(crate) struct ProxyWorker {
 
 /// The connection of a worker to a server.
 struct ServerLink {
-    pool: usize,
-    server: usize,
+    server: Arc<PoolServer>,
+    options: Arc<PoolOptions>,
     /// A probe has no tag.
     connection: Option<ServerConnection<Option<RequestTag>>>,
     /// True while the link is in the list of changed links.
@@ -89,21 +89,10 @@ struct ServerLink {
 impl ProxyWorker {
     /// Creates the worker's part of the proxy. Connections are made when they are needed.
     pub(crate) fn new(state: Arc<ProxyState>, registry: Registry) -> ProxyWorker {
-        let (mut links, mut first_links) = (Vec::new(), Vec::new());
-        for (pool, servers) in state.pools.iter().map(|pool| pool.servers.len()).enumerate() {
-            first_links.push(links.len());
-            links.extend((0..servers).map(|server| ServerLink {
-                pool,
-                server,
-                connection: None,
-                is_changed: false,
-            }));
-        }
         ProxyWorker {
             state,
             registry,
-            links,
-            first_links,
+            links: Vec::new(),
             changed: Vec::new(),
             buffer: vec![0; BUFFER_LEN],
             now: Instant::now(),
@@ -125,19 +114,41 @@ impl ProxyWorker {
     /// Adds a request to those for a server. They are sent by [`flush`](Self::flush).
     pub(crate) fn send(
         &mut self,
+        state: &ProxyState,
         pool: usize,
         server: usize,
         kind: ReplyKind,
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
-        let index = self.first_links[pool] + server;
-        let state = Arc::clone(&self.state);
-        let options = &state.pools[pool].options;
-        if state.pools[pool].servers[server].health.is_down() {
+        let pool = &state.pools[pool];
+        let server = &pool.servers[server];
+        let index = server.number.get();
+        if self.links.len() <= index {
+            self.links.resize_with(index + 1, || None);
+        }
+        self.links[index].get_or_insert_with(|| ServerLink {
+            server: Arc::clone(server),
+            options: Arc::clone(&pool.options),
+            connection: None,
+            is_changed: false,
+        });
+        self.send_over(index, kind, tag, put)
+    }
+
+    /// Adds a request to those of a link.
+    fn send_over(
+        &mut self,
+        index: usize,
+        kind: ReplyKind,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
+        let link = self.links[index].as_ref().ok_or(SendRefusal::Down)?;
+        if link.server.health.is_down() {
             return Err(SendRefusal::Down);
         }
-        if self.links[index].connection.is_none() {
+        if link.connection.is_none() {
             self.connect(index).map_err(|reason| {
                 // A name may be resolved a moment later, so this is no failure of the server.
                 if reason != LossReason::NameNotFound {
@@ -146,22 +157,25 @@ impl ProxyWorker {
                 SendRefusal::Lost(reason)
             })?;
         }
-        let due = self.due(options.reply_timeout);
-        let link = &mut self.links[index];
+        let now = self.now;
+        let link = self.links[index].as_mut().ok_or(SendRefusal::Down)?;
         let connection = link.connection.as_mut().ok_or(SendRefusal::Down)?;
-        if connection.waiting_len() >= options.queue || connection.kept_len() > KEPT_LEN_MAX {
+        if connection.waiting_len() >= link.options.queue || connection.kept_len() > KEPT_LEN_MAX {
             return Err(SendRefusal::Busy);
         }
-        connection.add(kind, due, Some(tag), put);
-        self.mark_changed(index);
+        connection.add(kind, due(now, link.options.reply_timeout), Some(tag), put);
+        if !std::mem::replace(&mut link.is_changed, true) {
+            self.changed.push(index);
+        }
         Ok(())
     }
 
     /// Sends the requests that were added since the previous call: all of a server in one write.
     pub(crate) fn flush(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
         for index in std::mem::take(&mut self.changed) {
-            self.links[index].is_changed = false;
-            if let Some(connection) = &mut self.links[index].connection
+            let Some(link) = &mut self.links[index] else { continue };
+            link.is_changed = false;
+            if let Some(connection) = &mut link.connection
                 && let Err(reason) = connection.flush()
             {
                 self.lose(index, reason, see);
@@ -177,9 +191,8 @@ impl ProxyWorker {
         see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>),
     ) {
         let index = token.0 - SERVER_TOKENS;
-        let Some(link) = self.links.get_mut(index) else { return };
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
         let Some(connection) = &mut link.connection else { return };
-        let health = &self.state.pools[link.pool].servers[link.server].health;
         let mut outcome = if event.is_writable() { connection.flush() } else { Ok(()) };
         let mut has_answered = false;
         if outcome.is_ok() && (event.is_readable() || event.is_read_closed() || event.is_error()) {
@@ -191,8 +204,8 @@ impl ProxyWorker {
                 }
             });
         }
-        if has_answered && health.note_success() {
-            tracing::info!("proxy: server {} is up", self.server(index).1.label);
+        if has_answered && link.server.health.note_success() {
+            tracing::info!("proxy: server {} is up", link.server.label);
         }
         if let Err(reason) = outcome {
             self.lose(index, reason, see);
@@ -202,16 +215,14 @@ impl ProxyWorker {
     /// Ends connections whose servers do not answer in time, and probes servers that are down.
     pub(crate) fn check_deadlines(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
         for index in 0..self.links.len() {
-            let connection = self.links[index].connection.as_ref();
-            if connection
-                .and_then(|connection| self.deadline_of(index, connection))
-                .is_some_and(|at| at <= self.now)
-            {
+            let Some(link) = &self.links[index] else { continue };
+            let (health, options) = (&link.server.health, &link.options);
+            let probe_time = options.connect_timeout + options.reply_timeout.unwrap_or_default();
+            let is_probed = health.is_down() && health.takes_probe(self.now, probe_time);
+            if link.deadline().is_some_and(|at| at <= self.now) {
                 self.lose(index, LossReason::TimedOut, see);
             }
-            let (pool, server) = self.server(index);
-            let probe_time = pool.options.connect_timeout + pool.options.reply_timeout.unwrap_or_default();
-            if server.health.is_down() && server.health.takes_probe(self.now, probe_time) {
+            if is_probed {
                 self.probe(index);
             }
         }
@@ -220,53 +231,17 @@ impl ProxyWorker {
 
     /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let links = self.links.iter().enumerate();
-        let times = links.flat_map(|(index, link)| {
-            let reply = link.connection.as_ref().and_then(|connection| self.deadline_of(index, connection));
-            let health = &self.state.pools[link.pool].servers[link.server].health;
-            [reply, health.probe_at()]
-        });
-        times.flatten().min()
-    }
-
-    /// Returns the time at which a connection counts as lost, unless bytes arrive before.
-    fn deadline_of(
-        &self,
-        index: usize,
-        connection: &ServerConnection<Option<RequestTag>>,
-    ) -> Option<Instant> {
-        let options = &self.server(index).0.options;
-        if !connection.is_connected() {
-            return Some(connection.active_at() + options.connect_timeout);
-        }
-        let timeout = options.reply_timeout?;
-        Some(connection.deadline()?.max(connection.active_at() + timeout))
-    }
-
-    fn server(&self, index: usize) -> (&ProxyPool, &PoolServer) {
-        let link = &self.links[index];
-        let pool = &self.state.pools[link.pool];
-        (pool, &pool.servers[link.server])
-    }
-
-    fn due(&self, timeout: Option<Duration>) -> Instant {
-        // Without a limit, the time is never reached.
-        self.now + timeout.unwrap_or(Duration::from_secs(1 << 32))
-    }
-
-    fn mark_changed(&mut self, index: usize) {
-        if !std::mem::replace(&mut self.links[index].is_changed, true) {
-            self.changed.push(index);
-        }
+        let links = self.links.iter().flatten();
+        links.flat_map(|link| [link.deadline(), link.server.health.probe_at()]).flatten().min()
     }
 
     /// Begins to connect to a server.
     fn connect(&mut self, index: usize) -> Result<(), LossReason> {
-        let (_, server) = self.server(index);
-        let socket = match &server.address {
+        let link = self.links[index].as_mut().ok_or(LossReason::Closed)?;
+        let socket = match &link.server.address {
             Address::Unix(path) => ServerSocket::connect_unix(path),
             Address::Tcp(..) | Address::Tls(..) => {
-                let address = server.resolved().ok_or(LossReason::NameNotFound)?;
+                let address = link.server.resolved().ok_or(LossReason::NameNotFound)?;
                 ServerSocket::connect_tcp(address)
             }
         };
@@ -275,55 +250,74 @@ impl ProxyWorker {
             Ok(socket)
         };
         let socket = socket.and_then(register).map_err(|error| LossReason::of(&error))?;
-        self.links[index].connection = Some(ServerConnection::new(socket, self.now));
+        link.connection = Some(ServerConnection::new(socket, self.now));
         Ok(())
     }
 
     /// Asks a server that is down for its version.
     fn probe(&mut self, index: usize) {
-        if self.links[index].connection.is_none()
-            && let Err(reason) = self.connect(index)
-        {
+        let is_connected = self.links[index].as_ref().is_some_and(|link| link.connection.is_some());
+        if !is_connected && let Err(reason) = self.connect(index) {
             self.note_failure(index, reason, true);
             return;
         }
-        let due = self.due(self.server(index).0.options.reply_timeout);
-        if let Some(connection) = &mut self.links[index].connection
+        let now = self.now;
+        if let Some(link) = &mut self.links[index]
+            && let Some(connection) = &mut link.connection
             && connection.waiting_len() == 0
         {
+            let due = due(now, link.options.reply_timeout);
             connection.add(ReplyKind::Single, due, None, |out| out.extend_from_slice(b"version\r\n"));
-            self.mark_changed(index);
+            if !std::mem::replace(&mut link.is_changed, true) {
+                self.changed.push(index);
+            }
         }
     }
 
     /// Ends a connection and tells its requests.
     fn lose(&mut self, index: usize, reason: LossReason, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
-        let Some(connection) = self.links[index].connection.take() else { return };
+        let Some(link) = &mut self.links[index] else { return };
+        let Some(connection) = link.connection.take() else { return };
+        let server = Arc::clone(&link.server);
         // An idle connection that its server closes is no failure.
         let is_failure = connection.waiting_len() > 0 || !connection.is_connected();
         let lost = connection.lose();
         if is_failure {
             self.note_failure(index, reason, lost.iter().any(|lost| lost.request.is_none()));
         }
-        let state = Arc::clone(&self.state);
-        let ServerLink { pool, server, .. } = self.links[index];
-        let label = &state.pools[pool].servers[server].label;
         for LostRequest { request, kind, bytes } in lost {
             let Some(tag) = request else { continue };
             let is_repeated = tag.may_repeat && reason == LossReason::Closed && !bytes.is_empty() && {
                 let tag = RequestTag { may_repeat: false, ..tag };
-                self.send(pool, server, kind, tag, |out| out.extend_from_slice(&bytes)).is_ok()
+                self.send_over(index, kind, tag, |out| out.extend_from_slice(&bytes)).is_ok()
             };
             if !is_repeated {
-                see(tag, ReplyDelivery::Lost { label, reason });
+                see(tag, ReplyDelivery::Lost { label: &server.label, reason });
             }
         }
     }
 
     fn note_failure(&self, index: usize, reason: LossReason, is_probe: bool) {
-        let (_, server) = self.server(index);
-        if server.health.note_failure(self.now, reason == LossReason::Refused, is_probe) {
-            tracing::warn!("proxy: server {} is down: {}", server.label, reason.as_str());
+        let Some(link) = &self.links[index] else { return };
+        if link.server.health.note_failure(self.now, reason == LossReason::Refused, is_probe) {
+            tracing::warn!("proxy: server {} is down: {}", link.server.label, reason.as_str());
         }
     }
+}
+
+impl ServerLink {
+    /// Returns the time at which the connection counts as lost, unless bytes arrive before.
+    fn deadline(&self) -> Option<Instant> {
+        let connection = self.connection.as_ref()?;
+        if !connection.is_connected() {
+            return Some(connection.active_at() + self.options.connect_timeout);
+        }
+        let timeout = self.options.reply_timeout?;
+        Some(connection.deadline()?.max(connection.active_at() + timeout))
+    }
+}
+
+fn due(now: Instant, timeout: Option<Duration>) -> Instant {
+    // Without a limit, the time is never reached.
+    now + timeout.unwrap_or(Duration::from_secs(1 << 32))
 }

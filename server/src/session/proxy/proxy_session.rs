@@ -4,7 +4,7 @@ use super::key_lines::KeyLine;
 use super::loss_reply::{MissReply, put_error, put_loss};
 use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::options::WhenDown;
-use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, RouteTarget};
+use crate::proxy::{ProxyState, ProxyWorker, ReplyDelivery, RequestTag, RouteTarget};
 use crate::session::memcached::commands::MEMCACHED_VERSION;
 use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
@@ -42,8 +42,8 @@ pub(crate) struct ProxySession {
     /// The number of the first waiting request.
     first: u64,
     waiting: VecDeque<WaitingRequest>,
-    /// The line of several keys that is being decoded.
-    line: Option<KeyLine>,
+    /// The line of several keys that is being decoded, and the pools that its keys refer to.
+    line: Option<(Arc<ProxyState>, KeyLine)>,
     /// Replies that may be sent.
     ready: Vec<u8>,
     /// The number of bytes of replies that cannot be sent yet, because an earlier one is missing.
@@ -166,7 +166,9 @@ impl ProxySession {
                 _ => self.answer(request, &Reply::Faulty(NOT_THROUGH)),
             };
         };
-        let target = proxy.state.target_of(key);
+        // All keys of a line go by the routes that its first key has found.
+        let state = Arc::clone(self.line.as_ref().map_or(&proxy.state, |(state, _)| state));
+        let target = state.target_of(key);
         if request.form.is_value() && !(self.line.is_none() && request.form.is_last_of_line()) {
             return self.add_key(proxy, connection, request, key, target, bytes);
         }
@@ -175,12 +177,13 @@ impl ProxySession {
             RouteTarget::Refuse => return self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => return self.answer(request, &null_reply(operation)),
         };
-        let server = proxy.state.pools[pool_number].ring.server_of(key);
+        let server = state.pools[pool_number].ring.server_of(key);
         let miss = MissReply::of(operation, &request.form);
         let kind = if request.form.is_value() { ReplyKind::Values } else { ReplyKind::Single };
         let tag = self.tag(connection, 0, may_repeat(operation));
-        let sent = proxy.send(pool_number, server, kind, tag, |out| request.form.put_answered(bytes, out));
-        let pool = &proxy.state.pools[pool_number];
+        let put = |out: &mut Vec<u8>| request.form.put_answered(bytes, out);
+        let sent = proxy.send(&state, pool_number, server, kind, tag, put);
+        let pool = &state.pools[pool_number];
         let (hidden, when_down) = (request.form.hidden_replies(), pool.options.when_down);
         let mut arrived = Vec::new();
         self.waiting.push_back(match sent {
@@ -212,7 +215,7 @@ impl ProxySession {
         for (number, (pool, server)) in (0..).zip(servers) {
             let tag = self.tag(connection, number, false);
             let put = |out: &mut Vec<u8>| request.form.put_answered(bytes, out);
-            match proxy.send(pool, server, ReplyKind::Single, tag, put) {
+            match proxy.send(&state, pool, server, ReplyKind::Single, tag, put) {
                 Ok(()) => replies.missing += 1,
                 Err(refusal) => replies.lose(&state.pools[pool].servers[server].label, refusal.as_str()),
             }
@@ -233,24 +236,26 @@ impl ProxySession {
     ) {
         // The first step of a line has the bytes before its first key.
         let head_len = (key.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
-        let line = self.line.get_or_insert_with(|| KeyLine::new(&bytes[..head_len.min(bytes.len())]));
+        let head = &bytes[..head_len.min(bytes.len())];
+        let (state, line) = self.line.get_or_insert_with(|| (Arc::clone(&proxy.state), KeyLine::new(head)));
         match target {
-            RouteTarget::Pool(pool) => line.add(pool, proxy.state.pools[pool].ring.server_of(key), key),
+            RouteTarget::Pool(pool) => line.add(pool, state.pools[pool].ring.server_of(key), key),
             RouteTarget::Refuse => line.refuse(REFUSED),
             RouteTarget::Null => {}
         }
         if !request.form.is_last_of_line() {
             return;
         }
-        let Some(line) = self.line.take() else { return };
+        let Some((state, line)) = self.line.take() else { return };
         let (mut values, parts) = line.end();
         let mut when_down = Vec::with_capacity(parts.len());
         for (number, (pool, server, line)) in (0..).zip(parts) {
             let tag = self.tag(connection, number, true);
-            let sent = proxy.send(pool, server, ReplyKind::Values, tag, |out| out.extend_from_slice(&line));
-            when_down.push(proxy.state.pools[pool].options.when_down);
+            let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
+            let sent = proxy.send(&state, pool, server, ReplyKind::Values, tag, put);
+            when_down.push(state.pools[pool].options.when_down);
             if let Err(refusal) = sent {
-                let pool = &proxy.state.pools[pool];
+                let pool = &state.pools[pool];
                 let mut error = Vec::new();
                 if pool.options.when_down == WhenDown::Error {
                     put_error(&pool.servers[server].label, refusal.as_str(), &mut error);
