@@ -20,34 +20,39 @@ use super::status::PacketStatus;
 
 /// The first byte of a request. No text command begins with this byte.
 pub(in crate::memcached) const REQUEST_MAGIC: u8 = 0x80;
-const RESPONSE_MAGIC: u8 = 0x81;
+/// The first byte of a response.
+pub(in crate::memcached) const RESPONSE_MAGIC: u8 = 0x81;
 
 /// The length of a header, in bytes.
-pub(super) const HEADER_LEN: usize = 24;
+pub(in crate::memcached) const HEADER_LEN: usize = 24;
 
-/// The header of a request.
+/// The header of a request, or of a response as a client receives it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PacketHeader {
-    pub(super) opcode: u8,
-    pub(super) key_len: usize,
-    pub(super) extras_len: usize,
+pub(in crate::memcached) struct PacketHeader {
+    pub(in crate::memcached) opcode: u8,
+    pub(in crate::memcached) key_len: usize,
+    pub(in crate::memcached) extras_len: usize,
+    /// The status of a response. A request has the number of its bucket here.
+    pub(in crate::memcached) status: u16,
     /// The length of extras, key and value together.
-    pub(super) body_len: usize,
+    pub(in crate::memcached) body_len: usize,
     /// Four bytes of the client's choice. The response contains the same bytes.
-    pub(super) opaque: [u8; 4],
-    /// The version (CAS ID) that the record must have, or 0 for any version.
-    pub(super) version: u64,
+    pub(in crate::memcached) opaque: [u8; 4],
+    /// The version (CAS ID) that the record must have, or 0 for any version. In a
+    /// response: the version of the record, or 0.
+    pub(in crate::memcached) version: u64,
 }
 
 impl PacketHeader {
     /// Parses a header whose first byte has been checked.
     #[inline]
-    pub(super) fn parse(bytes: &[u8; HEADER_LEN]) -> PacketHeader {
-        let [_, opcode, k0, k1, extras_len, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, version @ ..] = *bytes;
+    pub(in crate::memcached) fn parse(bytes: &[u8; HEADER_LEN]) -> PacketHeader {
+        let [_, opcode, k0, k1, extras_len, _, s0, s1, b0, b1, b2, b3, o0, o1, o2, o3, version @ ..] = *bytes;
         PacketHeader {
             opcode,
             key_len: usize::from(u16::from_be_bytes([k0, k1])),
             extras_len: usize::from(extras_len),
+            status: u16::from_be_bytes([s0, s1]),
             // A usize has at least 32 bits on all supported platforms.
             body_len: u32::from_be_bytes([b0, b1, b2, b3]) as usize,
             opaque: [o0, o1, o2, o3],

@@ -2,7 +2,7 @@
 
 /// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PacketStatus {
+pub(in crate::memcached) enum PacketStatus {
     Success,
     NotFound,
     Exists,
@@ -23,6 +23,28 @@ pub(super) enum PacketStatus {
 }
 
 impl PacketStatus {
+    const ALL: [PacketStatus; 14] = [
+        PacketStatus::Success,
+        PacketStatus::NotFound,
+        PacketStatus::Exists,
+        PacketStatus::TooLarge,
+        PacketStatus::Invalid,
+        PacketStatus::NotStored,
+        PacketStatus::NonNumeric,
+        PacketStatus::NotAuthenticated,
+        PacketStatus::Continue,
+        PacketStatus::UnknownCommand,
+        PacketStatus::OutOfMemory,
+        PacketStatus::TemporaryFailure,
+        PacketStatus::NotSupported,
+        PacketStatus::InternalError,
+    ];
+
+    /// Returns the status with this code.
+    pub(in crate::memcached) fn of(code: u16) -> Option<PacketStatus> {
+        PacketStatus::ALL.into_iter().find(|status| status.code() == code)
+    }
+
     /// Returns the status code.
     pub(super) fn code(self) -> u16 {
         match self {

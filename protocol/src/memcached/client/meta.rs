@@ -167,6 +167,12 @@ impl<'o, 'v> MetaRequest<'o, 'v> {
         self.number(b'N', exptime)
     }
 
+    /// Adds `R`, by which the client is asked to recompute a value that expires in less than this
+    /// number of seconds.
+    pub fn recache(self, below_s: i32) -> Self {
+        self.number(b'R', below_s)
+    }
+
     /// Adds `C`, by which the command takes effect only if the record has this version.
     pub fn compare(self, version: u64) -> Self {
         self.number(b'C', version)

@@ -1,10 +1,13 @@
-//! The client side of memcached's text and meta dialects: writes requests and decodes replies.
+//! The client side of memcached's dialects: writes requests and decodes replies.
 //!
 //! ```text
 //! request   checks of keys, and errors of requests that cannot be sent
 //! text      get, set, incr ... -> bytes
 //! meta      mg, ms, md, ma, me, with their flags -> bytes
 //! reply     bytes -> replies of both dialects, distinguished by their first word
+//! packet    packets of the binary dialect
+//! operation operations -> requests of any dialect; their replies
+//! handshake what begins a connection: the choice of the dialect, and logins
 //! ```
 //!
 //! Invariants:
@@ -34,12 +37,23 @@
 
 #[cfg(test)]
 mod exchange;
+mod handshake;
 mod meta;
+mod operation;
+mod packet;
 mod reply;
 mod request;
 mod text;
 
+pub use handshake::{
+    DetectedServer, LoginReply, decode_login_reply, detected_server, put_detection, put_login,
+};
 pub use meta::{MetaField, MetaRequest};
+pub use operation::{
+    AskedReply, NotSpoken, RecordFields, ServerDialect, ServerReply, TimeLeft, decode_reply_of,
+    put_operation, put_operation_for,
+};
+pub use packet::binary_reply_len;
 pub use reply::{ClientResponse, MalformedReply, MetaFlags, RefusalKind, ServerRefusal, decode};
 pub use request::{InvalidRequest, KEY_LEN_MAX, check_key};
 pub use text::{StoreVerb, TextFetch, TextStore, put_get, put_line, put_store, put_words};

@@ -187,7 +187,8 @@ pub fn decode(
     Ok(Some((end, response)))
 }
 
-fn number(word: Option<&[u8]>) -> Result<u64, MalformedReply> {
+/// Parses the digits of a number.
+pub(super) fn number(word: Option<&[u8]>) -> Result<u64, MalformedReply> {
     let word = word.filter(|word| !word.is_empty() && word.len() <= 20).ok_or(MalformedReply)?;
     word.iter().try_fold(0u64, |number, byte| {
         let digit = byte.wrapping_sub(b'0');
