@@ -26,6 +26,9 @@ use todana_core::{Error, ErrorKind, Result};
 pub(crate) use served::ServedDatabase;
 pub(crate) use shutdown_deadline::has_ended;
 
+/// The number of the first database. memcached's and Tokyo Tyrant's protocols use only this one.
+pub(crate) const PRIMARY_DATABASE: usize = 0;
+
 /// All databases of a server, in the order of their numbers.
 pub(crate) struct ServedDatabases {
     all: Vec<ServedDatabase>,
@@ -44,10 +47,10 @@ impl ServedDatabases {
         self.all.iter().position(|one| one.name.is_meant_by(name))
     }
 
-    /// Returns the first database, which memcached's protocols use.
+    /// Returns the first database.
     #[inline]
     pub(crate) fn primary(&self) -> &ServedDatabase {
-        &self.all[0]
+        &self.all[PRIMARY_DATABASE]
     }
 
     /// Requests that a database becomes durable up to this point. Has no effect on a database that

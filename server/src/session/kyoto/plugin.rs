@@ -6,6 +6,7 @@ use super::dispatcher::KyotoWorker;
 use super::plugin_flags::{FLAGS_LEN, parts};
 use super::queues::PluginSession;
 use super::report::facts;
+use crate::databases::PRIMARY_DATABASE;
 use crate::execution::Completion;
 use crate::observation::counters::{WorkerCounter, WorkerCounters};
 use crate::options::PluginOptions;
@@ -18,9 +19,6 @@ use todana::kyoto::{NEVER, ttl_of};
 use todana_core::{Delete, Get, Modify, Operation, Reply, Store, StoreMode, Ttl, ValueChange};
 use todana_protocol::ReplySink;
 use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, put_plugin_value};
-
-/// The number of the database that the plug-in serves.
-pub(super) const DATABASE: usize = 0;
 
 /// The largest time that is a number of seconds from now, as in Kyoto Tycoon. In memcached the
 /// limit is thirty days.
@@ -210,13 +208,14 @@ impl CallContext {
             }
             return NextAction::Continue;
         };
-        if !matches!(operation, Operation::Get(_)) && (port.is_read_only || self.is_reader(DATABASE)) {
+        if !matches!(operation, Operation::Get(_)) && (port.is_read_only || self.is_reader(PRIMARY_DATABASE))
+        {
             if !is_silent {
                 put_line("SERVER_ERROR server is read-only", output);
             }
             return NextAction::Continue;
         }
-        let completion = session.pending.execute(context, DATABASE, &operation, &mut |reply| {
+        let completion = session.pending.execute(context, PRIMARY_DATABASE, &operation, &mut |reply| {
             self.count_plugin(request, &reply);
             if !is_silent {
                 answer(port, request, &reply, output);
@@ -245,7 +244,7 @@ impl CallContext {
                     PluginMode::Add => StoreMode::Add,
                     PluginMode::Replace => StoreMode::Replace,
                 };
-                let ttl = ttl_of(self.plugin_time(exptime), self.is_persistent(DATABASE));
+                let ttl = ttl_of(self.plugin_time(exptime), self.is_persistent(PRIMARY_DATABASE));
                 Operation::Store(Store { key, value, ttl, mode, ..Store::default() })
             }
             PluginRequest::Get(key) => Operation::Get(Get { key, ..Get::default() }),
@@ -295,7 +294,7 @@ impl CallContext {
         let mut put = |name: &str, value: &str| {
             output.put(format!("STAT {name} {value}\r\n").as_bytes());
         };
-        let of_database = facts(&shared.databases[DATABASE]);
+        let of_database = facts(shared.databases.primary());
         put("pid", &std::process::id().to_string());
         put("uptime", &shared.observation.started.elapsed().as_secs().to_string());
         put("time", &self.now().to_string());

@@ -15,9 +15,9 @@
 //! process is killed, they are lost, as in Kyoto Tycoon.
 
 use super::call_context::{CallContext, local};
-use super::plugin::DATABASE;
 use super::plugin_flags::parts;
 use super::signals::SignalPurpose;
+use crate::databases::PRIMARY_DATABASE;
 use crate::execution::LocalDatabase;
 use crate::handle::StopStage;
 use crate::options::PluginOptions;
@@ -345,7 +345,7 @@ impl PluginSession {
         for (key, TakenMessage { name_len, value }) in consumer.taken {
             // Queues need a database of this process, because their first record is found by the
             // order of keys.
-            let Ok(queues) = local(context, DATABASE) else { return };
+            let Ok(queues) = local(context, PRIMARY_DATABASE) else { return };
             if let Err(error) = Records::set(queues, &key, &value) {
                 tracing::error!("queue: an unacknowledged message is lost: {error}");
             }
@@ -410,7 +410,7 @@ impl CallContext {
 
     /// Removes the first message of a queue from the database and returns it.
     fn take_message(&self, context: &WorkerContext, name: &[u8], room: usize) -> FoundMessage {
-        let Ok(queues) = local(context, DATABASE) else { return FoundMessage::Nothing };
+        let Ok(queues) = local(context, PRIMARY_DATABASE) else { return FoundMessage::Nothing };
         take(&self.shared.kyoto.queue_heads, queues, name, room).unwrap_or_else(|error| {
             tracing::warn!("queue: cannot read a message: {error}");
             FoundMessage::Nothing

@@ -1,10 +1,10 @@
 //! Commands that may take long, as background jobs. A worker executes those that are brief.
 
+use super::TyrantState;
 use super::iterator::{IteratorStep, SharedIterator};
 use super::numbers::{self, see_numbers};
 use super::records_seen::{expect_wanted, see_records};
 use super::search;
-use super::{DATABASE, TyrantState};
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobLimits, JobNotDone};
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
@@ -72,7 +72,7 @@ impl TyrantTask {
     /// otherwise.
     pub(super) fn perform_if_brief(&self, shared: &SharedState, output: &mut ConnectionOutput) -> bool {
         let is_brief = self.is_brief(shared);
-        let is_ordered = || shared.databases[DATABASE].database.engine().ordered().is_some();
+        let is_ordered = || shared.databases.primary().database.engine().ordered().is_some();
         let may_be_brief = match &self.action {
             TyrantAction::NextRecord => true,
             TyrantAction::MoveIterator { .. } => is_ordered(),
@@ -92,7 +92,7 @@ impl TyrantTask {
 
     /// Returns true if the work is certainly brief.
     fn is_brief(&self, shared: &SharedState) -> bool {
-        let database = &shared.databases[DATABASE].database;
+        let database = &shared.databases.primary().database;
         let is_small = || {
             let status = database.status();
             status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
@@ -150,7 +150,7 @@ impl TyrantTask {
         is_cancelled: &AtomicBool,
         list_len_max: usize,
     ) -> Result<FieldBuffer> {
-        let served = &shared.databases[DATABASE];
+        let served = shared.databases.primary();
         let database = &served.database;
         let is_numbered = database.engine().numbered().is_some();
         let mut found = FoundFields::new(shared, list_len_max);

@@ -9,9 +9,9 @@
 //! names, if one is named, and free: existing files are never replaced. Commands (`@...`) are
 //! refused.
 
-use super::DATABASE;
 use super::records_seen::expect_wanted;
 use super::session_state::TyrantSession;
+use crate::databases::PRIMARY_DATABASE;
 use crate::session::NextAction;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
 use crate::session::worker_context::WorkerContext;
@@ -81,10 +81,10 @@ impl TyrantSession {
 fn copy(shared: &SharedState, path: &[u8], is_cancelled: &AtomicBool) -> Result<()> {
     let name = target(shared, path)?;
     let place = name.path.as_deref().ok_or_else(|| invalid("a copy in memory would be lost"))?;
-    let served = &shared.databases[DATABASE];
+    let served = shared.databases.primary();
     let is_in_files = served.database.engine().durable().is_some();
     // The data directory of a hash on disk holds only the log for replicas, not the records.
-    let directory = shared.persistence.exports.directory(DATABASE).filter(|_| !is_in_files);
+    let directory = shared.persistence.exports.directory(PRIMARY_DATABASE).filter(|_| !is_in_files);
     let mut sender = match &directory {
         Some(directory) => BackupSender::start(directory, &served.database, is_cancelled)?,
         None if is_in_files => BackupSender::of_files(Arc::new(SystemDisk), &served.database)?,
@@ -118,7 +118,7 @@ fn copy_records(
     place: &Path,
     is_cancelled: &AtomicBool,
 ) -> Result<()> {
-    let database = &shared.databases[DATABASE].database;
+    let database = &shared.databases.primary().database;
     let target = Db::open(&name.to_string())?;
     let fill = || {
         let is_table = database.engine().indexed().is_some();
@@ -157,7 +157,7 @@ fn target(shared: &SharedState, path: &[u8]) -> Result<DatabaseName> {
     if text.starts_with('@') {
         return Err(invalid("commands are not run"));
     }
-    let own = &shared.databases[DATABASE].name;
+    let own = &shared.databases.primary().name;
     let asked = DatabaseName::parse_as_original(text);
     // A path without a suffix becomes a copy of the same kind. It must be renamed to be opened.
     let has_suffix = asked.is_ok() || own.path.is_none() || text.contains('#');

@@ -1,10 +1,10 @@
 //! Requests over HTTP, executed as the commands that they correspond to.
 
-use super::DATABASE;
 use super::http_call::HttpCall;
 use super::operations::{counters, get, is_table};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::statistics;
+use crate::databases::PRIMARY_DATABASE;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{NextAction, SessionTurn};
 use crate::shared::SharedState;
@@ -114,7 +114,7 @@ impl TyrantSession {
         if key.is_empty() && is_table(context) {
             answer(Reply::Miss);
         } else {
-            self.pending.execute(context, DATABASE, &get(key), &mut answer);
+            self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut answer);
         }
         if !self.pending.is_waiting() {
             let command = if is_head { TyrantCommand::VSiz } else { TyrantCommand::Get };

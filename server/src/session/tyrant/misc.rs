@@ -5,7 +5,8 @@ use super::numbers::{are_numbers, width};
 use super::operations::{get, is_table, may_list, out};
 use super::records::optimize;
 use super::session_state::{TyrantSession, TyrantWorker};
-use super::{DATABASE, TyrantState, values};
+use super::{TyrantState, values};
+use crate::databases::PRIMARY_DATABASE;
 use crate::session::NextAction;
 use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
@@ -95,7 +96,7 @@ impl TyrantSession {
     /// Changes a record; returns false if nothing changes.
     pub(super) fn change(&mut self, context: &mut WorkerContext, operation: &Operation<'_>) -> bool {
         let mut is_done = false;
-        self.pending.execute(context, DATABASE, operation, &mut |reply| {
+        self.pending.execute(context, PRIMARY_DATABASE, operation, &mut |reply| {
             is_done = matches!(reply, Reply::Stored(_) | Reply::Deleted | Reply::Done);
         });
         is_done
@@ -121,7 +122,7 @@ impl TyrantSession {
         part: &dyn Fn(&[u8]) -> Option<&[u8]>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
-        self.pending.execute(context, DATABASE, &get(key), &mut |reply| {
+        self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| {
             let Reply::Hit(hit) = reply else {
                 return reply::put_fields(false, &FieldList::default(), output);
             };
@@ -155,11 +156,11 @@ impl TyrantSession {
 
 /// Returns true if the keys are in the order of their bytes or of their numbers.
 fn has_ranges(context: &WorkerContext) -> bool {
-    context.shared.databases[DATABASE].name.kind.is_ordered() || width(context).is_some()
+    context.shared.databases.primary().name.kind.is_ordered() || width(context).is_some()
 }
 
 fn is_on_disk(context: &WorkerContext) -> bool {
-    !context.shared.databases[DATABASE].name.kind.is_in_memory()
+    !context.shared.databases.primary().name.kind.is_in_memory()
 }
 
 fn whole(value: &[u8]) -> Option<&[u8]> {

@@ -66,9 +66,6 @@ use search::SpareCounters;
 use std::sync::Arc;
 use todana_core::Record;
 
-/// The number of the database that clients use.
-const DATABASE: usize = 0;
-
 /// The version that clients see.
 pub const VERSION: &str = "1.1.41";
 /// The version of the library that clients see.
@@ -106,7 +103,7 @@ impl TyrantState {
 
     /// Moves the iterator to the first record. Always succeeds, also without records.
     fn restart_iterator(shared: &SharedState) -> bool {
-        let iterator = SharedIterator::new(&shared.databases[DATABASE].database);
+        let iterator = SharedIterator::new(&shared.databases.primary().database);
         *shared.tyrant.iterator.lock() = Some(iterator);
         true
     }
@@ -117,7 +114,7 @@ impl TyrantState {
         see: &mut dyn FnMut(&[u8], Record<'_>),
     ) -> todana_core::Result<IteratorStep> {
         let mut iterator = shared.tyrant.iterator.lock();
-        let database = &shared.databases[DATABASE].database;
+        let database = &shared.databases.primary().database;
         iterator.as_mut().map_or(Ok(IteratorStep::End), |iterator| iterator.step(database, see))
     }
 }

@@ -3,7 +3,6 @@
 //! Not here: the meaning of a key, also of `min`, `max`, `prev` and `next`
 //! ([`Database::number_of`]).
 
-use super::DATABASE;
 use super::records_seen::expect_wanted;
 use crate::session::worker_context::WorkerContext;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -15,13 +14,13 @@ use todana_protocol::tyrant::FieldList;
 /// Returns the width of values, if the keys are numbers.
 #[inline]
 pub(super) fn width(context: &WorkerContext) -> Option<usize> {
-    context.shared.databases[DATABASE].database.engine().numbered().map(NumberedEngine::width)
+    context.shared.databases.primary().database.engine().numbered().map(NumberedEngine::width)
 }
 
 /// Returns true unless a key is not the number of a record. The original refuses a list with such a
 /// key.
 pub(super) fn are_numbers(context: &WorkerContext, keys: FieldList<'_>) -> bool {
-    let database = &context.shared.databases[DATABASE].database;
+    let database = &context.shared.databases.primary().database;
     let is_number =
         |key: &[u8]| key != b"prev" && key != b"next" && matches!(number(database, key), Ok(Some(_)));
     width(context).is_none() || keys.iter().all(is_number)

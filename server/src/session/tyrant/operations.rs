@@ -1,7 +1,7 @@
 //! Operations on the served database, and facts about it, for the commands of all modules.
 
-use super::DATABASE;
 use super::counters::TyrantCounters;
+use crate::databases::PRIMARY_DATABASE;
 use crate::execution::Executor;
 use crate::session::worker_context::WorkerContext;
 use todana::Records;
@@ -37,7 +37,7 @@ pub(super) fn out(key: &[u8]) -> Operation<'_> {
 /// Returns true if the database is a table.
 #[inline]
 pub(super) fn is_table(context: &WorkerContext) -> bool {
-    context.shared.databases[DATABASE].name.kind.is_table()
+    context.shared.databases.primary().name.kind.is_table()
 }
 
 #[inline]
@@ -47,7 +47,7 @@ pub(super) fn counters(context: &WorkerContext) -> &TyrantCounters {
 
 /// Runs a visitor on a record. Returns false if that fails.
 pub(super) fn visit(context: &WorkerContext, key: &[u8], visitor: &mut dyn Visitor) -> bool {
-    context.executor.databases().get(DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
+    context.executor.databases().get(PRIMARY_DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
 }
 
 /// Returns true if clients may list keys.

@@ -1,12 +1,13 @@
 //! Commands about records.
 
+use super::TyrantState;
 use super::background_call::{TyrantAction, TyrantTask};
 use super::numbers::width as width_of;
 use super::operations::{counters, get, is_table, may_list, out, put, visit};
 use super::replication::{replica_request, set_master};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
-use super::{DATABASE, TyrantState};
+use crate::databases::PRIMARY_DATABASE;
 use crate::execution::Executor;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction};
@@ -51,7 +52,7 @@ impl TyrantSession {
         let next = match *request {
             TyrantRequest::Get { key } => {
                 let mut is_found = false;
-                self.pending.execute(context, DATABASE, &get(key), &mut |reply| match reply {
+                self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
                     Reply::Hit(hit) => {
                         is_found = true;
                         reply::put_value(hit.record.value, hit.record.shared, output);
@@ -71,7 +72,7 @@ impl TyrantSession {
             }
             TyrantRequest::Put { mode, key, value } => {
                 let mut is_stored = false;
-                self.pending.execute(context, DATABASE, &put(mode, key, value), &mut |reply| {
+                self.pending.execute(context, PRIMARY_DATABASE, &put(mode, key, value), &mut |reply| {
                     is_stored = matches!(reply, Reply::Stored(_));
                     if mode != TyrantPutMode::NoReply {
                         reply::put_status(is_stored, output);
@@ -82,7 +83,7 @@ impl TyrantSession {
             }
             TyrantRequest::Out { key } => {
                 let mut is_removed = false;
-                self.pending.execute(context, DATABASE, &out(key), &mut |reply| {
+                self.pending.execute(context, PRIMARY_DATABASE, &out(key), &mut |reply| {
                     is_removed = matches!(reply, Reply::Deleted);
                     reply::put_status(is_removed, output);
                 });
@@ -91,7 +92,7 @@ impl TyrantSession {
             }
             TyrantRequest::VSiz { key } => {
                 let mut is_found = false;
-                self.pending.execute(context, DATABASE, &get(key), &mut |reply| match reply {
+                self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
                     Reply::Hit(hit) => {
                         is_found = true;
                         reply::put_len(hit.record.value.len(), output);
@@ -118,7 +119,7 @@ impl TyrantSession {
         request: &TyrantRequest<'_>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
-        let served = &context.shared.databases[DATABASE];
+        let served = context.shared.databases.primary();
         match *request {
             TyrantRequest::PutShl { key, value, width } => {
                 let mut shift = ShiftVisitor::new(value, width as usize);
@@ -256,12 +257,12 @@ impl TyrantSession {
         let mut ahead = keys.iter();
         for (index, key) in keys.iter().enumerate() {
             if index % BATCH == 0 {
-                ahead.by_ref().take(BATCH).for_each(|key| context.executor.prefetch(DATABASE, key));
+                ahead.by_ref().take(BATCH).for_each(|key| context.executor.prefetch(PRIMARY_DATABASE, key));
             }
             if key.is_empty() && is_table(context) {
                 continue;
             }
-            self.pending.execute(context, DATABASE, &get(key), &mut |reply| {
+            self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| {
                 let Reply::Hit(hit) = reply else { return };
                 is_too_long |= list.len() + key.len() + hit.record.value.len() > *list_len_max;
                 if !is_too_long {
@@ -314,7 +315,7 @@ fn refuse(context: &WorkerContext, request: &TyrantRequest<'_>, output: &mut Con
 /// the database is opened. Other tuning has no effect here, and unknown words have none in the
 /// original.
 pub(super) fn optimize(context: &WorkerContext, tuning: &[u8]) -> bool {
-    let name = &context.shared.databases[DATABASE].name;
+    let name = &context.shared.databases.primary().name;
     let limits =
         |tuning: &DatabaseTuning| [tuning.records_max, tuning.bytes_max, tuning.width, tuning.size_max];
     let tuned = format!("{name}#{}", String::from_utf8_lossy(tuning));

@@ -8,7 +8,8 @@ use super::iterator::IteratorStep;
 use super::key_slots::{KeySlots, SlotLock};
 use super::operations::is_table;
 use super::session_state::{TyrantSession, TyrantWorker};
-use super::{DATABASE, TyrantState, numbers, table};
+use super::{TyrantState, numbers, table};
+use crate::databases::PRIMARY_DATABASE;
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::{Executor, LocalDatabase};
 use crate::options::{ScriptText, TyrantOptions};
@@ -202,7 +203,7 @@ impl TyrantScripts {
             }
         };
         let program = self.program.lock().clone()?;
-        let database = LocalDatabase::all(shared).swap_remove(DATABASE);
+        let database = LocalDatabase::all(shared).swap_remove(PRIMARY_DATABASE);
         let host = Arc::new(ScriptHost::new(shared));
         let place = TyrantPlace {
             database: Arc::new(database.clone()),
@@ -258,7 +259,7 @@ impl TyrantScripts {
             let _locks = self.lock(key, options);
             machine.interpreter.call_with_key(name, key, value, Some(is_cancelled))
         };
-        let own = machine.database.take_commit().map(|commit| (DATABASE, commit));
+        let own = machine.database.take_commit().map(|commit| (PRIMARY_DATABASE, commit));
         changes.extend(own);
         changes.extend(machine.host.context.lock().executor.take_commits());
         let mut machines = self.machines.lock();
@@ -308,7 +309,7 @@ impl TyrantHost for ScriptHost {
     }
 
     fn size(&self) -> u64 {
-        super::statistics::size(&self.context.lock().shared.databases[DATABASE])
+        super::statistics::size(self.context.lock().shared.databases.primary())
     }
 
     fn typed_records(&self) -> Option<&dyn TypedRecords> {
@@ -348,7 +349,7 @@ impl TypedRecords for ScriptHost {
     }
 
     fn count(&self) -> u64 {
-        visible_records(&self.context.lock().shared.databases[DATABASE].database)
+        visible_records(&self.context.lock().shared.databases.primary().database)
     }
 }
 

@@ -5,8 +5,8 @@
 //! memcached's. For the latter the connection becomes one whose dialect is not detected yet; its
 //! session returns here at the next request of these protocols.
 
-use super::DATABASE;
 use super::session_state::{TyrantSession, TyrantWait, TyrantWorker};
+use crate::databases::PRIMARY_DATABASE;
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::Executor;
 use crate::session::memcached::session::MemcachedSession;
@@ -62,7 +62,7 @@ impl TyrantSession {
             let batch = &batch[..len];
             if len > 1 {
                 let keys = batch.iter().flatten().filter_map(|(request, _)| key_of(request));
-                keys.for_each(|key| turn.context.executor.prefetch(DATABASE, key));
+                keys.for_each(|key| turn.context.executor.prefetch(PRIMARY_DATABASE, key));
             }
             for (index, (request, after)) in batch.iter().flatten().enumerate() {
                 let next = self.execute(worker, turn.context, request, turn.output);

@@ -1,7 +1,7 @@
 //! The text of `stat`, which clients show and monitoring agents read.
 
 use super::counters::TyrantCounters;
-use super::{DATABASE, LIBRARY_VERSION, PROTOCOL_VERSION, VERSION};
+use super::{LIBRARY_VERSION, PROTOCOL_VERSION, VERSION};
 use crate::databases::ServedDatabase;
 use crate::process;
 use crate::shared::SharedState;
@@ -36,7 +36,7 @@ pub(super) fn statistics(shared: &SharedState, only_counters: bool) -> String {
 
 /// Writes the lines about the server and its database.
 fn put_facts(shared: &SharedState, text: &mut String) {
-    let served = &shared.databases[DATABASE];
+    let served = shared.databases.primary();
     let mut line = |name: &str, value: &dyn Display| {
         writeln!(text, "{name}\t{value}").expect("a string takes any text");
     };

@@ -1,10 +1,10 @@
 //! Commands on a table: values are rows of columns, the empty key means a new number, and the
 //! record of the index definitions is hidden.
 
-use super::DATABASE;
 use super::background_call::{TyrantAction, TyrantTask};
 use super::operations::{counters, may_list, visit};
 use super::session_state::TyrantSession;
+use crate::databases::PRIMARY_DATABASE;
 use crate::execution::Executor;
 use crate::session::NextAction;
 use crate::session::worker_context::WorkerContext;
@@ -80,7 +80,7 @@ impl TyrantSession {
             (b"outlist" | b"getlist", _) if arguments.iter().any(<[u8]>::is_empty) => false,
             (b"get", Some(key)) => {
                 let mut fields = None;
-                let database = &context.shared.databases[DATABASE].database;
+                let database = &context.shared.databases.primary().database;
                 let now = database.now();
                 let _ = database.peek(key, &mut |record| {
                     if record.attributes.expiry.is_live(now)
@@ -111,7 +111,7 @@ impl TyrantSession {
             },
             (b"range", _) => false,
             (b"iterinit", Some(key)) => {
-                let database = &context.shared.databases[DATABASE].database;
+                let database = &context.shared.databases.primary().database;
                 if database.peek(key, &mut |_| ()).unwrap_or(false) {
                     return None;
                 }
@@ -141,8 +141,8 @@ fn key_or_number<'k>(context: &WorkerContext, key: &'k [u8]) -> Option<Cow<'k, [
 }
 
 fn new_number(context: &WorkerContext) -> Option<u64> {
-    let indexed: &dyn IndexedEngine = context.shared.databases[DATABASE].database.engine().indexed()?;
-    new_row_number(indexed, context.executor.databases().get(DATABASE)?).ok()
+    let indexed: &dyn IndexedEngine = context.shared.databases.primary().database.engine().indexed()?;
+    new_row_number(indexed, context.executor.databases().get(PRIMARY_DATABASE)?).ok()
 }
 
 /// Stores a row; under a new number if the key is empty. Returns true if it was stored.
@@ -184,7 +184,7 @@ fn set_indexes(context: &WorkerContext, arguments: FieldList<'_>) -> bool {
             visit(context, b"", &mut visitor) && visitor.is_done
         });
     }
-    build_indexes(&context.shared.databases[DATABASE].database);
+    build_indexes(&context.shared.databases.primary().database);
     is_done
 }
 

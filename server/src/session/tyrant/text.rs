@@ -3,8 +3,8 @@
 //!
 //! Flags, expiry and versions work as in memcached, unlike in the original, which drops them.
 
+use super::VERSION;
 use super::operations::counters;
-use super::{DATABASE, VERSION};
 use crate::process;
 use crate::session::memcached::commands::answer;
 use crate::session::worker_context::WorkerContext;
@@ -114,7 +114,7 @@ fn put_statistics(shared: &SharedState, out: &mut dyn FnMut(Reply<'_>)) {
     let now = process::unix_time();
     let uptime = process::started_at().map_or(0, |started_at| now.saturating_sub(started_at).as_secs());
     let (user, system) = process::cpu_time();
-    let served = &shared.databases[DATABASE];
+    let served = shared.databases.primary();
     let records = visible_records(&served.database).to_string();
     put("pid", std::process::id().to_string());
     put("uptime", uptime.to_string());

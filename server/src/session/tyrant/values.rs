@@ -1,6 +1,5 @@
 //! Functions of `misc` on trees, whose keys may have several values.
 
-use super::DATABASE;
 use super::operations::visit;
 use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
@@ -10,7 +9,7 @@ use todana_protocol::tyrant::{FieldBuffer, FieldList, reply};
 
 /// Returns true if a key may have several values.
 pub(super) fn may_have_several(context: &WorkerContext) -> bool {
-    context.shared.databases[DATABASE].database.holds_value_lists()
+    context.shared.databases.primary().database.holds_value_lists()
 }
 
 /// Executes a function that differs on trees. Returns false if it is another one. `list_len_max` is
