@@ -12,6 +12,7 @@
 use super::records_seen::expect_wanted;
 use super::session_state::TyrantSession;
 use crate::databases::PRIMARY_DATABASE;
+use crate::options::TyrantOptions;
 use crate::session::NextAction;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobNotDone};
 use crate::session::worker_context::WorkerContext;
@@ -163,7 +164,7 @@ fn target(shared: &SharedState, path: &[u8]) -> Result<DatabaseName> {
     let has_suffix = asked.is_ok() || own.path.is_none() || text.contains('#');
     let name = if has_suffix { asked? } else { own.at(Path::new(text)) };
     let place = name.path.as_deref().ok_or_else(|| invalid("a copy in memory would be lost"))?;
-    let place = allowed_place(shared, place)?;
+    let place = allowed_place(&shared.options.protocols.tyrant, place)?;
     if fs::symlink_metadata(&place).is_ok() {
         return Err(invalid(&format!("{}: exists already", place.display())));
     }
@@ -175,9 +176,8 @@ fn target(shared: &SharedState, path: &[u8]) -> Result<DatabaseName> {
 }
 
 /// Returns the complete path of a place. Fails if the operator names a directory and the place is
-/// not within it.
-pub(super) fn allowed_place(shared: &SharedState, place: &Path) -> Result<PathBuf> {
-    let options = &shared.options.protocols.tyrant;
+/// not within it, or if the directory of the place does not exist.
+pub(super) fn allowed_place(options: &TyrantOptions, place: &Path) -> Result<PathBuf> {
     let files = options.files.as_deref();
     let files = files.and_then(|files| files.canonicalize().ok());
     let files = files.ok_or_else(|| invalid("no directory is named for files"))?;
@@ -185,8 +185,11 @@ pub(super) fn allowed_place(shared: &SharedState, place: &Path) -> Result<PathBu
     let name = place.file_name().ok_or_else(outside)?;
     let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = files.join(parent.unwrap_or(Path::new(".")));
-    if options.copies_anywhere && parent.is_dir() {
-        return Ok(parent.join(name));
+    if options.copies_anywhere {
+        return match parent.is_dir() {
+            true => Ok(parent.join(name)),
+            false => Err(invalid(&format!("{}: the directory does not exist", parent.display()))),
+        };
     }
     let is_within = parent.canonicalize().is_ok_and(|parent| parent.starts_with(&files));
     let is_link = fs::symlink_metadata(parent.join(name)).is_ok_and(|found| found.is_symlink());
@@ -195,4 +198,27 @@ pub(super) fn allowed_place(shared: &SharedState, place: &Path) -> Result<PathBu
 
 fn invalid(problem: &str) -> Error {
     Error::new(ErrorKind::Invalid, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_place_is_reported_with_its_problem() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = folder.path().canonicalize().unwrap();
+        let refusal = |copies_anywhere, place: &Path| {
+            let options =
+                TyrantOptions { files: Some(files.clone()), copies_anywhere, ..TyrantOptions::default() };
+            allowed_place(&options, place).unwrap_err().to_string()
+        };
+        let missing = files.join("missing");
+        let place = missing.join("x.tch");
+        let problem = format!("{}: the directory does not exist", missing.display());
+        assert_eq!(refusal(true, &place), problem);
+        assert_eq!(refusal(true, Path::new("missing/x.tch")), problem);
+        let problem = format!("{}: is not within {}", place.display(), files.display());
+        assert_eq!(refusal(false, &place), problem);
+    }
 }

@@ -58,7 +58,7 @@ impl RestoreCall {
     fn restore(&self, is_cancelled: &AtomicBool) -> Result<()> {
         let directory = std::str::from_utf8(&self.path).ok().map(Path::new);
         let directory = directory.ok_or_else(|| Error::new(ErrorKind::Invalid, "the path is not UTF-8"))?;
-        let directory = allowed_place(&self.shared, directory)?;
+        let directory = allowed_place(&self.shared.options.protocols.tyrant, directory)?;
         let unreadable = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("{}: {error}", directory.display()))
         };
