@@ -99,8 +99,7 @@ impl Worker {
             } else {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
             };
-            let timeout = self.until_waits_end(self.until_idle_check(timeout));
-            let timeout = self.until_servers_are_due(timeout);
+            let timeout = self.until_first_deadline(self.until_idle_check(timeout));
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -420,19 +419,12 @@ impl Worker {
     }
 
     /// Returns the time for which to wait for events, so that no waiting session exceeds its
-    /// deadline.
-    fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let Some(end) = self.context.waits.first_deadline() else { return timeout };
-        let wait = end.saturating_duration_since(Instant::now());
-        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
-    }
-
-    /// Returns the time for which to wait for events, so that servers are checked in time.
-    fn until_servers_are_due(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let due = self.context.proxy.as_ref().and_then(ProxyWorker::next_deadline);
-        let Some(due) = due else { return timeout };
-        let wait = due.saturating_duration_since(Instant::now());
-        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
+    /// deadline, and servers are checked in time.
+    fn until_first_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let servers = self.context.proxy.as_ref().and_then(ProxyWorker::next_deadline);
+        let first = [self.context.waits.first_deadline(), servers].into_iter().flatten().min();
+        let wait = first.map(|first| first.saturating_duration_since(Instant::now()));
+        [timeout, wait].into_iter().flatten().min()
     }
 
     /// Handles an event of a connection of the proxy to a server.
