@@ -7,6 +7,7 @@ mod tyrant_replica;
 
 use running::{Client, Running, eventually};
 use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use todana_protocol::tyrant::replication::{MasterDecoder, put_idle, put_record_head, put_server_id};
 use todana_protocol::tyrant::{FieldBuffer, LoggedCommand, TyrantPutMode, TyrantRequest};
 use todana_server::{DatabaseName, DatabaseOptions, ReplicationOptions, ServerOptions};
@@ -303,10 +304,7 @@ fn commands_count_once_after_a_kill() {
         put_server_id(300, &mut out);
         first.iter().for_each(|command| logged(4, command, &mut out));
         stream.write_all(&out).unwrap();
-        let path = folder.path().join("position");
-        eventually("the position", || position(folder.path()) == "0000000000000004\n");
-        std::fs::remove_file(&path).unwrap();
-        std::fs::create_dir(&path).unwrap();
+        let kept_position = KeptPosition::new(folder.path());
         let end = |number: &str| format!("{number} {}", if name == "mem:table" { "addint" } else { "put e" });
         let mut last = Vec::new();
         logged(90, &end("7"), &mut last);
@@ -316,8 +314,7 @@ fn commands_count_once_after_a_kill() {
         let keys = ["1", "2", "3", "4", "5", "9", "10"];
         let expected = values(&mut client, &keys);
         drop((stream, client, server));
-        std::fs::remove_dir(&path).unwrap();
-        std::fs::write(&path, "0000000000000004\n").unwrap();
+        kept_position.put_back();
 
         let server = Running::start(options());
         let mut stream = master.accept(5);
@@ -343,10 +340,7 @@ fn writes_of_clients_survive_a_kill() {
     put_server_id(300, &mut out);
     logged(4, "1 put a", &mut out);
     stream.write_all(&out).unwrap();
-    let path = folder.path().join("position");
-    eventually("the position", || position(folder.path()) == "0000000000000004\n");
-    std::fs::remove_file(&path).unwrap();
-    std::fs::create_dir(&path).unwrap();
+    let kept_position = KeptPosition::new(folder.path());
     let mut again = Vec::new();
     logged(5, "1 putcat b", &mut again);
     logged(6, "2 putcat c", &mut again);
@@ -356,8 +350,7 @@ fn writes_of_clients_survive_a_kill() {
     client.send(&hex("c810 00000001 00000003 31 414243"));
     client.expect(&[0]);
     drop((stream, client, server));
-    std::fs::remove_dir(&path).unwrap();
-    std::fs::write(&path, "0000000000000004\n").unwrap();
+    kept_position.put_back();
 
     let server = Running::start(following(folder.path(), master.address(), false));
     let mut stream = master.accept(5);
@@ -368,6 +361,67 @@ fn writes_of_clients_survive_a_kill() {
     let mut client = server.connect();
     eventually("the last command", || values(&mut client, &["7"]).len() == 2);
     assert_eq!(values(&mut client, &["1", "2"]), [&b"1"[..], b"ABCb", b"2", b"c"]);
+}
+
+/// A record that is not applied advances the stored position, after which the undo log is empty.
+#[test]
+fn records_return_before_any_record_of_master() {
+    let own = "c810 00000001 00000001 7a 7a 00";
+    // putnr is not logged.
+    let damaged = "c818 00000001 00000001 7a 7a 00";
+    for (server_id, body) in [(8, own), (300, damaged)] {
+        let folder = tempfile::tempdir().unwrap();
+        let master = FakeMaster::new();
+        let mut out = Vec::new();
+        put_server_id(300, &mut out);
+        let server_id_len = out.len();
+        logged(4, "1 put a", &mut out);
+        let server = Running::start(following(folder.path(), master.address(), false));
+        let mut stream = master.accept(1);
+        stream.write_all(&out).unwrap();
+        let kept_position = KeptPosition::new(folder.path());
+        out.truncate(server_id_len);
+        logged(6, "1 putcat b", &mut out);
+        stream.write_all(&out[server_id_len..]).unwrap();
+        let mut client = server.connect();
+        eventually("the command", || values(&mut client, &["1"]) == [&b"1"[..], b"ab"]);
+        drop((stream, client, server));
+        kept_position.put_back();
+
+        let server = Running::start(following(folder.path(), master.address(), false));
+        let mut stream = master.accept(5);
+        let mut first = out[..server_id_len].to_vec();
+        record(5, server_id, body, &mut first);
+        stream.write_all(&first).unwrap();
+        drop(stream);
+        let mut stream = master.accept(6);
+        assert_eq!(position(folder.path()), "0000000000000005\n");
+        logged(7, "7 put e", &mut out);
+        stream.write_all(&out).unwrap();
+        let mut client = server.connect();
+        eventually("the last command", || values(&mut client, &["7"]).len() == 2);
+        assert_eq!(values(&mut client, &["1"]), [&b"1"[..], b"ab"], "{body}");
+    }
+}
+
+/// A position file that a replica cannot write, so that its next start continues at position 4, as
+/// after a kill.
+struct KeptPosition(PathBuf);
+
+impl KeptPosition {
+    /// Waits until position 4 is stored. A folder then takes the place of the file.
+    fn new(directory: &Path) -> KeptPosition {
+        eventually("the position", || position(directory) == "0000000000000004\n");
+        let path = directory.join("position");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        KeptPosition(path)
+    }
+
+    fn put_back(self) {
+        std::fs::remove_dir(&self.0).unwrap();
+        std::fs::write(&self.0, "0000000000000004\n").unwrap();
+    }
 }
 
 /// Writes a command as the log of a master holds it: the key, the name, and the value or the

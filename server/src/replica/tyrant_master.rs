@@ -3,6 +3,7 @@
 
 use super::applied_message::{Applied, ApplyError, FollowError, MessageEvent};
 use super::served_target::ServedTarget;
+use crate::databases::PRIMARY_DATABASE;
 use crate::shared::SharedState;
 use std::sync::Arc;
 use todana::DataDirectory;
@@ -16,8 +17,6 @@ use todana_protocol::tyrant::{LoggedCommand, TyrantRequest};
 /// The ID that a server without one sends, as the original does: a master refuses 0.
 const WITHOUT_ID: u32 = i32::MAX as u32;
 
-/// The number of the database that follows a master.
-const DATABASE: usize = 0;
 /// The number of bytes of the log that are read at a time.
 const LOG_PIECE: usize = 1 << 20;
 
@@ -61,7 +60,7 @@ impl TyrantMaster {
     pub(super) fn apply_next(
         &mut self,
         unread: &[u8],
-        undo: Option<&mut UndoLog>,
+        mut undo: Option<&mut UndoLog>,
     ) -> Result<Applied, ApplyError> {
         let lost = |why: &str| Err(ApplyError::from(FollowError::Lost(why.into())));
         let (consumed, message) = match self.decoder.decode(unread) {
@@ -80,6 +79,10 @@ impl TyrantMaster {
                 (None, if self.idle > 1 { MessageEvent::CaughtUp } else { MessageEvent::None })
             }
             TyrantMasterMessage::Record { stamp_micros, server_id, body } => {
+                // Each record advances the position, even if it is not applied.
+                if let Some(undo) = undo.as_deref_mut().filter(|undo| undo.must_restore()) {
+                    self.restore_records(undo)?;
+                }
                 if server_id != u32::from(self.server_id) {
                     self.apply(stamp_micros, server_id as u16, body, undo)?;
                 }
@@ -103,10 +106,6 @@ impl TyrantMaster {
             let why = format!("record {stamp_micros} of the master is damaged and was skipped");
             return Err(after(FollowError::Lost(why)));
         };
-        let mut undo = undo;
-        if let Some(undo) = undo.as_deref_mut().filter(|undo| undo.must_restore()) {
-            self.restore_records(undo)?;
-        }
         let mut target = ServedTarget {
             database: &self.shared.databases.primary().database,
             worker_counters: &self.worker_counters,
@@ -129,7 +128,7 @@ impl TyrantMaster {
     /// these changes is executed again. Records that clients of this server have changed stay.
     fn restore_records(&self, undo: &mut UndoLog) -> Result<(), ApplyError> {
         let database = &self.shared.databases.primary().database;
-        let directory = self.shared.persistence.exports.directory(DATABASE);
+        let directory = self.shared.persistence.exports.directory(PRIMARY_DATABASE);
         let exclude = |from: LogPosition, keys: &mut RestorableKeys| {
             if let (Some(directory), Some(log)) = (directory, database.log())
                 && let Err(error) = exclude_own_changes(&directory, from, log.end(), keys)
@@ -139,7 +138,6 @@ impl TyrantMaster {
                     "replication: no changes of clients are known since the stored position: {error}"
                 );
             }
-            Ok(())
         };
         undo.restore(exclude, |origin, key, visitor| {
             database.visit_record_from(origin, &self.worker_counters, key, visitor).map(|_| ())

@@ -75,10 +75,10 @@ impl UndoLog {
     ///
     /// Before that, `exclude` removes the keys of records that must stay as they are, because they
     /// were changed in another way after this position of the database's log. Fails if the file
-    /// cannot be read, or if `exclude` or `restore` fails.
+    /// cannot be read, or if `restore` fails.
     pub fn restore(
         &mut self,
-        exclude: impl FnOnce(LogPosition, &mut RestorableKeys) -> Result<()>,
+        exclude: impl FnOnce(LogPosition, &mut RestorableKeys),
         mut restore: impl FnMut(u32, &[u8], &mut dyn Visitor) -> Result<()>,
     ) -> Result<()> {
         let mut bytes = Vec::new();
@@ -101,7 +101,7 @@ impl UndoLog {
         })?;
         let mut restorable = self.kept_keys.clone();
         if let Some(mark) = mark {
-            exclude(mark, &mut restorable)?;
+            exclude(mark, &mut restorable);
         }
         each_record(&bytes, self.position, &mut |change, origin| {
             let (key, action) = match change {
@@ -241,7 +241,7 @@ mod tests {
             let mut origins = Vec::new();
             let mut undo = UndoLog::new(path.clone(), position);
             undo.restore(
-                |_, _| Ok(()),
+                |_, _| (),
                 |origin, key, visitor| {
                     origins.push((origin, key.to_vec()));
                     database.visit_record_from(origin, &counters, key, visitor).map(|_| ())
@@ -265,7 +265,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         let mut undo = UndoLog::new(path.clone(), 10);
-        undo.restore(|_, _| Ok(()), |_, _, _| Ok(())).unwrap();
+        undo.restore(|_, _| (), |_, _, _| Ok(())).unwrap();
         undo.keep(&database, 4, b"b").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), whole);
         undo.begin(11);
