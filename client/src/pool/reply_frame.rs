@@ -35,13 +35,19 @@ pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPar
         (ReplyKind::Values, ClientResponse::Value { key, .. }) => (Some(key), false, false),
         (ReplyKind::Values, ClientResponse::Line(b"END")) => (None, true, false),
         (_, ClientResponse::Refused(_)) => (None, true, true),
-        (
-            ReplyKind::Single,
-            ClientResponse::Line(_) | ClientResponse::Number(_) | ClientResponse::Meta { .. },
-        ) => (None, true, false),
+        (ReplyKind::Single, ClientResponse::Line(line)) if is_known(line) => (None, true, false),
+        (ReplyKind::Single, ClientResponse::Number(_) | ClientResponse::Meta { .. }) => (None, true, false),
         _ => return Err(MalformedReply),
     };
     Ok(Some(ReplyPart { bytes: &input[..len], key, is_last, is_error }))
+}
+
+/// Returns true if a server sends this line in reply to a request that asks for no values.
+fn is_known(line: &[u8]) -> bool {
+    let word = line.split(|&byte| byte == b' ').next().unwrap_or_default();
+    let of_records: [&[u8]; 6] = [b"STORED", b"NOT_STORED", b"EXISTS", b"NOT_FOUND", b"DELETED", b"TOUCHED"];
+    let of_servers: [&[u8]; 3] = [b"OK", b"VERSION", b"RESET"];
+    of_records.contains(&word) || of_servers.contains(&word)
 }
 
 #[cfg(test)]
@@ -71,6 +77,8 @@ mod tests {
             assert!(part.is_last && part.is_error);
         }
         assert_eq!(next_part(b"STORED\r\n", ReplyKind::Values), Err(MalformedReply));
-        assert_eq!(next_part(b"VALUE a 0 2\r\nxy\r\n", ReplyKind::Single), Err(MalformedReply));
+        for line in [&b"VALUE a 0 2\r\nxy\r\n"[..], b"END\r\n", b"GARBAGE\r\n", b"\r\n", b"Stored\r\n"] {
+            assert_eq!(next_part(line, ReplyKind::Single), Err(MalformedReply));
+        }
     }
 }

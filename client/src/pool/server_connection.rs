@@ -80,6 +80,8 @@ pub struct ServerConnection<T> {
     waiting: VecDeque<WaitingRequest<T>>,
     /// True if a part of the reply to the first request has arrived.
     is_begun: bool,
+    /// The number of bytes of the first request up to the last key whose value has arrived.
+    compared: usize,
     /// The last time at which bytes arrived.
     active_at: Instant,
 }
@@ -106,6 +108,7 @@ impl<T> ServerConnection<T> {
             input: Vec::new(),
             waiting: VecDeque::new(),
             is_begun: false,
+            compared: 0,
             active_at: now,
         }
     }
@@ -218,9 +221,19 @@ impl<T> ServerConnection<T> {
             let waiting = self.waiting.front().ok_or(LossReason::NotUnderstood)?;
             let part = next_part(&input[at..], waiting.kind).map_err(|_| LossReason::NotUnderstood)?;
             let Some(part) = part else { break };
+            if waiting.kind == ReplyKind::Values
+                && let Some(key) = part.key
+            {
+                let range = (self.answered - self.removed) as usize..(waiting.end - self.removed) as usize;
+                let request = &self.output[range];
+                self.compared = end_of_word(request, self.compared, key).ok_or(LossReason::NotUnderstood)?;
+            }
             see(&waiting.request, part);
             at += part.bytes.len();
             self.is_begun = !part.is_last;
+            if part.is_last {
+                self.compared = 0;
+            }
             if part.is_last
                 && let Some(answered) = self.waiting.pop_front()
             {
@@ -260,5 +273,33 @@ impl<T> ServerConnection<T> {
             LostRequest { request, kind, bytes }
         };
         self.waiting.into_iter().map(lost).collect()
+    }
+}
+
+/// Returns the end of the first word of a request that equals `key` and begins after `start`. A
+/// value that no such word asks for belongs to another request.
+fn end_of_word(request: &[u8], start: usize, key: &[u8]) -> Option<usize> {
+    let mut at = start;
+    for word in request.get(start..)?.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')) {
+        if word == key {
+            return Some(at + word.len());
+        }
+        at += word.len() + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_belong_to_the_next_keys() {
+        let request = b"gat 30 a bc a\r\n";
+        let ends = [(0, "a"), (8, "bc"), (11, "a")].map(|(at, key)| end_of_word(request, at, key.as_bytes()));
+        assert_eq!(ends, [Some(8), Some(11), Some(13)]);
+        for (at, key) in [(8, "b"), (11, "bc"), (13, "a"), (99, "a"), (0, "d")] {
+            assert_eq!(end_of_word(request, at, key.as_bytes()), None);
+        }
     }
 }
