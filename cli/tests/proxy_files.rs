@@ -2,7 +2,7 @@
 
 mod running;
 
-use running::TestFolder;
+use running::{TestFolder, expect};
 
 /// A file with most keys.
 const EXAMPLE: &str = r#"listen = ["127.0.0.1:11211", "unix:/run/todana.sock mode=0770"]
@@ -176,6 +176,11 @@ fn each_wrong_key_is_named_with_its_line() {
         (1, "listen = \"unix:/a mode=9\"", "the mode must be octal"),
         (2, "threads = 0", "threads: must be a number from 1 to 1024, not \"0\""),
         (3, "zone = \"\"", "zone: must not be empty"),
+        (3, "hot-keys = -1", "hot-keys: must be a number from 0 to 1000000, not \"-1\""),
+        (3, "in-flight = 0", "in-flight: must be a number from 1 to 100000000, not \"0\""),
+        (3, "drain = 5", "drain: must be a duration"),
+        (3, "version = \"1.4\"", "version: must be one of own, servers, not \"1.4\""),
+        (3, "show-servers = 1", "show-servers: must be true or false, not \"1\""),
         (5, "ring = \"ketama\"", "defaults: ring: \"ketama\": unknown ring; known: libmemcached "),
         (6, "connect-timeout = 250", "defaults: connect-timeout: must be a duration from 1ms to 366d"),
         (7, "reply-timeout = \"never\"", "defaults: reply-timeout: must be a duration"),
@@ -184,6 +189,10 @@ fn each_wrong_key_is_named_with_its_line() {
         (12, "eject = \"perhaps\"", "defaults: eject: must be true or false, not \"perhaps\""),
         (12, "when-down = \"nice\"", "when-down: must be one of gentle, error, miss, not \"nice\""),
         (12, "stand-in-ttl = \"10ms\"", "stand-in-ttl: must be in seconds"),
+        (12, "ping = \"0s\"", "ping: must be a duration"),
+        (12, "dns = \"none\"", "dns: must be a duration"),
+        (12, "retries = 101", "retries: must be a number from 0 to 100"),
+        (12, "queue-timeout = 200", "queue-timeout: must be a duration"),
         (12, "servers = \"a\"", "defaults: unknown key \"servers\""),
         (16, "  \"10.0.0.2:11211:2\",", "pool main: servers: server \"10.0.0.2:11211:2\": a weight is"),
         (19, "hash-tag = \"{\"", "pool main: hash tag \"{\": must be two characters"),
@@ -199,7 +208,11 @@ fn each_wrong_key_is_named_with_its_line() {
         ),
         (22, "tls = { key = \"k\" }", "pool sessions: tls: key needs cert"),
         (23, "login = { user = \"web\" }", "pool sessions: login: password-file is missing"),
+        (21, "discover = \"unix:/a\"", "pool sessions: discover: must be HOST:PORT"),
+        (21, "servers-file = \"absent\"", "pool sessions: servers-file: absent: cannot read it: "),
+        (21, "vbuckets = \"absent\"", "pool sessions: vbuckets: absent: cannot read it: "),
         (25, "", "pool new: servers is missing"),
+        (25, "servers = \"a\"\ndiscover = \"b\"", "only one of servers, discover is allowed"),
         (27, "default = \"man\"", "route default: no pool \"man\"; pools: main, new, sessions"),
         (27, "", "route: default is missing"),
         (27, "default = { warmup = \"new\" }", "route default: a route must be a pool,"),
@@ -236,6 +249,33 @@ fn each_wrong_key_is_named_with_its_line() {
         let found = found.unwrap_or_else(|| panic!("{replaced}: {said}"));
         let at = |line: usize| found.starts_with(&format!("todana: proxy.toml, line {line}: "));
         assert!(at(line) || at(header), "{found}");
+    }
+}
+
+#[test]
+fn servers_come_from_another_file() {
+    let folder = written("proxy.toml", "[pool.main]\nservers-file = \"list\"\n");
+    std::fs::write(folder.path("list"), "# ours\n\na\n  b weight=2\n").unwrap();
+    let place = || folder.expect(&["proxy", "--config", "proxy.toml", "--where", "k"], 0);
+    assert_eq!(place(), expect(&["proxy", "--servers", "a,b weight=2", "--where", "k"], 0));
+    std::fs::write(folder.path("list"), "a\nb:x\n").unwrap();
+    let said = folder.complaint(&["config", "check", "proxy.toml"], 2);
+    let start = "todana: proxy.toml, line 2: pool main: servers-file: list, line 2: server \"b:x\": port";
+    assert!(said.starts_with(start), "{said}");
+    std::fs::write(folder.path("proxy.toml"), "[pool.main]\nvbuckets = \"map\"\n").unwrap();
+    let map = r#"{"hashAlgorithm":"CRC","serverList":["a:11210","b:11210"],"vBucketMap":[[0],[0],[0],[1]]}"#;
+    std::fs::write(folder.path("map"), map).unwrap();
+    // The slot of foo is the last one.
+    let printed = folder.expect(&["proxy", "--config", "proxy.toml", "--where", "foo"], 0);
+    assert_eq!(printed, "pool    main\nserver  b:11210\nhash    3187\nslot    3\n");
+    for (line, problem) in [
+        ("ring = \"dalli\"", "line 2: pool main: vbuckets: the map replaces the ring"),
+        ("eject = true", "line 1: pool main: eject: a map of vbuckets cannot leave out a server"),
+    ] {
+        let text = format!("[pool.main]\nvbuckets = \"map\"\n{line}\n");
+        std::fs::write(folder.path("proxy.toml"), text).unwrap();
+        let said = folder.complaint(&["config", "check", "proxy.toml"], 2);
+        assert!(said.contains(problem), "{said}");
     }
 }
 

@@ -23,13 +23,13 @@ pub(super) enum ProxyFileKind {
 
 /// Reads a file, and prints the notes about it. The failure lists all problems of the file.
 pub(super) fn load(path: &Path, kind: ProxyFileKind) -> Result<ProxyOptions, CommandFailure> {
-    parse(path, &text_of(path)?, kind)
+    parse(path, &text_of(path).map_err(CommandFailure::usage)?, kind)
 }
 
 /// Checks the file of a proxy. Returns false if the file is not one.
 pub(crate) fn check(path: &Path) -> Result<bool, CommandFailure> {
     let is_yaml = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
-    let text = text_of(path)?;
+    let text = text_of(path).map_err(CommandFailure::usage)?;
     let kind = if is_yaml { ProxyFileKind::Nutcracker } else { ProxyFileKind::Todana };
     let is_proxy = is_yaml || ConfigValue::of_toml(&text).is_ok_and(|file| proxy_file::is_of_proxy(&file));
     if is_proxy {
@@ -38,10 +38,10 @@ pub(crate) fn check(path: &Path) -> Result<bool, CommandFailure> {
     Ok(is_proxy)
 }
 
-fn text_of(path: &Path) -> Result<String, CommandFailure> {
-    let unreadable = |problem: &dyn std::fmt::Display| {
-        CommandFailure::usage(format!("{}: cannot read it: {problem}", path.display()))
-    };
+/// Returns the content of a file. Fails if it is unreadable or too long.
+pub(super) fn text_of(path: &Path) -> Result<String, String> {
+    let unreadable =
+        |problem: &dyn std::fmt::Display| format!("{}: cannot read it: {problem}", path.display());
     let mut text = String::new();
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     file.take(FILE_LEN_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;

@@ -3,7 +3,8 @@
 //! ```text
 //! config_value      a value of a TOML or YAML file with its line
 //! table_reader      takes the keys of a table; collects problems
-//! proxy_file        our own file: listeners, pools;  route_table: its routes
+//! proxy_file        our own file: listeners, pools
+//! pool_servers      the servers of a pool of this file;  route_table: its routes
 //! nutcracker_file   twemproxy's file
 //! config_file       loads a file of either kind;  printed_options: prints one
 //! proxy_program     runs the proxy
@@ -15,6 +16,7 @@
 mod config_file;
 mod config_value;
 mod nutcracker_file;
+mod pool_servers;
 mod printed_options;
 mod proxy_file;
 mod proxy_program;
@@ -80,7 +82,7 @@ pub(crate) struct ProxyArguments {
     #[arg(long, value_name = "LIST", required_unless_present_any = ["vbuckets", "config", "from"])]
     servers: Option<String>,
     /// The addresses to listen on, with commas between them
-    #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with_all = ["config", "from"], default_value = "127.0.0.1:11211")]
+    #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with_all = ["config", "from"], default_value = proxy_file::DEFAULT_LISTENER)]
     listen: Vec<String>,
     /// Read the listeners, pools and routes from this file
     #[arg(long, value_name = "FILE", conflicts_with_all = POOL_OPTIONS)]
@@ -136,23 +138,15 @@ fn ring_names() -> PossibleValuesParser {
 
 /// Serves, or prints the answer to `--where`, `--compare` or `--print`.
 pub(crate) fn run(arguments: &ProxyArguments) -> Result<(), CommandFailure> {
-    let wrong = |error: RingError| CommandFailure::usage(error.to_string());
-    let answer = match (&arguments.key, &arguments.compare, &arguments.vbuckets) {
-        (None, None, _) if arguments.print => printed_options::toml_of(&arguments.options()?),
-        (None, None, None) => {
+    let answer = match (&arguments.key, &arguments.compare) {
+        (None, None) if arguments.print => printed_options::toml_of(&arguments.options()?),
+        (None, None) => {
             let mut program = ProxyProgram::new(arguments.options()?)?;
             init_logging_with_notices(LogFormat::Text, 0);
             return serving::serve(&mut program);
         }
-        (None, None, Some(_)) => {
-            return Err(CommandFailure::usage("proxy: --vbuckets needs --where KEY"));
-        }
-        (Some(key), _, Some(path)) => {
-            let json = std::fs::read_to_string(path).map_err(|error| CommandFailure::of_file(path, error))?;
-            place_in_vbuckets(key, &json).map_err(wrong)?
-        }
-        (Some(key), ..) => place_of(key, &arguments.options()?).map_err(wrong)?,
-        (None, Some(other), _) => agreement(other, &arguments.pool().map_err(wrong)?).map_err(wrong)?,
+        (Some(key), _) => place_of(key, &arguments.options()?).map_err(wrong)?,
+        (None, Some(other)) => agreement(other, &arguments.pool()?).map_err(wrong)?,
     };
     io::stdout().write_all(answer.as_bytes())?;
     Ok(())
@@ -166,7 +160,7 @@ impl ProxyArguments {
         if let Some(path) = &self.from {
             return config_file::load(path, ProxyFileKind::Nutcracker);
         }
-        let pool = self.pool().map_err(|error| CommandFailure::usage(error.to_string()))?;
+        let pool = self.pool()?;
         if proxy_file::ignores_weights(&pool) {
             eprintln!("todana: ring {}: ignores weights", pool.ring.kind);
         }
@@ -182,11 +176,15 @@ impl ProxyArguments {
         })
     }
 
-    fn pool(&self) -> Result<PoolOptions, RingError> {
+    fn pool(&self) -> Result<PoolOptions, CommandFailure> {
+        if let Some(path) = &self.vbuckets {
+            let (vbuckets, servers) = pool_servers::vbuckets(path).map_err(CommandFailure::usage)?;
+            return Ok(PoolOptions { servers, vbuckets: Some(vbuckets), ..PoolOptions::default() });
+        }
         Ok(PoolOptions {
-            servers: ServerEntry::parse_list(self.servers.as_deref().unwrap_or_default())?,
+            servers: ServerEntry::parse_list(self.servers.as_deref().unwrap_or_default()).map_err(wrong)?,
             ring: RingOptions {
-                kind: self.ring.parse()?,
+                kind: self.ring.parse().map_err(wrong)?,
                 hash: self.hash.clone(),
                 mode: self.mode.clone(),
                 points: self.points,
@@ -200,6 +198,10 @@ impl ProxyArguments {
             ..PoolOptions::default()
         })
     }
+}
+
+fn wrong(error: RingError) -> CommandFailure {
+    CommandFailure::usage(error.to_string())
 }
 
 /// Returns the places of a key in each pool that its route names, and in each pool that has
@@ -230,6 +232,9 @@ fn place_of(key: &str, options: &ProxyOptions) -> Result<String, RingError> {
 }
 
 fn place_in_pool(key: &str, name: &str, pool: &PoolOptions) -> Result<String, RingError> {
+    if let Some(vbuckets) = &pool.vbuckets {
+        return Ok(place_in_vbuckets(key, name, &vbuckets.map, &pool.servers));
+    }
     let (servers, options) = (&pool.servers, pool.ring_options()?);
     let ring = Ring::new(&options, servers, |_| true)?;
     let place = ring.place_of(key.as_bytes());
@@ -249,11 +254,10 @@ fn place_in_pool(key: &str, name: &str, pool: &PoolOptions) -> Result<String, Ri
     Ok(lines)
 }
 
-fn place_in_vbuckets(key: &str, json: &str) -> Result<String, RingError> {
-    let (map, servers) = VbucketMap::parse(json)?;
+fn place_in_vbuckets(key: &str, name: &str, map: &VbucketMap, servers: &[ServerEntry]) -> String {
     let slot = map.slot_of(key.as_bytes());
-    let server = place_lines(POOL, &servers[map.server_of_slot(slot)]);
-    Ok(format!("{server}hash    {}\nslot    {slot}\n", KeyHash::Crc32.of(key.as_bytes())))
+    let server = place_lines(name, &servers[map.server_of_slot(slot)]);
+    format!("{server}hash    {}\nslot    {slot}\n", KeyHash::Crc32.of(key.as_bytes()))
 }
 
 fn place_lines(pool: &str, server: &ServerEntry) -> String {

@@ -55,12 +55,18 @@ impl TomlLines {
 
     fn add_pool(&mut self, pool: &PoolOptions) {
         let default = PoolOptions::default();
-        let servers: Vec<String> = pool.servers.iter().map(|server| quoted(&server_text(server))).collect();
-        self.0 += "servers = [\n";
-        for server in servers {
-            self.0 += &format!("  {server},\n");
+        let file = |path: &std::path::Path| quoted(&path.to_string_lossy());
+        self.optional("servers-file", pool.servers_file.as_deref().map(file));
+        self.optional("discover", pool.discover.as_ref().map(|address| quoted(&address.to_string())));
+        let map = pool.vbuckets.as_ref().and_then(|vbuckets| vbuckets.file.as_deref());
+        self.optional("vbuckets", map.map(file));
+        if pool.servers_file.is_none() && pool.discover.is_none() && map.is_none() {
+            self.0 += "servers = [\n";
+            for server in &pool.servers {
+                self.0 += &format!("  {},\n", quoted(&server_text(server)));
+            }
+            self.0 += "]\n";
         }
-        self.0 += "]\n";
         let text = |text: &Option<String>| text.as_deref().map(quoted);
         self.unless(quoted(&default.ring.kind.to_string()), "ring", quoted(&pool.ring.kind.to_string()));
         self.optional("hash", text(&pool.ring.hash));
@@ -85,10 +91,14 @@ impl TomlLines {
         self.unless(default.failures, "failures", pool.failures);
         self.unless(span(default.retry), "retry", span(pool.retry));
         self.unless(span(default.retry_max), "retry-max", span(pool.retry_max));
+        self.unless(default.retries, "retries", pool.retries);
+        self.unless(limit(default.ping), "ping", limit(pool.ping));
+        self.unless(span(default.dns), "dns", span(pool.dns));
         self.unless(default.eject, "eject", pool.eject);
         self.unless(span(default.stand_in_ttl), "stand-in-ttl", span(pool.stand_in_ttl));
         self.unless(name(&WHEN_DOWN, default.when_down), "when-down", name(&WHEN_DOWN, pool.when_down));
         self.unless(default.queue, "queue", pool.queue);
+        self.unless(limit(default.queue_timeout), "queue-timeout", limit(pool.queue_timeout));
         if let Some(tls) = &pool.tls {
             let path =
                 |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| quoted(&path.to_string_lossy()));
@@ -179,8 +189,15 @@ mod tests {
             stand-in-ttl = "1m"
             when-down = "miss"
             queue = 5
+            queue-timeout = "200ms"
+            retries = 0
+            ping = "none"
+            dns = "1m"
             tls = { ca = "/ca", cert = "/cert", key = "/key", server-name = "n" }
             login = { user = "u", password-file = "/p" }
+            [pool.discovered]
+            listen = "[::1]:5"
+            discover = "cluster.example.com:11211"
             [pool.jump]
             listen = "[::1]:2"
             servers = ["a"]

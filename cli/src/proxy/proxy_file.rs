@@ -10,17 +10,17 @@
 //! Not here: the options that a proxy has in common with `todana serve`.
 
 use super::config_value::{ConfigData, ConfigEntry, ConfigValue};
-use super::route_table;
 use super::table_reader::{
-    ConfigReport, TableReader, count, duration, duration_or, elements, flag, some_text, some_texts, text,
-    word,
+    ConfigReport, TableReader, count, count_from_0, duration, duration_or, elements, flag, some_text,
+    some_texts, text, word,
 };
+use super::{pool_servers, route_table};
 use std::path::PathBuf;
 use std::time::Duration;
-use todana_client::ring::{Ring, RingError, ServerEntry};
+use todana_client::ring::{RingError, ServerChoice, ServerEntry};
 use todana_server::{
     ListenerPlace, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, ProxyListener, ProxyOptions,
-    ProxyRoutes, WhenDown,
+    ProxyRoutes, ProxyVersion, WhenDown,
 };
 
 /// The names of `speak`.
@@ -35,8 +35,12 @@ pub(super) const PROTOCOLS: [(&str, PoolProtocol); 4] = [
 pub(super) const WHEN_DOWN: [(&str, WhenDown); 3] =
     [("gentle", WhenDown::Gentle), ("error", WhenDown::Error), ("miss", WhenDown::Miss)];
 
+/// The names of `version`.
+pub(super) const VERSIONS: [(&str, ProxyVersion); 2] =
+    [("own", ProxyVersion::Own), ("servers", ProxyVersion::Servers)];
+
 /// The address of a proxy whose configuration names none.
-const DEFAULT_LISTENER: &str = "127.0.0.1:11211";
+pub(super) const DEFAULT_LISTENER: &str = "127.0.0.1:11211";
 
 /// The permissions of a Unix socket.
 const DEFAULT_MODE: u32 = 0o700;
@@ -64,6 +68,11 @@ pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyOptions {
     let listen = root.take("listen");
     options.threads = root.get("threads", count(1024));
     options.zone = root.get("zone", some_text);
+    root.set("show-servers", &mut options.show_servers, flag);
+    root.set("version", &mut options.version, word(&VERSIONS));
+    root.set("hot-keys", &mut options.hot_keys, count_from_0(1_000_000));
+    root.set("drain", &mut options.drain, duration);
+    options.in_flight_max = root.get("in-flight", count(100_000_000));
     let mut defaults = PoolOptions::default();
     if let Some(entry) = root.take("defaults")
         && let Some(mut table) = TableReader::new("defaults", entry.line, entry.value, report)
@@ -113,17 +122,7 @@ fn read_pool(options: &mut ProxyOptions, defaults: &PoolOptions, entry: ConfigEn
         // The options of another ring mean nothing to this one.
         pool.ring = PoolOptions::default().ring;
     }
-    match table.take("servers") {
-        None => table.own_problem("servers is missing"),
-        Some(entry) => {
-            for server in elements(&entry.value) {
-                match text(server).and_then(|text| text.parse().map_err(|error| format!("{error}"))) {
-                    Ok(server) => pool.servers.push(server),
-                    Err(problem) => table.problem(server.line, format!("servers: {problem}")),
-                }
-            }
-        }
-    }
+    pool_servers::read(&mut pool, &mut table);
     if let Some(entry) = table.take("listen") {
         let mut own = listeners(&table, &entry, Some(&name));
         let backlog = table.get("listen-backlog", count(65_535));
@@ -145,8 +144,11 @@ pub(super) fn check_ring(pool: &PoolOptions, table: &TableReader<'_>) {
     if pool.servers.is_empty() {
         return;
     }
-    match pool.ring_options().and_then(|options| Ring::new(&options, &pool.servers, |_| true)) {
+    match pool.server_choice(|_| true) {
         Err(error) => table.own_problem(error),
+        Ok(ServerChoice::Vbuckets(_)) if pool.eject => {
+            table.own_problem("eject: a map of vbuckets cannot leave out a server");
+        }
         Ok(_) if ignores_weights(pool) => {
             table.note(format!("ring {}: ignores weights", pool.ring.kind));
         }
@@ -189,10 +191,14 @@ fn set_pool(pool: &mut PoolOptions, table: &mut TableReader<'_>) {
         }
         pool.retry_max = pool.retry;
     }
+    table.set("retries", &mut pool.retries, count_from_0(100));
+    table.set("ping", &mut pool.ping, duration_or("none"));
+    table.set("dns", &mut pool.dns, duration);
     table.set("eject", &mut pool.eject, flag);
     table.set("stand-in-ttl", &mut pool.stand_in_ttl, whole_seconds);
     table.set("when-down", &mut pool.when_down, word(&WHEN_DOWN));
     table.set("queue", &mut pool.queue, count(100_000_000));
+    table.set("queue-timeout", &mut pool.queue_timeout, duration_or("none"));
     if let Some(entry) = table.take("tls") {
         pool.tls = tls(table, entry);
     }

@@ -68,15 +68,7 @@ impl ServerProgram for ProxyProgram {
     }
 
     fn refusal(&self, problem: ServingProblem<'_>) -> CommandFailure {
-        match problem {
-            ServingProblem::System(error)
-            | ServingProblem::Bind(error)
-            | ServingProblem::Load(error)
-            | ServingProblem::Run(error) => CommandFailure::trouble(error.to_string()),
-            ServingProblem::Threads(_) | ServingProblem::Background(_) => {
-                CommandFailure::trouble("proxy: has no background mode")
-            }
-        }
+        problem.of_command("proxy")
     }
 
     fn signal_handler(&mut self, _server: &Server) -> SignalHandler {

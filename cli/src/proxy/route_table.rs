@@ -177,9 +177,10 @@ impl TreeReader<'_> {
                 let with = self.nested("near", name, table);
                 let ttl = table.required("ttl", duration);
                 let bytes_max = table.get("max", size).unwrap_or(NEAR_BYTES_MAX);
+                let records_max = table.get("records", count(u32::MAX));
                 let hot = table.get("hot", flag).unwrap_or(false);
                 let coalesce = table.get("coalesce", flag).unwrap_or(false);
-                RouteTree::Near { with: with?, ttl: ttl?, bytes_max, hot, coalesce }
+                RouteTree::Near { with: with?, ttl: ttl?, bytes_max, records_max, hot, coalesce }
             }
             "limit" => {
                 let per_second = table.get("limit", count(u32::MAX));
@@ -302,9 +303,9 @@ mod tests {
             on_miss,
             ttl: Duration::from_secs(ttl),
         };
-        let near = |bytes_max, hot, coalesce| {
+        let near = |bytes_max, records_max, hot, coalesce| {
             let ttl = Duration::from_millis(500);
-            RouteTree::Near { with: pool(), ttl, bytes_max, hot, coalesce }
+            RouteTree::Near { with: pool(), ttl, bytes_max, records_max, hot, coalesce }
         };
         let shadow = |share_ppm, requests| RouteTree::Shadow { pool: b(), share_ppm, requests, with: pool() };
         let nearest = RouteTree::Replicate {
@@ -345,10 +346,10 @@ mod tests {
                 r#"{ shadow = "b", share = 1, of = "reads", with = "a" }"#,
                 shadow(1_000_000, ShadowedRequests::Reads),
             ),
-            (r#"{ near = "a", ttl = "500ms" }"#, near(8 << 20, false, false)),
+            (r#"{ near = "a", ttl = "500ms" }"#, near(8 << 20, None, false, false)),
             (
-                r#"{ near = "a", ttl = "500ms", max = "1k", hot = true, coalesce = true }"#,
-                near(1024, true, true),
+                r#"{ near = "a", ttl = "500ms", max = "1k", records = 9, hot = true, coalesce = true }"#,
+                near(1024, Some(9), true, true),
             ),
             (
                 r#"{ limit = 1000, with = { ttl = "1s", with = "a" } }"#,

@@ -191,10 +191,16 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&ConfigValue) -> Result<u64,
 
 /// Returns a parser of counts, from 1.
 pub(super) fn count<T: TryFrom<u64>>(max: u32) -> impl Fn(&ConfigValue) -> Result<T, String> {
-    move |value| {
-        let count = number(1, u64::from(max))(value)?;
-        T::try_from(count).map_err(|_| "is too large".into())
-    }
+    move |value| converted(number(1, u64::from(max))(value)?)
+}
+
+/// Returns a parser of counts, from 0.
+pub(super) fn count_from_0<T: TryFrom<u64>>(max: u32) -> impl Fn(&ConfigValue) -> Result<T, String> {
+    move |value| converted(number(0, u64::from(max))(value)?)
+}
+
+fn converted<T: TryFrom<u64>>(count: u64) -> Result<T, String> {
+    T::try_from(count).map_err(|_| "is too large".into())
 }
 
 /// Returns a parser of words.

@@ -44,15 +44,7 @@ impl ServerProgram for TodanaProgram {
     }
 
     fn refusal(&self, problem: ServingProblem<'_>) -> CommandFailure {
-        match problem {
-            ServingProblem::System(error)
-            | ServingProblem::Bind(error)
-            | ServingProblem::Load(error)
-            | ServingProblem::Run(error) => CommandFailure::trouble(error.to_string()),
-            ServingProblem::Threads(_) | ServingProblem::Background(_) => {
-                CommandFailure::trouble("serve: has no background mode")
-            }
-        }
+        problem.of_command("serve")
     }
 
     fn signal_handler(&mut self, server: &Server) -> SignalHandler {

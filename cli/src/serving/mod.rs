@@ -22,6 +22,7 @@ pub(crate) use background::{BackgroundStart, error_stream, reason};
 pub(crate) use server_failure::ServerFailure;
 pub(crate) use server_personality::{ServerPersonality, StartAction, called_as};
 
+use crate::CommandFailure;
 use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::Arc;
@@ -54,6 +55,21 @@ pub(crate) enum ServingProblem<'e> {
     Load(&'e io::Error),
     /// The server has failed while it served clients.
     Run(&'e io::Error),
+}
+
+impl ServingProblem<'_> {
+    /// Returns the failure of a command that has no background mode.
+    pub(crate) fn of_command(self, command: &str) -> CommandFailure {
+        match self {
+            ServingProblem::System(error)
+            | ServingProblem::Bind(error)
+            | ServingProblem::Load(error)
+            | ServingProblem::Run(error) => CommandFailure::trouble(error.to_string()),
+            ServingProblem::Threads(_) | ServingProblem::Background(_) => {
+                CommandFailure::trouble(format!("{command}: has no background mode"))
+            }
+        }
+    }
 }
 
 /// The messages, files and signals of a server under one of its names.

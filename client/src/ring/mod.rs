@@ -10,6 +10,7 @@
 //! foreign_rings  the functions of mcrouter, pymemcache and memcached's proxy
 //! ring_table     builds the table of each kind of ring
 //! vbucket_map    maps of vbuckets, as moxi has them
+//! server_choice  a ring or a map of vbuckets
 //! ```
 //!
 //! Each kind chooses exactly as the program of its name: client/tests/ring_vectors.json has the
@@ -25,6 +26,7 @@ mod rendezvous;
 mod ring_error;
 mod ring_options;
 mod ring_table;
+mod server_choice;
 mod server_entry;
 mod vbucket_map;
 
@@ -32,6 +34,7 @@ pub use key_filter::KeyFilter;
 pub use key_hash::KeyHash;
 pub use ring_error::RingError;
 pub use ring_options::{RingKind, RingOptions};
+pub use server_choice::ServerChoice;
 pub use server_entry::{SERVERS_MAX, ServerEntry};
 pub use vbucket_map::VbucketMap;
 

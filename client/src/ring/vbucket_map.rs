@@ -61,6 +61,11 @@ impl VbucketMap {
         usize::from(self.owners[usize::from(slot)])
     }
 
+    /// Returns the number of servers.
+    pub fn server_count(&self) -> usize {
+        self.servers
+    }
+
     /// Moves a slot to the next server of the list, after the reply "not my vbucket".
     pub fn move_slot(&mut self, slot: u16) {
         let owner = &mut self.owners[usize::from(slot)];

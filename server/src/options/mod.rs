@@ -19,8 +19,9 @@ pub use memory::MemoryOptions;
 pub use observation::{AdminOptions, ObservationOptions};
 pub use protocols::{AuthenticationMode, ProtocolOptions};
 pub use proxy::{
-    ListenerPlace, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, ProxyListener, ProxyOptions,
-    ProxyRoutes, ReplicaRead, ReplicaWrite, RouteTree, ShadowedRequests, WhenDown,
+    ListenerPlace, NutcrackerStatsOptions, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions,
+    PoolVbuckets, ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion, ReplicaRead,
+    ReplicaWrite, RouteTree, ShadowedRequests, WhenDown,
 };
 pub use tyrant::{PeriodicCall, ScriptText, TyrantMode, TyrantOptions};
 

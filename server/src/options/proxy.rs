@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use todana_client::ring::{KeyFilter, RingError, RingOptions, ServerEntry};
+use todana_client::Address;
+use todana_client::ring::{KeyFilter, Ring, RingError, RingOptions, ServerChoice, ServerEntry, VbucketMap};
 
 /// The options of a proxy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyOptions {
+    /// The program whose replies to errors and whose statistics the proxy has.
+    pub name: ProxyName,
     /// The addresses at which clients connect.
     pub listeners: Vec<ProxyListener>,
     /// The number of workers. `None` means one for each processor.
@@ -19,6 +22,70 @@ pub struct ProxyOptions {
     /// The routes of the requests of all listeners that do not serve a single pool. `None` means
     /// that there is no such listener.
     pub routes: Option<ProxyRoutes>,
+    /// True if errors name the server that caused them.
+    pub show_servers: bool,
+    /// The reply to `version`.
+    pub version: ProxyVersion,
+    /// The number of frequent keys that each worker counts; 0 counts none.
+    pub hot_keys: usize,
+    /// The maximum duration of a stop, in which replies to the requests that have arrived are
+    /// sent.
+    pub drain: Duration,
+    /// The maximum number of requests of each worker that servers have not answered yet. Further
+    /// requests wait. `None` means no limit.
+    pub in_flight_max: Option<usize>,
+    /// The port of the statistics in twemproxy's form. `None` means that there is none.
+    pub nutcracker_stats: Option<NutcrackerStatsOptions>,
+}
+
+impl Default for ProxyOptions {
+    fn default() -> Self {
+        ProxyOptions {
+            name: ProxyName::Todana,
+            listeners: Vec::new(),
+            threads: None,
+            zone: None,
+            pools: BTreeMap::new(),
+            routes: None,
+            show_servers: true,
+            version: ProxyVersion::Own,
+            hot_keys: 1000,
+            drain: Duration::from_secs(5),
+            in_flight_max: None,
+            nutcracker_stats: None,
+        }
+    }
+}
+
+/// The program that a proxy replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyName {
+    /// None: the proxy runs under its own name.
+    Todana,
+    /// moxi, which has its own error lines, and answers `stats proxy`.
+    Moxi,
+    /// twemproxy.
+    Nutcracker,
+}
+
+/// The reply of a proxy to `version`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// That of `todana serve`.
+    Own,
+    /// The lowest version of the servers that are up.
+    Servers,
+}
+
+/// The port of the statistics in twemproxy's form: a JSON object for each connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NutcrackerStatsOptions {
+    /// The address, without the port.
+    pub address: String,
+    /// The port.
+    pub port: u16,
+    /// The interval in which the counters are added up.
+    pub interval: Duration,
 }
 
 /// An address at which clients connect.
@@ -62,6 +129,12 @@ pub enum ListenerPlace {
 pub struct PoolOptions {
     /// The servers.
     pub servers: Vec<ServerEntry>,
+    /// The file from which `servers` were read, one in each line. The proxy watches the file.
+    pub servers_file: Option<PathBuf>,
+    /// A server whose reply to `config get cluster` lists the servers.
+    pub discover: Option<Address>,
+    /// The map that is used instead of the ring. `servers` are those of the map.
+    pub vbuckets: Option<PoolVbuckets>,
     /// The ring, but without its filter of keys. [`PoolOptions::ring_options`] returns both.
     pub ring: RingOptions,
     /// The two characters around the part of a key that is hashed. Empty: the complete key is
@@ -89,6 +162,13 @@ pub struct PoolOptions {
     pub retry: Duration,
     /// The longest time between two probes.
     pub retry_max: Duration,
+    /// The number of times that a request which may safely be repeated is sent again after its
+    /// connection was lost.
+    pub retries: u32,
+    /// The interval in which idle connections are checked. `None` means that they are not.
+    pub ping: Option<Duration>,
+    /// The interval in which the names of the servers are resolved again.
+    pub dns: Duration,
     /// True if the keys of a server that is down go to the other servers.
     pub eject: bool,
     /// With `eject`, the maximum time to live of a record that is stored on another server.
@@ -97,6 +177,8 @@ pub struct PoolOptions {
     pub when_down: WhenDown,
     /// The maximum number of requests that wait for a server.
     pub queue: usize,
+    /// The maximum time for which a request waits until it can be sent. `None` means no limit.
+    pub queue_timeout: Option<Duration>,
     /// TLS to the servers.
     pub tls: Option<PoolTlsOptions>,
     /// The login at the servers.
@@ -107,6 +189,9 @@ impl Default for PoolOptions {
     fn default() -> Self {
         PoolOptions {
             servers: Vec::new(),
+            servers_file: None,
+            discover: None,
+            vbuckets: None,
             ring: RingOptions::default(),
             hash_tag: String::new(),
             hash_stop: String::new(),
@@ -119,10 +204,14 @@ impl Default for PoolOptions {
             failures: 3,
             retry: Duration::from_secs(1),
             retry_max: Duration::from_secs(10),
+            retries: 1,
+            ping: Some(Duration::from_secs(5)),
+            dns: Duration::from_secs(30),
             eject: false,
             stand_in_ttl: Duration::from_secs(10),
             when_down: WhenDown::Gentle,
             queue: 10_000,
+            queue_timeout: None,
             tls: None,
             login: None,
         }
@@ -136,6 +225,24 @@ impl PoolOptions {
         let key_filter = KeyFilter::new(&self.hash_tag, &self.hash_stop, &self.hash_without)?;
         Ok(RingOptions { key_filter, ..self.ring.clone() })
     }
+
+    /// Returns the function that chooses the server of a key among those for which `is_live`
+    /// returns true. A map of vbuckets always uses all servers.
+    pub fn server_choice(&self, is_live: impl Fn(usize) -> bool) -> Result<ServerChoice, RingError> {
+        match &self.vbuckets {
+            Some(vbuckets) => Ok(ServerChoice::Vbuckets(vbuckets.map.clone())),
+            None => Ring::new(&self.ring_options()?, &self.servers, is_live).map(ServerChoice::Ring),
+        }
+    }
+}
+
+/// A map from keys to the servers of a pool, as Couchbase has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolVbuckets {
+    /// The file of the map. `None` if the map stood on the command line.
+    pub file: Option<PathBuf>,
+    /// The map.
+    pub map: VbucketMap,
 }
 
 /// The protocol of requests to the servers of a pool.
@@ -280,6 +387,8 @@ pub enum RouteTree {
         ttl: Duration,
         /// The maximum number of bytes of the cache.
         bytes_max: u64,
+        /// The maximum number of records of the cache. `None` means that only `bytes_max` applies.
+        records_max: Option<usize>,
         /// True if only keys are kept that were requested three times within `ttl`.
         hot: bool,
         /// True if only one of several equal requests is sent.
@@ -395,6 +504,7 @@ mod tests {
             with: Box::new(RouteTree::WarmUp { new: "new".into(), old: "old".into(), ttl: None }),
             ttl: Duration::from_secs(1),
             bytes_max: 1,
+            records_max: None,
             hot: false,
             coalesce: false,
         };

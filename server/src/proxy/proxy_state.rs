@@ -2,18 +2,16 @@
 //! their servers.
 
 use super::server_health::{HealthLimits, ServerHealth};
-use crate::options::{OptionsError, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, RouteTree};
+use crate::options::{
+    OptionsError, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree,
+};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use todana_client::Address;
-use todana_client::ring::{Ring, ServerEntry};
-
-/// The interval at which names are resolved again.
-const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+use todana_client::ring::{ServerChoice, ServerEntry};
 
 /// The state of the proxy.
 pub(crate) struct ProxyState {
@@ -37,7 +35,7 @@ pub(crate) enum RouteTarget {
 /// A pool of servers.
 pub(crate) struct ProxyPool {
     pub(crate) options: Arc<PoolOptions>,
-    pub(crate) ring: Ring,
+    pub(crate) ring: ServerChoice,
     pub(crate) servers: Vec<Arc<PoolServer>>,
 }
 
@@ -121,12 +119,15 @@ impl ProxyState {
         if !routes.commands.is_empty() {
             return Err(OptionsError::new("routes by command: not supported yet".into()));
         }
+        if let Some(what) = unsupported_by_proxy(options) {
+            return Err(OptionsError::new(format!("{what}: not supported yet")));
+        }
         let numbers = Arc::default();
         let pools = options.pools.iter().map(|(name, pool)| {
             if let Some(what) = unsupported(pool) {
                 return Err(OptionsError::new(format!("pool {name}: {what}: not supported yet")));
             }
-            let ring = pool.ring_options().and_then(|ring| Ring::new(&ring, &pool.servers, |_| true));
+            let ring = pool.server_choice(|_| true);
             let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
             let server = |entry: &ServerEntry| PoolServer {
                 number: ServerNumbers::next(&numbers),
@@ -168,6 +169,19 @@ impl ProxyState {
     }
 }
 
+/// Returns the first option of the proxy itself that it cannot follow yet.
+fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
+    [
+        (!options.show_servers, "show-servers = false"),
+        (options.version != ProxyVersion::Own, "the version of the servers"),
+        (options.hot_keys != ProxyOptions::default().hot_keys, "hot-keys"),
+        (options.drain != ProxyOptions::default().drain, "drain"),
+        (options.in_flight_max.is_some(), "in-flight"),
+    ]
+    .into_iter()
+    .find_map(|(is_asked, what)| is_asked.then_some(what))
+}
+
 /// Returns the first option of a pool that the proxy cannot follow yet.
 fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
     let is_tls = pool.servers.iter().any(|server| matches!(server.address, Address::Tls(..)));
@@ -177,6 +191,11 @@ fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
         (pool.eject, "eject"),
         (pool.connections != 1, "more than one connection to a server"),
         (matches!(pool.speak, PoolProtocol::Binary), "the binary protocol"),
+        (pool.discover.is_some(), "discover"),
+        (pool.servers_file.is_some(), "servers-file"),
+        (pool.queue_timeout.is_some(), "queue-timeout"),
+        (pool.retries != PoolOptions::default().retries, "retries"),
+        (pool.ping != PoolOptions::default().ping, "ping"),
     ]
     .into_iter()
     .find_map(|(is_asked, what)| is_asked.then_some(what))
@@ -215,10 +234,12 @@ impl ServerResolver {
     pub(crate) fn start(state: &Arc<ProxyState>) -> io::Result<ServerResolver> {
         let (ends, is_over) = channel();
         let state = Arc::clone(state);
+        let interval = state.pools.iter().map(|pool| pool.options.dns).min();
+        let interval = interval.unwrap_or(PoolOptions::default().dns);
         std::thread::Builder::new().name("resolver".into()).spawn(move || {
             loop {
                 state.resolve_all();
-                if is_over.recv_timeout(RESOLVE_EVERY) != Err(RecvTimeoutError::Timeout) {
+                if is_over.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }
