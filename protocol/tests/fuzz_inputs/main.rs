@@ -53,6 +53,7 @@ targets! {
     "../../../fuzz/fuzz_targets/kyoto_replica.rs" kyoto_replica
     "../../../fuzz/fuzz_targets/meta_server.rs" meta_server
     "../../../fuzz/fuzz_targets/text_server.rs" text_server
+    "../../../fuzz/fuzz_targets/operation_replies.rs" operation_replies
     "../../../fuzz/fuzz_targets/tyrant_binary.rs" tyrant_binary
     "../../../fuzz/fuzz_targets/tyrant_log.rs" tyrant_log
 }

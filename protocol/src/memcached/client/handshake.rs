@@ -1,4 +1,4 @@
-//! What begins a connection to a server: the question which dialect it knows, and a login.
+//! The beginning of a connection to a server: the question which dialect it knows, and a login.
 
 use super::operation::{NotSpoken, ServerDialect};
 use super::packet::{RequestPacket, put_packet, sole_packet};

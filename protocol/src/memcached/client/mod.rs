@@ -7,7 +7,7 @@
 //! reply     bytes -> replies of both dialects, distinguished by their first word
 //! packet    packets of the binary dialect
 //! operation operations -> requests of any dialect; their replies
-//! handshake what begins a connection: the choice of the dialect, and logins
+//! handshake the question which dialect a server knows, and logins
 //! ```
 //!
 //! Invariants:

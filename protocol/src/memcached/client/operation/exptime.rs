@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_to_live_becomes_the_number_of_each_dialect() {
+    fn time_becomes_the_number_of_each_dialect() {
         let cases: [(Ttl, _, _); _] = [
             (Ttl::Never, Ok(0), Ok(0)),
             (Ttl::Expired, Ok(-1), Ok(2_592_001)),

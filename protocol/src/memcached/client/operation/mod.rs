@@ -12,6 +12,10 @@
 //! - A reply that does not belong to the request is malformed. It never counts as a miss.
 
 mod binary;
+#[cfg(test)]
+mod documented_bytes;
+#[cfg(test)]
+mod exchange;
 mod exptime;
 mod meta;
 mod text;
