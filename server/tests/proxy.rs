@@ -9,27 +9,32 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use todana_client::ring::ServerEntry;
 use todana_server::{
-    ListenOptions, PoolOptions, ProxyOptions, ProxyRoutes, RouteTree, Server, ServerOptions, WhenDown,
+    LimitOptions, ListenOptions, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, RouteTree, Server,
+    ServerOptions, WhenDown,
 };
 
 fn proxy_of(servers: &[&Running], when_down: WhenDown) -> Running {
     let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.addresses[0]).collect();
-    proxy_at(&addresses, when_down)
+    proxy_with(PoolOptions { speak: PoolProtocol::Auto, ..pool_at(&addresses, when_down) })
 }
 
 fn proxy_at(servers: &[SocketAddr], when_down: WhenDown) -> Running {
-    let proxy = ProxyOptions {
-        pools: BTreeMap::from([("main".into(), pool_at(servers, when_down))]),
-        ..ProxyOptions::default()
-    };
+    proxy_with(pool_at(servers, when_down))
+}
+
+fn proxy_with(pool: PoolOptions) -> Running {
+    let pools = BTreeMap::from([("main".into(), pool)]);
+    let proxy = ProxyOptions { pools, ..ProxyOptions::default() };
     Running::start(ServerOptions { proxy: Some(proxy), ..options() })
 }
 
+/// Returns a pool of servers of a known dialect: scripted servers expect no questions about it.
 fn pool_at(servers: &[SocketAddr], when_down: WhenDown) -> PoolOptions {
     let servers = servers.iter().map(|address| address.to_string().parse::<ServerEntry>().unwrap());
     PoolOptions {
         servers: servers.collect(),
         when_down,
+        speak: PoolProtocol::Meta,
         retry: Duration::from_millis(20),
         ..PoolOptions::default()
     }
@@ -251,6 +256,37 @@ fn silent_server_costs_the_time_limit() {
     assert_eq!(&asked, b"get c\r\n");
     next.write_all(b"VALUE c 0 1\r\ny\r\nEND\r\n").unwrap();
     client.expect(b"VALUE c 0 1\r\ny\r\nEND\r\n");
+}
+
+/// The requests of a client use one of the connections, so they stay in order.
+#[test]
+fn clients_share_several_connections() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pool = pool_at(&[listener.local_addr().unwrap()], WhenDown::Error);
+    let pools = BTreeMap::from([("main".into(), PoolOptions { connections: 2, ..pool })]);
+    let proxy = Some(ProxyOptions { pools, ..ProxyOptions::default() });
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    let proxy = Running::start(ServerOptions { proxy, limits, ..options() });
+    let mut clients = [(); 3].map(|()| proxy.connect());
+    let mut streams = Vec::new();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(b"incr a 1\r\n");
+        if number < 2 {
+            streams.push(listener.accept().unwrap().0);
+        }
+        // The third client has the connection of the first one.
+        let stream = &mut streams[number % 2];
+        for reply in [&b"1\r\n"[..], b"2\r\n"] {
+            let mut asked = [0; 10];
+            stream.read_exact(&mut asked).unwrap();
+            assert_eq!(&asked, b"incr a 1\r\n");
+            stream.write_all(reply).unwrap();
+            client.expect(reply);
+            if reply == b"1\r\n" {
+                client.send(b"incr a 1\r\n");
+            }
+        }
+    }
 }
 
 #[test]

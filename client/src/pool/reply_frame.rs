@@ -1,6 +1,6 @@
-//! Finds the ends of the replies of a server that speaks memcached's text and meta dialects.
+//! Finds the ends of the replies of a server.
 
-use todana_protocol::memcached::client::{ClientResponse, MalformedReply, decode};
+use todana_protocol::memcached::client::{ClientResponse, MalformedReply, binary_reply_len, decode};
 
 /// The longest value in a reply: that of memcached.
 const VALUE_LEN_MAX: usize = 1 << 30;
@@ -12,6 +12,8 @@ pub enum ReplyKind {
     Single,
     /// Values, and then `END`: the reply of `get`, `gets`, `gat` and `gats`.
     Values,
+    /// A packet of the binary protocol, or the packets of its statistics.
+    Binary,
 }
 
 /// A part of a reply.
@@ -23,13 +25,19 @@ pub struct ReplyPart<'a> {
     pub key: Option<&'a [u8]>,
     /// True if the reply ends with this part.
     pub is_last: bool,
-    /// True if the part is an error of the server.
+    /// True if the part is an error of the server. A packet is an error unless its status is one of
+    /// success, not found, exists and not stored.
     pub is_error: bool,
 }
 
 /// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. Fails if the
 /// bytes are no reply of this kind.
 pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPart<'_>>, MalformedReply> {
+    if kind == ReplyKind::Binary {
+        let Some(len) = binary_reply_len(input, VALUE_LEN_MAX)? else { return Ok(None) };
+        let is_error = !matches!(input[6..8], [0, 0 | 1 | 2 | 5]);
+        return Ok(Some(ReplyPart { bytes: &input[..len], key: None, is_last: true, is_error }));
+    }
     let Some((len, response)) = decode(input, VALUE_LEN_MAX)? else { return Ok(None) };
     let (key, is_last, is_error) = match (kind, response) {
         (ReplyKind::Values, ClientResponse::Value { key, .. }) => (Some(key), false, false),
@@ -53,6 +61,20 @@ fn is_known(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_are_parts() {
+        let packet =
+            |status| [b"\x81\0\0\x01\x02\0\0", &[status, 0, 0, 0, 8][..], &[0; 14], b"kvalue"].concat();
+        for (status, is_error) in [(0, false), (1, false), (2, false), (5, false), (4, true), (0x84, true)] {
+            let bytes = packet(status);
+            let input = [&bytes[..], b"\x81"].concat();
+            let part = ReplyPart { bytes: &bytes, key: None, is_last: true, is_error };
+            assert_eq!(next_part(&input, ReplyKind::Binary), Ok(Some(part)));
+            assert_eq!(next_part(&bytes[..bytes.len() - 1], ReplyKind::Binary), Ok(None));
+        }
+        assert_eq!(next_part(b"ERROR\r\n", ReplyKind::Binary), Err(MalformedReply));
+    }
 
     #[test]
     fn parts_end_where_the_reply_does() {

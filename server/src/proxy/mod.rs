@@ -3,7 +3,8 @@
 //! ```text
 //! proxy_state    the pools: servers, ring, health, addresses; shared by all workers
 //! server_health  whether a server is up, and when to probe it again
-//! proxy_worker   the connections of one worker to all servers
+//! proxy_worker   the links of one worker to all servers
+//! server_link    the connections of one worker to one server
 //! ```
 //!
 //! A request of a client goes from its session (`session::proxy`) to the worker's connection to the
@@ -13,6 +14,7 @@
 mod proxy_state;
 mod proxy_worker;
 mod server_health;
+mod server_link;
 
 pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerResolver};
 pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};

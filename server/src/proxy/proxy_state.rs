@@ -8,10 +8,12 @@ use crate::options::{
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use todana_client::Address;
 use todana_client::ring::{ServerChoice, ServerEntry};
+use todana_protocol::memcached::client::ServerDialect;
 
 /// The state of the proxy.
 pub(crate) struct ProxyState {
@@ -46,6 +48,7 @@ pub(crate) struct PoolServer {
     pub(crate) label: String,
     pub(crate) address: Address,
     pub(crate) health: ServerHealth,
+    pub(crate) dialect: KnownDialect,
     /// The address to which the name of the server was last resolved.
     resolved: Mutex<Option<SocketAddr>>,
 }
@@ -104,6 +107,34 @@ impl PoolServer {
     }
 }
 
+/// The dialect that a server speaks, as far as it is known.
+pub(crate) struct KnownDialect(AtomicU8);
+
+impl KnownDialect {
+    #[allow(dead_code)]
+    const DIALECTS: [ServerDialect; 3] = [ServerDialect::Text, ServerDialect::Meta, ServerDialect::Binary];
+
+    fn new(speak: PoolProtocol) -> KnownDialect {
+        KnownDialect(AtomicU8::new(match speak {
+            PoolProtocol::Auto => u8::MAX,
+            PoolProtocol::Text => ServerDialect::Text as u8,
+            PoolProtocol::Meta => ServerDialect::Meta as u8,
+            PoolProtocol::Binary => ServerDialect::Binary as u8,
+        }))
+    }
+
+    /// Returns the dialect that was configured, or that the last connection of any worker found.
+    #[allow(dead_code)]
+    #[inline]
+    pub(crate) fn get(&self) -> Option<ServerDialect> {
+        Self::DIALECTS.get(usize::from(self.0.load(Ordering::Relaxed))).copied()
+    }
+
+    pub(super) fn set(&self, dialect: ServerDialect) {
+        self.0.store(dialect as u8, Ordering::Relaxed);
+    }
+}
+
 impl ProxyState {
     /// Builds the pools. Fails if a ring cannot be built, or if a route needs more than one pool,
     /// which is not supported yet.
@@ -138,6 +169,7 @@ impl ProxyState {
                     retry: pool.retry,
                     retry_max: pool.retry_max,
                 }),
+                dialect: KnownDialect::new(pool.speak),
                 resolved: Mutex::new(numeric(&entry.address)),
             };
             let servers = pool.servers.iter().map(|entry| Arc::new(server(entry))).collect();
@@ -189,8 +221,6 @@ fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
         (pool.tls.is_some() || is_tls, "TLS to the servers"),
         (pool.login.is_some(), "a login at the servers"),
         (pool.eject, "eject"),
-        (pool.connections != 1, "more than one connection to a server"),
-        (matches!(pool.speak, PoolProtocol::Binary), "the binary protocol"),
         (pool.discover.is_some(), "discover"),
         (pool.servers_file.is_some(), "servers-file"),
         (pool.queue_timeout.is_some(), "queue-timeout"),

@@ -1,19 +1,16 @@
 //! The connections of a worker to the servers of all pools.
 
-use super::proxy_state::{PoolServer, ProxyState};
-use crate::options::PoolOptions;
+use super::proxy_state::ProxyState;
+use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use mio::event::Event;
 use mio::{Registry, Token};
-use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use todana_client::Address;
-use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
+use std::time::Instant;
+use todana_client::pool::{LossReason, ReplyKind, ReplyPart};
+use todana_protocol::memcached::client::ServerDialect;
 
 /// Tokens from this number on belong to connections to servers.
 pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
-/// The number of bytes of requests that may be kept for a server.
-const KEPT_LEN_MAX: usize = 16 << 20;
 /// The length of one read.
 const BUFFER_LEN: usize = 64 << 10;
 
@@ -39,6 +36,9 @@ pub(crate) enum ReplyDelivery<'a> {
     Part(ReplyPart<'a>),
     /// No more of its reply, because the connection to the server with this label is lost.
     Lost { label: &'a str, reason: LossReason },
+    /// The dialect that the request has waited for.
+    #[allow(dead_code)]
+    DialectKnown(ServerDialect),
 }
 
 /// The reason why a request was not accepted for a server.
@@ -66,38 +66,18 @@ impl SendRefusal {
 /// The part of the proxy that one worker owns.
 pub(crate) struct ProxyWorker {
     pub(crate) state: Arc<ProxyState>,
-    registry: Registry,
     /// The links by the numbers of their servers.
     links: Vec<Option<ServerLink>>,
-    /// The links with bytes to send.
-    changed: Vec<usize>,
-    buffer: Vec<u8>,
-    now: Instant,
+    turn: LinkTurn,
     next_session: u64,
-}
-
-/// The connection of a worker to a server.
-struct ServerLink {
-    server: Arc<PoolServer>,
-    options: Arc<PoolOptions>,
-    /// A probe has no tag.
-    connection: Option<ServerConnection<Option<RequestTag>>>,
-    /// True while the link is in the list of changed links.
-    is_changed: bool,
 }
 
 impl ProxyWorker {
     /// Creates the worker's part of the proxy. Connections are made when they are needed.
     pub(crate) fn new(state: Arc<ProxyState>, registry: Registry) -> ProxyWorker {
-        ProxyWorker {
-            state,
-            registry,
-            links: Vec::new(),
-            changed: Vec::new(),
-            buffer: vec![0; BUFFER_LEN],
-            now: Instant::now(),
-            next_session: 0,
-        }
+        let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
+        let turn = LinkTurn { registry, now, changed: Vec::new(), buffer };
+        ProxyWorker { state, links: Vec::new(), turn, next_session: 0 }
     }
 
     /// Returns the number of a new session.
@@ -108,10 +88,11 @@ impl ProxyWorker {
 
     /// Notes the time, at the beginning of each turn of the event loop.
     pub(crate) fn tick(&mut self) {
-        self.now = Instant::now();
+        self.turn.now = Instant::now();
     }
 
     /// Adds a request to those for a server. They are sent by [`flush`](Self::flush).
+    #[inline]
     pub(crate) fn send(
         &mut self,
         state: &ProxyState,
@@ -121,64 +102,61 @@ impl ProxyWorker {
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
+        let (link, turn) = self.link(state, pool, server);
+        link.send(turn, kind, tag, put)
+    }
+
+    /// Adds a request whose reply is dropped.
+    #[allow(dead_code)]
+    pub(crate) fn send_unowned(
+        &mut self,
+        state: &ProxyState,
+        pool: usize,
+        server: usize,
+        kind: ReplyKind,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
+        let (link, turn) = self.link(state, pool, server);
+        link.send_unowned(turn, kind, put)
+    }
+
+    /// Returns the dialect of a server. `None` means that it is not known yet:
+    /// [`ReplyDelivery::DialectKnown`] or [`ReplyDelivery::Lost`] follows.
+    #[allow(dead_code)]
+    pub(crate) fn dialect_of(
+        &mut self,
+        state: &ProxyState,
+        pool: usize,
+        server: usize,
+        tag: RequestTag,
+    ) -> Result<Option<ServerDialect>, SendRefusal> {
+        if let Some(dialect) = state.pools[pool].servers[server].dialect.get() {
+            return Ok(Some(dialect));
+        }
+        let (link, turn) = self.link(state, pool, server);
+        link.await_dialect(turn, tag)?;
+        Ok(None)
+    }
+
+    /// Returns the link to a server.
+    #[inline]
+    fn link(&mut self, state: &ProxyState, pool: usize, server: usize) -> (&mut ServerLink, &mut LinkTurn) {
         let pool = &state.pools[pool];
         let server = &pool.servers[server];
         let index = server.number.get();
         if self.links.len() <= index {
             self.links.resize_with(index + 1, || None);
         }
-        self.links[index].get_or_insert_with(|| ServerLink {
-            server: Arc::clone(server),
-            options: Arc::clone(&pool.options),
-            connection: None,
-            is_changed: false,
-        });
-        self.send_over(index, kind, tag, put)
+        let link = self.links[index]
+            .get_or_insert_with(|| ServerLink::new(Arc::clone(server), Arc::clone(&pool.options)));
+        (link, &mut self.turn)
     }
 
-    /// Adds a request to those of a link.
-    fn send_over(
-        &mut self,
-        index: usize,
-        kind: ReplyKind,
-        tag: RequestTag,
-        put: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<(), SendRefusal> {
-        let link = self.links[index].as_ref().ok_or(SendRefusal::Down)?;
-        if link.server.health.is_down() {
-            return Err(SendRefusal::Down);
-        }
-        if link.connection.is_none() {
-            self.connect(index).map_err(|reason| {
-                // A name may be resolved a moment later, so this is no failure of the server.
-                if reason != LossReason::NameNotFound {
-                    self.note_failure(index, reason, false);
-                }
-                SendRefusal::Lost(reason)
-            })?;
-        }
-        let now = self.now;
-        let link = self.links[index].as_mut().ok_or(SendRefusal::Down)?;
-        let connection = link.connection.as_mut().ok_or(SendRefusal::Down)?;
-        if connection.waiting_len() >= link.options.queue || connection.kept_len() > KEPT_LEN_MAX {
-            return Err(SendRefusal::Busy);
-        }
-        connection.add(kind, due(now, link.options.reply_timeout), Some(tag), put);
-        if !std::mem::replace(&mut link.is_changed, true) {
-            self.changed.push(index);
-        }
-        Ok(())
-    }
-
-    /// Sends the requests that were added since the previous call: all of a server in one write.
+    /// Sends the requests that were added since the previous call: all of a connection in one write.
     pub(crate) fn flush(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
-        for index in std::mem::take(&mut self.changed) {
-            let Some(link) = &mut self.links[index] else { continue };
-            link.is_changed = false;
-            if let Some(connection) = &mut link.connection
-                && let Err(reason) = connection.flush()
-            {
-                self.lose(index, reason, see);
+        for at in std::mem::take(&mut self.turn.changed) {
+            if let Some(Some(link)) = self.links.get_mut(at.link) {
+                link.flush(&mut self.turn, at, see);
             }
         }
     }
@@ -190,134 +168,173 @@ impl ProxyWorker {
         event: &Event,
         see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>),
     ) {
-        let index = token.0 - SERVER_TOKENS;
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        let Some(connection) = &mut link.connection else { return };
-        let mut outcome = if event.is_writable() { connection.flush() } else { Ok(()) };
-        let mut has_answered = false;
-        if outcome.is_ok() && (event.is_readable() || event.is_read_closed() || event.is_error()) {
-            let has_ended = event.is_read_closed() || event.is_error();
-            outcome = connection.read(&mut self.buffer, self.now, has_ended, |tag, part| {
-                has_answered = true;
-                if let Some(tag) = tag {
-                    see(*tag, ReplyDelivery::Part(part));
-                }
-            });
-        }
-        if has_answered && link.server.health.note_success() {
-            tracing::info!("proxy: server {} is up", link.server.label);
-        }
-        if let Err(reason) = outcome {
-            self.lose(index, reason, see);
+        let at = LinkPosition::of(token);
+        if let Some(Some(link)) = self.links.get_mut(at.link) {
+            link.on_event(&mut self.turn, at, event, see);
         }
     }
 
     /// Ends connections whose servers do not answer in time, and probes servers that are down.
     pub(crate) fn check_deadlines(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
-        for index in 0..self.links.len() {
-            let Some(link) = &self.links[index] else { continue };
-            let (health, options) = (&link.server.health, &link.options);
-            let probe_time = options.connect_timeout + options.reply_timeout.unwrap_or_default();
-            let is_probed = health.is_down() && health.takes_probe(self.now, probe_time);
-            if link.deadline().is_some_and(|at| at <= self.now) {
-                self.lose(index, LossReason::TimedOut, see);
-            }
-            if is_probed {
-                self.probe(index);
-            }
+        for link in self.links.iter_mut().flatten() {
+            link.check_deadlines(&mut self.turn, see);
         }
         self.flush(see);
     }
 
     /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let links = self.links.iter().flatten();
-        links.flat_map(|link| [link.deadline(), link.server.health.probe_at()]).flatten().min()
+        self.links.iter().flatten().filter_map(ServerLink::next_deadline).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{PoolOptions, PoolProtocol, ProxyOptions};
+    use mio::{Events, Poll};
+    use std::collections::BTreeMap;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    /// A worker whose only server is a listener of the test.
+    struct WorkerLoop {
+        poll: Poll,
+        state: Arc<ProxyState>,
+        worker: ProxyWorker,
+        listener: TcpListener,
     }
 
-    /// Begins to connect to a server.
-    fn connect(&mut self, index: usize) -> Result<(), LossReason> {
-        let link = self.links[index].as_mut().ok_or(LossReason::Closed)?;
-        let socket = match &link.server.address {
-            Address::Unix(path) => ServerSocket::connect_unix(path),
-            Address::Tcp(..) | Address::Tls(..) => {
-                let address = link.server.resolved().ok_or(LossReason::NameNotFound)?;
-                ServerSocket::connect_tcp(address)
-            }
-        };
-        let register = |mut socket: ServerSocket| -> io::Result<ServerSocket> {
-            socket.register(&self.registry, Token(SERVER_TOKENS + index))?;
-            Ok(socket)
-        };
-        let socket = socket.and_then(register).map_err(|error| LossReason::of(&error))?;
-        link.connection = Some(ServerConnection::new(socket, self.now));
-        Ok(())
-    }
+    impl WorkerLoop {
+        fn new(options: PoolOptions) -> WorkerLoop {
+            let poll = Poll::new().unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let servers = vec![listener.local_addr().unwrap().to_string().parse().unwrap()];
+            let pools = BTreeMap::from([("main".into(), PoolOptions { servers, ..options })]);
+            let state = ProxyState::new(&ProxyOptions { pools, ..ProxyOptions::default() }).unwrap();
+            let state = Arc::new(state);
+            let worker = ProxyWorker::new(Arc::clone(&state), poll.registry().try_clone().unwrap());
+            WorkerLoop { poll, state, worker, listener }
+        }
 
-    /// Asks a server that is down for its version.
-    fn probe(&mut self, index: usize) {
-        let is_connected = self.links[index].as_ref().is_some_and(|link| link.connection.is_some());
-        if !is_connected && let Err(reason) = self.connect(index) {
-            self.note_failure(index, reason, true);
-            return;
+        /// Accepts a connection and reads from it.
+        fn accept(&mut self, expected: &[u8]) -> TcpStream {
+            self.worker.flush(&mut |_, _| panic!("nothing is lost"));
+            let mut stream = self.listener.accept().unwrap().0;
+            // The request is sent once the connection is known to stand.
+            self.turn();
+            expect(&mut stream, expected);
+            stream
         }
-        let now = self.now;
-        if let Some(link) = &mut self.links[index]
-            && let Some(connection) = &mut link.connection
-            && connection.waiting_len() == 0
-        {
-            let due = due(now, link.options.reply_timeout);
-            connection.add(ReplyKind::Single, due, None, |out| out.extend_from_slice(b"version\r\n"));
-            if !std::mem::replace(&mut link.is_changed, true) {
-                self.changed.push(index);
-            }
-        }
-    }
 
-    /// Ends a connection and tells its requests.
-    fn lose(&mut self, index: usize, reason: LossReason, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
-        let Some(link) = &mut self.links[index] else { return };
-        let Some(connection) = link.connection.take() else { return };
-        let server = Arc::clone(&link.server);
-        // An idle connection that its server closes is no failure.
-        let is_failure = connection.waiting_len() > 0 || !connection.is_connected();
-        let lost = connection.lose();
-        if is_failure {
-            self.note_failure(index, reason, lost.iter().any(|lost| lost.request.is_none()));
+        fn dialect_of(&mut self, request: u64) -> Result<Option<ServerDialect>, SendRefusal> {
+            self.worker.dialect_of(&self.state, 0, 0, tag(request))
         }
-        for LostRequest { request, kind, bytes } in lost {
-            let Some(tag) = request else { continue };
-            let is_repeated = tag.may_repeat && reason == LossReason::Closed && !bytes.is_empty() && {
-                let tag = RequestTag { may_repeat: false, ..tag };
-                self.send_over(index, kind, tag, |out| out.extend_from_slice(&bytes)).is_ok()
+
+        /// Handles one wake-up. Returns what arrives.
+        fn turn(&mut self) -> Vec<(u64, String)> {
+            let mut events = Events::with_capacity(16);
+            self.poll.poll(&mut events, Some(Duration::from_secs(60))).unwrap();
+            self.worker.tick();
+            let mut arrived = Vec::new();
+            let mut see = |tag: RequestTag, delivery: ReplyDelivery<'_>| {
+                arrived.push((
+                    tag.request,
+                    match delivery {
+                        ReplyDelivery::Part(part) => part.bytes.escape_ascii().to_string(),
+                        ReplyDelivery::Lost { reason, .. } => reason.as_str().into(),
+                        ReplyDelivery::DialectKnown(dialect) => format!("{dialect:?}"),
+                    },
+                ));
             };
-            if !is_repeated {
-                see(tag, ReplyDelivery::Lost { label: &server.label, reason });
+            for event in &events {
+                self.worker.on_event(event.token(), event, &mut see);
+            }
+            self.worker.flush(&mut see);
+            self.worker.check_deadlines(&mut see);
+            arrived
+        }
+
+        /// Handles wake-ups until something arrives.
+        fn arrivals(&mut self) -> Vec<(u64, String)> {
+            loop {
+                let arrived = self.turn();
+                if !arrived.is_empty() {
+                    return arrived;
+                }
             }
         }
     }
 
-    fn note_failure(&self, index: usize, reason: LossReason, is_probe: bool) {
-        let Some(link) = &self.links[index] else { return };
-        if link.server.health.note_failure(self.now, reason == LossReason::Refused, is_probe) {
-            tracing::warn!("proxy: server {} is down: {}", link.server.label, reason.as_str());
+    fn expect(stream: &mut TcpStream, expected: &[u8]) {
+        let mut bytes = vec![0; expected.len()];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+
+    fn tag(request: u64) -> RequestTag {
+        RequestTag { connection: 0, session: 1, request, part: 0, may_repeat: false }
+    }
+
+    const QUESTIONS: &[u8] = b"mn\r\nversion\r\n";
+
+    #[test]
+    fn dialect_is_found_by_the_first_replies() {
+        for (replies, dialect) in [
+            (&b"MN\r\nVERSION 1.6.45\r\n"[..], ServerDialect::Meta),
+            (b"MN\r\nVERSION 1.6.9\r\n", ServerDialect::Text),
+            (b"ERROR\r\nVERSION 1.4.15\r\n", ServerDialect::Text),
+            (b"CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR unauthenticated\r\n", ServerDialect::Text),
+        ] {
+            let mut looped = WorkerLoop::new(PoolOptions::default());
+            for request in [7, 8] {
+                assert_eq!(looped.dialect_of(request), Ok(None));
+            }
+            looped.accept(QUESTIONS).write_all(replies).unwrap();
+            let known = format!("{dialect:?}");
+            assert_eq!(looped.arrivals(), [(7, known.clone()), (8, known)]);
+            assert_eq!(looped.dialect_of(9), Ok(Some(dialect)));
         }
     }
-}
 
-impl ServerLink {
-    /// Returns the time at which the connection counts as lost, unless bytes arrive before.
-    fn deadline(&self) -> Option<Instant> {
-        let connection = self.connection.as_ref()?;
-        if !connection.is_connected() {
-            return Some(connection.active_at() + self.options.connect_timeout);
+    #[test]
+    fn configured_dialect_needs_no_connection() {
+        for (speak, dialect) in [
+            (PoolProtocol::Text, ServerDialect::Text),
+            (PoolProtocol::Meta, ServerDialect::Meta),
+            (PoolProtocol::Binary, ServerDialect::Binary),
+        ] {
+            let mut looped = WorkerLoop::new(PoolOptions { speak, ..PoolOptions::default() });
+            assert_eq!(looped.dialect_of(1), Ok(Some(dialect)));
+            assert!(looped.worker.turn.changed.is_empty());
         }
-        let timeout = self.options.reply_timeout?;
-        Some(connection.deadline()?.max(connection.active_at() + timeout))
     }
-}
 
-fn due(now: Instant, timeout: Option<Duration>) -> Instant {
-    // Without a limit, the time is never reached.
-    now + timeout.unwrap_or(Duration::from_secs(1 << 32))
+    #[test]
+    fn loss_ends_the_wait_for_the_dialect() {
+        let mut looped = WorkerLoop::new(PoolOptions::default());
+        assert_eq!(looped.dialect_of(1), Ok(None));
+        drop(looped.accept(QUESTIONS));
+        assert_eq!(looped.arrivals(), [(1, "closed".into())]);
+    }
+
+    #[test]
+    fn replies_that_nobody_waits_for_are_dropped() {
+        let options = PoolOptions { speak: PoolProtocol::Binary, ..PoolOptions::default() };
+        let mut looped = WorkerLoop::new(options);
+        let mut packets = [[0u8; 24]; 2];
+        (packets[0][0], packets[0][15]) = (0x81, 1);
+        (packets[1][0], packets[1][15]) = (0x81, 2);
+        let state = Arc::clone(&looped.state);
+        let put = |out: &mut Vec<u8>| out.push(b'x');
+        looped.worker.send_unowned(&state, 0, 0, ReplyKind::Binary, put).unwrap();
+        looped.worker.send(&state, 0, 0, ReplyKind::Binary, tag(1), put).unwrap();
+        let mut stream = looped.accept(b"xx");
+        stream.write_all(&packets.concat()).unwrap();
+        assert_eq!(looped.arrivals(), [(1, packets[1].escape_ascii().to_string())]);
+        drop(stream);
+        // Without a request that a client waits for, nothing is lost.
+        looped.worker.send_unowned(&state, 0, 0, ReplyKind::Binary, put).unwrap();
+    }
 }

@@ -104,7 +104,8 @@ impl WaitingRequest {
                 replies.lose(label, reason.as_str());
                 0
             }
-            (WaitingRequest::Complete(_) | WaitingRequest::Close, _) => 0,
+            (_, ReplyDelivery::DialectKnown(_))
+            | (WaitingRequest::Complete(_) | WaitingRequest::Close, _) => 0,
         }
     }
 

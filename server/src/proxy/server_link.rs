@@ -1,0 +1,379 @@
+//! The connections of one worker to one server: connects, sends, detects the dialect of the server,
+//! repeats requests whose connection was lost, and probes a server that is down.
+
+use super::proxy_state::PoolServer;
+use super::proxy_worker::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
+use crate::options::{PoolOptions, PoolProtocol};
+use mio::event::Event;
+use mio::{Registry, Token};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana_client::Address;
+use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
+use todana_protocol::memcached::client::{DetectedServer, ServerDialect, detected_server, put_detection};
+
+/// The greatest number of connections of a worker to a server.
+const SLOTS_MAX: usize = 1 << SLOT_BITS;
+const SLOT_BITS: usize = 8;
+/// The number of bytes of requests that may be kept for a connection.
+const KEPT_LEN_MAX: usize = 16 << 20;
+/// A request for the version in the binary protocol.
+const BINARY_VERSION: [u8; 24] = {
+    let mut packet = [0; 24];
+    packet[0] = 0x80;
+    packet[1] = 0x0b;
+    packet
+};
+
+/// Receives what arrives for the requests of clients.
+pub(super) type DeliverReply<'a> = dyn FnMut(RequestTag, ReplyDelivery<'_>) + 'a;
+
+/// The state that the links of a worker share.
+pub(super) struct LinkTurn {
+    pub(super) registry: Registry,
+    pub(super) now: Instant,
+    /// The connections with bytes to send.
+    pub(super) changed: Vec<LinkPosition>,
+    /// Memory for one read.
+    pub(super) buffer: Vec<u8>,
+}
+
+/// Names a connection of a worker: the number of the server, and the connection's number in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkPosition {
+    pub(super) link: usize,
+    slot: usize,
+}
+
+impl LinkPosition {
+    /// Returns the position of the connection with this token.
+    pub(super) fn of(token: Token) -> LinkPosition {
+        let number = token.0 - SERVER_TOKENS;
+        LinkPosition { link: number >> SLOT_BITS, slot: number & (SLOTS_MAX - 1) }
+    }
+
+    fn token(self) -> Token {
+        Token(SERVER_TOKENS + (self.link << SLOT_BITS) + self.slot)
+    }
+}
+
+/// The owner of a request that waits for its reply.
+#[derive(Clone, Copy, Debug)]
+enum RequestOwner {
+    /// The session of a client.
+    Client(RequestTag),
+    /// Nobody: the reply is dropped.
+    #[allow(dead_code)]
+    Unowned,
+    /// The link, to learn the dialect of the server.
+    Detection,
+    /// The link, to learn whether the server is up again.
+    Probe,
+}
+
+/// The connections of a worker to a server.
+pub(super) struct ServerLink {
+    server: Arc<PoolServer>,
+    options: Arc<PoolOptions>,
+    slots: Vec<LinkSlot>,
+}
+
+/// The place of one connection.
+#[derive(Default)]
+struct LinkSlot {
+    connection: Option<ServerConnection<RequestOwner>>,
+    /// True while the connection is in the list of those with bytes to send.
+    is_changed: bool,
+    detection: DialectDetection,
+}
+
+/// The knowledge of a connection about the dialect of its server.
+#[derive(Default)]
+struct DialectDetection {
+    /// The answers to the questions.
+    answers: Vec<u8>,
+    found: Option<ServerDialect>,
+    /// The requests that wait for the dialect.
+    waiting: Vec<RequestTag>,
+}
+
+impl DialectDetection {
+    /// Notes an answer.
+    fn note(&mut self, answer: &[u8]) {
+        self.answers.extend_from_slice(answer);
+        self.found = match detected_server(&self.answers) {
+            Ok(None) => return,
+            Ok(Some((_, DetectedServer::Knows(dialect)))) => Some(dialect),
+            // Such a server shows its own errors.
+            Ok(Some((_, DetectedServer::NeedsLogin))) | Err(_) => Some(ServerDialect::Text),
+        };
+        self.answers = Vec::new();
+    }
+}
+
+impl ServerLink {
+    pub(super) fn new(server: Arc<PoolServer>, options: Arc<PoolOptions>) -> ServerLink {
+        let slots = (0..options.connections.clamp(1, SLOTS_MAX)).map(|_| LinkSlot::default()).collect();
+        ServerLink { server, options, slots }
+    }
+
+    /// Returns the number of the connection for the requests of a session. It is always the same,
+    /// so that the requests of a client stay in order.
+    fn slot_of(&self, session: u64) -> usize {
+        if self.slots.len() == 1 { 0 } else { (session % self.slots.len() as u64) as usize }
+    }
+
+    /// Adds a request of a client.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        turn: &mut LinkTurn,
+        kind: ReplyKind,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
+        self.add(turn, self.slot_of(tag.session), kind, RequestOwner::Client(tag), put)
+    }
+
+    /// Adds a request whose reply is dropped.
+    #[allow(dead_code)]
+    pub(super) fn send_unowned(
+        &mut self,
+        turn: &mut LinkTurn,
+        kind: ReplyKind,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
+        self.add(turn, 0, kind, RequestOwner::Unowned, put)
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        turn: &mut LinkTurn,
+        slot: usize,
+        kind: ReplyKind,
+        owner: RequestOwner,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
+        let due = self.due(turn);
+        let queue = self.options.queue;
+        let connection = self.ready(turn, slot)?;
+        if connection.waiting_len() >= queue || connection.kept_len() > KEPT_LEN_MAX {
+            return Err(SendRefusal::Busy);
+        }
+        connection.add(kind, due, owner, put);
+        self.mark_changed(turn, slot);
+        Ok(())
+    }
+
+    /// Lets a request wait until the dialect of the server is known.
+    #[allow(dead_code)]
+    pub(super) fn await_dialect(&mut self, turn: &mut LinkTurn, tag: RequestTag) -> Result<(), SendRefusal> {
+        let slot = self.slot_of(tag.session);
+        let queue = self.options.queue;
+        self.ready(turn, slot)?;
+        let waiting = &mut self.slots[slot].detection.waiting;
+        if waiting.len() >= queue {
+            return Err(SendRefusal::Busy);
+        }
+        waiting.push(tag);
+        Ok(())
+    }
+
+    /// Returns the connection for a request. Begins to connect if there is none.
+    #[inline]
+    fn ready(
+        &mut self,
+        turn: &mut LinkTurn,
+        slot: usize,
+    ) -> Result<&mut ServerConnection<RequestOwner>, SendRefusal> {
+        if self.server.health.is_down() {
+            return Err(SendRefusal::Down);
+        }
+        if self.slots[slot].connection.is_none() {
+            self.connect(turn, slot).map_err(|reason| {
+                // A name may be resolved a moment later, so this is no failure of the server.
+                if reason != LossReason::NameNotFound {
+                    self.note_failure(turn, reason, false);
+                }
+                SendRefusal::Lost(reason)
+            })?;
+        }
+        self.slots[slot].connection.as_mut().ok_or(SendRefusal::Down)
+    }
+
+    /// Begins to connect. With `speak = "auto"`, the first requests detect the dialect.
+    fn connect(&mut self, turn: &mut LinkTurn, slot: usize) -> Result<(), LossReason> {
+        let socket = match &self.server.address {
+            Address::Unix(path) => ServerSocket::connect_unix(path),
+            Address::Tcp(..) | Address::Tls(..) => {
+                let address = self.server.resolved().ok_or(LossReason::NameNotFound)?;
+                ServerSocket::connect_tcp(address)
+            }
+        };
+        let token = LinkPosition { link: self.server.number.get(), slot }.token();
+        let register = |mut socket: ServerSocket| -> io::Result<ServerSocket> {
+            socket.register(&turn.registry, token)?;
+            Ok(socket)
+        };
+        let socket = socket.and_then(register).map_err(|error| LossReason::of(&error))?;
+        let mut connection = ServerConnection::new(socket, turn.now);
+        if self.options.speak == PoolProtocol::Auto {
+            let due = self.due(turn);
+            // Two requests, which are written together.
+            connection.add(ReplyKind::Single, due, RequestOwner::Detection, put_detection);
+            connection.add(ReplyKind::Single, due, RequestOwner::Detection, |_| ());
+        }
+        self.slots[slot].detection.answers.clear();
+        self.slots[slot].connection = Some(connection);
+        self.mark_changed(turn, slot);
+        Ok(())
+    }
+
+    /// Sends the requests of a connection that were added since the previous call.
+    pub(super) fn flush(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
+        let Some(slot) = self.slots.get_mut(at.slot) else { return };
+        slot.is_changed = false;
+        if let Some(connection) = &mut slot.connection
+            && let Err(reason) = connection.flush()
+        {
+            self.lose(turn, at.slot, reason, see);
+        }
+    }
+
+    /// Handles an event of a connection, and passes what arrives to `see`.
+    pub(super) fn on_event(
+        &mut self,
+        turn: &mut LinkTurn,
+        at: LinkPosition,
+        event: &Event,
+        see: &mut DeliverReply<'_>,
+    ) {
+        let Some(LinkSlot { connection: Some(connection), detection, .. }) = self.slots.get_mut(at.slot)
+        else {
+            return;
+        };
+        let mut outcome = if event.is_writable() { connection.flush() } else { Ok(()) };
+        let mut has_answered = false;
+        if outcome.is_ok() && (event.is_readable() || event.is_read_closed() || event.is_error()) {
+            let has_ended = event.is_read_closed() || event.is_error();
+            let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
+                has_answered = true;
+                match *owner {
+                    RequestOwner::Client(tag) => see(tag, ReplyDelivery::Part(part)),
+                    RequestOwner::Detection => detection.note(part.bytes),
+                    RequestOwner::Unowned | RequestOwner::Probe => {}
+                }
+            };
+            outcome = connection.read(&mut turn.buffer, turn.now, has_ended, deliver);
+        }
+        if has_answered && self.server.health.note_success() {
+            tracing::info!("proxy: server {} is up", self.server.label);
+        }
+        if let Some(dialect) = detection.found.take() {
+            self.server.dialect.set(dialect);
+            for tag in std::mem::take(&mut detection.waiting) {
+                see(tag, ReplyDelivery::DialectKnown(dialect));
+            }
+        }
+        if let Err(reason) = outcome {
+            self.lose(turn, at.slot, reason, see);
+        }
+    }
+
+    /// Ends connections on which the server does not answer in time, and probes a server that is
+    /// down.
+    pub(super) fn check_deadlines(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
+        for slot in 0..self.slots.len() {
+            if self.deadline_of(slot).is_some_and(|at| at <= turn.now) {
+                self.lose(turn, slot, LossReason::TimedOut, see);
+            }
+        }
+        let probe_time = self.options.connect_timeout + self.options.reply_timeout.unwrap_or_default();
+        if self.server.health.is_down() && self.server.health.takes_probe(turn.now, probe_time) {
+            self.probe(turn);
+        }
+    }
+
+    /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let replies = (0..self.slots.len()).filter_map(|slot| self.deadline_of(slot));
+        replies.chain(self.server.health.probe_at()).min()
+    }
+
+    /// Returns the time at which a connection counts as lost, unless bytes arrive before.
+    fn deadline_of(&self, slot: usize) -> Option<Instant> {
+        let connection = self.slots[slot].connection.as_ref()?;
+        if !connection.is_connected() {
+            return Some(connection.active_at() + self.options.connect_timeout);
+        }
+        let timeout = self.options.reply_timeout?;
+        Some(connection.deadline()?.max(connection.active_at() + timeout))
+    }
+
+    fn due(&self, turn: &LinkTurn) -> Instant {
+        // Without a limit, the time is never reached.
+        turn.now + self.options.reply_timeout.unwrap_or(Duration::from_secs(1 << 32))
+    }
+
+    fn mark_changed(&mut self, turn: &mut LinkTurn, slot: usize) {
+        if !std::mem::replace(&mut self.slots[slot].is_changed, true) {
+            turn.changed.push(LinkPosition { link: self.server.number.get(), slot });
+        }
+    }
+
+    /// Asks a server that is down for its version.
+    fn probe(&mut self, turn: &mut LinkTurn) {
+        let is_new = self.slots[0].connection.is_none();
+        if is_new && let Err(reason) = self.connect(turn, 0) {
+            self.note_failure(turn, reason, true);
+            return;
+        }
+        let due = self.due(turn);
+        if let Some(connection) = &mut self.slots[0].connection
+            && (is_new || connection.waiting_len() == 0)
+        {
+            let (kind, question) = match self.options.speak {
+                PoolProtocol::Binary => (ReplyKind::Binary, &BINARY_VERSION[..]),
+                PoolProtocol::Auto | PoolProtocol::Text | PoolProtocol::Meta => {
+                    (ReplyKind::Single, &b"version\r\n"[..])
+                }
+            };
+            connection.add(kind, due, RequestOwner::Probe, |out| out.extend_from_slice(question));
+            self.mark_changed(turn, 0);
+        }
+    }
+
+    /// Ends a connection, and repeats its requests or reports that they are lost.
+    fn lose(&mut self, turn: &mut LinkTurn, slot: usize, reason: LossReason, see: &mut DeliverReply<'_>) {
+        let Some(connection) = self.slots[slot].connection.take() else { return };
+        // An idle connection that its server closes is no failure.
+        let is_failure = connection.waiting_len() > 0 || !connection.is_connected();
+        let lost = connection.lose();
+        if is_failure {
+            let is_probe = lost.iter().any(|lost| matches!(lost.request, RequestOwner::Probe));
+            self.note_failure(turn, reason, is_probe);
+        }
+        let waiting = std::mem::take(&mut self.slots[slot].detection.waiting);
+        for LostRequest { request, kind, bytes } in lost {
+            let RequestOwner::Client(tag) = request else { continue };
+            let is_repeated = tag.may_repeat && reason == LossReason::Closed && !bytes.is_empty() && {
+                let owner = RequestOwner::Client(RequestTag { may_repeat: false, ..tag });
+                self.add(turn, slot, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
+            };
+            if !is_repeated {
+                see(tag, ReplyDelivery::Lost { label: &self.server.label, reason });
+            }
+        }
+        for tag in waiting {
+            see(tag, ReplyDelivery::Lost { label: &self.server.label, reason });
+        }
+    }
+
+    fn note_failure(&self, turn: &LinkTurn, reason: LossReason, is_probe: bool) {
+        if self.server.health.note_failure(turn.now, reason == LossReason::Refused, is_probe) {
+            tracing::warn!("proxy: server {} is down: {}", self.server.label, reason.as_str());
+        }
+    }
+}
