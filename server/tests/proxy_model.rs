@@ -8,7 +8,7 @@ mod running;
 
 use fastrand::Rng;
 use proxy_lab::fake_server::{FakeServer, FaultPlan};
-use proxy_lab::text_client::{STEADY, Surroundings, TextClient};
+use proxy_lab::text_client::{Surroundings, TextClient};
 use running::{Running, options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ use todana_server::{PoolOptions, ProxyOptions, ProxyRoutes, RouteTree, ServerOpt
 /// The number of requests with the same proxy and the same servers.
 const ROUND: u32 = 4000;
 const CLIENTS: usize = 8;
+/// The prefix of keys whose servers never fail.
+const STEADY: &str = "steady:";
 
 fn entries(servers: &[FakeServer]) -> Vec<ServerEntry> {
     servers.iter().map(|server| server.address.to_string().parse().unwrap()).collect()
@@ -60,7 +62,15 @@ fn round(seed: u64, requests: u32) -> u32 {
     let pools = BTreeMap::from([("shaky".into(), shaky_pool), ("steady".into(), steady_pool)]);
     let proxy = ProxyOptions { pools, routes: Some(routes), ..ProxyOptions::default() };
     let proxy = Running::start(ServerOptions { proxy: Some(proxy), ..options() });
-    let around = Arc::new(Surroundings { proxy: proxy.addresses[0], when_down, ring, labels });
+    let around = Surroundings {
+        proxy: proxy.addresses[0],
+        when_down,
+        ring,
+        labels,
+        steady: Some(STEADY),
+        is_lossy: false,
+    };
+    let around = Arc::new(around);
     let (sent, losses) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {

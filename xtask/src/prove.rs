@@ -29,6 +29,19 @@ pub(crate) enum Proof {
         #[arg(long, default_value_t = 20_000)]
         rounds: u32,
     },
+    /// Send random requests through a proxy of fake servers with faults, and of memcached servers
+    /// that are killed, and compare the replies with a model
+    Proxy {
+        /// Number of requests to fake servers
+        #[arg(long, default_value_t = 1_000_000)]
+        requests: u64,
+        /// Number of times that a memcached server is killed or stopped
+        #[arg(long, default_value_t = 200)]
+        rounds: u32,
+        /// The seed that an earlier run printed, to repeat its requests
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Send sessions of random bytes to a running server
     Garbage {
         /// Number of sessions
@@ -68,6 +81,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("soak", || soak::run(Duration::from_secs(600), None));
     report.step("crash", crash);
     report.step("replication", || replication(20_000));
+    report.step("proxy", || proxy(1_000_000, 200, None));
     sanitize::full(report);
     fuzz::run(report, None, 600);
 }
@@ -80,6 +94,9 @@ impl Proof {
             Proof::Fuzz { target, minutes } => fuzz::run(report, target.as_deref(), minutes * 60),
             Proof::Crash => report.step("crash", crash),
             Proof::Replication { rounds } => report.step("replication", || replication(rounds)),
+            Proof::Proxy { requests, rounds, seed } => {
+                report.step("proxy", || proxy(requests, rounds, seed));
+            }
             Proof::Garbage { sessions } => {
                 build(report);
                 report.step("garbage", || garbage::run(sessions));
@@ -113,4 +130,15 @@ fn crash() -> StepOutcome {
 fn replication(rounds: u32) -> StepOutcome {
     let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "replication_rounds"];
     cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_ROUNDS", &rounds.to_string()).run()
+}
+
+fn proxy(requests: u64, rounds: u32, seed: Option<u64>) -> StepOutcome {
+    let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "proxy_model"];
+    let mut run = cargo(&[&test[..], &["--test", "proxy_kills", "--", "--nocapture"]].concat())
+        .env("TODANA_PROXY_REQUESTS", &requests.to_string())
+        .env("TODANA_PROXY_KILLS", &rounds.to_string());
+    if let Some(seed) = seed {
+        run = run.env("TODANA_PROXY_SEED", &seed.to_string());
+    }
+    run.run()
 }

@@ -63,6 +63,10 @@ pub(crate) fn run(report: &mut StepReport) {
     if !program("sh", &["-c", "command -v tctmgr"]).succeeds() {
         install_debian(&["tokyocabinet-bin"]);
     }
+    // `server/tests/proxy_kills.rs` kills servers of it.
+    if !program("sh", &["-c", "command -v memcached"]).succeeds() {
+        install_debian(&["memcached"]);
+    }
     let mut programs = Vec::new();
     report.step("tests: build", || match build() {
         Ok(built) => {

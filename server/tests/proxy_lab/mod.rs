@@ -6,14 +6,19 @@
 //! fake_store     the records of a fake server, and its replies
 //! fake_server    a listener whose connections delay, cut and falsify replies
 //! key_model      the state of a key, as its only client knows it
+//! real_server    a memcached that is killed, stopped and started again
 //! text_client    a client with text and meta commands
 //! ```
 //!
 //! Each key belongs to one client, and each piece of a value names its key and a number that no
 //! other piece of this key has. So a reply that belongs to another request is noticed.
 
+// Each test file uses a part of this module.
+#![allow(dead_code)]
+
 pub(crate) mod fake_request;
 pub(crate) mod fake_server;
 pub(crate) mod fake_store;
 pub(crate) mod key_model;
+pub(crate) mod real_server;
 pub(crate) mod text_client;

@@ -13,8 +13,6 @@ use todana_server::WhenDown;
 
 /// The time after which a reply counts as missing. No reply takes nearly as long.
 const HANG: Duration = Duration::from_secs(60);
-/// The prefix of keys whose servers never fail.
-pub(crate) const STEADY: &str = "steady:";
 /// The number of keys of a client.
 const KEYS: usize = 24;
 
@@ -25,6 +23,10 @@ pub(crate) struct Surroundings {
     /// The ring over the servers that may fail.
     pub(crate) ring: Ring,
     pub(crate) labels: Vec<String>,
+    /// The prefix of keys whose servers never fail.
+    pub(crate) steady: Option<&'static str>,
+    /// True if the servers that may fail lose their records.
+    pub(crate) is_lossy: bool,
 }
 
 /// The form of a request that has no value of its own.
@@ -110,10 +112,10 @@ impl TextClient {
 
     fn new_key(&mut self, slot: usize) -> KeyModel {
         self.generation += 1;
-        let is_steady = slot.is_multiple_of(3);
-        let prefix = if is_steady { STEADY } else { "" };
+        let steady = self.around.steady.filter(|_| slot.is_multiple_of(3));
+        let prefix = steady.unwrap_or_default();
         let key = format!("{prefix}{}:{slot}:{}", self.name, self.generation);
-        let shaky = (!is_steady).then(|| self.around.ring.server_of(key.as_bytes()));
+        let shaky = steady.is_none().then(|| self.around.ring.server_of(key.as_bytes()));
         KeyModel::new(key, shaky, slot % 8 == 7)
     }
 
@@ -414,8 +416,14 @@ impl TextClient {
     /// an error instead.
     fn may_miss(&self, key: usize, later: &[SentRequest], is_loss_shown: bool) -> bool {
         let key = &self.keys[key];
-        let may_fail = key.shaky.is_some() && (!is_loss_shown || self.is_written(&key.key, later));
+        let is_lossy = self.around.is_lossy || !is_loss_shown;
+        let may_fail = key.shaky.is_some() && (is_lossy || self.is_written(&key.key, later));
         may_fail || matches!(key.state, KeyState::Unknown | KeyState::Exact(None))
+    }
+
+    /// Returns true if the record may be gone, with the process of its server.
+    fn is_lost_any_time(&self, key: &KeyModel) -> bool {
+        self.around.is_lossy && key.shaky.is_some()
     }
 
     fn is_written(&self, name: &str, later: &[SentRequest]) -> bool {
@@ -464,6 +472,9 @@ impl TextClient {
                 }
                 let expected: &[&str] = match &self.keys[*key].state {
                     _ if self.keys[*key].shaky.is_some() && self.is_written(&self.keys[*key].key, later) => {
+                        &["TOUCHED", "NOT_FOUND"]
+                    }
+                    KeyState::Exact(Some(_)) if self.is_lost_any_time(&self.keys[*key]) => {
                         &["TOUCHED", "NOT_FOUND"]
                     }
                     KeyState::Unknown => &["TOUCHED", "NOT_FOUND"],
@@ -546,7 +557,8 @@ impl TextClient {
         if self.is_loss(&line, &[key], true) {
             return Ok(());
         }
-        if line == "EN" {
+        // The servers of some versions add the flags of the request to a miss.
+        if line == "EN" || line == format!("EN k{} O{opaque}", self.keys[key].key) {
             return self.check_miss(key, later);
         }
         let words: Vec<&str> = line.split(' ').collect();
@@ -573,10 +585,12 @@ impl TextClient {
         flags: u32,
     ) -> (&'static [&'static str], Option<KnownRecord>) {
         let key = &self.keys[key];
-        let KeyState::Exact(old) = &key.state else {
-            return (&["STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"], None);
-        };
         let stored: &[&str] = &["STORED"];
+        let all: &[&str] = &["STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"];
+        let KeyState::Exact(old) = &key.state else { return (all, None) };
+        if self.is_lost_any_time(key) && mode != "set" {
+            return (all, None);
+        }
         match (mode, old) {
             ("set", _) | ("add", None) | ("replace", Some(_)) => {
                 (stored, Some(Some((value.to_string(), flags))))
@@ -670,6 +684,10 @@ impl TextClient {
                 Some(Some(number(line).ok_or(format!("{line:?} is no reply to a count"))?))
             }
         };
+        if self.is_lost_any_time(&self.keys[key]) {
+            self.keys[key].forget();
+            return Ok(());
+        }
         let Some(expected) = expected else { return Ok(()) };
         let is_right = match (form, shown) {
             (RequestForm::NoReply, _) => true,
