@@ -1,13 +1,14 @@
 //! The client side of memcached's dialects: writes requests and decodes replies.
 //!
 //! ```text
-//! request   checks of keys, and errors of requests that cannot be sent
-//! text      get, set, incr ... -> bytes
-//! meta      mg, ms, md, ma, me, with their flags -> bytes
-//! reply     bytes -> replies of both dialects, distinguished by their first word
-//! packet    packets of the binary dialect
-//! operation operations -> requests of any dialect; their replies
-//! handshake the question which dialect a server knows, and logins
+//! request     checks of keys, and errors of requests that cannot be sent
+//! text        get, set, incr ... -> bytes
+//! meta        mg, ms, md, ma, me, with their flags -> bytes
+//! reply       bytes -> replies of both dialects, distinguished by their first word
+//! packet      packets of the binary dialect
+//! operation   operations -> requests of any dialect; their replies
+//! statistics  requests for statistics; their replies
+//! handshake   the question which dialect a server knows, and logins
 //! ```
 //!
 //! Invariants:
@@ -43,6 +44,7 @@ mod operation;
 mod packet;
 mod reply;
 mod request;
+mod statistics;
 mod text;
 
 pub use handshake::{
@@ -56,4 +58,5 @@ pub use operation::{
 pub use packet::binary_reply_len;
 pub use reply::{ClientResponse, MalformedReply, MetaFlags, RefusalKind, ServerRefusal, decode};
 pub use request::{InvalidRequest, KEY_LEN_MAX, check_key};
+pub use statistics::{ServerStatistic, put_statistics, statistics_of};
 pub use text::{StoreVerb, TextFetch, TextStore, put_get, put_line, put_store, put_words};

@@ -83,7 +83,10 @@ impl<'a> ResponsePacket<'a> {
 }
 
 /// Returns the packet at the start of `input`, or `None` if it is incomplete.
-fn packet(input: &[u8], body_len_max: usize) -> Result<Option<(usize, ResponsePacket<'_>)>, MalformedReply> {
+pub(super) fn packet(
+    input: &[u8],
+    body_len_max: usize,
+) -> Result<Option<(usize, ResponsePacket<'_>)>, MalformedReply> {
     if input.first().is_some_and(|&magic| magic != RESPONSE_MAGIC) {
         return Err(MalformedReply);
     }
