@@ -1,6 +1,6 @@
-//! Replies to operations, in all dialects of memcached: no reply makes the client panic, a truncated
-//! reply never counts as complete, an error is one line, and a reply is one that the operation can
-//! have.
+//! Replies to operations, in all dialects of memcached: no reply makes the client panic, a
+//! truncated reply never counts as complete, an error is one line, and a reply is one that the
+//! operation can have.
 #![no_main]
 
 use todana_core::{

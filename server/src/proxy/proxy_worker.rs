@@ -152,7 +152,8 @@ impl ProxyWorker {
         (link, &mut self.turn)
     }
 
-    /// Sends the requests that were added since the previous call: all of a connection in one write.
+    /// Sends the requests that were added since the previous call: all of a connection in one
+    /// write.
     pub(crate) fn flush(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
         for at in std::mem::take(&mut self.turn.changed) {
             if let Some(Some(link)) = self.links.get_mut(at.link) {

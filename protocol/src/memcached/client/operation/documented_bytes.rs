@@ -383,7 +383,7 @@ fn reply_to_another_request_is_malformed() {
 }
 
 #[test]
-fn time_left_is_read_before_or_after_a_touch() {
+fn time_left_is_that_before_or_after_touch() {
     let touch = Operation::Get(Get { touch: Some(Ttl::Seconds(30)), ..get(b"k") });
     for (time_left, request) in
         [(TimeLeft::Before, &b"mg k v f t T30\r\n"[..]), (TimeLeft::After, b"mg k v f T30 t\r\n")]
