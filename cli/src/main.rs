@@ -240,10 +240,13 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
 }
 
 fn run() -> Result<(), CommandFailure> {
-    // `serve` parses its own words, because clap's messages do not say that a value comes from the
+    // `serve` and `proxy` parse their own words, because clap's messages do not say that a value comes from the
     // environment.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return serve::run(std::env::args_os());
+    }
+    if std::env::args_os().nth(1).is_some_and(|word| word == "proxy") {
+        return proxy::run(std::env::args_os());
     }
     let matches = ProgramArguments::command()
         .try_get_matches()
@@ -273,7 +276,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Repair { of, yes: false }) => verify::run(&of),
         Some(ProgramCommand::Password(arguments)) => password::run(&arguments),
         Some(ProgramCommand::Bench(arguments)) => bench::run(&arguments),
-        Some(ProgramCommand::Proxy(arguments)) => proxy::run(&arguments),
+        Some(ProgramCommand::Proxy(_)) => proxy::run(std::env::args_os()),
         // The known names were handled at the start of `main`.
         Some(ProgramCommand::As { .. }) => {
             Err(CommandFailure::usage("as: the program's name must follow immediately"))

@@ -1,4 +1,4 @@
-//! Reads the values of the options of `serve` from the environment and the configuration file.
+//! Reads the values of the options of a server from the environment and the configuration file.
 //!
 //! ```text
 //! command line     options, read by clap
@@ -11,7 +11,7 @@
 //! so that an error names the variable, or the file and the line. A valid value becomes the default
 //! of the option, which the command line overrides.
 //!
-//! Not here: the options themselves (`serve`).
+//! Not here: the options themselves (`serve`, `proxy`).
 
 use crate::CommandFailure;
 use crate::suggestions::distance;
@@ -53,15 +53,14 @@ fn variable(argument: &Arg) -> Option<(String, OsString)> {
     Some((name.to_string_lossy().into_owned(), value))
 }
 
-/// Returns the command with the values of environment and file as its defaults, and the effective
-/// value of each option that one of them sets.
+/// Returns the command with the values of the environment and of a file, `listed`, as its defaults,
+/// and the effective value of each option that one of them sets.
 pub(crate) fn with_configuration(
     command: Command,
-    file: Option<&Path>,
+    listed: &[ConfigEntry],
 ) -> Result<(Command, Vec<ConfiguredValue>), CommandFailure> {
     let mut layered = flags_only(command.clone());
     let mut all = Vec::new();
-    let listed = file.map_or(Ok(Vec::new()), |path| read(&command, path))?;
     for argument in command.get_arguments() {
         let Some(name) = argument.get_long().filter(|&name| name != "help") else { continue };
         let in_file = listed.iter().find(|entry| entry.name == name).map(|entry| (entry.clone(), "file"));
@@ -160,15 +159,17 @@ fn switch(text: &str) -> Option<bool> {
 }
 
 /// An option that the file or the environment sets.
-#[derive(Clone)]
-struct ConfigEntry {
-    name: String,
-    place: String,
-    values: Vec<OsString>,
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigEntry {
+    /// The long name of the option.
+    pub(crate) name: String,
+    /// The source, for messages.
+    pub(crate) place: String,
+    pub(crate) values: Vec<OsString>,
 }
 
 /// Reads the configuration file. Fails if it is unreadable or names an unknown option.
-fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailure> {
+pub(crate) fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| CommandFailure::usage(format!("{shown}: cannot read it: {error}")))?;

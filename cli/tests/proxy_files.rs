@@ -137,13 +137,13 @@ fn problems(name: &str, text: &str) -> String {
 fn example_is_valid() {
     let folder = written("proxy.toml", EXAMPLE);
     assert_eq!(folder.expect(&["config", "check", "proxy.toml"], 0), "proxy.toml: ok\n");
-    std::fs::write(folder.path("serve.toml"), "port = 0\n").unwrap();
+    std::fs::write(folder.path("serve.toml"), "max-item-size = 2048\n").unwrap();
     assert_eq!(folder.expect(&["config", "check", "serve.toml"], 0), "serve.toml: ok\n");
     let said = problems("serve.toml", "[network]\nport = 0\n");
     assert!(said.contains("unknown option \"network\""), "{said}");
     let said = folder.complaint(&["proxy", "--config", "serve.toml", "--where", "k"], 2);
     assert!(said.contains("todana: serve.toml, line 1: no pool; write [pool.main]"), "{said}");
-    assert!(said.contains("serve.toml, line 1: unknown key \"port\"; did you mean "), "{said}");
+    assert!(said.contains("serve.toml, line 1: unknown key \"max-item-size\"; did you mean "), "{said}");
 }
 
 #[test]
@@ -309,6 +309,54 @@ fn pools_with_listeners_need_no_route() {
 }
 
 #[test]
+fn options_of_serve_have_all_sources() {
+    let text = "conn-limit = 7\nverbose = 1\nadmin-port = 0\nlisten = \"127.0.0.1:5\"\n\
+                [pool.main]\nservers = [\"a\"]\n[route]\n\"x:\" = { near = \"main\", ttl = \"1s\" }\n";
+    let folder = written("proxy.toml", text);
+    let print = |words: &[&str], variables: &[(&str, &str)]| {
+        let words = [&["proxy", "--config", "proxy.toml", "--print"][..], words].concat();
+        let output = running::todana()
+            .args(&words)
+            .current_dir(folder.0.path())
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", running::text(&output.stderr));
+        running::text(&output.stdout)
+    };
+    let rest = "\n[pool.main]\nservers = [\n  \"a:11211\",\n]\n\n[route]\ndefault = \"main\"\n\
+        \"x:\" = { near = \"main\", ttl = \"1s\", max = 8388608, hot = false, coalesce = false }\n";
+    let plain = "listen = [\"127.0.0.1:5\"]\nconn-limit = 7\nadmin-port = 0\nverbose = 1\n";
+    assert_eq!(print(&[], &[]), format!("{plain}{rest}"));
+    assert_eq!(
+        print(&["-t", "3"], &[("TODANA_CONN_LIMIT", "8"), ("TODANA_LISTEN", "::1,b")]),
+        format!(
+            "{}{rest}",
+            plain.replace("\"127.0.0.1:5\"]", "\"::1\", \"b\"]\nthreads = 3").replace('7', "8")
+        )
+    );
+    assert_eq!(
+        print(&["-s", "/run/x", "-c", "9"], &[("TODANA_CONN_LIMIT", "8")]),
+        format!("{}{rest}", plain.replace("127.0.0.1:5", "unix:/run/x mode=0700").replace("= 7", "= 9"))
+    );
+    for (line, problem) in [
+        ("conn-limit = \"x\"", "todana: proxy.toml, line 1: invalid value 'x' for '--conn-limit"),
+        (
+            "con-limit = 1",
+            "todana: proxy.toml, line 1: unknown key \"con-limit\"; did you mean \"conn-limit\"?",
+        ),
+        ("memory-limit = 3", "todana: the memory limit must be at least 4 MiB"),
+        ("tls-key = \"k\"", "todana: --tls-key: needs --tls-cert"),
+        ("enable-sasl = true", "todana: -S: needs a file of users"),
+        ("sync = 1", "unknown key \"sync\""),
+    ] {
+        std::fs::write(folder.path("proxy.toml"), text.replace("conn-limit = 7", line)).unwrap();
+        let said = folder.complaint(&["config", "check", "proxy.toml"], 2);
+        assert!(said.starts_with(problem) || said.contains(problem), "{said}");
+    }
+}
+
+#[test]
 fn every_key_of_twemproxy_is_translated() {
     let folder = written("nutcracker.yml", NUTCRACKER);
     assert_eq!(folder.expect(&["config", "check", "nutcracker.yml"], 0), "nutcracker.yml: ok\n");
@@ -409,8 +457,6 @@ fn options_of_a_pool_conflict_with_files() {
         &["--config", "proxy.toml", "--from", "x", "--where", "k"],
         &["--from", "proxy.toml", "--print", "--where", "k"],
         &["--config", "proxy.toml", "--compare", "dalli"],
-        &["--config", "proxy.toml", "--print"],
-        &["--servers", "a", "--print"],
     ] {
         let said = folder.complaint(&[&["proxy"], words].concat(), 2);
         assert!(said.contains("cannot be used with"), "{said}");

@@ -1,9 +1,12 @@
 //! Loads the configuration of a proxy from a file of either kind.
 
 use super::config_value::ConfigValue;
+use super::proxy_file::ProxyFile;
 use super::table_reader::ConfigReport;
 use super::{nutcracker_file, proxy_file};
 use crate::CommandFailure;
+use crate::option_sources::ConfigEntry;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -21,21 +24,27 @@ pub(super) enum ProxyFileKind {
     Nutcracker,
 }
 
+/// The content of a file.
+pub(super) struct LoadedFile {
+    pub(super) options: ProxyOptions,
+    /// The options that a proxy shares with `todana serve`.
+    pub(super) entries: Vec<ConfigEntry>,
+    /// True if the file has listeners that serve the routes.
+    pub(super) has_listen: bool,
+}
+
 /// Reads a file, and prints the notes about it. The failure lists all problems of the file.
-pub(super) fn load(path: &Path, kind: ProxyFileKind) -> Result<ProxyOptions, CommandFailure> {
+pub(super) fn load(path: &Path, kind: ProxyFileKind) -> Result<LoadedFile, CommandFailure> {
     parse(path, &text_of(path).map_err(CommandFailure::usage)?, kind)
 }
 
-/// Checks the file of a proxy. Returns false if the file is not one.
-pub(crate) fn check(path: &Path) -> Result<bool, CommandFailure> {
+/// Reads a file. Returns `None` if it is not that of a proxy.
+pub(super) fn load_if_of_proxy(path: &Path) -> Result<Option<LoadedFile>, CommandFailure> {
     let is_yaml = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
     let text = text_of(path).map_err(CommandFailure::usage)?;
     let kind = if is_yaml { ProxyFileKind::Nutcracker } else { ProxyFileKind::Todana };
     let is_proxy = is_yaml || ConfigValue::of_toml(&text).is_ok_and(|file| proxy_file::is_of_proxy(&file));
-    if is_proxy {
-        parse(path, &text, kind)?;
-    }
-    Ok(is_proxy)
+    is_proxy.then(|| parse(path, &text, kind)).transpose()
 }
 
 /// Returns the content of a file. Fails if it is unreadable or too long.
@@ -51,24 +60,28 @@ pub(super) fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-fn parse(path: &Path, text: &str, kind: ProxyFileKind) -> Result<ProxyOptions, CommandFailure> {
+fn parse(path: &Path, text: &str, kind: ProxyFileKind) -> Result<LoadedFile, CommandFailure> {
     let report = ConfigReport::default();
-    let options = match kind {
+    let read = match kind {
         ProxyFileKind::Todana => ConfigValue::of_toml(text).map(|file| proxy_file::read(file, &report)),
-        ProxyFileKind::Nutcracker => {
-            ConfigValue::of_yaml(text).map(|file| nutcracker_file::read(file, &report))
-        }
+        ProxyFileKind::Nutcracker => ConfigValue::of_yaml(text)
+            .map(|file| ProxyFile { options: nutcracker_file::read(file, &report), ..ProxyFile::default() }),
     };
-    if let Err((line, problem)) = &options {
+    if let Err((line, problem)) = &read {
         report.problem(*line, problem);
     }
     let (problems, notes) = report.lines(&path.display());
-    match options {
-        Ok(options) if problems.is_empty() => {
+    match read {
+        Ok(read) if problems.is_empty() => {
             for note in notes {
                 eprintln!("todana: {note}");
             }
-            Ok(options)
+            let entries = read.shared.into_iter().map(|(line, name, values)| ConfigEntry {
+                name: name.to_string(),
+                place: format!("{}, line {line}", path.display()),
+                values: values.into_iter().map(OsString::from).collect(),
+            });
+            Ok(LoadedFile { options: read.options, entries: entries.collect(), has_listen: read.has_listen })
         }
         _ => Err(CommandFailure::usage(problems.join("\ntodana: "))),
     }

@@ -6,7 +6,9 @@
 //! proxy_file        our own file: listeners, pools
 //! pool_servers      the servers of a pool of this file;  route_table: its routes
 //! nutcracker_file   twemproxy's file
-//! config_file       loads a file of either kind;  printed_options: prints one
+//! config_file       loads a file of either kind
+//! printed_options   prints a file;  printed_routes: its routes
+//! effective_options the options of command line, environment and file together
 //! proxy_program     runs the proxy
 //! ```
 //!
@@ -15,28 +17,27 @@
 
 mod config_file;
 mod config_value;
+mod effective_options;
 mod nutcracker_file;
 mod pool_servers;
 mod printed_options;
+mod printed_routes;
 mod proxy_file;
 mod proxy_program;
 mod route_table;
 mod table_reader;
 
-pub(crate) use config_file::check;
-
+use crate::serve::{NetworkArguments, PROCESS, ProcessArguments, mebibytes, number};
 use crate::{CommandFailure, serving};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use config_file::ProxyFileKind;
+use effective_options::EffectiveOptions;
 use proxy_program::ProxyProgram;
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use todana_client::ring::{KeyHash, Ring, RingError, RingKind, RingOptions, ServerEntry, VbucketMap};
-use todana_server::{
-    ListenerPlace, LogFormat, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes,
-    init_logging_with_notices,
-};
+use todana_server::{PoolOptions, ProxyOptions, init_logging_with_notices};
 
 pub(crate) const AFTER_HELP: &str = "\
 A server is HOST[:PORT], [V6]:PORT or unix:/PATH, and then words: weight=N,
@@ -46,7 +47,12 @@ Hashes of libmemcached's and twemproxy's rings: one_at_a_time md5 crc16 crc32
 crc32a fnv1_64 fnv1a_64 fnv1_32 fnv1a_32 hsieh murmur jenkins.
 Hashes of mcrouter's ring: Ch3 Crc32 Rendezvous.
 
+The options of `Network`, `TLS` and `Process` are those of `todana serve`. Each can
+also be an environment variable, or a line at the top of the --config file.
+Precedence: command line, environment, config file, default.
+
 Examples:
+  todana proxy --servers cache1,cache2,cache3 -p 11311
   todana proxy --where user:17 --servers cache1,cache2,cache3
   todana proxy --where user:17 --servers 'cache1,cache2 weight=2' --ring twemproxy
   todana proxy --compare todana --servers cache1,cache2,cache3 --ring twemproxy
@@ -79,22 +85,19 @@ const POOL_OPTIONS: [&str; 12] = [
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProxyArguments {
     /// The servers, with commas between them
-    #[arg(long, value_name = "LIST", required_unless_present_any = ["vbuckets", "config", "from"])]
+    #[arg(long, env = "TODANA_SERVERS", value_name = "LIST")]
     servers: Option<String>,
-    /// The addresses to listen on, with commas between them
-    #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with_all = ["config", "from"], default_value = proxy_file::DEFAULT_LISTENER)]
-    listen: Vec<String>,
-    /// Read the listeners, pools and routes from this file
-    #[arg(long, value_name = "FILE", conflicts_with_all = POOL_OPTIONS)]
+    /// Read the listeners, pools, routes and further options from this TOML file
+    #[arg(long, env = "TODANA_CONFIG", value_name = "FILE", conflicts_with_all = POOL_OPTIONS)]
     config: Option<PathBuf>,
     /// Read the pools from twemproxy's file, nutcracker.yml
     #[arg(long, value_name = "FILE", conflicts_with_all = POOL_OPTIONS, conflicts_with = "config")]
     from: Option<PathBuf>,
     /// Print the configuration as a file for --config
-    #[arg(long, requires = "from", conflicts_with_all = ["key", "config", "servers", "vbuckets"])]
+    #[arg(long, conflicts_with_all = ["key", "compare"])]
     print: bool,
     /// The ring
-    #[arg(long, value_name = "NAME", default_value = "libmemcached", value_parser = ring_names())]
+    #[arg(long, env = "TODANA_RING", value_name = "NAME", default_value = "libmemcached", value_parser = ring_names())]
     ring: String,
     /// The hash of keys [default: that of the ring]
     #[arg(long, value_name = "NAME")]
@@ -130,6 +133,17 @@ pub(crate) struct ProxyArguments {
     /// Print the share of 100,000 keys for which --ring and this ring choose the same server
     #[arg(long, value_name = "RING", value_parser = ring_names(), conflicts_with = "key")]
     compare: Option<String>,
+    #[command(flatten)]
+    network: NetworkArguments,
+    /// Limit of the memory of all buffers and near caches in MiB, or with m, g or t after the
+    /// number; 0 for no limit
+    #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = mebibytes, value_name = "MIB", help_heading = PROCESS)]
+    memory_limit: u64,
+    /// Number of worker threads [default: one for each processor]
+    #[arg(short, long, env = "TODANA_THREADS", value_parser = number::<usize>, help_heading = PROCESS)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    process: ProcessArguments,
 }
 
 fn ring_names() -> PossibleValuesParser {
@@ -137,67 +151,30 @@ fn ring_names() -> PossibleValuesParser {
 }
 
 /// Serves, or prints the answer to `--where`, `--compare` or `--print`.
-pub(crate) fn run(arguments: &ProxyArguments) -> Result<(), CommandFailure> {
+pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), CommandFailure> {
+    let effective = EffectiveOptions::read(words)?;
+    let arguments = &effective.arguments;
     let answer = match (&arguments.key, &arguments.compare) {
-        (None, None) if arguments.print => printed_options::toml_of(&arguments.options()?),
-        (None, None) => {
-            let mut program = ProxyProgram::new(arguments.options()?)?;
-            init_logging_with_notices(LogFormat::Text, 0);
-            return serving::serve(&mut program);
+        (None, None) if arguments.print => {
+            printed_options::toml_of(&effective.proxy_options()?, &effective.shared)
         }
-        (Some(key), _) => place_of(key, &arguments.options()?).map_err(wrong)?,
+        (None, None) => {
+            let options = effective.server_options()?;
+            init_logging_with_notices(effective.log_format(), options.observation.verbosity);
+            return serving::serve(&mut ProxyProgram::new(options)?);
+        }
+        (Some(key), _) => place_of(key, &effective.proxy_options()?).map_err(wrong)?,
         (None, Some(other)) => agreement(other, &arguments.pool()?).map_err(wrong)?,
     };
     io::stdout().write_all(answer.as_bytes())?;
     Ok(())
 }
 
-impl ProxyArguments {
-    fn options(&self) -> Result<ProxyOptions, CommandFailure> {
-        if let Some(path) = &self.config {
-            return config_file::load(path, ProxyFileKind::Todana);
-        }
-        if let Some(path) = &self.from {
-            return config_file::load(path, ProxyFileKind::Nutcracker);
-        }
-        let pool = self.pool()?;
-        if proxy_file::ignores_weights(&pool) {
-            eprintln!("todana: ring {}: ignores weights", pool.ring.kind);
-        }
-        Ok(ProxyOptions {
-            listeners: self
-                .listen
-                .iter()
-                .map(|address| ProxyListener::new(ListenerPlace::Tcp(address.clone()), None))
-                .collect(),
-            pools: [(POOL.to_string(), pool)].into(),
-            routes: Some(ProxyRoutes::to_pool(POOL)),
-            ..ProxyOptions::default()
-        })
-    }
-
-    fn pool(&self) -> Result<PoolOptions, CommandFailure> {
-        if let Some(path) = &self.vbuckets {
-            let (vbuckets, servers) = pool_servers::vbuckets(path).map_err(CommandFailure::usage)?;
-            return Ok(PoolOptions { servers, vbuckets: Some(vbuckets), ..PoolOptions::default() });
-        }
-        Ok(PoolOptions {
-            servers: ServerEntry::parse_list(self.servers.as_deref().unwrap_or_default()).map_err(wrong)?,
-            ring: RingOptions {
-                kind: self.ring.parse().map_err(wrong)?,
-                hash: self.hash.clone(),
-                mode: self.mode.clone(),
-                points: self.points,
-                seed: self.seed.clone(),
-                salt: self.salt.clone(),
-                ..RingOptions::default()
-            },
-            hash_tag: self.hash_tag.clone(),
-            hash_stop: self.hash_stop.clone(),
-            hash_without: self.hash_without.clone(),
-            ..PoolOptions::default()
-        })
-    }
+/// Checks the file of a proxy. Returns false if the file is not one.
+pub(crate) fn check(path: &Path) -> Result<bool, CommandFailure> {
+    let Some(file) = config_file::load_if_of_proxy(path)? else { return Ok(false) };
+    EffectiveOptions::of_file(file)?.server_options()?;
+    Ok(true)
 }
 
 fn wrong(error: RingError) -> CommandFailure {

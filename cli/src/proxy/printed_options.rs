@@ -1,23 +1,27 @@
-//! Prints the pools of a proxy and their listeners as a configuration file.
-//!
-//! Options with default values are left out. Not here: routes, which no other program's file has.
+//! Prints the options of a proxy as a configuration file. Options with default values are left out.
+//! Not here: routes (`printed_routes`).
 
-use super::proxy_file::{PROTOCOLS, WHEN_DOWN};
+use super::printed_routes;
+use super::proxy_file::{PROTOCOLS, VERSIONS, WHEN_DOWN};
 use std::fmt::{Display, Write};
 use std::time::Duration;
 use todana_client::ring::ServerEntry;
 use todana_server::{ListenerPlace, PoolOptions, ProxyListener, ProxyOptions};
 
-/// Returns the text of a file that `proxy_file::read` turns into the same pools and listeners.
-pub(super) fn toml_of(options: &ProxyOptions) -> String {
+/// Returns the text of a file that `proxy_file::read` turns into the same options. `shared` are the
+/// options that `todana serve` has, too, with their values.
+pub(super) fn toml_of(options: &ProxyOptions, shared: &[(String, Vec<String>)]) -> String {
     let mut lines = TomlLines::default();
+    lines.add_proxy(options);
+    for (name, values) in shared {
+        let values: Vec<String> = values.iter().map(|value| plain_or_quoted(value)).collect();
+        lines.add(name, if let [value] = &values[..] { value.clone() } else { list(&values) });
+    }
     for (name, pool) in &options.pools {
         if !lines.0.is_empty() {
             lines.0.push('\n');
         }
-        let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        let key = if name.bytes().all(is_bare) { name.clone() } else { quoted(name) };
-        lines.0 += &format!("[pool.{key}]\n");
+        lines.0 += &format!("[pool.{}]\n", key(name));
         let own = options.listeners.iter().filter(|listener| listener.pool.as_ref() == Some(name));
         let own: Vec<&ProxyListener> = own.collect();
         if let Some(first) = own.first() {
@@ -29,7 +33,21 @@ pub(super) fn toml_of(options: &ProxyOptions) -> String {
         }
         lines.add_pool(pool);
     }
+    if let Some(routes) = &options.routes {
+        lines.0 += &printed_routes::toml_of(routes, options.pools.len());
+    }
     lines.0
+}
+
+/// Returns a key of a table as TOML writes it.
+pub(super) fn key(name: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if !name.is_empty() && name.bytes().all(is_bare) { name.into() } else { quoted(name) }
+}
+
+fn plain_or_quoted(value: &str) -> String {
+    let is_plain = value.parse::<i64>().is_ok_and(|number| number.to_string() == value);
+    if is_plain || ["true", "false"].contains(&value) { value.into() } else { quoted(value) }
 }
 
 #[derive(Default)]
@@ -51,6 +69,22 @@ impl TomlLines {
         if value != default {
             self.add(key, value);
         }
+    }
+
+    fn add_proxy(&mut self, options: &ProxyOptions) {
+        let default = ProxyOptions::default();
+        let common = options.listeners.iter().filter(|listener| listener.pool.is_none());
+        let common: Vec<String> = common.map(|listener| place(&listener.place)).collect();
+        if !common.is_empty() {
+            self.add("listen", list(&common));
+        }
+        self.optional("threads", options.threads);
+        self.optional("zone", options.zone.as_deref().map(quoted));
+        self.unless(default.show_servers, "show-servers", options.show_servers);
+        self.unless(name(&VERSIONS, default.version), "version", name(&VERSIONS, options.version));
+        self.unless(default.hot_keys, "hot-keys", options.hot_keys);
+        self.unless(span(default.drain), "drain", span(options.drain));
+        self.optional("in-flight", options.in_flight_max);
     }
 
     fn add_pool(&mut self, pool: &PoolOptions) {
@@ -118,19 +152,19 @@ impl TomlLines {
     }
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
-fn list(values: &[String]) -> String {
+pub(super) fn list(values: &[String]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-fn name<T: PartialEq>(names: &[(&str, T)], value: T) -> String {
+pub(super) fn name<T: PartialEq>(names: &[(&str, T)], value: T) -> String {
     quoted(names.iter().find(|(_, meaning)| *meaning == value).expect("every value has a name").0)
 }
 
-fn span(duration: Duration) -> String {
+pub(super) fn span(duration: Duration) -> String {
     match duration.as_millis() {
         ms if ms % 1000 == 0 => quoted(&format!("{}s", ms / 1000)),
         ms => quoted(&format!("{ms}ms")),
@@ -167,6 +201,18 @@ mod tests {
     #[test]
     fn printed_file_is_read_back_unchanged() {
         let all = r#"
+            listen = ["127.0.0.1:1", "unix:/run/common mode=0770"]
+            threads = 3
+            zone = "z"
+            show-servers = false
+            version = "servers"
+            hot-keys = 7
+            drain = "1s"
+            in-flight = 9
+            admin-port = 0
+            tls-cert = "/c"
+            conn-limit-waits = true
+            admin-listen = ["127.0.0.1", "::1"]
             [pool."a b"]
             listen = ["127.0.0.1:1", "unix:/run/a mode=0770"]
             listen-backlog = 7
@@ -214,16 +260,20 @@ mod tests {
             servers = ["a"]
             ring = "mcrouter"
             salt = "s"
+            [route]
+            default = "jump"
+            "a:" = "refuse"
         "#;
         let read = |text: &str| {
             let report = ConfigReport::default();
             let options = proxy_file::read(ConfigValue::of_toml(text).unwrap(), &report);
             assert_eq!(report.lines(&"f"), (Vec::new(), Vec::new()));
-            options
+            let shared = options.shared.into_iter().map(|(_, name, values)| (name.to_string(), values));
+            (options.options, shared.collect::<Vec<_>>())
         };
-        let options = read(all);
-        let printed = toml_of(&options);
-        assert_eq!(read(&printed), options, "{printed}");
+        let (options, shared) = read(all);
+        let printed = toml_of(&options, &shared);
+        assert_eq!(read(&printed), (options, shared), "{printed}");
         // Every key of the file differs from its default, so every key is printed.
         let keys = |text: &str| {
             let mut keys: Vec<String> =

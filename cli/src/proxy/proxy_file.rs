@@ -7,7 +7,7 @@
 //! [route]                  which pools serve a request (see route_table)
 //! ```
 //!
-//! Not here: the options that a proxy has in common with `todana serve`.
+//! Not here: the values of the options that a proxy has in common with `todana serve`.
 
 use super::config_value::{ConfigData, ConfigEntry, ConfigValue};
 use super::table_reader::{
@@ -39,8 +39,35 @@ pub(super) const WHEN_DOWN: [(&str, WhenDown); 3] =
 pub(super) const VERSIONS: [(&str, ProxyVersion); 2] =
     [("own", ProxyVersion::Own), ("servers", ProxyVersion::Servers)];
 
-/// The address of a proxy whose configuration names none.
-pub(super) const DEFAULT_LISTENER: &str = "127.0.0.1:11211";
+/// The options that `todana serve` has, too, except for those that are read here.
+pub(super) const SHARED_OPTIONS: [&str; 26] = [
+    "port",
+    "unix-socket",
+    "unix-mask",
+    "conn-limit",
+    "conn-limit-waits",
+    "idle-timeout",
+    "listen-backlog",
+    "max-reqs-per-event",
+    "admin-port",
+    "admin-listen",
+    "tls-cert",
+    "tls-key",
+    "tls-ca",
+    "tls-clients",
+    "tls-min-version",
+    "tls-ciphers",
+    "tls-no-resumption",
+    "enable-sasl",
+    "password-file",
+    "auth-file",
+    "memory-limit",
+    "verbose",
+    "pidfile",
+    "protocol",
+    "disable-flush-all",
+    "log-format",
+];
 
 /// The permissions of a Unix socket.
 const DEFAULT_MODE: u32 = 0o700;
@@ -56,16 +83,28 @@ pub(super) fn is_of_proxy(file: &ConfigValue) -> bool {
     entries.iter().any(|entry| is_known(entry) && matches!(entry.value.data, ConfigData::Table(_)))
 }
 
-/// Returns the listener of a proxy whose configuration names none.
-pub(super) fn default_listener() -> ProxyListener {
-    ProxyListener::new(ListenerPlace::Tcp(DEFAULT_LISTENER.into()), None)
+/// The content of a file.
+#[derive(Default)]
+pub(super) struct ProxyFile {
+    pub(super) options: ProxyOptions,
+    /// The line, the name and the values of each option that `todana serve` has, too.
+    pub(super) shared: Vec<(usize, &'static str, Vec<String>)>,
+    /// True if the file has listeners that serve the routes.
+    pub(super) has_listen: bool,
 }
 
 /// Reads a file. The result must not be used if there is a problem.
-pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyOptions {
-    let mut options = ProxyOptions::default();
-    let Some(mut root) = TableReader::new("", 1, file, report) else { return options };
+pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyFile {
+    let mut all = ProxyFile::default();
+    let Some(mut root) = TableReader::new("", 1, file, report) else { return all };
+    for name in SHARED_OPTIONS {
+        let line = root.line_of(name);
+        let values = root.get(name, |value| elements(value).iter().map(text).collect::<Result<_, _>>());
+        all.shared.extend(values.map(|values| (line, name, values)));
+    }
+    let options = &mut all.options;
     let listen = root.take("listen");
+    all.has_listen = listen.is_some();
     options.threads = root.get("threads", count(1024));
     options.zone = root.get("zone", some_text);
     root.set("show-servers", &mut options.show_servers, flag);
@@ -84,7 +123,7 @@ pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyOptions {
         && let Some(mut pools) = TableReader::new("pool", entry.line, entry.value, report)
     {
         for entry in pools.rest() {
-            read_pool(&mut options, &defaults, entry, report);
+            read_pool(options, &defaults, entry, report);
         }
     }
     if options.pools.is_empty() {
@@ -94,8 +133,9 @@ pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyOptions {
     // Pools with listeners of their own need neither routes nor another listener.
     let own = |pool: &String| options.listeners.iter().any(|one| one.pool.as_ref() == Some(pool));
     if listen.is_some() || route.is_some() || !options.pools.keys().all(own) {
-        let common = listen.map_or_else(|| vec![default_listener()], |entry| listeners(&root, &entry, None));
-        options.listeners.splice(0..0, common);
+        if let Some(entry) = listen {
+            options.listeners.splice(0..0, listeners(&root, &entry, None));
+        }
         let pools: Vec<&str> = options.pools.keys().map(String::as_str).collect();
         options.routes = match (route, &pools[..]) {
             (Some(entry), pools) => route_table::read(entry, pools, report),
@@ -108,7 +148,7 @@ pub(super) fn read(file: ConfigValue, report: &ConfigReport) -> ProxyOptions {
         };
     }
     root.finish();
-    options
+    all
 }
 
 fn read_pool(options: &mut ProxyOptions, defaults: &PoolOptions, entry: ConfigEntry, report: &ConfigReport) {

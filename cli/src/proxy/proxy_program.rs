@@ -5,10 +5,7 @@ use crate::amount::amount;
 use crate::serving::{PreparedServer, ServerProgram, ServingProblem, SignalHandler};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
-use todana_server::{
-    LimitOptions, ListenOptions, ListenerPlace, NOTICE, OpeningReport, ProxyOptions, ProxyRoutes, Server,
-    ServerOptions,
-};
+use todana_server::{ListenerPlace, NOTICE, OpeningReport, ProxyRoutes, Server, ServerOptions, Tls};
 
 /// The proxy.
 pub(super) struct ProxyProgram {
@@ -18,10 +15,10 @@ pub(super) struct ProxyProgram {
 
 impl ProxyProgram {
     /// Fails if the proxy cannot do what the options say.
-    pub(super) fn new(mut proxy: ProxyOptions) -> Result<ProxyProgram, CommandFailure> {
-        let mut listen = ListenOptions::default();
-        let defaults = LimitOptions::default();
-        let threads = proxy.threads.unwrap_or(defaults.threads);
+    pub(super) fn new(mut options: ServerOptions) -> Result<ProxyProgram, CommandFailure> {
+        let mut proxy = options.proxy.take().unwrap_or_default();
+        let listen = &mut options.listen;
+        listen.addresses.clear();
         for listener in &proxy.listeners {
             listen.backlog = listener.backlog;
             match &listener.place {
@@ -46,8 +43,7 @@ impl ProxyProgram {
             _ => return Err(unsupported("listeners with different pools")),
         }
         let servers = proxy.pools.values().map(|pool| pool.servers.len()).sum();
-        let limits = LimitOptions { threads, ..defaults };
-        let options = ServerOptions { listen, limits, proxy: Some(proxy), ..ServerOptions::default() };
+        options.proxy = Some(proxy);
         Ok(ProxyProgram { options, servers })
     }
 }
@@ -64,7 +60,10 @@ impl ServerProgram for ProxyProgram {
     }
 
     fn prepare(&mut self) -> Result<PreparedServer, CommandFailure> {
-        Ok(PreparedServer { options: self.options.clone(), tls: None, background: None })
+        let options = self.options.clone();
+        let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| CommandFailure::trouble(error.to_string()))?;
+        Ok(PreparedServer { options, tls, background: None })
     }
 
     fn refusal(&self, problem: ServingProblem<'_>) -> CommandFailure {

@@ -30,6 +30,30 @@ const FAILOVER_TTL: Duration = Duration::from_secs(10);
 
 const NEAR_BYTES_MAX: u64 = 8 << 20;
 
+/// The names of `read`.
+pub(super) const READS: [(&str, ReplicaRead); 5] = [
+    ("first", ReplicaRead::First),
+    ("nearest", ReplicaRead::Nearest),
+    ("random", ReplicaRead::Random),
+    ("fastest", ReplicaRead::Fastest),
+    ("majority", ReplicaRead::Majority),
+];
+
+/// The names of `write`.
+pub(super) const WRITES: [(&str, ReplicaWrite); 4] = [
+    ("all", ReplicaWrite::All),
+    ("first", ReplicaWrite::First),
+    ("majority", ReplicaWrite::Majority),
+    ("any", ReplicaWrite::Any),
+];
+
+/// The names of `of`.
+pub(super) const SHADOWED: [(&str, ShadowedRequests); 3] = [
+    ("reads", ShadowedRequests::Reads),
+    ("writes", ShadowedRequests::Writes),
+    ("all", ShadowedRequests::All),
+];
+
 /// The commands that can have a route.
 const COMMANDS: [&str; 24] = [
     "add",
@@ -164,12 +188,7 @@ impl TreeReader<'_> {
             "shadow" => {
                 let pool = table.get("shadow", pool);
                 let share = table.required("share", share_ppm);
-                let requests = [
-                    ("reads", ShadowedRequests::Reads),
-                    ("writes", ShadowedRequests::Writes),
-                    ("all", ShadowedRequests::All),
-                ];
-                let requests = table.get("of", word(&requests)).unwrap_or(ShadowedRequests::All);
+                let requests = table.get("of", word(&SHADOWED)).unwrap_or(ShadowedRequests::All);
                 let with = self.nested("with", name, table);
                 RouteTree::Shadow { pool: pool?, share_ppm: share?, requests, with: with? }
             }
@@ -196,23 +215,10 @@ impl TreeReader<'_> {
     }
 
     fn replicate(&self, table: &mut TableReader<'_>) -> Option<RouteTree> {
-        let reads = [
-            ("first", ReplicaRead::First),
-            ("nearest", ReplicaRead::Nearest),
-            ("random", ReplicaRead::Random),
-            ("fastest", ReplicaRead::Fastest),
-            ("majority", ReplicaRead::Majority),
-        ];
-        let writes = [
-            ("all", ReplicaWrite::All),
-            ("first", ReplicaWrite::First),
-            ("majority", ReplicaWrite::Majority),
-            ("any", ReplicaWrite::Any),
-        ];
         let pools = table.get("replicate", |value| self.some_pools(value));
         let copies = table.get("copies", number(2, 64));
-        let read = table.get("read", word(&reads)).unwrap_or(ReplicaRead::First);
-        let write = table.get("write", word(&writes)).unwrap_or(ReplicaWrite::All);
+        let read = table.get("read", word(&READS)).unwrap_or(ReplicaRead::First);
+        let write = table.get("write", word(&WRITES)).unwrap_or(ReplicaWrite::All);
         // A miss of the first copy is no answer, unless the copies are those of other zones.
         let causes = [("error", false), ("miss", true)];
         let on_miss = table.get("on", word(&causes)).unwrap_or(read != ReplicaRead::Nearest);
@@ -280,6 +286,7 @@ fn share_ppm(value: &ConfigValue) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::printed_routes;
     use super::*;
 
     fn tree_of(text: &str) -> RouteTree {
@@ -291,6 +298,11 @@ mod tests {
         let tree = reader.tree("x", 1, file.remove(0).value);
         assert_eq!(report.lines(&"f"), (Vec::new(), Vec::new()), "{text}");
         tree.unwrap()
+    }
+
+    /// Returns the tree that is read from the printed form of a tree.
+    fn printed_and_read(tree: &RouteTree) -> RouteTree {
+        tree_of(&printed_routes::tree(tree))
     }
 
     #[test]
@@ -360,6 +372,7 @@ mod tests {
             ),
         ] {
             assert_eq!(tree_of(text), tree, "{text}");
+            assert_eq!(printed_and_read(&tree), tree, "{text}");
         }
     }
 

@@ -7,11 +7,13 @@
 mod folders;
 mod options;
 mod replication;
+mod shared_arguments;
 mod start_banner;
 mod todana_program;
 mod values;
 
-pub(crate) use values::{SYNC_DEFAULT, size, sync};
+pub(crate) use shared_arguments::{NetworkArguments, PROCESS, ProcessArguments};
+pub(crate) use values::{SYNC_DEFAULT, mebibytes, number, size, sync};
 
 use crate::option_sources::{self, ConfiguredValue};
 use crate::{CommandFailure, HELP_WIDTH_MAX, ProgramArguments, serving, suggestions};
@@ -19,6 +21,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
 use replication::NamedMaster;
+use shared_arguments::NETWORK;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_program::TodanaProgram;
@@ -26,10 +29,7 @@ use todana_server::{
     CheckpointCompression, DatabaseName, DatabaseSpec, DatabaseStorage, LogFormat, ServerOptions, SyncPolicy,
     init_logging_with_notices,
 };
-use values::{
-    ClientCertificates, ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking, TlsVersion,
-    compression, database, delimiter, idle_timeout, mebibytes, number, octal, port, seconds, some_size,
-};
+use values::{ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be an environment variable (--memory-limit as
@@ -49,11 +49,8 @@ Examples:
 To replace memcached: todana as memcached --help";
 
 const CACHE: &str = "Memory";
-const NETWORK: &str = "Network";
-const TLS: &str = "TLS";
 const REPLICATION: &str = "Replication, as in Kyoto Tycoon";
 const KYOTO: &str = "For Kyoto Tycoon's clients";
-const PROCESS: &str = "Process";
 const DATA: &str = "Persistence";
 
 /// The arguments of `todana serve`.
@@ -69,9 +66,8 @@ pub(crate) struct ServeArguments {
     /// this option
     #[arg(long, env = "TODANA_DATABASE", value_parser = database, action = ArgAction::Append, value_name = "DB", help_heading = DATA)]
     database: Vec<DatabaseName>,
-    /// TCP port; 0 or -1 lets the system choose
-    #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
-    port: i32,
+    #[command(flatten)]
+    network: NetworkArguments,
     /// UDP port; 0 for no UDP, -1 lets the system choose
     #[arg(short = 'U', long, env = "TODANA_UDP_PORT", default_value = "0", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     udp_port: i32,
@@ -79,73 +75,6 @@ pub(crate) struct ServeArguments {
     /// forged address directs its replies at a victim
     #[arg(long, env = "TODANA_UDP_REPLY_MAX", default_value = "16k", value_parser = size, value_name = "SIZE", help_heading = NETWORK)]
     udp_reply_max: u64,
-    /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a
-    /// list with commas. Prefixes change the use of TLS at an address: `notls:` no TLS, `mtls:`
-    /// requires client certificates, `btls:` requests none
-    #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
-    listen: Vec<String>,
-    /// Listen on this Unix socket instead of TCP
-    #[arg(short = 's', long, env = "TODANA_UNIX_SOCKET", value_name = "PATH", help_heading = NETWORK)]
-    unix_socket: Option<PathBuf>,
-    /// Permissions of the Unix socket, octal
-    #[arg(short = 'a', long, env = "TODANA_UNIX_MASK", default_value = "700", value_parser = octal, help_heading = NETWORK)]
-    unix_mask: u32,
-    /// Maximum number of connections
-    #[arg(short = 'c', long, env = "TODANA_CONN_LIMIT", default_value = "1024", value_parser = number::<usize>, help_heading = NETWORK)]
-    conn_limit: usize,
-    /// Let connections above the limit wait instead of refusing them
-    #[arg(long, env = "TODANA_CONN_LIMIT_WAITS", help_heading = NETWORK)]
-    conn_limit_waits: bool,
-    /// Close TCP connections that have been idle for this time, in seconds or as 5m, 1h ...; 0 for
-    /// never
-    #[arg(long, env = "TODANA_IDLE_TIMEOUT", default_value = "0", value_parser = idle_timeout, value_name = "SECONDS", help_heading = NETWORK)]
-    idle_timeout: u32,
-    /// Maximum number of connections that wait to be accepted
-    #[arg(short = 'b', long, env = "TODANA_LISTEN_BACKLOG", default_value = "1024", value_parser = number::<u32>, help_heading = NETWORK)]
-    listen_backlog: u32,
-    /// Requests that are served for one connection before other connections get a turn
-    #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
-    max_reqs_per_event: u32,
-    /// Port of the pages /metrics, /healthz and /readyz; 0 for none, -1 lets the system choose
-    /// [default: 10000 above the TCP port; none with a Unix socket]
-    #[arg(long, env = "TODANA_ADMIN_PORT", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
-    admin_port: Option<i32>,
-    /// Addresses of the admin pages, without TLS
-    #[arg(long, env = "TODANA_ADMIN_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
-    admin_listen: Vec<String>,
-    /// Use TLS, with the certificate chain in this PEM file; SIGHUP and `refresh_certs` reload it
-    #[arg(long, env = "TODANA_TLS_CERT", value_name = "FILE", help_heading = TLS)]
-    tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, PEM or DER, if the file of --tls-cert does not contain it
-    #[arg(long, env = "TODANA_TLS_KEY", value_name = "FILE", help_heading = TLS)]
-    tls_key: Option<PathBuf>,
-    /// PEM file of the authorities that may sign client certificates
-    #[arg(long, env = "TODANA_TLS_CA", value_name = "FILE", help_heading = TLS)]
-    tls_ca: Option<PathBuf>,
-    /// Whether clients need a certificate [default: required if --tls-ca is given, otherwise off]
-    #[arg(long, env = "TODANA_TLS_CLIENTS", value_name = "WHETHER", help_heading = TLS)]
-    tls_clients: Option<ClientCertificates>,
-    /// The oldest accepted version of TLS
-    #[arg(long, env = "TODANA_TLS_MIN_VERSION", value_name = "VERSION", default_value = "1.2", help_heading = TLS)]
-    tls_min_version: TlsVersion,
-    /// Cipher suites of TLS 1.2 and 1.3, by OpenSSL's names and keywords; if no suite of TLS 1.3 is
-    /// named, all of them stay enabled
-    #[arg(long, env = "TODANA_TLS_CIPHERS", value_name = "LIST", help_heading = TLS)]
-    tls_ciphers: Option<String>,
-    /// Do not issue tickets by which clients resume a session
-    #[arg(long, env = "TODANA_TLS_NO_RESUMPTION", help_heading = TLS)]
-    tls_no_resumption: bool,
-    /// Require a login with a user of --password-file: by SASL PLAIN in the binary protocol, as
-    /// with -Y in the text protocol, by HTTP Basic in Kyoto Tycoon's protocol
-    #[arg(short = 'S', long, env = "TODANA_ENABLE_SASL", help_heading = NETWORK)]
-    enable_sasl: bool,
-    /// File with the users for -S; `todana password` writes its lines
-    #[arg(long, env = "TODANA_PASSWORD_FILE", value_name = "FILE", help_heading = NETWORK)]
-    password_file: Option<PathBuf>,
-    /// Require a login in the text protocol, or by HTTP Basic; the file has up to eight lines
-    /// user:password
-    #[arg(short = 'Y', long, env = "TODANA_AUTH_FILE", value_name = "FILE", help_heading = NETWORK)]
-    auth_file: Option<PathBuf>,
     /// Memory limit of the process in MiB, or with m, g or t after the number; 0 for no limit. The
     /// databases in memory share it; caches of databases on disk do not count
     #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = mebibytes, value_name = "MIB", help_heading = CACHE)]
@@ -236,22 +165,11 @@ pub(crate) struct ServeArguments {
     /// Number of worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,
-    /// Log more: notices with -v, also connections with -vv
-    #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
-    verbose: u8,
-    /// Write the process ID to this file
-    #[arg(short = 'P', long, env = "TODANA_PIDFILE", value_name = "PATH", help_heading = PROCESS)]
-    pidfile: Option<PathBuf>,
+    #[command(flatten)]
+    process: ProcessArguments,
     /// Allow the `shutdown` command
     #[arg(short = 'A', long, env = "TODANA_ENABLE_SHUTDOWN", help_heading = PROCESS)]
     enable_shutdown: bool,
-    /// Accept only this protocol: ascii or binary; auto accepts all, and detects them by the first
-    /// byte
-    #[arg(short = 'B', long, env = "TODANA_PROTOCOL", default_value = "auto", value_enum, hide_possible_values = true, value_name = "PROTOCOL", help_heading = PROCESS)]
-    protocol: ServedProtocol,
-    /// Refuse the `flush_all` command
-    #[arg(short = 'F', long, env = "TODANA_DISABLE_FLUSH_ALL", help_heading = PROCESS)]
-    disable_flush_all: bool,
     /// More options, a list with commas: negative_exptime=sliding (a negative time to live counts
     /// from the last access), debug_commands (enables `debugtime`), emulate_full (every store fails
     /// as if memory were full)
@@ -270,9 +188,6 @@ pub(crate) struct ServeArguments {
     /// Count records by their size, for `stats sizes`
     #[arg(long, env = "TODANA_TRACK_SIZES", help_heading = PROCESS)]
     track_sizes: bool,
-    /// Format of log lines
-    #[arg(long, env = "TODANA_LOG_FORMAT", default_value = "text", help_heading = PROCESS)]
-    log_format: LogLineFormat,
     /// Read options from this TOML file
     #[arg(long, env = "TODANA_CONFIG", value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
@@ -313,7 +228,8 @@ pub(crate) fn effective(
         });
     suggestions::warn_of_unknown_variables(&serve_command());
     let file = option_sources::file(&serve_command(), first.get_one("config"));
-    let (command, configured) = option_sources::with_configuration(serve_command(), file.as_deref())?;
+    let entries = file.map_or(Ok(Vec::new()), |path| option_sources::read(&serve_command(), &path))?;
+    let (command, configured) = option_sources::with_configuration(serve_command(), &entries)?;
     let matches = command.clone().try_get_matches_from(&words).map_err(usage)?;
     let origins = origins(&command, &matches, &configured);
     let arguments = ServeArguments::from_arg_matches(&matches).map_err(usage)?;
@@ -364,7 +280,7 @@ fn expect_no_persistence_options(
     Ok(())
 }
 
-fn usage(error: clap::Error) -> CommandFailure {
+pub(crate) fn usage(error: clap::Error) -> CommandFailure {
     let text = error.to_string();
     CommandFailure::usage(text.strip_prefix("error: ").unwrap_or(&text))
 }

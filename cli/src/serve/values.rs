@@ -8,7 +8,7 @@ use todana_server::{CheckpointCompression, DatabaseName, SyncPolicy};
 
 /// Whether clients need a certificate.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum ClientCertificates {
+pub(crate) enum ClientCertificates {
     /// Clients are not asked for a certificate
     Off,
     /// A client may send a certificate; an invalid certificate is refused
@@ -19,7 +19,7 @@ pub(super) enum ClientCertificates {
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum TlsVersion {
+pub(crate) enum TlsVersion {
     #[value(name = "1.2")]
     V1_2,
     #[value(name = "1.3")]
@@ -29,7 +29,7 @@ pub(super) enum TlsVersion {
 /// The words of `-o` that have an effect. Under the name `memcached`, all of memcached's words are
 /// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ExtendedWord {
+pub(crate) enum ExtendedWord {
     #[value(name = "negative_exptime=sliding")]
     NegativeIsSliding,
     #[value(name = "negative_exptime=expired")]
@@ -42,7 +42,7 @@ pub(super) enum ExtendedWord {
 
 /// The protocol that connections may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ServedProtocol {
+pub(crate) enum ServedProtocol {
     Auto,
     Ascii,
     Binary,
@@ -50,21 +50,21 @@ pub(super) enum ServedProtocol {
 
 /// The compression of snapshots.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum SnapshotPacking {
+pub(crate) enum SnapshotPacking {
     None,
     Zlib,
 }
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum LogLineFormat {
+pub(crate) enum LogLineFormat {
     /// One line of text per event
     Text,
     /// One JSON object per line
     Json,
 }
 
-pub(super) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     // Deployment tools pass `-m 8192` as one word, so the value starts with a blank.
     let text = text.trim();
     text.parse().map_err(|_| match text.parse::<i128>() {
@@ -112,7 +112,7 @@ pub(super) fn idle_timeout(text: &str) -> Result<u32, String> {
 }
 
 /// Parses a size in MiB, or with a unit: `1024`, `512m`, `1G`.
-pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
+pub(crate) fn mebibytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, unit_mib) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
         Some('k') => return Err("must be at least 1 MiB; give MiB, or m, g or t after the number".into()),
