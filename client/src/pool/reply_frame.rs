@@ -39,6 +39,16 @@ pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPar
         return Ok(Some(ReplyPart { bytes: &input[..len], key: None, is_last: true, is_error }));
     }
     let Some((len, response)) = decode(input, VALUE_LEN_MAX)? else { return Ok(None) };
+    let value_len = match response {
+        ClientResponse::Value { value, .. } | ClientResponse::Meta { value: Some(value), .. } => {
+            value.len() + 2
+        }
+        _ => 0,
+    };
+    // A line that ends otherwise would be passed on, and clients may not see its end.
+    if !input[..len - value_len].ends_with(b"\r\n") {
+        return Err(MalformedReply);
+    }
     let (key, is_last, is_error) = match (kind, response) {
         (ReplyKind::Values, ClientResponse::Value { key, .. }) => (Some(key), false, false),
         (ReplyKind::Values, ClientResponse::Line(b"END")) => (None, true, false),
@@ -77,6 +87,16 @@ mod tests {
     }
 
     #[test]
+    fn lines_must_have_both_bytes_of_their_end() {
+        for line in [&b"SERVER_ERROR x\n"[..], b"VALUE a 0 1\nx\r\n", b"END\n"] {
+            assert_eq!(next_part(line, ReplyKind::Values), Err(MalformedReply));
+        }
+        for line in [&b"VA 1\nx\r\n"[..], b"HD\n", b"7\n", b"ERROR\n"] {
+            assert_eq!(next_part(line, ReplyKind::Single), Err(MalformedReply));
+        }
+    }
+
+    #[test]
     fn parts_end_where_the_reply_does() {
         let values = b"VALUE a 0 2\r\nxy\r\nVALUE b 0 0 7\r\n\r\nEND\r\nSTORED\r\n";
         let first = next_part(values, ReplyKind::Values).unwrap().unwrap();
@@ -99,7 +119,9 @@ mod tests {
             assert!(part.is_last && part.is_error);
         }
         assert_eq!(next_part(b"STORED\r\n", ReplyKind::Values), Err(MalformedReply));
-        for line in [&b"VALUE a 0 2\r\nxy\r\n"[..], b"END\r\n", b"GARBAGE\r\n", b"\r\n", b"Stored\r\n"] {
+        for line in
+            [&b"VALUE a 0 2\r\nxy\r\n"[..], b"END\r\n", b"GARBAGE\r\n", b"\r\n", b"Stored\r\n", b"STORED\n"]
+        {
             assert_eq!(next_part(line, ReplyKind::Single), Err(MalformedReply));
         }
     }

@@ -116,6 +116,12 @@ pub(crate) fn run(report: &mut StepReport) {
             server.map_err(StepOutcome::Failed).and_then(run).unwrap_or_else(|ending| ending)
         });
     }
+    for client in CLIENTS {
+        for &protocol in client.protocols {
+            let name = format!("clients: {} {} through a proxy", client.name, protocol.name());
+            report.step(&name, || try_through_proxy(&client, protocol).unwrap_or_else(|ending| ending));
+        }
+    }
     for protocol in [Text, Binary] {
         let name = format!("clients: memccapable {}", protocol.name());
         report.step(&name, || try_client(&[], |server| memccapable::run(server, protocol)));
@@ -132,6 +138,18 @@ fn over_tls() -> Result<StepOutcome, StepOutcome> {
     let server = server.map_err(StepOutcome::Failed)?;
     let address = server.address.strip_prefix("todanas://").unwrap_or(&server.address);
     Ok(language::tls()?.env("TODANA_TLS_CA", &certificate).run(address, Text))
+}
+
+/// Runs a client with a proxy of three servers.
+fn try_through_proxy(client: &ClientLibrary, protocol: ClientProtocol) -> Result<StepOutcome, StepOutcome> {
+    let program = (client.prepare)()?;
+    let servers = [(); 3].map(|()| TestServer::memcached(&["-I", "2m"]));
+    let servers: Vec<TestServer> =
+        servers.into_iter().collect::<Result<_, _>>().map_err(StepOutcome::Failed)?;
+    let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
+    let list = addresses.join(",");
+    let proxy = TestServer::run(&["proxy", "--servers", &list, "-l", "127.0.0.1:0"]);
+    Ok(program.run(&proxy.map_err(StepOutcome::Failed)?.address, protocol))
 }
 
 /// Runs a client with a server of its own.
