@@ -142,7 +142,7 @@ pub fn decode(
     let end = newline + 1;
     if let Some(words) = line.strip_prefix(b"VALUE ") {
         let mut words = words.split(|&byte| byte == b' ');
-        let key = words.next().ok_or(MalformedReply)?;
+        let key = words.next().filter(|key| !key.is_empty()).ok_or(MalformedReply)?;
         let flags = number(words.next())?;
         let len = number(words.next())?;
         let version = words.next().map(|word| number(Some(word))).transpose()?;
@@ -173,6 +173,8 @@ pub fn decode(
     let response = match line {
         // `OK` has two capitals like the code of a meta reply, but is a reply of the text dialect.
         b"OK" => ClientResponse::Line(line),
+        // A value without its length.
+        b"VA" => return Err(MalformedReply),
         [b'0'..=b'9', ..] => ClientResponse::Number(number(Some(line.trim_ascii_end()))?),
         [b'A'..=b'Z', b'A'..=b'Z'] | [b'A'..=b'Z', b'A'..=b'Z', b' ', ..] => {
             let flags = MetaFlags(line.get(3..).unwrap_or_default());
@@ -266,6 +268,8 @@ mod tests {
         for bytes in [
             &b"VALUE k 0 3\r\nabcde"[..],
             b"VALUE k 0\r\n",
+            b"VALUE  0 1\r\na\r\n",
+            b"VA\r\n",
             b"VALUE k 0 -1\r\n",
             b"VALUE k 4294967296 1\r\na\r\n",
             b"VALUE k 0 1001\r\n",
