@@ -346,10 +346,10 @@ fn impossible_options_are_refused() {
         (Some(ProxyRoutes::to_pool("none")), "there is no pool none"),
         (
             Some(ProxyRoutes {
-                default: RouteTree::WarmUp { new: "main".into(), old: "main".into(), ttl: None },
+                default: RouteTree::WarmUp { new: "main".into(), old: "old".into(), ttl: None },
                 ..ProxyRoutes::to_pool("main")
             }),
-            "a route over main, main: only routes to one pool are supported yet",
+            "there is no pool old",
         ),
         (None, "pool main: "),
     ] {

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! proxy_state    the pools: servers, ring, health, addresses; shared by all workers
+//! route          the routes that need more than the choice of a server in one pool
+//! near_cache     copies of values in the proxy
 //! server_health  whether a server is up, and when to probe it again
 //! proxy_worker   the links of one worker to all servers
 //! server_link    the connections of one worker to one server
@@ -11,10 +13,14 @@
 //! server, and its reply goes back to that session. No request passes from one worker to another.
 //! Not here: rings and sockets (`todana_client`), the order of replies (`session::proxy`).
 
+mod near_cache;
 mod proxy_state;
 mod proxy_worker;
+mod route;
 mod server_health;
 mod server_link;
 
-pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerResolver};
-pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
+pub(crate) use near_cache::{NearCache, NearFill};
+pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerPlace, ServerResolver};
+pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
+pub(crate) use route::{PoolRoute, Route, RouteFilter, has_moved, is_in_share};

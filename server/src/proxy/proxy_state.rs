@@ -1,6 +1,8 @@
 //! Defines the state of the proxy that all workers share: pools, and the health and addresses of
 //! their servers.
 
+use super::near_cache::NearCache;
+use super::route::{PoolRoute, Route, RouteFilter};
 use super::server_health::{HealthLimits, ServerHealth};
 use crate::options::{
     OptionsError, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree,
@@ -18,6 +20,9 @@ use todana_protocol::memcached::client::ServerDialect;
 /// The state of the proxy.
 pub(crate) struct ProxyState {
     pub(crate) pools: Vec<ProxyPool>,
+    /// The routes that need more than one pool, or filters.
+    pub(crate) routes: Vec<Route>,
+    zone: Option<String>,
     /// The routes by prefix of the key, the longest prefix first.
     prefixes: Vec<(String, RouteTarget)>,
     default: RouteTarget,
@@ -28,10 +33,19 @@ pub(crate) struct ProxyState {
 pub(crate) enum RouteTarget {
     /// The pool with this number.
     Pool(usize),
+    /// The route with this number.
+    Route(usize),
     /// No server: the request is an error.
     Refuse,
     /// No server: reads are misses.
     Null,
+}
+
+/// A server, by the numbers of its pool and of itself in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerPlace {
+    pub(crate) pool: usize,
+    pub(crate) server: usize,
 }
 
 /// A pool of servers.
@@ -111,7 +125,6 @@ impl PoolServer {
 pub(crate) struct KnownDialect(AtomicU8);
 
 impl KnownDialect {
-    #[allow(dead_code)]
     const DIALECTS: [ServerDialect; 3] = [ServerDialect::Text, ServerDialect::Meta, ServerDialect::Binary];
 
     fn new(speak: PoolProtocol) -> KnownDialect {
@@ -124,7 +137,6 @@ impl KnownDialect {
     }
 
     /// Returns the dialect that was configured, or that the last connection of any worker found.
-    #[allow(dead_code)]
     #[inline]
     pub(crate) fn get(&self) -> Option<ServerDialect> {
         Self::DIALECTS.get(usize::from(self.0.load(Ordering::Relaxed))).copied()
@@ -143,10 +155,26 @@ impl ProxyState {
         let first =
             options.pools.keys().next().ok_or_else(|| OptionsError::new("a proxy needs a pool".into()))?;
         let routes = routes.cloned().unwrap_or_else(|| ProxyRoutes::to_pool(first));
-        let prefixes =
-            routes.prefixes.iter().map(|(prefix, tree)| Ok((prefix.clone(), target(options, tree)?)));
+        let mut resolved = Vec::new();
+        let number = |name: &str| {
+            let number = options.pools.keys().position(|pool| pool == name);
+            number.ok_or_else(|| OptionsError::new(format!("there is no pool {name}")))
+        };
+        let mut target = |tree: &RouteTree| {
+            let route = Route::new(tree, &number)?;
+            Ok(match (&route.filters[..], &route.pools) {
+                ([], PoolRoute::Pool(pool)) => RouteTarget::Pool(*pool),
+                ([], PoolRoute::Refuse) => RouteTarget::Refuse,
+                ([], PoolRoute::Null) => RouteTarget::Null,
+                _ => {
+                    resolved.push(route);
+                    RouteTarget::Route(resolved.len() - 1)
+                }
+            })
+        };
+        let prefixes = routes.prefixes.iter().map(|(prefix, tree)| Ok((prefix.clone(), target(tree)?)));
         let prefixes = prefixes.collect::<Result<_, OptionsError>>()?;
-        let default = target(options, &routes.default)?;
+        let default = target(&routes.default)?;
         if !routes.commands.is_empty() {
             return Err(OptionsError::new("routes by command: not supported yet".into()));
         }
@@ -175,7 +203,8 @@ impl ProxyState {
             let servers = pool.servers.iter().map(|entry| Arc::new(server(entry))).collect();
             Ok(ProxyPool { options: Arc::new(pool.clone()), ring, servers })
         });
-        Ok(ProxyState { pools: pools.collect::<Result<_, _>>()?, prefixes, default })
+        let (routes, zone) = (resolved, options.zone.clone());
+        Ok(ProxyState { pools: pools.collect::<Result<_, _>>()?, routes, zone, prefixes, default })
     }
 
     /// Returns the target of the requests for a key.
@@ -185,14 +214,50 @@ impl ProxyState {
         prefix.map_or(self.default, |(_, target)| *target)
     }
 
-    /// Returns the numbers of the pools that requests can reach.
-    pub(crate) fn reached_pools(&self) -> Vec<usize> {
+    /// Returns the server of a key in a pool.
+    #[inline]
+    pub(crate) fn place_of(&self, pool: usize, key: &[u8]) -> ServerPlace {
+        ServerPlace { pool, server: self.pools[pool].ring.server_of(key) }
+    }
+
+    /// Returns the servers of the copies of a key in a pool.
+    pub(crate) fn places_of(&self, pool: usize, key: &[u8], copies: usize) -> Vec<ServerPlace> {
+        let mut ranked = Vec::new();
+        self.pools[pool].ring.rank(key, copies, &mut ranked);
+        ranked.into_iter().map(|server| ServerPlace { pool, server }).collect()
+    }
+
+    /// Returns a server.
+    pub(crate) fn server(&self, place: ServerPlace) -> &Arc<PoolServer> {
+        &self.pools[place.pool].servers[place.server]
+    }
+
+    /// Returns true if a server is in the zone of the proxy.
+    pub(crate) fn is_near(&self, place: ServerPlace) -> bool {
+        let zone = &self.pools[place.pool].options.servers[place.server].zone;
+        zone.is_some() && *zone == self.zone
+    }
+
+    /// Returns the servers that requests can reach.
+    pub(crate) fn reached_places(&self) -> Vec<ServerPlace> {
         let targets = self.prefixes.iter().map(|(_, target)| *target).chain([self.default]);
-        let pools = targets.filter_map(|target| match target {
-            RouteTarget::Pool(pool) => Some(pool),
-            RouteTarget::Refuse | RouteTarget::Null => None,
+        let pools = targets.flat_map(|target| match target {
+            RouteTarget::Pool(pool) => vec![pool],
+            RouteTarget::Route(route) => self.routes[route].pools.numbers(),
+            RouteTarget::Refuse | RouteTarget::Null => Vec::new(),
         });
-        pools.collect::<BTreeSet<_>>().into_iter().collect()
+        let pools: BTreeSet<usize> = pools.collect();
+        let servers = |pool: usize| 0..self.pools[pool].servers.len();
+        let places = |pool| servers(pool).map(move |server| ServerPlace { pool, server });
+        pools.into_iter().flat_map(places).collect()
+    }
+
+    /// Returns the caches of all routes.
+    pub(crate) fn near_caches(&self) -> impl Iterator<Item = &Arc<NearCache>> {
+        self.routes.iter().flat_map(|route| &route.filters).filter_map(|filter| match filter {
+            RouteFilter::Near(cache) => Some(cache),
+            _ => None,
+        })
     }
 
     /// Resolves the names of all servers. Blocks while the resolver works.
@@ -229,23 +294,6 @@ fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(is_asked, what)| is_asked.then_some(what))
-}
-
-/// Returns the target that a route has. Fails if it needs more than one pool.
-fn target(options: &ProxyOptions, tree: &RouteTree) -> Result<RouteTarget, OptionsError> {
-    match tree {
-        RouteTree::Pool(name) => {
-            let number = options.pools.keys().position(|pool| pool == name);
-            let number = number.ok_or_else(|| OptionsError::new(format!("there is no pool {name}")))?;
-            Ok(RouteTarget::Pool(number))
-        }
-        RouteTree::Refuse => Ok(RouteTarget::Refuse),
-        RouteTree::Null => Ok(RouteTarget::Null),
-        other => {
-            let pools = other.pools().join(", ");
-            Err(OptionsError::new(format!("a route over {pools}: only routes to one pool are supported yet")))
-        }
-    }
 }
 
 /// Returns the address of a server that is given by its number.

@@ -1,7 +1,8 @@
 //! The connections of a worker to the servers of all pools.
 
-use super::proxy_state::ProxyState;
+use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
+use crate::options::WhenDown;
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(crate) struct RequestTag {
     pub(crate) request: u64,
     /// The number of the part of the request, if it goes to several servers.
     pub(crate) part: u32,
+    /// The number of the question to a server, if the part has a route with several.
+    pub(crate) question: u32,
     /// True if the request may be sent a second time, because its effect is then the same.
     pub(crate) may_repeat: bool,
 }
@@ -35,10 +38,9 @@ pub(crate) enum ReplyDelivery<'a> {
     /// A part of its reply.
     Part(ReplyPart<'a>),
     /// No more of its reply, because the connection to the server with this label is lost.
-    Lost { label: &'a str, reason: LossReason },
-    /// The dialect that the request has waited for.
-    #[allow(dead_code)]
-    DialectKnown(ServerDialect),
+    Lost { label: &'a str, reason: &'static str, when_down: WhenDown },
+    /// The dialect of its server is known now.
+    DialectKnown,
 }
 
 /// The reason why a request was not accepted for a server.
@@ -70,6 +72,7 @@ pub(crate) struct ProxyWorker {
     links: Vec<Option<ServerLink>>,
     turn: LinkTurn,
     next_session: u64,
+    next_number: usize,
 }
 
 impl ProxyWorker {
@@ -77,7 +80,7 @@ impl ProxyWorker {
     pub(crate) fn new(state: Arc<ProxyState>, registry: Registry) -> ProxyWorker {
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
         let turn = LinkTurn { registry, now, changed: Vec::new(), buffer };
-        ProxyWorker { state, links: Vec::new(), turn, next_session: 0 }
+        ProxyWorker { state, links: Vec::new(), turn, next_session: 0, next_number: 0 }
     }
 
     /// Returns the number of a new session.
@@ -96,53 +99,64 @@ impl ProxyWorker {
     pub(crate) fn send(
         &mut self,
         state: &ProxyState,
-        pool: usize,
-        server: usize,
+        place: ServerPlace,
         kind: ReplyKind,
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
-        let (link, turn) = self.link(state, pool, server);
+        let (link, turn) = self.link(state, place);
         link.send(turn, kind, tag, put)
     }
 
     /// Adds a request whose reply is dropped.
-    #[allow(dead_code)]
     pub(crate) fn send_unowned(
         &mut self,
         state: &ProxyState,
-        pool: usize,
-        server: usize,
+        place: ServerPlace,
         kind: ReplyKind,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
-        let (link, turn) = self.link(state, pool, server);
+        let (link, turn) = self.link(state, place);
         link.send_unowned(turn, kind, put)
     }
 
     /// Returns the dialect of a server. `None` means that it is not known yet:
     /// [`ReplyDelivery::DialectKnown`] or [`ReplyDelivery::Lost`] follows.
-    #[allow(dead_code)]
     pub(crate) fn dialect_of(
         &mut self,
         state: &ProxyState,
-        pool: usize,
-        server: usize,
+        place: ServerPlace,
         tag: RequestTag,
     ) -> Result<Option<ServerDialect>, SendRefusal> {
-        if let Some(dialect) = state.pools[pool].servers[server].dialect.get() {
+        if let Some(dialect) = self.known_dialect(state, place) {
             return Ok(Some(dialect));
         }
-        let (link, turn) = self.link(state, pool, server);
+        let (link, turn) = self.link(state, place);
         link.await_dialect(turn, tag)?;
         Ok(None)
     }
 
+    /// Returns the dialect of a server if it is known.
+    pub(crate) fn known_dialect(&self, state: &ProxyState, place: ServerPlace) -> Option<ServerDialect> {
+        state.server(place).dialect.get()
+    }
+
+    /// Returns the time of this turn.
+    pub(crate) fn now(&self) -> Instant {
+        self.turn.now
+    }
+
+    /// Returns a number that is different for each call.
+    pub(crate) fn next_number(&mut self) -> usize {
+        self.next_number = self.next_number.wrapping_add(1);
+        self.next_number
+    }
+
     /// Returns the link to a server.
     #[inline]
-    fn link(&mut self, state: &ProxyState, pool: usize, server: usize) -> (&mut ServerLink, &mut LinkTurn) {
-        let pool = &state.pools[pool];
-        let server = &pool.servers[server];
+    fn link(&mut self, state: &ProxyState, place: ServerPlace) -> (&mut ServerLink, &mut LinkTurn) {
+        let pool = &state.pools[place.pool];
+        let server = &pool.servers[place.server];
         let index = server.number.get();
         if self.links.len() <= index {
             self.links.resize_with(index + 1, || None);
@@ -230,7 +244,7 @@ mod tests {
         }
 
         fn dialect_of(&mut self, request: u64) -> Result<Option<ServerDialect>, SendRefusal> {
-            self.worker.dialect_of(&self.state, 0, 0, tag(request))
+            self.worker.dialect_of(&self.state, PLACE, tag(request))
         }
 
         /// Handles one wake-up. Returns what arrives.
@@ -244,8 +258,8 @@ mod tests {
                     tag.request,
                     match delivery {
                         ReplyDelivery::Part(part) => part.bytes.escape_ascii().to_string(),
-                        ReplyDelivery::Lost { reason, .. } => reason.as_str().into(),
-                        ReplyDelivery::DialectKnown(dialect) => format!("{dialect:?}"),
+                        ReplyDelivery::Lost { reason, .. } => reason.into(),
+                        ReplyDelivery::DialectKnown => "known".into(),
                     },
                 ));
             };
@@ -275,9 +289,10 @@ mod tests {
     }
 
     fn tag(request: u64) -> RequestTag {
-        RequestTag { connection: 0, session: 1, request, part: 0, may_repeat: false }
+        RequestTag { connection: 0, session: 1, request, part: 0, question: 0, may_repeat: false }
     }
 
+    const PLACE: ServerPlace = ServerPlace { pool: 0, server: 0 };
     const QUESTIONS: &[u8] = b"mn\r\nversion\r\n";
 
     #[test]
@@ -293,8 +308,7 @@ mod tests {
                 assert_eq!(looped.dialect_of(request), Ok(None));
             }
             looped.accept(QUESTIONS).write_all(replies).unwrap();
-            let known = format!("{dialect:?}");
-            assert_eq!(looped.arrivals(), [(7, known.clone()), (8, known)]);
+            assert_eq!(looped.arrivals(), [7, 8].map(|request| (request, "known".into())));
             assert_eq!(looped.dialect_of(9), Ok(Some(dialect)));
         }
     }
@@ -329,13 +343,13 @@ mod tests {
         (packets[1][0], packets[1][15]) = (0x81, 2);
         let state = Arc::clone(&looped.state);
         let put = |out: &mut Vec<u8>| out.push(b'x');
-        looped.worker.send_unowned(&state, 0, 0, ReplyKind::Binary, put).unwrap();
-        looped.worker.send(&state, 0, 0, ReplyKind::Binary, tag(1), put).unwrap();
+        looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, put).unwrap();
+        looped.worker.send(&state, PLACE, ReplyKind::Binary, tag(1), put).unwrap();
         let mut stream = looped.accept(b"xx");
         stream.write_all(&packets.concat()).unwrap();
         assert_eq!(looped.arrivals(), [(1, packets[1].escape_ascii().to_string())]);
         drop(stream);
         // Without a request that a client waits for, nothing is lost.
-        looped.worker.send_unowned(&state, 0, 0, ReplyKind::Binary, put).unwrap();
+        looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, put).unwrap();
     }
 }

@@ -64,7 +64,6 @@ enum RequestOwner {
     /// The session of a client.
     Client(RequestTag),
     /// Nobody: the reply is dropped.
-    #[allow(dead_code)]
     Unowned,
     /// The link, to learn the dialect of the server.
     Detection,
@@ -137,7 +136,6 @@ impl ServerLink {
     }
 
     /// Adds a request whose reply is dropped.
-    #[allow(dead_code)]
     pub(super) fn send_unowned(
         &mut self,
         turn: &mut LinkTurn,
@@ -168,7 +166,6 @@ impl ServerLink {
     }
 
     /// Lets a request wait until the dialect of the server is known.
-    #[allow(dead_code)]
     pub(super) fn await_dialect(&mut self, turn: &mut LinkTurn, tag: RequestTag) -> Result<(), SendRefusal> {
         let slot = self.slot_of(tag.session);
         let queue = self.options.queue;
@@ -274,7 +271,7 @@ impl ServerLink {
         if let Some(dialect) = detection.found.take() {
             self.server.dialect.set(dialect);
             for tag in std::mem::take(&mut detection.waiting) {
-                see(tag, ReplyDelivery::DialectKnown(dialect));
+                see(tag, ReplyDelivery::DialectKnown);
             }
         }
         if let Err(reason) = outcome {
@@ -363,11 +360,25 @@ impl ServerLink {
                 self.add(turn, slot, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
             };
             if !is_repeated {
-                see(tag, ReplyDelivery::Lost { label: &self.server.label, reason });
+                see(
+                    tag,
+                    ReplyDelivery::Lost {
+                        label: &self.server.label,
+                        reason: reason.as_str(),
+                        when_down: self.options.when_down,
+                    },
+                );
             }
         }
         for tag in waiting {
-            see(tag, ReplyDelivery::Lost { label: &self.server.label, reason });
+            see(
+                tag,
+                ReplyDelivery::Lost {
+                    label: &self.server.label,
+                    reason: reason.as_str(),
+                    when_down: self.options.when_down,
+                },
+            );
         }
     }
 

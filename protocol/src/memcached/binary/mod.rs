@@ -29,5 +29,5 @@ mod status;
 pub(in crate::memcached) use decode::{PacketPosition, decode, decode_block, head};
 pub(in crate::memcached) use form::BinaryForm;
 pub(in crate::memcached) use header::{HEADER_LEN, PacketHeader, REQUEST_MAGIC, RESPONSE_MAGIC};
-pub(in crate::memcached) use reply::encode;
+pub(in crate::memcached) use reply::{encode, put_failure};
 pub(in crate::memcached) use status::PacketStatus;

@@ -152,6 +152,11 @@ fn error(form: &BinaryForm<'_>, status: PacketStatus, out: &mut impl ReplySink) 
     plain(form, status, 0, status.text().as_bytes(), out);
 }
 
+/// Writes an error with its own text, after which a later attempt may succeed.
+pub(in crate::memcached) fn put_failure(form: &BinaryForm<'_>, text: &[u8], out: &mut impl ReplySink) {
+    plain(form, PacketStatus::TemporaryFailure, 0, text, out);
+}
+
 fn not_stored(form: &BinaryForm<'_>) -> PacketStatus {
     match form.answer {
         ResponseKind::Store { not_stored } => not_stored,

@@ -3,6 +3,8 @@
 
 use super::form::{FormKind, MetaForm, MetaVerb, ReplyForm};
 use super::words::without_trailing_spaces;
+use crate::memcached::binary;
+use crate::memcached::client::TimeLeft;
 use memchr::memchr;
 
 impl ReplyForm<'_> {
@@ -63,6 +65,49 @@ impl ReplyForm<'_> {
     /// Returns true if the request is a meta command.
     pub fn is_meta(&self) -> bool {
         matches!(self.0, FormKind::Meta(_) | FormKind::Noop)
+    }
+
+    /// Returns true if the request is a binary packet.
+    pub fn is_binary(&self) -> bool {
+        matches!(self.0, FormKind::Binary(_))
+    }
+
+    /// Returns true if the reply shows nothing of a record but its key, its value, and what follows
+    /// from them, and the client's flags.
+    pub fn shows_only_value(&self) -> bool {
+        match self.0 {
+            FormKind::Value(form) => !form.with_version,
+            FormKind::Meta(form) => {
+                form.known_version.is_none()
+                    && form.returns.as_slice().iter().all(|letter| b"kfsvObq".contains(letter))
+            }
+            FormKind::Binary(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the time to live that the reply shows.
+    pub fn time_left(&self) -> TimeLeft {
+        match self.0 {
+            FormKind::Meta(form) if form.returns.as_slice().contains(&b't') => match form.ttl_before {
+                true => TimeLeft::Before,
+                false => TimeLeft::After,
+            },
+            _ => TimeLeft::Unread,
+        }
+    }
+
+    /// Writes an error line, such as `SERVER_ERROR x`. In the binary dialect, the status says that
+    /// a later attempt may succeed, and the line is the body. After `noreply`, writes nothing.
+    pub fn put_failure(&self, line: &[u8], out: &mut Vec<u8>) {
+        match &self.0 {
+            FormKind::Silent => {}
+            FormKind::Binary(form) => binary::put_failure(form, line, out),
+            _ => {
+                out.extend_from_slice(line);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
     }
 
     /// Returns true if the request is a key of `get`, `gets`, `gat` or `gats`.

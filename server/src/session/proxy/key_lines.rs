@@ -1,6 +1,8 @@
 //! Divides a line with several keys into lines for the servers of the keys, and merges their
 //! values in the order of the keys.
 
+use super::route_run::{RouteRun, RoutedReply};
+use crate::proxy::{ProxyWorker, RequestTag, ServerPlace};
 use std::collections::VecDeque;
 
 /// A line with several keys, of which some are decoded.
@@ -11,9 +13,19 @@ pub(super) struct KeyLine {
     keys: Vec<u8>,
     /// For each key: its end in `keys`, and the number of its part.
     ends: Vec<(u32, u32)>,
-    /// The pool, the server and the line of each part.
-    parts: Vec<(usize, usize, Vec<u8>)>,
+    parts: Vec<LinePart>,
     error: Vec<u8>,
+}
+
+/// A part of a line.
+#[derive(Debug)]
+pub(super) enum LinePart {
+    /// The keys of one server, as a line for it.
+    Server { place: ServerPlace, line: Vec<u8> },
+    /// One key with a route of its own.
+    Routed(Box<RouteRun>),
+    /// One key with its reply.
+    Replied(RoutedReply),
 }
 
 impl KeyLine {
@@ -32,37 +44,55 @@ impl KeyLine {
         self.error = format!("{error}\r\n").into_bytes();
     }
 
-    /// Adds a key and its server.
-    pub(super) fn add(&mut self, pool: usize, server: usize, key: &[u8]) {
-        let found = self.parts.iter().position(|part| (part.0, part.1) == (pool, server));
-        let number = found.unwrap_or_else(|| {
-            let head = self.head.strip_suffix(b" ").unwrap_or(&self.head);
-            self.parts.push((pool, server, head.to_vec()));
-            self.parts.len() - 1
-        });
-        let line = &mut self.parts[number].2;
-        line.push(b' ');
-        line.extend_from_slice(key);
-        self.keys.extend_from_slice(key);
-        self.ends.push((self.keys.len() as u32, number as u32));
+    /// Returns the line for a single key.
+    pub(super) fn line_of(&self, key: &[u8]) -> Vec<u8> {
+        [&self.head, key, b"\r\n"].concat()
     }
 
-    /// Ends the line. Returns the parts to send: the pool, the server, and the line.
-    pub(super) fn end(self) -> (MergedValues, Vec<(usize, usize, Vec<u8>)>) {
+    /// Adds a key and its server.
+    pub(super) fn add(&mut self, place: ServerPlace, key: &[u8]) {
+        let is_same = |part: &LinePart| matches!(part, LinePart::Server { place: of, .. } if *of == place);
+        let number = self.parts.iter().position(is_same).unwrap_or_else(|| {
+            let head = self.head.strip_suffix(b" ").unwrap_or(&self.head);
+            self.parts.push(LinePart::Server { place, line: head.to_vec() });
+            self.parts.len() - 1
+        });
+        if let LinePart::Server { line, .. } = &mut self.parts[number] {
+            line.push(b' ');
+            line.extend_from_slice(key);
+        }
+        self.end_key(key, number);
+    }
+
+    /// Adds a key that is a part of its own.
+    pub(super) fn add_part(&mut self, part: LinePart, key: &[u8]) {
+        self.parts.push(part);
+        self.end_key(key, self.parts.len() - 1);
+    }
+
+    fn end_key(&mut self, key: &[u8], part: usize) {
+        self.keys.extend_from_slice(key);
+        self.ends.push((self.keys.len() as u32, part as u32));
+    }
+
+    /// Ends the line. Returns its parts, which must be sent.
+    pub(super) fn end(self) -> (MergedValues, Vec<LinePart>) {
         let mut parts = self.parts;
-        parts.iter_mut().for_each(|(_, _, line)| line.extend_from_slice(b"\r\n"));
+        for part in &mut parts {
+            if let LinePart::Server { line, .. } = part {
+                line.extend_from_slice(b"\r\n");
+            }
+        }
         let values = parts.iter().map(|_| PartValues::default()).collect();
-        (
-            MergedValues {
-                keys: self.keys,
-                ends: self.ends,
-                next: 0,
-                start: 0,
-                parts: values,
-                error: self.error,
-            },
-            parts,
-        )
+        let merged = MergedValues {
+            keys: self.keys,
+            ends: self.ends,
+            next: 0,
+            start: 0,
+            parts: values,
+            error: self.error,
+        };
+        (merged, parts)
     }
 }
 
@@ -79,11 +109,13 @@ pub(super) struct MergedValues {
     error: Vec<u8>,
 }
 
-/// The values of a server that have not been passed on.
+/// The values of a part that have not been passed on.
 #[derive(Debug, Default)]
 struct PartValues {
     values: VecDeque<ArrivedValue>,
     is_complete: bool,
+    /// The route of the part, until it has its reply.
+    run: Option<Box<RouteRun>>,
 }
 
 /// A value as its server has sent it.
@@ -94,6 +126,43 @@ struct ArrivedValue {
 }
 
 impl MergedValues {
+    /// Lets a part wait for its route.
+    pub(super) fn await_run(&mut self, part: u32, run: Box<RouteRun>) {
+        self.parts[part as usize].run = Some(run);
+    }
+
+    /// Returns the route of a part.
+    pub(super) fn run(&mut self, part: u32) -> Option<&mut RouteRun> {
+        self.parts.get_mut(part as usize)?.run.as_deref_mut()
+    }
+
+    /// Returns true if a part will ask a server for this key later.
+    pub(super) fn holds(&self, key: &[u8]) -> bool {
+        self.parts.iter().any(|part| part.run.as_ref().is_some_and(|run| run.holds(key)))
+    }
+
+    /// Lets the route of a part continue.
+    pub(super) fn advance(&mut self, proxy: &mut ProxyWorker, tag: RequestTag) {
+        if let Some(reply) = self.run(tag.part).and_then(|run| run.advance(proxy, tag)) {
+            self.parts[tag.part as usize].run = None;
+            self.complete_with(tag.part, &reply);
+        }
+    }
+
+    /// Notes the reply to a part with one key.
+    pub(super) fn complete_with(&mut self, part: u32, reply: &RoutedReply) {
+        if reply.is_error {
+            return self.complete(part, &reply.bytes);
+        }
+        if let Some(value) = reply.bytes.strip_suffix(b"END\r\n").filter(|value| !value.is_empty()) {
+            let number = self.ends.iter().position(|(_, of)| *of == part).unwrap_or_default();
+            let start = number.checked_sub(1).map_or(0, |before| self.ends[before].0 as usize);
+            let key = self.keys[start..self.ends[number].0 as usize].to_vec();
+            self.add(part, &key, value);
+        }
+        self.complete(part, b"");
+    }
+
     /// Adds a value of a part.
     pub(super) fn add(&mut self, part: u32, key: &[u8], bytes: &[u8]) {
         self.parts[part as usize].values.push_back(ArrivedValue { key: key.into(), bytes: bytes.into() });
@@ -140,10 +209,14 @@ mod tests {
     fn values_come_in_the_order_of_the_keys() {
         let mut line = KeyLine::new(b"gat 30 ");
         for (server, key) in [(1, "a"), (0, "b"), (1, "c"), (1, "a"), (0, "d")] {
-            line.add(0, server, key.as_bytes());
+            line.add(ServerPlace { pool: 0, server }, key.as_bytes());
         }
         let (mut merged, parts) = line.end();
-        let sent: Vec<_> = parts.iter().map(|(_, server, line)| (*server, line.as_slice())).collect();
+        let sent = parts.iter().map(|part| match part {
+            LinePart::Server { place, line } => (place.server, line.as_slice()),
+            other => panic!("{other:?}"),
+        });
+        let sent: Vec<_> = sent.collect();
         assert_eq!(sent, [(1, &b"gat 30 a c a\r\n"[..]), (0, b"gat 30 b d\r\n")]);
         let mut out = Vec::new();
         merged.add(1, b"d", b"D ");

@@ -1,17 +1,25 @@
 //! The session of a client of the proxy.
 //!
 //! ```text
-//! proxy_session    decodes requests, sends them to servers, and returns replies in order
+//! proxy_session    decodes requests, and returns replies in their order
+//! request_routing  decides where requests go, and sends them
 //! waiting_request  a request whose reply is not complete
 //! key_lines        a line with several keys, whose values come from several servers
 //! loss_reply       the reply in place of one that does not come
+//! client_request   the bytes of a request that is answered later
+//! route_plan       which servers a routed request goes to, and which answer counts
+//! route_run        sends the requests of a plan in the dialects of the servers
 //! ```
 //!
 //! Requests to different servers run at the same time. Replies leave in the order of the requests.
 
+mod client_request;
 mod key_lines;
 mod loss_reply;
 mod proxy_session;
+mod request_routing;
+mod route_plan;
+mod route_run;
 mod waiting_request;
 
 pub(crate) use proxy_session::{ProxySession, ProxySessionWorker};

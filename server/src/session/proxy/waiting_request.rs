@@ -1,11 +1,15 @@
 //! Defines a request of a client whose reply is not complete.
 
+use super::client_request::ClientRequest;
 use super::key_lines::MergedValues;
 use super::loss_reply::{MissReply, put_error, put_loss};
+use super::route_run::RouteRun;
 use crate::options::WhenDown;
-use crate::proxy::ReplyDelivery;
+use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag};
 use todana_client::pool::ReplyPart;
+use todana_core::Reply;
 use todana_protocol::memcached::HiddenReplies;
+use todana_protocol::memcached::client::{AskedReply, ServerReply, decode_reply_of};
 
 /// A request in the queue of its session.
 #[derive(Debug)]
@@ -13,18 +17,23 @@ pub(super) enum WaitingRequest {
     /// The reply is complete.
     Complete(Vec<u8>),
     /// One server answers.
-    Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, when_down: WhenDown, miss: MissReply },
+    Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, miss: MissReply },
     /// Several servers answer.
-    Merged { values: Box<MergedValues>, when_down: Vec<WhenDown> },
+    Merged(Box<MergedValues>),
     /// All servers answer, and the client gets one reply.
-    Gathered { replies: GatheredReplies, hidden: HiddenReplies },
+    Gathered(Box<GatheredReplies>),
+    /// The servers of a route answer.
+    Routed(Box<RouteRun>),
     /// The connection closes.
     Close,
 }
 
 /// The replies of all servers to a request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GatheredReplies {
+    request: ClientRequest,
+    /// The form of the reply of each server.
+    pub(super) asked: Vec<AskedReply>,
     /// The number of servers that have not answered.
     pub(super) missing: usize,
     /// The first error.
@@ -32,25 +41,77 @@ pub(super) struct GatheredReplies {
 }
 
 impl GatheredReplies {
-    fn fail(&mut self, error: &[u8]) {
+    pub(super) fn new(request: ClientRequest) -> GatheredReplies {
+        GatheredReplies { request, asked: Vec::new(), missing: 0, error: Vec::new() }
+    }
+
+    /// Notes the reply of a server.
+    fn receive(&mut self, part: u32, delivery: ReplyDelivery<'_>) {
+        let mut error = Vec::new();
+        match delivery {
+            ReplyDelivery::Part(reply) => {
+                let asked = self.asked.get(part as usize);
+                match asked.map(|asked| decode_reply_of(*asked, reply.bytes)) {
+                    Some(Ok(ServerReply::Reply(Reply::Done))) => {}
+                    Some(Ok(ServerReply::Error(text))) => error.extend_from_slice(text),
+                    _ => error.extend_from_slice(b"SERVER_ERROR a reply is not understood"),
+                }
+            }
+            ReplyDelivery::Lost { label, reason, .. } => put_error(label, reason, &mut error),
+            ReplyDelivery::DialectKnown => return,
+        }
+        self.missing -= 1;
         if self.error.is_empty() {
-            self.error.extend_from_slice(error);
+            self.error = error;
         }
     }
 
-    /// Notes that a server has not answered for this reason.
-    pub(super) fn lose(&mut self, label: &str, reason: &str) {
-        let mut error = Vec::new();
-        put_error(label, reason, &mut error);
-        self.fail(&error);
+    /// Writes the reply of a server that was not asked.
+    pub(super) fn refuse(&mut self, label: &str, reason: &str) {
+        if self.error.is_empty() {
+            put_error(label, reason, &mut self.error);
+        }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        match self.error.trim_ascii_end() {
+            b"" => self.request.put_reply(&Reply::Done, out),
+            error => self.request.put_failure(error, out),
+        }
     }
 }
 
 impl WaitingRequest {
-    /// Notes what arrives for the request, for this part of it. Returns the number of bytes that
-    /// are kept until they can be sent.
-    pub(super) fn receive(&mut self, part: u32, delivery: ReplyDelivery<'_>) -> usize {
-        match (&mut *self, delivery) {
+    /// Notes what arrives for the request. Returns the number of bytes that are kept until they can
+    /// be sent, and true if [`advance`](Self::advance) must be called.
+    pub(super) fn receive(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> (usize, bool) {
+        let part = tag.part;
+        let kept = match (&mut *self, delivery) {
+            (WaitingRequest::Routed(run), delivery) => return run.receive(tag.question, delivery),
+            (WaitingRequest::Merged(values), delivery) => {
+                if let Some(run) = values.run(part) {
+                    return run.receive(tag.question, delivery);
+                }
+                match delivery {
+                    ReplyDelivery::Part(ReplyPart { key: Some(key), bytes, .. }) => {
+                        values.add(part, key, bytes);
+                        bytes.len()
+                    }
+                    ReplyDelivery::Part(reply) => {
+                        values.complete(part, if reply.is_error { reply.bytes } else { b"" });
+                        0
+                    }
+                    ReplyDelivery::Lost { label, reason, when_down } => {
+                        let mut error = Vec::new();
+                        if when_down == WhenDown::Error {
+                            put_error(label, reason, &mut error);
+                        }
+                        values.complete(part, &error);
+                        0
+                    }
+                    ReplyDelivery::DialectKnown => 0,
+                }
+            }
             (WaitingRequest::Forwarded { arrived, hidden, .. }, ReplyDelivery::Part(reply)) => {
                 let is_wanted = !hidden.contain(reply.bytes);
                 if is_wanted {
@@ -62,11 +123,11 @@ impl WaitingRequest {
                 if is_wanted { reply.bytes.len() } else { 0 }
             }
             (
-                WaitingRequest::Forwarded { arrived, hidden, when_down, miss },
-                ReplyDelivery::Lost { label, reason },
+                WaitingRequest::Forwarded { arrived, hidden, miss },
+                ReplyDelivery::Lost { label, reason, when_down },
             ) => {
                 let at = arrived.len();
-                put_loss(*when_down, *miss, label, reason.as_str(), arrived);
+                put_loss(when_down, *miss, label, reason, arrived);
                 if hidden.contain(&arrived[at..]) {
                     arrived.truncate(at);
                 }
@@ -74,38 +135,35 @@ impl WaitingRequest {
                 *self = WaitingRequest::Complete(std::mem::take(arrived));
                 kept
             }
-            (WaitingRequest::Merged { values, .. }, ReplyDelivery::Part(reply)) => match reply.key {
-                Some(key) => {
-                    values.add(part, key, reply.bytes);
-                    reply.bytes.len()
-                }
-                None => {
-                    values.complete(part, if reply.is_error { reply.bytes } else { b"" });
-                    0
-                }
-            },
-            (WaitingRequest::Merged { values, when_down }, ReplyDelivery::Lost { label, reason }) => {
-                let mut error = Vec::new();
-                if when_down.get(part as usize) == Some(&WhenDown::Error) {
-                    put_error(label, reason.as_str(), &mut error);
-                }
-                values.complete(part, &error);
+            (WaitingRequest::Gathered(replies), delivery) => {
+                replies.receive(part, delivery);
                 0
             }
-            (WaitingRequest::Gathered { replies, .. }, ReplyDelivery::Part(reply)) => {
-                replies.missing -= usize::from(reply.is_last);
-                if reply.is_error {
-                    replies.fail(reply.bytes);
+            (WaitingRequest::Complete(_) | WaitingRequest::Close | WaitingRequest::Forwarded { .. }, _) => 0,
+        };
+        (kept, false)
+    }
+
+    /// Returns true if the request will ask a server for this key later.
+    #[inline]
+    pub(super) fn holds(&mut self, key: &[u8]) -> bool {
+        match self {
+            WaitingRequest::Routed(run) => run.holds(key),
+            WaitingRequest::Merged(values) => values.holds(key),
+            _ => false,
+        }
+    }
+
+    /// Lets the route of a part continue.
+    pub(super) fn advance(&mut self, proxy: &mut ProxyWorker, tag: RequestTag) {
+        match self {
+            WaitingRequest::Routed(run) => {
+                if let Some(reply) = run.advance(proxy, tag) {
+                    *self = WaitingRequest::Complete(reply.bytes);
                 }
-                0
             }
-            (WaitingRequest::Gathered { replies, .. }, ReplyDelivery::Lost { label, reason }) => {
-                replies.missing -= 1;
-                replies.lose(label, reason.as_str());
-                0
-            }
-            (_, ReplyDelivery::DialectKnown(_))
-            | (WaitingRequest::Complete(_) | WaitingRequest::Close, _) => 0,
+            WaitingRequest::Merged(values) => values.advance(proxy, tag),
+            _ => {}
         }
     }
 
@@ -132,15 +190,15 @@ impl WaitingRequest {
                 out.append(arrived);
                 false
             }
-            WaitingRequest::Merged { values, .. } => values.drain(out),
-            WaitingRequest::Gathered { replies, hidden } => {
-                let reply = if replies.error.is_empty() { b"OK\r\n" } else { &*replies.error };
-                if replies.missing == 0 && !hidden.contain(reply) {
-                    out.extend_from_slice(reply);
+            WaitingRequest::Merged(values) => values.drain(out),
+            WaitingRequest::Gathered(replies) => {
+                let is_complete = replies.missing == 0;
+                if is_complete {
+                    replies.put(out);
                 }
-                replies.missing == 0
+                is_complete
             }
-            WaitingRequest::Close => false,
+            WaitingRequest::Routed(_) | WaitingRequest::Close => false,
         }
     }
 }

@@ -1,0 +1,376 @@
+//! Decides where the requests of a client go, and sends them.
+
+use super::client_request::ClientRequest;
+use super::key_lines::{KeyLine, LinePart};
+use super::loss_reply::MissReply;
+use super::proxy_session::ProxySession;
+use super::route_plan::RoutePlan;
+use super::route_run::{NearUse, RouteRun, RoutedReply, reply_kind};
+use super::waiting_request::{GatheredReplies, WaitingRequest};
+use crate::options::{PoolProtocol, ShadowedRequests};
+use crate::proxy::{
+    PoolRoute, ProxyState, ProxyWorker, ReplyDelivery, Route, RouteFilter, RouteTarget, SendRefusal,
+    ServerPlace, is_in_share,
+};
+use crate::session::memcached::commands::MEMCACHED_VERSION;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use todana_client::pool::ReplyKind;
+use todana_core::{Expiry, HitReply, Operation, RecacheState, Reply, StoreMode, UnixSeconds};
+use todana_protocol::memcached::client::{ServerDialect, put_operation};
+use todana_protocol::memcached::{MemcachedCommand, MemcachedLimits, MemcachedRequest, encode};
+
+/// The reply to a command about a server.
+const NOT_THROUGH: &str = "CLIENT_ERROR not through a proxy";
+/// The reply to a request whose route refuses it.
+const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
+/// The reply to a request above the limit of its route.
+const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
+
+/// A turn of a session, in which it sends requests.
+pub(super) struct RoutingTurn<'t> {
+    pub(super) proxy: &'t mut ProxyWorker,
+    pub(super) state: Arc<ProxyState>,
+    pub(super) limits: &'t MemcachedLimits,
+    /// The index of the client's connection.
+    pub(super) connection: usize,
+}
+
+/// A request whose route is more than one server, after its filters.
+enum FilteredRequest {
+    Replied(RoutedReply),
+    Running(Box<RouteRun>),
+}
+
+impl ProxySession {
+    /// Adds a request that no server has to answer.
+    fn answer(&mut self, request: &MemcachedRequest<'_>, reply: &Reply<'_>) {
+        let mut bytes = Vec::new();
+        encode(&request.form, reply, &mut bytes);
+        self.push(WaitingRequest::Complete(bytes));
+    }
+
+    /// Passes a request on, or answers it. `bytes` is the request as it came. Returns false, and
+    /// does nothing, if it must wait for an earlier request.
+    pub(super) fn execute(
+        &mut self,
+        turn: &mut RoutingTurn<'_>,
+        request: &MemcachedRequest<'_>,
+        bytes: &[u8],
+    ) -> bool {
+        if let MemcachedCommand::Operation(operation) = &request.command
+            && let Some(key) = operation.key()
+            && self.must_wait(key)
+        {
+            return false;
+        }
+        self.execute_command(turn, request, bytes);
+        if request.form.closes() {
+            self.close_later();
+        }
+        true
+    }
+
+    fn execute_command(&mut self, turn: &mut RoutingTurn<'_>, request: &MemcachedRequest<'_>, bytes: &[u8]) {
+        let operation = match &request.command {
+            MemcachedCommand::Operation(operation) => operation,
+            MemcachedCommand::Version => return self.answer(request, &Reply::Version(MEMCACHED_VERSION)),
+            MemcachedCommand::Verbosity(_) => return self.answer(request, &Reply::Done),
+            MemcachedCommand::Faulty { message } => return self.answer(request, &Reply::Faulty(message)),
+            MemcachedCommand::Mechanisms => return self.answer(request, &Reply::Unknown),
+            MemcachedCommand::Quit => return self.close_later(),
+            _ => return self.answer(request, &Reply::Faulty(NOT_THROUGH)),
+        };
+        // The value of such a request was not received, so its line alone must not be sent.
+        if let Operation::RefusedStore(refused) = operation {
+            return self.answer(request, &Reply::Refused(refused.refusal));
+        }
+        let Some(key) = operation.key() else {
+            return match operation {
+                Operation::Noop => self.answer(request, &Reply::Done),
+                Operation::Flush { .. } => self.send_to_all(turn, operation, bytes),
+                _ => self.answer(request, &Reply::Faulty(NOT_THROUGH)),
+            };
+        };
+        if request.form.is_value() && !(self.line.is_none() && request.form.is_last_of_line()) {
+            return self.add_key(turn, request, operation, key, bytes);
+        }
+        let state = Arc::clone(&turn.state);
+        match state.target_of(key) {
+            RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
+            RouteTarget::Null => self.answer(request, &null_reply(operation)),
+            RouteTarget::Pool(pool) if is_forwarded(&state, pool, request) => {
+                self.forward(turn, request, operation, state.place_of(pool, key), bytes);
+            }
+            target => {
+                let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
+                match filtered(turn, target, kept, operation, key) {
+                    FilteredRequest::Replied(reply) => self.push(WaitingRequest::Complete(reply.bytes)),
+                    FilteredRequest::Running(mut run) => {
+                        let tag = self.tag(turn.connection, 0, may_repeat(operation));
+                        self.push(match run.advance(turn.proxy, tag) {
+                            Some(reply) => WaitingRequest::Complete(reply.bytes),
+                            None => WaitingRequest::Routed(run),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Passes the bytes of a request on to one server.
+    fn forward(
+        &mut self,
+        turn: &mut RoutingTurn<'_>,
+        request: &MemcachedRequest<'_>,
+        operation: &Operation<'_>,
+        place: ServerPlace,
+        bytes: &[u8],
+    ) {
+        let kind = if request.form.is_value() { ReplyKind::Values } else { ReplyKind::Single };
+        let tag = self.tag(turn.connection, 0, may_repeat(operation));
+        let put = |out: &mut Vec<u8>| request.form.put_answered(bytes, out);
+        let sent = turn.proxy.send(&turn.state, place, kind, tag, put);
+        let miss = MissReply::of(operation, &request.form);
+        let hidden = request.form.hidden_replies();
+        let mut waiting = WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss };
+        if let Err(refusal) = sent {
+            let _ = waiting.receive(tag, lost(&turn.state, place, refusal));
+        }
+        self.push(waiting);
+    }
+
+    /// Passes a request on to all servers.
+    fn send_to_all(&mut self, turn: &mut RoutingTurn<'_>, operation: &Operation<'_>, bytes: &[u8]) {
+        let state = Arc::clone(&turn.state);
+        let mut replies = GatheredReplies::new(ClientRequest::new(bytes.to_vec(), turn.limits));
+        for place in state.reached_places() {
+            let tag = self.tag(turn.connection, replies.asked.len() as u32, false);
+            // The text dialect is the one that all servers have before their dialect is known.
+            let dialect = turn.proxy.known_dialect(&state, place).unwrap_or(ServerDialect::Text);
+            let mut line = Vec::new();
+            let Ok(asked) = put_operation(dialect, operation, &mut line) else { continue };
+            replies.asked.push(asked);
+            let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
+            match turn.proxy.send(&state, place, reply_kind(asked), tag, put) {
+                Ok(()) => replies.missing += 1,
+                Err(refusal) => replies.refuse(&state.server(place).label, refusal.as_str()),
+            }
+        }
+        state.near_caches().for_each(|cache| cache.clear());
+        self.push(WaitingRequest::Gathered(Box::new(replies)));
+    }
+
+    /// Adds a key of a line with several keys, and sends the lines of all servers after the last
+    /// key.
+    fn add_key(
+        &mut self,
+        turn: &mut RoutingTurn<'_>,
+        request: &MemcachedRequest<'_>,
+        operation: &Operation<'_>,
+        key: &[u8],
+        bytes: &[u8],
+    ) {
+        // The first step of a line has the bytes before its first key.
+        let head_len = (key.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
+        let head = &bytes[..head_len.min(bytes.len())];
+        let (state, mut line) =
+            self.line.take().unwrap_or_else(|| (Arc::clone(&turn.state), KeyLine::new(head)));
+        // All keys of a line go by the routes that its first key has found.
+        let now_state = std::mem::replace(&mut turn.state, state);
+        match turn.state.target_of(key) {
+            RouteTarget::Pool(pool) if is_forwarded(&turn.state, pool, request) => {
+                line.add(turn.state.place_of(pool, key), key);
+            }
+            RouteTarget::Refuse => line.refuse(REFUSED),
+            RouteTarget::Null => {}
+            target => {
+                let kept = ClientRequest::new(line.line_of(key), turn.limits);
+                let part = match filtered(turn, target, kept, operation, key) {
+                    FilteredRequest::Replied(reply) => LinePart::Replied(reply),
+                    FilteredRequest::Running(run) => LinePart::Routed(run),
+                };
+                line.add_part(part, key);
+            }
+        }
+        if request.form.is_last_of_line() {
+            self.send_line(turn, line);
+            turn.state = now_state;
+        } else {
+            self.line = Some((std::mem::replace(&mut turn.state, now_state), line));
+        }
+    }
+
+    /// Sends the parts of a line with several keys.
+    fn send_line(&mut self, turn: &mut RoutingTurn<'_>, line: KeyLine) {
+        let (values, parts) = line.end();
+        let mut waiting = WaitingRequest::Merged(Box::new(values));
+        for (number, part) in (0..).zip(parts) {
+            let tag = self.tag(turn.connection, number, true);
+            match part {
+                LinePart::Server { place, line } => {
+                    let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
+                    if let Err(refusal) = turn.proxy.send(&turn.state, place, ReplyKind::Values, tag, put) {
+                        let _ = waiting.receive(tag, lost(&turn.state, place, refusal));
+                    }
+                }
+                LinePart::Routed(run) => {
+                    if let WaitingRequest::Merged(values) = &mut waiting {
+                        values.await_run(number, run);
+                        values.advance(turn.proxy, tag);
+                    }
+                }
+                LinePart::Replied(reply) => {
+                    if let WaitingRequest::Merged(values) = &mut waiting {
+                        values.complete_with(number, &reply);
+                    }
+                }
+            }
+        }
+        self.push(waiting);
+    }
+}
+
+/// Returns true if the bytes of a request can be passed on to the servers of a pool as they are.
+fn is_forwarded(state: &ProxyState, pool: usize, request: &MemcachedRequest<'_>) -> bool {
+    !request.form.is_binary() && state.pools[pool].options.speak != PoolProtocol::Binary
+}
+
+/// Returns what a request sees if its server does not take it.
+fn lost<'s>(state: &'s ProxyState, place: ServerPlace, refusal: SendRefusal) -> ReplyDelivery<'s> {
+    let when_down = state.pools[place.pool].options.when_down;
+    ReplyDelivery::Lost { label: &state.server(place).label, reason: refusal.as_str(), when_down }
+}
+
+/// Applies the filters of a route to a request.
+fn filtered(
+    turn: &mut RoutingTurn<'_>,
+    target: RouteTarget,
+    request: ClientRequest,
+    operation: &Operation<'_>,
+    key: &[u8],
+) -> FilteredRequest {
+    let state = Arc::clone(&turn.state);
+    let is_read = matches!(operation, Operation::Get(_) | Operation::Inspect(_));
+    let single;
+    let (filters, pools): (&[RouteFilter], &PoolRoute) = match target {
+        RouteTarget::Route(number) => {
+            let Route { filters, pools } = &state.routes[number];
+            (filters, pools)
+        }
+        RouteTarget::Pool(pool) => {
+            single = PoolRoute::Pool(pool);
+            (&[], &single)
+        }
+        RouteTarget::Refuse | RouteTarget::Null => (&[], &PoolRoute::Null),
+    };
+    let mut ttl_max_s: Option<u32> = None;
+    let mut near = None;
+    for filter in filters {
+        match filter {
+            RouteFilter::Ttl { max_s } => ttl_max_s = ttl_max_s.into_iter().chain([*max_s]).min(),
+            RouteFilter::Limit(limit) => {
+                if !limit.takes(turn.proxy.now()) {
+                    let mut bytes = Vec::new();
+                    request.put_failure(OVER_LIMIT, &mut bytes);
+                    return FilteredRequest::Replied(RoutedReply { bytes, is_error: true });
+                }
+            }
+            RouteFilter::Shadow { pool, share_ppm, requests } => {
+                let is_meant = match requests {
+                    ShadowedRequests::Reads => is_read,
+                    ShadowedRequests::Writes => !is_read,
+                    ShadowedRequests::All => true,
+                };
+                if is_meant && is_in_share(key, *share_ppm) {
+                    send_copy(turn, state.place_of(*pool, key), operation);
+                }
+            }
+            RouteFilter::Near(cache) if !is_read => {
+                near = Some(NearUse::write(Arc::clone(cache), key));
+            }
+            RouteFilter::Near(cache) => {
+                let can_serve = request.with(|operation, form| {
+                    form.shows_only_value() && matches!(operation, Operation::Get(get) if is_plain(get))
+                });
+                if can_serve != Some(true) {
+                    continue;
+                }
+                let mut bytes = Vec::new();
+                let found = cache.read(key, turn.proxy.now(), &mut |record| {
+                    let hit = HitReply {
+                        record,
+                        expiry_before: Expiry::Never,
+                        access_before: None,
+                        recache: RecacheState::default(),
+                        now: UnixSeconds(0),
+                    };
+                    request.put_reply(&Reply::Hit(hit), &mut bytes);
+                });
+                match found {
+                    Ok(()) => {
+                        return FilteredRequest::Replied(RoutedReply { bytes, is_error: false });
+                    }
+                    Err(fill) => near = Some(NearUse::Fill { cache: Arc::clone(cache), fill }),
+                }
+            }
+        }
+    }
+    let mut bytes = Vec::new();
+    match pools {
+        PoolRoute::Refuse => request.put_failure(REFUSED.as_bytes(), &mut bytes),
+        PoolRoute::Null => request.put_reply(&null_reply(operation), &mut bytes),
+        _ => {
+            let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now_ms = now_ms.map_or(0, |duration| duration.as_millis() as u64);
+            let plan = RoutePlan::new(pools, &state, operation, key, now_ms, turn.proxy.next_number());
+            let run = RouteRun::new(state, request, plan, ttl_max_s, near);
+            return FilteredRequest::Running(Box::new(run));
+        }
+    }
+    FilteredRequest::Replied(RoutedReply { bytes, is_error: matches!(pools, PoolRoute::Refuse) })
+}
+
+/// Sends a copy of a request whose answer nobody waits for.
+fn send_copy(turn: &mut RoutingTurn<'_>, place: ServerPlace, operation: &Operation<'_>) {
+    let dialect = turn.proxy.known_dialect(&turn.state, place).unwrap_or(ServerDialect::Text);
+    let mut bytes = Vec::new();
+    if let Ok(asked) = put_operation(dialect, operation, &mut bytes) {
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
+        let _ = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), put);
+    }
+}
+
+/// Returns true if a read changes nothing and needs nothing that a copy does not have.
+fn is_plain(get: &todana_core::Get<'_>) -> bool {
+    get.touch.is_none()
+        && get.vivify.is_none()
+        && get.recache_below_s.is_none()
+        && !get.needs.access
+        && !get.counts_as_touch
+}
+
+/// Returns true if a request has the same effect and the same reply when it is sent again after an
+/// attempt of which nobody knows whether it was executed.
+fn may_repeat(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Get(get) => {
+            let changes = get.vivify.is_some() || get.recache_below_s.is_some();
+            !changes && (get.touch.is_none() || get.counts_as_touch)
+        }
+        Operation::Store(store) => {
+            store.mode == StoreMode::Set && store.compare.is_none() && !store.stale_if_older
+        }
+        Operation::Delete(_) | Operation::Touch(_) | Operation::Inspect(_) => true,
+        _ => false,
+    }
+}
+
+/// Returns the reply of a route without servers.
+fn null_reply(operation: &Operation<'_>) -> Reply<'static> {
+    match operation {
+        Operation::Get(_) | Operation::Inspect(_) => Reply::Miss,
+        Operation::Store(_) | Operation::RefusedStore(_) => Reply::NotStored,
+        _ => Reply::NotFound,
+    }
+}
