@@ -52,6 +52,11 @@ impl CommandFailure {
         CommandFailure { message: None, ..self }
     }
 
+    /// Returns the message; empty if there is none.
+    pub(crate) fn message(&self) -> &str {
+        self.message.as_deref().unwrap_or_default()
+    }
+
     pub(crate) fn report(self) -> ExitCode {
         self.print();
         ExitCode::from(self.code)

@@ -2,7 +2,7 @@
 
 mod running;
 
-use running::{RunningServer, TestFolder, expect, refused, run, stop, text};
+use running::{RunningServer, TestFolder, eventually, expect, refused, run, stop, text};
 
 const SERVERS: &str = "cache1.example.com,cache2.example.com,cache3.example.com:11212 name=c";
 
@@ -88,6 +88,60 @@ fn records_reach_the_servers_of_their_keys() {
         assert_eq!(server.expect(&["get", &key], 0).trim_end(), value);
         assert_eq!(proxy.expect(&["get", &key], 0).trim_end(), value);
     }
+    stop(proxy);
+    servers.into_iter().for_each(stop);
+}
+
+#[test]
+fn configuration_is_read_again_at_a_signal() {
+    let servers = [(); 2].map(|()| RunningServer::start(&[]));
+    for (server, value) in servers.iter().zip(["1", "2"]) {
+        server.expect(&["set", "x", value], 0);
+    }
+    let folder = TestFolder::new();
+    let (path, socket) = (folder.path("proxy.toml"), folder.path("proxy.sock"));
+    let write = |first: &RunningServer, second: &RunningServer| {
+        let (first, second) = (&first.address, &second.address);
+        let text = format!(
+            "[pool.a]\nlisten = \"127.0.0.1:0\"\nservers = [\"{first}\"]\n\
+             [pool.b]\nlisten = \"unix:{socket} mode=0770\"\nservers = [\"{second}\"]\n"
+        );
+        std::fs::write(&path, text).unwrap();
+    };
+    write(&servers[0], &servers[1]);
+    let proxy = RunningServer::start_proxy(&["--config", &path]);
+    let tcp = proxy.address.split(',').next().unwrap();
+    let value_at = |place: &str| expect(&["get", "x", "-S", place], 0).trim_end().to_string();
+    let (of_a, of_b) = (|| value_at(tcp), || value_at(&format!("unix:{socket}")));
+    assert_eq!((of_a(), of_b()), ("1".into(), "2".into()));
+    write(&servers[1], &servers[0]);
+    proxy.signal("HUP");
+    eventually("the pools have other servers", || (of_a(), of_b()) == ("2".into(), "1".into()));
+    // A file with a problem changes nothing.
+    std::fs::write(&path, "[pool.a]\nservers = []\nx = 1\n").unwrap();
+    proxy.signal("HUP");
+    write(&servers[0], &servers[1]);
+    proxy.signal("HUP");
+    eventually("the first servers are back", || (of_a(), of_b()) == ("1".into(), "2".into()));
+    stop(proxy);
+    servers.into_iter().for_each(stop);
+}
+
+#[test]
+fn list_of_servers_is_watched() {
+    let servers = [(); 2].map(|()| RunningServer::start(&[]));
+    for (server, value) in servers.iter().zip(["1", "2"]) {
+        server.expect(&["set", "x", value], 0);
+    }
+    let folder = TestFolder::new();
+    let (path, list) = (folder.path("proxy.toml"), folder.path("servers"));
+    std::fs::write(&list, format!("{}\n", servers[0].address)).unwrap();
+    std::fs::write(&path, format!("listen = \"127.0.0.1:0\"\n[pool.a]\nservers-file = \"{list}\"\n"))
+        .unwrap();
+    let proxy = RunningServer::start_proxy(&["--config", &path]);
+    assert_eq!(proxy.expect(&["get", "x"], 0).trim_end(), "1");
+    std::fs::write(&list, format!("{}\n", servers[1].address)).unwrap();
+    eventually("the other server is used", || proxy.expect(&["get", "x"], 0).trim_end() == "2");
     stop(proxy);
     servers.into_iter().for_each(stop);
 }

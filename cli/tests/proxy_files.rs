@@ -299,8 +299,6 @@ fn pools_with_listeners_need_no_route() {
     let text = "[pool.a]\nlisten = \":1\"\nservers = [\"a\"]\n[pool.b]\nlisten = \"127.0.0.1:2\"\nservers = [\"b\"]\n";
     assert!(problems("proxy.toml", text).contains("line 2: pool a: listen: \":1\": not an address"));
     let folder = written("proxy.toml", &text.replace("\":1\"", "1"));
-    let said = folder.complaint(&["proxy", "--config", "proxy.toml"], 2);
-    assert!(said.contains("proxy: listeners with different pools: not supported yet"), "{said}");
     let place = folder.expect(&["proxy", "--config", "proxy.toml", "--where", "k"], 0);
     assert_eq!(
         place,

@@ -34,6 +34,11 @@ impl ServerHandle {
             .0
             .stopping
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |stage| Some((stage + 1).min(2)));
+        self.wake();
+    }
+
+    /// Wakes all threads with a loop.
+    pub(crate) fn wake(&self) {
         for waker in self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             // The wake-up fails if the thread's loop has ended already, and is then not needed.
             let _ = waker.wake();

@@ -15,7 +15,7 @@ use crate::observation::connection_table::ConnectionTable;
 use crate::options::ServerOptions;
 use crate::pid_file::PidFile;
 use crate::process;
-use crate::proxy::{ProxyState, ServerResolver};
+use crate::proxy::{LiveProxy, ProxyReloader, ProxyState, ServerResolver};
 use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, LuaProcedures};
 use crate::session::login::LoginAuthenticator;
@@ -25,6 +25,7 @@ use crate::shared::{ListeningAddresses, SharedState};
 use crate::transport::acceptor::ConnectionAcceptor;
 use crate::transport::descriptors::DescriptorLimit;
 use crate::transport::listener::ClientListener;
+use crate::transport::served_listener::ServedListener;
 use crate::transport::tls::Tls;
 use crate::transport::udp::{self, UdpThread};
 use crate::transport::worker::Worker;
@@ -60,6 +61,7 @@ pub struct Server {
     disk: Arc<dyn Disk>,
     /// The descriptor and the dialect of each listener.
     listening: Vec<(i32, Option<DialectChoice>)>,
+    proxy_reloader: Option<ProxyReloader>,
 }
 
 /// The admin pages.
@@ -126,12 +128,12 @@ impl Server {
         let scripts = LuaProcedures::open(options.protocols.kyoto.script.as_deref()).map_err(invalid)?;
         let tyrant_scripts =
             TyrantScripts::open(&options.protocols.tyrant, options.limits.threads).map_err(invalid)?;
-        let listeners = ClientListener::open(&options, tls.as_ref())?;
+        let listeners = ServedListener::open_all(&options, tls.as_ref())?;
+        let sockets = || listeners.iter().map(|listener| &listener.socket);
         let datagrams = udp::DatagramSocket::open(&options)?;
         let udp_addresses: Vec<SocketAddr> =
             datagrams.iter().filter_map(udp::DatagramSocket::address).collect();
-        let tcp_addresses: Vec<SocketAddr> =
-            listeners.iter().filter_map(ClientListener::tcp_address).collect();
+        let tcp_addresses: Vec<SocketAddr> = sockets().filter_map(ClientListener::tcp_address).collect();
         let admin = AdminListener::bind(options.observation.admin.as_ref())?;
         // The server needs descriptors for more than connections: listeners, polls, wakers,
         // standard streams and files.
@@ -179,15 +181,14 @@ impl Server {
         }
         let databases = ServedDatabases::new(databases).map_err(io::Error::other)?;
         let handle = ServerHandle::new();
-        let listening: Vec<(i32, Option<DialectChoice>)> =
-            listeners.iter().map(ClientListener::speaks).collect();
-        let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
-        let connection_table = ConnectionTable::new(&listeners, sockets, clock.now().0);
+        let listening: Vec<(i32, Option<DialectChoice>)> = sockets().map(ClientListener::speaks).collect();
+        let udp_sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
+        let connection_table = ConnectionTable::new(sockets(), udp_sockets, clock.now().0);
         let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
         let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
         let proxy = options.proxy.as_ref().map(ProxyState::new).transpose().map_err(io::Error::other)?;
         let shared = Arc::new(SharedState {
-            proxy: proxy.map(Arc::new),
+            proxy: proxy.map(|state| Arc::new(LiveProxy::new(state))),
             observation: ServerObservation::new(&options, &clock, observers, connection_table),
             databases,
             clock,
@@ -203,15 +204,21 @@ impl Server {
             listening: ListeningAddresses {
                 tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
                 udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
-                names: listeners.iter().map(ClientListener::name).collect(),
+                names: sockets().map(ClientListener::name).collect(),
                 tls,
             },
             options,
         });
         todana_engine::bound_allocator();
         shared.measure_memory();
+        let (changes, new_listeners) = channel();
+        let proxy_reloader = shared.proxy.as_ref().map(|live| {
+            let tls = shared.listening.tls.as_ref();
+            ProxyReloader::new(live, &handle, tls, shared.options.listen.port, changes, &listeners)
+        });
         let (mut acceptor, waker) =
-            ConnectionAcceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;
+            ConnectionAcceptor::new(Arc::clone(&shared), listeners, new_listeners, descriptors)
+                .map_err(named)?;
         handle.add(waker);
         let mut workers = Vec::new();
         for number in 0..shared.options.limits.threads {
@@ -252,6 +259,7 @@ impl Server {
             owners,
             disk,
             listening,
+            proxy_reloader,
         })
     }
 
@@ -395,6 +403,11 @@ impl Server {
             ("scripts", protocols.kyoto.script.is_some() || protocols.tyrant.script.is_some()),
         ];
         all.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+    }
+
+    /// Returns the value that replaces the options of a proxy; `None` if this server is none.
+    pub fn proxy_reloader(&self) -> Option<ProxyReloader> {
+        self.proxy_reloader.clone()
     }
 
     fn log_listeners(&self) {

@@ -6,7 +6,7 @@ use crate::databases::{PersistenceState, ServedDatabases};
 use crate::lifecycle::ServerLifecycle;
 use crate::observation::ServerObservation;
 use crate::options::{KyotoMode, ServerOptions, TyrantMode};
-use crate::proxy::ProxyState;
+use crate::proxy::LiveProxy;
 use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, STALL};
 use crate::session::login::LoginAuthenticator;
@@ -39,7 +39,7 @@ pub(crate) struct SharedState {
     pub(crate) master_link: MasterLink,
     pub(crate) listening: ListeningAddresses,
     /// The pools, if this server is a proxy.
-    pub(crate) proxy: Option<Arc<ProxyState>>,
+    pub(crate) proxy: Option<Arc<LiveProxy>>,
 }
 
 /// The addresses where clients can connect.

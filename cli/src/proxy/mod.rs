@@ -9,7 +9,7 @@
 //! config_file       loads a file of either kind
 //! printed_options   prints a file;  printed_routes: its routes
 //! effective_options the options of command line, environment and file together
-//! proxy_program     runs the proxy
+//! proxy_program     runs the proxy;  live_configuration: reads its configuration again
 //! ```
 //!
 //! The list of commands does not show the command yet, because the proxy is not complete: it has
@@ -18,6 +18,7 @@
 mod config_file;
 mod config_value;
 mod effective_options;
+mod live_configuration;
 mod nutcracker_file;
 mod pool_servers;
 mod printed_options;
@@ -152,7 +153,8 @@ fn ring_names() -> PossibleValuesParser {
 
 /// Serves, or prints the answer to `--where`, `--compare` or `--print`.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), CommandFailure> {
-    let effective = EffectiveOptions::read(words)?;
+    let words: Vec<OsString> = words.into_iter().collect();
+    let effective = EffectiveOptions::read(words.clone())?;
     let arguments = &effective.arguments;
     let answer = match (&arguments.key, &arguments.compare) {
         (None, None) if arguments.print => {
@@ -161,7 +163,8 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Comma
         (None, None) => {
             let options = effective.server_options()?;
             init_logging_with_notices(effective.log_format(), options.observation.verbosity);
-            return serving::serve(&mut ProxyProgram::new(options)?);
+            let source = move || EffectiveOptions::read(words.clone())?.server_options();
+            return serving::serve(&mut ProxyProgram::new(options, Box::new(source)));
         }
         (Some(key), _) => place_of(key, &effective.proxy_options()?).map_err(wrong)?,
         (None, Some(other)) => agreement(other, &arguments.pool()?).map_err(wrong)?,

@@ -1,55 +1,29 @@
 //! Runs the proxy: `todana proxy`, with its messages and signals.
 
+use super::live_configuration::{LiveConfiguration, OptionsSource};
 use crate::CommandFailure;
 use crate::amount::amount;
 use crate::serving::{PreparedServer, ServerProgram, ServingProblem, SignalHandler};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
-use todana_server::{ListenerPlace, NOTICE, OpeningReport, ProxyRoutes, Server, ServerOptions, Tls};
+use todana_server::{NOTICE, OpeningReport, Server, ServerOptions, Tls};
 
 /// The proxy.
 pub(super) struct ProxyProgram {
     options: ServerOptions,
     servers: usize,
+    /// `None` once the proxy runs.
+    source: Option<OptionsSource>,
 }
 
 impl ProxyProgram {
-    /// Fails if the proxy cannot do what the options say.
-    pub(super) fn new(mut options: ServerOptions) -> Result<ProxyProgram, CommandFailure> {
-        let mut proxy = options.proxy.take().unwrap_or_default();
-        let listen = &mut options.listen;
-        listen.addresses.clear();
-        for listener in &proxy.listeners {
-            listen.backlog = listener.backlog;
-            match &listener.place {
-                ListenerPlace::Tcp(address) => listen.addresses.push(address.clone()),
-                ListenerPlace::Unix { path, mode } => {
-                    if proxy.listeners.len() > 1 {
-                        return Err(unsupported("a Unix socket beside other listeners"));
-                    }
-                    (listen.unix_socket, listen.unix_mask) = (Some(path.clone()), *mode);
-                }
-            }
-            if listener.clients_max.is_some() {
-                return Err(unsupported("a maximum number of clients of a listener"));
-            }
-        }
-        let mut pools: Vec<&str> =
-            proxy.listeners.iter().filter_map(|listener| listener.pool.as_deref()).collect();
-        pools.dedup();
-        match (&pools[..], &proxy.routes) {
-            ([], _) => {}
-            ([pool], None) => proxy.routes = Some(ProxyRoutes::to_pool(pool)),
-            _ => return Err(unsupported("listeners with different pools")),
-        }
-        let servers = proxy.pools.values().map(|pool| pool.servers.len()).sum();
-        options.proxy = Some(proxy);
-        Ok(ProxyProgram { options, servers })
+    pub(super) fn new(mut options: ServerOptions, source: OptionsSource) -> ProxyProgram {
+        // The listeners of the proxy take the place of the server's.
+        (options.listen.addresses, options.listen.unix_socket) = (Vec::new(), None);
+        let pools = options.proxy.iter().flat_map(|proxy| proxy.pools.values());
+        let servers = pools.map(|pool| pool.servers.len()).sum();
+        ProxyProgram { options, servers, source: Some(source) }
     }
-}
-
-fn unsupported(what: &str) -> CommandFailure {
-    CommandFailure::usage(format!("proxy: {what}: not supported yet"))
 }
 
 impl ServerProgram for ProxyProgram {
@@ -70,14 +44,18 @@ impl ServerProgram for ProxyProgram {
         problem.of_command("proxy")
     }
 
-    fn signal_handler(&mut self, _server: &Server) -> SignalHandler {
-        Box::new(|signal, controls| {
-            if signal == SIGHUP {
-                tracing::info!(target: NOTICE, "SIGHUP: the configuration is read only at the start");
-                return;
+    fn signal_handler(&mut self, server: &Server) -> SignalHandler {
+        let live = self.source.take().zip(server.proxy_reloader());
+        let live = live.map(|(source, reloader)| LiveConfiguration::new(source, reloader, &self.options));
+        Box::new(move |signal, controls| match &live {
+            Some(live) if signal == SIGHUP => {
+                controls.reload();
+                live.reload();
             }
-            tracing::info!(signal, "stopping");
-            controls.stop();
+            _ => {
+                tracing::info!(signal, "stopping");
+                controls.stop();
+            }
         })
     }
 

@@ -141,8 +141,8 @@ pub(crate) struct ConnectionTable {
 impl ConnectionTable {
     /// Creates a table without connections. `datagrams` yields the descriptor and address of each
     /// UDP socket.
-    pub(crate) fn new(
-        listeners: &[ClientListener],
+    pub(crate) fn new<'l>(
+        listeners: impl Iterator<Item = &'l ClientListener>,
         datagrams: impl Iterator<Item = (i32, Option<SocketAddr>)>,
         now: u64,
     ) -> ConnectionTable {

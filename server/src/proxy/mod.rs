@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! proxy_state    the pools: servers, ring, health, addresses; shared by all workers
+//! live_proxy     the state in use, and its replacement
 //! route          the routes that need more than the choice of a server in one pool
 //! near_cache     copies of values in the proxy
 //! server_health  whether a server is up, and when to probe it again
@@ -13,6 +14,7 @@
 //! server, and its reply goes back to that session. No request passes from one worker to another.
 //! Not here: rings and sockets (`todana_client`), the order of replies (`session::proxy`).
 
+mod live_proxy;
 mod near_cache;
 mod proxy_state;
 mod proxy_worker;
@@ -20,6 +22,8 @@ mod route;
 mod server_health;
 mod server_link;
 
+pub(crate) use live_proxy::LiveProxy;
+pub use live_proxy::ProxyReloader;
 pub(crate) use near_cache::{NearCache, NearFill};
 pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerPlace, ServerResolver};
 pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};

@@ -1,18 +1,21 @@
 //! Defines the state of the proxy that all workers share: pools, and the health and addresses of
 //! their servers.
 
+use super::live_proxy::LiveProxy;
 use super::near_cache::NearCache;
 use super::route::{PoolRoute, Route, RouteFilter};
 use super::server_health::{HealthLimits, ServerHealth};
 use crate::options::{
-    OptionsError, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree,
+    ListenerPlace, OptionsError, PoolOptions, PoolProtocol, ProxyListener, ProxyOptions, ProxyRoutes,
+    ProxyVersion, RouteTree,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use todana_client::Address;
 use todana_client::ring::{ServerChoice, ServerEntry};
 use todana_protocol::memcached::client::ServerDialect;
@@ -23,8 +26,30 @@ pub(crate) struct ProxyState {
     /// The routes that need more than one pool, or filters.
     pub(crate) routes: Vec<Route>,
     zone: Option<String>,
+    /// The listeners by their numbers. A listener keeps its number in later states.
+    listeners: Vec<ListenerRoutes>,
+    /// The routes of listeners without a pool of their own.
+    common: Arc<RouteTable>,
+    numbers: Arc<ServerNumbers>,
+    /// The maximum duration of a stop.
+    pub(crate) drain: Duration,
+}
+
+/// A listener and its routes.
+#[derive(Clone)]
+struct ListenerRoutes {
+    listener: Option<ProxyListener>,
+    /// False if only the clients that it has accepted before are left.
+    is_open: bool,
+    table: Arc<RouteTable>,
+}
+
+/// The targets of requests. The route of a prefix precedes that of a command.
+struct RouteTable {
     /// The routes by prefix of the key, the longest prefix first.
     prefixes: Vec<(String, RouteTarget)>,
+    /// The routes by command.
+    commands: Vec<(String, RouteTarget)>,
     default: RouteTarget,
 }
 
@@ -50,6 +75,7 @@ pub(crate) struct ServerPlace {
 
 /// A pool of servers.
 pub(crate) struct ProxyPool {
+    pub(crate) name: String,
     pub(crate) options: Arc<PoolOptions>,
     pub(crate) ring: ServerChoice,
     pub(crate) servers: Vec<Arc<PoolServer>>,
@@ -151,67 +177,95 @@ impl ProxyState {
     /// Builds the pools. Fails if a ring cannot be built, or if a route needs more than one pool,
     /// which is not supported yet.
     pub(crate) fn new(options: &ProxyOptions) -> Result<ProxyState, OptionsError> {
-        let routes = options.routes.as_ref();
+        ProxyState::following(options, None)
+    }
+
+    /// Builds the state that replaces `before`. Servers that stay are the same in both.
+    pub(crate) fn following(
+        options: &ProxyOptions,
+        before: Option<&ProxyState>,
+    ) -> Result<ProxyState, OptionsError> {
         let first =
             options.pools.keys().next().ok_or_else(|| OptionsError::new("a proxy needs a pool".into()))?;
-        let routes = routes.cloned().unwrap_or_else(|| ProxyRoutes::to_pool(first));
-        let mut resolved = Vec::new();
-        let number = |name: &str| {
-            let number = options.pools.keys().position(|pool| pool == name);
-            number.ok_or_else(|| OptionsError::new(format!("there is no pool {name}")))
-        };
-        let mut target = |tree: &RouteTree| {
-            let route = Route::new(tree, &number)?;
-            Ok(match (&route.filters[..], &route.pools) {
-                ([], PoolRoute::Pool(pool)) => RouteTarget::Pool(*pool),
-                ([], PoolRoute::Refuse) => RouteTarget::Refuse,
-                ([], PoolRoute::Null) => RouteTarget::Null,
-                _ => {
-                    resolved.push(route);
-                    RouteTarget::Route(resolved.len() - 1)
-                }
-            })
-        };
-        let prefixes = routes.prefixes.iter().map(|(prefix, tree)| Ok((prefix.clone(), target(tree)?)));
-        let prefixes = prefixes.collect::<Result<_, OptionsError>>()?;
-        let default = target(&routes.default)?;
-        if !routes.commands.is_empty() {
-            return Err(OptionsError::new("routes by command: not supported yet".into()));
+        let to_first = ProxyRoutes::to_pool(first);
+        let mut routes = Vec::new();
+        let common = options.routes.as_ref().unwrap_or(&to_first);
+        let common = Arc::new(RouteTable::new(options, common, &mut routes)?);
+        let mut listeners: Vec<ListenerRoutes> = before.map_or_else(Vec::new, |before| {
+            let closed = |one: &ListenerRoutes| ListenerRoutes { is_open: false, ..one.clone() };
+            before.listeners.iter().map(closed).collect()
+        });
+        for listener in &options.listeners {
+            let is_same = |one: &&mut ListenerRoutes| {
+                !one.is_open
+                    && one.listener.as_ref().is_some_and(|one| is_same_place(&one.place, &listener.place))
+            };
+            let (listener, table) = (Some(listener.clone()), Arc::clone(&common));
+            match listeners.iter_mut().find(is_same) {
+                Some(one) => (one.listener, one.is_open) = (listener, true),
+                None => listeners.push(ListenerRoutes { listener, is_open: true, table }),
+            }
         }
+        for one in &mut listeners {
+            let pool = one.listener.as_ref().and_then(|listener| listener.pool.as_deref());
+            // The clients of a closed listener stay. Those of a pool that is gone get the common
+            // routes.
+            let pool = pool.filter(|pool| one.is_open || options.pools.contains_key(*pool));
+            one.table = match pool {
+                Some(pool) => Arc::new(RouteTable::new(options, &ProxyRoutes::to_pool(pool), &mut routes)?),
+                None => Arc::clone(&common),
+            };
+        }
+        let numbers = before.map_or_else(Arc::default, |before| Arc::clone(&before.numbers));
         if let Some(what) = unsupported_by_proxy(options) {
             return Err(OptionsError::new(format!("{what}: not supported yet")));
         }
-        let numbers = Arc::default();
         let pools = options.pools.iter().map(|(name, pool)| {
             if let Some(what) = unsupported(pool) {
                 return Err(OptionsError::new(format!("pool {name}: {what}: not supported yet")));
             }
             let ring = pool.server_choice(|_| true);
             let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
-            let server = |entry: &ServerEntry| PoolServer {
-                number: ServerNumbers::next(&numbers),
-                label: entry.label().to_string(),
-                address: entry.address.clone(),
-                health: ServerHealth::new(HealthLimits {
-                    failures: pool.failures,
-                    retry: pool.retry,
-                    retry_max: pool.retry_max,
-                }),
-                dialect: KnownDialect::new(pool.speak),
-                resolved: Mutex::new(numeric(&entry.address)),
+            let before = before.and_then(|before| before.pools.iter().find(|before| before.name == *name));
+            let mut stays: Vec<&Arc<PoolServer>> = before.map_or_else(Vec::new, |before| {
+                if before.is_spoken_to_as(pool) { before.servers.iter().collect() } else { Vec::new() }
+            });
+            let limits =
+                HealthLimits { failures: pool.failures, retry: pool.retry, retry_max: pool.retry_max };
+            let server = |entry: &ServerEntry| {
+                let is_same = |server: &&Arc<PoolServer>| {
+                    server.address == entry.address && server.label == entry.label()
+                };
+                if let Some(index) = stays.iter().position(is_same) {
+                    let server = stays.swap_remove(index);
+                    server.health.set_limits(limits);
+                    return Arc::clone(server);
+                }
+                Arc::new(PoolServer {
+                    number: ServerNumbers::next(&numbers),
+                    label: entry.label().to_string(),
+                    address: entry.address.clone(),
+                    health: ServerHealth::new(limits),
+                    dialect: KnownDialect::new(pool.speak),
+                    resolved: Mutex::new(numeric(&entry.address)),
+                })
             };
-            let servers = pool.servers.iter().map(|entry| Arc::new(server(entry))).collect();
-            Ok(ProxyPool { options: Arc::new(pool.clone()), ring, servers })
+            let servers = pool.servers.iter().map(server).collect();
+            Ok(ProxyPool { name: name.clone(), options: Arc::new(pool.clone()), ring, servers })
         });
-        let (routes, zone) = (resolved, options.zone.clone());
-        Ok(ProxyState { pools: pools.collect::<Result<_, _>>()?, routes, zone, prefixes, default })
+        let pools = pools.collect::<Result<_, _>>()?;
+        let (zone, drain) = (options.zone.clone(), options.drain);
+        Ok(ProxyState { pools, routes, zone, listeners, common, numbers, drain })
     }
 
-    /// Returns the target of the requests for a key.
+    /// Returns the target of the requests for a key that come by a listener. `command` begins with
+    /// the command word.
     #[inline]
-    pub(crate) fn target_of(&self, key: &[u8]) -> RouteTarget {
-        let prefix = self.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix.as_bytes()));
-        prefix.map_or(self.default, |(_, target)| *target)
+    pub(crate) fn target_of(&self, listener: usize, command: &[u8], key: &[u8]) -> RouteTarget {
+        let table = self.table_of(listener);
+        let prefix = table.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix.as_bytes()));
+        let target = prefix.map(|(_, target)| *target).or_else(|| table.target_of_command(command));
+        target.unwrap_or(table.default)
     }
 
     /// Returns the server of a key in a pool.
@@ -238,10 +292,16 @@ impl ProxyState {
         zone.is_some() && *zone == self.zone
     }
 
-    /// Returns the servers that requests can reach.
-    pub(crate) fn reached_places(&self) -> Vec<ServerPlace> {
-        let targets = self.prefixes.iter().map(|(_, target)| *target).chain([self.default]);
-        let pools = targets.flat_map(|target| match target {
+    /// Returns the servers that a request without a key reaches. `None` means that a route refuses
+    /// it.
+    pub(crate) fn reached_places(&self, listener: usize, command: &[u8]) -> Option<Vec<ServerPlace>> {
+        let table = self.table_of(listener);
+        let targets: Vec<RouteTarget> = match table.target_of_command(command) {
+            Some(RouteTarget::Refuse) => return None,
+            Some(target) => vec![target],
+            None => table.targets().collect(),
+        };
+        let pools = targets.into_iter().flat_map(|target| match target {
             RouteTarget::Pool(pool) => vec![pool],
             RouteTarget::Route(route) => self.routes[route].pools.numbers(),
             RouteTarget::Refuse | RouteTarget::Null => Vec::new(),
@@ -249,7 +309,7 @@ impl ProxyState {
         let pools: BTreeSet<usize> = pools.collect();
         let servers = |pool: usize| 0..self.pools[pool].servers.len();
         let places = |pool| servers(pool).map(move |server| ServerPlace { pool, server });
-        pools.into_iter().flat_map(places).collect()
+        Some(pools.into_iter().flat_map(places).collect())
     }
 
     /// Returns the caches of all routes.
@@ -260,9 +320,98 @@ impl ProxyState {
         })
     }
 
-    /// Resolves the names of all servers. Blocks while the resolver works.
-    fn resolve_all(&self) {
-        self.pools.iter().flat_map(|pool| &pool.servers).for_each(|server| server.resolve());
+    /// Returns the open listeners by their numbers. Empty if the proxy uses those of the server.
+    pub(super) fn listeners(&self) -> BTreeMap<usize, ProxyListener> {
+        let open = self.listeners.iter().enumerate().filter(|(_, one)| one.is_open);
+        open.filter_map(|(number, one)| Some((number, one.listener.clone()?))).collect()
+    }
+
+    /// Returns true if the state has this server.
+    pub(super) fn has(&self, server: &Arc<PoolServer>) -> bool {
+        self.pools.iter().any(|pool| pool.servers.iter().any(|one| Arc::ptr_eq(one, server)))
+    }
+
+    #[inline]
+    fn table_of(&self, listener: usize) -> &RouteTable {
+        self.listeners.get(listener).map_or(&self.common, |one| &one.table)
+    }
+
+    /// Resolves the names of all servers, or only of those that have no address yet. Blocks while
+    /// the resolver works.
+    pub(super) fn resolve_all(&self, only_new: bool) {
+        let servers = self.pools.iter().flat_map(|pool| &pool.servers);
+        servers.filter(|server| !only_new || server.resolved().is_none()).for_each(|server| server.resolve());
+    }
+}
+
+impl ProxyPool {
+    /// Returns the label of the server of a key.
+    pub(super) fn label_of(&self, key: &[u8]) -> &str {
+        &self.servers[self.ring.server_of(key)].label
+    }
+
+    /// Returns true if connections to servers may stay when the pool gets these options.
+    fn is_spoken_to_as(&self, options: &PoolOptions) -> bool {
+        let PoolOptions { tls, login, speak, .. } = &*self.options;
+        (tls, login, speak) == (&options.tls, &options.login, &options.speak)
+    }
+}
+
+impl RouteTable {
+    /// Resolves the names of pools, and adds routes that need more than one to `routes`.
+    fn new(
+        options: &ProxyOptions,
+        trees: &ProxyRoutes,
+        routes: &mut Vec<Route>,
+    ) -> Result<RouteTable, OptionsError> {
+        let number = |name: &str| {
+            let number = options.pools.keys().position(|pool| pool == name);
+            number.ok_or_else(|| OptionsError::new(format!("there is no pool {name}")))
+        };
+        let mut target = |tree: &RouteTree| -> Result<RouteTarget, OptionsError> {
+            let route = Route::new(tree, &number)?;
+            Ok(match (&route.filters[..], &route.pools) {
+                ([], PoolRoute::Pool(pool)) => RouteTarget::Pool(*pool),
+                ([], PoolRoute::Refuse) => RouteTarget::Refuse,
+                ([], PoolRoute::Null) => RouteTarget::Null,
+                _ => {
+                    routes.push(route);
+                    RouteTarget::Route(routes.len() - 1)
+                }
+            })
+        };
+        let mut prefixes = Vec::new();
+        for (prefix, tree) in &trees.prefixes {
+            prefixes.push((prefix.clone(), target(tree)?));
+        }
+        let mut commands = Vec::new();
+        for (command, tree) in &trees.commands {
+            commands.push((command.clone(), target(tree)?));
+        }
+        Ok(RouteTable { prefixes, commands, default: target(&trees.default)? })
+    }
+
+    /// Returns the target of a command that has a route of its own.
+    #[inline]
+    fn target_of_command(&self, command: &[u8]) -> Option<RouteTarget> {
+        if self.commands.is_empty() {
+            return None;
+        }
+        let word = command.split(|&byte| byte <= b' ').next().unwrap_or_default();
+        let route = self.commands.iter().find(|(command, _)| command.as_bytes() == word);
+        route.map(|(_, target)| *target)
+    }
+
+    fn targets(&self) -> impl Iterator<Item = RouteTarget> {
+        self.prefixes.iter().chain(&self.commands).map(|(_, target)| *target).chain([self.default])
+    }
+}
+
+/// Returns true if two listeners have the same address, so that its socket can stay.
+fn is_same_place(one: &ListenerPlace, other: &ListenerPlace) -> bool {
+    match (one, other) {
+        (ListenerPlace::Unix { path: one, .. }, ListenerPlace::Unix { path: other, .. }) => one == other,
+        _ => one == other,
     }
 }
 
@@ -272,7 +421,6 @@ fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
         (!options.show_servers, "show-servers = false"),
         (options.version != ProxyVersion::Own, "the version of the servers"),
         (options.hot_keys != ProxyOptions::default().hot_keys, "hot-keys"),
-        (options.drain != ProxyOptions::default().drain, "drain"),
         (options.in_flight_max.is_some(), "in-flight"),
     ]
     .into_iter()
@@ -287,7 +435,6 @@ fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
         (pool.login.is_some(), "a login at the servers"),
         (pool.eject, "eject"),
         (pool.discover.is_some(), "discover"),
-        (pool.servers_file.is_some(), "servers-file"),
         (pool.queue_timeout.is_some(), "queue-timeout"),
         (pool.retries != PoolOptions::default().retries, "retries"),
         (pool.ping != PoolOptions::default().ping, "ping"),
@@ -309,14 +456,16 @@ pub(crate) struct ServerResolver {
 
 impl ServerResolver {
     /// Starts the thread.
-    pub(crate) fn start(state: &Arc<ProxyState>) -> io::Result<ServerResolver> {
+    pub(crate) fn start(live: &Arc<LiveProxy>) -> io::Result<ServerResolver> {
         let (ends, is_over) = channel();
-        let state = Arc::clone(state);
-        let interval = state.pools.iter().map(|pool| pool.options.dns).min();
-        let interval = interval.unwrap_or(PoolOptions::default().dns);
+        let live = Arc::clone(live);
         std::thread::Builder::new().name("resolver".into()).spawn(move || {
             loop {
-                state.resolve_all();
+                let state = live.state();
+                state.resolve_all(false);
+                let interval = state.pools.iter().map(|pool| pool.options.dns).min();
+                drop(state);
+                let interval = interval.unwrap_or(PoolOptions::default().dns);
                 if is_over.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

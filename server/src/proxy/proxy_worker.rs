@@ -1,5 +1,6 @@
 //! The connections of a worker to the servers of all pools.
 
+use super::live_proxy::LiveProxy;
 use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use crate::options::WhenDown;
@@ -67,7 +68,10 @@ impl SendRefusal {
 
 /// The part of the proxy that one worker owns.
 pub(crate) struct ProxyWorker {
+    live: Arc<LiveProxy>,
+    /// The state that this worker has adopted, and the number of its version.
     pub(crate) state: Arc<ProxyState>,
+    version: u64,
     /// The links by the numbers of their servers.
     links: Vec<Option<ServerLink>>,
     turn: LinkTurn,
@@ -77,10 +81,11 @@ pub(crate) struct ProxyWorker {
 
 impl ProxyWorker {
     /// Creates the worker's part of the proxy. Connections are made when they are needed.
-    pub(crate) fn new(state: Arc<ProxyState>, registry: Registry) -> ProxyWorker {
+    pub(crate) fn new(live: Arc<LiveProxy>, registry: Registry) -> ProxyWorker {
+        let (version, state) = (live.version(), live.state());
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
         let turn = LinkTurn { registry, now, changed: Vec::new(), buffer };
-        ProxyWorker { state, links: Vec::new(), turn, next_session: 0, next_number: 0 }
+        ProxyWorker { live, state, version, links: Vec::new(), turn, next_session: 0, next_number: 0 }
     }
 
     /// Returns the number of a new session.
@@ -89,9 +94,27 @@ impl ProxyWorker {
         self.next_session
     }
 
-    /// Notes the time, at the beginning of each turn of the event loop.
+    /// Notes the time, and adopts a new state, at the beginning of each turn of the event loop.
     pub(crate) fn tick(&mut self) {
         self.turn.now = Instant::now();
+        let version = self.live.version();
+        if version != self.version {
+            self.adopt(version, self.live.state());
+        }
+    }
+
+    /// Uses another state for requests from now on. Links to servers that it does not have end
+    /// after the replies to their requests.
+    fn adopt(&mut self, version: u64, state: Arc<ProxyState>) {
+        self.links.iter_mut().flatten().for_each(ServerLink::retire);
+        for pool in &state.pools {
+            for server in &pool.servers {
+                if let Some(Some(link)) = self.links.get_mut(server.number.get()) {
+                    link.stay(&pool.options);
+                }
+            }
+        }
+        (self.version, self.state) = (version, state);
     }
 
     /// Adds a request to those for a server. They are sent by [`flush`](Self::flush).
@@ -161,8 +184,14 @@ impl ProxyWorker {
         if self.links.len() <= index {
             self.links.resize_with(index + 1, || None);
         }
-        let link = self.links[index]
-            .get_or_insert_with(|| ServerLink::new(Arc::clone(server), Arc::clone(&pool.options)));
+        let link = self.links[index].get_or_insert_with(|| {
+            let mut link = ServerLink::new(Arc::clone(server), Arc::clone(&pool.options));
+            // Requests under way may still need a server that the configuration no longer has.
+            if !self.state.has(server) {
+                link.retire();
+            }
+            link
+        });
         (link, &mut self.turn)
     }
 
@@ -191,8 +220,13 @@ impl ProxyWorker {
 
     /// Ends connections whose servers do not answer in time, and probes servers that are down.
     pub(crate) fn check_deadlines(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
-        for link in self.links.iter_mut().flatten() {
-            link.check_deadlines(&mut self.turn, see);
+        for place in &mut self.links {
+            if place.as_ref().is_some_and(ServerLink::has_ended) {
+                *place = None;
+            }
+            if let Some(link) = place {
+                link.check_deadlines(&mut self.turn, see);
+            }
         }
         self.flush(see);
     }
@@ -228,8 +262,9 @@ mod tests {
             let servers = vec![listener.local_addr().unwrap().to_string().parse().unwrap()];
             let pools = BTreeMap::from([("main".into(), PoolOptions { servers, ..options })]);
             let state = ProxyState::new(&ProxyOptions { pools, ..ProxyOptions::default() }).unwrap();
-            let state = Arc::new(state);
-            let worker = ProxyWorker::new(Arc::clone(&state), poll.registry().try_clone().unwrap());
+            let live = Arc::new(LiveProxy::new(state));
+            let state = live.state();
+            let worker = ProxyWorker::new(live, poll.registry().try_clone().unwrap());
             WorkerLoop { poll, state, worker, listener }
         }
 

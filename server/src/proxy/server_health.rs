@@ -7,6 +7,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Settings that decide about failures.
@@ -23,7 +24,7 @@ pub(crate) struct HealthLimits {
 /// The health of a server.
 #[derive(Debug)]
 pub(crate) struct ServerHealth {
-    limits: HealthLimits,
+    limits: Mutex<HealthLimits>,
     started: Instant,
     failures: AtomicU32,
     /// The time of the next probe, in milliseconds since `started`; 0 while the server is up.
@@ -34,12 +35,16 @@ pub(crate) struct ServerHealth {
 impl ServerHealth {
     pub(crate) fn new(limits: HealthLimits) -> ServerHealth {
         ServerHealth {
-            limits,
+            limits: Mutex::new(limits),
             started: Instant::now(),
             failures: AtomicU32::new(0),
             probe_at_ms: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn set_limits(&self, limits: HealthLimits) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
     #[inline]
@@ -89,7 +94,8 @@ impl ServerHealth {
     pub(crate) fn note_failure(&self, now: Instant, is_final: bool, is_probe: bool) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let was_down = self.is_down();
-        if !was_down && !is_final && failures < self.limits.failures {
+        let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        if !was_down && !is_final && failures < limits.failures {
             return false;
         }
         // Each worker notes the loss of its connection, but only a probe that fails prolongs the
@@ -98,7 +104,7 @@ impl ServerHealth {
             return false;
         }
         let before = self.pause_ms.load(Ordering::Relaxed);
-        let (first, last) = (self.limits.retry.as_millis() as u64, self.limits.retry_max.as_millis() as u64);
+        let (first, last) = (limits.retry.as_millis() as u64, limits.retry_max.as_millis() as u64);
         let pause = if before == 0 { first } else { before.saturating_mul(2).min(last) };
         self.pause_ms.store(pause, Ordering::Relaxed);
         // Workers and proxies must not probe at the same moment, so the pause varies by 20 %.

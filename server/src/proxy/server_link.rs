@@ -76,6 +76,8 @@ pub(super) struct ServerLink {
     server: Arc<PoolServer>,
     options: Arc<PoolOptions>,
     slots: Vec<LinkSlot>,
+    /// True if the configuration no longer has the server.
+    is_retired: bool,
 }
 
 /// The place of one connection.
@@ -114,7 +116,28 @@ impl DialectDetection {
 impl ServerLink {
     pub(super) fn new(server: Arc<PoolServer>, options: Arc<PoolOptions>) -> ServerLink {
         let slots = (0..options.connections.clamp(1, SLOTS_MAX)).map(|_| LinkSlot::default()).collect();
-        ServerLink { server, options, slots }
+        ServerLink { server, options, slots, is_retired: false }
+    }
+
+    /// Lets the link end after the replies to its requests.
+    pub(super) fn retire(&mut self) {
+        self.is_retired = true;
+    }
+
+    /// Keeps the link, with these options. It keeps its number of connections, too, because the
+    /// requests of a client must stay in order.
+    pub(super) fn stay(&mut self, options: &Arc<PoolOptions>) {
+        self.is_retired = false;
+        self.options = Arc::clone(options);
+    }
+
+    /// Returns true if the link is retired and no request waits.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_idle = |slot: &LinkSlot| {
+            let waits = slot.connection.as_ref().is_some_and(|connection| connection.waiting_len() > 0);
+            !waits && slot.detection.waiting.is_empty()
+        };
+        self.is_retired && self.slots.iter().all(is_idle)
     }
 
     /// Returns the number of the connection for the requests of a session. It is always the same,
@@ -288,7 +311,8 @@ impl ServerLink {
             }
         }
         let probe_time = self.options.connect_timeout + self.options.reply_timeout.unwrap_or_default();
-        if self.server.health.is_down() && self.server.health.takes_probe(turn.now, probe_time) {
+        let is_probed = !self.is_retired && self.server.health.is_down();
+        if is_probed && self.server.health.takes_probe(turn.now, probe_time) {
             self.probe(turn);
         }
     }
@@ -296,7 +320,8 @@ impl ServerLink {
     /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let replies = (0..self.slots.len()).filter_map(|slot| self.deadline_of(slot));
-        replies.chain(self.server.health.probe_at()).min()
+        let probe = self.server.health.probe_at().filter(|_| !self.is_retired);
+        replies.chain(probe).min()
     }
 
     /// Returns the time at which a connection counts as lost, unless bytes arrive before.

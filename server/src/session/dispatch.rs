@@ -5,7 +5,7 @@ use super::detected_dialect::{DetectedDialect, detect};
 use super::kyoto::{KyotoWorker, PluginSession};
 use super::memcached::session::{MemcachedSession, MemcachedWorker};
 use super::memcached::upload::ValueUpload;
-use super::proxy::ProxySessionWorker;
+use super::proxy::{ProxySession, ProxySessionWorker};
 use super::tyrant::TyrantWorker;
 use super::wake::WakeReason;
 use super::worker_context::WorkerContext;
@@ -97,10 +97,14 @@ macro_rules! dispatch {
 
 impl AnySession {
     /// Creates the session of a connection to a listener of this dialect; `None` means that the
-    /// listener accepts any dialect.
-    pub(crate) fn new(shared: &SharedState, of_listener: Option<DialectChoice>) -> AnySession {
+    /// listener accepts any dialect. `listener` is the number of the listener.
+    pub(crate) fn new(
+        shared: &SharedState,
+        of_listener: Option<DialectChoice>,
+        listener: usize,
+    ) -> AnySession {
         if shared.proxy.is_some() {
-            return AnySession::Proxy(Box::default());
+            return AnySession::Proxy(Box::new(ProxySession::of_listener(listener)));
         }
         let memcached = || MemcachedSession::of_listener(shared, of_listener);
         match shared.options.protocols.kyoto.spoken {

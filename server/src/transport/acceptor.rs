@@ -3,12 +3,13 @@
 use crate::handle::StopStage;
 use crate::shared::SharedState;
 use crate::transport::descriptors::DescriptorLimit;
-use crate::transport::listener::{ClientListener, NewConnection};
+use crate::transport::served_listener::{NewConnection, ServedListener};
 use mio::{Events, Poll, Token, Waker};
+use slab::Slab;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 const WAKE: Token = Token(usize::MAX);
@@ -16,10 +17,19 @@ const WAKE: Token = Token(usize::MAX);
 /// connections.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Listeners to add and to close while clients are served.
+pub(crate) struct ListenerChanges {
+    pub(crate) opened: Vec<ServedListener>,
+    /// The numbers of the listeners to close.
+    pub(crate) closed: Vec<usize>,
+}
+
 pub(crate) struct ConnectionAcceptor {
     shared: Arc<SharedState>,
     poll: Poll,
-    listeners: Vec<ClientListener>,
+    listeners: Slab<ServedListener>,
+    /// Listeners to add and to close.
+    changes: Receiver<ListenerChanges>,
     workers: Vec<(Sender<NewConnection>, Arc<Waker>)>,
     next: usize,
     descriptors: DescriptorLimit,
@@ -30,19 +40,50 @@ pub(crate) struct ConnectionAcceptor {
 impl ConnectionAcceptor {
     pub(crate) fn new(
         shared: Arc<SharedState>,
-        mut listeners: Vec<ClientListener>,
+        listeners: Vec<ServedListener>,
+        changes: Receiver<ListenerChanges>,
         descriptors: DescriptorLimit,
     ) -> io::Result<(ConnectionAcceptor, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        for (index, listener) in listeners.iter_mut().enumerate() {
-            listener.register(poll.registry(), Token(index))?;
+        let mut acceptor = ConnectionAcceptor {
+            shared,
+            poll,
+            listeners: Slab::new(),
+            changes,
+            workers: Vec::new(),
+            next: 0,
+            descriptors,
+            paused_since: None,
+        };
+        listeners.into_iter().try_for_each(|listener| acceptor.add_listener(listener))?;
+        Ok((acceptor, waker))
+    }
+
+    fn add_listener(&mut self, mut listener: ServedListener) -> io::Result<()> {
+        let entry = self.listeners.vacant_entry();
+        listener.socket.register(self.poll.registry(), Token(entry.key()))?;
+        entry.insert(listener);
+        Ok(())
+    }
+
+    /// Adds and closes listeners. The clients that wait at a listener are accepted before it is
+    /// closed.
+    fn change_listeners(&mut self) {
+        while let Ok(ListenerChanges { opened, closed }) = self.changes.try_recv() {
+            let is_closed = |listener: &ServedListener| closed.contains(&listener.number);
+            let indexes = self.listeners.iter().filter(|(_, listener)| is_closed(listener));
+            for index in indexes.map(|(index, _)| index).collect::<Vec<_>>() {
+                self.accept_all(index);
+                let mut listener = self.listeners.remove(index);
+                let _ = listener.socket.deregister(self.poll.registry());
+            }
+            for listener in opened {
+                if let Err(error) = self.add_listener(listener) {
+                    tracing::error!(%error, "acceptor: cannot wait for connections at a listener");
+                }
+            }
         }
-        let workers = Vec::new();
-        Ok((
-            ConnectionAcceptor { shared, poll, listeners, workers, next: 0, descriptors, paused_since: None },
-            waker,
-        ))
     }
 
     pub(crate) fn add_worker(&mut self, arrivals: Sender<NewConnection>, waker: Arc<Waker>) {
@@ -68,6 +109,7 @@ impl ConnectionAcceptor {
                 }
                 _ => {}
             }
+            self.change_listeners();
             let mut ready: Vec<usize> = std::mem::take(&mut paused);
             ready.extend(events.iter().map(|event| event.token().0).filter(|&index| index != WAKE.0));
             for index in ready {
@@ -89,6 +131,10 @@ impl ConnectionAcceptor {
                 });
                 return false;
             }
+            let Some(listener) = self.listeners.get(index) else { return true };
+            if listener.clients.are_full() && !self.shared.options.limits.connections_refused {
+                return false;
+            }
             if self.descriptors.are_scarce() {
                 self.pause(|| {
                     tracing::warn!(
@@ -97,7 +143,7 @@ impl ConnectionAcceptor {
                 });
                 return false;
             }
-            match self.listeners[index].accept() {
+            match listener.accept() {
                 Ok(arrival) => {
                     self.resume();
                     self.pass_to_worker(arrival);
@@ -153,11 +199,11 @@ impl ConnectionAcceptor {
 
     fn pass_to_worker(&mut self, mut arrival: NewConnection) {
         let connections = &self.shared.observation.connections;
-        if self.is_full() {
+        if self.is_full() || arrival.client.is_surplus() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
             let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
             tracing::info!(
-                "connections: one is refused, because the limit of {} (-c) is reached",
+                "connections: one is refused, because the limit of {} (-c) or that of its listener is reached",
                 self.shared.options.limits.connections_max
             );
             return;

@@ -7,6 +7,7 @@ use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
 use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
+use crate::transport::served_listener::ListenerClient;
 use std::io;
 use std::sync::Arc;
 use todana_core::RefusalReason;
@@ -22,6 +23,8 @@ pub(crate) struct Connection {
     /// there.
     pub(crate) info: Arc<ConnectionInfo>,
     shown: (ConnectionState, u64),
+    /// Counts as long as the connection is open.
+    _client: ListenerClient,
     /// The session, in the dialect that the client speaks.
     pub(crate) session: AnySession,
     input: ReceivedInput,
@@ -117,8 +120,14 @@ pub(crate) enum ReadOutcome {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: ClientStream, info: Arc<ConnectionInfo>, session: AnySession) -> Connection {
+    pub(crate) fn new(
+        stream: ClientStream,
+        info: Arc<ConnectionInfo>,
+        session: AnySession,
+        client: ListenerClient,
+    ) -> Connection {
         Connection {
+            _client: client,
             stream,
             shown: (info.state(), info.last_command_at()),
             info,

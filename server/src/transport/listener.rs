@@ -1,6 +1,6 @@
 //! Opens listening sockets and accepts the streams of their connections.
 
-use crate::options::ServerOptions;
+use crate::options::{ListenOptions, ServerOptions};
 use crate::transport::addresses::{ListenMode, ListenName, ListenTlsMode, places};
 use crate::transport::tls::{ClientCertificates, Tls, TlsStream};
 use mio::event::Source;
@@ -66,13 +66,6 @@ pub(crate) enum ClientStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
-}
-
-/// A new connection.
-pub(crate) struct NewConnection {
-    pub(crate) stream: ClientStream,
-    /// The dialect of the connection's listener; `None` means the dialect of the server.
-    pub(crate) choice: Option<DialectChoice>,
 }
 
 /// An address that cannot be used. The source of this error is the error of the system.
@@ -187,19 +180,20 @@ impl ClientListener {
     /// intercept it.
     pub(crate) fn open(options: &ServerOptions, tls: Option<&Arc<Tls>>) -> io::Result<Vec<ClientListener>> {
         if let Some(path) = &options.listen.unix_socket {
-            return Ok(vec![ClientListener::open_unix(path, options)?]);
+            let ListenOptions { unix_mask, backlog, .. } = options.listen;
+            return Ok(vec![ClientListener::open_unix(path, unix_mask, backlog)?]);
         }
         if !options.listen.tcp {
             return Ok(Vec::new());
         }
         open_each(places(&options.listen.addresses, options.listen.port)?, Transport::Tcp, |address, mode| {
             let secure = tls.and_then(|tls| ListenTls::at(tls, mode.tls));
-            let listener = ClientListener::open_tcp(address, options)?;
+            let listener = ClientListener::open_tcp(address, options.listen.backlog)?;
             Ok(ClientListener::Tcp(listener, secure, mode.choice))
         })
     }
 
-    fn open_tcp(address: SocketAddr, options: &ServerOptions) -> io::Result<TcpListener> {
+    pub(super) fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -208,11 +202,11 @@ impl ClientListener {
         }
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
+        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(TcpListener::from_std(socket.into()))
     }
 
-    fn open_unix(path: &Path, options: &ServerOptions) -> io::Result<ClientListener> {
+    pub(super) fn open_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<ClientListener> {
         let what = format!("cannot listen on {}", path.display());
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if metadata.file_type().is_socket() => {
@@ -238,17 +232,11 @@ impl ClientListener {
             socket.set_nonblocking(true)?;
             socket.bind(&socket2::SockAddr::unix(path)?)?;
             let file = SocketFile { path: path.to_path_buf(), identity: identity(path) };
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.listen.unix_mask))?;
-            socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+            socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
             Ok(ClientListener::Unix(file, UnixListener::from_std(socket.into())))
         };
         open().map_err(|error: io::Error| named(error, &what, Transport::Unix))
-    }
-
-    /// Accepts the next waiting connection.
-    pub(crate) fn accept(&self) -> io::Result<NewConnection> {
-        let choice = if let ClientListener::Tcp(_, _, choice) = self { *choice } else { None };
-        Ok(NewConnection { stream: self.accept_stream()?, choice })
     }
 
     pub(crate) fn accept_stream(&self) -> io::Result<ClientStream> {
@@ -304,6 +292,14 @@ impl ClientListener {
             ClientListener::Unix(_, listener) => listener.register(registry, token, Interest::READABLE),
         }
     }
+
+    /// Removes the listener from its poll.
+    pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            ClientListener::Tcp(listener, ..) => listener.deregister(registry),
+            ClientListener::Unix(_, listener) => listener.deregister(registry),
+        }
+    }
 }
 
 /// Returns the error of a path whose socket must stay, because a server listens there. Returns
@@ -327,7 +323,7 @@ fn in_use(path: &Path) -> Option<io::Error> {
 }
 
 impl ListenTls {
-    fn at(tls: &Arc<Tls>, place: ListenTlsMode) -> Option<ListenTls> {
+    pub(super) fn at(tls: &Arc<Tls>, place: ListenTlsMode) -> Option<ListenTls> {
         let ask = match place {
             ListenTlsMode::Off => return None,
             ListenTlsMode::Default => tls.options().ask(),

@@ -3,6 +3,7 @@
 //! ```text
 //! addresses, descriptors   listen addresses, and the limit of open files
 //! listener, acceptor       sockets; new connections for the workers
+//! served_listener          a listener and its clients
 //! worker                   one readiness loop, which owns its connections
 //! connection, output       a connection, and its bytes to send
 //! idle                     detection of idle connections
@@ -16,6 +17,7 @@ pub(crate) mod descriptors;
 pub(crate) mod idle;
 pub(crate) mod listener;
 pub(crate) mod output;
+pub(crate) mod served_listener;
 pub(crate) mod tls;
 pub(crate) mod udp;
 pub(crate) mod worker;

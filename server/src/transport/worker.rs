@@ -11,8 +11,8 @@ use crate::session::{AnySession, NextAction, SessionTurn};
 use crate::shared::SharedState;
 use crate::transport::connection::{CloseCause, Connection, HeldMemory, ReadOutcome};
 use crate::transport::idle::IdleTimer;
-use crate::transport::listener::NewConnection;
 use crate::transport::output::ConnectionOutput;
+use crate::transport::served_listener::NewConnection;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 use slab::Slab;
@@ -65,9 +65,9 @@ impl Worker {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         shared.wake_queues.set_waker(number, Arc::clone(&waker));
         let mut context = WorkerContext::new(&shared, number);
-        if let Some(state) = &shared.proxy {
+        if let Some(live) = &shared.proxy {
             let registry = poll.registry().try_clone()?;
-            context.proxy = Some(ProxyWorker::new(Arc::clone(state), registry));
+            context.proxy = Some(ProxyWorker::new(Arc::clone(live), registry));
         }
         let dialects = DialectWorkers::new(&context);
         let idle = IdleTimer::new(shared.options.limits.idle_timeout_s);
@@ -144,7 +144,7 @@ impl Worker {
                 StopStage::No => {}
                 StopStage::Drain => {
                     let first = deadline.is_none();
-                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN);
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.drain_time());
                     self.drain(first);
                     if self.connections.is_empty() || Instant::now() >= deadline {
                         break;
@@ -157,15 +157,20 @@ impl Worker {
         left.into_iter().for_each(|index| self.close(index));
     }
 
+    /// Returns the time for which a stop waits for replies and for peers that read them.
+    fn drain_time(&self) -> Duration {
+        self.shared.proxy.as_ref().map_or(DRAIN, |proxy| proxy.state().drain)
+    }
+
     /// Registers new connections.
     fn register_arrivals(&mut self) {
-        while let Ok(NewConnection { mut stream, choice }) = self.arrivals.try_recv() {
+        while let Ok(NewConnection { mut stream, choice, listener, client }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
             let info =
                 self.shared.observation.connection_table.insert(&mut stream, self.shared.clock.now().0);
-            let session = AnySession::new(&self.shared, choice);
-            let mut connection = Connection::new(stream, info, session);
+            let session = AnySession::new(&self.shared, choice, listener);
+            let mut connection = Connection::new(stream, info, session, client);
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "connection: closed, because it cannot be registered for events");

@@ -39,6 +39,11 @@ impl KeyLine {
         }
     }
 
+    /// Returns the line up to its first key.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.head
+    }
+
     /// Notes that a key is refused: this error takes the place of `END`.
     pub(super) fn refuse(&mut self, error: &str) {
         self.error = format!("{error}\r\n").into_bytes();

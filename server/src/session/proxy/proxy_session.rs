@@ -28,6 +28,8 @@ pub(crate) struct ProxySession {
     decoder: MemcachedDecoder,
     /// The number of the session; 0 until its first request.
     number: u64,
+    /// The number of the listener, which chooses the routes.
+    pub(super) listener: usize,
     /// The number of the first waiting request.
     first: u64,
     waiting: VecDeque<WaitingRequest>,
@@ -62,6 +64,11 @@ impl ProxySessionWorker {
 }
 
 impl ProxySession {
+    /// Creates the session of a connection to the listener with this number.
+    pub(crate) fn of_listener(listener: usize) -> ProxySession {
+        ProxySession { listener, ..ProxySession::default() }
+    }
+
     /// Notes what arrives for a request. Returns true if the session needs a turn: if there are
     /// replies to send, or if it no longer waits for any.
     pub(crate) fn receive(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> bool {

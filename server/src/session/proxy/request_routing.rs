@@ -16,12 +16,16 @@ use crate::session::memcached::commands::MEMCACHED_VERSION;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_client::pool::ReplyKind;
-use todana_core::{Expiry, HitReply, Operation, RecacheState, Reply, StoreMode, UnixSeconds};
+use todana_core::{
+    ArithmeticDirection, Expiry, HitReply, Operation, RecacheState, Reply, StoreMode, UnixSeconds,
+};
 use todana_protocol::memcached::client::{ServerDialect, put_operation};
 use todana_protocol::memcached::{MemcachedCommand, MemcachedLimits, MemcachedRequest, encode};
 
 /// The reply to a command about a server.
 const NOT_THROUGH: &str = "CLIENT_ERROR not through a proxy";
+/// The reply to `flush_all` if a route refuses it.
+const FLUSH_REFUSED: &[u8] = b"CLIENT_ERROR flush_all not allowed";
 /// The reply to a request whose route refuses it.
 const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
 /// The reply to a request above the limit of its route.
@@ -96,7 +100,7 @@ impl ProxySession {
             return self.add_key(turn, request, operation, key, bytes);
         }
         let state = Arc::clone(&turn.state);
-        match state.target_of(key) {
+        match state.target_of(self.listener, command_of(operation, bytes), key) {
             RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
             RouteTarget::Pool(pool) if is_forwarded(&state, pool, request) => {
@@ -143,8 +147,14 @@ impl ProxySession {
     /// Passes a request on to all servers.
     fn send_to_all(&mut self, turn: &mut RoutingTurn<'_>, operation: &Operation<'_>, bytes: &[u8]) {
         let state = Arc::clone(&turn.state);
-        let mut replies = GatheredReplies::new(ClientRequest::new(bytes.to_vec(), turn.limits));
-        for place in state.reached_places() {
+        let request = ClientRequest::new(bytes.to_vec(), turn.limits);
+        let Some(places) = state.reached_places(self.listener, command_of(operation, bytes)) else {
+            let mut refusal = Vec::new();
+            request.put_failure(FLUSH_REFUSED, &mut refusal);
+            return self.push(WaitingRequest::Complete(refusal));
+        };
+        let mut replies = GatheredReplies::new(request);
+        for place in places {
             let tag = self.tag(turn.connection, replies.asked.len() as u32, false);
             // The text dialect is the one that all servers have before their dialect is known.
             let dialect = turn.proxy.known_dialect(&state, place).unwrap_or(ServerDialect::Text);
@@ -178,7 +188,7 @@ impl ProxySession {
             self.line.take().unwrap_or_else(|| (Arc::clone(&turn.state), KeyLine::new(head)));
         // All keys of a line go by the routes that its first key has found.
         let now_state = std::mem::replace(&mut turn.state, state);
-        match turn.state.target_of(key) {
+        match turn.state.target_of(self.listener, command_of(operation, line.head()), key) {
             RouteTarget::Pool(pool) if is_forwarded(&turn.state, pool, request) => {
                 line.add(turn.state.place_of(pool, key), key);
             }
@@ -372,5 +382,33 @@ fn null_reply(operation: &Operation<'_>) -> Reply<'static> {
         Operation::Get(_) | Operation::Inspect(_) => Reply::Miss,
         Operation::Store(_) | Operation::RefusedStore(_) => Reply::NotStored,
         _ => Reply::NotFound,
+    }
+}
+
+/// Returns the text that begins with the command word of a request. A binary request has the word
+/// of the text dialect.
+fn command_of<'b>(operation: &Operation<'_>, bytes: &'b [u8]) -> &'b [u8] {
+    if bytes.first().is_some_and(u8::is_ascii) {
+        return bytes;
+    }
+    match operation {
+        Operation::Get(get) if get.touch.is_some() => b"gat",
+        Operation::Get(_) | Operation::Inspect(_) => b"get",
+        Operation::Store(store) => match store.mode {
+            StoreMode::Set if store.compare.is_some() => b"cas",
+            StoreMode::Set => b"set",
+            StoreMode::Add => b"add",
+            StoreMode::Replace => b"replace",
+            StoreMode::Append => b"append",
+            StoreMode::Prepend => b"prepend",
+        },
+        Operation::Arithmetic(arithmetic) => match arithmetic.direction {
+            ArithmeticDirection::Increment => b"incr",
+            ArithmeticDirection::Decrement => b"decr",
+        },
+        Operation::Delete(_) => b"delete",
+        Operation::Touch(_) => b"touch",
+        Operation::Flush { .. } => b"flush_all",
+        _ => b"",
     }
 }

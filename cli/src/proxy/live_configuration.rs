@@ -1,0 +1,123 @@
+//! Reads the configuration of a running proxy again: at a signal, and when a file with a list of
+//! servers has changed.
+
+use crate::CommandFailure;
+use crate::amount::amount;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana_server::{NOTICE, ProxyReloader, ServerOptions};
+
+/// The interval in which files are checked for changes.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// Reads the options again.
+pub(super) type OptionsSource = Box<dyn Fn() -> Result<ServerOptions, CommandFailure> + Send + Sync>;
+
+/// The configuration of a running proxy.
+pub(super) struct LiveConfiguration {
+    source: OptionsSource,
+    reloader: ProxyReloader,
+    threads: usize,
+    watched: Mutex<WatchedFiles>,
+}
+
+/// The files with lists of servers.
+#[derive(Default)]
+struct WatchedFiles {
+    files: Vec<(PathBuf, FileStamp)>,
+    /// The thread that checks the files. It starts with the first file.
+    watcher: Option<JoinHandle<()>>,
+}
+
+/// The modification time, inode and length of a file, of which one differs after a change. `None`
+/// if there is no file.
+type FileStamp = Option<(i64, i64, u64, u64)>;
+
+fn stamp(path: &Path) -> FileStamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.mtime(), metadata.mtime_nsec(), metadata.ino(), metadata.len()))
+}
+
+impl LiveConfiguration {
+    /// Watches the files of the options with which the proxy has started.
+    pub(super) fn new(
+        source: OptionsSource,
+        reloader: ProxyReloader,
+        options: &ServerOptions,
+    ) -> Arc<LiveConfiguration> {
+        let (watched, threads) = (Mutex::default(), options.limits.threads);
+        let live = Arc::new(LiveConfiguration { source, reloader, threads, watched });
+        live.watch(stamps(options));
+        live
+    }
+
+    /// Reads the options again and serves with them. Otherwise logs why the old ones stay.
+    pub(super) fn reload(self: &Arc<Self>) {
+        let outcome = match (self.source)() {
+            Ok(options) => {
+                // A change during the reload is found by the next check.
+                let files = stamps(&options);
+                let proxy = options.proxy.clone().unwrap_or_default();
+                self.reloader.reload(&proxy).map(|()| (options, files)).map_err(|error| error.to_string())
+            }
+            Err(failure) => {
+                self.reloader.note_failure();
+                Err(failure.message().to_string())
+            }
+        };
+        match outcome {
+            Ok((options, files)) => {
+                let pools = options.proxy.iter().flat_map(|proxy| proxy.pools.values());
+                let servers = pools.map(|pool| pool.servers.len()).sum::<usize>();
+                let servers = amount(servers as u64, "server");
+                tracing::info!(target: NOTICE, "configuration: read again; proxy of {servers}");
+                if options.limits.threads != self.threads {
+                    tracing::warn!("configuration: the number of threads changes at the next start");
+                }
+                self.watch(files);
+            }
+            Err(error) => tracing::error!("configuration: not used, the old one stays: {error}"),
+        }
+    }
+
+    fn watch(self: &Arc<Self>, files: Vec<(PathBuf, FileStamp)>) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.files = files;
+        if watched.watcher.is_none() && !watched.files.is_empty() {
+            let live = Arc::clone(self);
+            let watcher = std::thread::Builder::new().name("servers-file".into());
+            let watcher = watcher.spawn(move || {
+                loop {
+                    std::thread::sleep(CHECK_EVERY);
+                    if live.have_files_changed() {
+                        live.reload();
+                    }
+                }
+            });
+            if let Err(error) = &watcher {
+                tracing::error!("servers-file: changes are not noticed: {error}");
+            }
+            watched.watcher = watcher.ok();
+        }
+    }
+
+    /// Returns true if a file has changed since the previous call.
+    fn have_files_changed(&self) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_changed = false;
+        for (path, before) in &mut watched.files {
+            let now = stamp(path);
+            is_changed |= std::mem::replace(before, now) != now;
+        }
+        is_changed
+    }
+}
+
+fn stamps(options: &ServerOptions) -> Vec<(PathBuf, FileStamp)> {
+    let pools = options.proxy.iter().flat_map(|proxy| proxy.pools.values());
+    let files = pools.filter_map(|pool| pool.servers_file.clone());
+    files.map(|path| (path.clone(), stamp(&path))).collect()
+}
