@@ -457,10 +457,12 @@ impl TextClient {
                     KeyState::Unknown => None,
                     KeyState::Exact(record) => Some(record.is_some()),
                 };
-                // A delete that was sent again finds nothing.
+                let is_steady = self.keys[*key].shaky.is_none();
+                let is_later = !is_steady && self.is_written(&self.keys[*key].key, later);
+                // A delete that was sent again finds nothing, or the effect of a later write.
                 let reply: &[&str] = match was_there {
-                    Some(true) if self.keys[*key].shaky.is_none() => &["DELETED"],
-                    Some(false) => &["NOT_FOUND"],
+                    Some(true) if is_steady => &["DELETED"],
+                    Some(false) if !is_later => &["NOT_FOUND"],
                     _ => &["DELETED", "NOT_FOUND"],
                 };
                 self.check_write(*key, *form, reply, Some(None))

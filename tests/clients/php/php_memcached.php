@@ -110,7 +110,10 @@ $checks = [
         equal($client->setMulti($values, 1000), true);
         equal($client->getMulti([...$keys, 'absent'], Memcached::GET_PRESERVE_ORDER), [...$values, 'absent' => null]);
         $extended = $client->getMulti($keys, Memcached::GET_EXTENDED);
-        equal(count(array_unique(array_column($extended, 'cas'))), 500);
+        // Each server counts its own versions.
+        if (getenv('TODANA_SERVERS') === false) {
+            equal(count(array_unique(array_column($extended, 'cas'))), 500);
+        }
         equal($client->deleteMulti([...$keys, 'absent'])['absent'], Memcached::RES_NOTFOUND);
         equal($client->getMulti($keys), []);
     },

@@ -142,7 +142,7 @@ fn over_tls() -> Result<StepOutcome, StepOutcome> {
 
 /// Runs a client with a proxy of three servers.
 fn try_through_proxy(client: &ClientLibrary, protocol: ClientProtocol) -> Result<StepOutcome, StepOutcome> {
-    let program = (client.prepare)()?;
+    let program = (client.prepare)()?.env("TODANA_SERVERS", "3");
     let servers = [(); 3].map(|()| TestServer::memcached(&["-I", "2m"]));
     let servers: Vec<TestServer> =
         servers.into_iter().collect::<Result<_, _>>().map_err(StepOutcome::Failed)?;
