@@ -30,7 +30,7 @@ pub(crate) enum Proof {
         rounds: u32,
     },
     /// Send random requests through a proxy of fake servers with faults, and of memcached servers
-    /// that are killed, and compare the replies with a model
+    /// that are killed, and compare the replies with a model; move a million records to more servers
     Proxy {
         /// Number of requests to fake servers
         #[arg(long, default_value_t = 1_000_000)]
@@ -134,7 +134,9 @@ fn replication(rounds: u32) -> StepOutcome {
 
 fn proxy(requests: u64, rounds: u32, seed: Option<u64>) -> StepOutcome {
     let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "proxy_model"];
-    let mut run = cargo(&[&test[..], &["--test", "proxy_kills", "--", "--nocapture"]].concat())
+    let others = ["--test", "proxy_kills", "--test", "proxy_move", "--", "--nocapture"];
+    let mut run = cargo(&[&test[..], &others].concat())
+        .env("TODANA_PROXY_MOVED", "1000000")
         .env("TODANA_PROXY_REQUESTS", &requests.to_string())
         .env("TODANA_PROXY_KILLS", &rounds.to_string());
     if let Some(seed) = seed {

@@ -286,6 +286,12 @@ impl ProxyState {
         &self.pools[place.pool].servers[place.server]
     }
 
+    /// Returns true if two places, perhaps of different pools, are the same server.
+    pub(crate) fn is_same_server(&self, a: ServerPlace, b: ServerPlace) -> bool {
+        let address = |place: ServerPlace| &self.pools[place.pool].servers[place.server].address;
+        address(a) == address(b)
+    }
+
     /// Returns true if a server is in the zone of the proxy.
     pub(crate) fn is_near(&self, place: ServerPlace) -> bool {
         let zone = &self.pools[place.pool].options.servers[place.server].zone;

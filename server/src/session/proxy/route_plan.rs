@@ -134,6 +134,12 @@ impl RoutePlan {
                     replicated_write(places, operation, *write)
                 }
             }
+            // A key that keeps its server when a pool grows is not moved.
+            PoolRoute::WarmUp { new, old, .. } | PoolRoute::Migrate { new, old, .. }
+                if state.is_same_server(place(*new), place(*old)) =>
+            {
+                RoutePlan::single(vec![place(*new)])
+            }
             PoolRoute::WarmUp { new, old, ttl_s } => moved(place(*new), place(*old), *ttl_s, operation),
             PoolRoute::Migrate { new, old, start_ms, over } => {
                 if has_moved(key, now_ms, *start_ms, *over) {
