@@ -95,16 +95,24 @@ impl Tls {
         Ok(Tls(Arc::new(config)))
     }
 
-    /// Performs the TLS handshake over a blocking socket. The server's certificate must be valid
-    /// for `host`.
-    pub fn connect<S: Read + Write>(&self, host: &str, mut socket: S) -> io::Result<TlsStream<S>> {
+    /// Prepares TLS over a non-blocking socket, which may still be connecting.
+    /// [`TlsStream::shake_hands`] performs the handshake.
+    pub fn prepare<S: Read + Write>(&self, host: &str, socket: S) -> io::Result<TlsStream<S>> {
         let name = ServerName::try_from(host.to_string())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let mut session = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
-        while session.is_handshaking() {
-            session.complete_io(&mut socket).map_err(plain)?;
-        }
+        let session = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
         Ok(TlsStream(StreamOwned::new(session, socket)))
+    }
+
+    /// Performs the TLS handshake over a blocking socket. The server's certificate must be valid
+    /// for `host`.
+    pub fn connect<S: Read + Write>(&self, host: &str, socket: S) -> io::Result<TlsStream<S>> {
+        let mut stream = self.prepare(host, socket)?;
+        let StreamOwned { conn, sock } = &mut stream.0;
+        while conn.is_handshaking() {
+            conn.complete_io(sock).map_err(plain)?;
+        }
+        Ok(stream)
     }
 }
 
@@ -168,6 +176,24 @@ impl ServerCertVerifier for CertificateVerifier {
 pub struct TlsStream<S: Read + Write>(StreamOwned<ClientConnection, S>);
 
 impl<S: Read + Write> TlsStream<S> {
+    /// Continues the handshake as far as possible without blocking. Returns true if it is complete.
+    pub fn shake_hands(&mut self) -> io::Result<bool> {
+        let StreamOwned { conn, sock } = &mut self.0;
+        while conn.is_handshaking() {
+            match conn.complete_io(sock) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(plain(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the socket.
+    pub fn socket_ref(&self) -> &S {
+        &self.0.sock
+    }
+
     /// Returns the socket.
     pub fn socket(&mut self) -> &mut S {
         &mut self.0.sock

@@ -1,8 +1,9 @@
 //! Connections to servers that never block: for event loops, in which many requests are under way.
 //!
 //! ```text
-//! server_socket      a TCP or Unix socket that connects in the background
+//! server_socket      a TCP, TLS or Unix socket that connects in the background
 //! server_connection  requests that wait for their replies, in order, and the buffers
+//! server_login       the login on a new connection
 //! reply_frame        the ends of replies
 //! ```
 //!
@@ -12,8 +13,10 @@
 
 mod reply_frame;
 mod server_connection;
+mod server_login;
 mod server_socket;
 
 pub use reply_frame::{ReplyKind, ReplyPart};
 pub use server_connection::{LossReason, LostRequest, ServerConnection};
+pub use server_login::ServerLogin;
 pub use server_socket::ServerSocket;

@@ -1,13 +1,17 @@
 //! Defines a connection to a server, with the requests that wait for its replies.
 
 use super::reply_frame::{ReplyKind, ReplyPart, next_part};
+use super::server_login::{LoginProgress, ServerLogin};
 use super::server_socket::ServerSocket;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A buffer with a larger capacity is freed when it is empty.
 const BUFFER_KEPT: usize = 64 << 10;
+/// The number of bytes after which a read lets other connections be served.
+const READ_MAX: usize = 256 << 10;
 
 /// The reason why a connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,10 @@ pub enum LossReason {
     Closed,
     /// The server has sent bytes that are no reply.
     NotUnderstood,
+    /// The server has refused the login.
+    LoginFailed,
+    /// The server has no valid certificate, or speaks no TLS.
+    TlsFailed,
 }
 
 impl LossReason {
@@ -36,6 +44,8 @@ impl LossReason {
             LossReason::TimedOut => "timed out",
             LossReason::Closed => "closed",
             LossReason::NotUnderstood => "not understood",
+            LossReason::LoginFailed => "login failed",
+            LossReason::TlsFailed => "tls failed",
         }
     }
 
@@ -46,6 +56,8 @@ impl LossReason {
             ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
                 LossReason::Unreachable
             }
+            // Only TLS finds invalid bytes.
+            ErrorKind::InvalidData => LossReason::TlsFailed,
             _ => LossReason::Closed,
         }
     }
@@ -58,6 +70,8 @@ pub struct LostRequest<T> {
     pub request: T,
     /// The form of its reply.
     pub kind: ReplyKind,
+    /// The time at which its reply is due.
+    pub due: Instant,
     /// The bytes of the request. Empty if a part of its reply has arrived.
     pub bytes: Vec<u8>,
 }
@@ -66,7 +80,8 @@ pub struct LostRequest<T> {
 #[derive(Debug)]
 pub struct ServerConnection<T> {
     socket: ServerSocket,
-    is_connected: bool,
+    /// The steps before the first request. `None` once requests can be sent.
+    opening: Option<Box<ConnectionOpening>>,
     /// The bytes of requests. Those of answered requests are removed once they are many.
     output: Vec<u8>,
     /// The number of bytes of `output` that are sent.
@@ -78,6 +93,9 @@ pub struct ServerConnection<T> {
     /// The bytes of an incomplete reply.
     input: Vec<u8>,
     waiting: VecDeque<WaitingRequest<T>>,
+    /// The number of requests, from the first one, that were reported as overdue. The first one may
+    /// be among them without a report, if its reply was arriving.
+    expired: usize,
     /// True if a part of the reply to the first request has arrived.
     is_begun: bool,
     /// The number of bytes of the first request up to the last key whose value has arrived.
@@ -95,27 +113,123 @@ struct WaitingRequest<T> {
     end: u64,
 }
 
+/// The steps of a connection before its first request.
+#[derive(Debug)]
+struct ConnectionOpening {
+    step: OpeningStep,
+    login: Option<Arc<ServerLogin>>,
+    progress: LoginProgress,
+    /// The bytes of the login that the socket has not accepted.
+    unsent: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum OpeningStep {
+    Connect,
+    ShakeHands,
+    LogIn,
+}
+
+impl ConnectionOpening {
+    fn new(login: Option<Arc<ServerLogin>>) -> Box<ConnectionOpening> {
+        let (step, progress) = (OpeningStep::Connect, LoginProgress::default());
+        Box::new(ConnectionOpening { step, login, progress, unsent: Vec::new() })
+    }
+
+    /// Continues as far as possible without blocking. Returns true once requests can be sent.
+    fn advance(&mut self, socket: &mut ServerSocket) -> Result<bool, LossReason> {
+        if let OpeningStep::Connect = self.step {
+            if !socket.is_connected().map_err(|error| LossReason::of(&error))? {
+                return Ok(false);
+            }
+            // Without it, small requests only wait longer.
+            let _ = socket.set_nodelay();
+            self.step = OpeningStep::ShakeHands;
+        }
+        if let OpeningStep::ShakeHands = self.step {
+            if !socket.shake_hands().map_err(|_| LossReason::TlsFailed)? {
+                return Ok(false);
+            }
+            self.step = OpeningStep::LogIn;
+            if let Some(login) = &self.login {
+                self.progress.begin(login, &mut self.unsent);
+            }
+        }
+        let Some(login) = self.login.clone() else { return Ok(true) };
+        loop {
+            send(socket, &mut self.unsent)?;
+            let mut buffer = [0; 512];
+            let len = match socket.read(&mut buffer) {
+                Ok(0) => return Err(LossReason::Closed),
+                Ok(len) => len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(LossReason::of(&error)),
+            };
+            if self.progress.receive(&login, &buffer[..len], &mut self.unsent)? {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// Sends the bytes that the socket accepts, and removes them.
+fn send(socket: &mut ServerSocket, bytes: &mut Vec<u8>) -> Result<(), LossReason> {
+    let mut sent = 0;
+    let outcome = send_from(socket, bytes, &mut sent);
+    bytes.drain(..sent);
+    outcome
+}
+
+/// Sends the bytes from `sent` on that the socket accepts.
+#[inline]
+fn send_from(socket: &mut ServerSocket, bytes: &[u8], sent: &mut usize) -> Result<(), LossReason> {
+    while *sent < bytes.len() {
+        match socket.write(&bytes[*sent..]) {
+            Ok(0) => return Err(LossReason::Closed),
+            Ok(len) => *sent += len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(LossReason::of(&error)),
+        }
+    }
+    match socket.flush() {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(LossReason::of(&error)),
+        _ => Ok(()),
+    }
+}
+
 impl<T> ServerConnection<T> {
-    /// Creates a connection from a socket that is connecting.
-    pub fn new(socket: ServerSocket, now: Instant) -> ServerConnection<T> {
+    /// Creates a connection from a socket that is connecting. With a login, requests are sent after
+    /// it.
+    pub fn new(socket: ServerSocket, login: Option<Arc<ServerLogin>>, now: Instant) -> ServerConnection<T> {
         ServerConnection {
             socket,
-            is_connected: false,
+            opening: Some(ConnectionOpening::new(login)),
             output: Vec::new(),
             sent: 0,
             removed: 0,
             answered: 0,
             input: Vec::new(),
             waiting: VecDeque::new(),
+            expired: 0,
             is_begun: false,
             compared: 0,
             active_at: now,
         }
     }
 
-    /// Returns true if the server has accepted the connection.
-    pub fn is_connected(&self) -> bool {
-        self.is_connected
+    /// Returns true if requests can be sent: the server has accepted the connection and the login.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.opening.is_none()
+    }
+
+    /// Connects anew, with the same requests, if none of them can have been sent.
+    pub fn replace_socket(&mut self, socket: ServerSocket, login: Option<Arc<ServerLogin>>) {
+        if !self.is_open() {
+            (self.socket, self.opening) = (socket, Some(ConnectionOpening::new(login)));
+        }
     }
 
     /// Returns the number of requests whose replies have not ended.
@@ -138,10 +252,34 @@ impl<T> ServerConnection<T> {
         self.waiting.push_back(WaitingRequest { kind, due, request, end });
     }
 
-    /// Returns the time at which the first reply is overdue. A server that is sending has the same
-    /// time again after each part.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.waiting.front().map(|waiting| waiting.due)
+    /// Returns the time at which the connection is of no use, unless bytes arrive before: the first
+    /// reply is overdue, and nothing has arrived for this time.
+    pub fn end_of_silence(&self, timeout: Duration) -> Option<Instant> {
+        Some(self.waiting.front()?.due.max(self.active_at + timeout))
+    }
+
+    /// Returns the time at which the next reply is overdue.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.waiting.get(self.first_unexpired()).map(|waiting| waiting.due)
+    }
+
+    /// Passes the requests whose replies are overdue to `expire`, each of them once. They keep
+    /// their place, because their replies may still arrive. Returns their number.
+    pub fn expire(&mut self, now: Instant, mut expire: impl FnMut(&mut T)) -> usize {
+        let mut count = 0;
+        while self.next_due().is_some_and(|due| due <= now) {
+            let index = self.first_unexpired();
+            expire(&mut self.waiting[index].request);
+            (self.expired, count) = (index + 1, count + 1);
+        }
+        count
+    }
+
+    /// Returns the index of the first request that may be overdue. A reply that is arriving may
+    /// take as long as its bytes arrive.
+    fn first_unexpired(&self) -> usize {
+        let is_arriving = self.is_begun || !self.input.is_empty();
+        self.expired.max(usize::from(is_arriving))
     }
 
     /// Returns the last time at which bytes arrived.
@@ -151,44 +289,41 @@ impl<T> ServerConnection<T> {
 
     /// Sends as many bytes as the socket accepts.
     pub fn flush(&mut self) -> Result<(), LossReason> {
-        if !self.is_connected {
-            match self.socket.is_connected() {
-                Ok(false) => return Ok(()),
-                Ok(true) => self.is_connected = true,
-                Err(error) => return Err(LossReason::of(&error)),
+        if let Some(opening) = &mut self.opening {
+            if !opening.advance(&mut self.socket)? {
+                return Ok(());
             }
-            // Without it, small requests only wait longer.
-            let _ = self.socket.set_nodelay();
+            self.opening = None;
         }
-        while self.sent < self.output.len() {
-            match self.socket.write(&self.output[self.sent..]) {
-                Ok(0) => return Err(LossReason::Closed),
-                Ok(len) => self.sent += len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(LossReason::of(&error)),
-            }
-        }
-        Ok(())
+        send_from(&mut self.socket, &self.output, &mut self.sent)
     }
 
-    /// Reads until the socket has no more bytes, and passes the parts of replies to `see`. `buffer`
-    /// is memory for one read. `has_ended` is true if an event has reported the end of the stream.
+    /// Reads, and passes the parts of replies to `see`. `buffer` is memory for one read.
+    /// `has_ended` is true if an event has reported the end of the stream. Returns false if more
+    /// bytes may have arrived: a server that sends much must not delay others.
     pub fn read(
         &mut self,
         buffer: &mut [u8],
         now: Instant,
         has_ended: bool,
         mut see: impl FnMut(&T, ReplyPart<'_>),
-    ) -> Result<(), LossReason> {
-        loop {
+    ) -> Result<bool, LossReason> {
+        if !self.is_open() {
+            self.flush()?;
+            if !self.is_open() {
+                return Ok(true);
+            }
+        }
+        let mut read = 0;
+        while read < READ_MAX {
             let len = match self.socket.read(buffer) {
                 Ok(0) => return Err(LossReason::Closed),
                 Ok(len) => len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(LossReason::of(&error)),
             };
+            read += len;
             self.active_at = now;
             if self.input.is_empty() {
                 let consumed = self.take_parts(&buffer[..len], &mut see)?;
@@ -203,10 +338,11 @@ impl<T> ServerConnection<T> {
                 }
             }
             // No further event reports the end of the stream.
-            if len < buffer.len() && !has_ended {
-                return Ok(());
+            if len < buffer.len() && !has_ended && self.socket.shows_end() {
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
     /// Passes the complete parts at the start of `input` to `see`. Returns their length.
@@ -238,6 +374,7 @@ impl<T> ServerConnection<T> {
                 && let Some(answered) = self.waiting.pop_front()
             {
                 self.answered = answered.end;
+                self.expired = self.expired.saturating_sub(1);
                 self.drop_answered();
             }
         }
@@ -266,11 +403,11 @@ impl<T> ServerConnection<T> {
     pub fn lose(self) -> Vec<LostRequest<T>> {
         let mut start = self.answered;
         let mut is_begun = self.is_begun;
-        let lost = |WaitingRequest { kind, request, end, .. }| {
+        let lost = |WaitingRequest { kind, due, request, end }| {
             let range = (start - self.removed) as usize..(end - self.removed) as usize;
             start = end;
             let bytes = if std::mem::take(&mut is_begun) { Vec::new() } else { self.output[range].to_vec() };
-            LostRequest { request, kind, bytes }
+            LostRequest { request, kind, due, bytes }
         };
         self.waiting.into_iter().map(lost).collect()
     }

@@ -11,8 +11,8 @@ const DEFAULT_PORT: u16 = 11211;
 /// each server to some 20 MB.
 pub const SERVERS_MAX: usize = 10_000;
 
-/// A server of a list: `HOST[:PORT]`, `[V6]:PORT` or `unix:/PATH`, and then words of the form
-/// `weight=N`, `name=X` and `zone=Z`. The default port is 11211.
+/// A server of a list: `HOST[:PORT]` or `[V6]:PORT`, each also after `tls:`, or `unix:/PATH`, and
+/// then words of the form `weight=N`, `name=X` and `zone=Z`. The default port is 11211.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerEntry {
     /// The address, as written: a ring hashes a host name without resolving it.
@@ -49,7 +49,7 @@ impl ServerEntry {
     /// Returns the same text, but without a port of 11211.
     pub(super) fn text(&self, suffix_of_path: &str) -> String {
         match (&self.name, &self.address) {
-            (None, Address::Tcp(host, DEFAULT_PORT)) => host.clone(),
+            (None, Address::Tcp(host, DEFAULT_PORT) | Address::Tls(host, DEFAULT_PORT)) => host.clone(),
             _ => self.text_with_port(suffix_of_path),
         }
     }
@@ -94,6 +94,12 @@ fn address(place: &str) -> Result<Address, String> {
     if let Some(path) = place.strip_prefix("unix:") {
         let is_absolute = path.starts_with('/') && path.len() > 1;
         return is_absolute.then(|| Address::Unix(path.into())).ok_or("a path must begin with /".into());
+    }
+    if let Some(rest) = place.strip_prefix("tls:").filter(|rest| !rest.starts_with("tls:")) {
+        return match address(rest)? {
+            Address::Tcp(host, port) => Ok(Address::Tls(host, port)),
+            Address::Tls(..) | Address::Unix(_) => Err("tls: must be followed by HOST:PORT".into()),
+        };
     }
     if place.contains("://") {
         return Err("a server of a list has no scheme; write HOST:PORT".into());
@@ -142,6 +148,8 @@ mod tests {
             ("::1", "[::1]:11211", "::1"),
             ("[fe80::1%eth0]:5", "[fe80::1%eth0]:5", "fe80::1%eth0:5"),
             ("unix:/run/m.sock", "unix:/run/m.sock", "/run/m.sock:0"),
+            ("tls:cache1", "todanas://cache1:11211", "cache1"),
+            ("tls:[::1]:5", "todanas://[::1]:5", "::1:5"),
             ("a:1 name=x", "x", "x"),
             ("unix:/a zone=b name=x", "x", "x"),
         ] {
@@ -160,6 +168,8 @@ mod tests {
             ("a,,b", "no address"),
             (":11211", "not an address"),
             ("a:", "port \"\" must be"),
+            ("tls:unix:/a", "tls: must be followed by HOST:PORT"),
+            ("tls:tls:a", "port \"tls:a\" must be"),
             ("a:0", "port \"0\" must be"),
             ("a:65536", "port \"65536\" must be"),
             ("10.0.0.1:11211:2", "a weight is written as weight=2"),

@@ -6,6 +6,7 @@
 //! route          the routes that need more than the choice of a server in one pool
 //! near_cache     copies of values in the proxy
 //! server_health  whether a server is up, and when to probe it again
+//! server_access  certificates and logins
 //! proxy_worker   the links of one worker to all servers
 //! server_link    the connections of one worker to one server
 //! ```
@@ -19,6 +20,7 @@ mod near_cache;
 mod proxy_state;
 mod proxy_worker;
 mod route;
+mod server_access;
 mod server_health;
 mod server_link;
 

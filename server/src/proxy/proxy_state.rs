@@ -4,6 +4,7 @@
 use super::live_proxy::LiveProxy;
 use super::near_cache::NearCache;
 use super::route::{PoolRoute, Route, RouteFilter};
+use super::server_access::{PoolAccess, ServerAccess};
 use super::server_health::{HealthLimits, ServerHealth};
 use crate::options::{
     ListenerPlace, OptionsError, PoolOptions, PoolProtocol, ProxyListener, ProxyOptions, ProxyRoutes,
@@ -89,8 +90,10 @@ pub(crate) struct PoolServer {
     pub(crate) address: Address,
     pub(crate) health: ServerHealth,
     pub(crate) dialect: KnownDialect,
-    /// The address to which the name of the server was last resolved.
-    resolved: Mutex<Option<SocketAddr>>,
+    pub(super) access: ServerAccess,
+    /// The addresses to which the name of the server was last resolved, and the number of the one
+    /// that is used.
+    resolved: Mutex<(Vec<SocketAddr>, usize)>,
 }
 
 /// The number of a server. No other server has the same number at the same time.
@@ -134,15 +137,25 @@ impl ServerNumbers {
 impl PoolServer {
     /// Returns the address to connect to. `None` means that the name has no address.
     pub(crate) fn resolved(&self) -> Option<SocketAddr> {
-        *self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
+        let (addresses, used) = &*self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.get(*used).copied()
+    }
+
+    /// Selects the address after one that cannot be connected to. Returns the number of addresses.
+    pub(super) fn select_next_address(&self) -> usize {
+        let (addresses, used) = &mut *self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        *used = (*used + 1) % addresses.len().max(1);
+        addresses.len()
     }
 
     /// Resolves the name of the server. Blocks while the resolver works.
     fn resolve(&self) {
         let (Address::Tcp(host, port) | Address::Tls(host, port)) = &self.address else { return };
-        let Ok(mut found) = (host.as_str(), *port).to_socket_addrs() else { return };
-        if let Some(address) = found.next() {
-            *self.resolved.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+        let Ok(found) = (host.as_str(), *port).to_socket_addrs() else { return };
+        let found: Vec<_> = found.collect();
+        let (addresses, used) = &mut *self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        if !found.is_empty() && *addresses != found {
+            (*addresses, *used) = (found, 0);
         }
     }
 }
@@ -226,6 +239,8 @@ impl ProxyState {
             }
             let ring = pool.server_choice(|_| true);
             let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
+            let access = PoolAccess::load(pool);
+            let access = access.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
             let before = before.and_then(|before| before.pools.iter().find(|before| before.name == *name));
             let mut stays: Vec<&Arc<PoolServer>> = before.map_or_else(Vec::new, |before| {
                 if before.is_spoken_to_as(pool) { before.servers.iter().collect() } else { Vec::new() }
@@ -247,7 +262,8 @@ impl ProxyState {
                     address: entry.address.clone(),
                     health: ServerHealth::new(limits),
                     dialect: KnownDialect::new(pool.speak),
-                    resolved: Mutex::new(numeric(&entry.address)),
+                    access: access.of_server(pool, entry),
+                    resolved: Mutex::new((numeric(&entry.address), 0)),
                 })
             };
             let servers = pool.servers.iter().map(server).collect();
@@ -435,24 +451,20 @@ fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
 
 /// Returns the first option of a pool that the proxy cannot follow yet.
 fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
-    let is_tls = pool.servers.iter().any(|server| matches!(server.address, Address::Tls(..)));
     [
-        (pool.tls.is_some() || is_tls, "TLS to the servers"),
-        (pool.login.is_some(), "a login at the servers"),
         (pool.eject, "eject"),
         (pool.discover.is_some(), "discover"),
         (pool.queue_timeout.is_some(), "queue-timeout"),
-        (pool.retries != PoolOptions::default().retries, "retries"),
-        (pool.ping != PoolOptions::default().ping, "ping"),
+        (pool.retries > 1, "more than one repetition"),
     ]
     .into_iter()
     .find_map(|(is_asked, what)| is_asked.then_some(what))
 }
 
 /// Returns the address of a server that is given by its number.
-fn numeric(address: &Address) -> Option<SocketAddr> {
-    let (Address::Tcp(host, port) | Address::Tls(host, port)) = address else { return None };
-    Some(SocketAddr::new(host.parse::<IpAddr>().ok()?, *port))
+fn numeric(address: &Address) -> Vec<SocketAddr> {
+    let (Address::Tcp(host, port) | Address::Tls(host, port)) = address else { return Vec::new() };
+    host.parse::<IpAddr>().map(|host| SocketAddr::new(host, *port)).into_iter().collect()
 }
 
 /// The thread that resolves the names of servers. It ends when this value is dropped.

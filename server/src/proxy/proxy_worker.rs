@@ -7,7 +7,7 @@ use crate::options::WhenDown;
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use todana_client::pool::{LossReason, ReplyKind, ReplyPart};
 use todana_protocol::memcached::client::ServerDialect;
 
@@ -15,6 +15,9 @@ use todana_protocol::memcached::client::ServerDialect;
 pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
 /// The length of one read.
 const BUFFER_LEN: usize = 64 << 10;
+
+/// The longest wait for an event.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Identifies a request that waits for its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub(crate) struct ProxyWorker {
     /// The links by the numbers of their servers.
     links: Vec<Option<ServerLink>>,
     turn: LinkTurn,
+    /// The connections that are read in the next turn.
+    unread: Vec<LinkPosition>,
     next_session: u64,
     next_number: usize,
 }
@@ -84,8 +89,25 @@ impl ProxyWorker {
     pub(crate) fn new(live: Arc<LiveProxy>, registry: Registry) -> ProxyWorker {
         let (version, state) = (live.version(), live.state());
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
-        let turn = LinkTurn { registry, now, changed: Vec::new(), buffer };
-        ProxyWorker { live, state, version, links: Vec::new(), turn, next_session: 0, next_number: 0 }
+        let (changed, unread) = (Vec::new(), Vec::new());
+        let turn = LinkTurn { registry, now, changed, unread, check_at: None, buffer };
+        let mut worker = ProxyWorker {
+            live,
+            state: Arc::clone(&state),
+            version,
+            links: Vec::new(),
+            turn,
+            unread: Vec::new(),
+            next_session: 0,
+            next_number: 0,
+        };
+        for (number, pool) in state.pools.iter().enumerate().filter(|(_, pool)| pool.options.preconnect) {
+            for server in 0..pool.servers.len() {
+                let (link, turn) = worker.link(&state, ServerPlace { pool: number, server });
+                link.preconnect(turn);
+            }
+        }
+        worker
     }
 
     /// Returns the number of a new session.
@@ -115,6 +137,8 @@ impl ProxyWorker {
             }
         }
         (self.version, self.state) = (version, state);
+        // The deadlines depend on the options.
+        self.turn.check_by(self.turn.now);
     }
 
     /// Adds a request to those for a server. They are sent by [`flush`](Self::flush).
@@ -189,6 +213,7 @@ impl ProxyWorker {
             // Requests under way may still need a server that the configuration no longer has.
             if !self.state.has(server) {
                 link.retire();
+                self.turn.check_by(self.turn.now);
             }
             link
         });
@@ -218,13 +243,22 @@ impl ProxyWorker {
         }
     }
 
-    /// Ends connections whose servers do not answer in time, and probes servers that are down.
+    /// Reports requests whose replies are overdue, ends connections on which nothing arrives, and
+    /// probes servers that are down. Reads on where the turn before has stopped.
     pub(crate) fn check_deadlines(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
-        for place in &mut self.links {
-            if place.as_ref().is_some_and(ServerLink::has_ended) {
-                *place = None;
+        for at in std::mem::take(&mut self.unread) {
+            if let Some(Some(link)) = self.links.get_mut(at.link) {
+                link.read(&mut self.turn, at, see);
             }
-            if let Some(link) = place {
+        }
+        self.unread.append(&mut self.turn.unread);
+        if self.turn.check_at.is_some_and(|at| at <= self.turn.now) {
+            self.turn.check_at = None;
+            for place in &mut self.links {
+                if place.as_ref().is_some_and(ServerLink::has_ended) {
+                    *place = None;
+                }
+                let Some(link) = place else { continue };
                 link.check_deadlines(&mut self.turn, see);
             }
         }
@@ -233,7 +267,11 @@ impl ProxyWorker {
 
     /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.links.iter().flatten().filter_map(ServerLink::next_deadline).min()
+        if !self.unread.is_empty() {
+            return Some(self.turn.now);
+        }
+        // Without a time limit, a reply is due in a century, which is too long for a wait.
+        self.turn.check_at.map(|at| at.min(self.turn.now + WAIT_MAX))
     }
 }
 
@@ -245,7 +283,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
 
     /// A worker whose only server is a listener of the test.
     struct WorkerLoop {
@@ -386,5 +423,31 @@ mod tests {
         drop(stream);
         // Without a request that a client waits for, nothing is lost.
         looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, put).unwrap();
+    }
+
+    /// The requests after one that is overdue still have time, and only some may be repeated.
+    #[test]
+    fn silence_moves_later_requests_to_new_connections() {
+        let options = PoolOptions { speak: PoolProtocol::Meta, ..PoolOptions::default() };
+        let mut looped = WorkerLoop::new(options);
+        let state = Arc::clone(&looped.state);
+        let start = looped.worker.turn.now;
+        for (ms, request, may_repeat) in [(0, 1, true), (600, 2, true), (600, 3, false)] {
+            looped.worker.turn.now = start + Duration::from_millis(ms);
+            let tag = RequestTag { may_repeat, ..tag(request) };
+            let put = |out: &mut Vec<u8>| out.extend_from_slice(format!("mg {request}\r\n").as_bytes());
+            looped.worker.send(&state, PLACE, ReplyKind::Single, tag, put).unwrap();
+        }
+        let mut silent = looped.accept(b"mg 1\r\nmg 2\r\nmg 3\r\n");
+        looped.worker.turn.now = start + Duration::from_secs(1);
+        let mut lost = Vec::new();
+        looped.worker.check_deadlines(&mut |tag, delivery| {
+            assert!(matches!(delivery, ReplyDelivery::Lost { reason: "timed out", .. }));
+            lost.push(tag.request);
+        });
+        assert_eq!(lost, [1, 3]);
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+        looped.accept(b"mg 2\r\n").write_all(b"HD\r\n").unwrap();
+        assert_eq!(looped.arrivals(), [(2, "HD\\r\\n".into())]);
     }
 }

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// A server that is down three times within this time is left alone for the longest pause.
+const FLAPPING_MS: u64 = 60_000;
+
 /// Settings that decide about failures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HealthLimits {
@@ -30,6 +33,9 @@ pub(crate) struct ServerHealth {
     /// The time of the next probe, in milliseconds since `started`; 0 while the server is up.
     probe_at_ms: AtomicU64,
     pause_ms: AtomicU64,
+    /// The times of the last two failures of a server that was up, in milliseconds since `started`
+    /// and at least 1, the last one first.
+    downs_ms: [AtomicU64; 2],
 }
 
 impl ServerHealth {
@@ -40,6 +46,7 @@ impl ServerHealth {
             failures: AtomicU32::new(0),
             probe_at_ms: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
+            downs_ms: [AtomicU64::new(0), AtomicU64::new(0)],
         }
     }
 
@@ -105,12 +112,26 @@ impl ServerHealth {
         }
         let before = self.pause_ms.load(Ordering::Relaxed);
         let (first, last) = (limits.retry.as_millis() as u64, limits.retry_max.as_millis() as u64);
-        let pause = if before == 0 { first } else { before.saturating_mul(2).min(last) };
+        let is_flapping = !was_down && self.note_down(now);
+        let pause = match before {
+            _ if is_flapping => last,
+            0 => first,
+            before => before.saturating_mul(2).min(last),
+        };
         self.pause_ms.store(pause, Ordering::Relaxed);
         // Workers and proxies must not probe at the same moment, so the pause varies by 20 %.
-        let varied = pause.saturating_mul(80 + u64::from(now.elapsed().subsec_micros() % 41)) / 100;
+        let least = if is_flapping { 100 } else { 80 };
+        let varied = pause.saturating_mul(least + u64::from(now.elapsed().subsec_micros() % 41)) / 100;
         self.probe_at_ms.store(self.ms(now) + varied.max(1), Ordering::Relaxed);
         !was_down
+    }
+
+    /// Notes that the server is down. Returns true if this is the third time within a minute.
+    fn note_down(&self, now: Instant) -> bool {
+        let now_ms = self.ms(now).max(1);
+        let last = self.downs_ms[0].swap(now_ms, Ordering::Relaxed);
+        let before = self.downs_ms[1].swap(last, Ordering::Relaxed);
+        before != 0 && now_ms - before.min(now_ms) < FLAPPING_MS
     }
 
     fn ms(&self, now: Instant) -> u64 {
@@ -144,5 +165,19 @@ mod tests {
             health.pause_ms.load(Ordering::Relaxed)
         });
         assert_eq!(pauses, [2000, 3000, 3000, 3000]);
+    }
+
+    #[test]
+    fn third_failure_in_a_minute_takes_longest_pause() {
+        let second = Duration::from_secs(1);
+        let limits = HealthLimits { failures: 1, retry: second, retry_max: second * 10 };
+        let health = ServerHealth::new(limits);
+        let pauses = [1, 30, 59, 120].map(|at| {
+            assert!(health.note_failure(health.started + second * at, false, false));
+            let pause = health.pause_ms.load(Ordering::Relaxed);
+            assert!(health.note_success());
+            pause
+        });
+        assert_eq!(pauses, [1000, 1000, 10_000, 1000]);
     }
 }

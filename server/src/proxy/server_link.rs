@@ -6,7 +6,6 @@ use super::proxy_worker::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal}
 use crate::options::{PoolOptions, PoolProtocol};
 use mio::event::Event;
 use mio::{Registry, Token};
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana_client::Address;
@@ -18,6 +17,8 @@ const SLOTS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: usize = 8;
 /// The number of bytes of requests that may be kept for a connection.
 const KEPT_LEN_MAX: usize = 16 << 20;
+/// The interval in which a retired link is checked.
+const RETIRED_CHECK: Duration = Duration::from_millis(20);
 /// A request for the version in the binary protocol.
 const BINARY_VERSION: [u8; 24] = {
     let mut packet = [0; 24];
@@ -35,8 +36,22 @@ pub(super) struct LinkTurn {
     pub(super) now: Instant,
     /// The connections with bytes to send.
     pub(super) changed: Vec<LinkPosition>,
+    /// The connections of which only a part of the arrived bytes was read.
+    pub(super) unread: Vec<LinkPosition>,
+    /// The time before which no deadline ends.
+    pub(super) check_at: Option<Instant>,
     /// Memory for one read.
     pub(super) buffer: Vec<u8>,
+}
+
+impl LinkTurn {
+    /// Notes that a deadline ends at this time.
+    #[inline]
+    pub(super) fn check_by(&mut self, at: Instant) {
+        if self.check_at.is_none_or(|before| at < before) {
+            self.check_at = Some(at);
+        }
+    }
 }
 
 /// Names a connection of a worker: the number of the server, and the connection's number in it.
@@ -67,8 +82,10 @@ enum RequestOwner {
     Unowned,
     /// The link, to learn the dialect of the server.
     Detection,
-    /// The link, to learn whether the server is up again.
-    Probe,
+    /// The link, to learn whether the server answers.
+    Check,
+    /// Nobody any more: the client was told that the reply is overdue.
+    Expired,
 }
 
 /// The connections of a worker to a server.
@@ -86,6 +103,10 @@ struct LinkSlot {
     connection: Option<ServerConnection<RequestOwner>>,
     /// True while the connection is in the list of those with bytes to send.
     is_changed: bool,
+    /// True if an event has reported the end of the stream.
+    has_ended: bool,
+    /// The number of addresses that could not be connected to.
+    failed_addresses: usize,
     detection: DialectDetection,
 }
 
@@ -178,12 +199,27 @@ impl ServerLink {
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
         let due = self.due(turn);
+        self.add_by(turn, slot, due, kind, owner, put)
+    }
+
+    /// Adds a request whose reply is due at this time.
+    #[inline]
+    fn add_by(
+        &mut self,
+        turn: &mut LinkTurn,
+        slot: usize,
+        due: Instant,
+        kind: ReplyKind,
+        owner: RequestOwner,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), SendRefusal> {
         let queue = self.options.queue;
         let connection = self.ready(turn, slot)?;
         if connection.waiting_len() >= queue || connection.kept_len() > KEPT_LEN_MAX {
             return Err(SendRefusal::Busy);
         }
         connection.add(kind, due, owner, put);
+        turn.check_by(due);
         self.mark_changed(turn, slot);
         Ok(())
     }
@@ -225,30 +261,47 @@ impl ServerLink {
 
     /// Begins to connect. With `speak = "auto"`, the first requests detect the dialect.
     fn connect(&mut self, turn: &mut LinkTurn, slot: usize) -> Result<(), LossReason> {
-        let socket = match &self.server.address {
-            Address::Unix(path) => ServerSocket::connect_unix(path),
-            Address::Tcp(..) | Address::Tls(..) => {
-                let address = self.server.resolved().ok_or(LossReason::NameNotFound)?;
-                ServerSocket::connect_tcp(address)
-            }
-        };
-        let token = LinkPosition { link: self.server.number.get(), slot }.token();
-        let register = |mut socket: ServerSocket| -> io::Result<ServerSocket> {
-            socket.register(&turn.registry, token)?;
-            Ok(socket)
-        };
-        let socket = socket.and_then(register).map_err(|error| LossReason::of(&error))?;
-        let mut connection = ServerConnection::new(socket, turn.now);
+        let socket = self.socket(turn, slot)?;
+        let mut connection = ServerConnection::new(socket, self.server.access.login.clone(), turn.now);
         if self.options.speak == PoolProtocol::Auto {
             let due = self.due(turn);
             // Two requests, which are written together.
             connection.add(ReplyKind::Single, due, RequestOwner::Detection, put_detection);
             connection.add(ReplyKind::Single, due, RequestOwner::Detection, |_| ());
         }
-        self.slots[slot].detection.answers.clear();
-        self.slots[slot].connection = Some(connection);
+        turn.check_by(turn.now + self.options.connect_timeout);
+        let place = &mut self.slots[slot];
+        place.detection.answers.clear();
+        (place.has_ended, place.failed_addresses) = (false, 0);
+        place.connection = Some(connection);
         self.mark_changed(turn, slot);
         Ok(())
+    }
+
+    /// Returns a socket that is connecting.
+    fn socket(&self, turn: &LinkTurn, slot: usize) -> Result<ServerSocket, LossReason> {
+        let mut socket = match &self.server.address {
+            Address::Unix(path) => {
+                ServerSocket::connect_unix(path).map_err(|error| LossReason::of(&error))?
+            }
+            Address::Tcp(..) | Address::Tls(..) => {
+                let address = self.server.resolved().ok_or(LossReason::NameNotFound)?;
+                self.server.access.connect(address)?
+            }
+        };
+        // A system without these options only notices later that a peer has vanished.
+        let _ = socket.detect_loss(self.options.reply_timeout.map(|timeout| timeout.saturating_mul(2)));
+        let token = LinkPosition { link: self.server.number.get(), slot }.token();
+        socket.register(&turn.registry, token).map_err(|error| LossReason::of(&error))?;
+        Ok(socket)
+    }
+
+    /// Connects all connections that are not, before there are requests.
+    pub(super) fn preconnect(&mut self, turn: &mut LinkTurn) {
+        for slot in 0..self.slots.len() {
+            // A failure shows with the first request.
+            let _ = self.ready(turn, slot);
+        }
     }
 
     /// Sends the requests of a connection that were added since the previous call.
@@ -262,7 +315,7 @@ impl ServerLink {
         }
     }
 
-    /// Handles an event of a connection, and passes what arrives to `see`.
+    /// Handles an event of a connection.
     pub(super) fn on_event(
         &mut self,
         turn: &mut LinkTurn,
@@ -270,24 +323,36 @@ impl ServerLink {
         event: &Event,
         see: &mut DeliverReply<'_>,
     ) {
-        let Some(LinkSlot { connection: Some(connection), detection, .. }) = self.slots.get_mut(at.slot)
+        let Some(place) = self.slots.get_mut(at.slot) else { return };
+        let Some(connection) = &mut place.connection else { return };
+        place.has_ended |= event.is_read_closed() || event.is_error();
+        if event.is_writable()
+            && let Err(reason) = connection.flush()
+        {
+            return self.lose(turn, at.slot, reason, see);
+        }
+        if event.is_readable() || place.has_ended {
+            self.read(turn, at, see);
+        }
+    }
+
+    /// Reads from a connection, and passes what arrives to `see`.
+    pub(super) fn read(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
+        let Some(LinkSlot { connection: Some(connection), detection, has_ended, .. }) =
+            self.slots.get_mut(at.slot)
         else {
             return;
         };
-        let mut outcome = if event.is_writable() { connection.flush() } else { Ok(()) };
         let mut has_answered = false;
-        if outcome.is_ok() && (event.is_readable() || event.is_read_closed() || event.is_error()) {
-            let has_ended = event.is_read_closed() || event.is_error();
-            let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
-                has_answered = true;
-                match *owner {
-                    RequestOwner::Client(tag) => see(tag, ReplyDelivery::Part(part)),
-                    RequestOwner::Detection => detection.note(part.bytes),
-                    RequestOwner::Unowned | RequestOwner::Probe => {}
-                }
-            };
-            outcome = connection.read(&mut turn.buffer, turn.now, has_ended, deliver);
-        }
+        let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
+            has_answered |= !matches!(owner, RequestOwner::Expired);
+            match *owner {
+                RequestOwner::Client(tag) => see(tag, ReplyDelivery::Part(part)),
+                RequestOwner::Detection => detection.note(part.bytes),
+                RequestOwner::Unowned | RequestOwner::Check | RequestOwner::Expired => {}
+            }
+        };
+        let outcome = connection.read(&mut turn.buffer, turn.now, *has_ended, deliver);
         if has_answered && self.server.health.note_success() {
             tracing::info!("proxy: server {} is up", self.server.label);
         }
@@ -297,17 +362,25 @@ impl ServerLink {
                 see(tag, ReplyDelivery::DialectKnown);
             }
         }
-        if let Err(reason) = outcome {
-            self.lose(turn, at.slot, reason, see);
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => turn.unread.push(at),
+            Err(reason) => self.lose(turn, at.slot, reason, see),
         }
     }
 
-    /// Ends connections on which the server does not answer in time, and probes a server that is
-    /// down.
+    /// Reports the requests whose replies are overdue, ends connections on which nothing arrives,
+    /// asks idle servers whether they still answer, and probes a server that is down.
     pub(super) fn check_deadlines(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
         for slot in 0..self.slots.len() {
-            if self.deadline_of(slot).is_some_and(|at| at <= turn.now) {
+            let has_expired = self.expire(turn, slot, see);
+            if self.end_of(slot).is_some_and(|at| at <= turn.now) {
                 self.lose(turn, slot, LossReason::TimedOut, see);
+            } else if has_expired {
+                self.note_failure(turn, LossReason::TimedOut, false);
+            }
+            if self.ping_at(slot).is_some_and(|at| at <= turn.now) {
+                self.ask(turn, slot);
             }
         }
         let probe_time = self.options.connect_timeout + self.options.reply_timeout.unwrap_or_default();
@@ -315,23 +388,53 @@ impl ServerLink {
         if is_probed && self.server.health.takes_probe(turn.now, probe_time) {
             self.probe(turn);
         }
+        let slots = 0..self.slots.len();
+        let deadlines = slots.flat_map(|slot| [self.next_due(slot), self.end_of(slot), self.ping_at(slot)]);
+        let last = match self.is_retired {
+            // The link ends when it is checked after its last reply.
+            true => Some(turn.now + RETIRED_CHECK),
+            false => self.server.health.probe_at(),
+        };
+        if let Some(at) = deadlines.chain([last]).flatten().min() {
+            turn.check_by(at);
+        }
     }
 
-    /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let replies = (0..self.slots.len()).filter_map(|slot| self.deadline_of(slot));
-        let probe = self.server.health.probe_at().filter(|_| !self.is_retired);
-        replies.chain(probe).min()
+    /// Reports the requests whose replies are overdue. Returns true if there are any.
+    fn expire(&mut self, turn: &LinkTurn, slot: usize, see: &mut DeliverReply<'_>) -> bool {
+        let Some(connection) = &mut self.slots[slot].connection else { return false };
+        let (label, when_down) = (&self.server.label, self.options.when_down);
+        let expire = |owner: &mut RequestOwner| match *owner {
+            RequestOwner::Client(tag) => {
+                *owner = RequestOwner::Expired;
+                let reason = LossReason::TimedOut.as_str();
+                see(tag, ReplyDelivery::Lost { label, reason, when_down });
+            }
+            RequestOwner::Unowned | RequestOwner::Detection | RequestOwner::Check | RequestOwner::Expired => {
+            }
+        };
+        connection.is_open() && connection.expire(turn.now, expire) > 0
+    }
+
+    /// Returns the time at which a reply on a connection is overdue.
+    fn next_due(&self, slot: usize) -> Option<Instant> {
+        self.slots[slot].connection.as_ref().filter(|connection| connection.is_open())?.next_due()
     }
 
     /// Returns the time at which a connection counts as lost, unless bytes arrive before.
-    fn deadline_of(&self, slot: usize) -> Option<Instant> {
+    fn end_of(&self, slot: usize) -> Option<Instant> {
         let connection = self.slots[slot].connection.as_ref()?;
-        if !connection.is_connected() {
+        if !connection.is_open() {
             return Some(connection.active_at() + self.options.connect_timeout);
         }
-        let timeout = self.options.reply_timeout?;
-        Some(connection.deadline()?.max(connection.active_at() + timeout))
+        connection.end_of_silence(self.options.reply_timeout?)
+    }
+
+    /// Returns the time at which the server of an idle connection is asked for its version.
+    fn ping_at(&self, slot: usize) -> Option<Instant> {
+        let connection = self.slots[slot].connection.as_ref()?;
+        let is_idle = connection.is_open() && connection.waiting_len() == 0 && !self.is_retired;
+        is_idle.then_some(connection.active_at() + self.options.ping?)
     }
 
     fn due(&self, turn: &LinkTurn) -> Instant {
@@ -352,64 +455,94 @@ impl ServerLink {
             self.note_failure(turn, reason, true);
             return;
         }
-        let due = self.due(turn);
-        if let Some(connection) = &mut self.slots[0].connection
-            && (is_new || connection.waiting_len() == 0)
-        {
-            let (kind, question) = match self.options.speak {
-                PoolProtocol::Binary => (ReplyKind::Binary, &BINARY_VERSION[..]),
-                PoolProtocol::Auto | PoolProtocol::Text | PoolProtocol::Meta => {
-                    (ReplyKind::Single, &b"version\r\n"[..])
-                }
-            };
-            connection.add(kind, due, RequestOwner::Probe, |out| out.extend_from_slice(question));
-            self.mark_changed(turn, 0);
+        let is_free =
+            self.slots[0].connection.as_ref().is_some_and(|connection| connection.waiting_len() == 0);
+        if is_new || is_free {
+            self.ask(turn, 0);
         }
+    }
+
+    /// Asks the server for its version.
+    fn ask(&mut self, turn: &mut LinkTurn, slot: usize) {
+        let due = self.due(turn);
+        let Some(connection) = &mut self.slots[slot].connection else { return };
+        let (kind, question) = match self.options.speak {
+            PoolProtocol::Binary => (ReplyKind::Binary, &BINARY_VERSION[..]),
+            PoolProtocol::Auto | PoolProtocol::Text | PoolProtocol::Meta => {
+                (ReplyKind::Single, &b"version\r\n"[..])
+            }
+        };
+        connection.add(kind, due, RequestOwner::Check, |out| out.extend_from_slice(question));
+        turn.check_by(due);
+        self.mark_changed(turn, slot);
     }
 
     /// Ends a connection, and repeats its requests or reports that they are lost.
     fn lose(&mut self, turn: &mut LinkTurn, slot: usize, reason: LossReason, see: &mut DeliverReply<'_>) {
+        if self.tries_next_address(turn, slot, reason) {
+            return;
+        }
         let Some(connection) = self.slots[slot].connection.take() else { return };
-        // An idle connection that its server closes is no failure.
-        let is_failure = connection.waiting_len() > 0 || !connection.is_connected();
+        let was_open = connection.is_open();
         let lost = connection.lose();
-        if is_failure {
-            let is_probe = lost.iter().any(|lost| matches!(lost.request, RequestOwner::Probe));
-            self.note_failure(turn, reason, is_probe);
+        // An idle connection that its server closes is no failure, even if a check is under way.
+        let is_idle = lost.iter().all(|lost| matches!(lost.request, RequestOwner::Check));
+        if !was_open || (!lost.is_empty() && (reason != LossReason::Closed || !is_idle)) {
+            let is_check = lost.iter().any(|lost| matches!(lost.request, RequestOwner::Check));
+            self.note_failure(turn, reason, is_check);
         }
         let waiting = std::mem::take(&mut self.slots[slot].detection.waiting);
-        for LostRequest { request, kind, bytes } in lost {
+        // The requests after one that is overdue still have time.
+        let may_repeat = self.options.retries > 0
+            && (reason == LossReason::Closed || (reason == LossReason::TimedOut && was_open));
+        for LostRequest { request, kind, due, bytes } in lost {
             let RequestOwner::Client(tag) = request else { continue };
-            let is_repeated = tag.may_repeat && reason == LossReason::Closed && !bytes.is_empty() && {
+            let is_repeated = may_repeat && tag.may_repeat && due > turn.now && !bytes.is_empty() && {
                 let owner = RequestOwner::Client(RequestTag { may_repeat: false, ..tag });
-                self.add(turn, slot, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
+                self.add_by(turn, slot, due, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
             };
             if !is_repeated {
-                see(
-                    tag,
-                    ReplyDelivery::Lost {
-                        label: &self.server.label,
-                        reason: reason.as_str(),
-                        when_down: self.options.when_down,
-                    },
-                );
+                see(tag, self.loss(reason));
             }
         }
         for tag in waiting {
-            see(
-                tag,
-                ReplyDelivery::Lost {
-                    label: &self.server.label,
-                    reason: reason.as_str(),
-                    when_down: self.options.when_down,
-                },
-            );
+            see(tag, self.loss(reason));
         }
     }
 
-    fn note_failure(&self, turn: &LinkTurn, reason: LossReason, is_probe: bool) {
+    /// Returns the report to a request whose connection is lost.
+    fn loss(&self, reason: LossReason) -> ReplyDelivery<'_> {
+        let (label, when_down) = (&self.server.label, self.options.when_down);
+        ReplyDelivery::Lost { label, reason: reason.as_str(), when_down }
+    }
+
+    /// Connects to the next address of the server, if it has several and this one fails.
+    fn tries_next_address(&mut self, turn: &mut LinkTurn, slot: usize, reason: LossReason) -> bool {
+        let place = &mut self.slots[slot];
+        let is_connecting = place.connection.as_ref().is_some_and(|connection| !connection.is_open());
+        if !is_connecting || !matches!(reason, LossReason::Refused | LossReason::Unreachable) {
+            return false;
+        }
+        place.failed_addresses += 1;
+        if place.failed_addresses >= self.server.select_next_address() {
+            return false;
+        }
+        let Ok(socket) = self.socket(turn, slot) else { return false };
+        let place = &mut self.slots[slot];
+        place.has_ended = false;
+        if let Some(connection) = &mut place.connection {
+            connection.replace_socket(socket, self.server.access.login.clone());
+        }
+        self.mark_changed(turn, slot);
+        true
+    }
+
+    fn note_failure(&self, turn: &mut LinkTurn, reason: LossReason, is_probe: bool) {
         if self.server.health.note_failure(turn.now, reason == LossReason::Refused, is_probe) {
             tracing::warn!("proxy: server {} is down: {}", self.server.label, reason.as_str());
+        }
+        if let Some(at) = self.server.health.probe_at() {
+            turn.check_by(at);
         }
     }
 }
