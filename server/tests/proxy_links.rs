@@ -2,7 +2,7 @@
 
 mod running;
 
-use running::{Running, options};
+use running::{Running, eventually, options};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use todana_server::{
     AuthenticationMode, LimitOptions, ListenOptions, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions,
-    ProtocolOptions, ProxyOptions, ServerOptions, TlsOptions, WhenDown,
+    ProtocolOptions, ProxyOptions, Server, ServerOptions, TlsOptions, WhenDown,
 };
 
 /// Returns a pool of one server of a known dialect, whose failures are shown.
@@ -130,7 +130,7 @@ fn unusable_files_are_refused_with_their_names() {
     ] {
         let pools = BTreeMap::from([("main".into(), pool)]);
         let proxy = Some(ProxyOptions { pools, ..ProxyOptions::default() });
-        let error = todana_server::Server::bind(ServerOptions { proxy, ..options() }).err().unwrap();
+        let error = Server::bind(ServerOptions { proxy, ..options() }).err().unwrap();
         let error = error.to_string();
         assert!(error.starts_with("pool main: ") && error.contains("/nowhere/file"), "{error}");
     }
@@ -196,6 +196,52 @@ fn connections_can_be_opened_at_the_start() {
     let mut streams = [(); 3].map(|()| listener.accept().unwrap().0);
     streams[0].set_nonblocking(true).unwrap();
     assert_eq!(streams[0].read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn keys_of_a_dead_server_go_to_the_others() {
+    let (alive, dying) = (Running::start(options()), Running::start(options()));
+    let address = dying.addresses[0];
+    let both = [alive.addresses[0], address].map(|address| address.to_string().parse().unwrap());
+    let retry = Duration::from_millis(20);
+    let limits = (true, Duration::from_secs(7));
+    let pool =
+        PoolOptions { servers: both.to_vec(), eject: limits.0, stand_in_ttl: limits.1, retry, ..pool("a") };
+    let proxy = proxy(pool);
+    let mut client = proxy.connect();
+    let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    keys.iter().for_each(|key| client.set(key.as_bytes(), b"1"));
+    let mut direct = alive.connect();
+    let mut seconds_left = |key: &String| {
+        direct.send(format!("mg {key} t\r\n").as_bytes());
+        direct.line()
+    };
+    let moved: Vec<&String> = keys.iter().filter(|key| seconds_left(key) == "EN\r\n").collect();
+    assert!(!moved.is_empty() && moved.len() < keys.len());
+    drop(dying);
+    eventually("the server is down", || {
+        client.send(format!("set {} 0 0 1\r\n2\r\n", moved[0]).as_bytes());
+        client.line() == "STORED\r\n"
+    });
+    for key in &keys {
+        client.set(key.as_bytes(), b"2");
+        client.expect_value(key.as_bytes(), b"2");
+        client.send(format!("ms {key} 1 T0\r\n3\r\n").as_bytes());
+        client.expect(b"HD\r\n");
+        let is_capped = ["HD t7\r\n", "HD t6\r\n"].contains(&seconds_left(key).as_str());
+        assert_eq!(is_capped, moved.contains(&key), "{key}");
+    }
+    let mut again = options();
+    again.listen.port = address.port();
+    let _again = Running::of(Server::bind(again).unwrap());
+    eventually("the server is up", || {
+        client.send(format!("get {}\r\n", moved[0]).as_bytes());
+        let is_miss = client.line() == "END\r\n";
+        if !is_miss {
+            client.expect(b"3\r\nEND\r\n");
+        }
+        is_miss
+    });
 }
 
 /// A reply that is longer than one turn may read.

@@ -4,6 +4,7 @@
 //! proxy_state    the pools: servers, ring, health, addresses; shared by all workers
 //! live_proxy     the state in use, and its replacement
 //! route          the routes that need more than the choice of a server in one pool
+//! ejection       other servers for the keys of servers that are down
 //! near_cache     copies of values in the proxy
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
@@ -15,6 +16,7 @@
 //! server, and its reply goes back to that session. No request passes from one worker to another.
 //! Not here: rings and sockets (`todana_client`), the order of replies (`session::proxy`).
 
+mod ejection;
 mod live_proxy;
 mod near_cache;
 mod proxy_state;

@@ -1,6 +1,7 @@
 //! Defines the state of the proxy that all workers share: pools, and the health and addresses of
 //! their servers.
 
+use super::ejection::Ejection;
 use super::live_proxy::LiveProxy;
 use super::near_cache::NearCache;
 use super::route::{PoolRoute, Route, RouteFilter};
@@ -79,6 +80,8 @@ pub(crate) struct ProxyPool {
     pub(crate) name: String,
     pub(crate) options: Arc<PoolOptions>,
     pub(crate) ring: ServerChoice,
+    /// With `eject`.
+    pub(super) ejection: Option<Ejection>,
     pub(crate) servers: Vec<Arc<PoolServer>>,
 }
 
@@ -267,7 +270,13 @@ impl ProxyState {
                 })
             };
             let servers = pool.servers.iter().map(server).collect();
-            Ok(ProxyPool { name: name.clone(), options: Arc::new(pool.clone()), ring, servers })
+            Ok(ProxyPool {
+                name: name.clone(),
+                options: Arc::new(pool.clone()),
+                ring,
+                ejection: pool.eject.then(Ejection::default),
+                servers,
+            })
         });
         let pools = pools.collect::<Result<_, _>>()?;
         let (zone, drain) = (options.zone.clone(), options.drain);
@@ -287,7 +296,7 @@ impl ProxyState {
     /// Returns the server of a key in a pool.
     #[inline]
     pub(crate) fn place_of(&self, pool: usize, key: &[u8]) -> ServerPlace {
-        ServerPlace { pool, server: self.pools[pool].ring.server_of(key) }
+        ServerPlace { pool, server: self.pools[pool].server_of(key) }
     }
 
     /// Returns the servers of the copies of a key in a pool.
@@ -452,7 +461,6 @@ fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
 /// Returns the first option of a pool that the proxy cannot follow yet.
 fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
     [
-        (pool.eject, "eject"),
         (pool.discover.is_some(), "discover"),
         (pool.queue_timeout.is_some(), "queue-timeout"),
         (pool.retries > 1, "more than one repetition"),

@@ -118,7 +118,7 @@ impl PoolRoute {
     }
 
     /// Returns the numbers of the pools that answer requests.
-    pub(super) fn numbers(&self) -> Vec<usize> {
+    pub(crate) fn numbers(&self) -> Vec<usize> {
         match self {
             PoolRoute::Refuse | PoolRoute::Null => Vec::new(),
             PoolRoute::Pool(pool) => vec![*pool],

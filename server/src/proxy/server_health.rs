@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// A server that is down three times within this time is left alone for the longest pause.
 const FLAPPING_MS: u64 = 60_000;
 
+/// The number of times that a server of this process was down or up again.
+pub(super) static HEALTH_CHANGES: AtomicU64 = AtomicU64::new(0);
+
 /// Settings that decide about failures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HealthLimits {
@@ -93,7 +96,9 @@ impl ServerHealth {
             return false;
         }
         self.pause_ms.store(0, Ordering::Relaxed);
-        self.probe_at_ms.swap(0, Ordering::Relaxed) != 0
+        let was_down = self.probe_at_ms.swap(0, Ordering::Relaxed) != 0;
+        HEALTH_CHANGES.fetch_add(u64::from(was_down), Ordering::Release);
+        was_down
     }
 
     /// Notes a failure. `is_final` is true if no connection to the server stands, and `is_probe` if
@@ -123,6 +128,7 @@ impl ServerHealth {
         let least = if is_flapping { 100 } else { 80 };
         let varied = pause.saturating_mul(least + u64::from(now.elapsed().subsec_micros() % 41)) / 100;
         self.probe_at_ms.store(self.ms(now) + varied.max(1), Ordering::Relaxed);
+        HEALTH_CHANGES.fetch_add(u64::from(!was_down), Ordering::Release);
         !was_down
     }
 

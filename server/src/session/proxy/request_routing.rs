@@ -103,7 +103,11 @@ impl ProxySession {
         match state.target_of(self.listener, command_of(operation, bytes), key) {
             RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
-            RouteTarget::Pool(pool) if is_forwarded(&state, pool, request) => {
+            // A store on a stand-in gets another time to live.
+            RouteTarget::Pool(pool)
+                if is_forwarded(&state, pool, request)
+                    && !(sets_ttl(operation) && state.pools[pool].is_stood_in(key)) =>
+            {
                 self.forward(turn, request, operation, state.place_of(pool, key), bytes);
             }
             target => {
@@ -252,6 +256,15 @@ fn lost<'s>(state: &'s ProxyState, place: ServerPlace, refusal: SendRefusal) -> 
     ReplyDelivery::Lost { label: &state.server(place).label, reason: refusal.as_str(), when_down }
 }
 
+/// Returns true if an operation can set a time to live.
+fn sets_ttl(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Get(get) => get.touch.is_some() || get.vivify.is_some(),
+        Operation::Inspect(_) | Operation::Delete(_) => false,
+        _ => true,
+    }
+}
+
 /// Applies the filters of a route to a request.
 fn filtered(
     turn: &mut RoutingTurn<'_>,
@@ -275,6 +288,11 @@ fn filtered(
         RouteTarget::Refuse | RouteTarget::Null => (&[], &PoolRoute::Null),
     };
     let mut ttl_max_s: Option<u32> = None;
+    let reached = pools.numbers().into_iter().map(|pool| &state.pools[pool]);
+    for pool in reached.filter(|pool| sets_ttl(operation) && pool.is_stood_in(key)) {
+        let max_s = pool.options.stand_in_ttl.as_secs().clamp(1, u32::MAX.into()) as u32;
+        ttl_max_s = ttl_max_s.into_iter().chain([max_s]).min();
+    }
     let mut near = None;
     for filter in filters {
         match filter {
