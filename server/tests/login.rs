@@ -6,7 +6,10 @@ mod running;
 use running::{Client, Running, options};
 use std::io::Read;
 use std::path::Path;
-use todana_server::{AuthenticationMode, LimitOptions, ProtocolOptions, ServerOptions, password_line};
+use todana_server::{
+    AuthenticationMode, LimitOptions, PoolOptions, ProtocolOptions, ProxyOptions, ServerOptions,
+    password_line,
+};
 
 /// Hashes of the password `secret`: a cheap one, and one that takes about half a second to check.
 const CHEAP: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
@@ -253,4 +256,33 @@ fn one_file_lets_both_dialects_in() {
     stranger.send(&packet(0x00, b"k", b""));
     stranger.expect(&response(0x00, 0x20, b"Auth failure."));
     assert_eq!(stranger.rest(), b"");
+}
+
+#[test]
+fn clients_of_a_proxy_log_in() {
+    let (_folder, path) = users(&format!("alice:{CHEAP}\nbob:plain\n"));
+    let behind = Running::start(options());
+    let servers = vec![behind.addresses[0].to_string().parse().unwrap()];
+    let pools = [("main".into(), PoolOptions { servers, ..PoolOptions::default() })].into();
+    let authentication = AuthenticationMode::Passwords(path);
+    let proxy = Running::start(ServerOptions {
+        protocols: ProtocolOptions { authentication, ..options().protocols },
+        proxy: Some(ProxyOptions { pools, ..ProxyOptions::default() }),
+        ..options()
+    });
+    let mut text = proxy.connect();
+    text.send(b"get k\r\nset x 0 0 9\r\nbob wrong\r\nset x 0 0 9\r\nbob plain\r\n");
+    text.send(b"set k 0 0 1\r\nv\r\nget k\r\n");
+    text.expect(b"CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\n");
+    text.expect(b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+    let mut binary = proxy.connect();
+    let noop = packet(0x0a, b"", b"");
+    let mut stranger = proxy.connect();
+    stranger.send(&noop);
+    assert_eq!(stranger.rest(), response(0x0a, 0x20, b"Auth failure."));
+    binary.send(&[login("alice", "wrong"), login("bob", "plain"), noop].concat());
+    binary.expect(&refused());
+    binary.expect(&admitted());
+    binary.expect(&response(0x0a, 0, b""));
+    assert_eq!(behind.connect().stat("curr_items"), "1");
 }

@@ -6,6 +6,7 @@
 //! waiting_request  a request whose reply is not complete
 //! key_lines        a line with several keys, whose values come from several servers
 //! loss_reply       the reply in place of one that does not come
+//! client_login     the login of a client
 //! client_request   the bytes of a request that is answered later
 //! route_plan       which servers a routed request goes to, and which answer counts
 //! route_run        sends the requests of a plan in the dialects of the servers
@@ -13,6 +14,7 @@
 //!
 //! Requests to different servers run at the same time. Replies leave in the order of the requests.
 
+mod client_login;
 mod client_request;
 mod key_lines;
 mod loss_reply;

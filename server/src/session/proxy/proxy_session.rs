@@ -1,9 +1,12 @@
 //! Defines the session of a client of the proxy.
 
+use super::client_login::ClientLogin;
 use super::key_lines::KeyLine;
 use super::request_routing::RoutingTurn;
 use super::waiting_request::WaitingRequest;
 use crate::proxy::{ProxyState, ProxyWorker, ReplyDelivery, RequestTag};
+use crate::session::wake::WakeReason;
+use crate::session::worker_context::WorkerContext;
 use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
 use crate::transport::output::OUTPUT_MAX;
@@ -19,13 +22,15 @@ const WAITING_MAX: usize = 4096;
 const ARRIVED_MAX: usize = 256 << 10;
 /// The largest record that memcached can be configured for.
 const ITEM_SIZE_MAX: u64 = 1 << 30;
+/// The number of bytes after which the worker counts the memory of a session again.
+const REPORTED_STEP: usize = 256 << 10;
 /// A larger buffer of replies is freed when it is empty.
 const READY_KEPT: usize = 512;
 
 /// A connection of a client of the proxy.
 #[derive(Default)]
 pub(crate) struct ProxySession {
-    decoder: MemcachedDecoder,
+    pub(super) decoder: MemcachedDecoder,
     /// The number of the session; 0 until its first request.
     number: u64,
     /// The number of the listener, which chooses the routes.
@@ -41,6 +46,10 @@ pub(crate) struct ProxySession {
     ready: Vec<u8>,
     /// The number of bytes of replies that cannot be sent yet, because an earlier one is missing.
     arrived_len: usize,
+    pub(super) login: ClientLogin,
+    /// The number of bytes of replies that were kept when the session last asked for a turn because
+    /// of them, in steps of [`REPORTED_STEP`].
+    reported_steps: usize,
     /// True if a route may wait for its servers.
     has_routed: bool,
     /// True while the next request waits for an earlier one.
@@ -77,7 +86,9 @@ impl ProxySession {
         }
         let was_waiting = self.is_waiting();
         let has_ready = self.keep(tag, delivery);
-        has_ready || self.waiting.is_empty() || (was_waiting && !self.is_waiting())
+        let steps = (self.arrived_len + self.ready.len()) / REPORTED_STEP;
+        let has_grown = std::mem::replace(&mut self.reported_steps, steps) < steps;
+        has_ready || has_grown || self.waiting.is_empty() || (was_waiting && !self.is_waiting())
     }
 
     /// Keeps what arrives for a request. Returns true if there are replies to send.
@@ -182,15 +193,18 @@ impl Session for ProxySession {
         input: &[u8],
     ) -> SessionProgress {
         worker.limits.unfinished_len_max = turn.room;
-        let Some(proxy) = &mut turn.context.proxy else {
+        let WorkerContext { proxy: Some(proxy), waits, shared, .. } = &mut *turn.context else {
             return SessionProgress { consumed: 0, next: NextAction::Close };
         };
         let ProxySessionWorker { limits, scratch } = worker;
         let state = Arc::clone(&proxy.state);
-        let connection = turn.context.waits.connection;
-        let mut routing = RoutingTurn { proxy, state, limits, connection };
+        let connection = waits.connection;
+        let mut routing = RoutingTurn { proxy, shared, waits, state, limits, connection };
         let mut consumed = 0;
         let next = loop {
+            if let Some(reply) = self.login.end(&mut self.decoder) {
+                self.push(WaitingRequest::Complete(reply));
+            }
             self.advance_routes(routing.proxy);
             self.collect();
             turn.output.put(&self.ready);
@@ -207,6 +221,9 @@ impl Session for ProxySession {
             }
             if self.is_waiting() {
                 break NextAction::Wait;
+            }
+            if self.login.is_decided() {
+                continue;
             }
             if *turn.budget == 0 {
                 break if consumed == input.len() { NextAction::READ } else { NextAction::Yield };
@@ -242,11 +259,19 @@ impl Session for ProxySession {
 
     fn is_waiting(&self) -> bool {
         let is_full = self.waiting.len() >= WAITING_MAX || self.arrived_len > ARRIVED_MAX;
-        (self.closes || is_full || self.is_held) && !self.has_work()
+        (self.closes || is_full || self.is_held || self.login.is_waiting()) && !self.has_work()
     }
 
     fn has_work(&self) -> bool {
-        self.has_ready() || !self.changed.is_empty()
+        self.has_ready() || !self.changed.is_empty() || self.login.is_decided()
+    }
+
+    fn wake(&mut self, wake: WakeReason, context: &mut WorkerContext) -> bool {
+        self.login.wake(wake, &mut context.waits)
+    }
+
+    fn leave(&mut self, context: &mut WorkerContext) {
+        self.login.leave(&mut context.waits);
     }
 
     fn retained(&self) -> RetainedMemory {

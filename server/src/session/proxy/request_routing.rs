@@ -13,6 +13,8 @@ use crate::proxy::{
     ServerPlace, is_in_share,
 };
 use crate::session::memcached::commands::MEMCACHED_VERSION;
+use crate::session::wake::WaitingConnections;
+use crate::shared::SharedState;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_client::pool::ReplyKind;
@@ -34,6 +36,8 @@ const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
 /// A turn of a session, in which it sends requests.
 pub(super) struct RoutingTurn<'t> {
     pub(super) proxy: &'t mut ProxyWorker,
+    pub(super) shared: &'t SharedState,
+    pub(super) waits: &'t mut WaitingConnections,
     pub(super) state: Arc<ProxyState>,
     pub(super) limits: &'t MemcachedLimits,
     /// The index of the client's connection.
@@ -81,7 +85,17 @@ impl ProxySession {
             MemcachedCommand::Version => return self.answer(request, &Reply::Version(MEMCACHED_VERSION)),
             MemcachedCommand::Verbosity(_) => return self.answer(request, &Reply::Done),
             MemcachedCommand::Faulty { message } => return self.answer(request, &Reply::Faulty(message)),
-            MemcachedCommand::Mechanisms => return self.answer(request, &Reply::Unknown),
+            MemcachedCommand::Mechanisms => {
+                let mechanisms = turn.shared.logins.mechanisms();
+                return self.answer(request, &mechanisms.map_or(Reply::Unknown, Reply::Mechanisms));
+            }
+            MemcachedCommand::Authenticate(message) => {
+                let checks = (turn.shared, &mut *turn.waits);
+                if let Some(reply) = self.login.begin(message, &request.form, &mut self.decoder, checks) {
+                    self.push(WaitingRequest::Complete(reply));
+                }
+                return;
+            }
             MemcachedCommand::Quit => return self.close_later(),
             _ => return self.answer(request, &Reply::Faulty(NOT_THROUGH)),
         };
