@@ -7,6 +7,7 @@ mod proxy_lab;
 mod running;
 
 use fastrand::Rng;
+use proxy_lab::binary_client::BinaryClient;
 use proxy_lab::fake_server::{FakeServer, FaultPlan};
 use proxy_lab::text_client::{Surroundings, TextClient};
 use running::{Running, options};
@@ -76,7 +77,17 @@ fn round(seed: u64, requests: u32) -> u32 {
         for number in 0..CLIENTS {
             let (around, random, sent, losses) = (Arc::clone(&around), random.fork(), &sent, &losses);
             scope.spawn(move || {
-                let mut client = TextClient::new(format!("c{number}"), around, random);
+                let name = format!("c{number}");
+                if number % 4 == 3 {
+                    let mut client = BinaryClient::new(name, around, random);
+                    while sent.load(Ordering::Relaxed) < requests {
+                        let count = client.turn().unwrap_or_else(|mistake| panic!("seed {seed}: {mistake}"));
+                        sent.fetch_add(count, Ordering::Relaxed);
+                    }
+                    losses.fetch_add(client.losses, Ordering::Relaxed);
+                    return;
+                }
+                let mut client = TextClient::new(name, around, random);
                 while sent.load(Ordering::Relaxed) < requests {
                     let count = client.turn().unwrap_or_else(|mistake| panic!("seed {seed}: {mistake}"));
                     sent.fetch_add(count, Ordering::Relaxed);

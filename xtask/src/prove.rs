@@ -30,7 +30,8 @@ pub(crate) enum Proof {
         rounds: u32,
     },
     /// Send random requests through a proxy of fake servers with faults, and of memcached servers
-    /// that are killed, and compare the replies with a model; move a million records to more servers
+    /// that are killed, and compare the replies with a model. Move a million records to more
+    /// servers
     Proxy {
         /// Number of requests to fake servers
         #[arg(long, default_value_t = 1_000_000)]

@@ -8,6 +8,7 @@
 //! key_model      the state of a key, as its only client knows it
 //! real_server    a memcached that is killed, stopped and started again
 //! text_client    a client with text and meta commands
+//! binary_client  a client with the binary protocol
 //! ```
 //!
 //! Each key belongs to one client, and each piece of a value names its key and a number that no
@@ -16,6 +17,7 @@
 // Each test file uses a part of this module.
 #![allow(dead_code)]
 
+pub(crate) mod binary_client;
 pub(crate) mod fake_request;
 pub(crate) mod fake_server;
 pub(crate) mod fake_store;
