@@ -462,3 +462,23 @@ fn options_of_a_pool_conflict_with_files() {
     let said = folder.complaint(&["proxy", "--config", "absent", "--where", "k"], 2);
     assert!(said.starts_with("todana: absent: cannot read it: "), "{said}");
 }
+
+/// The page of the reference must not name keys that are gone.
+#[test]
+fn documented_keys_are_known() {
+    let page = include_str!("../../docs/proxy-configuration.md");
+    let keys = |heading: &str| {
+        let (_, section) = page.split_once(heading).unwrap();
+        let rows = section.lines().take_while(|line| !line.starts_with("## "));
+        let cells = rows.filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+        let keys: Vec<&str> = cells.flat_map(|cell| cell.split('`').step_by(2)).collect();
+        let is_key = |key: &&&str| key.starts_with(|letter: char| letter.is_ascii_lowercase());
+        let lines: String = keys.iter().filter(is_key).map(|key| format!("{key} = []\n")).collect();
+        assert!(lines.lines().count() > 5, "{lines}");
+        lines
+    };
+    let text = format!("{}[pool.main]\n{}", keys("\n## The proxy\n"), keys("\n## Pools\n"));
+    let said = problems("proxy.toml", &text);
+    assert!(said.contains("pool main: servers: ") || said.contains("only one of servers"), "{said}");
+    assert!(!said.contains("unknown key"), "{said}");
+}
