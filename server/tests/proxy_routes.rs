@@ -249,6 +249,34 @@ fn keys_move_at_their_time() {
     eventually("the old pool has no record", || old.stat("curr_items") == "0");
 }
 
+/// The older record was deleted at the server that had just stored the newer one.
+#[test]
+fn server_of_two_pools_keeps_its_records() {
+    let (new, old) = (|| "b".to_string(), || "a".to_string());
+    let over = Duration::from_secs(1);
+    for tree in [
+        RouteTree::WarmUp { new: new(), old: old(), ttl: None },
+        RouteTree::Migrate { new: new(), old: old(), start_ms: 0, over },
+        RouteTree::Migrate { new: new(), old: old(), start_ms: u64::MAX, over },
+        replicate(ReplicaRead::First, ReplicaWrite::All),
+    ] {
+        let server = Running::start(options());
+        let proxy = routed(&[server.addresses[0]; 3], PoolProtocol::Auto, tree.clone());
+        let mut client = proxy.connect();
+        for number in 0..20 {
+            ask(&mut client, &format!("set k{number} 0 0 1\r\n5\r\n"), "STORED\r\n");
+            ask(&mut client, &format!("incr k{number} 2\r\n"), "7\r\n");
+        }
+        for number in 0..20 {
+            let reply = format!("VALUE k{number} 0 1\r\n7\r\nEND\r\n");
+            ask(&mut client, &format!("get k{number}\r\n"), &reply);
+        }
+        assert_eq!(server.connect().stat("delete_hits"), "0", "{tree:?}");
+        ask(&mut client, "delete k1\r\n", "DELETED\r\n");
+        ask(&mut client, "get k1\r\n", "END\r\n");
+    }
+}
+
 #[test]
 fn shadow_gets_copies_and_is_not_waited_for() {
     let servers = [(); 2].map(|()| Running::start(options()));

@@ -118,7 +118,7 @@ impl RoutePlan {
             PoolRoute::Refuse | PoolRoute::Null => RoutePlan::single(Vec::new()),
             PoolRoute::Pool(pool) => RoutePlan::single(vec![place(*pool)]),
             PoolRoute::Failover { pools, on_miss, ttl_s } => RoutePlan::InTurn {
-                places: pools.iter().map(|pool| place(*pool)).collect(),
+                places: distinct(state, pools.iter().map(|pool| place(*pool))),
                 on_miss: *on_miss && is_read,
                 repairs: false,
                 later_ttl_s: Some(*ttl_s),
@@ -126,7 +126,7 @@ impl RoutePlan {
             PoolRoute::Replicate { pools, copies, read, write, on_miss, repairs } => {
                 let places = match pools[..] {
                     [pool] => state.places_of(pool, key, *copies),
-                    _ => pools.iter().map(|pool| place(*pool)).collect(),
+                    _ => distinct(state, pools.iter().map(|pool| place(*pool))),
                 };
                 if is_read {
                     replicated_read(places, state, operation, (*read, *on_miss, *repairs), number)
@@ -308,6 +308,18 @@ impl AnswerChoice {
 fn worst(outcomes: &[Outcome]) -> usize {
     let find = |wanted| outcomes.iter().position(|outcome| *outcome == wanted);
     find(Outcome::Error).or_else(|| find(Outcome::Failure)).unwrap_or(0)
+}
+
+/// Returns the places without those whose server has an earlier place, in another pool. A record
+/// that is deleted at one of them is gone from the other.
+fn distinct(state: &ProxyState, places: impl Iterator<Item = ServerPlace>) -> Vec<ServerPlace> {
+    let mut distinct: Vec<ServerPlace> = Vec::new();
+    for place in places {
+        if !distinct.iter().any(|earlier| state.is_same_server(*earlier, place)) {
+            distinct.push(place);
+        }
+    }
+    distinct
 }
 
 fn replicated_read(
