@@ -199,7 +199,7 @@ fn connections_can_be_opened_at_the_start() {
 }
 
 #[test]
-fn keys_of_a_dead_server_go_to_the_others() {
+fn keys_of_a_dead_server_move() {
     let (alive, dying) = (Running::start(options()), Running::start(options()));
     let address = dying.addresses[0];
     let both = [alive.addresses[0], address].map(|address| address.to_string().parse().unwrap());

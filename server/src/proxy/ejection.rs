@@ -53,8 +53,8 @@ impl ProxyPool {
         choice.as_deref().unwrap_or(&self.ring).server_of(key)
     }
 
-    /// Returns true if another server than the one of the ring has the key now. What is stored
-    /// there must not live longer than `stand-in-ttl`.
+    /// Returns true if another server than the one of the ring has the key now. A record that is
+    /// stored there must not live longer than `stand-in-ttl`.
     pub(crate) fn is_stood_in(&self, key: &[u8]) -> bool {
         self.ejection.is_some() && self.server_of(key) != self.ring.server_of(key)
     }

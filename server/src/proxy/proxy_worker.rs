@@ -36,7 +36,7 @@ pub(crate) struct RequestTag {
     pub(crate) may_repeat: bool,
 }
 
-/// What arrives for a request.
+/// A part of a reply that arrives for a request, or the reason why there is none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReplyDelivery<'a> {
     /// A part of its reply.
