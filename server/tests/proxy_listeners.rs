@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use todana_server::{
-    ListenerPlace, PoolOptions, ProxyListener, ProxyOptions, ProxyReloader, ProxyRoutes, RouteTree, Server,
-    ServerOptions, WhenDown,
+    AdminOptions, ListenerPlace, ObservationOptions, PoolOptions, ProxyListener, ProxyOptions, ProxyReloader,
+    ProxyRoutes, RouteTree, Server, ServerOptions, WhenDown,
 };
 
 fn pool_of(servers: &[&Running]) -> PoolOptions {
@@ -234,4 +234,57 @@ fn unusable_options_change_nothing() {
     }
     reloader.reload(&first).unwrap();
     client.expect_value(b"a", b"1");
+}
+
+#[test]
+fn servers_are_counted() {
+    let (server, gone) = (Running::start(options()), Running::start(options()));
+    let pools = BTreeMap::from([("a".into(), pool_of(&[&server])), ("b".into(), pool_of(&[&gone]))]);
+    let proxy = ProxyOptions {
+        listeners: vec![listener("127.0.0.1:0", Some("a")), listener("127.0.0.1:0", Some("b"))],
+        pools,
+        ..ProxyOptions::default()
+    };
+    let admin = AdminOptions { listen: Vec::new(), port: 0, is_required: true };
+    let observation = ObservationOptions { admin: Some(admin), ..ObservationOptions::default() };
+    let bound = Server::bind(ServerOptions { proxy: Some(proxy.clone()), observation, ..options() }).unwrap();
+    let reloader = bound.proxy_reloader().unwrap();
+    let running = Running::of(bound);
+    let (first, second) = (server.addresses[0], gone.addresses[0]);
+    let mut client = running.connect();
+    (0..3).for_each(|_| client.set(b"x", b"1"));
+    assert!(page(&running, "/readyz").ends_with("\r\n\r\nready\n"));
+    drop(gone);
+    let mut other = running.connect_to(running.addresses[1]);
+    other.send(b"get x\r\n");
+    assert!(other.line().starts_with("SERVER_ERROR server "));
+    assert!(page(&running, "/readyz").ends_with("\r\n\r\nno server of pool b is up\n"));
+    reloader.reload(&proxy).unwrap();
+    assert!(reloader.reload(&ProxyOptions::default()).is_err());
+    let metrics = page(&running, "/metrics");
+    for line in [
+        format!("todana_proxy_server_up{{pool=\"a\",server=\"{first}\"}} 1"),
+        format!("todana_proxy_server_up{{pool=\"b\",server=\"{second}\"}} 0"),
+        format!("todana_proxy_server_downs_total{{pool=\"b\",server=\"{second}\"}} 1"),
+        "todana_proxy_reloads_total{result=\"ok\"} 1".into(),
+        "todana_proxy_reloads_total{result=\"error\"} 1".into(),
+        "todana_proxy_config_info{version=\"2\"} 1".into(),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    let servers = client.stats(" servers");
+    let of = |name: &str| servers.iter().find(|(found, _)| found == name).unwrap().1.clone();
+    assert_eq!(of(&format!("a:{first}:state")), "up");
+    assert!(of(&format!("a:{first}:requests")).parse::<u64>().unwrap() >= 3);
+    assert_eq!(of(&format!("b:{second}:state")), "down");
+    assert!(client.stats(" pools").contains(&("b:servers_up".into(), "0".into())));
+    assert!(client.stats(" proxy").contains(&("config_version".into(), "2".into())));
+    client.send(b"stats items\r\n");
+    client.expect(b"CLIENT_ERROR ask the servers\r\n");
+}
+
+fn page(server: &Running, path: &str) -> String {
+    let mut client = server.connect_to(server.admin_addresses[0]);
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
+    String::from_utf8(client.rest()).unwrap()
 }

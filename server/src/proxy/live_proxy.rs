@@ -48,6 +48,11 @@ impl LiveProxy {
         Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns the numbers of reloads that succeeded and that failed.
+    pub(crate) fn reloads(&self) -> [u64; 2] {
+        self.reloads.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
     fn replace(&self, state: Arc<ProxyState>) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
         // The state is stored first, so a worker that sees the number gets this state or a later

@@ -6,6 +6,7 @@
 //! route          the routes that need more than the choice of a server in one pool
 //! ejection       other servers for the keys of servers that are down
 //! near_cache     copies of values in the proxy
+//! server_counters the counters of a server, and the metrics
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
 //! proxy_worker   the links of one worker to all servers
@@ -23,12 +24,13 @@ mod proxy_state;
 mod proxy_worker;
 mod route;
 mod server_access;
+mod server_counters;
 mod server_health;
 mod server_link;
 
 pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::ProxyReloader;
 pub(crate) use near_cache::{NearCache, NearFill};
-pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerPlace, ServerResolver};
+pub(crate) use proxy_state::{ProxyPool, ProxyState, RouteTarget, ServerPlace, ServerResolver};
 pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 pub(crate) use route::{PoolRoute, Route, RouteFilter, has_moved, is_in_share};

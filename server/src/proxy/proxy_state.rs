@@ -6,6 +6,7 @@ use super::live_proxy::LiveProxy;
 use super::near_cache::NearCache;
 use super::route::{PoolRoute, Route, RouteFilter};
 use super::server_access::{PoolAccess, ServerAccess};
+use super::server_counters::ServerCounters;
 use super::server_health::{HealthLimits, ServerHealth};
 use crate::options::{
     ListenerPlace, OptionsError, PoolOptions, PoolProtocol, ProxyListener, ProxyOptions, ProxyRoutes,
@@ -92,6 +93,7 @@ pub(crate) struct PoolServer {
     pub(crate) label: String,
     pub(crate) address: Address,
     pub(crate) health: ServerHealth,
+    pub(crate) counters: ServerCounters,
     pub(crate) dialect: KnownDialect,
     pub(super) access: ServerAccess,
     /// The addresses to which the name of the server was last resolved, and the number of the one
@@ -264,6 +266,7 @@ impl ProxyState {
                     label: entry.label().to_string(),
                     address: entry.address.clone(),
                     health: ServerHealth::new(limits),
+                    counters: ServerCounters::default(),
                     dialect: KnownDialect::new(pool.speak),
                     access: access.of_server(pool, entry),
                     resolved: Mutex::new((numeric(&entry.address), 0)),

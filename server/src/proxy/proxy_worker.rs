@@ -110,6 +110,11 @@ impl ProxyWorker {
         worker
     }
 
+    /// Returns the proxy, of which this is one worker's part.
+    pub(crate) fn live(&self) -> &LiveProxy {
+        &self.live
+    }
+
     /// Returns the number of a new session.
     pub(crate) fn session_number(&mut self) -> u64 {
         self.next_session += 1;

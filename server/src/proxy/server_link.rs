@@ -220,6 +220,7 @@ impl ServerLink {
         }
         connection.add(kind, due, owner, put);
         turn.check_by(due);
+        self.server.counters.note_request();
         self.mark_changed(turn, slot);
         Ok(())
     }
@@ -538,7 +539,9 @@ impl ServerLink {
     }
 
     fn note_failure(&self, turn: &mut LinkTurn, reason: LossReason, is_probe: bool) {
-        if self.server.health.note_failure(turn.now, reason == LossReason::Refused, is_probe) {
+        let is_down = self.server.health.note_failure(turn.now, reason == LossReason::Refused, is_probe);
+        self.server.counters.note_failure(is_down);
+        if is_down {
             tracing::warn!("proxy: server {} is down: {}", self.server.label, reason.as_str());
         }
         if let Some(at) = self.server.health.probe_at() {

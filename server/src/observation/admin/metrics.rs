@@ -41,6 +41,6 @@ impl MetricsPage {
             }
             text.put(&SLABS, class, &labels);
         }
-        text.into_text()
+        text.into_text() + &shared.proxy.as_ref().map_or_else(String::new, |proxy| proxy.metrics())
     }
 }

@@ -79,7 +79,12 @@ impl AdminPages {
             StopStage::No if self.log_is_stuck() => {
                 HttpResponse::text(HttpStatus::Unavailable, "no writes\n")
             }
-            StopStage::No => HttpResponse::text(HttpStatus::Ok, "ready\n"),
+            StopStage::No => match self.shared.proxy.as_ref().and_then(|proxy| proxy.dead_pool()) {
+                Some(pool) => {
+                    HttpResponse::text(HttpStatus::Unavailable, format!("no server of pool {pool} is up\n"))
+                }
+                None => HttpResponse::text(HttpStatus::Ok, "ready\n"),
+            },
             StopStage::Drain | StopStage::AtOnce => HttpResponse::text(HttpStatus::Unavailable, "stopping\n"),
         }
     }

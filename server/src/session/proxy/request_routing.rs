@@ -6,6 +6,7 @@ use super::loss_reply::MissReply;
 use super::proxy_session::ProxySession;
 use super::route_plan::RoutePlan;
 use super::route_run::{NearUse, RouteRun, RoutedReply, reply_kind};
+use super::statistics;
 use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::options::{PoolProtocol, ShadowedRequests};
 use crate::proxy::{
@@ -97,6 +98,14 @@ impl ProxySession {
                 return;
             }
             MemcachedCommand::Quit => return self.close_later(),
+            MemcachedCommand::Stats { group } => {
+                let mut bytes = Vec::new();
+                let mut put = |reply: Reply<'_>| encode(&request.form, &reply, &mut bytes);
+                if !statistics::put(turn.proxy.live(), group, &mut put) {
+                    put(Reply::Faulty(NOT_THROUGH));
+                }
+                return self.push(WaitingRequest::Complete(bytes));
+            }
             _ => return self.answer(request, &Reply::Faulty(NOT_THROUGH)),
         };
         // The value of such a request was not received, so its line alone must not be sent.
