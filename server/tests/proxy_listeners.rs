@@ -5,13 +5,14 @@ mod running;
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 use todana_server::{
-    AdminOptions, ListenerPlace, ObservationOptions, PoolOptions, ProxyListener, ProxyOptions, ProxyReloader,
-    ProxyRoutes, RouteTree, Server, ServerOptions, WhenDown,
+    AdminOptions, ListenerPlace, ObservationOptions, PoolOptions, PoolProtocol, ProxyListener, ProxyOptions,
+    ProxyReloader, ProxyRoutes, RouteTree, Server, ServerOptions, WhenDown,
 };
 
 fn pool_of(servers: &[&Running]) -> PoolOptions {
@@ -287,4 +288,38 @@ fn page(server: &Running, path: &str) -> String {
     let mut client = server.connect_to(server.admin_addresses[0]);
     client.send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
     String::from_utf8(client.rest()).unwrap()
+}
+
+#[test]
+fn stop_answers_what_has_arrived() {
+    for answers in [true, false] {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let pool = PoolOptions {
+            servers: vec![silent.local_addr().unwrap().to_string().parse().unwrap()],
+            speak: PoolProtocol::Text,
+            reply_timeout: None,
+            ..PoolOptions::default()
+        };
+        let drain = if answers { running::WAIT_MAX } else { Duration::from_millis(20) };
+        let proxy = ProxyOptions {
+            listeners: vec![listener("127.0.0.1:0", None)],
+            pools: BTreeMap::from([("main".into(), pool)]),
+            drain,
+            ..ProxyOptions::default()
+        };
+        let (mut running, _) = start(&proxy);
+        let (mut client, mut idle) = (running.connect(), running.connect());
+        idle.expect_version();
+        client.send(b"get a\r\n");
+        let mut server = silent.accept().unwrap().0;
+        server.read_exact(&mut [0; 7]).unwrap();
+        running.handle.stop();
+        assert_eq!(idle.rest(), b"");
+        if answers {
+            server.write_all(b"VALUE a 0 1\r\nx\r\nEND\r\n").unwrap();
+            client.expect(b"VALUE a 0 1\r\nx\r\nEND\r\n");
+        }
+        assert_eq!(client.rest(), b"");
+        running.join();
+    }
 }
