@@ -102,10 +102,12 @@ const checks = {
   },
 
   async 'statistics and flush'() {
-    const stats = await new Promise((resolve, reject) => {
-      client.stats((error, _, all) => (error ? reject(error) : resolve(all)));
-    });
-    assert.ok(Number(stats.pid) > 0);
+    if (!process.env.TODANA_SERVERS) {
+      const stats = await new Promise((resolve, reject) => {
+        client.stats((error, _, all) => (error ? reject(error) : resolve(all)));
+      });
+      assert.ok(Number(stats.pid) > 0);
+    }
     await client.set('k', 'v');
     assert.deepEqual(await client.flush(), { [address]: true });
     assert.equal(await get('k'), null);

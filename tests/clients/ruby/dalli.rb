@@ -103,7 +103,9 @@ CHECKS = {
     # In this block, Dalli sends quiet sets.
     CLIENT.multi { values.each { |key, value| CLIENT.set(key, value) } }
     equal values, CLIENT.get_multi(*values.keys, 'absent')
-    equal 500, CLIENT.get_multi_cas(*values.keys).map { |_, (_, version)| version }.uniq.size
+    versions = CLIENT.get_multi_cas(*values.keys).map { |_, (_, version)| version }
+    # Each server counts its own versions.
+    equal 500, ENV.key?('TODANA_SERVERS') ? versions.size : versions.uniq.size
     CLIENT.multi { values.each_key { |key| CLIENT.delete(key) } }
     equal({}, CLIENT.get_multi(*values.keys))
   },
@@ -131,8 +133,10 @@ CHECKS = {
   },
   'version, statistics, flush' => lambda {
     equal true, CLIENT.version[ADDRESS].match?(/\A\d+\.\d+\.\d+\z/)
-    equal true, CLIENT.stats[ADDRESS]['pid'].to_i.positive?
-    equal 'on', CLIENT.stats(:settings)[ADDRESS]['evictions']
+    unless ENV.key?('TODANA_SERVERS')
+      equal true, CLIENT.stats[ADDRESS]['pid'].to_i.positive?
+      equal 'on', CLIENT.stats(:settings)[ADDRESS]['evictions']
+    end
     CLIENT.set('k', 'v')
     equal [true], CLIENT.flush
     equal nil, CLIENT.get('k')
