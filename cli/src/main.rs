@@ -19,6 +19,8 @@ mod kyoto;
 mod load;
 mod log;
 mod memcached;
+mod moxi;
+mod nutcracker;
 mod option_sources;
 mod password;
 mod progress;
@@ -178,6 +180,10 @@ enum PersonalityName {
     Ktserver,
     /// Tokyo Tyrant's server
     Ttserver,
+    /// moxi, the proxy of Couchbase
+    Moxi,
+    /// twemproxy
+    Nutcracker,
     /// Tokyo Tyrant's client
     Tcrmgr,
     /// Tokyo Tyrant's tool for update logs
@@ -197,10 +203,12 @@ enum PersonalityName {
 }
 
 /// The other programs as which this program can run.
-const PERSONALITIES: [serving::ServerPersonality; 11] = [
+const PERSONALITIES: [serving::ServerPersonality; 13] = [
     memcached::PERSONALITY,
     kyoto::PERSONALITY,
     tyrant::PERSONALITY,
+    moxi::PERSONALITY,
+    nutcracker::PERSONALITY,
     tyrant_tools::TCRMGR,
     tyrant_tools::TTULMGR,
     tyrant_tools::TTSERVCTL,
@@ -240,8 +248,8 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
 }
 
 fn run() -> Result<(), CommandFailure> {
-    // `serve` and `proxy` parse their own words, because clap's messages do not say that a value comes from the
-    // environment.
+    // `serve` and `proxy` parse their own words, because clap's messages do not say that a value
+    // comes from the environment.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return serve::run(std::env::args_os());
     }

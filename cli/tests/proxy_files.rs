@@ -187,7 +187,7 @@ fn each_wrong_key_is_named_with_its_line() {
         (8, "conections = 1", "defaults: unknown key \"conections\"; did you mean \"connections\"?"),
         (9, "failures = -1", "defaults: failures: must be a number from 1 to 1000000, not \"-1\""),
         (12, "eject = \"perhaps\"", "defaults: eject: must be true or false, not \"perhaps\""),
-        (12, "when-down = \"nice\"", "when-down: must be one of gentle, error, miss, not \"nice\""),
+        (12, "when-down = \"nice\"", "when-down: must be one of gentle, error, miss, moxi, not \"nice\""),
         (12, "stand-in-ttl = \"10ms\"", "stand-in-ttl: must be in seconds"),
         (12, "ping = \"0s\"", "ping: must be a duration"),
         (12, "dns = \"none\"", "dns: must be a duration"),

@@ -66,7 +66,7 @@ fn reply_with(tls: Option<PoolTlsOptions>, password: &str, speak: PoolProtocol) 
     });
     let ca = Some(folder.path().join("server.pem"));
     let tls = tls.map(|tls| PoolTlsOptions { ca, ..tls });
-    let login = Some(PoolLogin { user: "web".into(), password_file });
+    let login = Some(PoolLogin { user: "web".into(), password_file, password: None });
     let address = server.addresses[0].to_string();
     let proxy = proxy(PoolOptions { tls, login, speak, ..pool(&address) });
     let mut client = proxy.connect();
@@ -120,7 +120,7 @@ fn servers_at_unix_sockets_are_reached() {
 #[test]
 fn unusable_files_are_refused_with_their_names() {
     let missing = || Path::new("/nowhere/file").to_path_buf();
-    let login = PoolLogin { user: "web".into(), password_file: missing() };
+    let login = PoolLogin { user: "web".into(), password_file: missing(), password: None };
     for pool in [
         PoolOptions { login: Some(login), ..pool("a:1") },
         PoolOptions {

@@ -9,34 +9,43 @@ use std::vec::IntoIter;
 /// An option that a command line may contain: its letter, which identifies it, and its long name
 /// (empty if it has none).
 #[derive(Debug)]
-pub(super) struct OptionSpec {
-    pub(super) letter: u8,
-    pub(super) long: &'static str,
-    pub(super) takes_value: bool,
+pub(crate) struct OptionSpec {
+    pub(crate) letter: u8,
+    pub(crate) long: &'static str,
+    pub(crate) takes_value: bool,
 }
 
 /// An option that a command line contains.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct GivenOption {
-    pub(super) letter: u8,
+pub(crate) struct GivenOption {
+    pub(crate) letter: u8,
     /// The value; empty for an option without a value.
-    pub(super) value: Vec<u8>,
+    pub(crate) value: Vec<u8>,
 }
 
 /// Iterates over the options of a command line.
-pub(super) struct OptionWords<'a> {
+pub(crate) struct OptionWords<'a> {
     switches: &'a [OptionSpec],
     words: IntoIter<OsString>,
     /// The letters of the current word that have not been returned yet.
     cluster: Vec<u8>,
+    /// The words so far that are no options.
+    operands: Vec<OsString>,
 }
 
 /// An error about an option, in getopt's wording.
 type OptionFault = String;
 
 impl<'a> OptionWords<'a> {
-    pub(super) fn new(switches: &'a [OptionSpec], words: Vec<OsString>) -> OptionWords<'a> {
-        OptionWords { switches, words: words.into_iter(), cluster: Vec::new() }
+    pub(crate) fn new(switches: &'a [OptionSpec], words: Vec<OsString>) -> OptionWords<'a> {
+        OptionWords { switches, words: words.into_iter(), cluster: Vec::new(), operands: Vec::new() }
+    }
+
+    /// Returns the words that are no options. Call it after the last option.
+    pub(crate) fn operands(&mut self) -> Vec<OsString> {
+        let mut operands = std::mem::take(&mut self.operands);
+        operands.extend(self.words.by_ref());
+        operands
     }
 
     fn letter(&mut self, letter: u8, rest: Vec<u8>) -> Result<GivenOption, OptionFault> {
@@ -100,9 +109,8 @@ impl Iterator for OptionWords<'_> {
             match &word[..] {
                 b"--" => return None,
                 [b'-', b'-', word @ ..] => return Some(self.long(word)),
-                // A single dash is an operand, and operands are ignored.
-                [b'-', letters @ ..] => self.cluster = letters.to_vec(),
-                _ => {}
+                [b'-', letters @ ..] if !letters.is_empty() => self.cluster = letters.to_vec(),
+                _ => self.operands.push(OsString::from_vec(word)),
             }
         }
     }

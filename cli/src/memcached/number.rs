@@ -5,10 +5,10 @@
 
 /// Returns the integer at the start of a text, or 0 if there is none. A number that is too large
 /// becomes the largest integer.
-pub(super) use todana_protocol::memcached::plugin::number as leading_integer;
+pub(crate) use todana_protocol::memcached::plugin::number as leading_integer;
 
 /// Returns true if `text` starts with a number.
-pub(super) fn starts_with_number(text: &[u8]) -> bool {
+pub(crate) fn starts_with_number(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     text.strip_prefix(b"-")
         .or(text.strip_prefix(b"+"))
@@ -18,7 +18,7 @@ pub(super) fn starts_with_number(text: &[u8]) -> bool {
 }
 
 /// Returns the decimal fraction at the start of a text, or 0 if there is none.
-pub(super) fn leading_fraction(text: &[u8]) -> f64 {
+pub(crate) fn leading_fraction(text: &[u8]) -> f64 {
     let text = text.trim_ascii_start();
     let len =
         text.iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E')).count();
@@ -28,7 +28,7 @@ pub(super) fn leading_fraction(text: &[u8]) -> f64 {
 }
 
 /// Parses a 32-bit integer. Apart from blanks around it, the text must contain nothing else.
-pub(super) fn whole(text: &[u8]) -> Option<u32> {
+pub(crate) fn whole(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 

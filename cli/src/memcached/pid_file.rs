@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes the process ID to a temporary file, and renames that file. Errors are only printed, and
 /// the server continues without the file.
-pub(super) fn write(path: &Path, trouble: &mut impl Write) {
+pub(crate) fn write(path: &Path, trouble: &mut impl Write) {
     // A failure is ignored, because standard error may be closed.
     let mut print = |text: String| drop(writeln!(trouble, "{text}"));
     if let Some(pid) = running(path) {
@@ -28,7 +28,7 @@ pub(super) fn write(path: &Path, trouble: &mut impl Write) {
 }
 
 /// Removes the file, unless it contains the ID of another process, which has replaced it.
-pub(super) fn remove(path: &Path) {
+pub(crate) fn remove(path: &Path) {
     if named(path) == Some(std::process::id()) {
         let _ = std::fs::remove_file(path);
     }

@@ -17,7 +17,7 @@ use std::io::Write;
 const DESCRIPTORS_BESIDES: u64 = 256;
 
 /// Allows core files of any size.
-pub(super) fn allow_core_dumps() -> Result<(), ServerFailure> {
+pub(crate) fn allow_core_dumps() -> Result<(), ServerFailure> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(|_| no_core_dumps())?;
     // Only root may raise the hard limit. For other users, the soft limit is raised to the current
     // hard limit.
@@ -36,7 +36,7 @@ fn no_core_dumps() -> ServerFailure {
 
 /// Raises the limits that only root may raise. If a limit stays too low, the start of the server
 /// reports that.
-pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: bool) {
+pub(crate) fn raise_limits(connections_max: usize, threads: usize, lock_memory: bool) {
     let wanted = connections_max as u64 + 2 * threads as u64 + DESCRIPTORS_BESIDES;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < wanted
@@ -49,7 +49,7 @@ pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: 
 }
 
 /// Changes to another user if the process runs as root. Otherwise does nothing, as memcached.
-pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
+pub(crate) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
     if !getuid().is_root() && !geteuid().is_root() {
         return Ok(());
     }
@@ -79,12 +79,12 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
 }
 
 /// Allows core files again. The kernel forbids them when a process changes its user.
-pub(super) fn stay_dumpable() {
+pub(crate) fn stay_dumpable() {
     let _ = prctl::set_dumpable(true);
 }
 
 /// Locks all current and future memory, so that it is never swapped out.
-pub(super) fn lock_memory(trouble: &mut impl Write) {
+pub(crate) fn lock_memory(trouble: &mut impl Write) {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
     // With ONFAULT, a page is locked only when it is first used. Mappings are larger than their
     // contents, and the stacks of the threads alone would lock megabytes. Kernels before 4.4 can

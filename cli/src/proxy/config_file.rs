@@ -48,7 +48,7 @@ pub(super) fn load_if_of_proxy(path: &Path) -> Result<Option<LoadedFile>, Comman
 }
 
 /// Returns the content of a file. Fails if it is unreadable or too long.
-pub(super) fn text_of(path: &Path) -> Result<String, String> {
+pub(crate) fn text_of(path: &Path) -> Result<String, String> {
     let unreadable =
         |problem: &dyn std::fmt::Display| format!("{}: cannot read it: {problem}", path.display());
     let mut text = String::new();

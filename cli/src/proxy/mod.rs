@@ -10,6 +10,7 @@
 //! printed_options   prints a file;  printed_routes: its routes
 //! effective_options the options of command line, environment and file together
 //! proxy_program     runs the proxy;  live_configuration: reads its configuration again
+//! replacement_program runs it under the name of another proxy
 //! ```
 //!
 //! The list of commands does not show the command yet, because the proxy is not complete: it has
@@ -25,6 +26,7 @@ mod printed_options;
 mod printed_routes;
 mod proxy_file;
 mod proxy_program;
+mod replacement_program;
 mod route_table;
 mod table_reader;
 
@@ -32,6 +34,7 @@ use crate::serve::{NetworkArguments, PROCESS, ProcessArguments, mebibytes, numbe
 use crate::{CommandFailure, serving};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use config_file::ProxyFileKind;
 use effective_options::EffectiveOptions;
 use proxy_program::ProxyProgram;
 use std::ffi::OsString;
@@ -39,6 +42,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use todana_client::ring::{KeyHash, Ring, RingError, RingKind, RingOptions, ServerEntry, VbucketMap};
 use todana_server::{PoolOptions, ProxyOptions, init_logging_with_notices};
+
+pub(crate) use config_file::text_of;
+pub(crate) use replacement_program::{ReplacementProgram, ReplacementSettings};
 
 pub(crate) const AFTER_HELP: &str = "\
 A server is HOST[:PORT], [V6]:PORT or unix:/PATH, and then words: weight=N,
@@ -178,6 +184,11 @@ pub(crate) fn check(path: &Path) -> Result<bool, CommandFailure> {
     let Some(file) = config_file::load_if_of_proxy(path)? else { return Ok(false) };
     EffectiveOptions::of_file(file)?.server_options()?;
     Ok(true)
+}
+
+/// Reads the file of twemproxy. The failure lists all its problems.
+pub(crate) fn nutcracker_options(path: &Path) -> Result<ProxyOptions, CommandFailure> {
+    config_file::load(path, ProxyFileKind::Nutcracker).map(|file| file.options)
 }
 
 fn wrong(error: RingError) -> CommandFailure {

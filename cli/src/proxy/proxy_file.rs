@@ -32,8 +32,12 @@ pub(super) const PROTOCOLS: [(&str, PoolProtocol); 4] = [
 ];
 
 /// The names of `when-down`.
-pub(super) const WHEN_DOWN: [(&str, WhenDown); 3] =
-    [("gentle", WhenDown::Gentle), ("error", WhenDown::Error), ("miss", WhenDown::Miss)];
+pub(super) const WHEN_DOWN: [(&str, WhenDown); 4] = [
+    ("gentle", WhenDown::Gentle),
+    ("error", WhenDown::Error),
+    ("miss", WhenDown::Miss),
+    ("moxi", WhenDown::Moxi),
+];
 
 /// The names of `version`.
 pub(super) const VERSIONS: [(&str, ProxyVersion); 2] =
@@ -274,7 +278,7 @@ fn login(pool: &TableReader<'_>, entry: ConfigEntry) -> Option<PoolLogin> {
     let user = table.required("user", some_text);
     let password_file = table.required("password-file", some_text);
     table.finish();
-    Some(PoolLogin { user: user?, password_file: password_file?.into() })
+    Some(PoolLogin { user: user?, password_file: password_file?.into(), password: None })
 }
 
 fn listeners(table: &TableReader<'_>, entry: &ConfigEntry, pool: Option<&str>) -> Vec<ProxyListener> {

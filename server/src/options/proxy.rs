@@ -268,6 +268,8 @@ pub enum WhenDown {
     Error,
     /// Reads are misses. Writes fail with an error that names the server.
     Miss,
+    /// The same as [`Miss`](WhenDown::Miss), with moxi's error lines.
+    Moxi,
 }
 
 /// TLS to the servers of a pool.
@@ -292,6 +294,8 @@ pub struct PoolLogin {
     pub user: String,
     /// The file whose first line is the password.
     pub password_file: PathBuf,
+    /// The password itself. If it is given, there is no file.
+    pub password: Option<String>,
 }
 
 /// The routes of requests. A route of a prefix takes precedence over a route of a command.

@@ -454,7 +454,7 @@ fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
     [
         (!options.show_servers, "show-servers = false"),
         (options.version != ProxyVersion::Own, "the version of the servers"),
-        (options.hot_keys != ProxyOptions::default().hot_keys, "hot-keys"),
+        (![0, ProxyOptions::default().hot_keys].contains(&options.hot_keys), "hot-keys"),
         (options.in_flight_max.is_some(), "in-flight"),
     ]
     .into_iter()

@@ -36,8 +36,11 @@ impl PoolAccess {
         let tls = files.map(|files| Tls::load(&files)).transpose().map_err(wrong)?;
         let Some(login) = &options.login else { return Ok(PoolAccess { tls, login: None }) };
         let path = login.password_file.display();
-        let text = fs::read_to_string(&login.password_file)
-            .map_err(|error| OptionsError::new(format!("password file {path}: {error}")))?;
+        let text = match &login.password {
+            Some(password) => password.clone(),
+            None => fs::read_to_string(&login.password_file)
+                .map_err(|error| OptionsError::new(format!("password file {path}: {error}")))?,
+        };
         let dialect = match options.speak {
             PoolProtocol::Binary => ServerDialect::Binary,
             PoolProtocol::Auto | PoolProtocol::Text | PoolProtocol::Meta => ServerDialect::Text,

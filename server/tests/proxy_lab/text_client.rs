@@ -388,6 +388,10 @@ impl TextClient {
                 !is_read && servers.next().is_some() && line == "SERVER_ERROR out of memory storing object"
             }
             WhenDown::Miss if is_read => false,
+            WhenDown::Moxi => {
+                let names = |server: usize| line.ends_with(&self.around.labels[server]);
+                !is_read && line.starts_with("SERVER_ERROR proxy ") && servers.any(names)
+            }
             WhenDown::Miss | WhenDown::Error => servers.any(|server| {
                 let reason =
                     line.strip_prefix(&format!("SERVER_ERROR server {}: ", self.around.labels[server]));

@@ -32,13 +32,48 @@ impl MissReply {
 pub(super) fn put_loss(when_down: WhenDown, miss: MissReply, label: &str, reason: &str, out: &mut Vec<u8>) {
     match (when_down, miss) {
         (WhenDown::Error, _) | (WhenDown::Miss, MissReply::None) => put_error(label, reason, out),
+        (WhenDown::Moxi, MissReply::None) => {
+            out.extend_from_slice(error_of_moxi(label, reason).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
         (_, MissReply::End) => out.extend_from_slice(b"END\r\n"),
         (_, MissReply::Meta) => out.extend_from_slice(b"EN\r\n"),
         (WhenDown::Gentle, MissReply::None) => out.extend_from_slice(GENTLE_REFUSAL),
     }
 }
 
+/// Returns moxi's error line.
+pub(super) fn error_of_moxi(label: &str, reason: &str) -> String {
+    let action = match reason {
+        "closed" => "downstream closed",
+        "timed out" => "downstream timeout",
+        _ => "write to downstream",
+    };
+    format!("SERVER_ERROR proxy {action} {label}")
+}
+
 /// Writes the error line that names the server and the reason.
 pub(super) fn put_error(label: &str, reason: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("SERVER_ERROR server {label}: {reason}\r\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_writes_have_the_chosen_error() {
+        for (when_down, reason, line) in [
+            (WhenDown::Gentle, "closed", "SERVER_ERROR out of memory storing object\r\n"),
+            (WhenDown::Error, "closed", "SERVER_ERROR server a:1: closed\r\n"),
+            (WhenDown::Miss, "down", "SERVER_ERROR server a:1: down\r\n"),
+            (WhenDown::Moxi, "down", "SERVER_ERROR proxy write to downstream a:1\r\n"),
+            (WhenDown::Moxi, "closed", "SERVER_ERROR proxy downstream closed a:1\r\n"),
+            (WhenDown::Moxi, "timed out", "SERVER_ERROR proxy downstream timeout a:1\r\n"),
+        ] {
+            let mut out = Vec::new();
+            put_loss(when_down, MissReply::None, "a:1", reason, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), line);
+        }
+    }
 }
