@@ -56,7 +56,7 @@ A memcached-compatible key-value server that needs little memory, and its tools
 
 Usage: todana [COMMAND]
 
-Server     serve config as password          run a server, also as memcached
+Server     serve proxy config as password    run a server, also as memcached
            ping stats log checkpoint bench   check, watch and measure it
 Records    get set delete incr decr touch    read and change records by key
            list count load dump flush        list, import, export, remove all
@@ -141,8 +141,8 @@ enum ProgramCommand {
     /// Measure the throughput, latency and memory of a server, or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
-    /// Print which server of a list holds a key, as client libraries and proxies choose it
-    #[command(hide = true, after_help = proxy::AFTER_HELP)]
+    /// Serve one address for several memcached servers, or print which of them holds a key
+    #[command(after_help = proxy::AFTER_HELP)]
     Proxy(Box<proxy::ProxyArguments>),
     /// Run as a replacement of memcached, Kyoto Tycoon's or Tokyo Tyrant's server, with its options
     #[command(

@@ -12,9 +12,6 @@
 //! proxy_program     runs the proxy;  live_configuration: reads its configuration again
 //! replacement_program runs it under the name of another proxy
 //! ```
-//!
-//! The list of commands does not show the command yet, because the proxy is not complete: it has
-//! no routes over several pools, and speaks only memcached's text and meta protocols.
 
 mod config_file;
 mod config_value;
