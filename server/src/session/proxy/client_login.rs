@@ -54,8 +54,8 @@ impl ClientLogin {
 
     /// Notes a wake-up. Returns true if the session needs a turn.
     pub(super) fn wake(&mut self, wake: WakeReason, waits: &mut WaitingConnections) -> bool {
-        let is_ready = |pending: &Box<(WakeTicket, _)>| wake == WakeReason::Ready(pending.0);
-        let Some(pending) = self.pending.as_ref().filter(|pending| is_ready(pending)) else { return false };
+        let is_ready = |ticket: WakeTicket| wake == WakeReason::Ready(ticket);
+        let Some(pending) = self.pending.as_ref().filter(|pending| is_ready(pending.0)) else { return false };
         waits.leave(pending.0);
         true
     }
