@@ -474,7 +474,7 @@ fn documented_keys_are_known() {
         let keys: Vec<&str> = cells.flat_map(|cell| cell.split('`').step_by(2)).collect();
         let is_key = |key: &&&str| key.starts_with(|letter: char| letter.is_ascii_lowercase());
         let lines: String = keys.iter().filter(is_key).map(|key| format!("{key} = []\n")).collect();
-        assert!(lines.lines().count() > 5, "{lines}");
+        assert!(lines.lines().count() > 3, "{lines}");
         lines
     };
     let text = format!("{}[pool.main]\n{}", keys("\n## The proxy\n"), keys("\n## Pools\n"));
