@@ -430,9 +430,9 @@ mod tests {
         looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, put).unwrap();
     }
 
-    /// The requests after one that is overdue still have time, and only some may be repeated.
+    /// A slow server may execute the requests later, so none is repeated.
     #[test]
-    fn silence_moves_later_requests_to_new_connections() {
+    fn silence_ends_all_requests_of_a_connection() {
         let options = PoolOptions { speak: PoolProtocol::Meta, ..PoolOptions::default() };
         let mut looped = WorkerLoop::new(options);
         let state = Arc::clone(&looped.state);
@@ -450,9 +450,7 @@ mod tests {
             assert!(matches!(delivery, ReplyDelivery::Lost { reason: "timed out", .. }));
             lost.push(tag.request);
         });
-        assert_eq!(lost, [1, 3]);
+        assert_eq!(lost, [1, 2, 3]);
         assert_eq!(silent.read(&mut [0]).unwrap(), 0);
-        looped.accept(b"mg 2\r\n").write_all(b"HD\r\n").unwrap();
-        assert_eq!(looped.arrivals(), [(2, "HD\\r\\n".into())]);
     }
 }

@@ -493,9 +493,9 @@ impl ServerLink {
             self.note_failure(turn, reason, is_check);
         }
         let waiting = std::mem::take(&mut self.slots[slot].detection.waiting);
-        // The requests after one that is overdue still have time.
-        let may_repeat = self.options.retries > 0
-            && (reason == LossReason::Closed || (reason == LossReason::TimedOut && was_open));
+        // A server that was only slow still executes what it has received, perhaps after requests
+        // of a new connection. So a write that is repeated after silence could undo a later one.
+        let may_repeat = self.options.retries > 0 && reason == LossReason::Closed;
         for LostRequest { request, kind, due, bytes } in lost {
             let RequestOwner::Client(tag) = request else { continue };
             let is_repeated = may_repeat && tag.may_repeat && due > turn.now && !bytes.is_empty() && {
