@@ -5,6 +5,9 @@ use super::route_run::{RouteRun, RoutedReply};
 use crate::proxy::{ProxyWorker, RequestTag, ServerPlace};
 use std::collections::VecDeque;
 
+/// Values that were passed on are removed from a buffer once they take more bytes.
+const BUFFER_KEPT: usize = 64 << 10;
+
 /// A line with several keys, of which some are decoded.
 #[derive(Debug)]
 pub(super) struct KeyLine {
@@ -118,16 +121,49 @@ pub(super) struct MergedValues {
 #[derive(Debug, Default)]
 struct PartValues {
     values: VecDeque<ArrivedValue>,
+    /// The key and the bytes of each value, one after another. One buffer for all values is much
+    /// cheaper than two for each.
+    buffer: Vec<u8>,
+    /// The position of the first value in `buffer`.
+    start: usize,
     is_complete: bool,
     /// The route of the part, until it has its reply.
     run: Option<Box<RouteRun>>,
 }
 
-/// A value as its server has sent it.
+/// The lengths of a value in the buffer of its part: of its key, and of the bytes that its server
+/// has sent.
 #[derive(Debug)]
 struct ArrivedValue {
-    key: Box<[u8]>,
-    bytes: Box<[u8]>,
+    key_len: usize,
+    len: usize,
+}
+
+impl PartValues {
+    fn add(&mut self, key: &[u8], bytes: &[u8]) {
+        self.buffer.extend_from_slice(key);
+        self.buffer.extend_from_slice(bytes);
+        self.values.push_back(ArrivedValue { key_len: key.len(), len: bytes.len() });
+    }
+
+    /// Returns the key and the bytes of the first value.
+    fn first(&self) -> Option<(&[u8], &[u8])> {
+        let ArrivedValue { key_len, len } = *self.values.front()?;
+        Some(self.buffer[self.start..self.start + key_len + len].split_at(key_len))
+    }
+
+    fn remove_first(&mut self) {
+        if let Some(ArrivedValue { key_len, len }) = self.values.pop_front() {
+            self.start += key_len + len;
+        }
+        if self.values.is_empty() {
+            self.buffer.clear();
+            self.start = 0;
+        } else if self.start > BUFFER_KEPT && self.start > self.buffer.len() / 2 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+    }
 }
 
 impl MergedValues {
@@ -170,7 +206,7 @@ impl MergedValues {
 
     /// Adds a value of a part.
     pub(super) fn add(&mut self, part: u32, key: &[u8], bytes: &[u8]) {
-        self.parts[part as usize].values.push_back(ArrivedValue { key: key.into(), bytes: bytes.into() });
+        self.parts[part as usize].add(key, bytes);
     }
 
     /// Notes that a part has no more values. The first error of all parts ends the line.
@@ -186,10 +222,10 @@ impl MergedValues {
         while let Some(&(end, part)) = self.ends.get(self.next) {
             let key = &self.keys[self.start..end as usize];
             let part = &mut self.parts[part as usize];
-            match part.values.front() {
-                Some(value) if *value.key == *key => {
-                    out.extend_from_slice(&value.bytes);
-                    part.values.pop_front();
+            match part.first() {
+                Some((found, bytes)) if found == key => {
+                    out.extend_from_slice(bytes);
+                    part.remove_first();
                 }
                 // A later key of the same server has a value, or no more values follow.
                 Some(_) => {}
