@@ -142,7 +142,10 @@ enum ProgramCommand {
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
     /// Serve one address for several memcached servers, or print which of them holds a key
-    #[command(after_help = proxy::AFTER_HELP)]
+    #[command(
+        after_help = proxy::AFTER_HELP,
+        mut_arg("max_reqs_per_event", |option| option.default_value(proxy::REQUESTS_PER_EVENT))
+    )]
     Proxy(Box<proxy::ProxyArguments>),
     /// Run as a replacement of memcached, Kyoto Tycoon's or Tokyo Tyrant's server, with its options
     #[command(

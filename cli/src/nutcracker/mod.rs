@@ -20,6 +20,9 @@ use todana_server::{
 
 const NAME: &str = "nutcracker";
 
+/// The requests of one client in a turn.
+const REQUESTS_PER_EVENT: u32 = 1000;
+
 /// The most connections, if the limit on file descriptors allows that many. twemproxy has no limit
 /// of its own.
 const CONNECTIONS_MAX: u64 = 65_536;
@@ -73,6 +76,7 @@ fn options(settings: &NutcrackerSettings, proxy: ProxyOptions) -> ServerOptions 
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connections_max: usize::try_from(connections_max).unwrap_or(1024),
             connections_refused: false,
+            requests_per_event: REQUESTS_PER_EVENT,
             ..LimitOptions::default()
         },
         proxy: Some(ProxyOptions {
