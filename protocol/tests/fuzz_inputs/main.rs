@@ -59,7 +59,7 @@ targets! {
 }
 
 /// The targets of the manifest whose short forms are elsewhere.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 10] = [
     "session",
     "data_directory",
     "backup_stream",
@@ -68,6 +68,8 @@ const ELSEWHERE: [&str; 8] = [
     "disk_hash",
     "mixed_dialects",
     "table_search",
+    "proxy_client",
+    "proxy_server",
 ];
 
 #[test]
