@@ -63,8 +63,8 @@ Examples:
   todana proxy --where user:17 --config proxy.toml
   todana proxy --from nutcracker.yml --print > proxy.toml";
 
-/// The requests of one client in a turn. The proxy only passes them on, and sends those of a turn in
-/// one write to each server, so it takes more of them than a server.
+/// The requests of one client in a turn. The proxy only passes them on, and sends those of a turn
+/// in one write to each server, so it takes more of them than a server.
 pub(crate) const REQUESTS_PER_EVENT: &str = "1000";
 
 /// The name of the pool that the options describe.

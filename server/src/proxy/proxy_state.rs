@@ -192,8 +192,8 @@ impl KnownDialect {
 }
 
 impl ProxyState {
-    /// Builds the pools and routes. Fails if a ring cannot be built, if a route names no pool, or if
-    /// an option is not supported yet.
+    /// Builds the pools and routes. Fails if a ring cannot be built, if a route names no pool, or
+    /// if an option is not supported yet.
     pub(crate) fn new(options: &ProxyOptions) -> Result<ProxyState, OptionsError> {
         ProxyState::following(options, None)
     }
