@@ -1,12 +1,15 @@
 //! The proxy: passes the requests of clients on to the servers that hold the keys.
 //!
 //! ```text
-//! proxy_state    the pools: servers, ring, health, addresses; shared by all workers
+//! proxy_state    pools, listeners, and the targets of requests; shared by all workers
+//! proxy_pool     a pool: its servers, and the choice among them
+//! pool_server    a server: its addresses, health and counters
 //! live_proxy     the state in use, and its replacement
 //! route          the routes that need more than the choice of a server in one pool
 //! ejection       other servers for the keys of servers that are down
 //! near_cache     copies of values in the proxy
-//! server_counters the counters of a server, and the metrics
+//! server_counters the counters of a server;  proxy_metrics: the metrics
+//! server_resolver the thread that resolves names
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
 //! proxy_worker   the links of one worker to all servers
@@ -20,6 +23,9 @@
 mod ejection;
 mod live_proxy;
 mod near_cache;
+mod pool_server;
+mod proxy_metrics;
+mod proxy_pool;
 mod proxy_state;
 mod proxy_worker;
 mod route;
@@ -27,10 +33,13 @@ mod server_access;
 mod server_counters;
 mod server_health;
 mod server_link;
+mod server_resolver;
 
 pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::ProxyReloader;
 pub(crate) use near_cache::{NearCache, NearFill};
-pub(crate) use proxy_state::{ProxyPool, ProxyState, RouteTarget, ServerPlace, ServerResolver};
+pub(crate) use proxy_pool::ProxyPool;
+pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerPlace};
 pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 pub(crate) use route::{PoolRoute, Route, RouteFilter, has_moved, is_in_share};
+pub(crate) use server_resolver::ServerResolver;

@@ -1,27 +1,21 @@
-//! Defines the state of the proxy that all workers share: pools, and the health and addresses of
-//! their servers.
+//! Defines the state of the proxy that all workers share: pools, listeners, and the targets of
+//! their requests.
 
 use super::ejection::Ejection;
-use super::live_proxy::LiveProxy;
 use super::near_cache::NearCache;
+use super::pool_server::{PoolServer, ServerNumbers};
+use super::proxy_pool::ProxyPool;
 use super::route::{PoolRoute, Route, RouteFilter};
-use super::server_access::{PoolAccess, ServerAccess};
-use super::server_counters::ServerCounters;
-use super::server_health::{HealthLimits, ServerHealth};
+use super::server_access::PoolAccess;
+use super::server_health::HealthLimits;
 use crate::options::{
-    ListenerPlace, OptionsError, PoolOptions, PoolProtocol, ProxyListener, ProxyOptions, ProxyRoutes,
-    ProxyVersion, RouteTree,
+    ListenerPlace, OptionsError, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes, ProxyVersion,
+    RouteTree,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use todana_client::Address;
-use todana_client::ring::{ServerChoice, ServerEntry};
-use todana_protocol::memcached::client::ServerDialect;
+use todana_client::ring::ServerEntry;
 
 /// The state of the proxy.
 pub(crate) struct ProxyState {
@@ -74,121 +68,6 @@ pub(crate) enum RouteTarget {
 pub(crate) struct ServerPlace {
     pub(crate) pool: usize,
     pub(crate) server: usize,
-}
-
-/// A pool of servers.
-pub(crate) struct ProxyPool {
-    pub(crate) name: String,
-    pub(crate) options: Arc<PoolOptions>,
-    pub(crate) ring: ServerChoice,
-    /// With `eject`.
-    pub(super) ejection: Option<Ejection>,
-    pub(crate) servers: Vec<Arc<PoolServer>>,
-}
-
-/// A server of a pool. It stays the same when the configuration is read again, so only its pool
-/// knows its options.
-pub(crate) struct PoolServer {
-    pub(crate) number: ServerNumber,
-    pub(crate) label: String,
-    pub(crate) address: Address,
-    pub(crate) health: ServerHealth,
-    pub(crate) counters: ServerCounters,
-    pub(crate) dialect: KnownDialect,
-    pub(super) access: ServerAccess,
-    /// The addresses to which the name of the server was last resolved, and the number of the one
-    /// that is used.
-    resolved: Mutex<(Vec<SocketAddr>, usize)>,
-}
-
-/// The number of a server. No other server has the same number at the same time.
-pub(crate) struct ServerNumber {
-    number: usize,
-    numbers: Arc<ServerNumbers>,
-}
-
-impl ServerNumber {
-    #[inline]
-    pub(crate) fn get(&self) -> usize {
-        self.number
-    }
-}
-
-impl Drop for ServerNumber {
-    fn drop(&mut self) {
-        self.numbers.lock().0.push(self.number);
-    }
-}
-
-/// Gives numbers to servers: the least ones possible, because they are indexes.
-#[derive(Default)]
-struct ServerNumbers(Mutex<(Vec<usize>, usize)>);
-
-impl ServerNumbers {
-    fn lock(&self) -> MutexGuard<'_, (Vec<usize>, usize)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next(numbers: &Arc<ServerNumbers>) -> ServerNumber {
-        let (free, end) = &mut *numbers.lock();
-        let number = free.pop().unwrap_or_else(|| {
-            *end += 1;
-            *end - 1
-        });
-        ServerNumber { number, numbers: Arc::clone(numbers) }
-    }
-}
-
-impl PoolServer {
-    /// Returns the address to connect to. `None` means that the name has no address.
-    pub(crate) fn resolved(&self) -> Option<SocketAddr> {
-        let (addresses, used) = &*self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        addresses.get(*used).copied()
-    }
-
-    /// Selects the address after one that cannot be connected to. Returns the number of addresses.
-    pub(super) fn select_next_address(&self) -> usize {
-        let (addresses, used) = &mut *self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        *used = (*used + 1) % addresses.len().max(1);
-        addresses.len()
-    }
-
-    /// Resolves the name of the server. Blocks while the resolver works.
-    fn resolve(&self) {
-        let (Address::Tcp(host, port) | Address::Tls(host, port)) = &self.address else { return };
-        let Ok(found) = (host.as_str(), *port).to_socket_addrs() else { return };
-        let found: Vec<_> = found.collect();
-        let (addresses, used) = &mut *self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        if !found.is_empty() && *addresses != found {
-            (*addresses, *used) = (found, 0);
-        }
-    }
-}
-
-/// The dialect that a server speaks, as far as it is known.
-pub(crate) struct KnownDialect(AtomicU8);
-
-impl KnownDialect {
-    const DIALECTS: [ServerDialect; 3] = [ServerDialect::Text, ServerDialect::Meta, ServerDialect::Binary];
-
-    fn new(speak: PoolProtocol) -> KnownDialect {
-        KnownDialect(AtomicU8::new(match speak {
-            PoolProtocol::Auto => u8::MAX,
-            PoolProtocol::Text => ServerDialect::Text as u8,
-            PoolProtocol::Meta => ServerDialect::Meta as u8,
-            PoolProtocol::Binary => ServerDialect::Binary as u8,
-        }))
-    }
-
-    /// Returns the dialect that was configured, or that the last connection of any worker found.
-    #[inline]
-    pub(crate) fn get(&self) -> Option<ServerDialect> {
-        Self::DIALECTS.get(usize::from(self.0.load(Ordering::Relaxed))).copied()
-    }
-
-    pub(super) fn set(&self, dialect: ServerDialect) {
-        self.0.store(dialect as u8, Ordering::Relaxed);
-    }
 }
 
 impl ProxyState {
@@ -261,16 +140,8 @@ impl ProxyState {
                     server.health.set_limits(limits);
                     return Arc::clone(server);
                 }
-                Arc::new(PoolServer {
-                    number: ServerNumbers::next(&numbers),
-                    label: entry.label().to_string(),
-                    address: entry.address.clone(),
-                    health: ServerHealth::new(limits),
-                    counters: ServerCounters::default(),
-                    dialect: KnownDialect::new(pool.speak),
-                    access: access.of_server(pool, entry),
-                    resolved: Mutex::new((numeric(&entry.address), 0)),
-                })
+                let access = access.of_server(pool, entry);
+                Arc::new(PoolServer::new(&numbers, entry, limits, pool.speak, access))
             };
             let servers = pool.servers.iter().map(server).collect();
             Ok(ProxyPool {
@@ -378,19 +249,6 @@ impl ProxyState {
     }
 }
 
-impl ProxyPool {
-    /// Returns the label of the server of a key.
-    pub(super) fn label_of(&self, key: &[u8]) -> &str {
-        &self.servers[self.ring.server_of(key)].label
-    }
-
-    /// Returns true if connections to servers may stay when the pool gets these options.
-    fn is_spoken_to_as(&self, options: &PoolOptions) -> bool {
-        let PoolOptions { tls, login, speak, .. } = &*self.options;
-        (tls, login, speak) == (&options.tls, &options.login, &options.speak)
-    }
-}
-
 impl RouteTable {
     /// Resolves the names of pools, and adds routes that need more than one to `routes`.
     fn new(
@@ -470,36 +328,4 @@ fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(is_asked, what)| is_asked.then_some(what))
-}
-
-/// Returns the address of a server that is given by its number.
-fn numeric(address: &Address) -> Vec<SocketAddr> {
-    let (Address::Tcp(host, port) | Address::Tls(host, port)) = address else { return Vec::new() };
-    host.parse::<IpAddr>().map(|host| SocketAddr::new(host, *port)).into_iter().collect()
-}
-
-/// The thread that resolves the names of servers. It ends when this value is dropped.
-pub(crate) struct ServerResolver {
-    _ends: Sender<()>,
-}
-
-impl ServerResolver {
-    /// Starts the thread.
-    pub(crate) fn start(live: &Arc<LiveProxy>) -> io::Result<ServerResolver> {
-        let (ends, is_over) = channel();
-        let live = Arc::clone(live);
-        std::thread::Builder::new().name("resolver".into()).spawn(move || {
-            loop {
-                let state = live.state();
-                state.resolve_all(false);
-                let interval = state.pools.iter().map(|pool| pool.options.dns).min();
-                drop(state);
-                let interval = interval.unwrap_or(PoolOptions::default().dns);
-                if is_over.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
-            }
-        })?;
-        Ok(ServerResolver { _ends: ends })
-    }
 }

@@ -1,7 +1,7 @@
 //! The connections of one worker to one server: connects, sends, detects the dialect of the server,
 //! repeats requests whose connection was lost, and probes a server that is down.
 
-use super::proxy_state::PoolServer;
+use super::pool_server::PoolServer;
 use super::proxy_worker::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use crate::options::{PoolOptions, PoolProtocol};
 use mio::event::Event;
