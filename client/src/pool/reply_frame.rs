@@ -23,6 +23,8 @@ pub struct ReplyPart<'a> {
     pub bytes: &'a [u8],
     /// The key of a value.
     pub key: Option<&'a [u8]>,
+    /// The number of the key among those of the request, from 0.
+    pub key_number: u32,
     /// True if the reply ends with this part.
     pub is_last: bool,
     /// True if the part is an error of the server. A packet is an error unless its status is one of
@@ -30,13 +32,19 @@ pub struct ReplyPart<'a> {
     pub is_error: bool,
 }
 
-/// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. Fails if the
-/// bytes are no reply of this kind.
+/// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. The number of
+/// a key is left 0. Fails if the bytes are no reply of this kind.
 pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPart<'_>>, MalformedReply> {
     if kind == ReplyKind::Binary {
         let Some(len) = binary_reply_len(input, VALUE_LEN_MAX)? else { return Ok(None) };
         let is_error = !matches!(input[6..8], [0, 0 | 1 | 2 | 5]);
-        return Ok(Some(ReplyPart { bytes: &input[..len], key: None, is_last: true, is_error }));
+        return Ok(Some(ReplyPart {
+            bytes: &input[..len],
+            key: None,
+            key_number: 0,
+            is_last: true,
+            is_error,
+        }));
     }
     let Some((len, response)) = decode(input, VALUE_LEN_MAX)? else { return Ok(None) };
     let value_len = match response {
@@ -57,7 +65,7 @@ pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPar
         (ReplyKind::Single, ClientResponse::Number(_) | ClientResponse::Meta { .. }) => (None, true, false),
         _ => return Err(MalformedReply),
     };
-    Ok(Some(ReplyPart { bytes: &input[..len], key, is_last, is_error }))
+    Ok(Some(ReplyPart { bytes: &input[..len], key, key_number: 0, is_last, is_error }))
 }
 
 /// Returns true if a server sends this line in reply to a request that asks for no values.
@@ -79,7 +87,7 @@ mod tests {
         for (status, is_error) in [(0, false), (1, false), (2, false), (5, false), (4, true), (0x84, true)] {
             let bytes = packet(status);
             let input = [&bytes[..], b"\x81"].concat();
-            let part = ReplyPart { bytes: &bytes, key: None, is_last: true, is_error };
+            let part = ReplyPart { bytes: &bytes, key: None, key_number: 0, is_last: true, is_error };
             assert_eq!(next_part(&input, ReplyKind::Binary), Ok(Some(part)));
             assert_eq!(next_part(&bytes[..bytes.len() - 1], ReplyKind::Binary), Ok(None));
         }

@@ -98,8 +98,8 @@ pub struct ServerConnection<T> {
     expired: usize,
     /// True if a part of the reply to the first request has arrived.
     is_begun: bool,
-    /// The number of bytes of the first request up to the last key whose value has arrived.
-    compared: usize,
+    /// The keys of the first request whose values have arrived or are missing.
+    passed_keys: PassedKeys,
     /// The last time at which bytes arrived.
     active_at: Instant,
 }
@@ -214,7 +214,7 @@ impl<T> ServerConnection<T> {
             waiting: VecDeque::new(),
             expired: 0,
             is_begun: false,
-            compared: 0,
+            passed_keys: PassedKeys::default(),
             active_at: now,
         }
     }
@@ -356,19 +356,19 @@ impl<T> ServerConnection<T> {
             // A server that sends without a request is not understood.
             let waiting = self.waiting.front().ok_or(LossReason::NotUnderstood)?;
             let part = next_part(&input[at..], waiting.kind).map_err(|_| LossReason::NotUnderstood)?;
-            let Some(part) = part else { break };
+            let Some(mut part) = part else { break };
             if waiting.kind == ReplyKind::Values
                 && let Some(key) = part.key
             {
                 let range = (self.answered - self.removed) as usize..(waiting.end - self.removed) as usize;
-                let request = &self.output[range];
-                self.compared = end_of_word(request, self.compared, key).ok_or(LossReason::NotUnderstood)?;
+                let number = self.passed_keys.pass(&self.output[range], key);
+                part.key_number = number.ok_or(LossReason::NotUnderstood)?;
             }
             see(&waiting.request, part);
             at += part.bytes.len();
             self.is_begun = !part.is_last;
             if part.is_last {
-                self.compared = 0;
+                self.passed_keys = PassedKeys::default();
             }
             if part.is_last
                 && let Some(answered) = self.waiting.pop_front()
@@ -413,24 +413,49 @@ impl<T> ServerConnection<T> {
     }
 }
 
-/// Returns the end of the first word of a request that equals `key` and begins after `start`. A
-/// value that no such word asks for belongs to another request.
-fn end_of_word(request: &[u8], start: usize, key: &[u8]) -> Option<usize> {
-    // The command is no key, nor is the time of `gat`.
-    let mut skipped = match start {
-        0 if request.starts_with(b"gat") => 2,
-        0 => 1,
-        _ => 0,
-    };
-    let mut at = start;
-    for word in request.get(start..)?.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')) {
-        if skipped == 0 && word == key {
-            return Some(at + word.len());
+/// The keys of a request that precede the next value.
+#[derive(Clone, Copy, Debug, Default)]
+struct PassedKeys {
+    /// The position in the request after them. 0 means that the command is not passed either.
+    at: usize,
+    count: u32,
+}
+
+impl PassedKeys {
+    /// Passes the keys of `request` up to the first one that equals `key`. Returns its number, or
+    /// `None` if no such key is left: a value that no key asks for belongs to another request.
+    #[inline]
+    fn pass(&mut self, request: &[u8], key: &[u8]) -> Option<u32> {
+        if self.at == 0 {
+            self.at = request.iter().position(|byte| *byte == b' ')?;
+            // The time of `gat` is no key.
+            if request.starts_with(b"gat") {
+                self.pass_word(request, b"");
+            }
         }
-        skipped -= usize::from(skipped > 0 && !word.is_empty());
-        at += word.len() + 1;
+        while !self.pass_word(request, key) {
+            if matches!(request.get(self.at), None | Some(b'\r' | b'\n')) {
+                return None;
+            }
+            self.count += 1;
+        }
+        self.count += 1;
+        Some(self.count - 1)
     }
-    None
+
+    /// Passes a word. Returns true if it equals `key`.
+    #[inline]
+    fn pass_word(&mut self, request: &[u8], key: &[u8]) -> bool {
+        while request.get(self.at) == Some(&b' ') {
+            self.at += 1;
+        }
+        let word = request.get(self.at..).unwrap_or_default();
+        let ends = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
+        // Usually the value of each key arrives.
+        let is_key = !key.is_empty() && word.starts_with(key) && word.get(key.len()).is_none_or(ends);
+        self.at += if is_key { key.len() } else { word.iter().position(ends).unwrap_or(word.len()) };
+        is_key
+    }
 }
 
 #[cfg(test)]
@@ -439,11 +464,18 @@ mod tests {
 
     #[test]
     fn values_belong_to_the_next_keys() {
-        let request = b"gat 30 a bc a\r\n";
-        let ends = [(0, "a"), (8, "bc"), (11, "a")].map(|(at, key)| end_of_word(request, at, key.as_bytes()));
-        assert_eq!(ends, [Some(8), Some(11), Some(13)]);
-        for (at, key) in [(8, "b"), (11, "bc"), (13, "a"), (99, "a"), (0, "d")] {
-            assert_eq!(end_of_word(request, at, key.as_bytes()), None);
+        for (request, values, numbers) in [
+            (&b"gat 30 a bc a\r\n"[..], &["a", "bc", "a"][..], &[Some(0), Some(1), Some(2), None][..]),
+            (b"gat 30 a bc a\r\n", &["bc", "bc"], &[Some(1), None]),
+            (b"gats  30  a  bc \r\n", &["bc"], &[Some(1), None]),
+            (b"get 30 3\n", &["3", "30"], &[Some(1), None]),
+            (b"gat 30 a\r\n", &["30"], &[None]),
+            (b"get a\r\n", &["get"], &[None]),
+        ] {
+            let mut passed = PassedKeys::default();
+            let values = values.iter().copied().chain(["-"]).take(numbers.len());
+            let found: Vec<_> = values.map(|key| passed.pass(request, key.as_bytes())).collect();
+            assert_eq!(found, numbers, "{}", request.escape_ascii());
         }
     }
 }

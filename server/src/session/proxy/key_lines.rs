@@ -7,15 +7,21 @@ use std::collections::VecDeque;
 
 /// Values that were passed on are removed from a buffer once they take more bytes.
 const BUFFER_KEPT: usize = 64 << 10;
+/// A buffer reserves at most so much for the values that are expected.
+const RESERVED_MAX: usize = 16 << 10;
+
+/// The number of keys for which a line has memory from the start.
+const KEYS_EXPECTED: usize = 32;
+/// The number of bytes that the line for a server has memory for from the start.
+const LINE_LEN_EXPECTED: usize = 256;
 
 /// A line with several keys, of which some are decoded.
 #[derive(Debug)]
 pub(super) struct KeyLine {
     /// The line up to its first key: `get `, `gat 30 `.
     head: Vec<u8>,
-    keys: Vec<u8>,
-    /// For each key: its end in `keys`, and the number of its part.
-    ends: Vec<(u32, u32)>,
+    /// The number of the part of each key.
+    key_parts: Vec<u32>,
     parts: Vec<LinePart>,
     error: Vec<u8>,
 }
@@ -33,13 +39,8 @@ pub(super) enum LinePart {
 
 impl KeyLine {
     pub(super) fn new(head: &[u8]) -> KeyLine {
-        KeyLine {
-            head: head.to_vec(),
-            keys: Vec::new(),
-            ends: Vec::new(),
-            parts: Vec::new(),
-            error: Vec::new(),
-        }
+        let key_parts = Vec::with_capacity(KEYS_EXPECTED);
+        KeyLine { head: head.to_vec(), key_parts, parts: Vec::new(), error: Vec::new() }
     }
 
     /// Returns the line up to its first key.
@@ -62,25 +63,22 @@ impl KeyLine {
         let is_same = |part: &LinePart| matches!(part, LinePart::Server { place: of, .. } if *of == place);
         let number = self.parts.iter().position(is_same).unwrap_or_else(|| {
             let head = self.head.strip_suffix(b" ").unwrap_or(&self.head);
-            self.parts.push(LinePart::Server { place, line: head.to_vec() });
+            let mut line = Vec::with_capacity(LINE_LEN_EXPECTED);
+            line.extend_from_slice(head);
+            self.parts.push(LinePart::Server { place, line });
             self.parts.len() - 1
         });
         if let LinePart::Server { line, .. } = &mut self.parts[number] {
             line.push(b' ');
             line.extend_from_slice(key);
         }
-        self.end_key(key, number);
+        self.key_parts.push(number as u32);
     }
 
     /// Adds a key that is a part of its own.
-    pub(super) fn add_part(&mut self, part: LinePart, key: &[u8]) {
+    pub(super) fn add_part(&mut self, part: LinePart) {
         self.parts.push(part);
-        self.end_key(key, self.parts.len() - 1);
-    }
-
-    fn end_key(&mut self, key: &[u8], part: usize) {
-        self.keys.extend_from_slice(key);
-        self.ends.push((self.keys.len() as u32, part as u32));
+        self.key_parts.push(self.parts.len() as u32 - 1);
     }
 
     /// Ends the line. Returns its parts, which must be sent.
@@ -91,15 +89,11 @@ impl KeyLine {
                 line.extend_from_slice(b"\r\n");
             }
         }
-        let values = parts.iter().map(|_| PartValues::default()).collect();
-        let merged = MergedValues {
-            keys: self.keys,
-            ends: self.ends,
-            next: 0,
-            start: 0,
-            parts: values,
-            error: self.error,
-        };
+        let mut values: Vec<PartValues> = parts.iter().map(|_| PartValues::default()).collect();
+        for part in &self.key_parts {
+            values[*part as usize].unpassed += 1;
+        }
+        let merged = MergedValues { key_parts: self.key_parts, next: 0, parts: values, error: self.error };
         (merged, parts)
     }
 }
@@ -107,11 +101,9 @@ impl KeyLine {
 /// The values that servers send for a line with several keys.
 #[derive(Debug)]
 pub(super) struct MergedValues {
-    keys: Vec<u8>,
-    ends: Vec<(u32, u32)>,
-    /// The number of the next key, and its start in `keys`.
+    key_parts: Vec<u32>,
+    /// The number of the next key.
     next: usize,
-    start: usize,
     parts: Vec<PartValues>,
     /// The error line that takes the place of `END`.
     error: Vec<u8>,
@@ -120,9 +112,12 @@ pub(super) struct MergedValues {
 /// The values of a part that have not been passed on.
 #[derive(Debug, Default)]
 struct PartValues {
+    /// The numbers of keys of the part before the next key and from it on.
+    passed: u32,
+    unpassed: u32,
     values: VecDeque<ArrivedValue>,
-    /// The key and the bytes of each value, one after another. One buffer for all values is much
-    /// cheaper than two for each.
+    /// The bytes of the values, one after another. One buffer for all values is much cheaper than
+    /// one for each.
     buffer: Vec<u8>,
     /// The position of the first value in `buffer`.
     start: usize,
@@ -131,30 +126,37 @@ struct PartValues {
     run: Option<Box<RouteRun>>,
 }
 
-/// The lengths of a value in the buffer of its part: of its key, and of the bytes that its server
-/// has sent.
+/// A value in the buffer of its part.
 #[derive(Debug)]
 struct ArrivedValue {
-    key_len: usize,
+    /// The number of its key among those of the part.
+    key_number: u32,
+    /// The number of bytes that its server has sent.
     len: usize,
 }
 
 impl PartValues {
-    fn add(&mut self, key: &[u8], bytes: &[u8]) {
-        self.buffer.extend_from_slice(key);
+    fn add(&mut self, key_number: u32, bytes: &[u8]) {
+        if self.values.capacity() == 0 {
+            // Most keys have values, often of similar lengths.
+            self.values.reserve(self.unpassed as usize);
+            self.buffer.reserve(bytes.len().saturating_mul(self.unpassed as usize).min(RESERVED_MAX));
+        }
         self.buffer.extend_from_slice(bytes);
-        self.values.push_back(ArrivedValue { key_len: key.len(), len: bytes.len() });
+        self.values.push_back(ArrivedValue { key_number, len: bytes.len() });
     }
 
-    /// Returns the key and the bytes of the first value.
-    fn first(&self) -> Option<(&[u8], &[u8])> {
-        let ArrivedValue { key_len, len } = *self.values.front()?;
-        Some(self.buffer[self.start..self.start + key_len + len].split_at(key_len))
+    /// Passes the next key of the part.
+    #[inline]
+    fn pass_key(&mut self) {
+        self.passed += 1;
+        self.unpassed = self.unpassed.saturating_sub(1);
     }
 
+    /// Removes the first value, after its bytes were passed on.
     fn remove_first(&mut self) {
-        if let Some(ArrivedValue { key_len, len }) = self.values.pop_front() {
-            self.start += key_len + len;
+        if let Some(ArrivedValue { len, .. }) = self.values.pop_front() {
+            self.start += len;
         }
         if self.values.is_empty() {
             self.buffer.clear();
@@ -173,6 +175,7 @@ impl MergedValues {
     }
 
     /// Returns the route of a part.
+    #[inline]
     pub(super) fn run(&mut self, part: u32) -> Option<&mut RouteRun> {
         self.parts.get_mut(part as usize)?.run.as_deref_mut()
     }
@@ -196,17 +199,35 @@ impl MergedValues {
             return self.complete(part, &reply.bytes);
         }
         if let Some(value) = reply.bytes.strip_suffix(b"END\r\n").filter(|value| !value.is_empty()) {
-            let number = self.ends.iter().position(|(_, of)| *of == part).unwrap_or_default();
-            let start = number.checked_sub(1).map_or(0, |before| self.ends[before].0 as usize);
-            let key = self.keys[start..self.ends[number].0 as usize].to_vec();
-            self.add(part, &key, value);
+            self.add(part, 0, value);
         }
         self.complete(part, b"");
     }
 
-    /// Adds a value of a part.
-    pub(super) fn add(&mut self, part: u32, key: &[u8], bytes: &[u8]) {
-        self.parts[part as usize].add(key, bytes);
+    /// Appends a value to `out` if it is the next one. Returns false otherwise.
+    #[inline]
+    pub(super) fn pass_on(&mut self, part: u32, key_number: u32, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        let values = &mut self.parts[part as usize];
+        let is_next = self.key_parts.get(self.next) == Some(&part) && values.passed == key_number;
+        let passes = is_next && values.values.is_empty();
+        if passes {
+            out.extend_from_slice(bytes);
+            values.pass_key();
+            self.next += 1;
+        }
+        passes
+    }
+
+    /// Returns true if the value of the next key waits.
+    #[inline]
+    pub(super) fn has_next(&self) -> bool {
+        let part = self.key_parts.get(self.next).map(|part| &self.parts[*part as usize]);
+        part.is_some_and(|part| !part.values.is_empty() || part.is_complete)
+    }
+
+    /// Keeps a value of a part until it is the next one.
+    pub(super) fn add(&mut self, part: u32, key_number: u32, bytes: &[u8]) {
+        self.parts[part as usize].add(key_number, bytes);
     }
 
     /// Notes that a part has no more values. The first error of all parts ends the line.
@@ -219,12 +240,11 @@ impl MergedValues {
 
     /// Appends the values that come next. Returns true if the line is complete.
     pub(super) fn drain(&mut self, out: &mut Vec<u8>) -> bool {
-        while let Some(&(end, part)) = self.ends.get(self.next) {
-            let key = &self.keys[self.start..end as usize];
+        while let Some(&part) = self.key_parts.get(self.next) {
             let part = &mut self.parts[part as usize];
-            match part.first() {
-                Some((found, bytes)) if found == key => {
-                    out.extend_from_slice(bytes);
+            match part.values.front() {
+                Some(value) if value.key_number == part.passed => {
+                    out.extend_from_slice(&part.buffer[part.start..part.start + value.len]);
                     part.remove_first();
                 }
                 // A later key of the same server has a value, or no more values follow.
@@ -232,7 +252,8 @@ impl MergedValues {
                 None if part.is_complete => {}
                 None => return false,
             }
-            (self.next, self.start) = (self.next + 1, end as usize);
+            part.pass_key();
+            self.next += 1;
         }
         if !self.parts.iter().all(|part| part.is_complete) {
             return false;
@@ -260,12 +281,12 @@ mod tests {
         let sent: Vec<_> = sent.collect();
         assert_eq!(sent, [(1, &b"gat 30 a c a\r\n"[..]), (0, b"gat 30 b d\r\n")]);
         let mut out = Vec::new();
-        merged.add(1, b"d", b"D ");
+        merged.add(1, 1, b"D ");
         assert!(!merged.drain(&mut out));
-        merged.add(0, b"a", b"A ");
-        assert!(!merged.drain(&mut out));
-        // The server has no value of b and c.
-        merged.add(0, b"a", b"A2 ");
+        assert!(merged.pass_on(0, 0, b"A ", &mut out));
+        assert!(!merged.pass_on(0, 1, b"C ", &mut out));
+        // The servers have no values of b and c.
+        merged.add(0, 2, b"A2 ");
         assert!(!merged.drain(&mut out));
         merged.complete(1, b"");
         assert!(!merged.drain(&mut out));

@@ -3,13 +3,13 @@
 use super::client_login::ClientLogin;
 use super::key_lines::KeyLine;
 use super::request_routing::RoutingTurn;
-use super::waiting_request::WaitingRequest;
+use super::waiting_request::{PassedPart, WaitingRequest};
 use crate::proxy::{ProxyState, ProxyWorker, ReplyDelivery, RequestTag};
 use crate::session::wake::WakeReason;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
-use crate::transport::output::OUTPUT_MAX;
+use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use todana_protocol::ReplySink;
@@ -41,7 +41,7 @@ pub(crate) struct ProxySession {
     /// The parts of requests whose routes can continue.
     changed: Vec<RequestTag>,
     /// The line of several keys that is being decoded, and the pools that its keys refer to.
-    pub(super) line: Option<(Arc<ProxyState>, KeyLine)>,
+    pub(super) line: Option<(Arc<ProxyState>, Box<KeyLine>)>,
     /// Replies that may be sent.
     ready: Vec<u8>,
     /// The number of bytes of replies that cannot be sent yet, because an earlier one is missing.
@@ -96,20 +96,25 @@ impl ProxySession {
         let index = tag.request.wrapping_sub(self.first) as usize;
         let Some(request) = self.waiting.get_mut(index) else { return false };
         // The usual case needs no copy beside `ready`.
+        let mut passed = PassedPart::Nothing;
         if index == 0
             && let ReplyDelivery::Part(part) = delivery
-            && request.is_passed_on(part, &mut self.ready)
         {
-            if !part.is_last {
-                return true;
+            passed = request.pass_on(tag.part, part, &mut self.ready);
+        }
+        match passed {
+            PassedPart::Piece => return true,
+            PassedPart::BeforeKept => {}
+            PassedPart::End => {
+                self.waiting.pop_front();
+                self.first += 1;
             }
-            self.waiting.pop_front();
-            self.first += 1;
-        } else {
-            let (kept, is_changed) = request.receive(tag, delivery);
-            self.arrived_len += kept;
-            if is_changed {
-                self.changed.push(tag);
+            PassedPart::Nothing => {
+                let (kept, is_changed) = request.receive(tag, delivery);
+                self.arrived_len += kept;
+                if is_changed {
+                    self.changed.push(tag);
+                }
             }
         }
         (index == 0 && self.collect()) || !self.changed.is_empty()
@@ -183,6 +188,51 @@ impl ProxySession {
     }
 }
 
+impl ProxySession {
+    /// Does what is due between two lines of requests: sends replies, and lets routes continue.
+    /// Returns the next action if no further request may be executed now.
+    fn settle(
+        &mut self,
+        proxy: &mut ProxyWorker,
+        output: &mut ConnectionOutput,
+        budget: u32,
+        has_input: bool,
+    ) -> Option<NextAction> {
+        loop {
+            if let Some(reply) = self.login.end(&mut self.decoder) {
+                self.push(WaitingRequest::Complete(reply));
+            }
+            self.advance_routes(proxy);
+            self.collect();
+            output.put(&self.ready);
+            self.ready.clear();
+            if self.ready.capacity() > READY_KEPT {
+                self.ready = Vec::new();
+            }
+            if matches!(self.waiting.front(), Some(WaitingRequest::Close)) {
+                self.waiting.clear();
+                return Some(NextAction::Close);
+            }
+            if output.len() > OUTPUT_MAX {
+                return Some(NextAction::Flush);
+            }
+            if self.is_waiting() {
+                return Some(NextAction::Wait);
+            }
+            if !self.login.is_decided() {
+                break;
+            }
+        }
+        if budget == 0 {
+            return Some(if has_input { NextAction::Yield } else { NextAction::READ });
+        }
+        if self.number == 0 {
+            self.number = proxy.session_number();
+        }
+        None
+    }
+}
+
 impl Session for ProxySession {
     type Worker = ProxySessionWorker;
 
@@ -201,46 +251,27 @@ impl Session for ProxySession {
         let connection = waits.connection;
         let mut routing = RoutingTurn { proxy, shared, waits, state, limits, connection };
         let mut consumed = 0;
+        // Between the keys of a line there is nothing to check.
+        let mut is_in_line = false;
         let next = loop {
-            if let Some(reply) = self.login.end(&mut self.decoder) {
-                self.push(WaitingRequest::Complete(reply));
+            if !is_in_line {
+                let has_input = consumed < input.len();
+                if let Some(next) = self.settle(routing.proxy, turn.output, *turn.budget, has_input) {
+                    break next;
+                }
+                // The rest of a refused value must not reach a server as a command.
+                consumed += self.decoder.skip_discarded(&input[consumed..]);
             }
-            self.advance_routes(routing.proxy);
-            self.collect();
-            turn.output.put(&self.ready);
-            self.ready.clear();
-            if self.ready.capacity() > READY_KEPT {
-                self.ready = Vec::new();
-            }
-            if matches!(self.waiting.front(), Some(WaitingRequest::Close)) {
-                self.waiting.clear();
-                break NextAction::Close;
-            }
-            if turn.output.len() > OUTPUT_MAX {
-                break NextAction::Flush;
-            }
-            if self.is_waiting() {
-                break NextAction::Wait;
-            }
-            if self.login.is_decided() {
-                continue;
-            }
-            if *turn.budget == 0 {
-                break if consumed == input.len() { NextAction::READ } else { NextAction::Yield };
-            }
-            if self.number == 0 {
-                self.number = routing.proxy.session_number();
-            }
-            // The rest of a refused value must not reach a server as a command.
-            consumed += self.decoder.skip_discarded(&input[consumed..]);
             let before = self.decoder;
             match self.decoder.decode(limits, &input[consumed..], scratch) {
                 MemcachedStep::Request { consumed: len, request } => {
                     let bytes = &input[consumed..consumed + len];
                     if !self.execute(&mut routing, &request, bytes) {
                         self.decoder = before;
+                        is_in_line = false;
                         continue;
                     }
+                    is_in_line = self.line.is_some();
                     *turn.budget -= u32::from(request.form.is_last_of_line());
                     consumed += len;
                 }

@@ -211,8 +211,9 @@ impl ProxySession {
         // The first step of a line has the bytes before its first key.
         let head_len = (key.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
         let head = &bytes[..head_len.min(bytes.len())];
+        let begun = self.line.take();
         let (state, mut line) =
-            self.line.take().unwrap_or_else(|| (Arc::clone(&turn.state), KeyLine::new(head)));
+            begun.unwrap_or_else(|| (Arc::clone(&turn.state), Box::new(KeyLine::new(head))));
         // All keys of a line go by the routes that its first key has found.
         let now_state = std::mem::replace(&mut turn.state, state);
         match turn.state.target_of(self.listener, command_of(operation, line.head()), key) {
@@ -227,11 +228,11 @@ impl ProxySession {
                     FilteredRequest::Replied(reply) => LinePart::Replied(reply),
                     FilteredRequest::Running(run) => LinePart::Routed(run),
                 };
-                line.add_part(part, key);
+                line.add_part(part);
             }
         }
         if request.form.is_last_of_line() {
-            self.send_line(turn, line);
+            self.send_line(turn, *line);
             turn.state = now_state;
         } else {
             self.line = Some((std::mem::replace(&mut turn.state, now_state), line));

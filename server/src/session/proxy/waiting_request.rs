@@ -81,6 +81,18 @@ impl GatheredReplies {
     }
 }
 
+/// The part of a reply that was appended to the bytes that may be sent.
+pub(super) enum PassedPart {
+    /// None.
+    Nothing,
+    /// A part, after which more is missing.
+    Piece,
+    /// A part, after which more was kept.
+    BeforeKept,
+    /// The last part.
+    End,
+}
+
 impl WaitingRequest {
     /// Notes what arrives for the request. Returns the number of bytes that are kept until they can
     /// be sent, and true if [`advance`](Self::advance) must be called.
@@ -93,8 +105,8 @@ impl WaitingRequest {
                     return run.receive(tag.question, delivery);
                 }
                 match delivery {
-                    ReplyDelivery::Part(ReplyPart { key: Some(key), bytes, .. }) => {
-                        values.add(part, key, bytes);
+                    ReplyDelivery::Part(ReplyPart { key: Some(_), key_number, bytes, .. }) => {
+                        values.add(part, key_number, bytes);
                         bytes.len()
                     }
                     ReplyDelivery::Part(reply) => {
@@ -167,16 +179,26 @@ impl WaitingRequest {
         }
     }
 
-    /// Appends a part of the reply to the bytes that may be sent, if one server answers and no part
-    /// before it was kept. Returns false otherwise.
+    /// Appends a part of the reply to the bytes that may be sent, if it comes next and nothing
+    /// before it was kept.
     #[inline]
-    pub(super) fn is_passed_on(&mut self, part: ReplyPart<'_>, ready: &mut Vec<u8>) -> bool {
-        let WaitingRequest::Forwarded { arrived, hidden, .. } = self else { return false };
-        let may_pass = arrived.is_empty();
-        if may_pass && !hidden.contain(part.bytes) {
-            ready.extend_from_slice(part.bytes);
+    pub(super) fn pass_on(&mut self, number: u32, part: ReplyPart<'_>, ready: &mut Vec<u8>) -> PassedPart {
+        match self {
+            WaitingRequest::Forwarded { arrived, hidden, .. } if arrived.is_empty() => {
+                if !hidden.contain(part.bytes) {
+                    ready.extend_from_slice(part.bytes);
+                }
+                if part.is_last { PassedPart::End } else { PassedPart::Piece }
+            }
+            WaitingRequest::Merged(values) if part.key.is_some() => {
+                match values.pass_on(number, part.key_number, part.bytes, ready) {
+                    true if values.has_next() => PassedPart::BeforeKept,
+                    true => PassedPart::Piece,
+                    false => PassedPart::Nothing,
+                }
+            }
+            _ => PassedPart::Nothing,
         }
-        may_pass
     }
 
     /// Appends the bytes that may be sent. Returns true if the reply is complete.
