@@ -121,7 +121,7 @@ fn commands_about_a_server_are_refused() {
     let server = Running::start(options());
     let proxy = proxy_of(&[&server], WhenDown::Gentle);
     let mut client = proxy.connect();
-    for command in ["watch", "shutdown", "stats", "lru_crawler enable", "cache_memlimit 64"] {
+    for command in ["watch", "shutdown", "stats detail on", "lru_crawler enable", "cache_memlimit 64"] {
         client.send(format!("{command}\r\n").as_bytes());
         client.expect(b"CLIENT_ERROR not through a proxy\r\n");
     }

@@ -12,6 +12,8 @@ pub enum ReplyKind {
     Single,
     /// Values, and then `END`: the reply of `get`, `gets`, `gat` and `gats`.
     Values,
+    /// Statistics, and then `END`.
+    Statistics,
     /// A packet of the binary protocol, or the packets of its statistics.
     Binary,
 }
@@ -59,7 +61,8 @@ pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPar
     }
     let (key, is_last, is_error) = match (kind, response) {
         (ReplyKind::Values, ClientResponse::Value { key, .. }) => (Some(key), false, false),
-        (ReplyKind::Values, ClientResponse::Line(b"END")) => (None, true, false),
+        (ReplyKind::Statistics, ClientResponse::Statistic { .. }) => (None, false, false),
+        (ReplyKind::Values | ReplyKind::Statistics, ClientResponse::Line(b"END")) => (None, true, false),
         (_, ClientResponse::Refused(_)) => (None, true, true),
         (ReplyKind::Single, ClientResponse::Line(line)) if is_known(line) => (None, true, false),
         (ReplyKind::Single, ClientResponse::Number(_) | ClientResponse::Meta { .. }) => (None, true, false),
@@ -102,6 +105,27 @@ mod tests {
         for line in [&b"VA 1\nx\r\n"[..], b"HD\n", b"7\n", b"ERROR\n"] {
             assert_eq!(next_part(line, ReplyKind::Single), Err(MalformedReply));
         }
+    }
+
+    #[test]
+    fn statistics_end_with_their_end() {
+        let lines = b"STAT pid 7\r\nSTAT version 1.6.45\r\nEND\r\n";
+        let mut found = Vec::new();
+        let mut at = 0;
+        while let Some(part) = next_part(&lines[at..], ReplyKind::Statistics).unwrap() {
+            found.push((part.bytes.len(), part.is_last, part.is_error));
+            at += part.bytes.len();
+        }
+        assert_eq!(
+            (at, found),
+            (lines.len(), vec![(12, false, false), (21, false, false), (5, true, false)])
+        );
+        let refused = next_part(b"ERROR\r\n", ReplyKind::Statistics).unwrap().unwrap();
+        assert!(refused.is_last && refused.is_error);
+        for line in [&b"VALUE a 0 1\r\nx\r\n"[..], b"STORED\r\n", b"STAT a 1\n"] {
+            assert_eq!(next_part(line, ReplyKind::Statistics), Err(MalformedReply));
+        }
+        assert_eq!(next_part(b"STAT a 1\r\n", ReplyKind::Single), Err(MalformedReply));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::server_counters::ServerCounters;
 use super::server_health::{HealthLimits, ServerHealth};
 use crate::options::PoolProtocol;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use todana_client::Address;
 use todana_client::ring::ServerEntry;
@@ -21,6 +21,8 @@ pub(crate) struct PoolServer {
     pub(crate) counters: ServerCounters,
     pub(crate) dialect: KnownDialect,
     pub(super) access: ServerAccess,
+    /// True if errors name the server.
+    is_shown: AtomicBool,
     /// The addresses to which the name of the server was last resolved, and the number of the one
     /// that is used.
     resolved: Mutex<(Vec<SocketAddr>, usize)>,
@@ -81,8 +83,19 @@ impl PoolServer {
             counters: ServerCounters::default(),
             dialect: KnownDialect::new(speak),
             access,
+            is_shown: AtomicBool::new(true),
             resolved: Mutex::new((numeric(&entry.address), 0)),
         }
+    }
+
+    /// Decides whether errors name the server.
+    pub(super) fn show_label(&self, is_shown: bool) {
+        self.is_shown.store(is_shown, Ordering::Relaxed);
+    }
+
+    /// Returns the label for errors. It is empty if errors do not name servers.
+    pub(crate) fn shown_label(&self) -> &str {
+        if self.is_shown.load(Ordering::Relaxed) { &self.label } else { "" }
     }
 
     /// Returns the address to connect to. `None` means that the name has no address.

@@ -28,6 +28,8 @@ pub(crate) struct ProxyState {
     /// The routes of listeners without a pool of their own.
     common: Arc<RouteTable>,
     numbers: Arc<ServerNumbers>,
+    /// The reply to `version`.
+    pub(crate) version: ProxyVersion,
     /// The maximum duration of a stop.
     pub(crate) drain: Duration,
 }
@@ -138,10 +140,13 @@ impl ProxyState {
                 if let Some(index) = stays.iter().position(is_same) {
                     let server = stays.swap_remove(index);
                     server.health.set_limits(limits);
+                    server.show_label(options.show_servers);
                     return Arc::clone(server);
                 }
                 let access = access.of_server(pool, entry);
-                Arc::new(PoolServer::new(&numbers, entry, limits, pool.speak, access))
+                let server = PoolServer::new(&numbers, entry, limits, pool.speak, access);
+                server.show_label(options.show_servers);
+                Arc::new(server)
             };
             let servers = pool.servers.iter().map(server).collect();
             Ok(ProxyPool {
@@ -153,8 +158,8 @@ impl ProxyState {
             })
         });
         let pools = pools.collect::<Result<_, _>>()?;
-        let (zone, drain) = (options.zone.clone(), options.drain);
-        Ok(ProxyState { pools, routes, zone, listeners, common, numbers, drain })
+        let ProxyOptions { version, drain, ref zone, .. } = *options;
+        Ok(ProxyState { pools, routes, zone: zone.clone(), listeners, common, numbers, version, drain })
     }
 
     /// Returns the target of the requests for a key that come by a listener. `command` begins with
@@ -310,8 +315,6 @@ fn is_same_place(one: &ListenerPlace, other: &ListenerPlace) -> bool {
 /// Returns the first option of the proxy itself that it cannot follow yet.
 fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
     [
-        (!options.show_servers, "show-servers = false"),
-        (options.version != ProxyVersion::Own, "the version of the servers"),
         (![0, ProxyOptions::default().hot_keys].contains(&options.hot_keys), "hot-keys"),
         (options.in_flight_max.is_some(), "in-flight"),
     ]

@@ -404,7 +404,7 @@ impl ServerLink {
     /// Reports the requests whose replies are overdue. Returns true if there are any.
     fn expire(&mut self, turn: &LinkTurn, slot: usize, see: &mut DeliverReply<'_>) -> bool {
         let Some(connection) = &mut self.slots[slot].connection else { return false };
-        let (label, when_down) = (&self.server.label, self.options.when_down);
+        let (label, when_down) = (self.server.shown_label(), self.options.when_down);
         let expire = |owner: &mut RequestOwner| match *owner {
             RequestOwner::Client(tag) => {
                 *owner = RequestOwner::Expired;
@@ -513,7 +513,7 @@ impl ServerLink {
 
     /// Returns the report to a request whose connection is lost.
     fn loss(&self, reason: LossReason) -> ReplyDelivery<'_> {
-        let (label, when_down) = (&self.server.label, self.options.when_down);
+        let (label, when_down) = (self.server.shown_label(), self.options.when_down);
         ReplyDelivery::Lost { label, reason: reason.as_str(), when_down }
     }
 

@@ -1,6 +1,6 @@
 //! Keeps the bytes of a request whose reply is written after the request has left the input.
 
-use super::loss_reply::error_of_moxi;
+use super::loss_reply::{error_line, error_of_moxi};
 use crate::options::WhenDown;
 use todana_core::{Operation, RefusalReason, Reply};
 use todana_protocol::memcached::{
@@ -55,7 +55,7 @@ impl ClientRequest {
             let is_read = matches!(operation, Operation::Get(_) | Operation::Inspect(_));
             match (when_down, is_read) {
                 (WhenDown::Error, _) | (WhenDown::Miss, false) => {
-                    form.put_failure(format!("SERVER_ERROR server {label}: {reason}").as_bytes(), out);
+                    form.put_failure(error_line(label, reason).as_bytes(), out);
                     true
                 }
                 (WhenDown::Moxi, false) => {

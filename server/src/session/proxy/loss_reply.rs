@@ -52,9 +52,19 @@ pub(super) fn error_of_moxi(label: &str, reason: &str) -> String {
     format!("SERVER_ERROR proxy {action} {label}")
 }
 
-/// Writes the error line that names the server and the reason.
+/// Returns the error line that names the server and the reason, without its line end. If the label
+/// is empty, it names neither.
+pub(super) fn error_line(label: &str, reason: &str) -> String {
+    match label {
+        "" => "SERVER_ERROR backend failure".into(),
+        label => format!("SERVER_ERROR server {label}: {reason}"),
+    }
+}
+
+/// Writes the error line with its line end.
 pub(super) fn put_error(label: &str, reason: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("SERVER_ERROR server {label}: {reason}\r\n").as_bytes());
+    out.extend_from_slice(error_line(label, reason).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

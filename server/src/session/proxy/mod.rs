@@ -10,7 +10,8 @@
 //! client_request   the bytes of a request that is answered later
 //! route_plan       which servers a routed request goes to, and which answer counts
 //! route_run        sends the requests of a plan in the dialects of the servers
-//! statistics       the statistics of the proxy itself
+//! statistics       statistics and the version
+//! server_poll      questions to all servers about themselves, with one reply
 //! ```
 //!
 //! Requests to different servers run at the same time. Replies leave in the order of the requests.
@@ -23,6 +24,7 @@ mod proxy_session;
 mod request_routing;
 mod route_plan;
 mod route_run;
+mod server_poll;
 mod statistics;
 mod waiting_request;
 

@@ -6,17 +6,17 @@ use super::loss_reply::MissReply;
 use super::proxy_session::ProxySession;
 use super::route_plan::RoutePlan;
 use super::route_run::{NearUse, RouteRun, RoutedReply, reply_kind};
-use super::statistics;
 use super::waiting_request::{GatheredReplies, WaitingRequest};
+use crate::observation::logging::set_verbosity;
 use crate::options::{PoolProtocol, ShadowedRequests};
 use crate::proxy::{
     PoolRoute, ProxyState, ProxyWorker, ReplyDelivery, Route, RouteFilter, RouteTarget, SendRefusal,
     ServerPlace, is_in_share,
 };
-use crate::session::memcached::commands::MEMCACHED_VERSION;
 use crate::session::wake::WaitingConnections;
 use crate::shared::SharedState;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_client::pool::ReplyKind;
 use todana_core::{
@@ -83,8 +83,12 @@ impl ProxySession {
     fn execute_command(&mut self, turn: &mut RoutingTurn<'_>, request: &MemcachedRequest<'_>, bytes: &[u8]) {
         let operation = match &request.command {
             MemcachedCommand::Operation(operation) => operation,
-            MemcachedCommand::Version => return self.answer(request, &Reply::Version(MEMCACHED_VERSION)),
-            MemcachedCommand::Verbosity(_) => return self.answer(request, &Reply::Done),
+            MemcachedCommand::Version => return self.answer_version(turn, &request.form),
+            MemcachedCommand::Verbosity(verbosity) => {
+                turn.shared.observation.verbosity.store(*verbosity, Ordering::Relaxed);
+                set_verbosity(turn.shared.observation.log_verbosity());
+                return self.answer(request, &Reply::Done);
+            }
             MemcachedCommand::Faulty { message } => return self.answer(request, &Reply::Faulty(message)),
             MemcachedCommand::Mechanisms => {
                 let mechanisms = turn.shared.logins.mechanisms();
@@ -98,14 +102,7 @@ impl ProxySession {
                 return;
             }
             MemcachedCommand::Quit => return self.close_later(),
-            MemcachedCommand::Stats { group } => {
-                let mut bytes = Vec::new();
-                let mut put = |reply: Reply<'_>| encode(&request.form, &reply, &mut bytes);
-                if !statistics::put(turn.proxy.live(), group, &mut put) {
-                    put(Reply::Faulty(NOT_THROUGH));
-                }
-                return self.push(WaitingRequest::Complete(bytes));
-            }
+            MemcachedCommand::Stats { group } => return self.answer_statistics(turn, &request.form, group),
             _ => return self.answer(request, &Reply::Faulty(NOT_THROUGH)),
         };
         // The value of such a request was not received, so its line alone must not be sent.
@@ -191,7 +188,7 @@ impl ProxySession {
             let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
             match turn.proxy.send(&state, place, reply_kind(asked), tag, put) {
                 Ok(()) => replies.missing += 1,
-                Err(refusal) => replies.refuse(&state.server(place).label, refusal.as_str()),
+                Err(refusal) => replies.refuse(state.server(place).shown_label(), refusal.as_str()),
             }
         }
         state.near_caches().for_each(|cache| cache.clear());
@@ -277,7 +274,7 @@ fn is_forwarded(state: &ProxyState, pool: usize, request: &MemcachedRequest<'_>)
 /// Returns what a request sees if its server does not take it.
 fn lost<'s>(state: &'s ProxyState, place: ServerPlace, refusal: SendRefusal) -> ReplyDelivery<'s> {
     let when_down = state.pools[place.pool].options.when_down;
-    ReplyDelivery::Lost { label: &state.server(place).label, reason: refusal.as_str(), when_down }
+    ReplyDelivery::Lost { label: state.server(place).shown_label(), reason: refusal.as_str(), when_down }
 }
 
 /// Returns true if an operation can set a time to live.

@@ -267,7 +267,7 @@ impl RouteRun {
     /// Returns the state of a question that its server does not take.
     fn refused(&self, place: ServerPlace, refusal: SendRefusal) -> QuestionState {
         let when_down = self.state.pools[place.pool].options.when_down;
-        let label = self.state.server(place).label.clone();
+        let label = self.state.server(place).shown_label().into();
         QuestionState::Lost { label, reason: refusal.as_str(), when_down }
     }
 

@@ -4,6 +4,7 @@ use super::client_request::ClientRequest;
 use super::key_lines::MergedValues;
 use super::loss_reply::{MissReply, put_error, put_loss};
 use super::route_run::RouteRun;
+use super::server_poll::ServerPoll;
 use crate::options::WhenDown;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag};
 use todana_client::pool::ReplyPart;
@@ -22,6 +23,8 @@ pub(super) enum WaitingRequest {
     Merged(Box<MergedValues>),
     /// All servers answer, and the client gets one reply.
     Gathered(Box<GatheredReplies>),
+    /// All servers are asked about themselves, and the client gets one reply.
+    Polled(Box<ServerPoll>),
     /// The servers of a route answer.
     Routed(Box<RouteRun>),
     /// The connection closes.
@@ -151,6 +154,10 @@ impl WaitingRequest {
                 replies.receive(part, delivery);
                 0
             }
+            (WaitingRequest::Polled(poll), delivery) => {
+                poll.receive(part, delivery);
+                0
+            }
             (WaitingRequest::Complete(_) | WaitingRequest::Close | WaitingRequest::Forwarded { .. }, _) => 0,
         };
         (kept, false)
@@ -220,6 +227,7 @@ impl WaitingRequest {
                 }
                 is_complete
             }
+            WaitingRequest::Polled(poll) => poll.put(out),
             WaitingRequest::Routed(_) | WaitingRequest::Close => false,
         }
     }

@@ -1,0 +1,243 @@
+//! Statistics through a proxy: those of the servers added up, and those of the proxy itself.
+
+mod running;
+
+use running::{Client, Running, options};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana_server::{
+    LimitOptions,     PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree, ServerOptions, WhenDown,
+};
+
+fn pool_at(servers: &[SocketAddr], speak: PoolProtocol) -> PoolOptions {
+    let servers = servers.iter().map(|address| address.to_string().parse().unwrap());
+    PoolOptions { servers: servers.collect(), speak, when_down: WhenDown::Error, ..PoolOptions::default() }
+}
+
+fn proxy_of<const N: usize>(pools: [(&str, PoolOptions); N]) -> ProxyOptions {
+    let pools = pools.map(|(name, pool)| (name.into(), pool));
+    ProxyOptions { pools: BTreeMap::from(pools), ..ProxyOptions::default() }
+}
+
+/// Starts a proxy with one worker, so that it has one connection to each server.
+fn start(proxy: ProxyOptions) -> Running {
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    Running::start(ServerOptions { proxy: Some(proxy), limits, ..options() })
+}
+
+/// A server whose only connection gets these replies, each after a request of the given length.
+/// Returns its address.
+fn scripted(replies: Vec<(usize, &'static [u8])>) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        for (len, reply) in replies {
+            stream.read_exact(&mut vec![0; len]).unwrap();
+            stream.write_all(reply).unwrap();
+        }
+        // The connection stays open until the proxy ends.
+        let _ = stream.read(&mut [0]);
+    });
+    (address, serving)
+}
+
+/// Returns a packet of a client.
+fn packet(opcode: u8, key: &[u8]) -> Vec<u8> {
+    let len = key.len() as u8;
+    [&[0x80, opcode, 0, len, 0, 0, 0, 0, 0, 0, 0, len], &[0; 12][..], key].concat()
+}
+
+/// Reads a packet of a server: its status, key and value.
+fn read_packet(client: &mut Client) -> (u8, String, String) {
+    let header = client.take(24);
+    let (key_len, extras_len) = (usize::from(header[3]), usize::from(header[4]));
+    let body_len = u32::from_be_bytes(header[8..12].try_into().unwrap()) as usize;
+    let body = String::from_utf8(client.take(body_len)).unwrap();
+    let (key, value) = body[extras_len..].split_at(key_len);
+    (header[7], key.into(), value.into())
+}
+
+fn of(statistics: &[(String, String)], name: &str) -> String {
+    let mut found = statistics.iter().filter(|(found, _)| found == name);
+    let value = found.next().unwrap_or_else(|| panic!("{name}: {statistics:?}")).1.clone();
+    assert_eq!(found.next(), None);
+    value
+}
+
+const SUMS: [&str; 9] = [
+    "cmd_get",
+    "cmd_set",
+    "get_hits",
+    "get_misses",
+    "curr_items",
+    "bytes",
+    "limit_maxbytes",
+    "evictions",
+    "total_items",
+];
+
+#[test]
+fn counters_of_servers_of_each_dialect_add_up() {
+    let servers = [(); 3].map(|()| Running::start(options()));
+    let dialects = [PoolProtocol::Text, PoolProtocol::Auto, PoolProtocol::Binary];
+    let pools: Vec<PoolOptions> =
+        servers.iter().zip(dialects).map(|(server, speak)| pool_at(&[server.addresses[0]], speak)).collect();
+    let routes = ProxyRoutes {
+        prefixes: ["b:", "c:"].map(|prefix| (prefix.into(), RouteTree::Pool(prefix[..1].into()))).into(),
+        ..ProxyRoutes::to_pool("a")
+    };
+    let [a, b, c] = <[PoolOptions; 3]>::try_from(pools).unwrap();
+    let proxy = start(ProxyOptions { routes: Some(routes), ..proxy_of([("a", a), ("b", b), ("c", c)]) });
+    let mut client = proxy.connect();
+    for n in 0..10 {
+        for prefix in ["a:", "b:", "c:"] {
+            client.set(format!("{prefix}{n}").as_bytes(), b"value");
+            client.send(format!("get {prefix}{n}\r\nget {prefix}none\r\n").as_bytes());
+            client.expect(format!("VALUE {prefix}{n} 0 5\r\nvalue\r\nEND\r\nEND\r\n").as_bytes());
+        }
+    }
+    let text = client.stats("");
+    assert_eq!(of(&text, "curr_items"), "30");
+    assert_eq!(of(&text, "cmd_get"), "60");
+    let direct = servers.each_ref().map(|server| server.connect().stats(""));
+    for name in SUMS {
+        let sum: u64 = direct.iter().map(|one| of(one, name).parse::<u64>().unwrap()).sum();
+        assert_eq!(of(&text, name), sum.to_string(), "{name}");
+    }
+    // A hash of the servers is no hash of the proxy, and sizes as powers cannot be added.
+    assert_eq!(of(&text, "hash_power_level"), of(&direct[0], "hash_power_level"));
+    for (name, value) in [("pid", std::process::id().to_string()), ("version", "1.6.45".into())] {
+        assert_eq!(of(&text, name), value);
+    }
+    assert_eq!(of(&text, "curr_connections"), "1");
+    assert!(of(&text, "bytes_read").parse::<u64>().unwrap() > 1000);
+    let names = |statistics: &[(String, String)]| -> Vec<String> {
+        statistics.iter().map(|(name, _)| name.clone()).filter(|name| !name.starts_with("todana_")).collect()
+    };
+    assert_eq!(names(&text), names(&direct[0]));
+
+    client = proxy.connect();
+    client.send(&packet(0x10, b""));
+    let mut binary = Vec::new();
+    loop {
+        let (status, name, value) = read_packet(&mut client);
+        assert_eq!(status, 0);
+        if name.is_empty() {
+            break;
+        }
+        binary.push((name, value));
+    }
+    assert_eq!(names(&binary), names(&text));
+    SUMS.iter().for_each(|name| assert_eq!(of(&binary, name), of(&text, name)));
+
+    client.send(&packet(0x10, b"reset"));
+    assert_eq!(read_packet(&mut client), (0, "".into(), "".into()));
+    let mut client = proxy.connect();
+    assert_eq!(of(&client.stats(""), "cmd_get"), "0");
+    assert!(servers.each_ref().iter().all(|server| server.connect().stat("cmd_set") == "0"));
+    client.set(b"b:1", b"value");
+    client.send(b"stats reset\r\nget b:1\r\n");
+    client.expect(b"RESET\r\nVALUE b:1 0 5\r\nvalue\r\nEND\r\n");
+    assert_eq!(of(&client.stats(" settings"), "evictions"), "on");
+    assert_eq!(servers[1].connect().stat("cmd_set"), "0");
+    for group in ["items", "slabs", "sizes", "conns"] {
+        client.send(format!("stats {group}\r\n").as_bytes());
+        client.expect(b"CLIENT_ERROR ask the servers\r\n");
+    }
+    client.send(b"stats nothing\r\n");
+    client.expect(b"CLIENT_ERROR not through a proxy\r\n");
+}
+
+#[test]
+fn servers_without_an_answer_are_left_out() {
+    let good = Running::start(options());
+    good.connect().set(b"k", b"v");
+    // It answers a part in time.
+    let (slow, serving) = scripted(vec![(7, b"STAT curr_items 1000\r\n")]);
+    let (strange, other) = scripted(vec![(
+        7,
+        b"STAT curr_items 7\r\nSTAT bytes -1\r\nSTAT hash_power_level 40\r\nSTAT new_name 5\r\nSTAT pid 1\r\nEND\r\n",
+    )]);
+    let (refusing, third) = scripted(vec![(7, b"ERROR\r\n")]);
+    let down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let addresses = [good.addresses[0], slow, strange, refusing, down];
+    let pool = PoolOptions {
+        reply_timeout: Some(Duration::from_millis(300)),
+        ping: None,
+        ..pool_at(&addresses, PoolProtocol::Text)
+    };
+    // A server of two pools is counted once.
+    let second = PoolOptions { ..pool_at(&[good.addresses[0]], PoolProtocol::Text) };
+    let routes = ProxyRoutes {
+        prefixes: vec![("b:".into(), RouteTree::Pool("b".into()))],
+        ..ProxyRoutes::to_pool("a")
+    };
+    let proxy = start(ProxyOptions { routes: Some(routes), ..proxy_of([("a", pool), ("b", second)]) });
+    let mut client = proxy.connect();
+    let found = client.stats("");
+    assert_eq!(of(&found, "curr_items"), "8");
+    assert_eq!(of(&found, "bytes"), good.connect().stat("bytes"));
+    assert_eq!(of(&found, "hash_power_level"), "40");
+    assert_eq!(of(&found, "new_name"), "5");
+    assert_eq!(of(&found, "pid"), std::process::id().to_string());
+    drop((client, proxy));
+    [serving, other, third].into_iter().for_each(|serving| serving.join().unwrap());
+}
+
+#[test]
+fn version_is_the_lowest_of_the_servers() {
+    let good = Running::start(options());
+    let (old, serving) = scripted(vec![(9, b"VERSION 1.6.9\r\n"), (9, b"VERSION 1.6.9\r\n")]);
+    let (odd, other) = scripted(vec![(9, b"VERSION new\r\n"), (9, b"VERSION new\r\n")]);
+    let pool = PoolOptions { ping: None, ..pool_at(&[good.addresses[0], old, odd], PoolProtocol::Text) };
+    let proxy = start(ProxyOptions { version: ProxyVersion::Servers, ..proxy_of([("main", pool)]) });
+    let mut client = proxy.connect();
+    client.send(b"version\r\nmn\r\n");
+    client.expect(b"VERSION 1.6.9\r\nMN\r\n");
+    let mut client = proxy.connect();
+    client.send(&packet(0x0b, b""));
+    assert_eq!(read_packet(&mut client), (0, "".into(), "1.6.9".into()));
+    drop((client, proxy));
+    [serving, other].into_iter().for_each(|serving| serving.join().unwrap());
+
+    let binary = pool_at(&[good.addresses[0]], PoolProtocol::Binary);
+    let proxy = start(ProxyOptions { version: ProxyVersion::Servers, ..proxy_of([("main", binary)]) });
+    proxy.connect().expect_version();
+}
+
+#[test]
+fn hidden_servers_are_not_named_in_errors() {
+    let good = Running::start(options());
+    let down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for is_shown in [false, true] {
+        let pool = pool_at(&[down], PoolProtocol::Text);
+        let routes = ProxyRoutes {
+            prefixes: vec![("b:".into(), RouteTree::Pool("b".into()))],
+            ..ProxyRoutes::to_pool("a")
+        };
+        let proxy = start(ProxyOptions {
+            show_servers: is_shown,
+            routes: Some(routes),
+            ..proxy_of([("a", pool), ("b", pool_at(&[good.addresses[0]], PoolProtocol::Text))])
+        });
+        let mut client = proxy.connect();
+        for request in ["get k\r\n", "set k 0 0 1\r\nx\r\n", "get b:1 k\r\n", "flush_all\r\n", "md k\r\n"] {
+            client.send(request.as_bytes());
+            let line = client.line();
+            match is_shown {
+                false => assert_eq!(line, "SERVER_ERROR backend failure\r\n", "{request}"),
+                true => assert!(line.starts_with(&format!("SERVER_ERROR server {down}: ")), "{line}"),
+            }
+        }
+        // Of the binary protocol, the text of the error.
+        let mut client = proxy.connect();
+        client.send(&packet(0x00, b"k"));
+        let (status, _, value) = read_packet(&mut client);
+        assert_eq!(status, 0x86);
+        assert_eq!(value == "SERVER_ERROR backend failure", !is_shown, "{value}");
+    }
+}
