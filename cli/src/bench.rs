@@ -112,8 +112,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), CommandFailure> {
         Some(BenchCommand::Replay(arguments)) => arguments.run(),
         Some(BenchCommand::Memory(options)) => Ok(options.run()?),
         None => match arguments.place()? {
-            CommandTarget::Server(destination) => arguments.on_servers(&destination),
             CommandTarget::Database(name) => arguments.on_database(&name),
+            target => arguments.on_servers(&target.server()?),
         },
     }
 }

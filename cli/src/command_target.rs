@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! todana://host  unix:path                    a server
+//! ring:host,host:port ...                      the servers of a ring
 //! mem:hash  %  ...                            refused: only its own server can reach it
 //! a directory that exists                     a database or a data directory, never a host
 //! PATH.hash  PATH.tree  PATH.kch ...          a database
@@ -23,13 +24,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use todana::{DatabaseName, DatabaseStorage};
-use todana_client::LoginDestination;
+use todana_client::{LoginDestination, RingDestination};
 
 /// The place where a command finds its records.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CommandTarget {
     /// The records of a server.
     Server(LoginDestination),
+    /// The records of several servers. Each key has its server.
+    Ring(RingDestination),
     /// The records of a database on disk.
     Database(LocalDatabase),
 }
@@ -84,6 +87,9 @@ impl FromStr for CommandTarget {
 
 impl CommandTarget {
     fn read(text: &str, is_directory: bool) -> Result<CommandTarget, String> {
+        if RingDestination::is_named(text) {
+            return text.parse().map(CommandTarget::Ring).map_err(|error| format!("{error}"));
+        }
         let address = text.parse().map(CommandTarget::Server).map_err(|error| format!("{error}"));
         if is_address(text) {
             return address;
@@ -108,15 +114,21 @@ impl CommandTarget {
         }
     }
 
-    /// Returns the server. Fails for a database on disk.
+    /// Returns the server. Fails for a ring and for a database on disk.
     pub(crate) fn server(self) -> Result<LoginDestination, CommandFailure> {
         match self {
             CommandTarget::Server(destination) => Ok(destination),
+            CommandTarget::Ring(ring) => Err(needs_one_server(&ring)),
             CommandTarget::Database(local) => Err(CommandFailure::usage(format!(
                 "{local}: is a database on disk; this command needs a server"
             ))),
         }
     }
+}
+
+/// Returns the failure of a command that works with one server, not with a ring.
+pub(crate) fn needs_one_server(ring: &RingDestination) -> CommandFailure {
+    CommandFailure::usage(format!("{ring}: is a ring; this command needs one server"))
 }
 
 /// Returns true if the word can only be the address of a server, even an invalid one.
@@ -128,6 +140,7 @@ impl fmt::Display for CommandTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CommandTarget::Server(destination) => write!(f, "{destination}"),
+            CommandTarget::Ring(ring) => write!(f, "{ring}"),
             CommandTarget::Database(name) => write!(f, "{name}"),
         }
     }
@@ -139,7 +152,7 @@ pub(crate) fn names_database(word: &OsStr) -> bool {
     let Some(text) = word.to_str().filter(|_| !Path::new(word).is_file()) else { return false };
     match text.parse() {
         Ok(CommandTarget::Database(_)) | Err(_) => true,
-        Ok(CommandTarget::Server(_)) => text.contains(':'),
+        Ok(CommandTarget::Server(_) | CommandTarget::Ring(_)) => text.contains(':'),
     }
 }
 
@@ -162,6 +175,7 @@ impl DirectoryOrServer {
     ) -> Result<DirectoryOrServer, CommandFailure> {
         match named {
             Some(CommandTarget::Server(server)) => return Ok(DirectoryOrServer::Server(server)),
+            Some(CommandTarget::Ring(ring)) => return Err(needs_one_server(&ring)),
             Some(CommandTarget::Database(local)) => {
                 return Ok(DirectoryOrServer::Directory(local.path().to_path_buf()));
             }
@@ -181,6 +195,7 @@ impl DirectoryOrServer {
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse() {
             Ok(CommandTarget::Server(server)) => Ok(DirectoryOrServer::Server(server)),
+            Ok(CommandTarget::Ring(ring)) => Err(needs_one_server(&ring)),
             Ok(CommandTarget::Database(_)) => Ok(directory),
             // The word contains a colon, but cannot be an address.
             Err(_)

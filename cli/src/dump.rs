@@ -1,4 +1,4 @@
-//! `todana dump`: writes all records of a server to a file.
+//! `todana dump`: writes all records of a server, or of several, to a file.
 //!
 //! A dump does not count as an access: it reads records by meta commands, which do not extend a
 //! sliding expiry. Only if the server has no meta commands, as memcached before 1.6, it uses `get`.
@@ -21,13 +21,13 @@ const KEYS_AT_ONCE: usize = 64;
 type ListedKey = (Vec<u8>, tsv::TsvExpiry);
 
 pub(crate) fn dump(
-    server: &ServerTarget<'_>,
+    servers: &[ServerTarget<'_>],
     path: &Path,
     options: DumpOptions,
 ) -> Result<(), CommandFailure> {
     let mut writer = RecordWriter::create(path, options)?;
     let wanted = RecordSelection { keys: &|_| true, values: true };
-    let left_out = walk_server(server, &wanted, &mut |key, value, flags, expiry| {
+    let left_out = walk_servers(servers, &wanted, &mut |key, value, flags, expiry| {
         writer.put(key, value, flags, expiry)?;
         Ok(ControlFlow::Continue(()))
     })?;
@@ -57,6 +57,12 @@ pub(crate) struct OmittedRecords {
 }
 
 impl OmittedRecords {
+    fn add(&mut self, other: OmittedRecords) {
+        self.records += other.records;
+        self.values += other.values;
+        self.example = self.example.take().or(other.example);
+    }
+
     /// Fails if a record could not be read.
     pub(crate) fn fail_if_any(self) -> Result<(), CommandFailure> {
         match self.example {
@@ -73,8 +79,28 @@ impl OmittedRecords {
     }
 }
 
-/// Passes the records of a server to `see` until `see` breaks. The order is undefined.
-pub(crate) fn walk_server(
+/// Passes the records of servers to `see` until `see` breaks, one server after the other. The order
+/// of the records is undefined.
+pub(crate) fn walk_servers(
+    servers: &[ServerTarget<'_>],
+    wanted: &RecordSelection<'_>,
+    see: &mut RecordSink<'_>,
+) -> Result<OmittedRecords, CommandFailure> {
+    let (mut left_out, mut is_over) = (OmittedRecords::default(), false);
+    for server in servers {
+        left_out.add(walk_server(server, wanted, &mut |key, value, flags, expiry| {
+            let flow = see(key, value, flags, expiry)?;
+            is_over = flow.is_break();
+            Ok(flow)
+        })?);
+        if is_over {
+            break;
+        }
+    }
+    Ok(left_out)
+}
+
+fn walk_server(
     server: &ServerTarget<'_>,
     wanted: &RecordSelection<'_>,
     see: &mut RecordSink<'_>,
@@ -82,7 +108,7 @@ pub(crate) fn walk_server(
     let mut keys = server.connect()?;
     let mut values = server.connect()?;
     let total = match server.options.has_database() {
-        true => statistics::count(server).ok(),
+        true => statistics::count_of_server(server).ok(),
         false => values.statistic("curr_items")?.and_then(|count| count.parse().ok()),
     };
     let reads = if values.takes_meta()? { ReadMethod::Peeks } else { ReadMethod::Gets };

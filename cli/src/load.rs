@@ -1,13 +1,14 @@
-//! `todana load`: stores the records of a file in a running server.
+//! `todana load`: stores the records of a file in a running server, or in those of a ring.
 
 use crate::CommandFailure;
 use crate::formats::{FileChange, LoadOptions, LoadTally, LoadedRecord, StoreProblem, read};
+use crate::record_servers::RecordServers;
 use crate::time_to_live::now;
 use crate::tsv;
 use std::path::Path;
 use todana::tyrant::{AppliedOutcome, LoggedTarget, apply_logged};
 use todana::{Action, Record, Visitor};
-use todana_client::{Connection, Error, WriteOutcome, needs_base64};
+use todana_client::{Error, WriteOutcome, needs_base64};
 use todana_core::{Attributes, ErrorKind};
 
 /// The most requests that are sent before their replies are read.
@@ -15,33 +16,45 @@ const AHEAD: usize = 512;
 /// The number of bytes that are collected before they are sent.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Stores the records of a file in a server. The changes of an update log of Kyoto Tycoon are
-/// applied in their order.
+/// Stores the records of a file in the servers of their keys. The changes of an update log of Kyoto
+/// Tycoon are applied in their order.
 pub(crate) fn load(
-    connection: &mut Connection,
+    servers: &mut RecordServers<'_>,
     file: &Path,
     options: &LoadOptions,
 ) -> Result<(), CommandFailure> {
-    let mut load = ServerLoad { connection, waiting: 0, takes_meta: None };
+    // All servers must be reached before the first record is stored.
+    let states = (0..servers.targets().len()).map(|server| {
+        servers.connection(server)?;
+        Ok(ServerState::default())
+    });
+    let states = states.collect::<Result<_, CommandFailure>>()?;
+    let mut load = ServersLoad { servers, states };
     let mut tally = LoadTally::default();
     // If a part of the file is unreadable, the records before it are stored and counted.
     let read = read(file, options, &mut tally, &mut |change, tally| load.take(change, tally));
-    let sent = load.await_replies(&mut tally);
+    let sent = load.await_all(&mut tally);
     let outcome = read.and(sent);
     tally.report(true, outcome.as_ref().err());
     outcome.map_err(CommandFailure::silent)?;
     tally.fail_if_refused("the server")
 }
 
-struct ServerLoad<'a> {
-    connection: &'a mut Connection,
+struct ServersLoad<'a, 'o> {
+    servers: &'a mut RecordServers<'o>,
+    /// The state of each server.
+    states: Vec<ServerState>,
+}
+
+#[derive(Default)]
+struct ServerState {
     /// The number of requests whose replies have not been read.
     waiting: usize,
     /// True if the server supports meta commands; `None` until a key needs them.
     takes_meta: Option<bool>,
 }
 
-impl ServerLoad<'_> {
+impl ServersLoad<'_, '_> {
     fn take(&mut self, change: FileChange<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
         match change {
             FileChange::Put(record) => self.put(&record, tally),
@@ -50,8 +63,9 @@ impl ServerLoad<'_> {
                 Err(StoreProblem::ToRecord(what.into()))
             }
             FileChange::Remove(key) => {
-                self.await_replies(tally)?;
-                match self.connection.delete(key) {
+                let server = self.servers.server_of(key);
+                self.await_replies(server, tally)?;
+                match self.servers.connection(server)?.delete(key) {
                     Ok(outcome) => tally.removed += u64::from(outcome == WriteOutcome::Done),
                     Err(Error::Invalid(_)) => {
                         return Err(StoreProblem::ToRecord("no request can carry the key to remove".into()));
@@ -61,8 +75,10 @@ impl ServerLoad<'_> {
                 Ok(())
             }
             FileChange::Clear => {
-                self.await_replies(tally)?;
-                self.connection.simple("flush_all")?;
+                for server in 0..self.states.len() {
+                    self.await_replies(server, tally)?;
+                    self.servers.connection(server)?.simple("flush_all")?;
+                }
                 tally.cleared += 1;
                 Ok(())
             }
@@ -84,22 +100,24 @@ impl ServerLoad<'_> {
             tally.skipped += 1;
             return Ok(());
         }
+        let server = self.servers.server_of(key);
         if needs_base64(key) {
-            if self.takes_meta.is_none() {
-                self.await_replies(tally)?;
-                self.takes_meta = Some(self.connection.takes_meta()?);
+            if self.states[server].takes_meta.is_none() {
+                self.await_replies(server, tally)?;
+                self.states[server].takes_meta = Some(self.servers.connection(server)?.takes_meta()?);
             }
-            if self.takes_meta == Some(false) {
+            if self.states[server].takes_meta == Some(false) {
                 tally.refused += 1;
                 return Ok(());
             }
         }
+        let connection = self.servers.connection(server)?;
         let written = match expiry.span_s {
             0 => {
                 let exptime = i32::try_from(expiry.at).unwrap_or(i32::MAX);
-                self.connection.write_any(key, value, flags, exptime)
+                connection.write_any(key, value, flags, exptime)
             }
-            span_s => self.connection.write_sliding(key, value, flags, span_s),
+            span_s => connection.write_sliding(key, value, flags, span_s),
         };
         match written {
             Ok(()) => {}
@@ -109,23 +127,33 @@ impl ServerLoad<'_> {
             }
             Err(error) => return Err(error.into()),
         }
-        self.waiting += 1;
-        if self.connection.unsent_len() >= SEND_BYTES || self.waiting >= AHEAD {
-            self.await_replies(tally)?;
+        let is_full = connection.unsent_len() >= SEND_BYTES;
+        self.states[server].waiting += 1;
+        if is_full || self.states[server].waiting >= AHEAD {
+            self.await_replies(server, tally)?;
         }
         Ok(())
     }
 
-    /// Sends the collected requests, and reads the replies to all requests.
-    fn await_replies(&mut self, tally: &mut LoadTally) -> Result<(), CommandFailure> {
-        self.connection.flush()?;
-        while self.waiting > 0 {
-            match self.connection.read_outcome() {
+    /// Sends the collected requests to all servers, and reads the replies.
+    fn await_all(&mut self, tally: &mut LoadTally) -> Result<(), CommandFailure> {
+        (0..self.states.len()).try_for_each(|server| self.await_replies(server, tally))
+    }
+
+    /// Sends the collected requests to a server, and reads the replies to all of them.
+    fn await_replies(&mut self, server: usize, tally: &mut LoadTally) -> Result<(), CommandFailure> {
+        let waiting = std::mem::take(&mut self.states[server].waiting);
+        if waiting == 0 {
+            return Ok(());
+        }
+        let connection = self.servers.connection(server)?;
+        connection.flush()?;
+        for _ in 0..waiting {
+            match connection.read_outcome() {
                 Ok(WriteOutcome::Done) => tally.loaded += 1,
                 Ok(_) | Err(Error::Refused(_)) => tally.refused += 1,
                 Err(error) => return Err(error.into()),
             }
-            self.waiting -= 1;
         }
         Ok(())
     }
@@ -133,19 +161,20 @@ impl ServerLoad<'_> {
 
 /// A server as the target of Tokyo Tyrant's commands. A command that needs the old value reads it
 /// first, so that changes of other clients in between are lost, and so is the expiry of the record.
-struct ServerTarget<'t, 'c> {
-    load: &'t mut ServerLoad<'c>,
+struct ServerTarget<'t, 'a, 'o> {
+    load: &'t mut ServersLoad<'a, 'o>,
     tally: &'t mut LoadTally,
     /// The reason why the last change was not made.
     problem: Option<StoreProblem>,
 }
 
-impl ServerTarget<'_, '_> {
+impl ServerTarget<'_, '_, '_> {
     fn change(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<(), StoreProblem> {
         let mut found = None;
         if !visitor.overwrites() {
-            self.load.await_replies(self.tally)?;
-            self.load.connection.read_any(&[key], |_, outcome| {
+            let server = self.load.servers.server_of(key);
+            self.load.await_replies(server, self.tally)?;
+            self.load.servers.connection(server)?.read_any(&[key], |_, outcome| {
                 found = Some(outcome.map(|record| (record.value.to_vec(), record.flags)));
             })?;
         }
@@ -177,7 +206,7 @@ impl ServerTarget<'_, '_> {
     }
 }
 
-impl LoggedTarget<'_> for ServerTarget<'_, '_> {
+impl LoggedTarget<'_> for ServerTarget<'_, '_, '_> {
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
         let outcome = self.change(key, visitor);
         self.noted(outcome)

@@ -26,6 +26,7 @@ mod password;
 mod progress;
 mod proxy;
 mod record_commands;
+mod record_servers;
 mod restore;
 mod salvage;
 mod sasldb;

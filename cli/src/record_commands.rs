@@ -8,7 +8,8 @@ use crate::command_target::CommandTarget;
 use crate::dump::dump;
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::load::load;
-use crate::server_options::{ServerOptions, ServerTarget};
+use crate::record_servers::RecordServers;
+use crate::server_options::ServerOptions;
 use crate::time_to_live::{exptime, warn_if_past};
 use crate::{CommandFailure, database, statistics, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -315,58 +316,70 @@ pub(crate) fn run(command: &RecordCommand) -> Result<(), CommandFailure> {
             options.expect_no_database()?;
             database::run(command, &name)
         }
-        CommandTarget::Server(destination) => run_at(&options.at(destination), command),
+        CommandTarget::Server(destination) => {
+            run_at(&mut RecordServers::one(options.at(destination)), command)
+        }
+        CommandTarget::Ring(ring) => run_at(&mut RecordServers::of_ring(options, ring)?, command),
     }
 }
 
-fn run_at(server: &ServerTarget<'_>, command: &RecordCommand) -> Result<(), CommandFailure> {
+fn run_at(servers: &mut RecordServers<'_>, command: &RecordCommand) -> Result<(), CommandFailure> {
     match command {
         RecordCommand::Get { wanted, shown, quiet, .. } => {
-            let mut connection = server.connect()?;
-            get(wanted, *shown, *quiet, &mut |key| Ok(connection.get(&[key], shown.versions)?.pop()))
+            let read = &mut |key: &[u8]| Ok(servers.connection_of(key)?.get(&[key], shown.versions)?.pop());
+            get(wanted, *shown, *quiet, read)
         }
         RecordCommand::Set { key, quiet, .. } => {
             let value = command.value()?;
             let Some(store) = command.store(&value) else { return Ok(()) };
-            stored(key, store.verb, server.connect()?.store(&store)?, *quiet)
+            stored(key, store.verb, servers.connection_of(store.key)?.store(&store)?, *quiet)
         }
         RecordCommand::Delete { keys, quiet, .. } => {
-            let mut connection = server.connect()?;
-            delete(keys, *quiet, &mut |key| Ok(connection.delete(key)? == WriteOutcome::Done))
+            let remove = &mut |key: &[u8]| Ok(servers.connection_of(key)?.delete(key)? == WriteOutcome::Done);
+            delete(keys, *quiet, remove)
         }
-        RecordCommand::Incr { sum, quiet, .. } => count(server, sum, true, *quiet),
-        RecordCommand::Decr { sum, quiet, .. } => count(server, sum, false, *quiet),
+        RecordCommand::Incr { sum, quiet, .. } => count(servers, sum, true, *quiet),
+        RecordCommand::Decr { sum, quiet, .. } => count(servers, sum, false, *quiet),
         RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let ttl = time.or(*ttl).unwrap_or(0);
-            quiet.found(key, server.connect()?.touch(key.as_bytes(), ttl)? == WriteOutcome::Done)
+            let outcome = servers.connection_of(key.as_bytes())?.touch(key.as_bytes(), ttl)?;
+            quiet.found(key, outcome == WriteOutcome::Done)
         }
-        RecordCommand::Stats { group, json, .. } => statistics::print(server, group, *json),
+        RecordCommand::Stats { group, json, .. } => statistics::print(servers.only()?, group, *json),
         RecordCommand::Flush { delay, yes, .. } => {
-            let mut connection = server.connect()?;
-            if !yes {
-                confirm_flush(statistics::count(server).ok(), &server.destination)?;
-            }
             let line = if *delay == 0 { "flush_all".to_string() } else { format!("flush_all {delay}") };
-            connection.simple(&line)?;
+            let targets = servers.targets();
+            // All servers must be reached before the records of one are removed.
+            let connections = targets.iter().map(|target| target.connect());
+            let mut connections = connections.collect::<Result<Vec<_>, _>>()?;
+            if !yes {
+                confirm_flush(statistics::count(targets).ok(), &*servers)?;
+            }
+            for connection in &mut connections {
+                connection.simple(&line)?;
+            }
             Ok(())
         }
         RecordCommand::Ping { .. } => {
-            let version = server.connect()?.version()?;
-            writeln!(io::stdout(), "{} answers: version {version}", server.destination)?;
+            for server in servers.targets() {
+                let version = server.connect()?.version()?;
+                writeln!(io::stdout(), "{} answers: version {version}", server.destination)?;
+            }
             Ok(())
         }
-        RecordCommand::Load { file, options, .. } => load(&mut server.connect()?, file, options),
-        RecordCommand::Dump { file, options, .. } => dump(server, file, *options),
+        RecordCommand::Load { file, options, .. } => load(servers, file, options),
+        RecordCommand::Dump { file, options, .. } => dump(servers.targets(), file, *options),
     }
 }
 
 fn count(
-    server: &ServerTarget<'_>,
+    servers: &mut RecordServers<'_>,
     sum: &CounterArguments,
     up: bool,
     quiet: QuietOption,
 ) -> Result<(), CommandFailure> {
-    let (mut connection, key) = (server.connect()?, sum.key.as_bytes());
+    let key = sum.key.as_bytes();
+    let connection = servers.connection_of(key)?;
     let number = match sum.initial {
         Some(initial) => Some(connection.count_or_create(key, sum.by, up, initial)?),
         None => connection.count(key, sum.by, up)?,

@@ -214,7 +214,12 @@ pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), Comman
 
 /// Returns the number of records in the selected database of a server, or in the first if none is
 /// selected.
-pub(crate) fn count(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
+pub(crate) fn count(servers: &[ServerTarget<'_>]) -> Result<u64, CommandFailure> {
+    servers.iter().map(count_of_server).sum()
+}
+
+/// Returns the number of records of a server.
+pub(crate) fn count_of_server(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let count = if server.options.has_database() {
         let own = of_database(server, &mut connection)?;

@@ -7,6 +7,7 @@
 //! socket       a blocking stream with timeouts, in plain text or over TLS
 //! connection   requests and replies in the text dialect, or the meta dialect if the key needs it
 //! ring         which server of a list holds a key
+//! ring_destination, ring_connection  servers with their ring, and connections to all of them
 //! pool         connections that never block, for event loops
 //! ```
 //!
@@ -20,6 +21,8 @@ mod error;
 mod login;
 pub mod pool;
 pub mod ring;
+mod ring_connection;
+mod ring_destination;
 mod socket;
 mod tls;
 mod tls_error;
@@ -32,6 +35,8 @@ pub use connection::{
 pub use destination::LoginDestination;
 pub use error::{Error, RefusedRequest};
 pub use login::{InvalidLogin, Login};
+pub use ring_connection::RingConnection;
+pub use ring_destination::RingDestination;
 pub use socket::SocketTimeouts;
 pub use tls::{Tls, TlsFiles, TlsStream};
 pub use todana_protocol::memcached::client::{InvalidRequest, RefusalKind, StoreVerb, TextFetch, TextStore};

@@ -6,11 +6,12 @@ use super::transfer::{StoreRecord, export, import};
 use super::{expect_database, expect_no_truncation, open};
 use crate::amount::amount;
 use crate::command_target::{CommandTarget, LocalDatabase, names_database};
-use crate::dump::{RecordSelection, dump, walk_server};
+use crate::dump::{RecordSelection, dump, walk_servers};
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption_flag::InterruptionFlag;
 use crate::load::load;
 use crate::progress::{progress, records as records_bar};
+use crate::record_servers::RecordServers;
 use crate::server_options::{ServerOptions, ServerTarget};
 use crate::{CommandFailure, salvage, statistics, tsv, verify};
 use clap::{Args, Subcommand};
@@ -72,12 +73,15 @@ impl DatabaseAndFile {
 /// The opened form of the place where the records are.
 enum RecordSource<'o> {
     Local(LocalDatabase),
-    Server(ServerTarget<'o>),
+    Servers(RecordServers<'o>),
 }
 
 fn found(options: &ServerOptions, place: CommandTarget) -> Result<RecordSource<'_>, CommandFailure> {
     match place {
-        CommandTarget::Server(destination) => Ok(RecordSource::Server(options.at(destination))),
+        CommandTarget::Server(destination) => {
+            Ok(RecordSource::Servers(RecordServers::one(options.at(destination))))
+        }
+        CommandTarget::Ring(ring) => RecordServers::of_ring(options, ring).map(RecordSource::Servers),
         CommandTarget::Database(local) => {
             options.expect_no_database()?;
             Ok(RecordSource::Local(local))
@@ -190,12 +194,12 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
     match command {
         DatabaseCommand::Inform { of, json } => match of.find()? {
             RecordSource::Local(local) => inform(&local, json),
-            RecordSource::Server(server) => statistics::inform(&server, json),
+            RecordSource::Servers(servers) => statistics::inform(servers.only()?, json),
         },
         DatabaseCommand::Count { of } => {
             let count = match of.find()? {
                 RecordSource::Local(local) => visible_records(open(&local, false)?.database()),
-                RecordSource::Server(server) => statistics::count(&server)?,
+                RecordSource::Servers(servers) => statistics::count(servers.targets())?,
             };
             writeln!(io::stdout(), "{count}")?;
             Ok(())
@@ -206,19 +210,19 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
             let limit = limit.unwrap_or(u64::MAX);
             match of.find()? {
                 RecordSource::Local(local) => list(&local, &range, limit, values),
-                RecordSource::Server(_) if range.reverse => Err(CommandFailure::usage(
+                RecordSource::Servers(_) if range.reverse => Err(CommandFailure::usage(
                     "--reverse: a server lists its keys in no order; needs a .tree database",
                 )),
-                RecordSource::Server(server) => list_of_server(&server, &range, limit, values),
+                RecordSource::Servers(servers) => list_of_servers(servers.targets(), &range, limit, values),
             }
         }
         DatabaseCommand::Import { to, options } => match to.find()? {
             (RecordSource::Local(local), file) => import(&local, &file, &options),
-            (RecordSource::Server(server), file) => load(&mut server.connect()?, &file, &options),
+            (RecordSource::Servers(mut servers), file) => load(&mut servers, &file, &options),
         },
         DatabaseCommand::Export { of, options } => match of.find()? {
             (RecordSource::Local(local), file) => export(&local, &file, options),
-            (RecordSource::Server(server), file) => dump(&server, &file, options),
+            (RecordSource::Servers(servers), file) => dump(servers.targets(), &file, options),
         },
         DatabaseCommand::Copy { from, to } => {
             copy(database(&from, COPIES)?, database(&to, "`todana load` stores records in a server")?)
@@ -247,7 +251,7 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
 fn database<'p>(place: &'p CommandTarget, hint: &str) -> Result<&'p LocalDatabase, CommandFailure> {
     match place {
         CommandTarget::Database(local) => Ok(local),
-        CommandTarget::Server(_) => {
+        CommandTarget::Server(_) | CommandTarget::Ring(_) => {
             Err(CommandFailure::usage(format!("{place}: is a server, not a database on disk; {hint}")))
         }
     }
@@ -343,8 +347,8 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
 }
 
 /// Lists the keys of a server, which are not ordered.
-fn list_of_server(
-    server: &ServerTarget<'_>,
+fn list_of_servers(
+    servers: &[ServerTarget<'_>],
     range: &KeyRange,
     limit: u64,
     values: bool,
@@ -354,11 +358,11 @@ fn list_of_server(
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left = limit;
-    let is_table = statistics::is_table(server)?;
+    let is_table = statistics::is_table(&servers[0])?;
     // The empty key holds the definitions of a table's indexes.
     let is_wanted = |key: &[u8]| range.has(key) && !(is_table && key.is_empty());
     let wanted = RecordSelection { keys: &is_wanted, values };
-    let left_out = walk_server(server, &wanted, &mut |key, value, _, _| {
+    let left_out = walk_servers(servers, &wanted, &mut |key, value, _, _| {
         tsv::escape(&mut out, key)?;
         if values {
             out.write_all(b"\t")?;

@@ -111,6 +111,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Returns true if all further requests fail.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Runs an exchange with the server. If it fails between a request and the end of its reply,
     /// the next request would take the rest of that reply for its own reply. The connection then
     /// becomes unusable.
@@ -254,8 +259,18 @@ impl Connection {
     /// Reads records, and gives them a new expiry if `fetch` has one. Returns the existing records
     /// in the order of the keys.
     pub fn fetch(&mut self, fetch: TextFetch, keys: &[&[u8]]) -> Result<Vec<FetchedRecord>, Error> {
+        self.send_fetch(fetch, keys)?;
+        self.receive_fetch(keys)
+    }
+
+    /// Sends the request of [`fetch`](Self::fetch).
+    pub(crate) fn send_fetch(&mut self, fetch: TextFetch, keys: &[&[u8]]) -> Result<(), Error> {
         client::put_get(&mut self.output, fetch, keys)?;
-        self.flush()?;
+        self.flush()
+    }
+
+    /// Reads the reply to a request of [`send_fetch`](Self::send_fetch) for these keys.
+    pub(crate) fn receive_fetch(&mut self, keys: &[&[u8]]) -> Result<Vec<FetchedRecord>, Error> {
         let (mut items, mut asked) = (Vec::new(), keys.iter());
         loop {
             let item = self.response(|response| match response {

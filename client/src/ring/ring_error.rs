@@ -7,6 +7,10 @@ use std::fmt;
 pub struct RingError(pub(super) String);
 
 impl RingError {
+    pub(crate) fn new(problem: String) -> RingError {
+        RingError(problem)
+    }
+
     /// Returns the value of a name, or an error that lists the known names.
     pub(super) fn find<T: Copy>(noun: &str, name: &str, known: &[(&str, T)]) -> Result<T, RingError> {
         let found = known.iter().find(|(candidate, _)| *candidate == name);
