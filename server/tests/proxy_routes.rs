@@ -325,6 +325,7 @@ fn near_copies_answer_until_a_write() {
         records_max: None,
         hot: false,
         coalesce: false,
+        is_shared: false,
     };
     let proxy = routed(&[server.addresses[0]], PoolProtocol::Auto, near);
     let (mut client, mut direct) = (proxy.connect(), server.connect());

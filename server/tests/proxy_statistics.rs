@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_server::{
-    LimitOptions,     PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree, ServerOptions, WhenDown,
+    LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree,
+    ServerOptions, WhenDown,
 };
 
 fn pool_at(servers: &[SocketAddr], speak: PoolProtocol) -> PoolOptions {

@@ -29,6 +29,7 @@ pub(super) fn options(settings: &MoxiSettings) -> Result<ServerOptions, String> 
         for place in places(settings, port)? {
             listeners.push(ProxyListener {
                 backlog: settings.backlog,
+                routes: Some(front_cached(&name, &behavior.front_cache)),
                 ..ProxyListener::new(place, Some(name.clone()))
             });
         }
@@ -36,19 +37,10 @@ pub(super) fn options(settings: &MoxiSettings) -> Result<ServerOptions, String> 
             return Err(format!("-z: two clusters have the port {port}"));
         }
     }
-    let routes = match &pools.keys().collect::<Vec<_>>()[..] {
-        [name] => Some(front_cached(name, &behavior.front_cache)),
-        _ if !is_used(&behavior.front_cache) => None,
-        _ => return Err("-Z front_cache_lifespan: not supported with several clusters".into()),
-    };
-    if routes.is_some() {
-        listeners.iter_mut().for_each(|listener| listener.pool = None);
-    }
     let proxy = ProxyOptions {
         name: ProxyName::Moxi,
         listeners,
         pools,
-        routes,
         threads: Some(settings.threads),
         hot_keys: if is_used(&behavior.key_stats) { behavior.key_stats.max as usize } else { 0 },
         in_flight_max: behavior.concurrency.filter(|limit| *limit > 0).map(|limit| limit as usize),
@@ -152,6 +144,8 @@ fn front_cached(pool: &str, cache: &PrefixedCache) -> ProxyRoutes {
         records_max: Some(cache.max as usize),
         hot: false,
         coalesce: false,
+        // moxi has one cache for each of its ports.
+        is_shared: true,
     };
     let is_excluded = |prefix: &String| cache.unspec.iter().any(|excluded| prefix.starts_with(excluded));
     let kept = cache.spec.iter().filter(|prefix| !is_excluded(prefix)).cloned();

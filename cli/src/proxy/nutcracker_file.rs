@@ -43,7 +43,8 @@ fn read_pool(name: &str, table: &mut TableReader<'_>) -> (Option<ProxyListener>,
     let clients_max = table.get("client_connections", number(0, u64::from(NUMBER_MAX)));
     let clients_max = clients_max.filter(|limit| *limit > 0).and_then(|limit| usize::try_from(limit).ok());
     let pool_name = Some(name.to_string());
-    let listener = place.map(|place| ProxyListener { place, pool: pool_name, backlog, clients_max });
+    let listener =
+        place.map(|place| ProxyListener { backlog, clients_max, ..ProxyListener::new(place, pool_name) });
     pool.ring.kind = table.get("distribution", word(&RINGS)).unwrap_or(RingKind::Twemproxy);
     pool.ring.hash = table.get("hash", hash);
     table.set("hash_tag", &mut pool.hash_tag, text);

@@ -59,7 +59,7 @@ pub(super) fn tree(route: &RouteTree) -> String {
             let requests = name(&SHADOWED, *requests);
             vec![("shadow", quoted(pool)), ("share", share), ("of", requests), ("with", tree(with))]
         }
-        RouteTree::Near { with, ttl, bytes_max, records_max, hot, coalesce } => {
+        RouteTree::Near { with, ttl, bytes_max, records_max, hot, coalesce, is_shared: _ } => {
             let records = records_max.map(|records| ("records", records.to_string()));
             let keys = [("near", tree(with)), ("ttl", span(*ttl)), ("max", bytes_max.to_string())];
             let more = [("hot", hot.to_string()), ("coalesce", coalesce.to_string())];

@@ -199,7 +199,8 @@ impl TreeReader<'_> {
                 let records_max = table.get("records", count(u32::MAX));
                 let hot = table.get("hot", flag).unwrap_or(false);
                 let coalesce = table.get("coalesce", flag).unwrap_or(false);
-                RouteTree::Near { with: with?, ttl: ttl?, bytes_max, records_max, hot, coalesce }
+                let is_shared = false;
+                RouteTree::Near { with: with?, ttl: ttl?, bytes_max, records_max, hot, coalesce, is_shared }
             }
             "limit" => {
                 let per_second = table.get("limit", count(u32::MAX));
@@ -317,7 +318,8 @@ mod tests {
         };
         let near = |bytes_max, records_max, hot, coalesce| {
             let ttl = Duration::from_millis(500);
-            RouteTree::Near { with: pool(), ttl, bytes_max, records_max, hot, coalesce }
+            let is_shared = false;
+            RouteTree::Near { with: pool(), ttl, bytes_max, records_max, hot, coalesce, is_shared }
         };
         let shadow = |share_ppm, requests| RouteTree::Shadow { pool: b(), share_ppm, requests, with: pool() };
         let nearest = RouteTree::Replicate {

@@ -96,6 +96,8 @@ pub struct ProxyListener {
     /// The pool that serves all requests of the listener. `None` means that
     /// [`ProxyOptions::routes`] apply.
     pub pool: Option<String>,
+    /// With `pool`, routes for the requests of the listener that end at this pool.
+    pub routes: Option<ProxyRoutes>,
     /// The number of connections that may wait to be accepted.
     pub backlog: u32,
     /// The maximum number of clients of the listener. `None` means that only the limit of the
@@ -106,7 +108,7 @@ pub struct ProxyListener {
 impl ProxyListener {
     /// Returns a listener with the default limits.
     pub fn new(place: ListenerPlace, pool: Option<String>) -> ProxyListener {
-        ProxyListener { place, pool, backlog: 1024, clients_max: None }
+        ProxyListener { place, pool, routes: None, backlog: 1024, clients_max: None }
     }
 }
 
@@ -395,8 +397,10 @@ pub enum RouteTree {
         records_max: Option<usize>,
         /// True if only keys are kept that were requested three times within `ttl`.
         hot: bool,
-        /// True if only one of several equal requests is sent.
+        /// True if only one of several equal reads is sent.
         coalesce: bool,
+        /// True if all equal routes of a listener have one cache.
+        is_shared: bool,
     },
     /// A limit on times to live.
     Ttl {
@@ -511,6 +515,7 @@ mod tests {
             records_max: None,
             hot: false,
             coalesce: false,
+            is_shared: false,
         };
         let shadow = RouteTree::Shadow {
             pool: "test".into(),

@@ -7,13 +7,15 @@
 //! live_proxy     the state in use, and its replacement
 //! route          the routes that need more than the choice of a server in one pool
 //! ejection       other servers for the keys of servers that are down
-//! near_cache     copies of values in the proxy
+//! near_cache     copies of values in the proxy;  recent_requests: the keys that are worth a copy
+//! route_table    the routes of a listener;  kept_filters: caches and limits that outlive a reload
 //! server_counters the counters of a server;  proxy_metrics: the metrics
 //! server_resolver the thread that resolves names
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
 //! proxy_worker   the links of one worker to all servers
 //! server_link    the connections of one worker to one server
+//! shared_reads   equal reads with one reply;  server_request: the identity of a request
 //! ```
 //!
 //! A request of a client goes from its session (`session::proxy`) to the worker's connection to the
@@ -21,6 +23,7 @@
 //! Not here: rings and sockets (`todana_client`), the order of replies (`session::proxy`).
 
 mod ejection;
+mod kept_filters;
 mod live_proxy;
 mod near_cache;
 mod pool_server;
@@ -28,18 +31,24 @@ mod proxy_metrics;
 mod proxy_pool;
 mod proxy_state;
 mod proxy_worker;
+mod recent_requests;
 mod route;
+mod route_table;
 mod server_access;
 mod server_counters;
 mod server_health;
 mod server_link;
+mod server_request;
 mod server_resolver;
+mod shared_reads;
 
 pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::ProxyReloader;
 pub(crate) use near_cache::{NearCache, NearFill};
 pub(crate) use proxy_pool::ProxyPool;
-pub(crate) use proxy_state::{ProxyState, RouteTarget, ServerPlace};
-pub(crate) use proxy_worker::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
+pub(crate) use proxy_state::{ProxyState, ServerPlace};
+pub(crate) use proxy_worker::ProxyWorker;
 pub(crate) use route::{PoolRoute, Route, RouteFilter, has_moved, is_in_share};
+pub(crate) use route_table::RouteTarget;
+pub(crate) use server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 pub(crate) use server_resolver::ServerResolver;

@@ -2,15 +2,16 @@
 //! their requests.
 
 use super::ejection::Ejection;
+use super::kept_filters::KeptFilters;
 use super::near_cache::NearCache;
 use super::pool_server::{PoolServer, ServerNumbers};
 use super::proxy_pool::ProxyPool;
-use super::route::{PoolRoute, Route, RouteFilter};
+use super::route::{Route, RouteFilter};
+use super::route_table::{RouteBuilder, RouteTable, RouteTarget};
 use super::server_access::PoolAccess;
 use super::server_health::HealthLimits;
 use crate::options::{
     ListenerPlace, OptionsError, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes, ProxyVersion,
-    RouteTree,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(crate) struct ProxyState {
     listeners: Vec<ListenerRoutes>,
     /// The routes of listeners without a pool of their own.
     common: Arc<RouteTable>,
+    kept: KeptFilters,
     numbers: Arc<ServerNumbers>,
     /// The reply to `version`.
     pub(crate) version: ProxyVersion,
@@ -41,28 +43,6 @@ struct ListenerRoutes {
     /// False if only the clients that it has accepted before are left.
     is_open: bool,
     table: Arc<RouteTable>,
-}
-
-/// The targets of requests. The route of a prefix precedes that of a command.
-struct RouteTable {
-    /// The routes by prefix of the key, the longest prefix first.
-    prefixes: Vec<(String, RouteTarget)>,
-    /// The routes by command.
-    commands: Vec<(String, RouteTarget)>,
-    default: RouteTarget,
-}
-
-/// The target of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RouteTarget {
-    /// The pool with this number.
-    Pool(usize),
-    /// The route with this number.
-    Route(usize),
-    /// No server: the request is an error.
-    Refuse,
-    /// No server: reads are misses.
-    Null,
 }
 
 /// A server, by the numbers of its pool and of itself in the pool.
@@ -87,9 +67,9 @@ impl ProxyState {
         let first =
             options.pools.keys().next().ok_or_else(|| OptionsError::new("a proxy needs a pool".into()))?;
         let to_first = ProxyRoutes::to_pool(first);
-        let mut routes = Vec::new();
+        let mut builder = RouteBuilder::new(options, before.map(|before| &before.kept));
         let common = options.routes.as_ref().unwrap_or(&to_first);
-        let common = Arc::new(RouteTable::new(options, common, &mut routes)?);
+        let common = Arc::new(builder.table("", common)?);
         let mut listeners: Vec<ListenerRoutes> = before.map_or_else(Vec::new, |before| {
             let closed = |one: &ListenerRoutes| ListenerRoutes { is_open: false, ..one.clone() };
             before.listeners.iter().map(closed).collect()
@@ -110,9 +90,11 @@ impl ProxyState {
             // The clients of a closed listener stay. Those of a pool that is gone get the common
             // routes.
             let pool = pool.filter(|pool| one.is_open || options.pools.contains_key(*pool));
-            one.table = match pool {
-                Some(pool) => Arc::new(RouteTable::new(options, &ProxyRoutes::to_pool(pool), &mut routes)?),
-                None => Arc::clone(&common),
+            let routes = one.listener.as_ref().and_then(|listener| listener.routes.as_ref());
+            one.table = match (pool, routes) {
+                (Some(pool), Some(routes)) => Arc::new(builder.table(pool, routes)?),
+                (Some(pool), None) => Arc::new(builder.table(pool, &ProxyRoutes::to_pool(pool))?),
+                (None, _) => Arc::clone(&common),
             };
         }
         let numbers = before.map_or_else(Arc::default, |before| Arc::clone(&before.numbers));
@@ -159,17 +141,16 @@ impl ProxyState {
         });
         let pools = pools.collect::<Result<_, _>>()?;
         let ProxyOptions { version, drain, ref zone, .. } = *options;
-        Ok(ProxyState { pools, routes, zone: zone.clone(), listeners, common, numbers, version, drain })
+        let RouteBuilder { kept, routes, .. } = builder;
+        let zone = zone.clone();
+        Ok(ProxyState { pools, routes, zone, listeners, common, kept, numbers, version, drain })
     }
 
     /// Returns the target of the requests for a key that come by a listener. `command` begins with
     /// the command word.
     #[inline]
     pub(crate) fn target_of(&self, listener: usize, command: &[u8], key: &[u8]) -> RouteTarget {
-        let table = self.table_of(listener);
-        let prefix = table.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix.as_bytes()));
-        let target = prefix.map(|(_, target)| *target).or_else(|| table.target_of_command(command));
-        target.unwrap_or(table.default)
+        self.table_of(listener).target_of(command, key)
     }
 
     /// Returns the server of a key in a pool.
@@ -254,56 +235,6 @@ impl ProxyState {
     }
 }
 
-impl RouteTable {
-    /// Resolves the names of pools, and adds routes that need more than one to `routes`.
-    fn new(
-        options: &ProxyOptions,
-        trees: &ProxyRoutes,
-        routes: &mut Vec<Route>,
-    ) -> Result<RouteTable, OptionsError> {
-        let number = |name: &str| {
-            let number = options.pools.keys().position(|pool| pool == name);
-            number.ok_or_else(|| OptionsError::new(format!("there is no pool {name}")))
-        };
-        let mut target = |tree: &RouteTree| -> Result<RouteTarget, OptionsError> {
-            let route = Route::new(tree, &number)?;
-            Ok(match (&route.filters[..], &route.pools) {
-                ([], PoolRoute::Pool(pool)) => RouteTarget::Pool(*pool),
-                ([], PoolRoute::Refuse) => RouteTarget::Refuse,
-                ([], PoolRoute::Null) => RouteTarget::Null,
-                _ => {
-                    routes.push(route);
-                    RouteTarget::Route(routes.len() - 1)
-                }
-            })
-        };
-        let mut prefixes = Vec::new();
-        for (prefix, tree) in &trees.prefixes {
-            prefixes.push((prefix.clone(), target(tree)?));
-        }
-        let mut commands = Vec::new();
-        for (command, tree) in &trees.commands {
-            commands.push((command.clone(), target(tree)?));
-        }
-        Ok(RouteTable { prefixes, commands, default: target(&trees.default)? })
-    }
-
-    /// Returns the target of a command that has a route of its own.
-    #[inline]
-    fn target_of_command(&self, command: &[u8]) -> Option<RouteTarget> {
-        if self.commands.is_empty() {
-            return None;
-        }
-        let word = command.split(|&byte| byte <= b' ').next().unwrap_or_default();
-        let route = self.commands.iter().find(|(command, _)| command.as_bytes() == word);
-        route.map(|(_, target)| *target)
-    }
-
-    fn targets(&self) -> impl Iterator<Item = RouteTarget> {
-        self.prefixes.iter().chain(&self.commands).map(|(_, target)| *target).chain([self.default])
-    }
-}
-
 /// Returns true if two listeners have the same address, so that its socket can stay.
 fn is_same_place(one: &ListenerPlace, other: &ListenerPlace) -> bool {
     match (one, other) {
@@ -324,11 +255,7 @@ fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
 
 /// Returns the first option of a pool that the proxy cannot follow yet.
 fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
-    [
-        (pool.discover.is_some(), "discover"),
-        (pool.queue_timeout.is_some(), "queue-timeout"),
-        (pool.retries > 1, "more than one repetition"),
-    ]
-    .into_iter()
-    .find_map(|(is_asked, what)| is_asked.then_some(what))
+    [(pool.discover.is_some(), "discover"), (pool.queue_timeout.is_some(), "queue-timeout")]
+        .into_iter()
+        .find_map(|(is_asked, what)| is_asked.then_some(what))
 }

@@ -1,73 +1,22 @@
 //! The connections of a worker to the servers of all pools.
 
 use super::live_proxy::LiveProxy;
+use super::near_cache::NearFill;
 use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
-use crate::options::WhenDown;
+use super::server_request::{ReplyDelivery, RequestTag, SendRefusal};
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana_client::pool::{LossReason, ReplyKind, ReplyPart};
+use todana_client::pool::ReplyKind;
 use todana_protocol::memcached::client::ServerDialect;
 
-/// Tokens from this number on belong to connections to servers.
-pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
 /// The length of one read.
 const BUFFER_LEN: usize = 64 << 10;
 
 /// The longest wait for an event.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-
-/// Identifies a request that waits for its reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestTag {
-    /// The index of the client's connection.
-    pub(crate) connection: usize,
-    /// The number of the session, because a later connection may have the same index.
-    pub(crate) session: u64,
-    /// The number of the request in its session.
-    pub(crate) request: u64,
-    /// The number of the part of the request, if it goes to several servers.
-    pub(crate) part: u32,
-    /// The number of the question to a server, if the part has a route with several.
-    pub(crate) question: u32,
-    /// True if the request may be sent a second time, because its effect is then the same.
-    pub(crate) may_repeat: bool,
-}
-
-/// A part of a reply that arrives for a request, or the reason why there is none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ReplyDelivery<'a> {
-    /// A part of its reply.
-    Part(ReplyPart<'a>),
-    /// No more of its reply, because the connection to the server with this label is lost.
-    Lost { label: &'a str, reason: &'static str, when_down: WhenDown },
-    /// The dialect of its server is known now.
-    DialectKnown,
-}
-
-/// The reason why a request was not accepted for a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendRefusal {
-    /// The server is down.
-    Down,
-    /// Too many requests wait for the server.
-    Busy,
-    /// The server cannot be connected to.
-    Lost(LossReason),
-}
-
-impl SendRefusal {
-    /// Returns the words for messages.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            SendRefusal::Down => "down",
-            SendRefusal::Busy => "busy",
-            SendRefusal::Lost(reason) => reason.as_str(),
-        }
-    }
-}
 
 /// The part of the proxy that one worker owns.
 pub(crate) struct ProxyWorker {
@@ -158,6 +107,20 @@ impl ProxyWorker {
     ) -> Result<(), SendRefusal> {
         let (link, turn) = self.link(state, place);
         link.send(turn, kind, tag, put)
+    }
+
+    /// Adds a read, or lets it wait for the reply to an equal one that is under way.
+    pub(crate) fn send_shared(
+        &mut self,
+        state: &ProxyState,
+        place: ServerPlace,
+        kind: ReplyKind,
+        tag: RequestTag,
+        fill: NearFill,
+        bytes: &[u8],
+    ) -> Result<(), SendRefusal> {
+        let (link, turn) = self.link(state, place);
+        link.send_shared(turn, kind, tag, fill, bytes)
     }
 
     /// Adds a request whose reply is dropped.
@@ -366,7 +329,7 @@ mod tests {
     }
 
     fn tag(request: u64) -> RequestTag {
-        RequestTag { connection: 0, session: 1, request, part: 0, question: 0, may_repeat: false }
+        RequestTag { connection: 0, session: 1, request, part: 0, question: 0, may_repeat: false, repeats: 0 }
     }
 
     const PLACE: ServerPlace = ServerPlace { pool: 0, server: 0 };

@@ -15,11 +15,12 @@ pub(crate) struct Route {
 }
 
 /// A part of a route that limits, copies or answers requests on their way to the pools.
+#[derive(Clone)]
 pub(crate) enum RouteFilter {
     /// Times to live are limited.
     Ttl { max_s: u32 },
     /// The number of requests in a second is limited.
-    Limit(RequestLimit),
+    Limit(Arc<RequestLimit>),
     /// Another pool gets copies of some requests.
     Shadow { pool: usize, share_ppm: u32, requests: ShadowedRequests },
     /// Copies in the proxy answer reads.
@@ -52,31 +53,24 @@ pub(crate) enum PoolRoute {
 }
 
 impl Route {
-    /// Resolves the names of the pools of a route: `number` returns the number of a pool. Fails if
-    /// there is no such pool, or no memory for a cache.
+    /// Resolves the names of the pools of a route: `number` returns the number of a pool, and
+    /// `kept` the cache or limit of a tree at this depth. Fails if one of them does.
     pub(super) fn new(
         tree: &RouteTree,
         number: &dyn Fn(&str) -> Result<usize, OptionsError>,
+        kept: &mut dyn FnMut(&RouteTree, usize) -> Result<RouteFilter, OptionsError>,
     ) -> Result<Route, OptionsError> {
         let mut filters = Vec::new();
         let mut rest = tree;
         loop {
             let (filter, with) = match rest {
                 RouteTree::Ttl { max, with } => (RouteFilter::Ttl { max_s: seconds(*max) }, with),
-                RouteTree::Limit { per_second, with } => {
-                    (RouteFilter::Limit(RequestLimit::new(*per_second)), with)
+                RouteTree::Limit { with, .. } | RouteTree::Near { with, .. } => {
+                    (kept(rest, filters.len())?, with)
                 }
                 RouteTree::Shadow { pool, share_ppm, requests, with } => {
                     let (pool, share_ppm, requests) = (number(pool)?, *share_ppm, *requests);
                     (RouteFilter::Shadow { pool, share_ppm, requests }, with)
-                }
-                RouteTree::Near { with, ttl, bytes_max, records_max, hot, coalesce } => {
-                    if *hot || *coalesce {
-                        return Err(OptionsError::new("hot and coalesce: not supported yet".into()));
-                    }
-                    let cache = NearCache::new(*ttl, *bytes_max, *records_max)
-                        .map_err(|error| OptionsError::new(format!("near: {error}")))?;
-                    (RouteFilter::Near(Arc::new(cache)), with)
                 }
                 _ => return Ok(Route { filters, pools: PoolRoute::new(rest, number)? }),
             };

@@ -1,8 +1,10 @@
 //! The connections of one worker to one server: connects, sends, detects the dialect of the server,
 //! repeats requests whose connection was lost, and probes a server that is down.
 
+use super::near_cache::NearFill;
 use super::pool_server::PoolServer;
-use super::proxy_worker::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
+use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
+use super::shared_reads::SharedReads;
 use crate::options::{PoolOptions, PoolProtocol};
 use mio::event::Event;
 use mio::{Registry, Token};
@@ -78,6 +80,8 @@ impl LinkPosition {
 enum RequestOwner {
     /// The session of a client.
     Client(RequestTag),
+    /// The sessions of several clients, by the number of their read in [`SharedReads`].
+    Shared(u64),
     /// Nobody: the reply is dropped.
     Unowned,
     /// The link, to learn the dialect of the server.
@@ -108,6 +112,7 @@ struct LinkSlot {
     /// The number of addresses that could not be connected to.
     failed_addresses: usize,
     detection: DialectDetection,
+    shared: SharedReads,
 }
 
 /// The knowledge of a connection about the dialect of its server.
@@ -177,6 +182,28 @@ impl ServerLink {
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
         self.add(turn, self.slot_of(tag.session), kind, RequestOwner::Client(tag), put)
+    }
+
+    /// Adds a read, or lets it wait for the reply to an equal one that is under way.
+    pub(super) fn send_shared(
+        &mut self,
+        turn: &mut LinkTurn,
+        kind: ReplyKind,
+        tag: RequestTag,
+        fill: NearFill,
+        bytes: &[u8],
+    ) -> Result<(), SendRefusal> {
+        let (slot, queue) = (self.slot_of(tag.session), self.options.queue);
+        if self.slots[slot].shared.join(bytes, fill, tag, queue) {
+            return Ok(());
+        }
+        let number = self.slots[slot].shared.begin(bytes, fill, tag);
+        let owner = RequestOwner::Shared(number);
+        let sent = self.add(turn, slot, kind, owner, |out| out.extend_from_slice(bytes));
+        if sent.is_err() {
+            self.slots[slot].shared.end(number);
+        }
+        sent
     }
 
     /// Adds a request whose reply is dropped.
@@ -339,7 +366,7 @@ impl ServerLink {
 
     /// Reads from a connection, and passes what arrives to `see`.
     pub(super) fn read(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
-        let Some(LinkSlot { connection: Some(connection), detection, has_ended, .. }) =
+        let Some(LinkSlot { connection: Some(connection), detection, has_ended, shared, .. }) =
             self.slots.get_mut(at.slot)
         else {
             return;
@@ -349,6 +376,7 @@ impl ServerLink {
             has_answered |= !matches!(owner, RequestOwner::Expired);
             match *owner {
                 RequestOwner::Client(tag) => see(tag, ReplyDelivery::Part(part)),
+                RequestOwner::Shared(number) => shared.deliver(number, part, see),
                 RequestOwner::Detection => detection.note(part.bytes),
                 RequestOwner::Unowned | RequestOwner::Check | RequestOwner::Expired => {}
             }
@@ -403,13 +431,20 @@ impl ServerLink {
 
     /// Reports the requests whose replies are overdue. Returns true if there are any.
     fn expire(&mut self, turn: &LinkTurn, slot: usize, see: &mut DeliverReply<'_>) -> bool {
-        let Some(connection) = &mut self.slots[slot].connection else { return false };
+        let LinkSlot { connection: Some(connection), shared, .. } = &mut self.slots[slot] else {
+            return false;
+        };
         let (label, when_down) = (self.server.shown_label(), self.options.when_down);
+        let reason = LossReason::TimedOut.as_str();
         let expire = |owner: &mut RequestOwner| match *owner {
             RequestOwner::Client(tag) => {
                 *owner = RequestOwner::Expired;
-                let reason = LossReason::TimedOut.as_str();
                 see(tag, ReplyDelivery::Lost { label, reason, when_down });
+            }
+            RequestOwner::Shared(number) => {
+                *owner = RequestOwner::Expired;
+                let tags = shared.end(number);
+                tags.into_iter().for_each(|tag| see(tag, ReplyDelivery::Lost { label, reason, when_down }));
             }
             RequestOwner::Unowned | RequestOwner::Detection | RequestOwner::Check | RequestOwner::Expired => {
             }
@@ -495,19 +530,37 @@ impl ServerLink {
         let waiting = std::mem::take(&mut self.slots[slot].detection.waiting);
         // A server that was only slow still executes what it has received, perhaps after requests
         // of a new connection. So a write that is repeated after silence could undo a later one.
-        let may_repeat = self.options.retries > 0 && reason == LossReason::Closed;
+        let may_repeat = reason == LossReason::Closed;
         for LostRequest { request, kind, due, bytes } in lost {
-            let RequestOwner::Client(tag) = request else { continue };
-            let is_repeated = may_repeat && tag.may_repeat && due > turn.now && !bytes.is_empty() && {
-                let owner = RequestOwner::Client(RequestTag { may_repeat: false, ..tag });
+            let is_in_time = may_repeat && due > turn.now && !bytes.is_empty();
+            let again = if is_in_time { self.repeated(slot, request) } else { None };
+            let is_repeated = again.is_some_and(|owner| {
                 self.add_by(turn, slot, due, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
-            };
-            if !is_repeated {
-                see(tag, self.loss(reason));
+            });
+            match request {
+                _ if is_repeated => {}
+                RequestOwner::Client(tag) => see(tag, self.loss(reason)),
+                RequestOwner::Shared(number) => {
+                    let tags = self.slots[slot].shared.end(number);
+                    tags.into_iter().for_each(|tag| see(tag, self.loss(reason)));
+                }
+                _ => {}
             }
         }
         for tag in waiting {
             see(tag, self.loss(reason));
+        }
+    }
+
+    /// Returns the owner of a request that is sent again, or `None` if it must not be.
+    fn repeated(&mut self, slot: usize, owner: RequestOwner) -> Option<RequestOwner> {
+        let max = self.options.retries.min(u8::MAX.into());
+        match owner {
+            RequestOwner::Client(tag) if tag.may_repeat && u32::from(tag.repeats) < max => {
+                Some(RequestOwner::Client(RequestTag { repeats: tag.repeats + 1, ..tag }))
+            }
+            RequestOwner::Shared(number) if self.slots[slot].shared.repeats(number, max) => Some(owner),
+            _ => None,
         }
     }
 

@@ -164,7 +164,8 @@ impl ProxySession {
     /// Returns the tag of a part of the next request.
     pub(super) fn tag(&self, connection: usize, part: u32, may_repeat: bool) -> RequestTag {
         let request = self.first + self.waiting.len() as u64;
-        RequestTag { connection, session: self.number, request, part, question: 0, may_repeat }
+        let session = self.number;
+        RequestTag { connection, session, request, part, question: 0, may_repeat, repeats: 0 }
     }
 
     /// Lets the routes continue for which an answer has arrived.

@@ -177,7 +177,7 @@ impl ProxySession {
             request.put_failure(FLUSH_REFUSED, &mut refusal);
             return self.push(WaitingRequest::Complete(refusal));
         };
-        let mut replies = GatheredReplies::new(request);
+        let mut replies = GatheredReplies::new(request, state.near_caches().cloned().collect());
         for place in places {
             let tag = self.tag(turn.connection, replies.asked.len() as u32, false);
             // The text dialect is the one that all servers have before their dialect is known.

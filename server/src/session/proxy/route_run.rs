@@ -244,7 +244,13 @@ impl RouteRun {
         self.questions[number].state = match written {
             Ok(asked) => {
                 let kind = reply_kind(asked);
-                match proxy.send(&self.state, place, kind, tag, |out| out.extend_from_slice(&bytes)) {
+                let sent = match (&self.near, question) {
+                    (Some(NearUse::Fill { cache, fill }), Question::Same { .. }) if cache.coalesces() => {
+                        proxy.send_shared(&self.state, place, kind, tag, *fill, &bytes)
+                    }
+                    _ => proxy.send(&self.state, place, kind, tag, |out| out.extend_from_slice(&bytes)),
+                };
+                match sent {
                     Ok(()) => QuestionState::Sent { asked, reply: Vec::new() },
                     Err(refusal) => self.refused(place, refusal),
                 }

@@ -6,7 +6,8 @@ use super::loss_reply::{MissReply, put_error, put_loss};
 use super::route_run::RouteRun;
 use super::server_poll::ServerPoll;
 use crate::options::WhenDown;
-use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag};
+use crate::proxy::{NearCache, ProxyWorker, ReplyDelivery, RequestTag};
+use std::sync::Arc;
 use todana_client::pool::ReplyPart;
 use todana_core::Reply;
 use todana_protocol::memcached::HiddenReplies;
@@ -32,7 +33,6 @@ pub(super) enum WaitingRequest {
 }
 
 /// The replies of all servers to a request.
-#[derive(Debug)]
 pub(super) struct GatheredReplies {
     request: ClientRequest,
     /// The form of the reply of each server.
@@ -41,11 +41,20 @@ pub(super) struct GatheredReplies {
     pub(super) missing: usize,
     /// The first error.
     error: Vec<u8>,
+    /// The caches that are cleared after the last reply: until then, a server may still send what
+    /// it removes.
+    caches: Vec<Arc<NearCache>>,
+}
+
+impl std::fmt::Debug for GatheredReplies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GatheredReplies").field("missing", &self.missing).finish_non_exhaustive()
+    }
 }
 
 impl GatheredReplies {
-    pub(super) fn new(request: ClientRequest) -> GatheredReplies {
-        GatheredReplies { request, asked: Vec::new(), missing: 0, error: Vec::new() }
+    pub(super) fn new(request: ClientRequest, caches: Vec<Arc<NearCache>>) -> GatheredReplies {
+        GatheredReplies { request, asked: Vec::new(), missing: 0, error: Vec::new(), caches }
     }
 
     /// Notes the reply of a server.
@@ -64,6 +73,9 @@ impl GatheredReplies {
             ReplyDelivery::DialectKnown => return,
         }
         self.missing -= 1;
+        if self.missing == 0 {
+            self.caches.iter().for_each(|cache| cache.clear());
+        }
         if self.error.is_empty() {
             self.error = error;
         }

@@ -1,0 +1,58 @@
+//! Defines the identity of a request to a server, and what arrives for it.
+
+use crate::options::WhenDown;
+use todana_client::pool::{LossReason, ReplyPart};
+
+/// Tokens from this number on belong to connections to servers.
+pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
+/// Identifies a request that waits for its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestTag {
+    /// The index of the client's connection.
+    pub(crate) connection: usize,
+    /// The number of the session, because a later connection may have the same index.
+    pub(crate) session: u64,
+    /// The number of the request in its session.
+    pub(crate) request: u64,
+    /// The number of the part of the request, if it goes to several servers.
+    pub(crate) part: u32,
+    /// The number of the question to a server, if the part has a route with several.
+    pub(crate) question: u32,
+    /// True if the request may be sent again, because its effect is then the same.
+    pub(crate) may_repeat: bool,
+    /// The number of times that the request was sent again.
+    pub(crate) repeats: u8,
+}
+
+/// A part of a reply that arrives for a request, or the reason why there is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReplyDelivery<'a> {
+    /// A part of its reply.
+    Part(ReplyPart<'a>),
+    /// No more of its reply, because the connection to the server with this label is lost.
+    Lost { label: &'a str, reason: &'static str, when_down: WhenDown },
+    /// The dialect of its server is known now.
+    DialectKnown,
+}
+
+/// The reason why a request was not accepted for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendRefusal {
+    /// The server is down.
+    Down,
+    /// Too many requests wait for the server.
+    Busy,
+    /// The server cannot be connected to.
+    Lost(LossReason),
+}
+
+impl SendRefusal {
+    /// Returns the words for messages.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            SendRefusal::Down => "down",
+            SendRefusal::Busy => "busy",
+            SendRefusal::Lost(reason) => reason.as_str(),
+        }
+    }
+}
