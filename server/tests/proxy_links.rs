@@ -228,8 +228,11 @@ fn keys_of_a_dead_server_move() {
         client.expect_value(key.as_bytes(), b"2");
         client.send(format!("ms {key} 1 T0\r\n3\r\n").as_bytes());
         client.expect(b"HD\r\n");
-        let is_capped = ["HD t7\r\n", "HD t6\r\n"].contains(&seconds_left(key).as_str());
-        assert_eq!(is_capped, moved.contains(&key), "{key}");
+        let mut is_capped = || ["HD t7\r\n", "HD t6\r\n"].contains(&seconds_left(key).as_str());
+        assert_eq!(is_capped(), moved.contains(&key), "{key}");
+        client.send(format!("gat 1000 {key} none\r\n").as_bytes());
+        client.expect(format!("VALUE {key} 0 1\r\n3\r\nEND\r\n").as_bytes());
+        assert_eq!(is_capped(), moved.contains(&key), "{key} of a line");
     }
     let mut again = options();
     again.listen.port = address.port();

@@ -135,6 +135,35 @@ fn each_copy_gets_the_writes() {
     }
 }
 
+/// Each copy decided alone, so copies without the record stored what the first one had refused.
+#[test]
+fn first_copy_decides_conditional_writes() {
+    for speak in DIALECTS {
+        let servers = [(); 3].map(|()| Running::start(options()));
+        let addresses = servers.each_ref().map(|server| server.addresses[0]);
+        let proxy = routed(&addresses, speak, replicate(ReplicaRead::First, ReplicaWrite::All));
+        let mut client = proxy.connect();
+        let others_have_none = || {
+            eventually("the others have no record", || {
+                servers[1..].iter().all(|server| server.connect().stat("curr_items") == "0")
+            });
+        };
+        ask(&mut client, "add k 3 0 1\r\n5\r\n", "STORED\r\n");
+        for server in &servers {
+            ask(&mut server.connect(), "get k\r\n", "VALUE k 3 1\r\n5\r\nEND\r\n");
+        }
+        ask(&mut client, "incr k 2\r\n", "7\r\n");
+        others_have_none();
+        ask(&mut client, "add k 0 0 1\r\n9\r\n", "NOT_STORED\r\n");
+        ask(&mut client, "touch k 100\r\n", "TOUCHED\r\n");
+        others_have_none();
+        ask(&mut client, "replace k 4 0 1\r\n8\r\n", "STORED\r\n");
+        for server in &servers {
+            ask(&mut server.connect(), "get k\r\n", "VALUE k 4 1\r\n8\r\nEND\r\n");
+        }
+    }
+}
+
 #[test]
 fn missing_copies_are_repaired_with_their_time() {
     let servers = [(); 3].map(|()| Running::start(options()));
@@ -223,6 +252,38 @@ fn new_pool_is_filled_from_the_old_one() {
         ask(&mut client, &format!("cas v 0 0 1 {version}\r\n2\r\n"), "STORED\r\n");
         ask(&mut client, "get v\r\n", "VALUE v 0 1\r\n2\r\nEND\r\n");
     }
+}
+
+/// The record may be at the old server, so its failure must not look as if there were none.
+#[test]
+fn failure_of_the_old_pool_is_no_miss() {
+    for tree in [
+        RouteTree::WarmUp { new: "a".into(), old: "b".into(), ttl: None },
+        RouteTree::Migrate { new: "a".into(), old: "b".into(), start_ms: 0, over: Duration::from_secs(1) },
+    ] {
+        let server = Running::start(options());
+        let proxy = routed(&[server.addresses[0], closed()], PoolProtocol::Meta, tree);
+        let mut client = proxy.connect();
+        for request in ["get k", "mg k v", "gets k", "incr k 1", "touch k 9", "delete k"] {
+            client.send(format!("{request}\r\n").as_bytes());
+            let reply = client.line();
+            assert!(reply.starts_with("SERVER_ERROR server 127.0.0.1:"), "{request}: {reply}");
+        }
+        ask(&mut client, "set k 0 0 1\r\nx\r\nget k\r\n", "STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
+        client.send(b"delete k\r\n");
+        assert!(client.line().starts_with("SERVER_ERROR server 127.0.0.1:"));
+    }
+}
+
+/// A record that an earlier request was moving came back after `flush_all`.
+#[test]
+fn flush_waits_for_requests_before_it() {
+    let servers = [(); 2].map(|()| Running::start(options()));
+    let addresses = servers.each_ref().map(|server| server.addresses[0]);
+    let tree = RouteTree::WarmUp { new: "a".into(), old: "b".into(), ttl: None };
+    let proxy = routed(&addresses, PoolProtocol::Meta, tree);
+    ask(&mut servers[1].connect(), "set n 0 0 1\r\n5\r\n", "STORED\r\n");
+    ask(&mut proxy.connect(), "incr n 1\r\nflush_all\r\nget n\r\n", "6\r\nOK\r\nEND\r\n");
 }
 
 #[test]

@@ -123,16 +123,17 @@ impl ProxyWorker {
         link.send_shared(turn, kind, tag, fill, bytes)
     }
 
-    /// Adds a request whose reply is dropped.
+    /// Adds a request whose reply is dropped. It keeps its place among those of the session.
     pub(crate) fn send_unowned(
         &mut self,
         state: &ProxyState,
         place: ServerPlace,
         kind: ReplyKind,
+        session: u64,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
         let (link, turn) = self.link(state, place);
-        link.send_unowned(turn, kind, put)
+        link.send_unowned(turn, kind, session, put)
     }
 
     /// Returns the dialect of a server. `None` means that it is not known yet:
@@ -277,6 +278,7 @@ mod tests {
         fn accept(&mut self, expected: &[u8]) -> TcpStream {
             self.worker.flush(&mut |_, _| panic!("nothing is lost"));
             let mut stream = self.listener.accept().unwrap().0;
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             // The request is sent once the connection is known to stand.
             self.turn();
             expect(&mut stream, expected);
@@ -376,21 +378,23 @@ mod tests {
 
     #[test]
     fn replies_that_nobody_waits_for_are_dropped() {
-        let options = PoolOptions { speak: PoolProtocol::Binary, ..PoolOptions::default() };
+        // The requests of a session share one of the connections, so that they stay in order.
+        let options =
+            PoolOptions { speak: PoolProtocol::Binary, connections: 2, ..PoolOptions::default() };
         let mut looped = WorkerLoop::new(options);
         let mut packets = [[0u8; 24]; 2];
         (packets[0][0], packets[0][15]) = (0x81, 1);
         (packets[1][0], packets[1][15]) = (0x81, 2);
         let state = Arc::clone(&looped.state);
         let put = |out: &mut Vec<u8>| out.push(b'x');
-        looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, put).unwrap();
+        looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, 1, put).unwrap();
         looped.worker.send(&state, PLACE, ReplyKind::Binary, tag(1), put).unwrap();
         let mut stream = looped.accept(b"xx");
         stream.write_all(&packets.concat()).unwrap();
         assert_eq!(looped.arrivals(), [(1, packets[1].escape_ascii().to_string())]);
         drop(stream);
         // Without a request that a client waits for, nothing is lost.
-        looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, put).unwrap();
+        looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, 1, put).unwrap();
     }
 
     /// A slow server may execute the requests later, so none is repeated.

@@ -211,9 +211,10 @@ impl ServerLink {
         &mut self,
         turn: &mut LinkTurn,
         kind: ReplyKind,
+        session: u64,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
-        self.add(turn, 0, kind, RequestOwner::Unowned, put)
+        self.add(turn, self.slot_of(session), kind, RequestOwner::Unowned, put)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Divides a line with several keys into lines for the servers of the keys, and merges their
 //! values in the order of the keys.
 
-use super::route_run::{RouteRun, RoutedReply};
+use super::route_run::{HeldScope, RouteRun, RoutedReply};
 use crate::proxy::{ProxyWorker, RequestTag, ServerPlace};
 use std::collections::VecDeque;
 
@@ -180,9 +180,9 @@ impl MergedValues {
         self.parts.get_mut(part as usize)?.run.as_deref_mut()
     }
 
-    /// Returns true if a part will ask a server for this key later.
-    pub(super) fn holds(&self, key: &[u8]) -> bool {
-        self.parts.iter().any(|part| part.run.as_ref().is_some_and(|run| run.holds(key)))
+    /// Returns true if a part will ask a server for one of these records later.
+    pub(super) fn holds(&self, scope: HeldScope<'_>) -> bool {
+        self.parts.iter().any(|part| part.run.as_ref().is_some_and(|run| run.holds(scope)))
     }
 
     /// Lets the route of a part continue.

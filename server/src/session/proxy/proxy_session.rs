@@ -3,6 +3,7 @@
 use super::client_login::ClientLogin;
 use super::key_lines::KeyLine;
 use super::request_routing::RoutingTurn;
+use super::route_run::HeldScope;
 use super::waiting_request::{PassedPart, WaitingRequest};
 use crate::proxy::{ProxyState, ProxyWorker, ReplyDelivery, RequestTag};
 use crate::session::wake::WakeReason;
@@ -32,7 +33,7 @@ const READY_KEPT: usize = 512;
 pub(crate) struct ProxySession {
     pub(super) decoder: MemcachedDecoder,
     /// The number of the session; 0 until its first request.
-    number: u64,
+    pub(super) number: u64,
     /// The number of the listener, which chooses the routes.
     pub(super) listener: usize,
     /// The number of the first waiting request.
@@ -180,11 +181,15 @@ impl ProxySession {
         }
     }
 
-    /// Returns true if a request for this key must wait, because an earlier request for the key
-    /// still has to ask a server.
-    pub(super) fn must_wait(&mut self, key: &[u8]) -> bool {
+    /// Returns true if a request for this key, or for all keys, must wait, because an earlier
+    /// request for the same key still has to ask a server.
+    #[inline]
+    pub(super) fn must_wait(&mut self, key: Option<&[u8]>) -> bool {
         self.has_routed &= !self.waiting.is_empty();
-        self.is_held = self.has_routed && self.waiting.iter_mut().any(|request| request.holds(key));
+        self.is_held = self.has_routed && {
+            let scope = key.map_or(HeldScope::All, HeldScope::of_key);
+            self.waiting.iter().any(|request| request.holds(scope))
+        };
         self.is_held
     }
 }

@@ -67,10 +67,14 @@ impl ProxySession {
         request: &MemcachedRequest<'_>,
         bytes: &[u8],
     ) -> bool {
-        if let MemcachedCommand::Operation(operation) = &request.command
-            && let Some(key) = operation.key()
-            && self.must_wait(key)
-        {
+        let must_wait = match &request.command {
+            MemcachedCommand::Operation(Operation::Flush { .. }) => self.must_wait(None),
+            MemcachedCommand::Operation(operation) => {
+                operation.key().is_some_and(|key| self.must_wait(Some(key)))
+            }
+            _ => false,
+        };
+        if must_wait {
             return false;
         }
         self.execute_command(turn, request, bytes);
@@ -123,16 +127,14 @@ impl ProxySession {
         match state.target_of(self.listener, command_of(operation, bytes), key) {
             RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
-            // A store on a stand-in gets another time to live.
             RouteTarget::Pool(pool)
-                if is_forwarded(&state, pool, request)
-                    && !(sets_ttl(operation) && state.pools[pool].is_stood_in(key)) =>
+                if is_forwarded(&state, pool, request) && !is_shortened(&state, pool, operation, key) =>
             {
                 self.forward(turn, request, operation, state.place_of(pool, key), bytes);
             }
             target => {
                 let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
-                match filtered(turn, target, kept, operation, key) {
+                match filtered(turn, self.number, target, kept, operation, key) {
                     FilteredRequest::Replied(reply) => self.push(WaitingRequest::Complete(reply.bytes)),
                     FilteredRequest::Running(mut run) => {
                         let tag = self.tag(turn.connection, 0, may_repeat(operation));
@@ -214,14 +216,17 @@ impl ProxySession {
         // All keys of a line go by the routes that its first key has found.
         let now_state = std::mem::replace(&mut turn.state, state);
         match turn.state.target_of(self.listener, command_of(operation, line.head()), key) {
-            RouteTarget::Pool(pool) if is_forwarded(&turn.state, pool, request) => {
+            RouteTarget::Pool(pool)
+                if is_forwarded(&turn.state, pool, request)
+                    && !is_shortened(&turn.state, pool, operation, key) =>
+            {
                 line.add(turn.state.place_of(pool, key), key);
             }
             RouteTarget::Refuse => line.refuse(REFUSED),
             RouteTarget::Null => {}
             target => {
                 let kept = ClientRequest::new(line.line_of(key), turn.limits);
-                let part = match filtered(turn, target, kept, operation, key) {
+                let part = match filtered(turn, self.number, target, kept, operation, key) {
                     FilteredRequest::Replied(reply) => LinePart::Replied(reply),
                     FilteredRequest::Running(run) => LinePart::Routed(run),
                 };
@@ -271,6 +276,11 @@ fn is_forwarded(state: &ProxyState, pool: usize, request: &MemcachedRequest<'_>)
     !request.form.is_binary() && state.pools[pool].options.speak != PoolProtocol::Binary
 }
 
+/// Returns true if the record of a request gets another time to live, because it is on a stand-in.
+fn is_shortened(state: &ProxyState, pool: usize, operation: &Operation<'_>, key: &[u8]) -> bool {
+    sets_ttl(operation) && state.pools[pool].is_stood_in(key)
+}
+
 /// Returns what a request sees if its server does not take it.
 fn lost<'s>(state: &'s ProxyState, place: ServerPlace, refusal: SendRefusal) -> ReplyDelivery<'s> {
     let when_down = state.pools[place.pool].options.when_down;
@@ -289,6 +299,7 @@ fn sets_ttl(operation: &Operation<'_>) -> bool {
 /// Applies the filters of a route to a request.
 fn filtered(
     turn: &mut RoutingTurn<'_>,
+    session: u64,
     target: RouteTarget,
     request: ClientRequest,
     operation: &Operation<'_>,
@@ -332,7 +343,7 @@ fn filtered(
                     ShadowedRequests::All => true,
                 };
                 if is_meant && is_in_share(key, *share_ppm) {
-                    send_copy(turn, state.place_of(*pool, key), operation);
+                    send_copy(turn, session, state.place_of(*pool, key), operation);
                 }
             }
             RouteFilter::Near(cache) if !is_read => {
@@ -373,7 +384,7 @@ fn filtered(
             let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
             let now_ms = now_ms.map_or(0, |duration| duration.as_millis() as u64);
             let plan = RoutePlan::new(pools, &state, operation, key, now_ms, turn.proxy.next_number());
-            let run = RouteRun::new(state, request, plan, ttl_max_s, near);
+            let run = RouteRun::new(state, request, plan, ttl_max_s, near, key);
             return FilteredRequest::Running(Box::new(run));
         }
     }
@@ -381,12 +392,12 @@ fn filtered(
 }
 
 /// Sends a copy of a request whose answer nobody waits for.
-fn send_copy(turn: &mut RoutingTurn<'_>, place: ServerPlace, operation: &Operation<'_>) {
+fn send_copy(turn: &mut RoutingTurn<'_>, session: u64, place: ServerPlace, operation: &Operation<'_>) {
     let dialect = turn.proxy.known_dialect(&turn.state, place).unwrap_or(ServerDialect::Text);
     let mut bytes = Vec::new();
     if let Ok(asked) = put_operation(dialect, operation, &mut bytes) {
         let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
-        let _ = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), put);
+        let _ = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), session, put);
     }
 }
 

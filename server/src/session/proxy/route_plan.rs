@@ -2,7 +2,7 @@
 
 use crate::options::{ReplicaRead, ReplicaWrite};
 use crate::proxy::{PoolRoute, ProxyState, ServerPlace, has_moved};
-use todana_core::{Operation, StoreMode};
+use todana_core::{Operation, Store, StoreMode};
 
 /// The result of a request to one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +62,8 @@ pub(super) enum RoutePlan {
     InTurn { places: Vec<ServerPlace>, on_miss: bool, repairs: bool, later_ttl_s: Option<u32> },
     /// All servers at once.
     AtOnce { places: Vec<ServerPlace>, choice: AnswerChoice },
-    /// The first server, and then the others without waiting for them.
-    FirstThen { places: Vec<ServerPlace>, question: Question, needs_success: bool },
+    /// The first server, and then the others. With `awaits`, their errors count.
+    FirstThen { places: Vec<ServerPlace>, question: Question, needs_success: bool, awaits: bool },
     /// A read of a new server that is filled from an old one.
     WarmRead { new: ServerPlace, old: ServerPlace, ttl_s: Option<u32>, asks_again: bool },
     /// A write whose effect depends on the record: the record is moved to the new server first.
@@ -219,16 +219,21 @@ impl RoutePlan {
                     None => PlanStep::Wait,
                 }
             }
-            RoutePlan::FirstThen { places, question, needs_success } => match last {
-                None => PlanStep::Ask(vec![(places[0], Question::SAME)]),
-                Some(outcome) => {
-                    let follows = match outcome {
-                        Outcome::Error => false,
-                        Outcome::Success => true,
-                        _ => !needs_success,
-                    };
-                    let others = places[1..].iter().filter(|_| follows);
-                    PlanStep::Answer(0, others.map(|place| (*place, *question)).collect())
+            RoutePlan::FirstThen { places, question, needs_success, awaits } => match (asked, last) {
+                (0, _) => PlanStep::Ask(vec![(places[0], Question::SAME)]),
+                (1, Some(Outcome::Error)) => PlanStep::Answer(0, Vec::new()),
+                (1, _) if *needs_success && last != Some(Outcome::Success) => PlanStep::Answer(0, Vec::new()),
+                (1, _) => {
+                    let others: Vec<_> = places[1..].iter().map(|place| (*place, *question)).collect();
+                    match *awaits && !others.is_empty() {
+                        true => PlanStep::Ask(others),
+                        false => PlanStep::Answer(0, others),
+                    }
+                }
+                _ if (1..asked).any(|question| outcome(question).is_none()) => PlanStep::Wait,
+                _ => {
+                    let failed = (1..asked).find(|question| outcome(*question) == Some(Outcome::Error));
+                    PlanStep::Answer(failed.unwrap_or(0), Vec::new())
                 }
             },
             RoutePlan::WarmRead { new, old, ttl_s, asks_again } => match (asked, last) {
@@ -244,6 +249,8 @@ impl RoutePlan {
                         (_, false) => PlanStep::Answer(1, vec![add]),
                     }
                 }
+                // The old server may have the record, so its failure is no miss.
+                (2, Some(Outcome::Error)) => PlanStep::Answer(1, Vec::new()),
                 (2, _) => PlanStep::Answer(0, Vec::new()),
                 _ => PlanStep::Answer(3, Vec::new()),
             },
@@ -254,6 +261,9 @@ impl RoutePlan {
                     let add = Some(add).filter(|_| found == Some(Outcome::Hit));
                     PlanStep::Ask(add.into_iter().chain([(*new, Question::SAME)]).collect())
                 }
+                (_, Some(Outcome::Failure)) if outcome(0) == Some(Outcome::Error) => {
+                    PlanStep::Answer(0, Vec::new())
+                }
                 (_, Some(Outcome::Error)) => PlanStep::Answer(asked - 1, Vec::new()),
                 _ => PlanStep::Answer(asked - 1, vec![(*old, Question::Delete)]),
             },
@@ -261,6 +271,8 @@ impl RoutePlan {
                 0 => PlanStep::Ask(vec![(*other, Question::Delete), (*current, Question::SAME)]),
                 _ => match (outcome(0), outcome(1)) {
                     (None, _) | (_, None) => PlanStep::Wait,
+                    // The record may still be there.
+                    (Some(Outcome::Error), _) => PlanStep::Answer(0, Vec::new()),
                     (Some(Outcome::Success), Some(Outcome::Failure)) => PlanStep::Answer(0, Vec::new()),
                     _ => PlanStep::Answer(1, Vec::new()),
                 },
@@ -351,25 +363,28 @@ fn replicated_write(places: Vec<ServerPlace>, operation: &Operation<'_>, write: 
     match operation {
         // The versions of the copies differ.
         Operation::Store(store) if store.compare.is_some() && store.mode == StoreMode::Set => {
-            RoutePlan::FirstThen { places, question: Question::SetValue, needs_success: true }
+            first_then(places, Question::SetValue, true)
+        }
+        // Another copy could store what the first one refuses.
+        Operation::Store(Store { mode: StoreMode::Add | StoreMode::Replace, compare: None, .. })
+            if matches!(write, ReplicaWrite::All | ReplicaWrite::First) =>
+        {
+            let (question, awaits) = (Question::SetValue, write == ReplicaWrite::All);
+            RoutePlan::FirstThen { places, question, needs_success: true, awaits }
         }
         // The copies may differ, so the same change may have different results.
         Operation::Store(store)
             if store.compare.is_some() || matches!(store.mode, StoreMode::Append | StoreMode::Prepend) =>
         {
-            RoutePlan::FirstThen { places, question: Question::Delete, needs_success: false }
+            first_then(places, Question::Delete, false)
         }
-        Operation::Arithmetic(_) | Operation::Modify(_) => {
-            RoutePlan::FirstThen { places, question: Question::Delete, needs_success: false }
-        }
-        Operation::Delete(delete) if delete.compare.is_some() => {
-            RoutePlan::FirstThen { places, question: Question::Delete, needs_success: true }
-        }
+        Operation::Arithmetic(_) | Operation::Modify(_) => first_then(places, Question::Delete, false),
+        Operation::Delete(delete) if delete.compare.is_some() => first_then(places, Question::Delete, true),
         _ => {
-            // A copy without the record is as good as one that has lost it now.
-            let is_removal = matches!(operation, Operation::Delete(_));
+            // A copy without the record is as good as one that has just lost it, and needs no time.
+            let needs_one = matches!(operation, Operation::Delete(_) | Operation::Touch(_));
             let choice = match write {
-                ReplicaWrite::All if is_removal => AnswerChoice::ErrorOrSuccess,
+                ReplicaWrite::All if needs_one => AnswerChoice::ErrorOrSuccess,
                 ReplicaWrite::All => AnswerChoice::Worst,
                 ReplicaWrite::First => AnswerChoice::First,
                 ReplicaWrite::Majority => AnswerChoice::Majority,
@@ -378,6 +393,11 @@ fn replicated_write(places: Vec<ServerPlace>, operation: &Operation<'_>, write: 
             RoutePlan::AtOnce { places, choice }
         }
     }
+}
+
+/// Returns the plan that does not wait for the others after the first server.
+fn first_then(places: Vec<ServerPlace>, question: Question, needs_success: bool) -> RoutePlan {
+    RoutePlan::FirstThen { places, question, needs_success, awaits: false }
 }
 
 /// Returns the plan of a request for a record that belongs to a new server and may still be at an
@@ -407,5 +427,5 @@ fn moved(new: ServerPlace, old: ServerPlace, ttl_s: Option<u32>, operation: &Ope
 
 /// Returns the plan of a write to one server that must not leave an older record at another.
 fn write_and_delete(current: ServerPlace, other: ServerPlace) -> RoutePlan {
-    RoutePlan::FirstThen { places: vec![current, other], question: Question::Delete, needs_success: false }
+    first_then(vec![current, other], Question::Delete, false)
 }

@@ -18,6 +18,7 @@ use todana_protocol::memcached::client::{
     AskedReply, NotSpoken, RecordFields, ServerDialect, ServerReply, TimeLeft, decode_reply_of,
     put_operation_for,
 };
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The longest time to live that memcached does not take for a Unix time.
 const SPAN_MAX_S: u32 = 60 * 60 * 24 * 30;
@@ -35,6 +36,7 @@ pub(super) struct RouteRun {
     ttl_max_s: Option<u32>,
     near: Option<NearUse>,
     questions: Vec<AskedQuestion>,
+    key_hash: u64,
 }
 
 /// The use that a request makes of the cache of its route.
@@ -99,6 +101,21 @@ enum QuestionState {
     },
 }
 
+/// The records that a request is about, for which it may have to wait.
+#[derive(Clone, Copy)]
+pub(super) enum HeldScope<'k> {
+    /// The record with this key.
+    Key { key: &'k [u8], hash: u64 },
+    /// All records.
+    All,
+}
+
+impl<'k> HeldScope<'k> {
+    pub(super) fn of_key(key: &'k [u8]) -> HeldScope<'k> {
+        HeldScope::Key { key, hash: xxh3_64(key) }
+    }
+}
+
 /// The reply to a routed request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoutedReply {
@@ -113,19 +130,31 @@ impl RouteRun {
         plan: RoutePlan,
         ttl_max_s: Option<u32>,
         near: Option<NearUse>,
+        key: &[u8],
     ) -> RouteRun {
-        RouteRun { request, state, plan, ttl_max_s, near, questions: Vec::new() }
+        let key_hash = xxh3_64(key);
+        RouteRun { request, state, plan, ttl_max_s, near, questions: Vec::new(), key_hash }
     }
 
     /// Returns true if the run has this key, and will ask a server later. A run that has sent all
     /// its questions cannot be overtaken, because servers answer in order.
-    pub(super) fn holds(&self, key: &[u8]) -> bool {
+    pub(super) fn holds(&self, scope: HeldScope<'_>) -> bool {
+        // To decode the request again takes too long for each of many waiting requests.
+        if let HeldScope::Key { hash, .. } = scope
+            && hash != self.key_hash
+        {
+            return false;
+        }
         let has_sent_all = self.plan.has_one_step()
             && self.questions.iter().all(|asked| {
                 !matches!(asked.state, QuestionState::Unsent)
                     && matches!(asked.question, Question::Same { .. })
             });
-        !has_sent_all && self.request.with(|operation, _| operation.key() == Some(key)) == Some(true)
+        let is_meant = |operation: &Operation<'_>| match scope {
+            HeldScope::Key { key, .. } => operation.key() == Some(key),
+            HeldScope::All => true,
+        };
+        !has_sent_all && self.request.with(|operation, _| is_meant(operation)) == Some(true)
     }
 
     /// Notes what arrives for a question. Returns the number of bytes that are kept, and true if
@@ -173,7 +202,7 @@ impl RouteRun {
                 }
                 PlanStep::Answer(number, after) => {
                     for (place, question) in after {
-                        self.send_unowned(proxy, place, question);
+                        self.send_unowned(proxy, tag.session, place, question);
                     }
                     self.fill_near(proxy, number);
                     return Some(self.reply(number));
@@ -261,12 +290,12 @@ impl RouteRun {
     }
 
     /// Sends a question whose answer nobody waits for.
-    fn send_unowned(&self, proxy: &mut ProxyWorker, place: ServerPlace, question: Question) {
+    fn send_unowned(&self, proxy: &mut ProxyWorker, session: u64, place: ServerPlace, question: Question) {
         let dialect = proxy.known_dialect(&self.state, place).unwrap_or(ServerDialect::Text);
         let mut bytes = Vec::new();
         if let Ok(asked) = self.put(dialect, question, &mut bytes) {
             let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
-            let _ = proxy.send_unowned(&self.state, place, reply_kind(asked), put);
+            let _ = proxy.send_unowned(&self.state, place, reply_kind(asked), session, put);
         }
     }
 

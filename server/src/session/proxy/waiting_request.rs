@@ -3,7 +3,7 @@
 use super::client_request::ClientRequest;
 use super::key_lines::MergedValues;
 use super::loss_reply::{MissReply, put_error, put_loss};
-use super::route_run::RouteRun;
+use super::route_run::{HeldScope, RouteRun};
 use super::server_poll::ServerPoll;
 use crate::options::WhenDown;
 use crate::proxy::{NearCache, ProxyWorker, ReplyDelivery, RequestTag};
@@ -175,12 +175,12 @@ impl WaitingRequest {
         (kept, false)
     }
 
-    /// Returns true if the request will ask a server for this key later.
+    /// Returns true if the request will ask a server for one of these records later.
     #[inline]
-    pub(super) fn holds(&mut self, key: &[u8]) -> bool {
+    pub(super) fn holds(&self, scope: HeldScope<'_>) -> bool {
         match self {
-            WaitingRequest::Routed(run) => run.holds(key),
-            WaitingRequest::Merged(values) => values.holds(key),
+            WaitingRequest::Routed(run) => run.holds(scope),
+            WaitingRequest::Merged(values) => values.holds(scope),
             _ => false,
         }
     }
