@@ -298,6 +298,31 @@ impl<T> ServerConnection<T> {
         send_from(&mut self.socket, &self.output, &mut self.sent)
     }
 
+    /// Returns true if all requests are sent, so that the last one can be
+    /// [continued](Self::send_on).
+    pub fn has_sent_all(&self) -> bool {
+        self.is_open() && self.sent == self.output.len()
+    }
+
+    /// Sends bytes that continue the last request. They are not kept: after a loss, the request is
+    /// incomplete. Returns the number of bytes that the socket accepts. It is 0 if earlier bytes
+    /// are not sent yet.
+    pub fn send_on(&mut self, bytes: &[u8]) -> Result<usize, LossReason> {
+        self.flush()?;
+        let mut accepted = 0;
+        if self.has_sent_all() {
+            send_from(&mut self.socket, bytes, &mut accepted)?;
+        }
+        Ok(accepted)
+    }
+
+    /// Changes the time at which the reply to the last request is due.
+    pub fn set_last_due(&mut self, due: Instant) {
+        if let Some(last) = self.waiting.back_mut() {
+            last.due = due;
+        }
+    }
+
     /// Reads, and passes the parts of replies to `see`. `buffer` is memory for one read.
     /// `has_ended` is true if an event has reported the end of the stream. Returns false if more
     /// bytes may have arrived: a server that sends much must not delay others.

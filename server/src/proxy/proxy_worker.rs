@@ -38,8 +38,8 @@ impl ProxyWorker {
     pub(crate) fn new(live: Arc<LiveProxy>, registry: Registry) -> ProxyWorker {
         let (version, state) = (live.version(), live.state());
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
-        let (changed, unread) = (Vec::new(), Vec::new());
-        let turn = LinkTurn { registry, now, changed, unread, check_at: None, buffer };
+        let (changed, unread, granted) = (Vec::new(), Vec::new(), Vec::new());
+        let turn = LinkTurn { registry, now, changed, unread, check_at: None, granted, buffer };
         let mut worker = ProxyWorker {
             live,
             state: Arc::clone(&state),
@@ -136,6 +136,40 @@ impl ProxyWorker {
         link.send_unowned(turn, kind, session, put)
     }
 
+    /// Begins a request with a long value: sends its head, which `put` writes. Returns false if the
+    /// request must wait for a connection; [`ReplyDelivery::UploadContinues`] follows.
+    pub(crate) fn begin_upload(
+        &mut self,
+        state: &ProxyState,
+        place: ServerPlace,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool, SendRefusal> {
+        let (link, turn) = self.link(state, place);
+        link.begin_upload(turn, ReplyKind::Single, tag, put)
+    }
+
+    /// Sends bytes of a long value, and returns the number of bytes that the server has accepted.
+    /// [`ReplyDelivery::UploadContinues`] follows if it is smaller. `ends` is true if the bytes are
+    /// the last ones. Returns `None` if the request is not being sent.
+    pub(crate) fn send_value(
+        &mut self,
+        state: &ProxyState,
+        place: ServerPlace,
+        tag: RequestTag,
+        bytes: &[u8],
+        ends: bool,
+    ) -> Option<usize> {
+        let (link, turn) = self.link(state, place);
+        link.send_value(turn, tag, bytes, ends)
+    }
+
+    /// Ends a request with a long value that is incomplete. The server stores nothing.
+    pub(crate) fn cancel_upload(&mut self, state: &ProxyState, place: ServerPlace, tag: RequestTag) {
+        let (link, turn) = self.link(state, place);
+        link.cancel_upload(turn, tag);
+    }
+
     /// Returns the dialect of a server. `None` means that it is not known yet:
     /// [`ReplyDelivery::DialectKnown`] or [`ReplyDelivery::Lost`] follows.
     pub(crate) fn dialect_of(
@@ -196,6 +230,9 @@ impl ProxyWorker {
             if let Some(Some(link)) = self.links.get_mut(at.link) {
                 link.flush(&mut self.turn, at, see);
             }
+        }
+        for tag in std::mem::take(&mut self.turn.granted) {
+            see(tag, ReplyDelivery::UploadContinues);
         }
     }
 
@@ -302,6 +339,7 @@ mod tests {
                         ReplyDelivery::Part(part) => part.bytes.escape_ascii().to_string(),
                         ReplyDelivery::Lost { reason, .. } => reason.into(),
                         ReplyDelivery::DialectKnown => "known".into(),
+                        ReplyDelivery::UploadContinues => "continues".into(),
                     },
                 ));
             };

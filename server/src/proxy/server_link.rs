@@ -5,6 +5,7 @@ use super::near_cache::NearFill;
 use super::pool_server::PoolServer;
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use super::shared_reads::SharedReads;
+use super::upload_lanes::{LaneUser, UPLOAD_LANES, UPLOAD_STALL, UploadLanes, UploadProgress};
 use crate::options::{PoolOptions, PoolProtocol};
 use mio::event::Event;
 use mio::{Registry, Token};
@@ -14,7 +15,8 @@ use todana_client::Address;
 use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
 use todana_protocol::memcached::client::{DetectedServer, ServerDialect, detected_server, put_detection};
 
-/// The greatest number of connections of a worker to a server.
+/// The greatest number of connections of a worker to a server, without those for long values.
+const SHARED_SLOTS_MAX: usize = SLOTS_MAX - UPLOAD_LANES;
 const SLOTS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: usize = 8;
 /// The number of bytes of requests that may be kept for a connection.
@@ -29,6 +31,11 @@ const BINARY_VERSION: [u8; 24] = {
     packet
 };
 
+/// Returns a time that is never reached.
+fn never(now: Instant) -> Instant {
+    now + Duration::from_secs(1 << 32)
+}
+
 /// Receives what arrives for the requests of clients.
 pub(super) type DeliverReply<'a> = dyn FnMut(RequestTag, ReplyDelivery<'_>) + 'a;
 
@@ -42,6 +49,8 @@ pub(super) struct LinkTurn {
     pub(super) unread: Vec<LinkPosition>,
     /// The time before which no deadline ends.
     pub(super) check_at: Option<Instant>,
+    /// The requests with long values that have a connection now.
+    pub(super) granted: Vec<RequestTag>,
     /// Memory for one read.
     pub(super) buffer: Vec<u8>,
 }
@@ -97,6 +106,10 @@ pub(super) struct ServerLink {
     server: Arc<PoolServer>,
     options: Arc<PoolOptions>,
     slots: Vec<LinkSlot>,
+    /// The number of slots for connections that clients share. The slots after them are those for
+    /// long values.
+    shared: usize,
+    uploads: UploadLanes<RequestTag>,
     /// True if the configuration no longer has the server.
     is_retired: bool,
 }
@@ -107,6 +120,8 @@ struct LinkSlot {
     connection: Option<ServerConnection<RequestOwner>>,
     /// True while the connection is in the list of those with bytes to send.
     is_changed: bool,
+    /// The reason why the connection is lost, which is reported by the next flush.
+    failed: Option<LossReason>,
     /// True if an event has reported the end of the stream.
     has_ended: bool,
     /// The number of addresses that could not be connected to.
@@ -141,8 +156,9 @@ impl DialectDetection {
 
 impl ServerLink {
     pub(super) fn new(server: Arc<PoolServer>, options: Arc<PoolOptions>) -> ServerLink {
-        let slots = (0..options.connections.clamp(1, SLOTS_MAX)).map(|_| LinkSlot::default()).collect();
-        ServerLink { server, options, slots, is_retired: false }
+        let shared = options.connections.clamp(1, SHARED_SLOTS_MAX);
+        let slots = (0..shared).map(|_| LinkSlot::default()).collect();
+        ServerLink { server, options, slots, shared, uploads: UploadLanes::default(), is_retired: false }
     }
 
     /// Lets the link end after the replies to its requests.
@@ -163,13 +179,13 @@ impl ServerLink {
             let waits = slot.connection.as_ref().is_some_and(|connection| connection.waiting_len() > 0);
             !waits && slot.detection.waiting.is_empty()
         };
-        self.is_retired && self.slots.iter().all(is_idle)
+        self.is_retired && self.slots.iter().all(is_idle) && self.uploads.is_empty()
     }
 
     /// Returns the number of the connection for the requests of a session. It is always the same,
     /// so that the requests of a client stay in order.
     fn slot_of(&self, session: u64) -> usize {
-        if self.slots.len() == 1 { 0 } else { (session % self.slots.len() as u64) as usize }
+        if self.shared == 1 { 0 } else { (session % self.shared as u64) as usize }
     }
 
     /// Adds a request of a client.
@@ -301,7 +317,7 @@ impl ServerLink {
         turn.check_by(turn.now + self.options.connect_timeout);
         let place = &mut self.slots[slot];
         place.detection.answers.clear();
-        (place.has_ended, place.failed_addresses) = (false, 0);
+        (place.failed, place.has_ended, place.failed_addresses) = (None, false, 0);
         place.connection = Some(connection);
         self.mark_changed(turn, slot);
         Ok(())
@@ -327,7 +343,7 @@ impl ServerLink {
 
     /// Connects all connections that are not, before there are requests.
     pub(super) fn preconnect(&mut self, turn: &mut LinkTurn) {
-        for slot in 0..self.slots.len() {
+        for slot in 0..self.shared {
             // A failure shows with the first request.
             let _ = self.ready(turn, slot);
         }
@@ -337,10 +353,15 @@ impl ServerLink {
     pub(super) fn flush(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
         let Some(slot) = self.slots.get_mut(at.slot) else { return };
         slot.is_changed = false;
-        if let Some(connection) = &mut slot.connection
-            && let Err(reason) = connection.flush()
-        {
-            self.lose(turn, at.slot, reason, see);
+        let failed = slot.failed.take();
+        if failed.is_some() {
+            // A server that refuses a value may have said so before it closed the connection.
+            self.read(turn, at, see);
+        }
+        let Some(connection) = &mut self.slots[at.slot].connection else { return };
+        match failed.map_or_else(|| connection.flush(), Err) {
+            Ok(()) => self.continue_upload(at.slot, see),
+            Err(reason) => self.lose(turn, at.slot, reason, see),
         }
     }
 
@@ -363,6 +384,7 @@ impl ServerLink {
         if event.is_readable() || place.has_ended {
             self.read(turn, at, see);
         }
+        self.continue_upload(at.slot, see);
     }
 
     /// Reads from a connection, and passes what arrives to `see`.
@@ -395,8 +417,9 @@ impl ServerLink {
         match outcome {
             Ok(true) => {}
             Ok(false) => turn.unread.push(at),
-            Err(reason) => self.lose(turn, at.slot, reason, see),
+            Err(reason) => return self.lose(turn, at.slot, reason, see),
         }
+        self.end_answered_upload(turn, at.slot);
     }
 
     /// Reports the requests whose replies are overdue, ends connections on which nothing arrives,
@@ -413,6 +436,7 @@ impl ServerLink {
                 self.ask(turn, slot);
             }
         }
+        self.end_stalled_upload(turn, see);
         let probe_time = self.options.connect_timeout + self.options.reply_timeout.unwrap_or_default();
         let is_probed = !self.is_retired && self.server.health.is_down();
         if is_probed && self.server.health.takes_probe(turn.now, probe_time) {
@@ -425,7 +449,8 @@ impl ServerLink {
             true => Some(turn.now + RETIRED_CHECK),
             false => self.server.health.probe_at(),
         };
-        if let Some(at) = deadlines.chain([last]).flatten().min() {
+        let stall = self.uploads.first_stall().map(|(at, _)| at);
+        if let Some(at) = deadlines.chain([last, stall]).flatten().min() {
             turn.check_by(at);
         }
     }
@@ -475,8 +500,7 @@ impl ServerLink {
     }
 
     fn due(&self, turn: &LinkTurn) -> Instant {
-        // Without a limit, the time is never reached.
-        turn.now + self.options.reply_timeout.unwrap_or(Duration::from_secs(1 << 32))
+        self.options.reply_timeout.map_or(never(turn.now), |timeout| turn.now + timeout)
     }
 
     fn mark_changed(&mut self, turn: &mut LinkTurn, slot: usize) {
@@ -520,6 +544,7 @@ impl ServerLink {
             return;
         }
         let Some(connection) = self.slots[slot].connection.take() else { return };
+        self.release_lane(turn, slot);
         let was_open = connection.is_open();
         let lost = connection.lose();
         // An idle connection that its server closes is no failure, even if a check is under way.
@@ -590,6 +615,144 @@ impl ServerLink {
         }
         self.mark_changed(turn, slot);
         true
+    }
+
+    /// Begins a request with a long value: sends its head. Returns false if the request must wait
+    /// for a connection; [`ReplyDelivery::UploadContinues`] follows.
+    pub(super) fn begin_upload(
+        &mut self,
+        turn: &mut LinkTurn,
+        kind: ReplyKind,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool, SendRefusal> {
+        if self.uploads.lane_of(tag).is_none() && self.uploads.queue_len() >= self.options.queue {
+            return Err(SendRefusal::Busy);
+        }
+        let Some(lane) = self.uploads.take(tag, turn.now) else {
+            // A client in front may send nothing.
+            turn.check_by(turn.now + UPLOAD_STALL);
+            return Ok(false);
+        };
+        let slot = self.shared + lane;
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, LinkSlot::default);
+        }
+        // The client may take as long as it likes to send the value.
+        let outcome = self.add_by(turn, slot, never(turn.now), kind, RequestOwner::Client(tag), put);
+        match (&outcome, self.uploads.user(lane)) {
+            (Ok(()), Some(user)) => user.progress = UploadProgress::Sending,
+            _ => self.release_lane(turn, slot),
+        }
+        outcome.map(|()| true)
+    }
+
+    /// Sends bytes of a long value. `ends` is true if they are its last ones. Returns the number of
+    /// bytes that the server has accepted; [`ReplyDelivery::UploadContinues`] follows if it is
+    /// smaller. Returns `None` if the request is not being sent.
+    pub(super) fn send_value(
+        &mut self,
+        turn: &mut LinkTurn,
+        tag: RequestTag,
+        bytes: &[u8],
+        ends: bool,
+    ) -> Option<usize> {
+        let lane = self.uploads.lane_of(tag)?;
+        let due = self.due(turn);
+        let user = self.uploads.user(lane)?;
+        let place = self.slots.get_mut(self.shared + lane)?;
+        let connection = place.connection.as_mut()?;
+        let accepted = match connection.send_on(bytes) {
+            Ok(accepted) => accepted,
+            Err(reason) => {
+                place.failed = Some(reason);
+                self.mark_changed(turn, self.shared + lane);
+                return Some(0);
+            }
+        };
+        let was_blocked = user.progress == UploadProgress::Blocked;
+        user.progress = match (accepted == bytes.len(), ends) {
+            (true, true) => UploadProgress::Complete,
+            (true, false) => UploadProgress::Sending,
+            (false, _) => UploadProgress::Blocked,
+        };
+        if accepted > 0 {
+            user.active_at = turn.now;
+        }
+        match user.progress {
+            UploadProgress::Sending => connection.set_last_due(never(turn.now)),
+            UploadProgress::Blocked if was_blocked && accepted == 0 => {}
+            _ => {
+                connection.set_last_due(due);
+                turn.check_by(due);
+            }
+        }
+        Some(accepted)
+    }
+
+    /// Ends a request with a long value whose client has gone, or whose value is not to be stored.
+    /// The server has not got all of it, and the connection ends, so the server stores nothing.
+    pub(super) fn cancel_upload(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
+        self.uploads.leave_queue(tag);
+        if let Some(lane) = self.uploads.lane_of(tag)
+            && self.uploads.user(lane).is_some_and(|user| user.progress != UploadProgress::Complete)
+        {
+            self.drop_upload(turn, self.shared + lane);
+        }
+    }
+
+    /// Drops a connection with an incomplete value.
+    fn drop_upload(&mut self, turn: &mut LinkTurn, slot: usize) {
+        self.slots[slot].connection = None;
+        self.release_lane(turn, slot);
+    }
+
+    /// Lets the next request use the connection for long values that was used in this slot.
+    fn release_lane(&mut self, turn: &mut LinkTurn, slot: usize) {
+        if let Some(lane) = slot.checked_sub(self.shared)
+            && self.uploads.user(lane).is_some()
+        {
+            turn.granted.extend(self.uploads.release(lane, turn.now));
+        }
+    }
+
+    fn upload_at(&mut self, slot: usize) -> Option<&mut LaneUser<RequestTag>> {
+        self.uploads.user(slot.checked_sub(self.shared)?)
+    }
+
+    /// Lets the client of a long value continue once the server accepts bytes again.
+    fn continue_upload(&mut self, slot: usize, see: &mut DeliverReply<'_>) {
+        let connection = self.slots.get(slot).and_then(|place| place.connection.as_ref());
+        if connection.is_some_and(ServerConnection::has_sent_all)
+            && let Some(LaneUser { tag, progress: UploadProgress::Blocked, .. }) = self.upload_at(slot)
+        {
+            see(*tag, ReplyDelivery::UploadContinues);
+        }
+    }
+
+    /// Ends the use of a connection for a long value once the server has replied. A server may
+    /// refuse the value before it has got all of it.
+    fn end_answered_upload(&mut self, turn: &mut LinkTurn, slot: usize) {
+        let Some(progress) = self.upload_at(slot).map(|user| user.progress) else { return };
+        let connection = self.slots[slot].connection.as_ref();
+        let is_answered = connection.is_none_or(|connection| connection.waiting_len() == 0);
+        match progress {
+            UploadProgress::Granted => {}
+            _ if !is_answered => {}
+            UploadProgress::Complete => self.release_lane(turn, slot),
+            UploadProgress::Sending | UploadProgress::Blocked => self.drop_upload(turn, slot),
+        }
+    }
+
+    /// Ends a request whose client sends nothing of its long value while others wait.
+    fn end_stalled_upload(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
+        if let Some((at, lane)) = self.uploads.first_stall()
+            && at <= turn.now
+            && let Some(tag) = self.uploads.user(lane).map(|user| user.tag)
+        {
+            see(tag, self.loss(LossReason::TimedOut));
+            self.drop_upload(turn, self.shared + lane);
+        }
     }
 
     fn note_failure(&self, turn: &mut LinkTurn, reason: LossReason, is_probe: bool) {

@@ -33,6 +33,8 @@ pub(crate) enum ReplyDelivery<'a> {
     Lost { label: &'a str, reason: &'static str, when_down: WhenDown },
     /// The dialect of its server is known now.
     DialectKnown,
+    /// Its server accepts bytes of its long value.
+    UploadContinues,
 }
 
 /// The reason why a request was not accepted for a server.

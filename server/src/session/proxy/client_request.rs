@@ -23,7 +23,9 @@ impl ClientRequest {
     /// caller keeps a line for each key.
     pub(super) fn new(bytes: Vec<u8>, limits: &MemcachedLimits) -> ClientRequest {
         let no_login = MemcachedLimits { sasl: false, text_login: false, ..*limits };
-        ClientRequest { bytes, limits: MemcachedLimits { unfinished_len_max: usize::MAX, ..no_login } }
+        let limits =
+            MemcachedLimits { unfinished_len_max: usize::MAX, long_block_len: usize::MAX, ..no_login };
+        ClientRequest { bytes, limits }
     }
 
     /// Passes the operation and the form of its reply to `see`.

@@ -7,6 +7,7 @@
 //! key_lines        a line with several keys, whose values come from several servers
 //! loss_reply       the reply in place of one that does not come
 //! client_login     the login of a client
+//! client_upload    a long value that is passed on as it arrives
 //! client_request   the bytes of a request that is answered later
 //! route_plan       which servers a routed request goes to, and which answer counts
 //! route_run        sends the requests of a plan in the dialects of the servers
@@ -18,6 +19,7 @@
 
 mod client_login;
 mod client_request;
+mod client_upload;
 mod key_lines;
 mod loss_reply;
 mod proxy_session;

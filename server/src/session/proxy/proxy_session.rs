@@ -1,6 +1,7 @@
 //! Defines the session of a client of the proxy.
 
 use super::client_login::ClientLogin;
+use super::client_upload::{AnnouncedBlock, ClientUpload, LONG_VALUE, UploadStep};
 use super::key_lines::KeyLine;
 use super::request_routing::RoutingTurn;
 use super::route_run::HeldScope;
@@ -48,6 +49,10 @@ pub(crate) struct ProxySession {
     /// The number of bytes of replies that cannot be sent yet, because an earlier one is missing.
     arrived_len: usize,
     pub(super) login: ClientLogin,
+    /// The long value that is arriving.
+    pub(super) upload: Option<Box<ClientUpload>>,
+    /// True while the next request waits for the replies to all earlier ones.
+    awaits_all: bool,
     /// The number of bytes of replies that were kept when the session last asked for a turn because
     /// of them, in steps of [`REPORTED_STEP`].
     reported_steps: usize,
@@ -68,7 +73,8 @@ pub(crate) struct ProxySessionWorker {
 impl ProxySessionWorker {
     pub(crate) fn new(shared: &SharedState) -> ProxySessionWorker {
         // The servers decide which values are too long.
-        let limits = MemcachedLimits { item_size_max: ITEM_SIZE_MAX, ..shared.limits() };
+        let long_block_len = LONG_VALUE + 1;
+        let limits = MemcachedLimits { item_size_max: ITEM_SIZE_MAX, long_block_len, ..shared.limits() };
         ProxySessionWorker { limits, scratch: Vec::new() }
     }
 }
@@ -86,10 +92,22 @@ impl ProxySession {
             return false;
         }
         let was_waiting = self.is_waiting();
+        self.note_upload(tag, delivery);
         let has_ready = self.keep(tag, delivery);
         let steps = (self.arrived_len + self.ready.len()) / REPORTED_STEP;
         let has_grown = std::mem::replace(&mut self.reported_steps, steps) < steps;
         has_ready || has_grown || self.waiting.is_empty() || (was_waiting && !self.is_waiting())
+    }
+
+    /// Notes what arrives for the request whose long value is arriving.
+    fn note_upload(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) {
+        let Some(upload) = self.upload.as_mut().filter(|upload| upload.is_of(tag.request)) else { return };
+        match delivery {
+            ReplyDelivery::UploadContinues => upload.unblock(),
+            ReplyDelivery::Lost { .. } => upload.discard(),
+            ReplyDelivery::Part(part) if part.is_last => upload.discard(),
+            ReplyDelivery::Part(_) | ReplyDelivery::DialectKnown => {}
+        }
     }
 
     /// Keeps what arrives for a request. Returns true if there are replies to send.
@@ -143,7 +161,56 @@ impl ProxySession {
 
     /// Returns true if a reply must still be sent.
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || !self.ready.is_empty()
+        // A request whose value has not arrived gets no reply.
+        let incomplete = self.upload.as_ref().is_some_and(|upload| upload.awaits_reply());
+        self.waiting.len() > usize::from(incomplete) || !self.ready.is_empty()
+    }
+
+    /// Continues with the long value that is arriving. Returns the number of bytes of `input` that
+    /// were used, and what to do next unless it is complete.
+    fn advance_upload(
+        &mut self,
+        turn: &mut RoutingTurn<'_>,
+        input: &[u8],
+    ) -> Option<(usize, Option<NextAction>)> {
+        let upload = self.upload.as_mut()?;
+        let (used, step) = upload.advance(turn.proxy, input);
+        let next = match step {
+            UploadStep::Read { at_least } => Some(NextAction::Read { at_least }),
+            UploadStep::Wait => Some(NextAction::Wait),
+            UploadStep::Complete => {
+                // Later requests must not overtake this one on another connection.
+                self.awaits_all = upload.awaits_reply();
+                self.upload = None;
+                None
+            }
+            UploadStep::Refused(refusal) => {
+                self.refuse_upload(refusal);
+                None
+            }
+            UploadStep::Unterminated => {
+                self.reject_upload(turn);
+                None
+            }
+        };
+        Some((used, next))
+    }
+
+    /// Returns true, and lets the session wait, if earlier requests have no reply yet.
+    pub(super) fn must_await_all(&mut self) -> bool {
+        self.awaits_all = !self.waiting.is_empty();
+        self.awaits_all
+    }
+
+    /// Replaces the last request by a reply to it.
+    pub(super) fn replace_last(&mut self, request: WaitingRequest) {
+        self.waiting.pop_back();
+        self.push(request);
+    }
+
+    /// Returns the last request that waits.
+    pub(super) fn last_waiting(&mut self) -> Option<&mut WaitingRequest> {
+        self.waiting.back_mut()
     }
 
     /// Adds a request to those that wait.
@@ -222,6 +289,7 @@ impl ProxySession {
             if output.len() > OUTPUT_MAX {
                 return Some(NextAction::Flush);
             }
+            self.awaits_all &= !self.waiting.is_empty();
             if self.is_waiting() {
                 return Some(NextAction::Wait);
             }
@@ -265,11 +333,35 @@ impl Session for ProxySession {
                 if let Some(next) = self.settle(routing.proxy, turn.output, *turn.budget, has_input) {
                     break next;
                 }
+                if let Some((used, next)) = self.advance_upload(&mut routing, &input[consumed..]) {
+                    consumed += used;
+                    match next {
+                        Some(next) => break next,
+                        None => continue,
+                    }
+                }
                 // The rest of a refused value must not reach a server as a command.
                 consumed += self.decoder.skip_discarded(&input[consumed..]);
             }
             let before = self.decoder;
-            match self.decoder.decode(limits, &input[consumed..], scratch) {
+            let mut step = self.decoder.decode(limits, &input[consumed..], scratch);
+            if let MemcachedStep::Block { consumed: skipped, head_len, value_len, end_len } = step {
+                consumed += skipped;
+                if self.must_await_all() {
+                    self.decoder = before;
+                    continue;
+                }
+                let announced =
+                    AnnouncedBlock::new(&input[consumed..consumed + head_len], value_len, end_len);
+                if self.begin_upload(&mut routing, announced) {
+                    consumed += head_len;
+                    *turn.budget -= 1;
+                    continue;
+                }
+                let unlimited = MemcachedLimits { long_block_len: usize::MAX, ..*limits };
+                step = self.decoder.decode(&unlimited, &input[consumed..], scratch);
+            }
+            match step {
                 MemcachedStep::Request { consumed: len, request } => {
                     let bytes = &input[consumed..consumed + len];
                     if !self.execute(&mut routing, &request, bytes) {
@@ -285,7 +377,7 @@ impl Session for ProxySession {
                     consumed += len;
                     break NextAction::Read { at_least };
                 }
-                // No value is announced, because `long_block_len` has no limit.
+                // A long value was announced above.
                 MemcachedStep::Block { .. } => break NextAction::Fail,
                 // The requests before are still answered.
                 MemcachedStep::Close => self.close_later(),
@@ -296,11 +388,20 @@ impl Session for ProxySession {
 
     fn is_waiting(&self) -> bool {
         let is_full = self.waiting.len() >= WAITING_MAX || self.arrived_len > ARRIVED_MAX;
-        (self.closes || is_full || self.is_held || self.login.is_waiting()) && !self.has_work()
+        let is_blocked = self.awaits_all && !self.waiting.is_empty()
+            || self.upload.as_ref().is_some_and(|upload| upload.is_blocked());
+        (self.closes || is_full || self.is_held || is_blocked || self.login.is_waiting()) && !self.has_work()
     }
 
     fn has_work(&self) -> bool {
-        self.has_ready() || !self.changed.is_empty() || self.login.is_decided()
+        self.has_ready()
+            || !self.changed.is_empty()
+            || self.login.is_decided()
+            || self.upload.as_ref().is_some_and(|upload| upload.can_begin())
+    }
+
+    fn is_receiving(&self) -> bool {
+        self.upload.is_some()
     }
 
     fn wake(&mut self, wake: WakeReason, context: &mut WorkerContext) -> bool {
@@ -309,6 +410,9 @@ impl Session for ProxySession {
 
     fn leave(&mut self, context: &mut WorkerContext) {
         self.login.leave(&mut context.waits);
+        if let (Some(upload), Some(proxy)) = (&mut self.upload, &mut context.proxy) {
+            upload.cancel(proxy);
+        }
     }
 
     fn retained(&self) -> RetainedMemory {

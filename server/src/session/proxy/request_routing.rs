@@ -1,6 +1,7 @@
 //! Decides where the requests of a client go, and sends them.
 
 use super::client_request::ClientRequest;
+use super::client_upload::{AnnouncedBlock, ClientUpload};
 use super::key_lines::{KeyLine, LinePart};
 use super::loss_reply::MissReply;
 use super::proxy_session::ProxySession;
@@ -33,6 +34,12 @@ const FLUSH_REFUSED: &[u8] = b"CLIENT_ERROR flush_all not allowed";
 const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
 /// The reply to a request above the limit of its route.
 const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
+
+/// The longest value that is kept until it is complete, because it goes to several servers or to
+/// one of another dialect.
+const KEPT_VALUE_MAX: usize = 16 << 20;
+/// The reply to a longer value.
+const VALUE_TOO_LONG: &[u8] = b"SERVER_ERROR value too long for its route";
 
 /// A turn of a session, in which it sends requests.
 pub(super) struct RoutingTurn<'t> {
@@ -168,6 +175,71 @@ impl ProxySession {
             let _ = waiting.receive(tag, lost(&turn.state, place, refusal));
         }
         self.push(waiting);
+    }
+
+    /// Begins to receive a long value. Returns false if the value must be kept until it is complete,
+    /// because it does not go to one server as it comes.
+    pub(super) fn begin_upload(&mut self, turn: &mut RoutingTurn<'_>, announced: AnnouncedBlock) -> bool {
+        let state = Arc::clone(&turn.state);
+        let listener = self.listener;
+        let found = announced.with(self.decoder, turn.limits, true, |request| {
+            let MemcachedCommand::Operation(operation) = &request.command else { return None };
+            let key = operation.key()?;
+            match state.target_of(listener, command_of(operation, announced.head()), key) {
+                RouteTarget::Pool(pool)
+                    if is_forwarded(&state, pool, request)
+                        && !(sets_ttl(operation) && state.pools[pool].is_stood_in(key)) =>
+                {
+                    // With a block, the line is written as for a value.
+                    let mut line = Vec::new();
+                    request.form.put_answered(&[announced.head(), b"\r\n"].concat(), &mut line);
+                    line.truncate(line.len() - 2);
+                    Some((state.place_of(pool, key), line, request.form.hidden_replies()))
+                }
+                _ => None,
+            }
+        });
+        let Some((place, line, hidden)) = found.flatten() else {
+            if announced.len() <= KEPT_VALUE_MAX {
+                return false;
+            }
+            let reply = announced.with(self.decoder, turn.limits, true, |request| {
+                let mut bytes = Vec::new();
+                request.form.put_failure(VALUE_TOO_LONG, &mut bytes);
+                bytes
+            });
+            self.push(WaitingRequest::Complete(reply.unwrap_or_default()));
+            self.upload = Some(Box::new(ClientUpload::to_nowhere(announced)));
+            return true;
+        };
+        let tag = self.tag(turn.connection, 0, false);
+        self.upload = Some(Box::new(ClientUpload::to_server(announced, state, place, tag, line)));
+        self.push(WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss: MissReply::None });
+        true
+    }
+
+    /// Answers the request whose long value its server does not accept. The value is discarded.
+    pub(super) fn refuse_upload(&mut self, refusal: SendRefusal) {
+        let Some((state, place, tag)) = self.upload.as_mut().and_then(|upload| upload.refused()) else {
+            return;
+        };
+        if let Some(waiting) = self.last_waiting() {
+            let _ = waiting.receive(tag, lost(&state, place, refusal));
+        }
+    }
+
+    /// Answers the request whose long value has no line end after it. Its server stores nothing.
+    pub(super) fn reject_upload(&mut self, turn: &mut RoutingTurn<'_>) {
+        let Some(upload) = &mut self.upload else { return };
+        upload.cancel(turn.proxy);
+        let reply = upload.announced.with(self.decoder, turn.limits, false, |request| {
+            let mut bytes = Vec::new();
+            if let MemcachedCommand::Faulty { message } = request.command {
+                encode(&request.form, &Reply::Faulty(message), &mut bytes);
+            }
+            bytes
+        });
+        self.replace_last(WaitingRequest::Complete(reply.unwrap_or_default()));
     }
 
     /// Passes a request on to all servers.

@@ -70,7 +70,7 @@ impl GatheredReplies {
                 }
             }
             ReplyDelivery::Lost { label, reason, .. } => put_error(label, reason, &mut error),
-            ReplyDelivery::DialectKnown => return,
+            ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues => return,
         }
         self.missing -= 1;
         if self.missing == 0 {
@@ -136,7 +136,7 @@ impl WaitingRequest {
                         values.complete(part, &error);
                         0
                     }
-                    ReplyDelivery::DialectKnown => 0,
+                    ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues => 0,
                 }
             }
             (WaitingRequest::Forwarded { arrived, hidden, .. }, ReplyDelivery::Part(reply)) => {

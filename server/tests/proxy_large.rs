@@ -1,0 +1,288 @@
+//! Long values through the proxy: they pass in pieces, on connections of their own.
+
+mod running;
+
+use running::{Client, Running, options};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use todana_server::{LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ServerOptions, WhenDown};
+
+const LEN: usize = 300_000;
+
+/// Returns a pool of one server whose failures are shown. Its times do not end during a test.
+fn pool(server: &str) -> PoolOptions {
+    PoolOptions {
+        servers: vec![server.parse().unwrap()],
+        speak: PoolProtocol::Meta,
+        when_down: WhenDown::Error,
+        connect_timeout: Duration::from_secs(100),
+        reply_timeout: Some(Duration::from_secs(100)),
+        ..PoolOptions::default()
+    }
+}
+
+/// Starts a proxy with one worker, so that all clients share its connections.
+fn proxy(pool: PoolOptions) -> Running {
+    let pools = BTreeMap::from([("main".into(), pool)]);
+    let proxy = Some(ProxyOptions { pools, ..ProxyOptions::default() });
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    Running::start(ServerOptions { proxy, limits, ..options() })
+}
+
+/// A proxy in front of one server, whose replies the test writes.
+struct Scripted {
+    proxy: Running,
+    listener: TcpListener,
+    address: String,
+}
+
+impl Scripted {
+    fn new() -> Scripted {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        Scripted { proxy: proxy(pool(&address)), listener, address }
+    }
+
+    /// Accepts the next connection, and reads these bytes from it.
+    fn accept(&self, expected: &[u8]) -> TcpStream {
+        let mut stream = self.listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        expect(&mut stream, expected);
+        stream
+    }
+}
+
+fn expect(stream: &mut TcpStream, expected: &[u8]) {
+    let mut bytes = vec![0; expected.len()];
+    stream.read_exact(&mut bytes).unwrap();
+    let shown = |bytes: &[u8]| bytes[..bytes.len().min(100)].escape_ascii().to_string();
+    assert!(bytes == expected, "{} where {} is expected", shown(&bytes), shown(expected));
+}
+
+fn expect_end(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    // An end with unread bytes is a reset.
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(rest.len(), 0);
+}
+
+/// Returns a value without a period of the length of a buffer.
+fn value(len: usize) -> Vec<u8> {
+    (0..len).map(|at| b'a' + (at % 251 % 26) as u8).collect()
+}
+
+fn head(words: &str) -> Vec<u8> {
+    format!("{words}\r\n").into_bytes()
+}
+
+/// Lets another request pass over the shared connection.
+fn expect_free(scripted: &Scripted, shared: &mut Option<TcpStream>) {
+    let mut client = scripted.proxy.connect();
+    client.send(b"get other\r\n");
+    match shared {
+        Some(stream) => expect(stream, b"get other\r\n"),
+        None => *shared = Some(scripted.accept(b"get other\r\n")),
+    }
+    shared.as_mut().unwrap().write_all(b"END\r\n").unwrap();
+    client.expect(b"END\r\n");
+}
+
+#[test]
+fn long_value_is_sent_as_it_arrives() {
+    let scripted = Scripted::new();
+    let value = value(LEN);
+    let mut client = scripted.proxy.connect();
+    for (line, reply) in [("set k 5 0 300000", "STORED"), ("ms k 300000 T0", "HD")] {
+        client.send(&head(line));
+        client.send(&value[..200_000]);
+        let mut upload = scripted.accept(&head(line));
+        expect(&mut upload, &value[..200_000]);
+        expect_free(&scripted, &mut None);
+        client.send(&value[200_000..]);
+        client.send(b"\r");
+        expect(&mut upload, &value[200_000..]);
+        client.send(b"\n");
+        expect(&mut upload, b"\r\n");
+        upload.write_all(&head(reply)).unwrap();
+        client.expect(&head(reply));
+        // The next round connects anew.
+        drop(upload);
+    }
+}
+
+#[test]
+fn requests_around_a_long_value_stay_in_order() {
+    let scripted = Scripted::new();
+    let value = value(LEN);
+    let mut client = scripted.proxy.connect();
+    let requests =
+        [b"get k\r\n", &head("set k 0 0 300000 noreply")[..], &value, b"\r\nget k\r\nget k\r\n"].concat();
+    let mut writer = client.stream.try_clone().unwrap();
+    let writing = std::thread::spawn(move || writer.write_all(&requests).unwrap());
+    let mut shared = scripted.accept(b"get k\r\n");
+    scripted.listener.set_nonblocking(true).unwrap();
+    // The proxy has handled all that it has read before it serves another client.
+    let mut busy = scripted.proxy.connect();
+    busy.expect_version();
+    assert_eq!(scripted.listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    scripted.listener.set_nonblocking(false).unwrap();
+    shared.write_all(b"END\r\n").unwrap();
+    client.expect(b"END\r\n");
+    let mut upload = scripted.accept(&head("set k 0 0 300000"));
+    expect(&mut upload, &value);
+    expect(&mut upload, b"\r\n");
+    writing.join().unwrap();
+    busy.expect_version();
+    shared.set_nonblocking(true).unwrap();
+    assert_eq!(shared.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    shared.set_nonblocking(false).unwrap();
+    upload.write_all(b"STORED\r\n").unwrap();
+    expect(&mut shared, b"get k\r\nget k\r\n");
+    shared.write_all(b"END\r\nEND\r\n").unwrap();
+    client.expect(b"END\r\nEND\r\n");
+}
+
+#[test]
+fn incomplete_value_is_not_stored() {
+    let scripted = Scripted::new();
+    let value = value(LEN);
+    for has_wrong_end in [false, true] {
+        let mut client = scripted.proxy.connect();
+        client.send(&head("set k 0 0 300000"));
+        client.send(&value[..100_000]);
+        let mut upload = scripted.accept(&head("set k 0 0 300000"));
+        expect(&mut upload, &value[..100_000]);
+        if has_wrong_end {
+            client.send(&value[100_000..]);
+            client.send(b"xxversion\r\n");
+            client.expect(b"CLIENT_ERROR bad data chunk\r\nVERSION 1.6.45\r\n");
+        } else {
+            drop(client);
+        }
+        let mut rest = Vec::new();
+        let _ = upload.read_to_end(&mut rest);
+        assert!(value[100_000..].starts_with(&rest));
+    }
+}
+
+/// The client has sent all: only its value is missing, not its connection.
+#[test]
+fn half_closed_client_ends_its_upload() {
+    let scripted = Scripted::new();
+    let mut client = scripted.proxy.connect();
+    client.send(&[&head("set k 0 0 300000")[..], &value(1000)].concat());
+    let mut upload = scripted.accept(&[&head("set k 0 0 300000")[..], &value(1000)].concat());
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    expect_end(&mut upload);
+    assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn reply_before_the_end_discards_the_rest() {
+    let scripted = Scripted::new();
+    let value = value(LEN);
+    let address = &scripted.address;
+    for reply in ["SERVER_ERROR object too large for cache", "closed"] {
+        let mut client = scripted.proxy.connect();
+        client.send(&head("set k 0 0 300000"));
+        client.send(&value[..100_000]);
+        let mut upload = scripted.accept(&head("set k 0 0 300000"));
+        expect(&mut upload, &value[..100_000]);
+        if reply == "closed" {
+            drop(upload);
+            client.expect(&head(&format!("SERVER_ERROR server {address}: closed")));
+        } else {
+            upload.write_all(&head(reply)).unwrap();
+            client.expect(&head(reply));
+            expect_end(&mut upload);
+        }
+        // What is left of the value is no request.
+        client.send(&value[100_000..]);
+        client.send(b"\r\nversion\r\n");
+        client.expect(b"VERSION 1.6.45\r\n");
+    }
+}
+
+#[test]
+fn third_long_value_waits_for_a_connection() {
+    let scripted = Scripted::new();
+    let value = value(LEN);
+    let line = |n: usize| head(&format!("set k{n} 0 0 300000"));
+    let mut clients: Vec<Client> = (0..4).map(|_| scripted.proxy.connect()).collect();
+    let mut uploads = Vec::new();
+    for (n, client) in clients[..2].iter_mut().enumerate() {
+        client.send(&[&line(n)[..], &value[..1000]].concat());
+        uploads.push(scripted.accept(&[&line(n)[..], &value[..1000]].concat()));
+    }
+    let mut shared = None;
+    for (n, client) in clients[2..].iter_mut().enumerate() {
+        client.send(&[&line(2 + n)[..], &value[..1000]].concat());
+        expect_free(&scripted, &mut shared);
+    }
+    // The proxy notices the end of a client that waits when it reads again.
+    drop(clients.remove(2));
+    clients[0].send(&[&value[1000..], b"\r\n"].concat());
+    expect(&mut uploads[0], &[&value[1000..], b"\r\n"].concat());
+    uploads[0].write_all(b"STORED\r\n").unwrap();
+    clients[0].expect(b"STORED\r\n");
+    expect(&mut uploads[0], &[&line(2)[..], &value[..1000]].concat());
+    expect_end(&mut uploads[0]);
+    scripted.accept(&[&line(3)[..], &value[..1000]].concat());
+    clients[1].send(&[&value[1000..], b"\r\n"].concat());
+    expect(&mut uploads[1], &[&value[1000..], b"\r\n"].concat());
+    uploads[1].write_all(b"STORED\r\n").unwrap();
+    clients[1].expect(b"STORED\r\n");
+}
+
+/// A server that accepts nothing stops its client: the bytes stay in the sockets.
+#[test]
+fn blocked_server_stops_its_client() {
+    let scripted = Scripted::new();
+    let client = scripted.proxy.connect();
+    let mut stream = client.stream.try_clone().unwrap();
+    stream.write_all(&head("set k 0 0 1000000000")).unwrap();
+    let _upload = scripted.accept(&head("set k 0 0 1000000000"));
+    stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    let mut sent = 0;
+    let error = loop {
+        match stream.write(&piece) {
+            Ok(len) => sent += len,
+            Err(error) => break error,
+        }
+        assert!(sent < 64 << 20, "the proxy keeps the value");
+    };
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    expect_free(&scripted, &mut None);
+}
+
+/// Sends a packet of the binary protocol, and returns the status of the reply.
+fn set_packet(client: &mut Client, key: &str, value: &[u8]) -> u8 {
+    let mut packet = vec![0x80, 1, 0, key.len() as u8, 8, 0, 0, 0];
+    packet.extend_from_slice(&((8 + key.len() + value.len()) as u32).to_be_bytes());
+    packet.extend_from_slice(&[0; 20]);
+    client.send(&[&packet, key.as_bytes(), value].concat());
+    let header = client.take(24);
+    client.take(u32::from_be_bytes(header[8..12].try_into().unwrap()) as usize);
+    header[7]
+}
+
+#[test]
+fn long_values_are_stored_by_servers_of_each_dialect() {
+    let mut with_room = options();
+    with_room.limits.item_size_max = 8 << 20;
+    let server = Running::start(with_room);
+    for speak in [PoolProtocol::Text, PoolProtocol::Meta, PoolProtocol::Binary, PoolProtocol::Auto] {
+        let proxy = proxy(PoolOptions { speak, ..pool(&server.addresses[0].to_string()) });
+        let (mut client, mut packets) = (proxy.connect(), proxy.connect());
+        for len in [(64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1_000_000, 5_000_000] {
+            let value = value(len);
+            client.set(b"k", &value);
+            client.expect_value(b"k", &value);
+            assert_eq!(set_packet(&mut packets, "b", &value), 0, "{speak:?}");
+            client.expect_value(b"b", &value);
+        }
+    }
+}
