@@ -209,7 +209,8 @@ impl MergedValues {
     pub(super) fn pass_on(&mut self, part: u32, key_number: u32, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let values = &mut self.parts[part as usize];
         let is_next = self.key_parts.get(self.next) == Some(&part) && values.passed == key_number;
-        let passes = is_next && values.values.is_empty();
+        // The value of a route is for the route, which may ask further servers.
+        let passes = is_next && values.values.is_empty() && values.run.is_none();
         if passes {
             out.extend_from_slice(bytes);
             values.pass_key();
