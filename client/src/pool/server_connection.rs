@@ -74,6 +74,8 @@ pub struct LostRequest<T> {
     pub due: Instant,
     /// The bytes of the request. Empty if a part of its reply has arrived.
     pub bytes: Vec<u8>,
+    /// True if bytes of the request may have reached the server.
+    pub is_sent: bool,
 }
 
 /// A connection to a server. `T` identifies the requests of its user.
@@ -86,6 +88,8 @@ pub struct ServerConnection<T> {
     output: Vec<u8>,
     /// The number of bytes of `output` that are sent.
     sent: usize,
+    /// The position up to which requests are sent, until [`release`](ServerConnection::release).
+    held_from: Option<u64>,
     /// The number of bytes that were removed from `output`.
     removed: u64,
     /// The position after the last answered request.
@@ -208,6 +212,7 @@ impl<T> ServerConnection<T> {
             opening: Some(ConnectionOpening::new(login)),
             output: Vec::new(),
             sent: 0,
+            held_from: None,
             removed: 0,
             answered: 0,
             input: Vec::new(),
@@ -250,6 +255,16 @@ impl<T> ServerConnection<T> {
         put(&mut self.output);
         let end = self.removed + self.output.len() as u64;
         self.waiting.push_back(WaitingRequest { kind, due, request, end });
+    }
+
+    /// Keeps requests that are added from now on until [`release`](Self::release).
+    pub fn hold(&mut self) {
+        self.held_from = Some(self.removed + self.output.len() as u64);
+    }
+
+    /// Lets the next [`flush`](Self::flush) send the requests that were held.
+    pub fn release(&mut self) {
+        self.held_from = None;
     }
 
     /// Returns the time at which the connection is of no use, unless bytes arrive before: the first
@@ -295,7 +310,8 @@ impl<T> ServerConnection<T> {
             }
             self.opening = None;
         }
-        send_from(&mut self.socket, &self.output, &mut self.sent)
+        let end = self.held_from.map_or(self.output.len(), |at| (at - self.removed) as usize);
+        send_from(&mut self.socket, &self.output[..end], &mut self.sent)
     }
 
     /// Returns true if all requests are sent, so that the last one can be
@@ -428,11 +444,13 @@ impl<T> ServerConnection<T> {
     pub fn lose(self) -> Vec<LostRequest<T>> {
         let mut start = self.answered;
         let mut is_begun = self.is_begun;
+        let sent_to = self.removed + self.sent as u64;
         let lost = |WaitingRequest { kind, due, request, end }| {
+            let is_sent = start < sent_to;
             let range = (start - self.removed) as usize..(end - self.removed) as usize;
             start = end;
             let bytes = if std::mem::take(&mut is_begun) { Vec::new() } else { self.output[range].to_vec() };
-            LostRequest { request, kind, due, bytes }
+            LostRequest { request, kind, due, bytes, is_sent }
         };
         self.waiting.into_iter().map(lost).collect()
     }

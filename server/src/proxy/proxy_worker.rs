@@ -410,8 +410,23 @@ mod tests {
     fn loss_ends_the_wait_for_the_dialect() {
         let mut looped = WorkerLoop::new(PoolOptions::default());
         assert_eq!(looped.dialect_of(1), Ok(None));
-        drop(looped.accept(QUESTIONS));
+        looped.accept(QUESTIONS).write_all(b"MN\r\n").unwrap();
         assert_eq!(looped.arrivals(), [(1, "closed".into())]);
+    }
+
+    /// Tokyo Tyrant closes a connection at a command that it does not know.
+    #[test]
+    fn server_that_closes_is_not_questioned_again() {
+        let mut looped = WorkerLoop::new(PoolOptions::default());
+        let state = Arc::clone(&looped.state);
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(b"incr n 1\r\n");
+        assert_eq!(looped.dialect_of(1), Ok(None));
+        looped.worker.send(&state, PLACE, ReplyKind::Single, tag(2), put).unwrap();
+        drop(looped.accept(QUESTIONS));
+        assert_eq!(looped.arrivals(), [(1, "known".into())]);
+        assert_eq!(looped.dialect_of(3), Ok(Some(ServerDialect::Text)));
+        looped.accept(b"incr n 1\r\n").write_all(b"5\r\n").unwrap();
+        assert_eq!(looped.arrivals(), [(2, "5\\r\\n".into())]);
     }
 
     #[test]

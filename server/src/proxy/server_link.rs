@@ -138,6 +138,9 @@ struct DialectDetection {
     found: Option<ServerDialect>,
     /// The requests that wait for the dialect.
     waiting: Vec<RequestTag>,
+    /// True if the server has closed the previous connection instead of an answer, as Tokyo Tyrant
+    /// does. Then the next connection asks no questions.
+    was_refused: bool,
 }
 
 impl DialectDetection {
@@ -308,11 +311,14 @@ impl ServerLink {
     fn connect(&mut self, turn: &mut LinkTurn, slot: usize) -> Result<(), LossReason> {
         let socket = self.socket(turn, slot)?;
         let mut connection = ServerConnection::new(socket, self.server.access.login.clone(), turn.now);
-        if self.options.speak == PoolProtocol::Auto {
+        let was_refused = std::mem::take(&mut self.slots[slot].detection.was_refused);
+        if self.options.speak == PoolProtocol::Auto && !was_refused {
             let due = self.due(turn);
             // Two requests, which are written together.
             connection.add(ReplyKind::Single, due, RequestOwner::Detection, put_detection);
             connection.add(ReplyKind::Single, due, RequestOwner::Detection, |_| ());
+            // If the server closes the connection, requests that were not sent can be sent again.
+            connection.hold();
         }
         turn.check_by(turn.now + self.options.connect_timeout);
         let place = &mut self.slots[slot];
@@ -394,7 +400,7 @@ impl ServerLink {
         else {
             return;
         };
-        let mut has_answered = false;
+        let (mut has_answered, mut is_released) = (false, false);
         let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
             has_answered |= !matches!(owner, RequestOwner::Expired);
             match *owner {
@@ -410,9 +416,14 @@ impl ServerLink {
         }
         if let Some(dialect) = detection.found.take() {
             self.server.dialect.set(dialect);
+            connection.release();
+            is_released = true;
             for tag in std::mem::take(&mut detection.waiting) {
                 see(tag, ReplyDelivery::DialectKnown);
             }
+        }
+        if is_released {
+            self.mark_changed(turn, at.slot);
         }
         match outcome {
             Ok(true) => {}
@@ -547,19 +558,30 @@ impl ServerLink {
         self.release_lane(turn, slot);
         let was_open = connection.is_open();
         let lost = connection.lose();
+        let detection = &mut self.slots[slot].detection;
+        let asks = lost.first().is_some_and(|lost| matches!(lost.request, RequestOwner::Detection));
+        detection.was_refused =
+            was_open && asks && detection.answers.is_empty() && reason == LossReason::Closed;
+        let was_refused = detection.was_refused;
+        let waiting = std::mem::take(&mut detection.waiting);
         // An idle connection that its server closes is no failure, even if a check is under way.
         let is_idle = lost.iter().all(|lost| matches!(lost.request, RequestOwner::Check));
-        if !was_open || (!lost.is_empty() && (reason != LossReason::Closed || !is_idle)) {
+        if was_refused {
+            self.server.dialect.set(ServerDialect::Text);
+        } else if !was_open || (!lost.is_empty() && (reason != LossReason::Closed || !is_idle)) {
             let is_check = lost.iter().any(|lost| matches!(lost.request, RequestOwner::Check));
             self.note_failure(turn, reason, is_check);
         }
-        let waiting = std::mem::take(&mut self.slots[slot].detection.waiting);
         // A server that was only slow still executes what it has received, perhaps after requests
         // of a new connection. So a write that is repeated after silence could undo a later one.
         let may_repeat = reason == LossReason::Closed;
-        for LostRequest { request, kind, due, bytes } in lost {
+        for LostRequest { request, kind, due, bytes, is_sent } in lost {
             let is_in_time = may_repeat && due > turn.now && !bytes.is_empty();
-            let again = if is_in_time { self.repeated(slot, request) } else { None };
+            let again = match is_in_time {
+                true if was_refused && !is_sent => Some(request),
+                true => self.repeated(slot, request),
+                false => None,
+            };
             let is_repeated = again.is_some_and(|owner| {
                 self.add_by(turn, slot, due, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
             });
@@ -574,7 +596,7 @@ impl ServerLink {
             }
         }
         for tag in waiting {
-            see(tag, self.loss(reason));
+            see(tag, if was_refused { ReplyDelivery::DialectKnown } else { self.loss(reason) });
         }
     }
 
