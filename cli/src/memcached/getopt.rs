@@ -15,6 +15,16 @@ pub(crate) struct OptionSpec {
     pub(crate) takes_value: bool,
 }
 
+/// Returns an option without a value.
+pub(crate) const fn flag(letter: u8, long: &'static str) -> OptionSpec {
+    OptionSpec { letter, long, takes_value: false }
+}
+
+/// Returns an option with a value.
+pub(crate) const fn valued(letter: u8, long: &'static str) -> OptionSpec {
+    OptionSpec { letter, long, takes_value: true }
+}
+
 /// An option that a command line contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GivenOption {

@@ -3,7 +3,7 @@
 //! Not here: whether the server can satisfy the settings (`mapping`).
 
 use super::extended::ExtendedSettings;
-use super::getopt::{GivenOption, OptionSpec, OptionWords};
+use super::getopt::{GivenOption, OptionSpec, OptionWords, flag, valued};
 use super::number::{leading_fraction, leading_integer, starts_with_number};
 use super::server_failure::ServerFailure;
 use super::usage;
@@ -51,14 +51,6 @@ const SWITCHES: [OptionSpec; 37] = [
     valued(b'o', "extended"),
     valued(b'N', "napi-ids"),
 ];
-
-const fn flag(letter: u8, long: &'static str) -> OptionSpec {
-    OptionSpec { letter, long, takes_value: false }
-}
-
-const fn valued(letter: u8, long: &'static str) -> OptionSpec {
-    OptionSpec { letter, long, takes_value: true }
-}
 
 /// With more worker threads than this, memcached prints a warning.
 const THREADS_ADVISED: usize = 64;

@@ -1,7 +1,7 @@
 //! Parses twemproxy's command line.
 
 use super::usage;
-use crate::memcached::getopt::{GivenOption, OptionSpec, OptionWords};
+use crate::memcached::getopt::{GivenOption, OptionSpec, OptionWords, flag, valued};
 use crate::serving::ServerFailure;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -23,14 +23,6 @@ const OPTIONS: [OptionSpec; 13] = [
     valued(b'p', "pid-file"),
     valued(b'm', "mbuf-size"),
 ];
-
-const fn flag(letter: u8, long: &'static str) -> OptionSpec {
-    OptionSpec { letter, long, takes_value: false }
-}
-
-const fn valued(letter: u8, long: &'static str) -> OptionSpec {
-    OptionSpec { letter, long, takes_value: true }
-}
 
 /// The settings of a proxy, as the command line states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
