@@ -105,8 +105,10 @@ impl ServerHealth {
     /// a probe has failed. Returns true if the server is down now and was up before.
     pub(crate) fn note_failure(&self, now: Instant, is_final: bool, is_probe: bool) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        // The lock is kept to the end: of workers that note the same moment, only one may find that
+        // the server is down. Otherwise, one failure would count as several.
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let was_down = self.is_down();
-        let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         if !was_down && !is_final && failures < limits.failures {
             return false;
         }
@@ -171,6 +173,24 @@ mod tests {
             health.pause_ms.load(Ordering::Relaxed)
         });
         assert_eq!(pauses, [2000, 3000, 3000, 3000]);
+    }
+
+    #[test]
+    fn one_worker_notes_that_the_server_is_down() {
+        let second = Duration::from_secs(1);
+        let limits = HealthLimits { failures: 1, retry: second, retry_max: second * 10 };
+        for _ in 0..200 {
+            let (health, start) = (ServerHealth::new(limits), std::sync::Barrier::new(4));
+            let note = || {
+                start.wait();
+                u32::from(health.note_failure(health.started, true, false))
+            };
+            let noted: u32 = std::thread::scope(|scope| {
+                let workers = [(); 4].map(|()| scope.spawn(note));
+                workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+            });
+            assert_eq!((noted, health.pause_ms.load(Ordering::Relaxed)), (1, 1000));
+        }
     }
 
     #[test]
