@@ -253,6 +253,19 @@ fn each_wrong_key_is_named_with_its_line() {
 }
 
 #[test]
+fn reasons_against_a_start_are_shown() {
+    let folder = written("proxy.toml", "[pool.a]\nservers = [\"a\"]\ntls = { ca = \"absent.pem\" }\n");
+    let output = folder.run(&["config", "check", "proxy.toml"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "proxy.toml: ok\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let start = "todana: proxy.toml: the proxy does not start on this machine: pool a: TLS to the servers: ";
+    assert!(said.starts_with(start) && said.contains("absent.pem"), "{said}");
+    let said = problems("proxy.toml", "[pool.a]\nservers = []\nconnections = 257\n");
+    assert!(said.contains("line 2: pool a: servers: must have a server"), "{said}");
+    assert!(said.contains("line 3: pool a: connections: must be a number from 1 to 256"), "{said}");
+}
+
+#[test]
 fn servers_come_from_another_file() {
     let folder = written("proxy.toml", "[pool.main]\nservers-file = \"list\"\n");
     std::fs::write(folder.path("list"), "# ours\n\na\n  b weight=2\n").unwrap();

@@ -61,7 +61,7 @@ pub use options::{
     TyrantMode, TyrantOptions, WhenDown,
 };
 pub use pid_file::PidFile;
-pub use proxy::ProxyReloader;
+pub use proxy::{ProxyReloader, check_proxy};
 pub use replica::{MasterAddress, MasterProtocol, ReplicationOptions};
 pub use server::Server;
 pub use session::kyoto::VERSION as KYOTO_VERSION;

@@ -21,6 +21,8 @@ pub(super) struct LiveConfiguration {
     source: OptionsSource,
     reloader: ProxyReloader,
     threads: usize,
+    /// Held during a reload, so that an older configuration never replaces a newer one.
+    reloading: Mutex<()>,
     watched: Mutex<WatchedFiles>,
 }
 
@@ -49,13 +51,15 @@ impl LiveConfiguration {
         options: &ServerOptions,
     ) -> Arc<LiveConfiguration> {
         let (watched, threads) = (Mutex::default(), options.limits.threads);
-        let live = Arc::new(LiveConfiguration { source, reloader, threads, watched });
+        let live = LiveConfiguration { source, reloader, threads, reloading: Mutex::default(), watched };
+        let live = Arc::new(live);
         live.watch(stamps(options));
         live
     }
 
     /// Reads the options again and serves with them. Otherwise logs why the old ones stay.
     pub(super) fn reload(self: &Arc<Self>) {
+        let _reloading = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = match (self.source)() {
             Ok(options) => {
                 // A change during the reload is found by the next check.

@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use todana_client::ring::{KeyHash, Ring, RingError, RingKind, RingOptions, ServerEntry, VbucketMap};
-use todana_server::{PoolOptions, ProxyOptions, init_logging_with_notices};
+use todana_server::{PoolOptions, ProxyOptions, check_proxy, init_logging_with_notices};
 
 pub(crate) use config_file::text_of;
 pub(crate) use replacement_program::{ReplacementProgram, ReplacementSettings};
@@ -183,7 +183,11 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Comma
 /// Checks the file of a proxy. Returns false if the file is not one.
 pub(crate) fn check(path: &Path) -> Result<bool, CommandFailure> {
     let Some(file) = config_file::load_if_of_proxy(path)? else { return Ok(false) };
-    EffectiveOptions::of_file(file)?.server_options()?;
+    let options = EffectiveOptions::of_file(file)?.server_options()?;
+    // The files that it names may exist on another machine only.
+    if let Some(Err(error)) = options.proxy.as_ref().map(check_proxy) {
+        eprintln!("todana: {}: the proxy does not start on this machine: {error}", path.display());
+    }
     Ok(true)
 }
 

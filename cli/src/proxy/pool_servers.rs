@@ -21,6 +21,9 @@ pub(super) fn read(pool: &mut PoolOptions, table: &mut TableReader<'_>) {
         table.problem(table.line_of("vbuckets"), "vbuckets: the map replaces the ring; leave out ring");
     }
     if let Some(entry) = table.take("servers") {
+        if elements(&entry.value).is_empty() {
+            table.problem(entry.line, "servers: must have a server");
+        }
         for value in elements(&entry.value) {
             match text(value).and_then(|text| server(&text)) {
                 Ok(server) => pool.servers.push(server),

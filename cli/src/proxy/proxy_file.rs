@@ -223,7 +223,7 @@ fn set_pool(pool: &mut PoolOptions, table: &mut TableReader<'_>) {
     table.set("speak", &mut pool.speak, word(&PROTOCOLS));
     table.set("connect-timeout", &mut pool.connect_timeout, duration);
     table.set("reply-timeout", &mut pool.reply_timeout, duration_or("none"));
-    table.set("connections", &mut pool.connections, count(1024));
+    table.set("connections", &mut pool.connections, count(256));
     table.set("preconnect", &mut pool.preconnect, flag);
     table.set("failures", &mut pool.failures, count(1_000_000));
     let sets_retry_max = table.has("retry-max");

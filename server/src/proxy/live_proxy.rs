@@ -61,6 +61,12 @@ impl LiveProxy {
     }
 }
 
+/// Returns the error with which a proxy does not start with these options, except for those of
+/// listeners. Reads the files that the options name.
+pub fn check_proxy(options: &ProxyOptions) -> Result<(), OptionsError> {
+    ProxyState::new(options).map(|_| ())
+}
+
 /// Replaces the options of a running proxy.
 #[derive(Clone)]
 pub struct ProxyReloader(Arc<ReloaderState>);

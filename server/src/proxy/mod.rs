@@ -45,7 +45,7 @@ mod shared_reads;
 mod upload_lanes;
 
 pub(crate) use live_proxy::LiveProxy;
-pub use live_proxy::ProxyReloader;
+pub use live_proxy::{ProxyReloader, check_proxy};
 pub(crate) use near_cache::{NearCache, NearFill};
 pub(crate) use proxy_pool::ProxyPool;
 pub(crate) use proxy_state::{ProxyState, ServerPlace};
