@@ -27,7 +27,9 @@ const ITEM_SIZE_MAX: u64 = 1 << 30;
 /// The number of bytes after which the worker counts the memory of a session again.
 const REPORTED_STEP: usize = 256 << 10;
 /// A larger buffer of replies is freed when it is empty.
-const READY_KEPT: usize = 512;
+const READY_KEPT: usize = 128;
+/// A larger queue of requests is freed when it is empty.
+const WAITING_KEPT: usize = 16;
 
 /// A connection of a client of the proxy.
 #[derive(Default)]
@@ -220,6 +222,10 @@ impl ProxySession {
             WaitingRequest::Routed(_) | WaitingRequest::Merged(_) => self.has_routed = true,
             _ => {}
         }
+        // Most clients wait for one reply at a time, and the first growth would be to four.
+        if self.waiting.capacity() == 0 {
+            self.waiting.reserve_exact(1);
+        }
         self.waiting.push_back(request);
     }
 
@@ -281,6 +287,9 @@ impl ProxySession {
             self.ready.clear();
             if self.ready.capacity() > READY_KEPT {
                 self.ready = Vec::new();
+            }
+            if self.waiting.capacity() > WAITING_KEPT && self.waiting.is_empty() {
+                self.waiting = VecDeque::new();
             }
             if matches!(self.waiting.front(), Some(WaitingRequest::Close)) {
                 self.waiting.clear();
