@@ -286,3 +286,75 @@ fn long_values_are_stored_by_servers_of_each_dialect() {
         }
     }
 }
+
+#[test]
+fn long_reply_is_passed_on_as_it_arrives() {
+    let scripted = Scripted::new();
+    let mut client = scripted.proxy.connect();
+    let mut value = value(LEN);
+    // It begins like a reply that is hidden from the client.
+    value[..4].copy_from_slice(b"EN\r\n");
+    let mut server = None;
+    for (request, forwarded, head, end) in [
+        ("get k\r\n", "get k\r\n", "VALUE k 0 300000\r\n", "\r\nEND\r\n"),
+        ("mg k v q\r\n", "mg k v\r\n", "VA 300000\r\n", "\r\n"),
+    ] {
+        client.send(request.as_bytes());
+        match &mut server {
+            None => server = Some(scripted.accept(forwarded.as_bytes())),
+            Some(server) => expect(server, forwarded.as_bytes()),
+        }
+        let server = server.as_mut().unwrap();
+        server.write_all(&[head.as_bytes(), &value[..100_000]].concat()).unwrap();
+        client.expect(&[head.as_bytes(), &value[..100_000]].concat());
+        server.write_all(&value[100_000..]).unwrap();
+        client.expect(&value[100_000..]);
+        server.write_all(end.as_bytes()).unwrap();
+        client.expect(end.as_bytes());
+    }
+    client.expect_version();
+}
+
+/// An error in place of the rest of a value would be taken for a part of it.
+#[test]
+fn loss_within_a_value_ends_the_client() {
+    let scripted = Scripted::new();
+    for earlier in ["", "get first\r\n"] {
+        let mut client = scripted.proxy.connect();
+        client.send(&[earlier.as_bytes(), b"get k\r\nversion\r\n"].concat());
+        let mut server = scripted.accept(&[earlier.as_bytes(), b"get k\r\n"].concat());
+        if !earlier.is_empty() {
+            server.write_all(b"END\r\n").unwrap();
+            client.expect(b"END\r\n");
+        }
+        let begun = [&head("VALUE k 0 300000")[..], &[b'x'; 1000]].concat();
+        server.write_all(&begun).unwrap();
+        client.expect(&begun);
+        drop(server);
+        assert_eq!(client.rest(), b"");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_kept_are_errors() {
+    let mut with_room = options();
+    with_room.limits.item_size_max = 64 << 20;
+    let server = Running::start(with_room);
+    let proxy = proxy(pool(&server.addresses[0].to_string()));
+    let value = value((16 << 20) + 1);
+    let mut client = proxy.connect();
+    client.set(b"long", &value);
+    client.set(b"short", b"1");
+    client.send(b"get short long short\r\nget short\r\n");
+    client.expect(b"VALUE short 0 1\r\n1\r\nSERVER_ERROR value too long to be kept by the proxy\r\n");
+    client.expect(b"VALUE short 0 1\r\n1\r\nEND\r\n");
+    let mut packets = proxy.connect();
+    assert_eq!(set_packet(&mut packets, "b", &value), 0x86);
+    assert_eq!(set_packet(&mut packets, "b", b"1"), 0);
+    let get = [b"\x80\0\0\x04\0\0\0\0\0\0\0\x04", &[0; 12][..], b"long"].concat();
+    packets.send(&get);
+    let reply = packets.take(24);
+    assert_ne!(reply[7], 0);
+    packets.take(u32::from_be_bytes(reply[8..12].try_into().unwrap()) as usize);
+    assert_eq!(set_packet(&mut packets, "b", b"1"), 0);
+}

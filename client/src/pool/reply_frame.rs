@@ -4,14 +4,24 @@ use todana_protocol::memcached::client::{ClientResponse, MalformedReply, binary_
 
 /// The longest value in a reply: that of memcached.
 const VALUE_LEN_MAX: usize = 1 << 30;
+/// A longer value is passed on in pieces, as it arrives.
+const WHOLE_LEN_MAX: usize = 64 << 10;
+/// The longest value that is kept until it is complete, where it cannot be passed on in pieces.
+const KEPT_LEN_MAX: usize = 16 << 20;
+/// The error in place of a longer value.
+const TOO_LONG: &[u8] = b"SERVER_ERROR value too long to be kept by the proxy";
+/// The end of a value.
+const VALUE_END: &[u8] = b"\r\n";
 
 /// The form of the reply that a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyKind {
     /// One line, or a meta reply with its value.
     Single,
-    /// Values, and then `END`: the reply of `get`, `gets`, `gat` and `gats`.
+    /// A value, and then `END`: the reply of `get`, `gets`, `gat` and `gats`.
     Values,
+    /// Values of several keys, and then `END`. No value is passed on before it is complete.
+    ValueList,
     /// Statistics, and then `END`.
     Statistics,
     /// A packet of the binary protocol, or the packets of its statistics.
@@ -32,6 +42,93 @@ pub struct ReplyPart<'a> {
     /// True if the part is an error of the server. A packet is an error unless its status is one of
     /// success, not found, exists and not stored.
     pub is_error: bool,
+    /// True if the part continues the value of the part before it.
+    pub continues: bool,
+    /// The number of bytes of the value, with its line end, that follow in other parts.
+    pub missing: usize,
+}
+
+impl<'a> ReplyPart<'a> {
+    /// Creates an error that takes the place of a reply.
+    pub(super) fn error(bytes: &'a [u8]) -> ReplyPart<'a> {
+        ReplyPart { is_error: true, ..ReplyPart::new(bytes, true) }
+    }
+
+    fn new(bytes: &'a [u8], is_last: bool) -> ReplyPart<'a> {
+        ReplyPart { bytes, key: None, key_number: 0, is_last, is_error: false, continues: false, missing: 0 }
+    }
+}
+
+/// A value that is too long to wait until it is complete.
+pub(super) enum LongValue<'a> {
+    /// Its first part.
+    Passed(ReplyPart<'a>),
+    /// It is discarded. This error takes its place, and that of the rest of the reply. `missing`
+    /// bytes follow those of the input.
+    Refused { error: Vec<u8>, missing: usize },
+}
+
+/// Returns the value at the start of `input`, which is incomplete, if it is a long one.
+pub(super) fn long_value(input: &[u8], kind: ReplyKind) -> Result<Option<LongValue<'_>>, MalformedReply> {
+    if kind == ReplyKind::Binary {
+        return Ok(long_packet(input));
+    }
+    let Some(newline) = input.iter().take(WHOLE_LEN_MAX).position(|&byte| byte == b'\n') else {
+        return Ok(None);
+    };
+    let line = input[..newline + 1].strip_suffix(b"\r\n").ok_or(MalformedReply)?;
+    let mut words = line.split(|&byte| byte == b' ');
+    let (key, digits) = match (words.next(), kind) {
+        (Some(b"VALUE"), ReplyKind::Values | ReplyKind::ValueList) => (words.next(), words.nth(1)),
+        (Some(b"VA"), ReplyKind::Single) => (None, words.next()),
+        _ => return Err(MalformedReply),
+    };
+    let len = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<usize>().ok());
+    let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(MalformedReply)?;
+    let value_end = newline + 1 + len;
+    let missing = value_end + VALUE_END.len() - input.len();
+    Ok(match kind {
+        ReplyKind::ValueList if len > KEPT_LEN_MAX => {
+            Some(LongValue::Refused { error: [TOO_LONG, VALUE_END].concat(), missing })
+        }
+        ReplyKind::Values | ReplyKind::Single if len > WHOLE_LEN_MAX => {
+            let bytes = &input[..input.len().min(value_end)];
+            let missing = value_end + VALUE_END.len() - bytes.len();
+            Some(LongValue::Passed(ReplyPart { key, missing, ..ReplyPart::new(bytes, false) }))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the error in place of a packet that is too long. Its status says that memory is missing.
+fn long_packet(input: &[u8]) -> Option<LongValue<'_>> {
+    let header = input.first_chunk::<24>()?;
+    let [.., a, b, c, d] = *header.first_chunk::<12>()?;
+    let len = u32::from_be_bytes([a, b, c, d]) as usize;
+    if len <= KEPT_LEN_MAX {
+        return None;
+    }
+    let body_len = (TOO_LONG.len() as u32).to_be_bytes();
+    let head = [header[0], header[1], 0, 0, 0, 0, 0, 0x82];
+    let error = [&head[..], &body_len, &header[12..16], &[0; 8], TOO_LONG].concat();
+    Some(LongValue::Refused { error, missing: header.len() + len - input.len() })
+}
+
+/// Returns the next part of a value of which `missing` bytes follow.
+pub(super) fn value_piece(
+    input: &[u8],
+    kind: ReplyKind,
+    missing: usize,
+) -> Result<ReplyPart<'_>, MalformedReply> {
+    let bytes = &input[..input.len().min(missing)];
+    let end = &bytes[missing.saturating_sub(VALUE_END.len()).min(bytes.len())..];
+    let end_at = VALUE_END.len().saturating_sub(missing);
+    if kind != ReplyKind::Binary && !VALUE_END[end_at..].starts_with(end) {
+        return Err(MalformedReply);
+    }
+    let missing = missing - bytes.len();
+    let is_last = missing == 0 && matches!(kind, ReplyKind::Single | ReplyKind::Binary);
+    Ok(ReplyPart { continues: true, missing, ..ReplyPart::new(bytes, is_last) })
 }
 
 /// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. The number of
@@ -40,13 +137,7 @@ pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPar
     if kind == ReplyKind::Binary {
         let Some(len) = binary_reply_len(input, VALUE_LEN_MAX)? else { return Ok(None) };
         let is_error = !matches!(input[6..8], [0, 0 | 1 | 2 | 5]);
-        return Ok(Some(ReplyPart {
-            bytes: &input[..len],
-            key: None,
-            key_number: 0,
-            is_last: true,
-            is_error,
-        }));
+        return Ok(Some(ReplyPart { is_error, ..ReplyPart::new(&input[..len], true) }));
     }
     let Some((len, response)) = decode(input, VALUE_LEN_MAX)? else { return Ok(None) };
     let value_len = match response {
@@ -60,15 +151,19 @@ pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPar
         return Err(MalformedReply);
     }
     let (key, is_last, is_error) = match (kind, response) {
-        (ReplyKind::Values, ClientResponse::Value { key, .. }) => (Some(key), false, false),
+        (ReplyKind::Values | ReplyKind::ValueList, ClientResponse::Value { key, .. }) => {
+            (Some(key), false, false)
+        }
         (ReplyKind::Statistics, ClientResponse::Statistic { .. }) => (None, false, false),
-        (ReplyKind::Values | ReplyKind::Statistics, ClientResponse::Line(b"END")) => (None, true, false),
+        (ReplyKind::Values | ReplyKind::ValueList | ReplyKind::Statistics, ClientResponse::Line(b"END")) => {
+            (None, true, false)
+        }
         (_, ClientResponse::Refused(_)) => (None, true, true),
         (ReplyKind::Single, ClientResponse::Line(line)) if is_known(line) => (None, true, false),
         (ReplyKind::Single, ClientResponse::Number(_) | ClientResponse::Meta { .. }) => (None, true, false),
         _ => return Err(MalformedReply),
     };
-    Ok(Some(ReplyPart { bytes: &input[..len], key, key_number: 0, is_last, is_error }))
+    Ok(Some(ReplyPart { key, is_error, ..ReplyPart::new(&input[..len], is_last) }))
 }
 
 /// Returns true if a server sends this line in reply to a request that asks for no values.
@@ -90,11 +185,89 @@ mod tests {
         for (status, is_error) in [(0, false), (1, false), (2, false), (5, false), (4, true), (0x84, true)] {
             let bytes = packet(status);
             let input = [&bytes[..], b"\x81"].concat();
-            let part = ReplyPart { bytes: &bytes, key: None, key_number: 0, is_last: true, is_error };
+            let part = ReplyPart { is_error, ..ReplyPart::new(&bytes, true) };
             assert_eq!(next_part(&input, ReplyKind::Binary), Ok(Some(part)));
             assert_eq!(next_part(&bytes[..bytes.len() - 1], ReplyKind::Binary), Ok(None));
         }
         assert_eq!(next_part(b"ERROR\r\n", ReplyKind::Binary), Err(MalformedReply));
+    }
+
+    /// Returns the parts of a reply, of which each read has `step` bytes more than were passed on.
+    fn pieces(reply: &[u8], kind: ReplyKind, step: usize) -> Vec<Vec<u8>> {
+        let (mut at, mut missing, mut pieces) = (0, 0, Vec::new());
+        let mut end = 0;
+        while at < reply.len() {
+            let input = &reply[at..end];
+            let part = match missing {
+                _ if input.is_empty() => None,
+                0 => match next_part(input, kind).unwrap() {
+                    None => match long_value(input, kind).unwrap() {
+                        Some(LongValue::Passed(part)) => Some(part),
+                        _ => None,
+                    },
+                    part => part,
+                },
+                missing => Some(value_piece(input, kind, missing).unwrap()),
+            };
+            let Some(part) = part else {
+                end = (end + step).min(reply.len());
+                continue;
+            };
+            assert_eq!(part.is_last, at + part.bytes.len() == reply.len());
+            assert_eq!(part.continues, missing > 0);
+            (at, missing) = (at + part.bytes.len(), part.missing);
+            pieces.push(part.bytes.to_vec());
+        }
+        pieces
+    }
+
+    #[test]
+    fn long_values_are_divided_into_pieces() {
+        let value = vec![b'v'; WHOLE_LEN_MAX + 1];
+        let text = [b"VALUE a 0 65537 7\r\n", &value[..], b"\r\nEND\r\n"].concat();
+        let meta = [b"VA 65537 c7\r\n", &value[..], b"\r\n"].concat();
+        for step in [1, 2, 7000, 65_500, WHOLE_LEN_MAX] {
+            for (reply, kind) in [(&text, ReplyKind::Values), (&meta, ReplyKind::Single)] {
+                let pieces = pieces(reply, kind, step);
+                assert_eq!(&pieces.concat(), reply);
+                assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() <= step.max(20)), "{step}");
+            }
+            assert_eq!(pieces(&text, ReplyKind::ValueList, step).len(), 2);
+        }
+        assert_eq!(pieces(&text, ReplyKind::Values, text.len()).len(), 2);
+    }
+
+    #[test]
+    fn long_values_end_correctly() {
+        for (missing, bytes) in [(3, &b"xy"[..]), (2, b"\n"), (2, b"\rx"), (1, b"x"), (3, b"x\r\r")] {
+            assert_eq!(value_piece(bytes, ReplyKind::Values, missing), Err(MalformedReply));
+        }
+        for (kind, head) in [
+            (ReplyKind::Single, &b"VALUE a 0 9\r\n"[..]),
+            (ReplyKind::Values, b"VA 9\r\n"),
+            (ReplyKind::Values, b"VALUE a 0 9\n"),
+        ] {
+            assert!(long_value(head, kind).is_err());
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_be_kept_are_errors() {
+        let Ok(Some(LongValue::Refused { error, missing })) =
+            long_value(b"VALUE a 0 16777217\r\nxyz", ReplyKind::ValueList)
+        else {
+            panic!("the value is kept");
+        };
+        assert_eq!((missing, error.ends_with(b"\r\n")), (16_777_217 + 2 - 3, true));
+        let mut packet = [0; 30];
+        (packet[0], packet[1], packet[8], packet[12]) = (0x81, 0x0c, 0x40, 9);
+        let Ok(Some(LongValue::Refused { error, missing })) = long_value(&packet, ReplyKind::Binary) else {
+            panic!("the packet is kept");
+        };
+        assert_eq!(missing, (1 << 30) - 6);
+        assert_eq!(error[..16], [0x81, 0x0c, 0, 0, 0, 0, 0, 0x82, 0, 0, 0, 51, 9, 0, 0, 0]);
+        let part = next_part(&error, ReplyKind::Binary).unwrap().unwrap();
+        assert!(part.is_error && part.bytes.len() == error.len());
     }
 
     #[test]

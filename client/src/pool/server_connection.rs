@@ -1,6 +1,6 @@
 //! Defines a connection to a server, with the requests that wait for its replies.
 
-use super::reply_frame::{ReplyKind, ReplyPart, next_part};
+use super::reply_frame::{LongValue, ReplyKind, ReplyPart, long_value, next_part, value_piece};
 use super::server_login::{LoginProgress, ServerLogin};
 use super::server_socket::ServerSocket;
 use std::collections::VecDeque;
@@ -102,6 +102,10 @@ pub struct ServerConnection<T> {
     expired: usize,
     /// True if a part of the reply to the first request has arrived.
     is_begun: bool,
+    /// The number of bytes of the value of the first reply that have not arrived.
+    value_missing: usize,
+    /// True if the rest of the first reply is dropped, because an error has taken its place.
+    is_refused: bool,
     /// The keys of the first request whose values have arrived or are missing.
     passed_keys: PassedKeys,
     /// The last time at which bytes arrived.
@@ -219,6 +223,8 @@ impl<T> ServerConnection<T> {
             waiting: VecDeque::new(),
             expired: 0,
             is_begun: false,
+            value_missing: 0,
+            is_refused: false,
             passed_keys: PassedKeys::default(),
             active_at: now,
         }
@@ -396,20 +402,40 @@ impl<T> ServerConnection<T> {
         while at < input.len() {
             // A server that sends without a request is not understood.
             let waiting = self.waiting.front().ok_or(LossReason::NotUnderstood)?;
-            let part = next_part(&input[at..], waiting.kind).map_err(|_| LossReason::NotUnderstood)?;
-            let Some(mut part) = part else { break };
-            if waiting.kind == ReplyKind::Values
+            let rest = &input[at..];
+            let part = match self.value_missing {
+                0 => next_part(rest, waiting.kind),
+                missing => value_piece(rest, waiting.kind, missing).map(Some),
+            };
+            let long = match part.map_err(|_| LossReason::NotUnderstood)? {
+                Some(part) => Some(LongValue::Passed(part)),
+                None => long_value(rest, waiting.kind).map_err(|_| LossReason::NotUnderstood)?,
+            };
+            let mut part = match long {
+                None => break,
+                Some(LongValue::Passed(part)) => part,
+                Some(LongValue::Refused { error, missing }) => {
+                    if !std::mem::replace(&mut self.is_refused, true) {
+                        see(&waiting.request, ReplyPart::error(&error));
+                    }
+                    (self.value_missing, self.is_begun) = (missing, true);
+                    return Ok(input.len());
+                }
+            };
+            if matches!(waiting.kind, ReplyKind::Values | ReplyKind::ValueList)
                 && let Some(key) = part.key
             {
                 let range = (self.answered - self.removed) as usize..(waiting.end - self.removed) as usize;
                 let number = self.passed_keys.pass(&self.output[range], key);
                 part.key_number = number.ok_or(LossReason::NotUnderstood)?;
             }
-            see(&waiting.request, part);
+            if !self.is_refused {
+                see(&waiting.request, part);
+            }
             at += part.bytes.len();
-            self.is_begun = !part.is_last;
+            (self.value_missing, self.is_begun) = (part.missing, !part.is_last);
             if part.is_last {
-                self.passed_keys = PassedKeys::default();
+                (self.passed_keys, self.is_refused) = (PassedKeys::default(), false);
             }
             if part.is_last
                 && let Some(answered) = self.waiting.pop_front()

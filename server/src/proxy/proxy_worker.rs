@@ -432,8 +432,7 @@ mod tests {
     #[test]
     fn replies_that_nobody_waits_for_are_dropped() {
         // The requests of a session share one of the connections, so that they stay in order.
-        let options =
-            PoolOptions { speak: PoolProtocol::Binary, connections: 2, ..PoolOptions::default() };
+        let options = PoolOptions { speak: PoolProtocol::Binary, connections: 2, ..PoolOptions::default() };
         let mut looped = WorkerLoop::new(options);
         let mut packets = [[0u8; 24]; 2];
         (packets[0][0], packets[0][15]) = (0x81, 1);

@@ -6,7 +6,7 @@ use super::key_lines::{KeyLine, LinePart};
 use super::loss_reply::MissReply;
 use super::proxy_session::ProxySession;
 use super::route_plan::RoutePlan;
-use super::route_run::{NearUse, RouteRun, RoutedReply, reply_kind};
+use super::route_run::{KEPT_VALUE_MAX, NearUse, RouteRun, RoutedReply, reply_kind};
 use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::observation::logging::set_verbosity;
 use crate::options::{PoolProtocol, ShadowedRequests};
@@ -35,9 +35,6 @@ const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
 /// The reply to a request above the limit of its route.
 const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
 
-/// The longest value that is kept until it is complete, because it goes to several servers or to
-/// one of another dialect.
-const KEPT_VALUE_MAX: usize = 16 << 20;
 /// The reply to a longer value.
 const VALUE_TOO_LONG: &[u8] = b"SERVER_ERROR value too long for its route";
 
@@ -170,7 +167,7 @@ impl ProxySession {
         let sent = turn.proxy.send(&turn.state, place, kind, tag, put);
         let miss = MissReply::of(operation, &request.form);
         let hidden = request.form.hidden_replies();
-        let mut waiting = WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss };
+        let mut waiting = WaitingRequest::forwarded(hidden, miss);
         if let Err(refusal) = sent {
             let _ = waiting.receive(tag, lost(&turn.state, place, refusal));
         }
@@ -214,7 +211,7 @@ impl ProxySession {
         };
         let tag = self.tag(turn.connection, 0, false);
         self.upload = Some(Box::new(ClientUpload::to_server(announced, state, place, tag, line)));
-        self.push(WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss: MissReply::None });
+        self.push(WaitingRequest::forwarded(hidden, MissReply::None));
         true
     }
 
@@ -322,7 +319,8 @@ impl ProxySession {
             match part {
                 LinePart::Server { place, line } => {
                     let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
-                    if let Err(refusal) = turn.proxy.send(&turn.state, place, ReplyKind::Values, tag, put) {
+                    if let Err(refusal) = turn.proxy.send(&turn.state, place, ReplyKind::ValueList, tag, put)
+                    {
                         let _ = waiting.receive(tag, lost(&turn.state, place, refusal));
                     }
                 }

@@ -22,8 +22,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The longest time to live that memcached does not take for a Unix time.
 const SPAN_MAX_S: u32 = 60 * 60 * 24 * 30;
+/// The longest value that is kept until it is complete, because several servers hold it, or because
+/// its server speaks another dialect than the client.
+pub(super) const KEPT_VALUE_MAX: usize = 16 << 20;
 /// The replies to requests that a server does not know.
 const NOT_SPOKEN: &str = "CLIENT_ERROR not spoken by the server";
+const TOO_LONG: &str = "SERVER_ERROR value too long for its route";
 const NOT_A_KEY: &str = "CLIENT_ERROR the server takes no such key";
 
 /// A routed request.
@@ -164,6 +168,10 @@ impl RouteRun {
         let mut kept = 0;
         match (&mut asked.state, delivery) {
             (QuestionState::Sent { asked: form, reply }, ReplyDelivery::Part(part)) => {
+                if reply.len() + part.bytes.len() + part.missing > KEPT_VALUE_MAX {
+                    asked.state = QuestionState::NotSpoken(TOO_LONG);
+                    return (0, true);
+                }
                 reply.extend_from_slice(part.bytes);
                 kept = part.bytes.len();
                 if !part.is_last {

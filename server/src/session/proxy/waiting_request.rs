@@ -19,7 +19,7 @@ pub(super) enum WaitingRequest {
     /// The reply is complete.
     Complete(Vec<u8>),
     /// One server answers.
-    Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, miss: MissReply },
+    Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, miss: MissReply, has_open_value: bool },
     /// Several servers answer.
     Merged(Box<MergedValues>),
     /// All servers answer, and the client gets one reply.
@@ -109,6 +109,11 @@ pub(super) enum PassedPart {
 }
 
 impl WaitingRequest {
+    /// Creates a request that one server answers.
+    pub(super) fn forwarded(hidden: HiddenReplies, miss: MissReply) -> WaitingRequest {
+        WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss, has_open_value: false }
+    }
+
     /// Notes what arrives for the request. Returns the number of bytes that are kept until they can
     /// be sent, and true if [`advance`](Self::advance) must be called.
     pub(super) fn receive(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> (usize, bool) {
@@ -139,8 +144,12 @@ impl WaitingRequest {
                     ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues => 0,
                 }
             }
-            (WaitingRequest::Forwarded { arrived, hidden, .. }, ReplyDelivery::Part(reply)) => {
-                let is_wanted = !hidden.contain(reply.bytes);
+            (
+                WaitingRequest::Forwarded { arrived, hidden, has_open_value, .. },
+                ReplyDelivery::Part(reply),
+            ) => {
+                let is_wanted = reply.continues || !hidden.contain(reply.bytes);
+                *has_open_value = reply.missing > 0;
                 if is_wanted {
                     arrived.extend_from_slice(reply.bytes);
                 }
@@ -149,8 +158,13 @@ impl WaitingRequest {
                 }
                 if is_wanted { reply.bytes.len() } else { 0 }
             }
+            // The client would take an error for the rest of the value.
+            (WaitingRequest::Forwarded { has_open_value: true, .. }, ReplyDelivery::Lost { .. }) => {
+                *self = WaitingRequest::Close;
+                0
+            }
             (
-                WaitingRequest::Forwarded { arrived, hidden, miss },
+                WaitingRequest::Forwarded { arrived, hidden, miss, .. },
                 ReplyDelivery::Lost { label, reason, when_down },
             ) => {
                 let at = arrived.len();
@@ -203,8 +217,9 @@ impl WaitingRequest {
     #[inline]
     pub(super) fn pass_on(&mut self, number: u32, part: ReplyPart<'_>, ready: &mut Vec<u8>) -> PassedPart {
         match self {
-            WaitingRequest::Forwarded { arrived, hidden, .. } if arrived.is_empty() => {
-                if !hidden.contain(part.bytes) {
+            WaitingRequest::Forwarded { arrived, hidden, has_open_value, .. } if arrived.is_empty() => {
+                *has_open_value = part.missing > 0;
+                if part.continues || !hidden.contain(part.bytes) {
                     ready.extend_from_slice(part.bytes);
                 }
                 if part.is_last { PassedPart::End } else { PassedPart::Piece }
