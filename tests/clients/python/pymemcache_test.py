@@ -145,6 +145,9 @@ def test_flush_version_stats(client):
     stats = client.stats()
     assert stats[b"pid"] > 0 and stats[b"curr_items"] == 0
     assert client.stats("settings")[b"evictions"] in (b"on", True, 1)
+    # Size classes are those of one server.
+    if "TODANA_SERVERS" in os.environ:
+        return
     client.set("k", b"v")
     assert client.stats("items")[b"items:1:number"] == 1
     assert client.stats("slabs")[b"1:chunk_size"] == 96
