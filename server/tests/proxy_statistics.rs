@@ -9,8 +9,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_server::{
-    LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree,
-    ServerOptions, WhenDown,
+    AdminOptions, LimitOptions, ObservationOptions, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes,
+    ProxyVersion, RouteTree, ServerOptions, WhenDown,
 };
 
 fn pool_at(servers: &[SocketAddr], speak: PoolProtocol) -> PoolOptions {
@@ -241,4 +241,144 @@ fn hidden_servers_are_not_named_in_errors() {
         assert_eq!(status, 0x86);
         assert_eq!(value == "SERVER_ERROR backend failure", !is_shown, "{value}");
     }
+}
+
+fn page(server: &Running, path: &str) -> String {
+    let mut client = server.connect_to(server.admin_addresses[0]);
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
+    String::from_utf8(client.rest()).unwrap()
+}
+
+/// Starts a proxy with one worker and admin pages.
+fn start_with_pages(proxy: ProxyOptions) -> Running {
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    let admin = AdminOptions { listen: Vec::new(), port: 0, is_required: true };
+    let observation = ObservationOptions { admin: Some(admin), ..ObservationOptions::default() };
+    Running::start(ServerOptions { proxy: Some(proxy), limits, observation, ..options() })
+}
+
+/// Returns the value of a sample.
+fn sample(metrics: &str, name: &str) -> Option<f64> {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map(|value| value.parse().unwrap())
+}
+
+#[test]
+fn requests_are_counted_by_pool_and_server() {
+    let servers = [(); 3].map(|()| Running::start(options()));
+    let [a, b, c] = servers.each_ref().map(|server| server.addresses[0]);
+    let routes = ProxyRoutes {
+        prefixes: vec![("b:".into(), RouteTree::Pool("second".into()))],
+        ..ProxyRoutes::to_pool("first")
+    };
+    let pools =
+        [("first", pool_at(&[a, b], PoolProtocol::Text)), ("second", pool_at(&[c], PoolProtocol::Meta))];
+    let proxy = start_with_pages(ProxyOptions { routes: Some(routes), ..proxy_of(pools) });
+    let mut client = proxy.connect();
+    (0..8).for_each(|n| client.set(format!("k{n}").as_bytes(), b"value"));
+    let keys: String = (0..8).map(|n| format!(" k{n}")).collect();
+    client.send(format!("get{keys}\r\nget b:1\r\nset b:2 0 0 1 noreply\r\nx\r\nincr b:2 1\r\n").as_bytes());
+    (0..8).for_each(|n| client.expect(format!("VALUE k{n} 0 5\r\nvalue\r\n").as_bytes()));
+    client.expect(b"END\r\nEND\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+    // The proxy counts a turn of the client's connection after its replies.
+    client.send(b"get k0\r\nmn\r\n");
+    client.expect(b"VALUE k0 0 5\r\nvalue\r\nEND\r\nMN\r\n");
+    let metrics = page(&proxy, "/metrics");
+    let value = |name: &str| sample(&metrics, &format!("todana_proxy_{name}"));
+    for (name, expected) in [
+        ("requests_total{pool=\"first\",command=\"set\"}", Some(8.0)),
+        ("requests_total{pool=\"first\",command=\"get\"}", Some(2.0)),
+        ("requests_total{pool=\"second\",command=\"get\"}", Some(1.0)),
+        ("requests_total{pool=\"second\",command=\"set\"}", Some(1.0)),
+        ("requests_total{pool=\"second\",command=\"incr\"}", Some(1.0)),
+        ("requests_total{pool=\"second\",command=\"delete\"}", None),
+        ("request_seconds_count{pool=\"first\"}", Some(10.0)),
+        ("request_seconds_count{pool=\"second\"}", Some(3.0)),
+        ("request_seconds_bucket{pool=\"second\",le=\"+Inf\"}", Some(3.0)),
+        ("multiget_keys_total", Some(8.0)),
+        ("multiget_requests_total", Some(2.0)),
+        ("retries_total", Some(0.0)),
+        ("reloads_total{result=\"ok\"}", Some(0.0)),
+        ("migrate_share", None),
+    ] {
+        assert_eq!(value(name), expected, "{name}: {metrics}");
+    }
+    let of_server = |name: &str, pool: &str, server: SocketAddr| {
+        value(&format!("{name}{{pool=\"{pool}\",server=\"{server}\"}}")).unwrap()
+    };
+    // 8 stores, two lines of the keys of one server, and a read.
+    let requests = [a, b].map(|server| of_server("server_requests_total", "first", server));
+    assert!(requests[0] > 0.0 && requests[1] > 0.0 && requests[0] + requests[1] == 11.0, "{requests:?}");
+    assert_eq!(of_server("server_requests_total", "second", c), 3.0);
+    let request = "get b:1\r\nset b:2 0 0 1\r\nx\r\nincr b:2 1\r\n";
+    assert_eq!(of_server("server_written_bytes_total", "second", c), request.len() as f64);
+    let reply = "END\r\nSTORED\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+    assert_eq!(of_server("server_read_bytes_total", "second", c), reply.len() as f64);
+    for (pool, server) in [("first", a), ("first", b), ("second", c)] {
+        assert_eq!(of_server("server_in_flight", pool, server), 0.0);
+        assert_eq!(of_server("server_connections", pool, server), 1.0);
+        let requests = of_server("server_requests_total", pool, server);
+        assert_eq!(of_server("server_seconds_count", pool, server), requests);
+    }
+    // A histogram counts as one series.
+    let is_own = |line: &&str| {
+        line.starts_with("todana_proxy_") && !line.contains("_bucket{") && !line.contains("_sum{")
+    };
+    let series = metrics.lines().filter(is_own).count();
+    assert!(series <= 30 + 12 * 3, "{series}: {metrics}");
+
+    let statistics = client.stats(" servers");
+    let of_second = |name: &str| of(&statistics, &format!("second:{c}:{name}"));
+    assert_eq!(
+        ["state", "in_flight", "requests", "failures", "last_error"].map(of_second),
+        ["up", "0", "3", "0", "none"]
+    );
+    assert!(of_second("p99_us").parse::<u64>().unwrap() >= of_second("p50_us").parse().unwrap());
+    client.send(b"stats reset\r\nget b:1\r\n");
+    client.expect(b"RESET\r\nEND\r\n");
+    // The question for the reset is the first of the new requests.
+    assert_eq!(of(&client.stats(" servers"), &format!("second:{c}:requests")), "2");
+}
+
+#[test]
+fn failures_are_counted_by_reason() {
+    let (silent, serving) = scripted(vec![(7, b""), (7, b"END\r\nEND\r\n"), (7, b"END\r\n")]);
+    let down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let timeout = Some(Duration::from_millis(200));
+    let pool = |server| PoolOptions {
+        reply_timeout: timeout,
+        ping: None,
+        failures: 100,
+        ..pool_at(&[server], PoolProtocol::Text)
+    };
+    let routes = ProxyRoutes {
+        prefixes: vec![("b".into(), RouteTree::Pool("b".into()))],
+        ..ProxyRoutes::to_pool("a")
+    };
+    let proxy = start_with_pages(ProxyOptions {
+        routes: Some(routes),
+        ..proxy_of([("a", pool(silent)), ("b", pool(down))])
+    });
+    let mut client = proxy.connect();
+    client.send(b"get a\r\n");
+    client.expect(format!("SERVER_ERROR server {silent}: timed out\r\n").as_bytes());
+    client.send(b"get b\r\n");
+    client.expect(format!("SERVER_ERROR server {down}: refused\r\n").as_bytes());
+    client.send(b"get b\r\n");
+    client.expect(format!("SERVER_ERROR server {down}: down\r\n").as_bytes());
+    let metrics = page(&proxy, "/metrics");
+    for (labels, expected) in [
+        (format!("pool=\"a\",server=\"{silent}\",reason=\"timed_out\""), 1.0),
+        (format!("pool=\"b\",server=\"{down}\",reason=\"refused\""), 1.0),
+        (format!("pool=\"b\",server=\"{down}\",reason=\"timed_out\""), 0.0),
+    ] {
+        let name = format!("todana_proxy_server_failures_total{{{labels}}}");
+        assert_eq!(sample(&metrics, &name), Some(expected), "{metrics}");
+    }
+    let found = client.stats(" servers");
+    assert_eq!(of(&found, &format!("a:{silent}:last_error")), "timed out");
+    assert_eq!(of(&found, &format!("b:{down}:last_error")), "refused");
+    assert_eq!(of(&found, &format!("b:{down}:state")), "down");
+    drop((client, proxy));
+    let _ = serving.join();
 }

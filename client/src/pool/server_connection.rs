@@ -35,6 +35,18 @@ pub enum LossReason {
 }
 
 impl LossReason {
+    /// All reasons, in their order.
+    pub const ALL: [LossReason; 8] = [
+        LossReason::Refused,
+        LossReason::Unreachable,
+        LossReason::NameNotFound,
+        LossReason::TimedOut,
+        LossReason::Closed,
+        LossReason::NotUnderstood,
+        LossReason::LoginFailed,
+        LossReason::TlsFailed,
+    ];
+
     /// Returns the words for messages.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -252,6 +264,11 @@ impl<T> ServerConnection<T> {
     /// were answered a short time ago.
     pub fn kept_len(&self) -> usize {
         self.output.len()
+    }
+
+    /// Returns the number of bytes of requests that the socket has accepted.
+    pub fn sent_len(&self) -> u64 {
+        self.removed + self.sent as u64
     }
 
     /// Adds a request, whose bytes `put` writes. They are sent by the next [`flush`](Self::flush).

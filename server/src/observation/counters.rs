@@ -1,6 +1,7 @@
 //! Counts connections and bytes. Counters on the hot path exist once for each worker.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use super::worker_counter::WorkerCounter;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The counters of one worker. No other thread writes them.
 #[derive(Debug, Default)]
@@ -28,22 +29,6 @@ pub(crate) struct WorkerCounters {
     pub(crate) plugin: crate::session::kyoto::PluginCounters,
     /// The counters of Tokyo Tyrant's clients.
     pub(crate) tyrant: crate::session::tyrant::TyrantCounters,
-}
-
-/// A counter that one thread writes and any thread reads.
-#[derive(Debug, Default)]
-pub(crate) struct WorkerCounter(AtomicU64);
-
-impl WorkerCounter {
-    /// Adds `by` to the counter. `by` may be a negative difference, because the sum wraps around.
-    #[inline]
-    pub(crate) fn add(&self, by: u64) {
-        self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Counters that several threads write, each of them rarely.

@@ -12,6 +12,7 @@ pub(crate) mod prefixes;
 pub(crate) mod request_log;
 pub(crate) mod statistics;
 pub(crate) mod watchers;
+pub(crate) mod worker_counter;
 
 use crate::observation::connection_table::ConnectionTable;
 use crate::observation::counters::{ConnectionCounters, CounterSums, WorkerCounter, WorkerCounters};

@@ -3,6 +3,7 @@
 //! A state never changes. Each worker adopts a new one at the beginning of a turn; requests under
 //! way keep the old one. Servers that both have keep their connections, health and counters.
 
+use super::proxy_counters::ProxyCounters;
 use super::proxy_state::ProxyState;
 use crate::handle::ServerHandle;
 use crate::options::{ListenerPlace, OptionsError, ProxyListener, ProxyOptions};
@@ -26,6 +27,7 @@ pub(crate) struct LiveProxy {
     state: Mutex<Arc<ProxyState>>,
     /// The numbers of reloads that succeeded and that failed.
     reloads: [AtomicU64; 2],
+    pub(crate) counters: ProxyCounters,
 }
 
 impl LiveProxy {
@@ -34,6 +36,7 @@ impl LiveProxy {
             version: AtomicU64::new(1),
             state: Mutex::new(Arc::new(state)),
             reloads: Default::default(),
+            counters: ProxyCounters::default(),
         }
     }
 
@@ -51,6 +54,15 @@ impl LiveProxy {
     /// Returns the numbers of reloads that succeeded and that failed.
     pub(crate) fn reloads(&self) -> [u64; 2] {
         self.reloads.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Sets all counters to 0, except those of reloads.
+    pub(crate) fn reset_counters(&self) {
+        self.counters.reset();
+        for pool in &self.state().pools {
+            pool.counters.reset();
+            pool.servers.iter().for_each(|server| server.counters.reset());
+        }
     }
 
     fn replace(&self, state: Arc<ProxyState>) {

@@ -9,7 +9,9 @@
 //! ejection       other servers for the keys of servers that are down
 //! near_cache     copies of values in the proxy;  recent_requests: the keys that are worth a copy
 //! route_table    the routes of a listener;  kept_filters: caches and limits that outlive a reload
-//! server_counters the counters of a server;  proxy_metrics: the metrics
+//! tallies        counters and times, with a copy for each worker
+//! server_counters, proxy_counters   the counters of a server, of a pool and of the proxy
+//! proxy_metrics  the metrics
 //! server_resolver the thread that resolves names
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
@@ -28,6 +30,7 @@ mod kept_filters;
 mod live_proxy;
 mod near_cache;
 mod pool_server;
+mod proxy_counters;
 mod proxy_metrics;
 mod proxy_pool;
 mod proxy_state;
@@ -42,15 +45,19 @@ mod server_link;
 mod server_request;
 mod server_resolver;
 mod shared_reads;
+mod tallies;
 mod upload_lanes;
 
 pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::{ProxyReloader, check_proxy};
 pub(crate) use near_cache::{NearCache, NearFill};
+pub(crate) use pool_server::PoolServer;
+pub(crate) use proxy_counters::{ClientCommand, ProxyCount};
 pub(crate) use proxy_pool::ProxyPool;
 pub(crate) use proxy_state::{ProxyState, ServerPlace};
-pub(crate) use proxy_worker::ProxyWorker;
+pub(crate) use proxy_worker::{ProxyWorker, TimedPool};
 pub(crate) use route::{PoolRoute, Route, RouteFilter, has_moved, is_in_share};
 pub(crate) use route_table::RouteTarget;
+pub(crate) use server_counters::ServerCount;
 pub(crate) use server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 pub(crate) use server_resolver::ServerResolver;

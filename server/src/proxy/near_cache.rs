@@ -176,7 +176,6 @@ impl NearCache {
         let _ = self.records.clear(&mut || {});
     }
 
-    #[cfg(test)]
     /// Returns the number of reads that found a copy, the number of those that did not, and the
     /// number of bytes of memory.
     pub(crate) fn counts(&self) -> [u64; 3] {

@@ -2,6 +2,7 @@
 
 use super::ejection::Ejection;
 use super::pool_server::PoolServer;
+use super::proxy_counters::PoolCounters;
 use crate::options::PoolOptions;
 use std::sync::Arc;
 use todana_client::ring::ServerChoice;
@@ -11,6 +12,7 @@ pub(crate) struct ProxyPool {
     pub(crate) name: String,
     pub(crate) options: Arc<PoolOptions>,
     pub(crate) ring: ServerChoice,
+    pub(crate) counters: Arc<PoolCounters>,
     /// With `eject`.
     pub(super) ejection: Option<Ejection>,
     pub(crate) servers: Vec<Arc<PoolServer>>,

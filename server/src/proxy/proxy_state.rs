@@ -110,6 +110,7 @@ impl ProxyState {
             let access = PoolAccess::load(pool);
             let access = access.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
             let before = before.and_then(|before| before.pools.iter().find(|before| before.name == *name));
+            let counters = before.map_or_else(Arc::default, |before| Arc::clone(&before.counters));
             let mut stays: Vec<&Arc<PoolServer>> = before.map_or_else(Vec::new, |before| {
                 if before.is_spoken_to_as(pool) { before.servers.iter().collect() } else { Vec::new() }
             });
@@ -135,6 +136,7 @@ impl ProxyState {
                 name: name.clone(),
                 options: Arc::new(pool.clone()),
                 ring,
+                counters,
                 ejection: pool.eject.then(Ejection::default),
                 servers,
             })
@@ -151,6 +153,16 @@ impl ProxyState {
     #[inline]
     pub(crate) fn target_of(&self, listener: usize, command: &[u8], key: &[u8]) -> RouteTarget {
         self.table_of(listener).target_of(command, key)
+    }
+
+    /// Returns the pool of a target; of several, the first one that is asked.
+    #[inline]
+    pub(crate) fn first_pool(&self, target: RouteTarget) -> Option<usize> {
+        match target {
+            RouteTarget::Pool(pool) => Some(pool),
+            RouteTarget::Route(route) => self.routes[route].pools.first_number(),
+            RouteTarget::Refuse | RouteTarget::Null => None,
+        }
     }
 
     /// Returns the server of a key in a pool.

@@ -2,6 +2,7 @@
 
 use super::live_proxy::LiveProxy;
 use super::near_cache::NearFill;
+use super::proxy_counters::{ClientCommand, PoolCounters, PoolTally, ProxyCount};
 use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use super::server_request::{ReplyDelivery, RequestTag, SendRefusal};
@@ -18,6 +19,14 @@ const BUFFER_LEN: usize = 64 << 10;
 /// The longest wait for an event.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// A pool in a state that may have been replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimedPool {
+    pool: u32,
+    /// The low half of the version of the state.
+    version: u32,
+}
+
 /// The part of the proxy that one worker owns.
 pub(crate) struct ProxyWorker {
     live: Arc<LiveProxy>,
@@ -27,6 +36,9 @@ pub(crate) struct ProxyWorker {
     /// The links by the numbers of their servers.
     links: Vec<Option<ServerLink>>,
     turn: LinkTurn,
+    /// The counters of the pools of `state`, in their order.
+    pools: Vec<(Arc<PoolCounters>, Arc<PoolTally>)>,
+    started: Instant,
     /// The connections that are read in the next turn.
     unread: Vec<LinkPosition>,
     next_session: u64,
@@ -39,17 +51,22 @@ impl ProxyWorker {
         let (version, state) = (live.version(), live.state());
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
         let (changed, unread, granted) = (Vec::new(), Vec::new(), Vec::new());
-        let turn = LinkTurn { registry, now, changed, unread, check_at: None, granted, buffer };
+        let tally = live.counters.join();
+        let turn =
+            LinkTurn { registry, now, now_us: 0, changed, unread, check_at: None, granted, buffer, tally };
         let mut worker = ProxyWorker {
             live,
             state: Arc::clone(&state),
             version,
             links: Vec::new(),
             turn,
+            pools: Vec::new(),
+            started: now,
             unread: Vec::new(),
             next_session: 0,
             next_number: 0,
         };
+        worker.join_pools();
         for (number, pool) in state.pools.iter().enumerate().filter(|(_, pool)| pool.options.preconnect) {
             for server in 0..pool.servers.len() {
                 let (link, turn) = worker.link(&state, ServerPlace { pool: number, server });
@@ -73,6 +90,8 @@ impl ProxyWorker {
     /// Notes the time, and adopts a new state, at the beginning of each turn of the event loop.
     pub(crate) fn tick(&mut self) {
         self.turn.now = Instant::now();
+        // Intervals are measured with it, so it may wrap around.
+        self.turn.now_us = self.turn.now.duration_since(self.started).as_micros() as u32;
         let version = self.live.version();
         if version != self.version {
             self.adopt(version, self.live.state());
@@ -91,8 +110,65 @@ impl ProxyWorker {
             }
         }
         (self.version, self.state) = (version, state);
+        self.join_pools();
         // The deadlines depend on the options.
         self.turn.check_by(self.turn.now);
+    }
+
+    /// Takes part in the counters of the pools.
+    fn join_pools(&mut self) {
+        let before = std::mem::take(&mut self.pools);
+        let joined = self.state.pools.iter().map(|pool| {
+            let same = before.iter().find(|(counters, _)| Arc::ptr_eq(counters, &pool.counters));
+            same.cloned().unwrap_or_else(|| (Arc::clone(&pool.counters), pool.counters.join()))
+        });
+        self.pools = joined.collect();
+    }
+
+    /// Returns the time of this turn in microseconds. Only differences of such times have a meaning.
+    #[inline]
+    pub(crate) fn now_us(&self) -> u32 {
+        self.turn.now_us
+    }
+
+    /// Counts a request for a pool. Returns the identity of the pool for [`note_times`].
+    ///
+    /// [`note_times`]: Self::note_times
+    #[inline]
+    pub(crate) fn count_request(
+        &self,
+        pool: usize,
+        command: ClientCommand,
+        is_quiet: bool,
+    ) -> Option<TimedPool> {
+        let (_, tally) = self.pools.get(pool)?;
+        tally.count_request(command, is_quiet);
+        Some(TimedPool { pool: u32::try_from(pool).ok()?, version: self.version as u32 })
+    }
+
+    /// Counts a line with several keys.
+    pub(crate) fn count_line(&self, pool: Option<TimedPool>, keys: usize, parts: usize) {
+        self.count(ProxyCount::MultigetKeys, keys as u64);
+        self.count(ProxyCount::MultigetRequests, parts as u64);
+        if let Some(pool) = pool.and_then(|pool| self.pools.get(pool.pool as usize)) {
+            pool.1.count_line(keys, parts);
+        }
+    }
+
+    /// Notes that the replies to `count` requests can be sent, all of which arrived at this time.
+    #[inline]
+    pub(crate) fn note_times(&self, pool: TimedPool, started_us: u32, count: u64) {
+        // The numbers of the pools of an earlier state have another meaning.
+        if pool.version == self.version as u32
+            && let Some((_, tally)) = self.pools.get(pool.pool as usize)
+        {
+            tally.note_times(self.turn.now_us.wrapping_sub(started_us), count);
+        }
+    }
+
+    /// Adds to a counter of the proxy.
+    pub(crate) fn count(&self, count: ProxyCount, by: u64) {
+        self.turn.tally.add(count as usize, by);
     }
 
     /// Adds a request to those for a server. They are sent by [`flush`](Self::flush).
@@ -369,7 +445,8 @@ mod tests {
     }
 
     fn tag(request: u64) -> RequestTag {
-        RequestTag { connection: 0, session: 1, request, part: 0, question: 0, may_repeat: false, repeats: 0 }
+        let (part, question, repeats, sent_us) = (0, 0, 0, 0);
+        RequestTag { connection: 0, session: 1, request, part, question, may_repeat: false, repeats, sent_us }
     }
 
     const PLACE: ServerPlace = ServerPlace { pool: 0, server: 0 };

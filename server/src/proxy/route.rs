@@ -111,6 +111,16 @@ impl PoolRoute {
         })
     }
 
+    /// Returns the number of the first pool that answers requests.
+    pub(crate) fn first_number(&self) -> Option<usize> {
+        match self {
+            PoolRoute::Refuse | PoolRoute::Null => None,
+            PoolRoute::Pool(pool) | PoolRoute::WarmUp { new: pool, .. } => Some(*pool),
+            PoolRoute::Migrate { new: pool, .. } => Some(*pool),
+            PoolRoute::Failover { pools, .. } | PoolRoute::Replicate { pools, .. } => pools.first().copied(),
+        }
+    }
+
     /// Returns the numbers of the pools that answer requests.
     pub(crate) fn numbers(&self) -> Vec<usize> {
         match self {

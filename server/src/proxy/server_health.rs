@@ -39,6 +39,8 @@ pub(crate) struct ServerHealth {
     /// The times of the last two failures of a server that was up, in milliseconds since `started`
     /// and at least 1, the last one first.
     downs_ms: [AtomicU64; 2],
+    /// The time since which the server is up or down, in milliseconds since `started`.
+    changed_ms: AtomicU64,
 }
 
 impl ServerHealth {
@@ -50,6 +52,7 @@ impl ServerHealth {
             probe_at_ms: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
             downs_ms: [AtomicU64::new(0), AtomicU64::new(0)],
+            changed_ms: AtomicU64::new(0),
         }
     }
 
@@ -66,6 +69,11 @@ impl ServerHealth {
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         let at_ms = self.probe_at_ms.load(Ordering::Relaxed);
         (at_ms != 0).then(|| self.started + Duration::from_millis(at_ms))
+    }
+
+    /// Returns the time since which the server is up or down.
+    pub(crate) fn changed_at(&self) -> Instant {
+        self.started + Duration::from_millis(self.changed_ms.load(Ordering::Relaxed))
     }
 
     /// Returns true if the caller should probe the server now. No other caller gets this result
@@ -97,6 +105,7 @@ impl ServerHealth {
         }
         self.pause_ms.store(0, Ordering::Relaxed);
         let was_down = self.probe_at_ms.swap(0, Ordering::Relaxed) != 0;
+        self.changed_ms.store(self.ms(Instant::now()), Ordering::Relaxed);
         HEALTH_CHANGES.fetch_add(u64::from(was_down), Ordering::Release);
         was_down
     }
@@ -131,6 +140,9 @@ impl ServerHealth {
         let varied = pause.saturating_mul(least + u64::from(now.elapsed().subsec_micros() % 41)) / 100;
         self.probe_at_ms.store(self.ms(now) + varied.max(1), Ordering::Relaxed);
         HEALTH_CHANGES.fetch_add(u64::from(!was_down), Ordering::Release);
+        if !was_down {
+            self.changed_ms.store(self.ms(now), Ordering::Relaxed);
+        }
         !was_down
     }
 

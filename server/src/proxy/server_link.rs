@@ -3,6 +3,8 @@
 
 use super::near_cache::NearFill;
 use super::pool_server::PoolServer;
+use super::proxy_counters::{ProxyCount, ProxyTally};
+use super::server_counters::{ReadCounts, ServerCount, ServerTally};
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use super::shared_reads::SharedReads;
 use super::upload_lanes::{LaneUser, UPLOAD_LANES, UPLOAD_STALL, UploadLanes, UploadProgress};
@@ -43,6 +45,8 @@ pub(super) type DeliverReply<'a> = dyn FnMut(RequestTag, ReplyDelivery<'_>) + 'a
 pub(super) struct LinkTurn {
     pub(super) registry: Registry,
     pub(super) now: Instant,
+    /// The same in microseconds, from an earlier time that is always the same.
+    pub(super) now_us: u32,
     /// The connections with bytes to send.
     pub(super) changed: Vec<LinkPosition>,
     /// The connections of which only a part of the arrived bytes was read.
@@ -53,6 +57,7 @@ pub(super) struct LinkTurn {
     pub(super) granted: Vec<RequestTag>,
     /// Memory for one read.
     pub(super) buffer: Vec<u8>,
+    pub(super) tally: Arc<ProxyTally>,
 }
 
 impl LinkTurn {
@@ -104,6 +109,7 @@ enum RequestOwner {
 /// The connections of a worker to a server.
 pub(super) struct ServerLink {
     server: Arc<PoolServer>,
+    tally: Arc<ServerTally>,
     options: Arc<PoolOptions>,
     slots: Vec<LinkSlot>,
     /// The number of slots for connections that clients share. The slots after them are those for
@@ -124,6 +130,8 @@ struct LinkSlot {
     failed: Option<LossReason>,
     /// True if an event has reported the end of the stream.
     has_ended: bool,
+    /// The number of sent bytes that are counted.
+    counted_len: u64,
     /// The number of addresses that could not be connected to.
     failed_addresses: usize,
     detection: DialectDetection,
@@ -161,7 +169,8 @@ impl ServerLink {
     pub(super) fn new(server: Arc<PoolServer>, options: Arc<PoolOptions>) -> ServerLink {
         let shared = options.connections.clamp(1, SHARED_SLOTS_MAX);
         let slots = (0..shared).map(|_| LinkSlot::default()).collect();
-        ServerLink { server, options, slots, shared, uploads: UploadLanes::default(), is_retired: false }
+        let (tally, uploads) = (server.counters.tallies.join(), UploadLanes::default());
+        ServerLink { server, tally, options, slots, shared, uploads, is_retired: false }
     }
 
     /// Lets the link end after the replies to its requests.
@@ -200,6 +209,7 @@ impl ServerLink {
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
+        let tag = RequestTag { sent_us: turn.now_us.max(1), ..tag };
         self.add(turn, self.slot_of(tag.session), kind, RequestOwner::Client(tag), put)
     }
 
@@ -246,7 +256,11 @@ impl ServerLink {
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendRefusal> {
         let due = self.due(turn);
-        self.add_by(turn, slot, due, kind, owner, put)
+        let added = self.add_by(turn, slot, due, kind, owner, put);
+        if added.is_err() {
+            self.tally.count(ServerCount::NotSent, 1);
+        }
+        added
     }
 
     /// Adds a request whose reply is due at this time.
@@ -267,7 +281,7 @@ impl ServerLink {
         }
         connection.add(kind, due, owner, put);
         turn.check_by(due);
-        self.server.counters.note_request();
+        self.tally.count(ServerCount::Requests, 1);
         self.mark_changed(turn, slot);
         Ok(())
     }
@@ -276,7 +290,10 @@ impl ServerLink {
     pub(super) fn await_dialect(&mut self, turn: &mut LinkTurn, tag: RequestTag) -> Result<(), SendRefusal> {
         let slot = self.slot_of(tag.session);
         let queue = self.options.queue;
-        self.ready(turn, slot)?;
+        if let Err(refusal) = self.ready(turn, slot) {
+            self.tally.count(ServerCount::NotSent, 1);
+            return Err(refusal);
+        }
         let waiting = &mut self.slots[slot].detection.waiting;
         if waiting.len() >= queue {
             return Err(SendRefusal::Busy);
@@ -324,7 +341,9 @@ impl ServerLink {
         let place = &mut self.slots[slot];
         place.detection.answers.clear();
         (place.failed, place.has_ended, place.failed_addresses) = (None, false, 0);
+        place.counted_len = 0;
         place.connection = Some(connection);
+        self.tally.count(ServerCount::Connected, 1);
         self.mark_changed(turn, slot);
         Ok(())
     }
@@ -369,6 +388,23 @@ impl ServerLink {
             Ok(()) => self.continue_upload(at.slot, see),
             Err(reason) => self.lose(turn, at.slot, reason, see),
         }
+        self.count_sent(at.slot);
+    }
+
+    /// Counts the end of a request that gets no reply.
+    fn count_end(&self, request: RequestOwner) {
+        let is_counted =
+            !matches!(request, RequestOwner::Detection | RequestOwner::Check | RequestOwner::Expired);
+        self.tally.count(ServerCount::Ended, u64::from(is_counted));
+    }
+
+    /// Counts the bytes that were sent since the previous call.
+    fn count_sent(&mut self, slot: usize) {
+        let LinkSlot { connection: Some(connection), counted_len, .. } = &mut self.slots[slot] else {
+            return;
+        };
+        let sent = connection.sent_len();
+        self.tally.count(ServerCount::WrittenBytes, sent - std::mem::replace(counted_len, sent));
     }
 
     /// Handles an event of a connection.
@@ -401,16 +437,33 @@ impl ServerLink {
             return;
         };
         let (mut has_answered, mut is_released) = (false, false);
+        let mut counted = ReadCounts::default();
+        let (tally, now_us) = (&*self.tally, turn.now_us);
         let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
             has_answered |= !matches!(owner, RequestOwner::Expired);
+            counted.note(&part);
             match *owner {
-                RequestOwner::Client(tag) => see(tag, ReplyDelivery::Part(part)),
-                RequestOwner::Shared(number) => shared.deliver(number, part, see),
+                RequestOwner::Client(tag) => {
+                    match tag.sent_us {
+                        _ if !part.is_last => {}
+                        0 => counted.untimed += 1,
+                        sent_us => counted.note_reply(tally, now_us.wrapping_sub(sent_us)),
+                    }
+                    see(tag, ReplyDelivery::Part(part));
+                }
+                RequestOwner::Shared(number) => {
+                    counted.untimed += u64::from(part.is_last);
+                    shared.deliver(number, part, see);
+                }
+                RequestOwner::Unowned => counted.untimed += u64::from(part.is_last),
+                RequestOwner::Expired => counted.late += u64::from(part.is_last),
                 RequestOwner::Detection => detection.note(part.bytes),
-                RequestOwner::Unowned | RequestOwner::Check | RequestOwner::Expired => {}
+                RequestOwner::Check => {}
             }
         };
         let outcome = connection.read(&mut turn.buffer, turn.now, *has_ended, deliver);
+        counted.end(tally);
+        turn.tally.add(ProxyCount::LateReplies as usize, counted.late);
         if has_answered && self.server.health.note_success() {
             tracing::info!("proxy: server {} is up", self.server.label);
         }
@@ -472,14 +525,19 @@ impl ServerLink {
             return false;
         };
         let (label, when_down) = (self.server.shown_label(), self.options.when_down);
+        let tally = &self.tally;
         let reason = LossReason::TimedOut.as_str();
         let expire = |owner: &mut RequestOwner| match *owner {
             RequestOwner::Client(tag) => {
                 *owner = RequestOwner::Expired;
+                tally.count(ServerCount::TimedOut, 1);
+                tally.count(ServerCount::Ended, 1);
                 see(tag, ReplyDelivery::Lost { label, reason, when_down });
             }
             RequestOwner::Shared(number) => {
                 *owner = RequestOwner::Expired;
+                tally.count(ServerCount::TimedOut, 1);
+                tally.count(ServerCount::Ended, 1);
                 let tags = shared.end(number);
                 tags.into_iter().for_each(|tag| see(tag, ReplyDelivery::Lost { label, reason, when_down }));
             }
@@ -554,9 +612,16 @@ impl ServerLink {
         if self.tries_next_address(turn, slot, reason) {
             return;
         }
+        self.count_sent(slot);
         let Some(connection) = self.slots[slot].connection.take() else { return };
         self.release_lane(turn, slot);
+        self.tally.count(ServerCount::Disconnected, 1);
         let was_open = connection.is_open();
+        match reason {
+            _ if !was_open => self.tally.count(ServerCount::NotConnected, 1),
+            LossReason::Closed => self.tally.count(ServerCount::ClosedByServer, 1),
+            _ => {}
+        }
         let lost = connection.lose();
         let detection = &mut self.slots[slot].detection;
         let asks = lost.first().is_some_and(|lost| matches!(lost.request, RequestOwner::Detection));
@@ -576,6 +641,7 @@ impl ServerLink {
         // of a new connection. So a write that is repeated after silence could undo a later one.
         let may_repeat = reason == LossReason::Closed;
         for LostRequest { request, kind, due, bytes, is_sent } in lost {
+            self.count_end(request);
             let is_in_time = may_repeat && due > turn.now && !bytes.is_empty();
             let again = match is_in_time {
                 true if was_refused && !is_sent => Some(request),
@@ -586,7 +652,7 @@ impl ServerLink {
                 self.add_by(turn, slot, due, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
             });
             match request {
-                _ if is_repeated => {}
+                _ if is_repeated => turn.tally.add(ProxyCount::Retries as usize, 1),
                 RequestOwner::Client(tag) => see(tag, self.loss(reason)),
                 RequestOwner::Shared(number) => {
                     let tags = self.slots[slot].shared.end(number);
@@ -664,7 +730,10 @@ impl ServerLink {
         let outcome = self.add_by(turn, slot, never(turn.now), kind, RequestOwner::Client(tag), put);
         match (&outcome, self.uploads.user(lane)) {
             (Ok(()), Some(user)) => user.progress = UploadProgress::Sending,
-            _ => self.release_lane(turn, slot),
+            _ => {
+                self.tally.count(ServerCount::NotSent, 1);
+                self.release_lane(turn, slot);
+            }
         }
         outcome.map(|()| true)
     }
@@ -698,6 +767,7 @@ impl ServerLink {
             (true, false) => UploadProgress::Sending,
             (false, _) => UploadProgress::Blocked,
         };
+        self.tally.count(ServerCount::WrittenBytes, accepted as u64);
         if accepted > 0 {
             user.active_at = turn.now;
         }
@@ -725,7 +795,11 @@ impl ServerLink {
 
     /// Drops a connection with an incomplete value.
     fn drop_upload(&mut self, turn: &mut LinkTurn, slot: usize) {
-        self.slots[slot].connection = None;
+        self.count_sent(slot);
+        if let Some(connection) = self.slots[slot].connection.take() {
+            self.tally.count(ServerCount::Disconnected, 1);
+            connection.lose().iter().for_each(|lost| self.count_end(lost.request));
+        }
         self.release_lane(turn, slot);
     }
 
@@ -779,12 +853,21 @@ impl ServerLink {
 
     fn note_failure(&self, turn: &mut LinkTurn, reason: LossReason, is_probe: bool) {
         let is_down = self.server.health.note_failure(turn.now, reason == LossReason::Refused, is_probe);
-        self.server.counters.note_failure(is_down);
+        self.server.counters.note_failure(reason, turn.now);
+        self.tally.count_failure(reason);
+        self.tally.count(ServerCount::Downs, u64::from(is_down));
         if is_down {
             tracing::warn!("proxy: server {} is down: {}", self.server.label, reason.as_str());
         }
         if let Some(at) = self.server.health.probe_at() {
             turn.check_by(at);
         }
+    }
+}
+
+impl Drop for ServerLink {
+    fn drop(&mut self) {
+        let connections = self.slots.iter().filter(|slot| slot.connection.is_some()).count();
+        self.tally.count(ServerCount::Disconnected, connections as u64);
     }
 }

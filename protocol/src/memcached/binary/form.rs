@@ -8,7 +8,7 @@ pub(in crate::memcached) struct BinaryForm<'a> {
     pub(super) opcode: u8,
     pub(super) opaque: [u8; 4],
     /// True if the expected result is not answered.
-    pub(super) is_quiet: bool,
+    pub(in crate::memcached) is_quiet: bool,
     /// True if the connection is closed after the response.
     pub(in crate::memcached) closes: bool,
     pub(super) answer: ResponseKind<'a>,

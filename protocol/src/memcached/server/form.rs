@@ -156,6 +156,18 @@ impl<'a> ReplyForm<'a> {
         matches!(self.0, FormKind::Silent)
     }
 
+    /// Returns true if the client does not want every reply to such a request.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        match self.0 {
+            FormKind::Silent => true,
+            FormKind::Meta(MetaForm { is_quiet, .. }) | FormKind::Binary(BinaryForm { is_quiet, .. }) => {
+                is_quiet
+            }
+            _ => false,
+        }
+    }
+
     /// Returns true if this request is the last of its line. Only the last key of a `get` line
     /// returns true, so that a server can count the line as one request.
     #[inline]

@@ -41,6 +41,8 @@ impl MetricsPage {
             }
             text.put(&SLABS, class, &labels);
         }
-        text.into_text() + &shared.proxy.as_ref().map_or_else(String::new, |proxy| proxy.metrics())
+        let text = text.into_text();
+        let Some(proxy) = &shared.proxy else { return text };
+        text + &proxy.metrics(readings.sums.readers_cut_off, shared.memory.held_bytes())
     }
 }

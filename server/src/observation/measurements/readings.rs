@@ -18,7 +18,7 @@ pub(crate) struct ServerReadings {
     pub(super) cpu_time: (Duration, Duration),
     pub(super) connections: u64,
     /// The sums of the counters since the last reset.
-    pub(super) sums: CounterSums,
+    pub(crate) sums: CounterSums,
     pub(super) kyoto: kyoto::KyotoSums,
     /// The operations on the first database since the last reset.
     pub(super) counters: Counters,

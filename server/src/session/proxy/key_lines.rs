@@ -48,6 +48,11 @@ impl KeyLine {
         &self.head
     }
 
+    /// Returns the number of keys that servers are asked for.
+    pub(super) fn keys_len(&self) -> usize {
+        self.key_parts.len()
+    }
+
     /// Notes that a key is refused: this error takes the place of `END`.
     pub(super) fn refuse(&mut self, error: &str) {
         self.error = format!("{error}\r\n").into_bytes();

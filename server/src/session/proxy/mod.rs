@@ -3,6 +3,7 @@
 //! ```text
 //! proxy_session    decodes requests, and returns replies in their order
 //! request_routing  decides where requests go, and sends them
+//! request_starts   the times at which requests began
 //! waiting_request  a request whose reply is not complete
 //! key_lines        a line with several keys, whose values come from several servers
 //! loss_reply       the reply in place of one that does not come
@@ -24,6 +25,7 @@ mod key_lines;
 mod loss_reply;
 mod proxy_session;
 mod request_routing;
+mod request_starts;
 mod route_plan;
 mod route_run;
 mod server_poll;

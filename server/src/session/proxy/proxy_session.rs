@@ -4,6 +4,7 @@ use super::client_login::ClientLogin;
 use super::client_upload::{AnnouncedBlock, ClientUpload, LONG_VALUE, UploadStep};
 use super::key_lines::KeyLine;
 use super::request_routing::RoutingTurn;
+use super::request_starts::{RequestStart, RequestStarts};
 use super::route_run::HeldScope;
 use super::waiting_request::{PassedPart, WaitingRequest};
 use crate::proxy::{ProxyState, ProxyWorker, ReplyDelivery, RequestTag};
@@ -42,6 +43,9 @@ pub(crate) struct ProxySession {
     /// The number of the first waiting request.
     first: u64,
     waiting: VecDeque<WaitingRequest>,
+    starts: RequestStarts,
+    /// The beginning of the request that is being executed.
+    pub(super) start: RequestStart,
     /// The parts of requests whose routes can continue.
     changed: Vec<RequestTag>,
     /// The line of several keys that is being decoded, and the pools that its keys refer to.
@@ -227,6 +231,7 @@ impl ProxySession {
             self.waiting.reserve_exact(1);
         }
         self.waiting.push_back(request);
+        self.starts.add(self.start);
     }
 
     /// Closes the connection after the replies to all requests so far.
@@ -239,7 +244,7 @@ impl ProxySession {
     pub(super) fn tag(&self, connection: usize, part: u32, may_repeat: bool) -> RequestTag {
         let request = self.first + self.waiting.len() as u64;
         let session = self.number;
-        RequestTag { connection, session, request, part, question: 0, may_repeat, repeats: 0 }
+        RequestTag { connection, session, request, part, question: 0, may_repeat, repeats: 0, sent_us: 0 }
     }
 
     /// Lets the routes continue for which an answer has arrived.
@@ -283,6 +288,11 @@ impl ProxySession {
             }
             self.advance_routes(proxy);
             self.collect();
+            self.starts.end(self.waiting.len(), |start, count| {
+                if let Some(pool) = start.pool {
+                    proxy.note_times(pool, start.at_us, count.into());
+                }
+            });
             output.put(&self.ready);
             self.ready.clear();
             if self.ready.capacity() > READY_KEPT {

@@ -5,14 +5,15 @@ use super::client_upload::{AnnouncedBlock, ClientUpload};
 use super::key_lines::{KeyLine, LinePart};
 use super::loss_reply::MissReply;
 use super::proxy_session::ProxySession;
+use super::request_starts::RequestStart;
 use super::route_plan::RoutePlan;
 use super::route_run::{KEPT_VALUE_MAX, NearUse, RouteRun, RoutedReply, reply_kind};
 use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::observation::logging::set_verbosity;
 use crate::options::{PoolProtocol, ShadowedRequests};
 use crate::proxy::{
-    PoolRoute, ProxyState, ProxyWorker, ReplyDelivery, Route, RouteFilter, RouteTarget, SendRefusal,
-    ServerPlace, is_in_share,
+    ClientCommand, PoolRoute, ProxyCount, ProxyState, ProxyWorker, ReplyDelivery, Route, RouteFilter,
+    RouteTarget, SendRefusal, ServerPlace, is_in_share,
 };
 use crate::session::wake::WaitingConnections;
 use crate::shared::SharedState;
@@ -20,9 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_client::pool::ReplyKind;
-use todana_core::{
-    ArithmeticDirection, Expiry, HitReply, Operation, RecacheState, Reply, StoreMode, UnixSeconds,
-};
+use todana_core::{Expiry, HitReply, Operation, RecacheState, Reply, StoreMode, UnixSeconds};
 use todana_protocol::memcached::client::{ServerDialect, put_operation};
 use todana_protocol::memcached::{MemcachedCommand, MemcachedLimits, MemcachedRequest, encode};
 
@@ -81,6 +80,10 @@ impl ProxySession {
         if must_wait {
             return false;
         }
+        // The first key of a line begins the request.
+        if self.line.is_none() {
+            self.start = RequestStart { pool: None, at_us: turn.proxy.now_us() };
+        }
         self.execute_command(turn, request, bytes);
         if request.form.closes() {
             self.close_later();
@@ -128,7 +131,9 @@ impl ProxySession {
             return self.add_key(turn, request, operation, key, bytes);
         }
         let state = Arc::clone(&turn.state);
-        match state.target_of(self.listener, command_of(operation, bytes), key) {
+        let target = state.target_of(self.listener, command_of(operation, bytes), key);
+        self.count_request(turn, target, operation, request.form.is_quiet());
+        match target {
             RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
             RouteTarget::Pool(pool)
@@ -149,6 +154,21 @@ impl ProxySession {
                     }
                 }
             }
+        }
+    }
+
+    /// Counts a request by its pool and command. With several pools, the first one counts.
+    #[inline]
+    fn count_request(
+        &mut self,
+        turn: &RoutingTurn<'_>,
+        target: RouteTarget,
+        operation: &Operation<'_>,
+        is_quiet: bool,
+    ) {
+        if let Some(pool) = turn.state.first_pool(target) {
+            let command = ClientCommand::of(operation);
+            self.start.pool = turn.proxy.count_request(pool, command, is_quiet);
         }
     }
 
@@ -248,6 +268,9 @@ impl ProxySession {
             request.put_failure(FLUSH_REFUSED, &mut refusal);
             return self.push(WaitingRequest::Complete(refusal));
         };
+        if let Some(first) = places.first() {
+            self.count_request(turn, RouteTarget::Pool(first.pool), operation, false);
+        }
         let mut replies = GatheredReplies::new(request, state.near_caches().cloned().collect());
         for place in places {
             let tag = self.tag(turn.connection, replies.asked.len() as u32, false);
@@ -280,11 +303,16 @@ impl ProxySession {
         let head_len = (key.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
         let head = &bytes[..head_len.min(bytes.len())];
         let begun = self.line.take();
+        let is_first = begun.is_none();
         let (state, mut line) =
             begun.unwrap_or_else(|| (Arc::clone(&turn.state), Box::new(KeyLine::new(head))));
         // All keys of a line go by the routes that its first key has found.
         let now_state = std::mem::replace(&mut turn.state, state);
-        match turn.state.target_of(self.listener, command_of(operation, line.head()), key) {
+        let target = turn.state.target_of(self.listener, command_of(operation, line.head()), key);
+        if is_first {
+            self.count_request(turn, target, operation, request.form.is_quiet());
+        }
+        match target {
             RouteTarget::Pool(pool)
                 if is_forwarded(&turn.state, pool, request)
                     && !is_shortened(&turn.state, pool, operation, key) =>
@@ -312,7 +340,9 @@ impl ProxySession {
 
     /// Sends the parts of a line with several keys.
     fn send_line(&mut self, turn: &mut RoutingTurn<'_>, line: KeyLine) {
+        let keys = line.keys_len();
         let (values, parts) = line.end();
+        turn.proxy.count_line(self.start.pool, keys, parts.len());
         let mut waiting = WaitingRequest::Merged(Box::new(values));
         for (number, part) in (0..).zip(parts) {
             let tag = self.tag(turn.connection, number, true);
@@ -467,7 +497,8 @@ fn send_copy(turn: &mut RoutingTurn<'_>, session: u64, place: ServerPlace, opera
     let mut bytes = Vec::new();
     if let Ok(asked) = put_operation(dialect, operation, &mut bytes) {
         let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
-        let _ = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), session, put);
+        let sent = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), session, put);
+        turn.proxy.count(if sent.is_ok() { ProxyCount::ShadowSent } else { ProxyCount::ShadowDropped }, 1);
     }
 }
 
@@ -511,24 +542,5 @@ fn command_of<'b>(operation: &Operation<'_>, bytes: &'b [u8]) -> &'b [u8] {
     if bytes.first().is_some_and(u8::is_ascii) {
         return bytes;
     }
-    match operation {
-        Operation::Get(get) if get.touch.is_some() => b"gat",
-        Operation::Get(_) | Operation::Inspect(_) => b"get",
-        Operation::Store(store) => match store.mode {
-            StoreMode::Set if store.compare.is_some() => b"cas",
-            StoreMode::Set => b"set",
-            StoreMode::Add => b"add",
-            StoreMode::Replace => b"replace",
-            StoreMode::Append => b"append",
-            StoreMode::Prepend => b"prepend",
-        },
-        Operation::Arithmetic(arithmetic) => match arithmetic.direction {
-            ArithmeticDirection::Increment => b"incr",
-            ArithmeticDirection::Decrement => b"decr",
-        },
-        Operation::Delete(_) => b"delete",
-        Operation::Touch(_) => b"touch",
-        Operation::Flush { .. } => b"flush_all",
-        _ => b"",
-    }
+    ClientCommand::of(operation).as_str().as_bytes()
 }

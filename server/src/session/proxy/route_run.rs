@@ -5,7 +5,8 @@ use super::client_request::ClientRequest;
 use super::route_plan::{Answers, Outcome, PlanStep, Question, RoutePlan};
 use crate::options::WhenDown;
 use crate::proxy::{
-    NearCache, NearFill, ProxyState, ProxyWorker, ReplyDelivery, RequestTag, SendRefusal, ServerPlace,
+    NearCache, NearFill, ProxyCount, ProxyState, ProxyWorker, ReplyDelivery, RequestTag, SendRefusal,
+    ServerPlace,
 };
 use std::sync::Arc;
 use todana_client::pool::ReplyKind;
@@ -213,10 +214,20 @@ impl RouteRun {
                         self.send_unowned(proxy, tag.session, place, question);
                     }
                     self.fill_near(proxy, number);
+                    if self.was_found_in_old() {
+                        proxy.count(ProxyCount::WarmupHits, 1);
+                    }
                     return Some(self.reply(number));
                 }
             }
         }
+    }
+
+    /// Returns true if a record was found only in the old pool of its route.
+    fn was_found_in_old(&self) -> bool {
+        matches!(self.plan, RoutePlan::WarmRead { .. })
+            && self.questions.len() > 1
+            && self.outcome(1) == Some(Outcome::Hit)
     }
 
     /// Keeps the record that was found in the cache of the route.

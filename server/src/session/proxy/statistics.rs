@@ -6,7 +6,7 @@ use super::server_poll::{OwnStatistic, PollQuestion, ServerPoll};
 use super::waiting_request::WaitingRequest;
 use crate::observation::statistics;
 use crate::options::ProxyVersion;
-use crate::proxy::{LiveProxy, ProxyPool, ServerPlace};
+use crate::proxy::{LiveProxy, PoolServer, ProxyPool, ServerCount, ServerPlace};
 use crate::session::memcached::commands::MEMCACHED_VERSION;
 use crate::shared::SharedState;
 use std::fmt::Display;
@@ -72,6 +72,7 @@ impl ProxySession {
             b"" => PollQuestion::Statistics { own: own_statistics(turn.shared) },
             b"reset" => {
                 turn.shared.observation.reset_sums();
+                turn.proxy.live().reset_counters();
                 PollQuestion::Reset
             }
             _ => {
@@ -165,11 +166,7 @@ fn put_group(live: &LiveProxy, group: &[u8], out: &mut dyn FnMut(Reply<'_>)) -> 
                     let mut put = |name: &str, value: &dyn Display| {
                         put(format!("{}:{}:{name}", pool.name, server.label), value);
                     };
-                    put("state", &if server.health.is_down() { "down" } else { "up" });
-                    let counts = server.counters.counts();
-                    for (name, count) in ["requests", "failures", "downs"].iter().zip(counts) {
-                        put(name, &count);
-                    }
+                    put_server(server, &mut put);
                 }
             }
         }
@@ -194,6 +191,26 @@ fn put_group(live: &LiveProxy, group: &[u8], out: &mut dyn FnMut(Reply<'_>)) -> 
     }
     out(Reply::End);
     true
+}
+
+fn put_server(server: &PoolServer, put: &mut dyn FnMut(&str, &dyn Display)) {
+    let sums = server.counters.sums();
+    put("state", &if server.health.is_down() { "down" } else { "up" });
+    put("since", &server.health.changed_at().elapsed().as_secs());
+    put("in_flight", &server.counters.in_flight());
+    put("requests", &sums.of(ServerCount::Requests));
+    put("failures", &sums.failures());
+    put("downs", &sums.of(ServerCount::Downs));
+    for (name, percent) in [("p50_us", 50), ("p99_us", 99)] {
+        put(name, &sums.times.percentile(percent).unwrap_or_default().as_micros());
+    }
+    match server.counters.last_failure() {
+        Some((reason, at)) => {
+            put("last_error", &reason.as_str());
+            put("last_error_age", &at.elapsed().as_secs());
+        }
+        None => put("last_error", &"none"),
+    }
 }
 
 /// Returns the number of servers of a pool that are up.
