@@ -3,6 +3,7 @@
 mod running;
 
 use running::{RunningServer, TestFolder, eventually, expect, run, stop, text, todana};
+use std::io::Read;
 use std::process::{Child, Stdio};
 
 /// Starts a program of another name in a folder.
@@ -111,13 +112,20 @@ fn nutcracker_serves_its_file() {
     let file =
         format!("a:\n  listen: {socket} 0770\n  timeout: 400\n  servers:\n   - {}:1\n", server.address);
     std::fs::write(folder.path("n.yml"), file).unwrap();
-    let proxy = started(&folder, &["nutcracker", "-c", "n.yml", "-o", &log, "-p", &pid_file, "-m", "512"]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let words = ["nutcracker", "-c", "n.yml", "-o", &log, "-p", &pid_file, "-m", "512", "-a", "127.0.0.1"];
+    let proxy = started(&folder, &[&words[..], &["-s", &port, "-i", "1000"]].concat());
     eventually("the proxy answers", || {
         run(&["set", "k", "v", "-S", &format!("unix:{socket}")]).status.success()
     });
     assert_eq!(server.expect(&["get", "k"], 0).trim_end(), "v");
     assert_eq!(std::fs::read_to_string(&pid_file).unwrap().trim_end(), proxy.id().to_string());
     assert!(std::fs::read_to_string(&log).unwrap().contains("listening on "));
+    let mut statistics = String::new();
+    let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    stream.read_to_string(&mut statistics).unwrap();
+    assert!(statistics.starts_with("{\"service\":\"nutcracker\", "), "{statistics}");
+    assert!(statistics.contains(&format!("\"{}\": {{\"server_eof\":0, ", server.address)), "{statistics}");
     ended(proxy);
     assert!(!std::path::Path::new(&pid_file).exists());
     stop(server);

@@ -12,6 +12,7 @@ use crate::lifecycle::ServerLifecycle;
 use crate::observation::ServerObservation;
 use crate::observation::admin::{self, AdminListener, AdminStopper};
 use crate::observation::connection_table::ConnectionTable;
+use crate::observation::nutcracker_port::NutcrackerPort;
 use crate::options::ServerOptions;
 use crate::pid_file::PidFile;
 use crate::process;
@@ -62,6 +63,7 @@ pub struct Server {
     /// The descriptor and the dialect of each listener.
     listening: Vec<(i32, Option<DialectChoice>)>,
     proxy_reloader: Option<ProxyReloader>,
+    nutcracker_port: Option<NutcrackerPort>,
 }
 
 /// The admin pages.
@@ -135,6 +137,8 @@ impl Server {
             datagrams.iter().filter_map(udp::DatagramSocket::address).collect();
         let tcp_addresses: Vec<SocketAddr> = sockets().filter_map(ClientListener::tcp_address).collect();
         let admin = AdminListener::bind(options.observation.admin.as_ref())?;
+        let nutcracker_stats = options.proxy.as_ref().and_then(|proxy| proxy.nutcracker_stats.as_ref());
+        let nutcracker_port = nutcracker_stats.map(NutcrackerPort::bind).transpose()?;
         // The server needs descriptors for more than connections: listeners, polls, wakers,
         // standard streams and files.
         let wanted = options.limits.connections_max as u64
@@ -236,6 +240,9 @@ impl Server {
             handle.add(waker);
             udp = Some(server);
         }
+        if let Some(port) = &nutcracker_port {
+            handle.add(port.waker()?);
+        }
         // The pid file is written last, so that it exists only if the server listens.
         let write = |path: &Path| {
             PidFile::write(path).map_err(|error| {
@@ -260,6 +267,7 @@ impl Server {
             disk,
             listening,
             proxy_reloader,
+            nutcracker_port,
         })
     }
 
@@ -410,6 +418,11 @@ impl Server {
         self.proxy_reloader.clone()
     }
 
+    /// Returns the address of the statistics in twemproxy's form; `None` if they are not served.
+    pub fn nutcracker_stats_address(&self) -> Option<SocketAddr> {
+        self.nutcracker_port.as_ref().and_then(NutcrackerPort::address)
+    }
+
     fn log_listeners(&self) {
         for &(descriptor, choice) in &self.listening {
             let speaks = match self.shared.choice(choice) {
@@ -456,6 +469,14 @@ impl Server {
         if let Some(udp) = self.udp {
             let thread = std::thread::Builder::new().name("udp".into()).spawn(move || udp.run())?;
             threads.push(("udp".into(), thread));
+        }
+        if let Some(port) = self.nutcracker_port {
+            let shared = Arc::clone(&self.shared);
+            let serve = move || port.run(&shared);
+            threads.push((
+                "statistics".into(),
+                std::thread::Builder::new().name("statistics".into()).spawn(serve)?,
+            ));
         }
         let shared = Arc::clone(&self.shared);
         let maintenance = std::thread::Builder::new()

@@ -2,15 +2,16 @@
 
 mod running;
 
-use running::{Client, Running, options};
+use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, LimitOptions, ObservationOptions, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes,
-    ProxyVersion, RouteTree, ServerOptions, WhenDown,
+    AdminOptions, LimitOptions, ListenerPlace, NutcrackerStatsOptions, ObservationOptions, PoolOptions,
+    PoolProtocol, ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion, RouteTree, Server,
+    ServerOptions, WhenDown,
 };
 
 fn pool_at(servers: &[SocketAddr], speak: PoolProtocol) -> PoolOptions {
@@ -381,4 +382,107 @@ fn failures_are_counted_by_reason() {
     assert_eq!(of(&found, &format!("b:{down}:state")), "down");
     drop((client, proxy));
     let _ = serving.join();
+}
+
+/// Reads the statistics in twemproxy's form.
+fn nutcracker_object(address: SocketAddr) -> String {
+    let mut text = String::new();
+    TcpStream::connect(address).unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn nutcracker_port_serves_one_object_each() {
+    let servers = [(); 2].map(|()| Running::start(options()));
+    let down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let named = |address: SocketAddr, name: &str| format!("{address} name={name}").parse().unwrap();
+    let [a, b] = servers.each_ref().map(|server| server.addresses[0]);
+    let pool = |servers| PoolOptions {
+        servers,
+        speak: PoolProtocol::Text,
+        failures: 1,
+        ping: None,
+        ..PoolOptions::default()
+    };
+    let alpha = pool(vec![named(a, "one"), named(b, "two")]);
+    let beta = PoolOptions { eject: true, ..pool(vec![named(down, "three")]) };
+    let listener =
+        |pool: &str| ProxyListener::new(ListenerPlace::Tcp("127.0.0.1:0".into()), Some(pool.into()));
+    let proxy = ProxyOptions {
+        name: ProxyName::Nutcracker,
+        listeners: vec![listener("alpha"), listener("beta")],
+        nutcracker_stats: Some(NutcrackerStatsOptions { address: "127.0.0.1".into(), port: 0 }),
+        ..proxy_of([("alpha", alpha), ("beta", beta)])
+    };
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    let bound = Server::bind(ServerOptions { proxy: Some(proxy), limits, ..options() }).unwrap();
+    let port = bound.nutcracker_stats_address().unwrap();
+    let running = Running::of(bound);
+    let mut client = running.connect();
+    (0..8).for_each(|n| client.set(format!("k{n}").as_bytes(), b"v"));
+    client.send(b"get k0 k1 k2 k3 k4 k5 k6 k7\r\n");
+    (0..8).for_each(|n| client.expect(format!("VALUE k{n} 0 1\r\nv\r\n").as_bytes()));
+    client.expect(b"END\r\n");
+    let mut other = running.connect_to(running.addresses[1]);
+    other.send(b"get k\r\nquit\r\n");
+    assert_eq!(other.rest(), b"END\r\n");
+
+    let mut text = String::new();
+    eventually("the client has left", || {
+        text = nutcracker_object(port);
+        text.contains("\"beta\": {\"client_eof\":1,")
+    });
+    assert!(
+        text.starts_with("{\"service\":\"nutcracker\", \"source\":\"") && text.ends_with("}}}\n"),
+        "{text}"
+    );
+    let numbers = |name: &str| -> Vec<u64> {
+        let name = format!("\"{name}\":");
+        let ends = text.match_indices(&name).map(|(at, found)| at + found.len());
+        let value = |at: usize| text[at..].split(|char: char| !char.is_ascii_digit()).next().unwrap();
+        ends.map(|at| value(at).parse().unwrap()).collect()
+    };
+    for (name, expected) in [
+        ("client_eof", &[0, 1][..]),
+        ("client_err", &[0, 0]),
+        ("client_connections", &[1, 0]),
+        ("server_ejects", &[0, 1]),
+        ("forward_error", &[0, 1]),
+        ("fragments", &[2, 0]),
+        ("server_connections", &[1, 1, 0]),
+        ("server_err", &[0, 0, 1]),
+        ("server_eof", &[0, 0, 0]),
+        ("server_timedout", &[0, 0, 0]),
+        ("out_queue", &[0, 0, 0]),
+        ("total_connections", &[2]),
+        ("curr_connections", &[1]),
+    ] {
+        assert_eq!(numbers(name), expected, "{name}: {text}");
+    }
+    assert_eq!(numbers("requests").iter().sum::<u64>(), 11);
+    assert_eq!(numbers("responses").iter().sum::<u64>(), 10);
+    let ejected_at = numbers("server_ejected_at");
+    assert!(ejected_at[..2] == [0, 0] && ejected_at[2] > 1_000_000_000_000_000, "{text}");
+    // The names and their order are those of nutcracker 0.5.0.
+    let names: Vec<&str> = text.split('"').skip(1).step_by(2).collect();
+    let server = [
+        "server_eof",
+        "server_err",
+        "server_timedout",
+        "server_connections",
+        "server_ejected_at",
+        "requests",
+        "request_bytes",
+        "responses",
+        "response_bytes",
+        "in_queue",
+        "in_queue_bytes",
+        "out_queue",
+        "out_queue_bytes",
+    ];
+    let pool =
+        ["client_eof", "client_err", "client_connections", "server_ejects", "forward_error", "fragments"];
+    let beta = [&["beta"][..], &pool, &["three"], &server].concat();
+    let alpha = [&["alpha"][..], &pool, &["one"], &server, &["two"], &server].concat();
+    assert_eq!(names[10..], [alpha, beta].concat());
 }

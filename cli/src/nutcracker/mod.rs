@@ -13,7 +13,6 @@ use settings::{NutcrackerSettings, NutcrackerStart};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 use todana_server::{
     LimitOptions, NutcrackerStatsOptions, ObservationOptions, ProxyName, ProxyOptions, ServerOptions,
 };
@@ -84,7 +83,6 @@ fn options(settings: &NutcrackerSettings, proxy: ProxyOptions) -> ServerOptions 
             nutcracker_stats: Some(NutcrackerStatsOptions {
                 address: settings.stats_address.clone(),
                 port: settings.stats_port,
-                interval: Duration::from_millis(settings.stats_interval_ms),
             }),
             ..proxy
         }),

@@ -37,7 +37,6 @@ pub(super) struct NutcrackerSettings {
     pub(super) pid_file: Option<PathBuf>,
     pub(super) stats_address: String,
     pub(super) stats_port: u16,
-    pub(super) stats_interval_ms: u64,
 }
 
 /// The action that a command line requests.
@@ -60,7 +59,6 @@ impl NutcrackerSettings {
             pid_file: None,
             stats_address: "0.0.0.0".into(),
             stats_port: 22222,
-            stats_interval_ms: 30_000,
         };
         let (mut help, mut version, mut description) = (false, false, false);
         for given in OptionWords::new(&OPTIONS, words) {
@@ -103,7 +101,8 @@ impl NutcrackerSettings {
                     valid.ok_or_else(|| wrong(&format!("option -s value {port} is not a valid port")))?;
             }
             b'a' => self.stats_address = text,
-            b'i' => self.stats_interval_ms = number()?,
+            // The statistics are always current.
+            b'i' => drop(number()?),
             _ => {
                 let size = number()?;
                 if size == 0 {
@@ -201,7 +200,6 @@ mod tests {
             pid_file: Some("P".into()),
             stats_address: "::1".into(),
             stats_port: 9,
-            stats_interval_ms: 0,
         };
         assert_eq!(read(&words), Ok(NutcrackerStart::Serve(Box::new(expected))));
         for (word, part) in [("-h", "Options:"), ("-V", "This is nutcracker-"), ("-D", "pool stats:")] {

@@ -24,7 +24,7 @@ Options:
   -c, --conf-file=S      configuration file (/etc/nutcracker/nutcracker.yml)
   -s, --stats-port=N     port of the statistics (22222)
   -a, --stats-addr=S     address of the statistics (0.0.0.0)
-  -i, --stats-interval=N interval of the statistics in milliseconds (30000)
+  -i, --stats-interval=N accepted, no effect: the statistics are always current
   -p, --pid-file=S       write the process ID to this file
   -m, --mbuf-size=N      accepted, no effect
 ";

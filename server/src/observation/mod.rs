@@ -7,6 +7,7 @@ pub(crate) mod counters;
 pub(crate) mod log_file;
 pub(crate) mod logging;
 pub(crate) mod measurements;
+pub(crate) mod nutcracker_port;
 pub(crate) mod observers;
 pub(crate) mod prefixes;
 pub(crate) mod request_log;

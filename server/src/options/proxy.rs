@@ -84,8 +84,6 @@ pub struct NutcrackerStatsOptions {
     pub address: String,
     /// The port.
     pub port: u16,
-    /// The interval in which the counters are added up.
-    pub interval: Duration,
 }
 
 /// An address at which clients connect.

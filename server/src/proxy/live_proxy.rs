@@ -28,6 +28,8 @@ pub(crate) struct LiveProxy {
     /// The numbers of reloads that succeeded and that failed.
     reloads: [AtomicU64; 2],
     pub(crate) counters: ProxyCounters,
+    /// The clients of each open listener.
+    clients: Mutex<BTreeMap<usize, Arc<ListenerClients>>>,
 }
 
 impl LiveProxy {
@@ -37,6 +39,7 @@ impl LiveProxy {
             state: Mutex::new(Arc::new(state)),
             reloads: Default::default(),
             counters: ProxyCounters::default(),
+            clients: Mutex::default(),
         }
     }
 
@@ -54,6 +57,28 @@ impl LiveProxy {
     /// Returns the numbers of reloads that succeeded and that failed.
     pub(crate) fn reloads(&self) -> [u64; 2] {
         self.reloads.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of the clients of a pool's own listeners, of those that have left after a
+    /// failure, and of the others that have left. A pool without a listener has the clients of all
+    /// common listeners.
+    pub(crate) fn clients_of(&self, pool: &str) -> [u64; 3] {
+        let listeners = self.state().listeners();
+        let is_own =
+            |number: &usize| listeners.get(number).is_some_and(|one| one.pool.as_deref() == Some(pool));
+        let is_common = |number: &usize| listeners.get(number).is_none_or(|one| one.pool.is_none());
+        let has_own = listeners.keys().any(is_own);
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_pool =
+            clients.iter().filter(|(number, _)| if has_own { is_own(number) } else { is_common(number) });
+        of_pool.fold([0; 3], |[a, b, c], (_, clients)| {
+            let [current, failed, left] = clients.counts();
+            [a + current, b + failed, c + left]
+        })
+    }
+
+    fn set_clients(&self, clients: &BTreeMap<usize, Arc<ListenerClients>>) {
+        *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients.clone();
     }
 
     /// Sets all counters to 0, except those of reloads.
@@ -104,13 +129,15 @@ impl ProxyReloader {
         listeners: &[ServedListener],
     ) -> ProxyReloader {
         let clients = listeners.iter().map(|listener| (listener.number, Arc::clone(&listener.clients)));
+        let clients = clients.collect();
+        live.set_clients(&clients);
         ProxyReloader(Arc::new(ReloaderState {
             live: Arc::clone(live),
             handle: handle.clone(),
             tls: tls.cloned(),
             port,
             changes,
-            clients: Mutex::new(clients.collect()),
+            clients: Mutex::new(clients),
         }))
     }
 
@@ -151,6 +178,7 @@ impl ProxyReloader {
             before.keys().copied().filter(|number| !after.contains_key(number)).collect();
         clients.retain(|number, _| !closed.contains(number));
         clients.extend(opened.iter().map(|listener| (listener.number, Arc::clone(&listener.clients))));
+        reloader.live.set_clients(&clients);
         new.resolve_all(true);
         log_moved_keys(&old, &new);
         reloader.live.replace(Arc::new(new));

@@ -24,7 +24,7 @@ pub(crate) struct Connection {
     pub(crate) info: Arc<ConnectionInfo>,
     shown: (ConnectionState, u64),
     /// Counts as long as the connection is open.
-    _client: ListenerClient,
+    pub(crate) client: ListenerClient,
     /// The session, in the dialect that the client speaks.
     pub(crate) session: AnySession,
     input: ReceivedInput,
@@ -127,7 +127,7 @@ impl Connection {
         client: ListenerClient,
     ) -> Connection {
         Connection {
-            _client: client,
+            client,
             stream,
             shown: (info.state(), info.last_command_at()),
             info,

@@ -7,7 +7,7 @@ use crate::transport::listener::{ClientListener, ClientStream, ListenTls, Transp
 use crate::transport::tls::Tls;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_protocol::memcached::DialectChoice;
 
 /// A listener of the acceptor. A listener of a proxy may have several sockets.
@@ -33,17 +33,29 @@ pub(crate) struct NewConnection {
 pub(crate) struct ListenerClients {
     max: AtomicUsize,
     current: AtomicUsize,
+    accepted: AtomicU64,
+    failed: AtomicU64,
 }
 
 impl ListenerClients {
     fn new(max: Option<usize>) -> Arc<ListenerClients> {
         let max = AtomicUsize::new(max.unwrap_or(usize::MAX));
-        Arc::new(ListenerClients { max, current: AtomicUsize::new(0) })
+        let [accepted, failed] = Default::default();
+        Arc::new(ListenerClients { max, current: AtomicUsize::new(0), accepted, failed })
     }
 
     /// Sets the limit. `None` means that there is none.
     pub(crate) fn set_max(&self, max: Option<usize>) {
         self.max.store(max.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns the number of clients, of those that have left after a failure, and of the others
+    /// that have left.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let current = self.current.load(Ordering::Relaxed) as u64;
+        let failed = self.failed.load(Ordering::Relaxed);
+        let accepted = self.accepted.load(Ordering::Relaxed);
+        [current, failed, accepted.saturating_sub(current + failed)]
     }
 
     /// Returns true if the listener may have no more clients.
@@ -57,12 +69,18 @@ pub(crate) struct ListenerClient(Arc<ListenerClients>);
 
 impl ListenerClient {
     pub(crate) fn new(clients: &Arc<ListenerClients>) -> ListenerClient {
+        clients.accepted.fetch_add(1, Ordering::Relaxed);
         clients.current.fetch_add(1, Ordering::Relaxed);
         ListenerClient(Arc::clone(clients))
     }
 }
 
 impl ListenerClient {
+    /// Notes that the connection has failed.
+    pub(crate) fn fail(&self) {
+        self.0.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Returns true if the listener has more clients than it may have.
     pub(crate) fn is_surplus(&self) -> bool {
         self.0.current.load(Ordering::Relaxed) > self.0.max.load(Ordering::Relaxed)

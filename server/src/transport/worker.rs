@@ -678,6 +678,9 @@ impl Worker {
             StopStage::No => "normal",
             _ => "shutdown",
         };
+        if reason == "error" {
+            connection.client.fail();
+        }
         self.shared.observation.observers.send_closed(&connection.info, reason);
         self.count(connection.counted, HeldMemory::default());
         self.shared.observation.connection_closed();
