@@ -113,12 +113,6 @@ impl PoolSums {
         [self.counts[command as usize], self.counts[command as usize + COMMANDS]]
     }
 
-    /// Returns the number of keys that were read.
-    pub(crate) fn read_keys(&self) -> u64 {
-        let reads = [ClientCommand::Get, ClientCommand::Gat].map(|command| self.requests(command));
-        reads.as_flattened().iter().sum::<u64>() + self.counts[FURTHER_KEYS]
-    }
-
     /// Returns the number of parts of lines with several keys.
     pub(crate) fn line_parts(&self) -> u64 {
         self.counts[LINE_PARTS]

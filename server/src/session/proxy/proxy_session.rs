@@ -211,6 +211,7 @@ impl ProxySession {
     /// Replaces the last request by a reply to it.
     pub(super) fn replace_last(&mut self, request: WaitingRequest) {
         self.waiting.pop_back();
+        self.starts.remove_last();
         self.push(request);
     }
 
@@ -232,6 +233,7 @@ impl ProxySession {
         }
         self.waiting.push_back(request);
         self.starts.add(self.start);
+        self.start.pool = None;
     }
 
     /// Closes the connection after the replies to all requests so far.

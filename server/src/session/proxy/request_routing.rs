@@ -211,6 +211,8 @@ impl ProxySession {
                     let mut line = Vec::new();
                     request.form.put_answered(&[announced.head(), b"\r\n"].concat(), &mut line);
                     line.truncate(line.len() - 2);
+                    // The time until the reply depends on the client.
+                    turn.proxy.count_request(pool, ClientCommand::of(operation), request.form.is_quiet());
                     Some((state.place_of(pool, key), line, request.form.hidden_replies()))
                 }
                 _ => None,
