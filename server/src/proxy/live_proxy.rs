@@ -169,9 +169,13 @@ impl ProxyReloader {
             }
         }
         for (number, listener) in &after {
-            if let (Some(clients), Some(before)) = (clients.get(number), before.get(number)) {
-                clients.set_max(listener.clients_max);
+            if let Some(before) = before.get(number) {
                 set_mode(before, listener)?;
+            }
+        }
+        for (number, listener) in &after {
+            if let Some(clients) = clients.get(number) {
+                clients.set_max(listener.clients_max);
             }
         }
         let closed: Vec<usize> =
