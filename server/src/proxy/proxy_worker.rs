@@ -526,6 +526,28 @@ mod tests {
         looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, 1, put).unwrap();
     }
 
+    /// A connection that stands can still be used.
+    #[test]
+    fn one_refused_connection_of_two_is_a_failure() {
+        let speak = PoolProtocol::Meta;
+        let mut looped = WorkerLoop::new(PoolOptions { speak, connections: 2, ..PoolOptions::default() });
+        let state = Arc::clone(&looped.state);
+        let send = |looped: &mut WorkerLoop, session: u64| {
+            let tag = RequestTag { session, ..tag(session) };
+            let put = |out: &mut Vec<u8>| out.extend_from_slice(b"mg k\r\n");
+            looped.worker.send(&state, PLACE, ReplyKind::Single, tag, put).unwrap();
+        };
+        send(&mut looped, 1);
+        let mut stream = looped.accept(b"mg k\r\n");
+        // Nobody listens at the old address any more.
+        looped.listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        send(&mut looped, 2);
+        assert_eq!(looped.arrivals(), [(2, "refused".into())]);
+        send(&mut looped, 1);
+        looped.worker.flush(&mut |_, _| panic!("nothing is lost"));
+        expect(&mut stream, b"mg k\r\n");
+    }
+
     /// A slow server may execute the requests later, so none is repeated.
     #[test]
     fn silence_ends_all_requests_of_a_connection() {

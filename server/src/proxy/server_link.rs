@@ -852,7 +852,9 @@ impl ServerLink {
     }
 
     fn note_failure(&self, turn: &mut LinkTurn, reason: LossReason, is_probe: bool) {
-        let is_down = self.server.health.note_failure(turn.now, reason == LossReason::Refused, is_probe);
+        let is_open = |slot: &LinkSlot| slot.connection.as_ref().is_some_and(ServerConnection::is_open);
+        let is_final = reason == LossReason::Refused && !self.slots.iter().any(is_open);
+        let is_down = self.server.health.note_failure(turn.now, is_final, is_probe);
         self.server.counters.note_failure(reason, turn.now);
         self.tally.count_failure(reason);
         self.tally.count(ServerCount::Downs, u64::from(is_down));
