@@ -491,19 +491,26 @@ mod tests {
         assert_eq!(looped.arrivals(), [(1, "closed".into())]);
     }
 
-    /// Tokyo Tyrant closes a connection at a command that it does not know.
+    /// Tokyo Tyrant does not answer a command that it does not know, or closes the connection.
     #[test]
-    fn server_that_closes_is_not_questioned_again() {
-        let mut looped = WorkerLoop::new(PoolOptions::default());
-        let state = Arc::clone(&looped.state);
-        let put = |out: &mut Vec<u8>| out.extend_from_slice(b"incr n 1\r\n");
-        assert_eq!(looped.dialect_of(1), Ok(None));
-        looped.worker.send(&state, PLACE, ReplyKind::Single, tag(2), put).unwrap();
-        drop(looped.accept(QUESTIONS));
-        assert_eq!(looped.arrivals(), [(1, "known".into())]);
-        assert_eq!(looped.dialect_of(3), Ok(Some(ServerDialect::Text)));
-        looped.accept(b"incr n 1\r\n").write_all(b"5\r\n").unwrap();
-        assert_eq!(looped.arrivals(), [(2, "5\\r\\n".into())]);
+    fn server_that_answers_no_question_is_asked_none() {
+        for answer in [&b"VERSION 1.1.41\r\n"[..], b""] {
+            let mut looped = WorkerLoop::new(PoolOptions::default());
+            let state = Arc::clone(&looped.state);
+            let put = |out: &mut Vec<u8>| out.extend_from_slice(b"incr n 1\r\n");
+            assert_eq!(looped.dialect_of(1), Ok(None));
+            looped.worker.send(&state, PLACE, ReplyKind::Single, tag(2), put).unwrap();
+            let mut stream = looped.accept(QUESTIONS);
+            if answer.is_empty() {
+                drop(stream);
+            } else {
+                stream.write_all(answer).unwrap();
+            }
+            assert_eq!(looped.arrivals(), [(1, "known".into())]);
+            assert_eq!(looped.dialect_of(3), Ok(Some(ServerDialect::Text)));
+            looped.accept(b"incr n 1\r\n").write_all(b"5\r\n").unwrap();
+            assert_eq!(looped.arrivals(), [(2, "5\\r\\n".into())]);
+        }
     }
 
     #[test]

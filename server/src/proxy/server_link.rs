@@ -146,7 +146,7 @@ struct DialectDetection {
     found: Option<ServerDialect>,
     /// The requests that wait for the dialect.
     waiting: Vec<RequestTag>,
-    /// True if the server has closed the previous connection instead of an answer, as Tokyo Tyrant
+    /// True if the server has left out an answer or closed the connection instead, as Tokyo Tyrant
     /// does. Then the next connection asks no questions.
     was_refused: bool,
 }
@@ -154,6 +154,7 @@ struct DialectDetection {
 impl DialectDetection {
     /// Notes an answer.
     fn note(&mut self, answer: &[u8]) {
+        self.was_refused |= self.answers.is_empty() && answer.starts_with(b"VERSION ");
         self.answers.extend_from_slice(answer);
         self.found = match detected_server(&self.answers) {
             Ok(None) => return,
@@ -467,6 +468,7 @@ impl ServerLink {
         if has_answered && self.server.health.note_success() {
             tracing::info!("proxy: server {} is up", self.server.label);
         }
+        let was_refused = detection.was_refused;
         if let Some(dialect) = detection.found.take() {
             self.server.dialect.set(dialect);
             connection.release();
@@ -479,6 +481,7 @@ impl ServerLink {
             self.mark_changed(turn, at.slot);
         }
         match outcome {
+            _ if was_refused => return self.lose(turn, at.slot, LossReason::Closed, see),
             Ok(true) => {}
             Ok(false) => turn.unread.push(at),
             Err(reason) => return self.lose(turn, at.slot, reason, see),
@@ -625,7 +628,7 @@ impl ServerLink {
         let lost = connection.lose();
         let detection = &mut self.slots[slot].detection;
         let asks = lost.first().is_some_and(|lost| matches!(lost.request, RequestOwner::Detection));
-        detection.was_refused =
+        detection.was_refused |=
             was_open && asks && detection.answers.is_empty() && reason == LossReason::Closed;
         let was_refused = detection.was_refused;
         let waiting = std::mem::take(&mut detection.waiting);
