@@ -14,12 +14,11 @@ pub(super) struct MoxiBehavior {
     pub(super) user: String,
     pub(super) password: String,
     pub(super) protocol: PoolProtocol,
-    /// `None` is not given; moxi's default is 1024.
-    pub(super) concurrency: Option<u32>,
+    pub(super) concurrency: u32,
     pub(super) connections_max: u32,
     pub(super) timeout_ms: u64,
-    /// The longer of the two waiting times. `None` is not given; moxi's default is 200.
-    pub(super) queue_timeout_ms: Option<u64>,
+    /// The waiting times for a connection and for a turn.
+    pub(super) queue_timeouts_ms: [u64; 2],
     pub(super) connect_timeout_ms: u64,
     pub(super) auth_timeout_ms: u64,
     pub(super) connect_errors_max: u32,
@@ -51,10 +50,10 @@ impl Default for MoxiBehavior {
             user: String::new(),
             password: String::new(),
             protocol: PoolProtocol::Auto,
-            concurrency: None,
+            concurrency: 1024,
             connections_max: 4,
             timeout_ms: 5000,
-            queue_timeout_ms: None,
+            queue_timeouts_ms: [200, 200],
             connect_timeout_ms: 400,
             auth_timeout_ms: 100,
             connect_errors_max: 5,
@@ -97,12 +96,11 @@ impl MoxiBehavior {
             "usr" => self.user = value.into(),
             "pwd" => self.password = value.into(),
             "downstream_protocol" | "protocol" => self.protocol = protocol(value)?,
-            "concurrency" | "downstream_max" => self.concurrency = Some(number()?),
+            "concurrency" | "downstream_max" => self.concurrency = number()?,
             "downstream_conn_max" => self.connections_max = number()?,
             "downstream_timeout" | "timeout" | "downstream_conn_timeout" => self.timeout_ms = ms()?,
-            "downstream_conn_queue_timeout" | "wait_queue_timeout" => {
-                self.queue_timeout_ms = Some(self.queue_timeout_ms.unwrap_or(0).max(ms()?));
-            }
+            "downstream_conn_queue_timeout" => self.queue_timeouts_ms[0] = ms()?,
+            "wait_queue_timeout" => self.queue_timeouts_ms[1] = ms()?,
             "connect_timeout" => self.connect_timeout_ms = ms()?,
             "auth_timeout" => self.auth_timeout_ms = ms()?,
             "connect_max_errors" => self.connect_errors_max = number()?,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use todana_client::ring::RingOptions;
 use todana_server::{
-    LimitOptions, ListenerPlace, ObservationOptions, PoolLogin, PoolOptions, PoolVbuckets, ProtocolOptions,
-    ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, RouteTree, ServerOptions, WhenDown,
+    LimitOptions, ListenerPlace, ObservationOptions, PoolLogin, PoolOptions, PoolProtocol, PoolVbuckets,
+    ProtocolOptions, ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, RouteTree, ServerOptions, WhenDown,
 };
 
 /// The number of connections to a server if moxi has no limit.
@@ -43,7 +43,7 @@ pub(super) fn options(settings: &MoxiSettings) -> Result<ServerOptions, String> 
         pools,
         threads: Some(settings.threads),
         hot_keys: if is_used(&behavior.key_stats) { behavior.key_stats.max as usize } else { 0 },
-        in_flight_max: behavior.concurrency.filter(|limit| *limit > 0).map(|limit| limit as usize),
+        in_flight_max: (behavior.concurrency > 0).then_some(behavior.concurrency as usize),
         ..ProxyOptions::default()
     };
     Ok(ServerOptions {
@@ -109,7 +109,11 @@ fn pool(settings: &MoxiSettings, cluster: &MoxiCluster) -> PoolOptions {
         servers: cluster.servers.clone(),
         ring: RingOptions { kind: behavior.ring, ..RingOptions::default() },
         vbuckets: cluster.vbuckets.clone().map(|map| PoolVbuckets { file: None, map }),
-        speak: behavior.protocol,
+        speak: match behavior.protocol {
+            // Only binary servers have logins by SASL, and check the vbucket of a request.
+            PoolProtocol::Auto if login.is_some() || cluster.vbuckets.is_some() => PoolProtocol::Binary,
+            protocol => protocol,
+        },
         connect_timeout: some_ms(behavior.connect_timeout_ms + auth_ms).unwrap_or(default.connect_timeout),
         reply_timeout: some_ms(behavior.timeout_ms),
         connections: match behavior.connections_max as usize {
@@ -120,7 +124,13 @@ fn pool(settings: &MoxiSettings, cluster: &MoxiCluster) -> PoolOptions {
         retry,
         retry_max: retry.max(default.retry_max),
         retries: behavior.retries,
-        queue_timeout: behavior.queue_timeout_ms.and_then(some_ms),
+        // A time of 0 in moxi means no limit.
+        queue_timeout: behavior
+            .queue_timeouts_ms
+            .map(some_ms)
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .and_then(|times| times.into_iter().max()),
         when_down: WhenDown::Moxi,
         login,
         ..default

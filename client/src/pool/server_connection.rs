@@ -313,6 +313,33 @@ impl<T> ServerConnection<T> {
         count
     }
 
+    /// Removes the requests for which `is_removed` returns true for the request and the time at
+    /// which its reply is due, if none can have been sent because the connection is not open.
+    pub fn remove_unsent(&mut self, mut is_removed: impl FnMut(&T, Instant) -> bool) {
+        if self.is_open() {
+            return;
+        }
+        let (mut start, mut end) = (0, 0);
+        let Self { output, waiting, .. } = self;
+        waiting.retain_mut(|waiting| {
+            let range = start..waiting.end as usize;
+            start = waiting.end as usize;
+            if is_removed(&waiting.request, waiting.due) {
+                return false;
+            }
+            output.copy_within(range.clone(), end);
+            end += range.len();
+            waiting.end = end as u64;
+            true
+        });
+        output.truncate(end);
+    }
+
+    /// Returns the time at which the reply to the first request of this kind is due.
+    pub fn due_of_first(&self, mut is_meant: impl FnMut(&T) -> bool) -> Option<Instant> {
+        self.waiting.iter().find(|waiting| is_meant(&waiting.request)).map(|waiting| waiting.due)
+    }
+
     /// Returns the index of the first request that may be overdue. A reply that is arriving may
     /// take as long as its bytes arrive.
     fn first_unexpired(&self) -> usize {

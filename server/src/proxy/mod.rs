@@ -12,6 +12,7 @@
 //! tallies        counters and times, with a copy for each worker
 //! server_counters, proxy_counters   the counters of a server, of a pool and of the proxy
 //! proxy_metrics  the metrics
+//! turn_queue     the sessions that wait because too many requests are in flight
 //! server_resolver the thread that resolves names
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
@@ -46,6 +47,7 @@ mod server_request;
 mod server_resolver;
 mod shared_reads;
 mod tallies;
+mod turn_queue;
 mod upload_lanes;
 
 pub(crate) use live_proxy::LiveProxy;

@@ -5,7 +5,7 @@ use super::server_counters::ServerCounters;
 use super::server_health::{HealthLimits, ServerHealth};
 use crate::options::PoolProtocol;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use todana_client::Address;
 use todana_client::ring::ServerEntry;
@@ -26,6 +26,24 @@ pub(crate) struct PoolServer {
     /// The addresses to which the name of the server was last resolved, and the number of the one
     /// that is used.
     resolved: Mutex<(Vec<SocketAddr>, usize)>,
+    /// The number of connections of all workers that stand.
+    open: AtomicUsize,
+}
+
+/// A connection to a server that stands.
+pub(super) struct OpenConnection(Arc<PoolServer>);
+
+impl OpenConnection {
+    pub(super) fn new(server: &Arc<PoolServer>) -> OpenConnection {
+        server.open.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(Arc::clone(server))
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The number of a server. No other server has the same number at the same time.
@@ -85,6 +103,7 @@ impl PoolServer {
             access,
             is_shown: AtomicBool::new(true),
             resolved: Mutex::new((numeric(&entry.address), 0)),
+            open: AtomicUsize::new(0),
         }
     }
 
@@ -96,6 +115,11 @@ impl PoolServer {
     /// Returns the label for errors. It is empty if errors do not name servers.
     pub(crate) fn shown_label(&self) -> &str {
         if self.is_shown.load(Ordering::Relaxed) { &self.label } else { "" }
+    }
+
+    /// Returns true if a connection of any worker stands.
+    pub(super) fn has_open_connection(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the address to connect to. `None` means that the name has no address.

@@ -22,15 +22,40 @@ impl ProxyPool {
     /// Returns the server of a key: that of the ring, or with `eject` another one while it is down.
     #[inline]
     pub(crate) fn server_of(&self, key: &[u8]) -> usize {
-        let choice =
-            self.ejection.as_ref().and_then(|ejection| ejection.choice(&self.servers, &self.options));
-        choice.as_deref().unwrap_or(&self.ring).server_of(key)
+        self.live_choice().as_deref().unwrap_or(&self.ring).server_of(key)
     }
 
-    /// Returns true if another server than the one of the ring has the key now. A record that is
-    /// stored there must not live longer than `stand-in-ttl`.
-    pub(crate) fn is_stood_in(&self, key: &[u8]) -> bool {
-        self.ejection.is_some() && self.server_of(key) != self.ring.server_of(key)
+    /// Returns the server of a key. `None` if it takes the place of another one, and the request
+    /// sets a time to live: a record that is stored there must not live longer than
+    /// `stand-in-ttl`.
+    #[inline]
+    pub(super) fn unlimited_server_of(&self, key: &[u8], sets_ttl: bool) -> Option<usize> {
+        let Some(choice) = self.live_choice() else { return Some(self.ring.server_of(key)) };
+        let server = choice.server_of(key);
+        (!sets_ttl || server == self.ring.server_of(key)).then_some(server)
+    }
+
+    /// Returns the servers of a number of copies of a key, that of the key first.
+    pub(super) fn ranked(&self, key: &[u8], copies: usize) -> Vec<usize> {
+        let mut ranked = Vec::new();
+        self.live_choice().as_deref().unwrap_or(&self.ring).rank(key, copies, &mut ranked);
+        ranked
+    }
+
+    /// Returns true if one of the copies of a key is at another server than the ring's.
+    pub(crate) fn is_stood_in(&self, key: &[u8], copies: usize) -> bool {
+        self.live_choice().is_some_and(|choice| {
+            let (mut live, mut own) = (Vec::new(), Vec::new());
+            choice.rank(key, copies, &mut live);
+            self.ring.rank(key, copies, &mut own);
+            live != own
+        })
+    }
+
+    /// Returns the choice among the servers that are up, if one is ejected.
+    #[inline]
+    fn live_choice(&self) -> Option<Arc<ServerChoice>> {
+        self.ejection.as_ref().and_then(|ejection| ejection.choice(&self.servers, &self.options))
     }
 
     /// Returns the label of the server of a key.

@@ -34,6 +34,11 @@ pub(crate) struct ProxyState {
     pub(crate) version: ProxyVersion,
     /// The maximum duration of a stop.
     pub(crate) drain: Duration,
+    /// The maximum number of requests of a worker that servers have not answered.
+    pub(super) in_flight_max: Option<usize>,
+    /// The longest time that a pool lets a request wait until it can be sent. `None` means no
+    /// limit.
+    pub(super) queue_timeout: Option<Duration>,
 }
 
 /// A listener and its routes.
@@ -142,10 +147,25 @@ impl ProxyState {
             })
         });
         let pools = pools.collect::<Result<_, _>>()?;
-        let ProxyOptions { version, drain, ref zone, .. } = *options;
+        let ProxyOptions { version, drain, in_flight_max, ref zone, .. } = *options;
+        let queue_timeouts: Option<Vec<Duration>> =
+            options.pools.values().map(|pool| pool.queue_timeout).collect();
+        let queue_timeout = queue_timeouts.and_then(|timeouts| timeouts.into_iter().max());
         let RouteBuilder { kept, routes, .. } = builder;
         let zone = zone.clone();
-        Ok(ProxyState { pools, routes, zone, listeners, common, kept, numbers, version, drain })
+        Ok(ProxyState {
+            pools,
+            routes,
+            zone,
+            listeners,
+            common,
+            kept,
+            numbers,
+            version,
+            drain,
+            in_flight_max,
+            queue_timeout,
+        })
     }
 
     /// Returns the target of the requests for a key that come by a listener. `command` begins with
@@ -171,10 +191,17 @@ impl ProxyState {
         ServerPlace { pool, server: self.pools[pool].server_of(key) }
     }
 
+    /// Returns the server of a key in a pool, or `None` if the request sets a time to live that must
+    /// be limited there.
+    #[inline]
+    pub(crate) fn unlimited_place_of(&self, pool: usize, key: &[u8], sets_ttl: bool) -> Option<ServerPlace> {
+        let server = self.pools[pool].unlimited_server_of(key, sets_ttl)?;
+        Some(ServerPlace { pool, server })
+    }
+
     /// Returns the servers of the copies of a key in a pool.
     pub(crate) fn places_of(&self, pool: usize, key: &[u8], copies: usize) -> Vec<ServerPlace> {
-        let mut ranked = Vec::new();
-        self.pools[pool].ring.rank(key, copies, &mut ranked);
+        let ranked = self.pools[pool].ranked(key, copies);
         ranked.into_iter().map(|server| ServerPlace { pool, server }).collect()
     }
 
@@ -257,17 +284,10 @@ fn is_same_place(one: &ListenerPlace, other: &ListenerPlace) -> bool {
 
 /// Returns the first option of the proxy itself that it cannot follow yet.
 fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
-    [
-        (![0, ProxyOptions::default().hot_keys].contains(&options.hot_keys), "hot-keys"),
-        (options.in_flight_max.is_some(), "in-flight"),
-    ]
-    .into_iter()
-    .find_map(|(is_asked, what)| is_asked.then_some(what))
+    (![0, ProxyOptions::default().hot_keys].contains(&options.hot_keys)).then_some("hot-keys")
 }
 
 /// Returns the first option of a pool that the proxy cannot follow yet.
 fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
-    [(pool.discover.is_some(), "discover"), (pool.queue_timeout.is_some(), "queue-timeout")]
-        .into_iter()
-        .find_map(|(is_asked, what)| is_asked.then_some(what))
+    pool.discover.is_some().then_some("discover")
 }

@@ -6,6 +6,7 @@ use super::proxy_counters::{ClientCommand, PoolCounters, PoolTally, ProxyCount};
 use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use super::server_request::{ReplyDelivery, RequestTag, SendRefusal};
+use super::turn_queue::TurnQueue;
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(crate) struct ProxyWorker {
     started: Instant,
     /// The connections that are read in the next turn.
     unread: Vec<LinkPosition>,
+    /// The sessions that wait for their turn.
+    waiting: TurnQueue,
     next_session: u64,
     next_number: usize,
 }
@@ -52,8 +55,18 @@ impl ProxyWorker {
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
         let (changed, unread, granted) = (Vec::new(), Vec::new(), Vec::new());
         let tally = live.counters.join();
-        let turn =
-            LinkTurn { registry, now, now_us: 0, changed, unread, check_at: None, granted, buffer, tally };
+        let turn = LinkTurn {
+            registry,
+            now,
+            now_us: 0,
+            changed,
+            unread,
+            in_flight: 0,
+            check_at: None,
+            granted,
+            buffer,
+            tally,
+        };
         let mut worker = ProxyWorker {
             live,
             state: Arc::clone(&state),
@@ -63,6 +76,7 @@ impl ProxyWorker {
             pools: Vec::new(),
             started: now,
             unread: Vec::new(),
+            waiting: TurnQueue::default(),
             next_session: 0,
             next_number: 0,
         };
@@ -267,6 +281,44 @@ impl ProxyWorker {
         state.server(place).dialect.get()
     }
 
+    /// Returns true if a session may send its next request: fewer requests are in flight than
+    /// allowed. Sessions that wait come first; `was_granted` is true for those that have waited.
+    #[inline]
+    pub(crate) fn has_turn(&self, was_granted: bool) -> bool {
+        let Some(max) = self.state.in_flight_max else { return true };
+        self.turn.in_flight < max && (was_granted || self.waiting.is_empty())
+    }
+
+    /// Lets a session wait for its turn. [`ReplyDelivery::Turn`] follows.
+    pub(crate) fn await_turn(&mut self, since: Instant, tag: RequestTag) {
+        self.waiting.push(since, tag);
+        if let Some(timeout) = self.state.queue_timeout {
+            self.turn.check_by(since + timeout);
+        }
+    }
+
+    /// Returns the number of sessions that may have their turn now.
+    fn free_turns(&self) -> usize {
+        self.state.in_flight_max.map_or(usize::MAX, |max| max.saturating_sub(self.turn.in_flight))
+    }
+
+    /// Gives sessions their turn, and ends the wait of those that have waited too long.
+    fn grant_turns(&mut self, see: &mut dyn FnMut(RequestTag, ReplyDelivery<'_>)) {
+        for _ in 0..self.free_turns() {
+            let Some(tag) = self.waiting.pop() else { break };
+            see(tag, ReplyDelivery::Turn { is_in_time: true });
+        }
+        let Some(timeout) = self.state.queue_timeout else { return };
+        while let Some(tag) =
+            self.turn.now.checked_sub(timeout).and_then(|since| self.waiting.pop_since(since))
+        {
+            see(tag, ReplyDelivery::Turn { is_in_time: false });
+        }
+        if let Some(since) = self.waiting.first_since() {
+            self.turn.check_by(since + timeout);
+        }
+    }
+
     /// Returns the time of this turn.
     pub(crate) fn now(&self) -> Instant {
         self.turn.now
@@ -344,12 +396,15 @@ impl ProxyWorker {
                 link.check_deadlines(&mut self.turn, see);
             }
         }
+        if !self.waiting.is_empty() {
+            self.grant_turns(see);
+        }
         self.flush(see);
     }
 
     /// Returns the time at which [`check_deadlines`](Self::check_deadlines) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if !self.unread.is_empty() {
+        if !self.unread.is_empty() || (!self.waiting.is_empty() && self.free_turns() > 0) {
             return Some(self.turn.now);
         }
         // Without a time limit, a reply is due in a century, which is too long for a wait.
@@ -416,6 +471,7 @@ mod tests {
                         ReplyDelivery::Lost { reason, .. } => reason.into(),
                         ReplyDelivery::DialectKnown => "known".into(),
                         ReplyDelivery::UploadContinues => "continues".into(),
+                        ReplyDelivery::Turn { .. } => "turn".into(),
                     },
                 ));
             };

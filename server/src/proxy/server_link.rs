@@ -2,7 +2,7 @@
 //! repeats requests whose connection was lost, and probes a server that is down.
 
 use super::near_cache::NearFill;
-use super::pool_server::PoolServer;
+use super::pool_server::{OpenConnection, PoolServer};
 use super::proxy_counters::{ProxyCount, ProxyTally};
 use super::server_counters::{ReadCounts, ServerCount, ServerTally};
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
@@ -33,9 +33,12 @@ const BINARY_VERSION: [u8; 24] = {
     packet
 };
 
+/// A time that never passes.
+const NEVER: Duration = Duration::from_secs(1 << 32);
+
 /// Returns a time that is never reached.
 fn never(now: Instant) -> Instant {
-    now + Duration::from_secs(1 << 32)
+    now + NEVER
 }
 
 /// Receives what arrives for the requests of clients.
@@ -51,6 +54,8 @@ pub(super) struct LinkTurn {
     pub(super) changed: Vec<LinkPosition>,
     /// The connections of which only a part of the arrived bytes was read.
     pub(super) unread: Vec<LinkPosition>,
+    /// The number of requests of clients that servers have not answered, but for long values.
+    pub(super) in_flight: usize,
     /// The time before which no deadline ends.
     pub(super) check_at: Option<Instant>,
     /// The requests with long values that have a connection now.
@@ -106,6 +111,14 @@ enum RequestOwner {
     Expired,
 }
 
+impl RequestOwner {
+    /// Returns true if a client waits for the reply.
+    #[inline]
+    fn is_client(&self) -> bool {
+        matches!(self, RequestOwner::Client(_) | RequestOwner::Shared(_))
+    }
+}
+
 /// The connections of a worker to a server.
 pub(super) struct ServerLink {
     server: Arc<PoolServer>,
@@ -136,6 +149,8 @@ struct LinkSlot {
     failed_addresses: usize,
     detection: DialectDetection,
     shared: SharedReads,
+    /// `None` until the connection is known to stand.
+    open: Option<OpenConnection>,
 }
 
 /// The knowledge of a connection about the dialect of its server.
@@ -280,8 +295,13 @@ impl ServerLink {
         if connection.waiting_len() >= queue || connection.kept_len() > KEPT_LEN_MAX {
             return Err(SendRefusal::Busy);
         }
+        let is_open = connection.is_open();
         connection.add(kind, due, owner, put);
         turn.check_by(due);
+        if !is_open && let Some(timeout) = self.options.queue_timeout {
+            turn.check_by(turn.now + timeout);
+        }
+        turn.in_flight += usize::from(slot < self.shared && owner.is_client());
         self.tally.count(ServerCount::Requests, 1);
         self.mark_changed(turn, slot);
         Ok(())
@@ -432,7 +452,7 @@ impl ServerLink {
 
     /// Reads from a connection, and passes what arrives to `see`.
     pub(super) fn read(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
-        let Some(LinkSlot { connection: Some(connection), detection, has_ended, shared, .. }) =
+        let Some(LinkSlot { connection: Some(connection), detection, has_ended, shared, open, .. }) =
             self.slots.get_mut(at.slot)
         else {
             return;
@@ -440,7 +460,9 @@ impl ServerLink {
         let (mut has_answered, mut is_released) = (false, false);
         let mut counted = ReadCounts::default();
         let (tally, now_us) = (&*self.tally, turn.now_us);
+        let (mut answered, counts) = (0, at.slot < self.shared);
         let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
+            answered += usize::from(counts && part.is_last && owner.is_client());
             has_answered |= !matches!(owner, RequestOwner::Expired);
             counted.note(&part);
             match *owner {
@@ -465,6 +487,10 @@ impl ServerLink {
         let outcome = connection.read(&mut turn.buffer, turn.now, *has_ended, deliver);
         counted.end(tally);
         turn.tally.add(ProxyCount::LateReplies as usize, counted.late);
+        turn.in_flight -= answered;
+        if open.is_none() && connection.is_open() {
+            *open = Some(OpenConnection::new(&self.server));
+        }
         if has_answered && self.server.health.note_success() {
             tracing::info!("proxy: server {} is up", self.server.label);
         }
@@ -494,6 +520,7 @@ impl ServerLink {
     pub(super) fn check_deadlines(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
         for slot in 0..self.slots.len() {
             let has_expired = self.expire(turn, slot, see);
+            self.expire_unsent(turn, slot, see);
             if self.end_of(slot).is_some_and(|at| at <= turn.now) {
                 self.lose(turn, slot, LossReason::TimedOut, see);
             } else if has_expired {
@@ -510,7 +537,9 @@ impl ServerLink {
             self.probe(turn);
         }
         let slots = 0..self.slots.len();
-        let deadlines = slots.flat_map(|slot| [self.next_due(slot), self.end_of(slot), self.ping_at(slot)]);
+        let deadlines = slots.flat_map(|slot| {
+            [self.next_due(slot), self.end_of(slot), self.ping_at(slot), self.queue_end_of(slot)]
+        });
         let last = match self.is_retired {
             // The link ends when it is checked after its last reply.
             true => Some(turn.now + RETIRED_CHECK),
@@ -523,31 +552,61 @@ impl ServerLink {
     }
 
     /// Reports the requests whose replies are overdue. Returns true if there are any.
-    fn expire(&mut self, turn: &LinkTurn, slot: usize, see: &mut DeliverReply<'_>) -> bool {
+    fn expire(&mut self, turn: &mut LinkTurn, slot: usize, see: &mut DeliverReply<'_>) -> bool {
         let LinkSlot { connection: Some(connection), shared, .. } = &mut self.slots[slot] else {
             return false;
         };
         let (label, when_down) = (self.server.shown_label(), self.options.when_down);
         let tally = &self.tally;
         let reason = LossReason::TimedOut.as_str();
-        let expire = |owner: &mut RequestOwner| match *owner {
-            RequestOwner::Client(tag) => {
-                *owner = RequestOwner::Expired;
-                tally.count(ServerCount::TimedOut, 1);
-                tally.count(ServerCount::Ended, 1);
-                see(tag, ReplyDelivery::Lost { label, reason, when_down });
+        let (now, counts) = (turn.now, slot < self.shared);
+        let expire = |owner: &mut RequestOwner| {
+            if !owner.is_client() {
+                return;
             }
-            RequestOwner::Shared(number) => {
-                *owner = RequestOwner::Expired;
-                tally.count(ServerCount::TimedOut, 1);
-                tally.count(ServerCount::Ended, 1);
-                let tags = shared.end(number);
-                tags.into_iter().for_each(|tag| see(tag, ReplyDelivery::Lost { label, reason, when_down }));
-            }
-            RequestOwner::Unowned | RequestOwner::Detection | RequestOwner::Check | RequestOwner::Expired => {
+            tally.count(ServerCount::TimedOut, 1);
+            tally.count(ServerCount::Ended, 1);
+            turn.in_flight -= usize::from(counts);
+            let lost = ReplyDelivery::Lost { label, reason, when_down };
+            match std::mem::replace(owner, RequestOwner::Expired) {
+                RequestOwner::Client(tag) => see(tag, lost),
+                RequestOwner::Shared(number) => shared.end(number).into_iter().for_each(|tag| see(tag, lost)),
+                _ => {}
             }
         };
-        connection.is_open() && connection.expire(turn.now, expire) > 0
+        connection.is_open() && connection.expire(now, expire) > 0
+    }
+
+    /// Reports the requests that have waited too long for a connection, which are not sent then.
+    /// This is no failure of the server: the connection itself has a longer limit.
+    fn expire_unsent(&mut self, turn: &mut LinkTurn, slot: usize, see: &mut DeliverReply<'_>) {
+        if self.queue_end_of(slot).is_none_or(|end| end > turn.now) {
+            return;
+        }
+        let mut removed = Vec::new();
+        let until = self.due(turn) - self.options.queue_timeout.unwrap_or_default();
+        if let Some(connection) = &mut self.slots[slot].connection {
+            connection.remove_unsent(|owner, due| {
+                let is_removed = owner.is_client() && due <= until;
+                removed.extend(is_removed.then_some(*owner));
+                is_removed
+            });
+        }
+        turn.in_flight -= removed.len();
+        for owner in &removed {
+            self.count_end(*owner);
+            self.report_loss(slot, *owner, LossReason::TimedOut, see);
+        }
+    }
+
+    /// Returns the time at which the first request has waited too long for a connection.
+    fn queue_end_of(&self, slot: usize) -> Option<Instant> {
+        let timeout = self.options.queue_timeout.filter(|_| slot < self.shared)?;
+        let connection = self.slots[slot].connection.as_ref().filter(|connection| !connection.is_open())?;
+        let due = connection.due_of_first(RequestOwner::is_client)?;
+        // Its reply is due this time after its arrival.
+        let span = self.options.reply_timeout.unwrap_or(NEVER);
+        Some(due.checked_sub(span)? + timeout)
     }
 
     /// Returns the time at which a reply on a connection is overdue.
@@ -617,6 +676,7 @@ impl ServerLink {
         }
         self.count_sent(slot);
         let Some(connection) = self.slots[slot].connection.take() else { return };
+        self.slots[slot].open = None;
         self.release_lane(turn, slot);
         self.tally.count(ServerCount::Disconnected, 1);
         let was_open = connection.is_open();
@@ -645,6 +705,7 @@ impl ServerLink {
         let may_repeat = reason == LossReason::Closed;
         for LostRequest { request, kind, due, bytes, is_sent } in lost {
             self.count_end(request);
+            turn.in_flight -= usize::from(slot < self.shared && request.is_client());
             let is_in_time = may_repeat && due > turn.now && !bytes.is_empty();
             let again = match is_in_time {
                 true if was_refused && !is_sent => Some(request),
@@ -654,18 +715,32 @@ impl ServerLink {
             let is_repeated = again.is_some_and(|owner| {
                 self.add_by(turn, slot, due, kind, owner, |out| out.extend_from_slice(&bytes)).is_ok()
             });
-            match request {
-                _ if is_repeated => turn.tally.add(ProxyCount::Retries as usize, 1),
-                RequestOwner::Client(tag) => see(tag, self.loss(reason)),
-                RequestOwner::Shared(number) => {
-                    let tags = self.slots[slot].shared.end(number);
-                    tags.into_iter().for_each(|tag| see(tag, self.loss(reason)));
-                }
-                _ => {}
+            if is_repeated {
+                turn.tally.add(ProxyCount::Retries as usize, 1);
+            } else {
+                self.report_loss(slot, request, reason, see);
             }
         }
         for tag in waiting {
             see(tag, if was_refused { ReplyDelivery::DialectKnown } else { self.loss(reason) });
+        }
+    }
+
+    /// Reports the loss of a request to the clients that wait for it.
+    fn report_loss(
+        &mut self,
+        slot: usize,
+        owner: RequestOwner,
+        reason: LossReason,
+        see: &mut DeliverReply<'_>,
+    ) {
+        match owner {
+            RequestOwner::Client(tag) => see(tag, self.loss(reason)),
+            RequestOwner::Shared(number) => {
+                let tags = self.slots[slot].shared.end(number);
+                tags.into_iter().for_each(|tag| see(tag, self.loss(reason)));
+            }
+            _ => {}
         }
     }
 
@@ -798,6 +873,7 @@ impl ServerLink {
 
     /// Drops a connection with an incomplete value.
     fn drop_upload(&mut self, turn: &mut LinkTurn, slot: usize) {
+        self.slots[slot].open = None;
         self.count_sent(slot);
         if let Some(connection) = self.slots[slot].connection.take() {
             self.tally.count(ServerCount::Disconnected, 1);
@@ -855,8 +931,7 @@ impl ServerLink {
     }
 
     fn note_failure(&self, turn: &mut LinkTurn, reason: LossReason, is_probe: bool) {
-        let is_open = |slot: &LinkSlot| slot.connection.as_ref().is_some_and(ServerConnection::is_open);
-        let is_final = reason == LossReason::Refused && !self.slots.iter().any(is_open);
+        let is_final = reason == LossReason::Refused && !self.server.has_open_connection();
         let is_down = self.server.health.note_failure(turn.now, is_final, is_probe);
         self.server.counters.note_failure(reason, turn.now);
         self.tally.count_failure(reason);

@@ -38,6 +38,8 @@ pub(crate) enum ReplyDelivery<'a> {
     DialectKnown,
     /// Its server accepts bytes of its long value.
     UploadContinues,
+    /// The session may send its next request, or must refuse it because it has waited too long.
+    Turn { is_in_time: bool },
 }
 
 /// The reason why a request was not accepted for a server.

@@ -15,6 +15,7 @@ use crate::shared::SharedState;
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 use todana_protocol::ReplySink;
 use todana_protocol::memcached::{MemcachedDecoder, MemcachedLimits, MemcachedStep};
 
@@ -66,8 +67,23 @@ pub(crate) struct ProxySession {
     has_routed: bool,
     /// True while the next request waits for an earlier one.
     is_held: bool,
+    pub(super) turn: AwaitedTurn,
     /// True after `quit`.
     closes: bool,
+}
+
+/// The wait of a session for its turn, because as many requests are in flight as allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum AwaitedTurn {
+    /// It does not wait.
+    #[default]
+    None,
+    /// It waits since this time.
+    Waiting(Instant),
+    /// It may send a request. It has waited since this time.
+    Granted(Instant),
+    /// It has waited too long for its next request.
+    Refused,
 }
 
 /// The state of a worker for the sessions of the proxy.
@@ -98,6 +114,12 @@ impl ProxySession {
             return false;
         }
         let was_waiting = self.is_waiting();
+        if let ReplyDelivery::Turn { is_in_time } = delivery {
+            if let AwaitedTurn::Waiting(since) = self.turn {
+                self.turn = if is_in_time { AwaitedTurn::Granted(since) } else { AwaitedTurn::Refused };
+            }
+            return was_waiting && !self.is_waiting();
+        }
         self.note_upload(tag, delivery);
         let has_ready = self.keep(tag, delivery);
         let steps = (self.arrived_len + self.ready.len()) / REPORTED_STEP;
@@ -112,7 +134,7 @@ impl ProxySession {
             ReplyDelivery::UploadContinues => upload.unblock(),
             ReplyDelivery::Lost { .. } => upload.discard(),
             ReplyDelivery::Part(part) if part.is_last => upload.discard(),
-            ReplyDelivery::Part(_) | ReplyDelivery::DialectKnown => {}
+            ReplyDelivery::Part(_) | ReplyDelivery::DialectKnown | ReplyDelivery::Turn { .. } => {}
         }
     }
 
@@ -202,6 +224,22 @@ impl ProxySession {
         Some((used, next))
     }
 
+    /// Returns true if the next request may be executed. Otherwise the session waits for its turn.
+    fn takes_turn(&mut self, proxy: &mut ProxyWorker, connection: usize) -> bool {
+        let (since, was_granted) = match self.turn {
+            AwaitedTurn::None => (proxy.now(), false),
+            AwaitedTurn::Granted(since) => (since, true),
+            AwaitedTurn::Waiting(_) => return false,
+            AwaitedTurn::Refused => return true,
+        };
+        let has_turn = proxy.has_turn(was_granted);
+        self.turn = if has_turn { AwaitedTurn::None } else { AwaitedTurn::Waiting(since) };
+        if !has_turn {
+            proxy.await_turn(since, self.tag(connection, 0, false));
+        }
+        has_turn
+    }
+
     /// Returns true, and lets the session wait, if earlier requests have no reply yet.
     pub(super) fn must_await_all(&mut self) -> bool {
         self.awaits_all = !self.waiting.is_empty();
@@ -281,7 +319,7 @@ impl ProxySession {
         &mut self,
         proxy: &mut ProxyWorker,
         output: &mut ConnectionOutput,
-        budget: u32,
+        (connection, budget): (usize, u32),
         has_input: bool,
     ) -> Option<NextAction> {
         loop {
@@ -324,6 +362,9 @@ impl ProxySession {
         if self.number == 0 {
             self.number = proxy.session_number();
         }
+        if has_input && self.upload.is_none() && !self.takes_turn(proxy, connection) {
+            return Some(NextAction::Wait);
+        }
         None
     }
 }
@@ -351,7 +392,9 @@ impl Session for ProxySession {
         let next = loop {
             if !is_in_line {
                 let has_input = consumed < input.len();
-                if let Some(next) = self.settle(routing.proxy, turn.output, *turn.budget, has_input) {
+                if let Some(next) =
+                    self.settle(routing.proxy, turn.output, (connection, *turn.budget), has_input)
+                {
                     break next;
                 }
                 if let Some((used, next)) = self.advance_upload(&mut routing, &input[consumed..]) {
@@ -410,7 +453,8 @@ impl Session for ProxySession {
     fn is_waiting(&self) -> bool {
         let is_full = self.waiting.len() >= WAITING_MAX || self.arrived_len > ARRIVED_MAX;
         let is_blocked = self.awaits_all && !self.waiting.is_empty()
-            || self.upload.as_ref().is_some_and(|upload| upload.is_blocked());
+            || self.upload.as_ref().is_some_and(|upload| upload.is_blocked())
+            || matches!(self.turn, AwaitedTurn::Waiting(_));
         (self.closes || is_full || self.is_held || is_blocked || self.login.is_waiting()) && !self.has_work()
     }
 

@@ -3,14 +3,14 @@
 use super::client_request::ClientRequest;
 use super::client_upload::{AnnouncedBlock, ClientUpload};
 use super::key_lines::{KeyLine, LinePart};
-use super::loss_reply::MissReply;
-use super::proxy_session::ProxySession;
+use super::loss_reply::{MissReply, put_loss};
+use super::proxy_session::{AwaitedTurn, ProxySession};
 use super::request_starts::RequestStart;
 use super::route_plan::RoutePlan;
 use super::route_run::{KEPT_VALUE_MAX, NearUse, RouteRun, RoutedReply, reply_kind};
 use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::observation::logging::set_verbosity;
-use crate::options::{PoolProtocol, ShadowedRequests};
+use crate::options::{PoolProtocol, ShadowedRequests, WhenDown};
 use crate::proxy::{
     ClientCommand, PoolRoute, ProxyCount, ProxyState, ProxyWorker, ReplyDelivery, Route, RouteFilter,
     RouteTarget, SendRefusal, ServerPlace, is_in_share,
@@ -36,6 +36,10 @@ const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
 
 /// The reply to a longer value.
 const VALUE_TOO_LONG: &[u8] = b"SERVER_ERROR value too long for its route";
+
+/// The name and the reason in the reply to a request that has waited too long for its turn.
+const LATE_LABEL: &str = "proxy";
+const LATE_REASON: &str = "busy";
 
 /// A turn of a session, in which it sends requests.
 pub(super) struct RoutingTurn<'t> {
@@ -93,6 +97,9 @@ impl ProxySession {
 
     fn execute_command(&mut self, turn: &mut RoutingTurn<'_>, request: &MemcachedRequest<'_>, bytes: &[u8]) {
         let operation = match &request.command {
+            MemcachedCommand::Operation(operation) if self.turn == AwaitedTurn::Refused => {
+                return self.refuse_late(turn, request, operation, bytes);
+            }
             MemcachedCommand::Operation(operation) => operation,
             MemcachedCommand::Version => return self.answer_version(turn, &request.form),
             MemcachedCommand::Verbosity(verbosity) => {
@@ -133,14 +140,12 @@ impl ProxySession {
         let state = Arc::clone(&turn.state);
         let target = state.target_of(self.listener, command_of(operation, bytes), key);
         self.count_request(turn, target, operation, request.form.is_quiet());
+        if let Some(place) = forwarding_place(&state, target, request, operation, key) {
+            return self.forward(turn, request, operation, place, bytes);
+        }
         match target {
             RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
-            RouteTarget::Pool(pool)
-                if is_forwarded(&state, pool, request) && !is_shortened(&state, pool, operation, key) =>
-            {
-                self.forward(turn, request, operation, state.place_of(pool, key), bytes);
-            }
             target => {
                 let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
                 match filtered(turn, self.number, target, kept, operation, key) {
@@ -170,6 +175,35 @@ impl ProxySession {
             let command = ClientCommand::of(operation);
             self.start.pool = turn.proxy.count_request(pool, command, is_quiet);
         }
+    }
+
+    /// Answers a request that has waited too long for its turn.
+    fn refuse_late(
+        &mut self,
+        turn: &RoutingTurn<'_>,
+        request: &MemcachedRequest<'_>,
+        operation: &Operation<'_>,
+        bytes: &[u8],
+    ) {
+        if !request.form.is_last_of_line() {
+            return;
+        }
+        self.turn = AwaitedTurn::None;
+        let key = operation.key().unwrap_or_default();
+        let target = turn.state.target_of(self.listener, command_of(operation, bytes), key);
+        let pool = turn.state.first_pool(target);
+        let when_down = pool.map_or(WhenDown::Error, |pool| turn.state.pools[pool].options.when_down);
+        let mut reply = Vec::new();
+        if request.form.is_binary() {
+            let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
+            kept.put_loss(when_down, LATE_LABEL, LATE_REASON, &mut reply);
+        } else {
+            put_loss(when_down, MissReply::of(operation, &request.form), LATE_LABEL, LATE_REASON, &mut reply);
+        }
+        if request.form.hidden_replies().contain(&reply) {
+            reply.clear();
+        }
+        self.push(WaitingRequest::Complete(reply));
     }
 
     /// Passes the bytes of a request on to one server.
@@ -202,18 +236,20 @@ impl ProxySession {
         let found = announced.with(self.decoder, turn.limits, true, |request| {
             let MemcachedCommand::Operation(operation) = &request.command else { return None };
             let key = operation.key()?;
-            match state.target_of(listener, command_of(operation, announced.head()), key) {
-                RouteTarget::Pool(pool)
-                    if is_forwarded(&state, pool, request)
-                        && !(sets_ttl(operation) && state.pools[pool].is_stood_in(key)) =>
-                {
+            let target = state.target_of(listener, command_of(operation, announced.head()), key);
+            match forwarding_place(&state, target, request, operation, key) {
+                Some(place) => {
                     // With a block, the line is written as for a value.
                     let mut line = Vec::new();
                     request.form.put_answered(&[announced.head(), b"\r\n"].concat(), &mut line);
                     line.truncate(line.len() - 2);
                     // The time until the reply depends on the client.
-                    turn.proxy.count_request(pool, ClientCommand::of(operation), request.form.is_quiet());
-                    Some((state.place_of(pool, key), line, request.form.hidden_replies()))
+                    turn.proxy.count_request(
+                        place.pool,
+                        ClientCommand::of(operation),
+                        request.form.is_quiet(),
+                    );
+                    Some((place, line, request.form.hidden_replies()))
                 }
                 _ => None,
             }
@@ -314,16 +350,12 @@ impl ProxySession {
         if is_first {
             self.count_request(turn, target, operation, request.form.is_quiet());
         }
-        match target {
-            RouteTarget::Pool(pool)
-                if is_forwarded(&turn.state, pool, request)
-                    && !is_shortened(&turn.state, pool, operation, key) =>
-            {
-                line.add(turn.state.place_of(pool, key), key);
-            }
-            RouteTarget::Refuse => line.refuse(REFUSED),
-            RouteTarget::Null => {}
-            target => {
+        let place = forwarding_place(&turn.state, target, request, operation, key);
+        match (place, target) {
+            (Some(place), _) => line.add(place, key),
+            (None, RouteTarget::Refuse) => line.refuse(REFUSED),
+            (None, RouteTarget::Null) => {}
+            (None, target) => {
                 let kept = ClientRequest::new(line.line_of(key), turn.limits);
                 let part = match filtered(turn, self.number, target, kept, operation, key) {
                     FilteredRequest::Replied(reply) => LinePart::Replied(reply),
@@ -378,9 +410,19 @@ fn is_forwarded(state: &ProxyState, pool: usize, request: &MemcachedRequest<'_>)
     !request.form.is_binary() && state.pools[pool].options.speak != PoolProtocol::Binary
 }
 
-/// Returns true if the record of a request gets another time to live, because it is on a stand-in.
-fn is_shortened(state: &ProxyState, pool: usize, operation: &Operation<'_>, key: &[u8]) -> bool {
-    sets_ttl(operation) && state.pools[pool].is_stood_in(key)
+/// Returns the server to which a request is passed on as it is, or `None` if it needs more.
+#[inline]
+fn forwarding_place(
+    state: &ProxyState,
+    target: RouteTarget,
+    request: &MemcachedRequest<'_>,
+    operation: &Operation<'_>,
+    key: &[u8],
+) -> Option<ServerPlace> {
+    let RouteTarget::Pool(pool) = target else { return None };
+    is_forwarded(state, pool, request)
+        .then(|| state.unlimited_place_of(pool, key, sets_ttl(operation)))
+        .flatten()
 }
 
 /// Returns what a request sees if its server does not take it.
@@ -423,7 +465,8 @@ fn filtered(
     };
     let mut ttl_max_s: Option<u32> = None;
     let reached = pools.numbers().into_iter().map(|pool| &state.pools[pool]);
-    for pool in reached.filter(|pool| sets_ttl(operation) && pool.is_stood_in(key)) {
+    let copies = if let PoolRoute::Replicate { copies, .. } = pools { *copies } else { 1 };
+    for pool in reached.filter(|pool| sets_ttl(operation) && pool.is_stood_in(key, copies)) {
         let max_s = pool.options.stand_in_ttl.as_secs().clamp(1, u32::MAX.into()) as u32;
         ttl_max_s = ttl_max_s.into_iter().chain([max_s]).min();
     }

@@ -70,7 +70,9 @@ impl GatheredReplies {
                 }
             }
             ReplyDelivery::Lost { label, reason, .. } => put_error(label, reason, &mut error),
-            ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues => return,
+            ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues | ReplyDelivery::Turn { .. } => {
+                return;
+            }
         }
         self.missing -= 1;
         if self.missing == 0 {
@@ -141,7 +143,9 @@ impl WaitingRequest {
                         values.complete(part, &error);
                         0
                     }
-                    ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues => 0,
+                    ReplyDelivery::DialectKnown
+                    | ReplyDelivery::UploadContinues
+                    | ReplyDelivery::Turn { .. } => 0,
                 }
             }
             (
