@@ -23,6 +23,8 @@ pub(super) struct KeyLine {
     /// The number of the part of each key.
     key_parts: Vec<u32>,
     parts: Vec<LinePart>,
+    /// The numbers of the parts for servers, once there are others. A line may have many others.
+    of_servers: Option<Vec<u32>>,
     error: Vec<u8>,
 }
 
@@ -40,7 +42,7 @@ pub(super) enum LinePart {
 impl KeyLine {
     pub(super) fn new(head: &[u8]) -> KeyLine {
         let key_parts = Vec::with_capacity(KEYS_EXPECTED);
-        KeyLine { head: head.to_vec(), key_parts, parts: Vec::new(), error: Vec::new() }
+        KeyLine { head: head.to_vec(), key_parts, parts: Vec::new(), of_servers: None, error: Vec::new() }
     }
 
     /// Returns the line up to its first key.
@@ -66,10 +68,20 @@ impl KeyLine {
     /// Adds a key and its server.
     pub(super) fn add(&mut self, place: ServerPlace, key: &[u8]) {
         let is_same = |part: &LinePart| matches!(part, LinePart::Server { place: of, .. } if *of == place);
-        let number = self.parts.iter().position(is_same).unwrap_or_else(|| {
+        let found = match &self.of_servers {
+            None => self.parts.iter().position(is_same),
+            Some(numbers) => {
+                let found = numbers.iter().find(|number| is_same(&self.parts[**number as usize]));
+                found.map(|number| *number as usize)
+            }
+        };
+        let number = found.unwrap_or_else(|| {
             let head = self.head.strip_suffix(b" ").unwrap_or(&self.head);
             let mut line = Vec::with_capacity(LINE_LEN_EXPECTED);
             line.extend_from_slice(head);
+            if let Some(numbers) = &mut self.of_servers {
+                numbers.push(self.parts.len() as u32);
+            }
             self.parts.push(LinePart::Server { place, line });
             self.parts.len() - 1
         });
@@ -82,6 +94,7 @@ impl KeyLine {
 
     /// Adds a key that is a part of its own.
     pub(super) fn add_part(&mut self, part: LinePart) {
+        self.of_servers.get_or_insert_with(|| (0..self.parts.len() as u32).collect());
         self.parts.push(part);
         self.key_parts.push(self.parts.len() as u32 - 1);
     }
@@ -300,5 +313,25 @@ mod tests {
         merged.complete(0, b"");
         assert!(merged.drain(&mut out));
         assert_eq!(out, b"A A2 D END\r\n");
+    }
+
+    #[test]
+    fn keys_of_a_server_share_its_line() {
+        for others in [0, 1, 3] {
+            let mut line = KeyLine::new(b"get ");
+            for (server, key) in [(1, "a"), (0, "b"), (1, "c"), (2, "d"), (0, "e"), (2, "f")] {
+                for _ in 0..others {
+                    line.add_part(LinePart::Replied(RoutedReply { bytes: Vec::new(), is_error: false }));
+                }
+                line.add(ServerPlace { pool: 0, server }, key.as_bytes());
+            }
+            let lines = line.end().1.into_iter().filter_map(|part| match part {
+                LinePart::Server { place, line } => Some((place.server, String::from_utf8(line).unwrap())),
+                _ => None,
+            });
+            let lines: Vec<_> = lines.collect();
+            let expected = [(1, "get a c\r\n"), (0, "get b e\r\n"), (2, "get d f\r\n")];
+            assert_eq!(lines, expected.map(|(server, line)| (server, line.to_string())), "{others}");
+        }
     }
 }
