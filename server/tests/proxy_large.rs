@@ -198,7 +198,7 @@ fn reply_before_the_end_discards_the_rest() {
             client.expect(&head(reply));
             expect_end(&mut upload);
         }
-        // What is left of the value is no request.
+        // The rest of the value is no request.
         client.send(&value[100_000..]);
         client.send(b"\r\nversion\r\n");
         client.expect(b"VERSION 1.6.45\r\n");
@@ -270,7 +270,7 @@ fn set_packet(client: &mut Client, key: &str, value: &[u8]) -> u8 {
 }
 
 #[test]
-fn long_values_are_stored_by_servers_of_each_dialect() {
+fn servers_of_each_dialect_store_long_values() {
     let mut with_room = options();
     with_room.limits.item_size_max = 8 << 20;
     let server = Running::start(with_room);

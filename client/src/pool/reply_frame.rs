@@ -131,8 +131,8 @@ pub(super) fn value_piece(
     Ok(ReplyPart { continues: true, missing, ..ReplyPart::new(bytes, is_last) })
 }
 
-/// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. The number of
-/// a key is left 0. Fails if the bytes are no reply of this kind.
+/// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. Leaves the
+/// number of a key 0. Fails if the bytes are no reply of this kind.
 pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPart<'_>>, MalformedReply> {
     if kind == ReplyKind::Binary {
         let Some(len) = binary_reply_len(input, VALUE_LEN_MAX)? else { return Ok(None) };
