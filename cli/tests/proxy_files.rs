@@ -172,6 +172,7 @@ fn each_wrong_key_is_named_with_its_line() {
         (1, "listen = []", "listen: must have an address"),
         (1, "listen = \"127.0.0.1:x\"", "listen: \"127.0.0.1:x\": not an address"),
         (1, "listen = \"a b\"", "listen: \"a\": unknown word \"b\""),
+        (1, "listen = \"a protocol=x\"", "protocol \"x\" is unknown; known: memcached kyoto tyrant"),
         (1, "listen = \"unix:a\"", "listen: unix:a: a path must begin with /"),
         (1, "listen = \"unix:/a mode=9\"", "the mode must be octal"),
         (2, "threads = 0", "threads: must be a number from 1 to 1024, not \"0\""),

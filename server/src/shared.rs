@@ -59,6 +59,11 @@ impl SharedState {
         self.logins.limits(of_listener.unwrap_or(self.options.protocols.protocol)).choice
     }
 
+    /// Returns true if the records are in other servers.
+    pub(crate) fn is_proxy(&self) -> bool {
+        self.proxy.is_some()
+    }
+
     /// Returns true if the listener speaks Kyoto Tycoon's protocols in addition to memcached's. A
     /// listener that is restricted to one of memcached's dialects does not. If the login restricts
     /// memcached's dialects, clients may still log in over HTTP.

@@ -92,6 +92,7 @@ pub use durability::{CommitPoint, Durability, DurabilityHealth, EngineDurability
 pub use key_order::KeyOrder;
 pub use kyoto::IncrementOrigin;
 pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
+pub use modify::ModifyVisitor;
 pub use open::contents::{begins_at, holds_hash};
 pub use open::{
     DataPurpose, DatabaseKind, DatabaseName, DatabaseStorage, DatabaseTuning, EngineOptions, LoadedData,

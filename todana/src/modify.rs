@@ -8,7 +8,9 @@ use todana_core::{
 };
 use todana_protocol::memcached::plugin::number;
 
-pub(crate) struct ModifyVisitor<'v> {
+/// Computes the change of a record by [`Modify`], for a database, or for a record that was read
+/// from another server.
+pub struct ModifyVisitor<'v> {
     modify: &'v Modify<'v>,
     now: UnixSeconds,
     outcome: Reply<'static>,
@@ -25,12 +27,13 @@ enum NewValue {
 }
 
 impl<'v> ModifyVisitor<'v> {
-    pub(crate) fn new(modify: &'v Modify<'v>, now: UnixSeconds) -> ModifyVisitor<'v> {
+    /// Creates the visitor. The record's new time to live counts from `now`.
+    pub fn new(modify: &'v Modify<'v>, now: UnixSeconds) -> ModifyVisitor<'v> {
         ModifyVisitor { modify, now, outcome: Reply::Miss, value: Vec::new(), taken: None }
     }
 
     /// Sends the outcome of the visit.
-    pub(crate) fn answer(&self, reply: &mut dyn FnMut(Reply<'_>)) {
+    pub fn answer(&self, reply: &mut dyn FnMut(Reply<'_>)) {
         let Some(attributes) = self.taken else { return reply(self.outcome) };
         reply(Reply::Hit(HitReply {
             record: Record::new(&self.value, attributes),

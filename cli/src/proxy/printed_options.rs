@@ -6,7 +6,7 @@ use super::proxy_file::{PROTOCOLS, VERSIONS, WHEN_DOWN};
 use std::fmt::{Display, Write};
 use std::time::Duration;
 use todana_client::ring::ServerEntry;
-use todana_server::{ListenerPlace, PoolOptions, ProxyListener, ProxyOptions};
+use todana_server::{ListenerPlace, ListenerProtocol, PoolOptions, ProxyListener, ProxyOptions};
 
 /// Returns the text of a file that `proxy_file::read` turns into the same options. `shared` are the
 /// options that `todana serve` has, too, with their values.
@@ -25,7 +25,7 @@ pub(super) fn toml_of(options: &ProxyOptions, shared: &[(String, Vec<String>)]) 
         let own = options.listeners.iter().filter(|listener| listener.pool.as_ref() == Some(name));
         let own: Vec<&ProxyListener> = own.collect();
         if let Some(first) = own.first() {
-            let places: Vec<String> = own.iter().map(|listener| place(&listener.place)).collect();
+            let places: Vec<String> = own.iter().map(|listener| place(listener)).collect();
             lines.add("listen", if let [place] = &places[..] { place.clone() } else { list(&places) });
             let default = ProxyListener::new(first.place.clone(), None);
             lines.unless(default.backlog, "listen-backlog", first.backlog);
@@ -74,7 +74,7 @@ impl TomlLines {
     fn add_proxy(&mut self, options: &ProxyOptions) {
         let default = ProxyOptions::default();
         let common = options.listeners.iter().filter(|listener| listener.pool.is_none());
-        let common: Vec<String> = common.map(|listener| place(&listener.place)).collect();
+        let common: Vec<String> = common.map(place).collect();
         if !common.is_empty() {
             self.add("listen", list(&common));
         }
@@ -171,11 +171,16 @@ pub(super) fn span(duration: Duration) -> String {
     }
 }
 
-fn place(place: &ListenerPlace) -> String {
-    match place {
-        ListenerPlace::Tcp(address) => quoted(address),
-        ListenerPlace::Unix { path, mode } => quoted(&format!("unix:{} mode={mode:04o}", path.display())),
+fn place(listener: &ProxyListener) -> String {
+    let mut text = match &listener.place {
+        ListenerPlace::Tcp(address) => address.clone(),
+        ListenerPlace::Unix { path, mode } => format!("unix:{} mode={mode:04o}", path.display()),
+    };
+    let known = ListenerProtocol::ALL.iter().filter(|(_, one)| *one != ListenerProtocol::Memcached);
+    if let Some((name, _)) = known.into_iter().find(|(_, protocol)| *protocol == listener.protocol) {
+        text += &format!(" protocol={name}");
     }
+    quoted(&text)
 }
 
 fn server_text(server: &ServerEntry) -> String {
@@ -201,7 +206,7 @@ mod tests {
     #[test]
     fn printed_file_is_read_back_unchanged() {
         let all = r#"
-            listen = ["127.0.0.1:1", "unix:/run/common mode=0770"]
+            listen = ["127.0.0.1:1 protocol=tyrant", "unix:/run/common mode=0770 protocol=kyoto"]
             threads = 3
             zone = "z"
             show-servers = false

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana_client::ring::{RingError, ServerChoice, ServerEntry};
 use todana_server::{
-    ListenerPlace, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, ProxyListener, ProxyOptions,
-    ProxyRoutes, ProxyVersion, WhenDown,
+    ListenerPlace, ListenerProtocol, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, ProxyListener,
+    ProxyOptions, ProxyRoutes, ProxyVersion, WhenDown,
 };
 
 /// The names of `speak`.
@@ -285,7 +285,10 @@ fn listeners(table: &TableReader<'_>, entry: &ConfigEntry, pool: Option<&str>) -
     let mut listeners = Vec::new();
     for value in elements(&entry.value) {
         match text(value).and_then(|text| listener_place(&text)) {
-            Ok(place) => listeners.push(ProxyListener::new(place, pool.map(String::from))),
+            Ok((place, protocol)) => {
+                let listener = ProxyListener::new(place, pool.map(String::from));
+                listeners.push(ProxyListener { protocol, ..listener });
+            }
             Err(problem) => table.problem(value.line, format!("listen: {problem}")),
         }
     }
@@ -295,23 +298,34 @@ fn listeners(table: &TableReader<'_>, entry: &ConfigEntry, pool: Option<&str>) -
     listeners
 }
 
-/// Parses `HOST:PORT`, or `unix:/PATH` and then `mode=0770`.
-fn listener_place(text: &str) -> Result<ListenerPlace, String> {
+/// Parses `HOST:PORT` or `unix:/PATH`, and then `protocol=kyoto` and, for a path, `mode=0770`.
+fn listener_place(text: &str) -> Result<(ListenerPlace, ListenerProtocol), String> {
     let mut words = text.split_whitespace();
     let place = words.next().ok_or("must not be empty")?;
-    let Some(path) = place.strip_prefix("unix:") else {
-        return match words.next() {
-            None => tcp_place(place),
-            Some(word) => Err(format!("{place:?}: unknown word {word:?}")),
-        };
-    };
-    let mut mode = DEFAULT_MODE;
+    let path = place.strip_prefix("unix:");
+    let (mut mode, mut protocol) = (DEFAULT_MODE, ListenerProtocol::Memcached);
     for word in words {
-        let octal =
-            word.strip_prefix("mode=").ok_or_else(|| format!("unknown word {word:?}; known: mode=0770"))?;
-        mode = unix_mode(octal)?;
+        match (word.split_once('='), path) {
+            (Some(("protocol", name)), _) => protocol = listener_protocol(name)?,
+            (Some(("mode", octal)), Some(_)) => mode = unix_mode(octal)?,
+            (_, Some(_)) => {
+                return Err(format!("unknown word {word:?}; known: mode=0770 protocol=kyoto"));
+            }
+            (_, None) => {
+                return Err(format!("{place:?}: unknown word {word:?}; known: protocol=kyoto"));
+            }
+        }
     }
-    unix_place(path, mode)
+    let place = path.map_or_else(|| tcp_place(place), |path| unix_place(path, mode))?;
+    Ok((place, protocol))
+}
+
+fn listener_protocol(name: &str) -> Result<ListenerProtocol, String> {
+    let found = ListenerProtocol::ALL.iter().find(|(known, _)| *known == name);
+    found.map(|(_, protocol)| *protocol).ok_or_else(|| {
+        let names = ListenerProtocol::ALL.map(|(name, _)| name);
+        format!("protocol {name:?} is unknown; known: {}", names.join(" "))
+    })
 }
 
 /// Parses the permissions of a Unix socket.

@@ -6,7 +6,7 @@ use crate::amount::amount;
 use crate::serving::{PreparedServer, ServerProgram, ServingProblem, SignalHandler};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
-use todana_server::{NOTICE, OpeningReport, Server, ServerOptions, Tls};
+use todana_server::{ListenerProtocol, NOTICE, OpeningReport, Server, ServerOptions, Tls};
 
 /// The proxy.
 pub(super) struct ProxyProgram {
@@ -60,14 +60,20 @@ impl ServerProgram for ProxyProgram {
     }
 
     fn started(&mut self, server: &Server, _opened: Option<&OpeningReport>) {
-        let place = server.listening_on().first().map_or("", String::as_str);
-        let text = format!(
-            "todana {}: proxy of {}, {} threads\nlistening on {}\ntry: todana set hello world -S {place} && todana get hello -S {place}\n",
+        let mut text = format!(
+            "todana {}: proxy of {}, {} threads\nlistening on {}\n",
             env!("CARGO_PKG_VERSION"),
             amount(self.servers as u64, "server"),
             self.options.limits.threads,
             server.listening_on().join(", "),
         );
+        let first = self.options.proxy.as_ref().and_then(|proxy| proxy.listeners.first());
+        // Our own client speaks memcached's protocol.
+        if first.is_none_or(|listener| listener.protocol == ListenerProtocol::Memcached)
+            && let Some(place) = server.listening_on().first()
+        {
+            text += &format!("try: todana set hello world -S {place} && todana get hello -S {place}\n");
+        }
         // A closed standard output is no reason to end.
         let mut out = std::io::stdout();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

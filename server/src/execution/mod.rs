@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! local     the databases of this process
+//! routed    the servers of a proxy: keeps operations until `session::proxy` has sent them
+//! owned     operations and replies that own their bytes
 //! deferred  the same databases from another thread, in tests only: every reply is pending
 //! ```
 //!
@@ -17,10 +19,14 @@
 #[cfg(test)]
 mod deferred;
 mod local;
+mod owned;
+mod routed;
 
 #[cfg(test)]
 pub(crate) use deferred::DeferredExecutor;
 pub(crate) use local::{LocalDatabase, LocalExecutor};
+pub(crate) use owned::{NOT_EXECUTED, OwnedOperation, OwnedReply};
+pub(crate) use routed::{OPERATIONS_MAX, RoutedExecutor, RoutedOperation};
 
 use crate::session::wake::WakeTicket;
 use crate::shared::SharedState;
@@ -76,10 +82,10 @@ pub(crate) enum Completion {
     Pending(WakeTicket),
 }
 
-/// The executor of a worker. It is an enum, so that the hot path makes no dynamic call; an enum
-/// with one variant costs no time at all.
+/// The executor of a worker. It is an enum, so that the hot path makes no dynamic call.
 pub(crate) enum AnyExecutor {
     Local(LocalExecutor),
+    Routed(RoutedExecutor),
     #[cfg(test)]
     Deferred(DeferredExecutor),
 }
@@ -89,6 +95,7 @@ macro_rules! dispatch {
     ($any:expr, $executor:ident => $call:expr) => {
         match $any {
             AnyExecutor::Local($executor) => $call,
+            AnyExecutor::Routed($executor) => $call,
             #[cfg(test)]
             AnyExecutor::Deferred($executor) => $call,
         }
@@ -98,12 +105,14 @@ macro_rules! dispatch {
 impl AnyExecutor {
     /// Creates the executor of a worker.
     pub(crate) fn new(shared: &Arc<SharedState>, worker: usize) -> AnyExecutor {
+        if shared.proxy.is_some() {
+            return AnyExecutor::Routed(RoutedExecutor::new(shared, worker));
+        }
         let local = LocalExecutor::new(shared);
         #[cfg(test)]
         if shared.options.defers_replies {
             return AnyExecutor::Deferred(DeferredExecutor::new(shared, worker, local));
         }
-        let _ = worker;
         AnyExecutor::Local(local)
     }
 }

@@ -19,9 +19,9 @@ pub use memory::MemoryOptions;
 pub use observation::{AdminOptions, ObservationOptions};
 pub use protocols::{AuthenticationMode, ProtocolOptions};
 pub use proxy::{
-    ListenerPlace, NutcrackerStatsOptions, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions,
-    PoolVbuckets, ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion, ReplicaRead,
-    ReplicaWrite, RouteTree, ShadowedRequests, WhenDown,
+    ListenerPlace, ListenerProtocol, NutcrackerStatsOptions, PoolLogin, PoolOptions, PoolProtocol,
+    PoolTlsOptions, PoolVbuckets, ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion,
+    ReplicaRead, ReplicaWrite, RouteTree, ShadowedRequests, WhenDown,
 };
 pub use tyrant::{PeriodicCall, ScriptText, TyrantMode, TyrantOptions};
 
@@ -86,6 +86,12 @@ impl ServerOptions {
             && matches!(authentication, AuthenticationMode::Text(_) | AuthenticationMode::Passwords(_))
         {
             return wrong("UDP has no logins; give only one of -U, -Y and -S");
+        }
+        let listeners = self.proxy.iter().flat_map(|proxy| &proxy.listeners);
+        if *authentication != AuthenticationMode::None
+            && listeners.into_iter().any(|one| one.protocol == ListenerProtocol::Tyrant)
+        {
+            return wrong("protocol=tyrant: Tokyo Tyrant's protocol has no logins; leave out either of them");
         }
         if kyoto.plugin.is_some() && *authentication != AuthenticationMode::None {
             return wrong("the port of Kyoto Tycoon's plug-in has no logins; leave out either of them");

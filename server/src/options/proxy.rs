@@ -91,6 +91,8 @@ pub struct NutcrackerStatsOptions {
 pub struct ProxyListener {
     /// The address.
     pub place: ListenerPlace,
+    /// The protocol of the clients.
+    pub protocol: ListenerProtocol,
     /// The pool that serves all requests of the listener. `None` means that
     /// [`ProxyOptions::routes`] apply.
     pub pool: Option<String>,
@@ -106,8 +108,29 @@ pub struct ProxyListener {
 impl ProxyListener {
     /// Returns a listener with the default limits.
     pub fn new(place: ListenerPlace, pool: Option<String>) -> ProxyListener {
-        ProxyListener { place, pool, routes: None, backlog: 1024, clients_max: None }
+        let protocol = ListenerProtocol::Memcached;
+        ProxyListener { place, protocol, pool, routes: None, backlog: 1024, clients_max: None }
     }
+}
+
+/// The protocol of the clients of a listener of a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerProtocol {
+    /// memcached's text, meta and binary dialects.
+    Memcached,
+    /// Kyoto Tycoon's HTTP and binary protocols.
+    Kyoto,
+    /// Tokyo Tyrant's binary protocol.
+    Tyrant,
+}
+
+impl ListenerProtocol {
+    /// All protocols with their names in configurations.
+    pub const ALL: [(&str, ListenerProtocol); 3] = [
+        ("memcached", ListenerProtocol::Memcached),
+        ("kyoto", ListenerProtocol::Kyoto),
+        ("tyrant", ListenerProtocol::Tyrant),
+    ];
 }
 
 /// The place of a listener.

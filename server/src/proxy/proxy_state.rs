@@ -11,7 +11,8 @@ use super::route_table::{RouteBuilder, RouteTable, RouteTarget};
 use super::server_access::PoolAccess;
 use super::server_health::HealthLimits;
 use crate::options::{
-    ListenerPlace, OptionsError, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes, ProxyVersion,
+    ListenerPlace, ListenerProtocol, OptionsError, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes,
+    ProxyVersion,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -259,6 +260,12 @@ impl ProxyState {
     /// Returns true if the state has this server.
     pub(super) fn has(&self, server: &Arc<PoolServer>) -> bool {
         self.pools.iter().any(|pool| pool.servers.iter().any(|one| Arc::ptr_eq(one, server)))
+    }
+
+    /// Returns the protocol of the clients of a listener.
+    pub(crate) fn protocol_of(&self, listener: usize) -> ListenerProtocol {
+        let listener = self.listeners.get(listener).and_then(|one| one.listener.as_ref());
+        listener.map_or(ListenerProtocol::Memcached, |listener| listener.protocol)
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use super::worker_context::WorkerContext;
 use super::{AnySession, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::observation::connection_table::ConnectionState;
-use crate::options::KyotoMode;
+use crate::options::{KyotoMode, ListenerProtocol};
 use crate::replica::ReplicaRequest;
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
@@ -103,8 +103,14 @@ impl AnySession {
         of_listener: Option<DialectChoice>,
         listener: usize,
     ) -> AnySession {
-        if shared.proxy.is_some() {
-            return AnySession::Proxy(Box::new(ProxySession::of_listener(listener)));
+        if let Some(proxy) = &shared.proxy {
+            return match proxy.state().protocol_of(listener) {
+                ListenerProtocol::Memcached => {
+                    AnySession::Proxy(Box::new(ProxySession::of_listener(listener)))
+                }
+                ListenerProtocol::Kyoto => AnySession::Kyoto(Box::default()),
+                ListenerProtocol::Tyrant => AnySession::Tyrant(Box::default()),
+            };
         }
         let memcached = || MemcachedSession::of_listener(shared, of_listener);
         match shared.options.protocols.kyoto.spoken {

@@ -34,8 +34,11 @@ impl WorkerContext {
         }
     }
 
-    /// Begins the turn of a connection.
-    pub(crate) fn serve(&mut self, connection: usize, descriptor: i32) {
+    /// Begins the turn of a connection to the listener with this number.
+    pub(crate) fn serve(&mut self, connection: usize, listener: usize, descriptor: i32) {
+        if let AnyExecutor::Routed(executor) = &mut self.executor {
+            executor.serve(connection, listener);
+        }
         self.waits.connection = connection;
         self.descriptor = descriptor;
         self.logs_requests = self.shared.observation.logs_requests();

@@ -23,6 +23,8 @@ pub(crate) struct Connection {
     /// there.
     pub(crate) info: Arc<ConnectionInfo>,
     shown: (ConnectionState, u64),
+    /// The number of the listener.
+    pub(crate) listener: usize,
     /// Counts as long as the connection is open.
     pub(crate) client: ListenerClient,
     /// The session, in the dialect that the client speaks.
@@ -124,9 +126,10 @@ impl Connection {
         stream: ClientStream,
         info: Arc<ConnectionInfo>,
         session: AnySession,
-        client: ListenerClient,
+        (listener, client): (usize, ListenerClient),
     ) -> Connection {
         Connection {
+            listener,
             client,
             stream,
             shown: (info.state(), info.last_command_at()),

@@ -5,6 +5,7 @@ use crate::execution::Executor;
 use crate::handle::StopStage;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
 use crate::session::dispatch::DialectWorkers;
+use crate::session::proxy::RecordRuns;
 use crate::session::wake::WakeReason;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, NextAction, SessionTurn};
@@ -53,6 +54,8 @@ pub(crate) struct Worker {
     now_s: u64,
     buffer: Vec<u8>,
     output: ConnectionOutput,
+    /// The operations of clients of a proxy that do not speak memcached's dialects.
+    records: RecordRuns,
 }
 
 impl Worker {
@@ -70,6 +73,7 @@ impl Worker {
             context.proxy = Some(ProxyWorker::new(Arc::clone(live), registry));
         }
         let dialects = DialectWorkers::new(&context);
+        let records = RecordRuns::new(&shared);
         let idle = IdleTimer::new(shared.options.limits.idle_timeout_s);
         let worker = Worker {
             shared,
@@ -85,6 +89,7 @@ impl Worker {
             now_s: 0,
             buffer: vec![0; BUFFER],
             output: ConnectionOutput::default(),
+            records,
         };
         Ok((worker, waker))
     }
@@ -170,7 +175,7 @@ impl Worker {
             let info =
                 self.shared.observation.connection_table.insert(&mut stream, self.shared.clock.now().0);
             let session = AnySession::new(&self.shared, choice, listener);
-            let mut connection = Connection::new(stream, info, session, client);
+            let mut connection = Connection::new(stream, info, session, (listener, client));
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "connection: closed, because it cannot be registered for events");
@@ -434,23 +439,28 @@ impl Worker {
 
     /// Handles an event of a connection of the proxy to a server.
     fn on_server_event(&mut self, event: &Event) {
-        let Worker { context, connections, ready, .. } = self;
+        let Worker { context, connections, ready, records, .. } = self;
         if let Some(proxy) = &mut context.proxy {
             proxy.on_event(event.token(), event, &mut |tag, delivery| {
-                deliver(connections, ready, tag, delivery);
+                deliver(connections, ready, records, tag, delivery);
             });
         }
     }
 
     /// Sends the requests of this turn to their servers, and ends those that are overdue.
     fn finish_server_turn(&mut self) {
-        let Worker { context, connections, ready, .. } = self;
-        if let Some(proxy) = &mut context.proxy {
+        loop {
+            self.records.advance(&mut self.context);
+            let Worker { context, connections, ready, records, .. } = self;
+            let Some(proxy) = &mut context.proxy else { return };
             let see = &mut |tag: RequestTag, delivery: ReplyDelivery<'_>| {
-                deliver(connections, ready, tag, delivery);
+                deliver(connections, ready, records, tag, delivery);
             };
             proxy.flush(see);
             proxy.check_deadlines(see);
+            if !self.records.has_changed() {
+                return;
+            }
         }
     }
 
@@ -567,7 +577,7 @@ impl Worker {
     fn read_and_serve(&mut self, index: usize, budget: &mut u32) -> io::Result<NextAction> {
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
-        self.context.serve(index, connection.info.descriptor);
+        self.context.serve(index, connection.listener, connection.info.descriptor);
         let mut next = NextAction::READ;
         connection.begin_turn();
         let room = self.shared.memory.held_room(connection.counted.sum());
@@ -708,11 +718,14 @@ impl Worker {
 fn deliver(
     connections: &mut Slab<Connection>,
     ready: &mut VecDeque<usize>,
+    records: &mut RecordRuns,
     tag: RequestTag,
     delivery: ReplyDelivery<'_>,
 ) {
-    if let Some(connection) = connections.get_mut(tag.connection)
-        && let AnySession::Proxy(session) = &mut connection.session
+    let Some(connection) = connections.get_mut(tag.connection) else {
+        return records.receive(tag, delivery);
+    };
+    if let AnySession::Proxy(session) = &mut connection.session
         && session.receive(tag, delivery)
         && !std::mem::replace(&mut connection.queued, true)
     {

@@ -1,13 +1,12 @@
 //! Defines an executor for tests whose replies are all pending: another thread executes each
 //! operation after the session has parked. It simulates an executor that waits for another machine.
 
-mod owned;
 mod tests;
 
+use super::owned::{OwnedOperation, OwnedReply};
 use super::{Completion, Executor, LocalDatabase, LocalExecutor};
 use crate::session::wake::{WakeQueues, WakeTicket};
 use crate::shared::SharedState;
-use owned::{OwnedOperation, OwnedReply};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};

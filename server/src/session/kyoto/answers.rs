@@ -16,6 +16,18 @@ pub(super) type CallResult = Result<(), CallFailure<'static>>;
 pub(super) const NO_RECORD: CallFailure<'static> = CallFailure::Database(DatabaseError::NoRecord);
 pub(super) const NO_PERMISSION: CallFailure<'static> = CallFailure::Database(DatabaseError::NoPermission);
 pub(super) const DUPLICATION: CallFailure<'static> = CallFailure::Database(DatabaseError::Duplication);
+/// The failure of a call that is not available through a proxy.
+pub(super) const NOT_THROUGH_PROXY: CallFailure<'static> = CallFailure::Detailed {
+    status: AnswerStatus::NotImplemented,
+    error: DatabaseError::NotImplemented,
+    detail: "not through a proxy",
+};
+/// The failure of a call that the server of its record has not executed.
+const PROXY_FAILURE: CallFailure<'static> = CallFailure::Detailed {
+    status: AnswerStatus::InternalError,
+    error: DatabaseError::SystemError,
+    detail: "the server of the record has not executed the call",
+};
 
 /// The parts from which the answer to a call is written: its form, its signal and its output.
 pub(super) struct CallAnswer<'a> {
@@ -96,6 +108,9 @@ pub(super) fn failure(error: Error) -> CallFailure<'static> {
 pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
     failure_of_kind(match reply {
         Reply::Refused(RefusalReason::ReadOnly) => return NO_PERMISSION,
+        Reply::Refused(RefusalReason::NotEnabled) => return NOT_THROUGH_PROXY,
+        // Only a proxy replies in this way. The text may not live as long as the failure.
+        Reply::Faulty(_) => return PROXY_FAILURE,
         Reply::Refused(RefusalReason::OutOfMemory) => ErrorKind::Full,
         Reply::Refused(RefusalReason::Damaged) => ErrorKind::Corrupt,
         Reply::Refused(RefusalReason::Busy) => ErrorKind::Busy,

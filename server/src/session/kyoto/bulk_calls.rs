@@ -5,13 +5,20 @@ use super::answer_memory::{AnswerMemoryError, CollectedAnswer};
 use super::answers::{CallAnswer, CallResult, failure, refused};
 use super::call_context::{CallContext, local};
 use super::session::KyotoSession;
-use crate::execution::Completion;
+use crate::execution::{Completion, OPERATIONS_MAX};
 use crate::session::pending_replies::PendingReplies;
 use crate::session::worker_context::WorkerContext;
 use todana::Records;
 use todana::kyoto::{KyotoRecords, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store};
-use todana_protocol::kyoto::{CallFailure, Procedure, ProcedureCall};
+use todana_protocol::kyoto::{AnswerStatus, CallFailure, DatabaseError, Procedure, ProcedureCall};
+
+/// The failure of a call whose operations would need too much memory in a proxy.
+const TOO_MANY_RECORDS: CallFailure<'static> = CallFailure::Detailed {
+    status: AnswerStatus::InternalError,
+    error: DatabaseError::SystemError,
+    detail: "more than 10000 records in a call through a proxy",
+};
 
 /// The result of one record of a bulk call.
 type RecordResult<T> = Result<T, CallFailure<'static>>;
@@ -106,6 +113,9 @@ impl CallContext {
         call: &ProcedureCall<'_>,
         answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'static>> {
+        if self.shared.is_proxy() && call.records().nth(OPERATIONS_MAX).is_some() {
+            return Err(TOO_MANY_RECORDS);
+        }
         let result = self.database(call.target()).and_then(|database| {
             let is_persistent = self.is_persistent(database);
             if call.flag(b"atomic") {

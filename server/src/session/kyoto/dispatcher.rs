@@ -1,9 +1,10 @@
 //! Decodes the requests of a connection and passes each to its procedure.
 
-use super::answers::CallAnswer;
+use super::answers::{CallAnswer, NOT_THROUGH_PROXY};
 use super::background_call::{AnswerForm, BackgroundCall};
 use super::call_context::{ANSWER_MAX, CallContext};
 use super::long_call;
+use super::procedures::is_for_any_server;
 use super::session::{KyotoSession, KyotoWait, WaitingCall};
 use super::signals::SignalPurpose;
 use crate::databases::pending_commits::DatabaseCommits;
@@ -244,6 +245,10 @@ impl KyotoWorker {
                 self.call_context.counters().binary.add(1);
                 self.script(session, context, script, output)
             }
+            KyotoRequest::Replicate(_) if self.call_context.shared.is_proxy() => {
+                binary::put_error(output);
+                NextAction::Close
+            }
             KyotoRequest::Replicate(hello) => {
                 session.follows = Some(*hello);
                 NextAction::Close
@@ -269,7 +274,10 @@ impl KyotoWorker {
         output: &mut ConnectionOutput,
     ) -> NextAction {
         let form = AnswerForm::Binary { is_silent: script.is_silent };
-        let outcome = self.call_context.binary_script(context, script);
+        let outcome = match self.call_context.shared.is_proxy() {
+            true => Err(NOT_THROUGH_PROXY),
+            false => self.call_context.binary_script(context, script),
+        };
         match outcome.and_then(|long_call| self.submit(session, &mut context.waits, long_call, form, true)) {
             Ok(_) => return NextAction::Wait,
             Err(_) if script.is_silent => {}
@@ -310,6 +318,10 @@ impl KyotoWorker {
         output: &mut ConnectionOutput,
     ) -> NextAction {
         let may_continue = if call.form.keeps_alive { NextAction::Continue } else { NextAction::Close };
+        if self.call_context.shared.is_proxy() && call.procedure.is_some_and(|one| !is_for_any_server(one)) {
+            answer_failure(&call.form, &self.banner, &NOT_THROUGH_PROXY, output);
+            return may_continue;
+        }
         let mut done = None;
         let signal = if call.has_signals() { call.signal() } else { None };
         match std::mem::take(&mut session.wait) {

@@ -35,6 +35,30 @@ fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::IncrementOrigin<T>) -> (Opt
     origin.parts()
 }
 
+/// Returns true if a proxy can execute the procedure by requests to memcached's servers.
+pub(super) fn is_for_any_server(procedure: Procedure) -> bool {
+    matches!(
+        procedure,
+        Procedure::Get
+            | Procedure::Set
+            | Procedure::Add
+            | Procedure::Replace
+            | Procedure::Append
+            | Procedure::Increment
+            | Procedure::IncrementDouble
+            | Procedure::Cas
+            | Procedure::Remove
+            | Procedure::Check
+            | Procedure::Seize
+            | Procedure::SetBulk
+            | Procedure::RemoveBulk
+            | Procedure::GetBulk
+            | Procedure::Clear
+            | Procedure::Void
+            | Procedure::Echo
+    )
+}
+
 /// Returns true if the procedure may change a record.
 fn changes(procedure: Procedure) -> bool {
     matches!(
@@ -233,7 +257,7 @@ impl CallContext {
                 misses.add(1);
                 counters.remove_misses.add(u64::from(is_seize));
                 return Err(match procedure {
-                    _ if matches!(other, Reply::Refused(_)) => refused(other),
+                    _ if matches!(other, Reply::Refused(_) | Reply::Faulty(_)) => refused(other),
                     Procedure::Add => DUPLICATION,
                     Procedure::Cas => CallFailure::STATUS_CONFLICT,
                     Procedure::Increment | Procedure::IncrementDouble => ILLOGICAL,

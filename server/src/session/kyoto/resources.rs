@@ -78,7 +78,7 @@ impl CallContext {
                 Reply::Deleted => RestAnswer::Removed,
                 other => {
                     misses.add(1);
-                    let is_refused = matches!(other, Reply::Refused(_));
+                    let is_refused = matches!(other, Reply::Refused(_) | Reply::Faulty(_));
                     ended = Err(if is_refused { refused(&other) } else { otherwise });
                     return;
                 }

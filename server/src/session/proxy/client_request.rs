@@ -16,6 +16,7 @@ const GENTLE_REFUSAL: &str = "SERVER_ERROR out of memory storing object";
 pub(super) struct ClientRequest {
     bytes: Vec<u8>,
     limits: MemcachedLimits,
+    can_lack_time: bool,
 }
 
 impl ClientRequest {
@@ -25,7 +26,17 @@ impl ClientRequest {
         let no_login = MemcachedLimits { sasl: false, text_login: false, ..*limits };
         let limits =
             MemcachedLimits { unfinished_len_max: usize::MAX, long_block_len: usize::MAX, ..no_login };
-        ClientRequest { bytes, limits }
+        ClientRequest { bytes, limits, can_lack_time: false }
+    }
+
+    /// Keeps a request that asks for the time to live if its server can report it.
+    pub(super) fn without_need_of_time(bytes: Vec<u8>, limits: &MemcachedLimits) -> ClientRequest {
+        ClientRequest { can_lack_time: true, ..ClientRequest::new(bytes, limits) }
+    }
+
+    /// Returns true if a reply without the time to live that the request asks for is acceptable.
+    pub(super) fn can_lack_time(&self) -> bool {
+        self.can_lack_time
     }
 
     /// Passes the operation and the form of its reply to `see`.

@@ -14,6 +14,8 @@
 //! route_run        sends the requests of a plan in the dialects of the servers
 //! statistics       statistics and the version
 //! server_poll      questions to all servers about themselves, with one reply
+//! record_runs      operations of clients of other protocols
+//! record_run       one of them: an operation becomes one request, or reads and conditional writes
 //! ```
 //!
 //! Requests to different servers run at the same time. Replies leave in the order of the requests.
@@ -24,6 +26,8 @@ mod client_upload;
 mod key_lines;
 mod loss_reply;
 mod proxy_session;
+mod record_run;
+mod record_runs;
 mod request_routing;
 mod request_starts;
 mod route_plan;
@@ -33,3 +37,4 @@ mod statistics;
 mod waiting_request;
 
 pub(crate) use proxy_session::{ProxySession, ProxySessionWorker};
+pub(crate) use record_runs::RecordRuns;

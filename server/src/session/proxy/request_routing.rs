@@ -12,8 +12,8 @@ use super::waiting_request::{GatheredReplies, WaitingRequest};
 use crate::observation::logging::set_verbosity;
 use crate::options::{PoolProtocol, ShadowedRequests, WhenDown};
 use crate::proxy::{
-    ClientCommand, PoolRoute, ProxyCount, ProxyState, ProxyWorker, ReplyDelivery, Route, RouteFilter,
-    RouteTarget, SendRefusal, ServerPlace, is_in_share,
+    ClientCommand, PoolRoute, ProxyCount, ProxyState, ProxyWorker, ReplyDelivery, RequestTag, Route,
+    RouteFilter, RouteTarget, SendRefusal, ServerPlace, is_in_share,
 };
 use crate::session::wake::WaitingConnections;
 use crate::shared::SharedState;
@@ -130,7 +130,14 @@ impl ProxySession {
         let Some(key) = operation.key() else {
             return match operation {
                 Operation::Noop => self.answer(request, &Reply::Done),
-                Operation::Flush { .. } => self.send_to_all(turn, operation, bytes),
+                Operation::Flush { .. } => {
+                    let places = turn.state.reached_places(self.listener, command_of(operation, bytes));
+                    if let Some(first) = places.iter().flatten().next() {
+                        self.count_request(turn, RouteTarget::Pool(first.pool), operation, false);
+                    }
+                    let tag = self.tag(turn.connection, 0, false);
+                    self.push(sent_to_all(turn, places, operation, bytes, tag));
+                }
                 _ => self.answer(request, &Reply::Faulty(NOT_THROUGH)),
             };
         };
@@ -148,16 +155,8 @@ impl ProxySession {
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
             target => {
                 let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
-                match filtered(turn, self.number, target, kept, operation, key) {
-                    FilteredRequest::Replied(reply) => self.push(WaitingRequest::Complete(reply.bytes)),
-                    FilteredRequest::Running(mut run) => {
-                        let tag = self.tag(turn.connection, 0, may_repeat(operation));
-                        self.push(match run.advance(turn.proxy, tag) {
-                            Some(reply) => WaitingRequest::Complete(reply.bytes),
-                            None => WaitingRequest::Routed(run),
-                        });
-                    }
-                }
+                let tag = self.tag(turn.connection, 0, may_repeat(operation));
+                self.push(routed(turn, target, kept, operation, key, tag));
             }
         }
     }
@@ -297,36 +296,6 @@ impl ProxySession {
         self.replace_last(WaitingRequest::Complete(reply.unwrap_or_default()));
     }
 
-    /// Passes a request on to all servers.
-    fn send_to_all(&mut self, turn: &mut RoutingTurn<'_>, operation: &Operation<'_>, bytes: &[u8]) {
-        let state = Arc::clone(&turn.state);
-        let request = ClientRequest::new(bytes.to_vec(), turn.limits);
-        let Some(places) = state.reached_places(self.listener, command_of(operation, bytes)) else {
-            let mut refusal = Vec::new();
-            request.put_failure(FLUSH_REFUSED, &mut refusal);
-            return self.push(WaitingRequest::Complete(refusal));
-        };
-        if let Some(first) = places.first() {
-            self.count_request(turn, RouteTarget::Pool(first.pool), operation, false);
-        }
-        let mut replies = GatheredReplies::new(request, state.near_caches().cloned().collect());
-        for place in places {
-            let tag = self.tag(turn.connection, replies.asked.len() as u32, false);
-            // The text dialect is the one that all servers have before their dialect is known.
-            let dialect = turn.proxy.known_dialect(&state, place).unwrap_or(ServerDialect::Text);
-            let mut line = Vec::new();
-            let Ok(asked) = put_operation(dialect, operation, &mut line) else { continue };
-            replies.asked.push(asked);
-            let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
-            match turn.proxy.send(&state, place, reply_kind(asked), tag, put) {
-                Ok(()) => replies.missing += 1,
-                Err(refusal) => replies.refuse(state.server(place).shown_label(), refusal.as_str()),
-            }
-        }
-        state.near_caches().for_each(|cache| cache.clear());
-        self.push(WaitingRequest::Gathered(Box::new(replies)));
-    }
-
     /// Adds a key of a line with several keys, and sends the lines of all servers after the last
     /// key.
     fn add_key(
@@ -402,6 +371,58 @@ impl ProxySession {
             }
         }
         self.push(waiting);
+    }
+}
+
+/// Passes a request on to several servers; `None` means that a route refuses it. `tag` is the tag
+/// of its first part.
+pub(super) fn sent_to_all(
+    turn: &mut RoutingTurn<'_>,
+    places: Option<Vec<ServerPlace>>,
+    operation: &Operation<'_>,
+    bytes: &[u8],
+    tag: RequestTag,
+) -> WaitingRequest {
+    let state = Arc::clone(&turn.state);
+    let request = ClientRequest::new(bytes.to_vec(), turn.limits);
+    let Some(places) = places else {
+        let mut refusal = Vec::new();
+        request.put_failure(FLUSH_REFUSED, &mut refusal);
+        return WaitingRequest::Complete(refusal);
+    };
+    let mut replies = GatheredReplies::new(request, state.near_caches().cloned().collect());
+    for place in places {
+        let tag = RequestTag { part: replies.asked.len() as u32, ..tag };
+        // The text dialect is the one that all servers have before their dialect is known.
+        let dialect = turn.proxy.known_dialect(&state, place).unwrap_or(ServerDialect::Text);
+        let mut line = Vec::new();
+        let Ok(asked) = put_operation(dialect, operation, &mut line) else { continue };
+        replies.asked.push(asked);
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
+        match turn.proxy.send(&state, place, reply_kind(asked), tag, put) {
+            Ok(()) => replies.missing += 1,
+            Err(refusal) => replies.refuse(state.server(place).shown_label(), refusal.as_str()),
+        }
+    }
+    state.near_caches().for_each(|cache| cache.clear());
+    WaitingRequest::Gathered(Box::new(replies))
+}
+
+/// Begins a request whose route is more than one server, or whose server speaks another dialect.
+pub(super) fn routed(
+    turn: &mut RoutingTurn<'_>,
+    target: RouteTarget,
+    request: ClientRequest,
+    operation: &Operation<'_>,
+    key: &[u8],
+    tag: RequestTag,
+) -> WaitingRequest {
+    match filtered(turn, tag.session, target, request, operation, key) {
+        FilteredRequest::Replied(reply) => WaitingRequest::Complete(reply.bytes),
+        FilteredRequest::Running(mut run) => match run.advance(turn.proxy, tag) {
+            Some(reply) => WaitingRequest::Complete(reply.bytes),
+            None => WaitingRequest::Routed(run),
+        },
     }
 }
 
@@ -558,7 +579,7 @@ fn is_plain(get: &todana_core::Get<'_>) -> bool {
 
 /// Returns true if a request has the same effect and the same reply when it is sent again after an
 /// attempt of which nobody knows whether it was executed.
-fn may_repeat(operation: &Operation<'_>) -> bool {
+pub(super) fn may_repeat(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Get(get) => {
             let changes = get.vivify.is_some() || get.recache_below_s.is_some();
@@ -573,7 +594,7 @@ fn may_repeat(operation: &Operation<'_>) -> bool {
 }
 
 /// Returns the reply of a route without servers.
-fn null_reply(operation: &Operation<'_>) -> Reply<'static> {
+pub(super) fn null_reply(operation: &Operation<'_>) -> Reply<'static> {
     match operation {
         Operation::Get(_) | Operation::Inspect(_) => Reply::Miss,
         Operation::Store(_) | Operation::RefusedStore(_) => Reply::NotStored,
@@ -583,7 +604,7 @@ fn null_reply(operation: &Operation<'_>) -> Reply<'static> {
 
 /// Returns the text that begins with the command word of a request. A binary request has the word
 /// of the text dialect.
-fn command_of<'b>(operation: &Operation<'_>, bytes: &'b [u8]) -> &'b [u8] {
+pub(super) fn command_of<'b>(operation: &Operation<'_>, bytes: &'b [u8]) -> &'b [u8] {
     if bytes.first().is_some_and(u8::is_ascii) {
         return bytes;
     }

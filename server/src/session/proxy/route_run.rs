@@ -343,7 +343,11 @@ impl RouteRun {
                     // The time is also needed to add the record elsewhere.
                     let wanted = if self.plan.repairs() { TimeLeft::After } else { TimeLeft::Unread };
                     let wanted = if dialect == ServerDialect::Meta { wanted } else { TimeLeft::Unread };
-                    fields.time_left = if shows_time == TimeLeft::Unread { wanted } else { shows_time };
+                    fields.time_left = match shows_time {
+                        TimeLeft::Unread => wanted,
+                        _ if dialect != ServerDialect::Meta && self.request.can_lack_time() => wanted,
+                        shows_time => shows_time,
+                    };
                     ttl_max_s = [ttl_max_s, own].into_iter().flatten().min();
                     operation
                 }

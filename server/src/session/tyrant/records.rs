@@ -8,7 +8,7 @@ use super::replication::{replica_request, set_master};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
 use crate::databases::PRIMARY_DATABASE;
-use crate::execution::Executor;
+use crate::execution::{Executor, OPERATIONS_MAX};
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction};
 use crate::transport::output::ConnectionOutput;
@@ -29,6 +29,9 @@ impl TyrantSession {
         request: &TyrantRequest<'_>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
+        if context.shared.is_proxy() && !is_for_any_server(request) {
+            return refuse_through_proxy(request, output);
+        }
         if context.shared.options.protocols.tyrant.mask.forbids(request.command(), TyrantForm::Binary) {
             counters(context).of(request.command()).add(1);
             return refuse(context, request, output);
@@ -100,6 +103,10 @@ impl TyrantSession {
                     _ => reply::put_status(false, output),
                 });
                 counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
+                NextAction::Continue
+            }
+            TyrantRequest::MGet { keys } if context.shared.is_proxy() && keys.len() > OPERATIONS_MAX => {
+                reply::put_status(false, output);
                 NextAction::Continue
             }
             TyrantRequest::MGet { keys } => self.get_several(worker, context, keys, output),
@@ -291,6 +298,30 @@ impl TyrantWorker {
             self.list = Vec::new();
         }
     }
+}
+
+/// Returns true if a proxy can execute a request by requests to memcached's servers.
+fn is_for_any_server(request: &TyrantRequest<'_>) -> bool {
+    matches!(
+        request,
+        TyrantRequest::Get { .. }
+            | TyrantRequest::Put { .. }
+            | TyrantRequest::Out { .. }
+            | TyrantRequest::VSiz { .. }
+            | TyrantRequest::MGet { .. }
+            | TyrantRequest::Vanish
+    )
+}
+
+/// Answers a request that is not available through a proxy.
+#[cold]
+fn refuse_through_proxy(request: &TyrantRequest<'_>, output: &mut ConnectionOutput) -> NextAction {
+    match request {
+        TyrantRequest::Repl { .. } => return NextAction::Close,
+        TyrantRequest::Misc { .. } => reply::put_fields(false, &FieldList::default(), output),
+        _ => reply::put_status(false, output),
+    }
+    NextAction::Continue
 }
 
 /// Answers a forbidden request. As in the original, lists and numbers are empty.

@@ -85,6 +85,9 @@ impl TyrantSession {
             }
             if has_text && *turn.budget > 0 && turn.output.len() <= OUTPUT_MAX {
                 let shared = &turn.context.shared;
+                if shared.is_proxy() {
+                    return NextAction::Fail;
+                }
                 if !shared.begins_tyrant(input[*at]) {
                     let session = MemcachedSession::of_listener(shared, Some(DialectChoice::Auto));
                     return NextAction::Become(Box::new(AnySession::Undetected(session)));

@@ -102,7 +102,7 @@ impl UdpThread {
         let counters = &self.shared.observation.workers[self.server.context.worker];
         let socket = &self.sockets[index];
         let info = &self.shared.observation.connection_table.datagrams()[index];
-        self.server.context.serve(index, info.descriptor);
+        self.server.context.serve(index, 0, info.descriptor);
         self.server.limits.choice = self.shared.choice(socket.choice);
         for _ in 0..DATAGRAMS {
             match socket.receive(&mut self.buffer) {

@@ -1,13 +1,13 @@
-//! Defines operations and replies that own their bytes, so that they can be passed to another
-//! thread.
+//! Defines operations and replies that own their bytes, so that they can be kept while a session
+//! waits.
 
 use todana_core::{
-    Arithmetic, Delete, Get, Inspect, Modify, Operation, RefusedStore, Reply, SharedValue, Store, Touch,
-    ValueChange,
+    Arithmetic, Delete, Get, Inspect, Modify, Operation, RefusalReason, RefusedStore, Reply, SharedValue,
+    Store, Touch, ValueChange,
 };
 
 /// An operation that owns its bytes.
-pub(super) struct OwnedOperation {
+pub(crate) struct OwnedOperation {
     operation: Operation<'static>,
     key: Vec<u8>,
     /// The value to store or append, or the value that a swap expects.
@@ -142,7 +142,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
 }
 
 impl OwnedOperation {
-    pub(super) fn new(operation: &Operation<'_>) -> OwnedOperation {
+    pub(crate) fn new(operation: &Operation<'_>) -> OwnedOperation {
         let (value, new): (&[u8], &[u8]) = match operation {
             Operation::Store(store) => (store.value, b""),
             Operation::Modify(Modify { change: ValueChange::Append(piece), .. }) => (piece, b""),
@@ -159,19 +159,22 @@ impl OwnedOperation {
         }
     }
 
-    pub(super) fn borrowed(&self) -> Operation<'_> {
+    pub(crate) fn borrowed(&self) -> Operation<'_> {
         with_bytes(&self.operation, &self.key, &self.value, &self.new)
     }
 }
 
-/// A reply that owns its bytes.
-pub(super) struct OwnedReply {
+/// The reply to an operation that another server has not executed.
+pub(crate) const NOT_EXECUTED: Reply<'static> = Reply::Faulty("the server has not executed the operation");
+
+/// A reply that owns its bytes. Of an error text, only the kind of reply is kept.
+pub(crate) struct OwnedReply {
     reply: Reply<'static>,
     value: Vec<u8>,
 }
 
 impl OwnedReply {
-    pub(super) fn new(reply: Reply<'_>) -> OwnedReply {
+    pub(crate) fn new(reply: Reply<'_>) -> OwnedReply {
         let (reply, value) = match reply {
             Reply::Hit(hit) => {
                 let record = todana_core::Record::new(b"", hit.record.attributes);
@@ -193,12 +196,19 @@ impl OwnedReply {
             Reply::Inspection(inspection) => (Reply::Inspection(inspection), vec![]),
             Reply::Done => (Reply::Done, vec![]),
             Reply::Refused(refusal) => (Reply::Refused(refusal), vec![]),
-            other => panic!("no operation has this reply: {other:?}"),
+            Reply::Faulty(_) => (NOT_EXECUTED, vec![]),
+            // No operation has another reply.
+            _ => (Reply::Refused(RefusalReason::Unavailable), vec![]),
         };
         OwnedReply { reply, value }
     }
 
-    pub(super) fn borrowed(&self) -> Reply<'_> {
+    /// Returns the length of the value.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.value.len()
+    }
+
+    pub(crate) fn borrowed(&self) -> Reply<'_> {
         match self.reply {
             Reply::Hit(hit) => {
                 let record = todana_core::Record::new(&self.value, hit.record.attributes);
