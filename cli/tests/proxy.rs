@@ -29,6 +29,8 @@ fn place_of_a_key_is_printed() {
     );
     let twemproxy = proxy(&["--where", "foo", "--ring", "twemproxy", "--hash", "crc32a"]);
     assert!(twemproxy.contains("\nhash    2356372769\n"), "{twemproxy}");
+    let printed = proxy(&["--where", "foo", "--ring", "random"]);
+    assert_eq!(printed, "pool    main\nserver  another one for each request\n");
     let single = expect(&["proxy", "--servers", "a", "--where", "k"], 0);
     assert_eq!(single, "pool    main\nserver  a:11211\nhash    none\npoint   none\n");
     let weighted = run(&["proxy", "--servers", "a,b weight=2", "--where", "k", "--ring", "gomemcache"]);

@@ -233,6 +233,9 @@ fn place_in_pool(key: &str, name: &str, pool: &PoolOptions) -> Result<String, Ri
     }
     let (servers, options) = (&pool.servers, pool.ring_options()?);
     let ring = Ring::new(&options, servers, |_| true)?;
+    if options.kind == RingKind::Random && servers.len() > 1 {
+        return Ok(format!("pool    {name}\nserver  another one for each request\n"));
+    }
     let place = ring.place_of(key.as_bytes());
     let number = |number: Option<u64>| number.map_or("none".to_string(), |number| number.to_string());
     let mut ranked = Vec::new();
@@ -244,7 +247,7 @@ fn place_in_pool(key: &str, name: &str, pool: &PoolOptions) -> Result<String, Ri
         lines += &format!("hashed  {}\n", String::from_utf8_lossy(hashed));
     }
     lines += &format!("hash    {}\npoint   {}\n", number(place.hash), number(place.point));
-    if !next.is_empty() && options.kind != RingKind::Random {
+    if !next.is_empty() {
         lines += &format!("next    {}\n", next.join(", "));
     }
     Ok(lines)
