@@ -3,6 +3,7 @@
 //! A state never changes. Each worker adopts a new one at the beginning of a turn; requests under
 //! way keep the old one. Servers that both have keep their connections, health and counters.
 
+use super::hot_keys::HotKeys;
 use super::proxy_counters::ProxyCounters;
 use super::proxy_state::ProxyState;
 use crate::handle::ServerHandle;
@@ -28,6 +29,7 @@ pub(crate) struct LiveProxy {
     /// The numbers of reloads that succeeded and that failed.
     reloads: [AtomicU64; 2],
     pub(crate) counters: ProxyCounters,
+    pub(crate) hot_keys: HotKeys,
     /// The clients of each open listener.
     clients: Mutex<BTreeMap<usize, Arc<ListenerClients>>>,
 }
@@ -39,6 +41,7 @@ impl LiveProxy {
             state: Mutex::new(Arc::new(state)),
             reloads: Default::default(),
             counters: ProxyCounters::default(),
+            hot_keys: HotKeys::default(),
             clients: Mutex::default(),
         }
     }

@@ -35,6 +35,8 @@ pub(crate) struct ProxyState {
     pub(crate) version: ProxyVersion,
     /// The maximum duration of a stop.
     pub(crate) drain: Duration,
+    /// The number of frequent keys that each worker counts.
+    pub(super) hot_keys: usize,
     /// The maximum number of requests of a worker that servers have not answered.
     pub(super) in_flight_max: Option<usize>,
     /// The longest time that a pool lets a request wait until it can be sent. `None` means no
@@ -104,9 +106,6 @@ impl ProxyState {
             };
         }
         let numbers = before.map_or_else(Arc::default, |before| Arc::clone(&before.numbers));
-        if let Some(what) = unsupported_by_proxy(options) {
-            return Err(OptionsError::new(format!("{what}: not supported yet")));
-        }
         let pools = options.pools.iter().map(|(name, pool)| {
             if let Some(what) = unsupported(pool) {
                 return Err(OptionsError::new(format!("pool {name}: {what}: not supported yet")));
@@ -148,7 +147,7 @@ impl ProxyState {
             })
         });
         let pools = pools.collect::<Result<_, _>>()?;
-        let ProxyOptions { version, drain, in_flight_max, ref zone, .. } = *options;
+        let ProxyOptions { version, drain, in_flight_max, hot_keys, ref zone, .. } = *options;
         let queue_timeouts: Option<Vec<Duration>> =
             options.pools.values().map(|pool| pool.queue_timeout).collect();
         let queue_timeout = queue_timeouts.and_then(|timeouts| timeouts.into_iter().max());
@@ -164,6 +163,7 @@ impl ProxyState {
             numbers,
             version,
             drain,
+            hot_keys,
             in_flight_max,
             queue_timeout,
         })
@@ -287,11 +287,6 @@ fn is_same_place(one: &ListenerPlace, other: &ListenerPlace) -> bool {
         (ListenerPlace::Unix { path: one, .. }, ListenerPlace::Unix { path: other, .. }) => one == other,
         _ => one == other,
     }
-}
-
-/// Returns the first option of the proxy itself that it cannot follow yet.
-fn unsupported_by_proxy(options: &ProxyOptions) -> Option<&'static str> {
-    (![0, ProxyOptions::default().hot_keys].contains(&options.hot_keys)).then_some("hot-keys")
 }
 
 /// Returns the first option of a pool that the proxy cannot follow yet.

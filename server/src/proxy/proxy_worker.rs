@@ -64,6 +64,7 @@ impl ProxyWorker {
             in_flight: 0,
             check_at: None,
             granted,
+            hot_keys: live.hot_keys.join(state.hot_keys, now),
             buffer,
             tally,
         };
@@ -123,6 +124,7 @@ impl ProxyWorker {
                 }
             }
         }
+        self.turn.hot_keys.set_max(state.hot_keys);
         (self.version, self.state) = (version, state);
         self.join_pools();
         // The deadlines depend on the options.
@@ -317,6 +319,12 @@ impl ProxyWorker {
         if let Some(since) = self.waiting.first_since() {
             self.turn.check_by(since + timeout);
         }
+    }
+
+    /// Counts a request for a key, whose bytes are so many.
+    #[inline]
+    pub(crate) fn note_key(&mut self, key: &[u8], len: usize) {
+        self.turn.hot_keys.note_request(key, len, self.turn.now);
     }
 
     /// Returns the time of this turn.

@@ -1,6 +1,7 @@
 //! The connections of one worker to one server: connects, sends, detects the dialect of the server,
 //! repeats requests whose connection was lost, and probes a server that is down.
 
+use super::hot_keys::HotKeyCounter;
 use super::near_cache::NearFill;
 use super::pool_server::{OpenConnection, PoolServer};
 use super::proxy_counters::{ProxyCount, ProxyTally};
@@ -60,6 +61,7 @@ pub(super) struct LinkTurn {
     pub(super) check_at: Option<Instant>,
     /// The requests with long values that have a connection now.
     pub(super) granted: Vec<RequestTag>,
+    pub(super) hot_keys: HotKeyCounter,
     /// Memory for one read.
     pub(super) buffer: Vec<u8>,
     pub(super) tally: Arc<ProxyTally>,
@@ -461,7 +463,11 @@ impl ServerLink {
         let mut counted = ReadCounts::default();
         let (tally, now_us) = (&*self.tally, turn.now_us);
         let (mut answered, counts) = (0, at.slot < self.shared);
+        let (hot_keys, now) = (&mut turn.hot_keys, turn.now);
         let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
+            if let Some(key) = part.key {
+                hot_keys.note_value(key, part.bytes.len(), now);
+            }
             answered += usize::from(counts && part.is_last && owner.is_client());
             has_answered |= !matches!(owner, RequestOwner::Expired);
             counted.note(&part);

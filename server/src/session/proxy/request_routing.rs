@@ -141,6 +141,7 @@ impl ProxySession {
                 _ => self.answer(request, &Reply::Faulty(NOT_THROUGH)),
             };
         };
+        turn.proxy.note_key(key, bytes.len());
         if request.form.is_value() && !(self.line.is_none() && request.form.is_last_of_line()) {
             return self.add_key(turn, request, operation, key, bytes);
         }

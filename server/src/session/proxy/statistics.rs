@@ -21,6 +21,9 @@ const ASK_THE_SERVERS: &str = "CLIENT_ERROR ask the servers";
 /// The reply to a group of statistics that the proxy does not have.
 const NOT_THROUGH: &str = "CLIENT_ERROR not through a proxy";
 
+/// The number of frequent keys that `stats hotkeys` shows.
+const HOT_KEYS_SHOWN: usize = 100;
+
 /// The groups of one program that are those of the proxy.
 const GROUP_OF_PROGRAM: &[u8] = b"settings";
 
@@ -160,6 +163,13 @@ fn put_group(live: &LiveProxy, group: &[u8], out: &mut dyn FnMut(Reply<'_>)) -> 
     };
     let state = live.state();
     match group {
+        b"hotkeys" => {
+            for hot in live.hot_keys.all().iter().take(HOT_KEYS_SHOWN) {
+                let key = hot.key.escape_ascii();
+                put(format!("{key}:requests"), &hot.requests);
+                put(format!("{key}:bytes"), &hot.bytes);
+            }
+        }
         b"servers" => {
             for pool in &state.pools {
                 for server in &pool.servers {
