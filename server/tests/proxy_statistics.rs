@@ -486,3 +486,56 @@ fn nutcracker_port_serves_one_object_each() {
     let alpha = [&["alpha"][..], &pool, &["one"], &server, &["two"], &server].concat();
     assert_eq!(names[10..], [alpha, beta].concat());
 }
+
+#[test]
+fn moxi_has_its_own_statistics_of_the_proxy() {
+    let server = Running::start(options());
+    let address = server.addresses[0];
+    let pool = pool_at(&[address], PoolProtocol::Text);
+    let listener = ProxyListener::new(ListenerPlace::Tcp("127.0.0.1:0".into()), Some("default".into()));
+    let proxy = start(ProxyOptions {
+        name: ProxyName::Moxi,
+        listeners: vec![listener],
+        ..proxy_of([("default", PoolOptions { connections: 4, ..pool })])
+    });
+    let mut client = proxy.connect();
+    client.set(b"a", b"1");
+    client.send(b"set b 0 0 1 noreply\r\n2\r\nget a b none\r\nget none\r\n");
+    client.expect(b"VALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\nEND\r\n");
+    let found = client.stats(" proxy");
+    for (name, value) in [
+        ("basic:version", "1.6.45"),
+        ("basic:nthreads", "1"),
+        ("0:default:config", &*address.to_string()),
+        ("0:default:behavior:downstream_conn_max", "4"),
+        ("0:default:behavior:downstream_timeout", "1000"),
+        ("0:default:pstd_stats:num_upstream", "1"),
+        ("0:default:pstd_stats:tot_upstream", "1"),
+        ("0:default:pstd_stats:num_downstream_conn", "1"),
+        ("0:default:pstd_stats:tot_downstream_conn", "1"),
+        ("0:default:pstd_stats:tot_multiget_keys", "3"),
+        ("0:default:pstd_stats_cmd:regular_get:seen", "2"),
+        ("0:default:pstd_stats_cmd:regular_get:hits", "2"),
+        ("0:default:pstd_stats_cmd:regular_get:misses", "2"),
+        ("0:default:pstd_stats_cmd:regular_set:seen", "1"),
+        ("0:default:pstd_stats_cmd:quiet_set:seen", "1"),
+        ("0:default:frontcache:tot_get_hits", "0"),
+    ] {
+        assert_eq!(of(&found, name), value, "{name}: {found:?}");
+    }
+    for (group, part) in [
+        ("config", "config"),
+        ("behaviors", "behavior:"),
+        ("stats", "pstd_stats"),
+        ("frontcache", "frontcache:"),
+    ] {
+        let found = client.stats(&format!(" proxy {group}"));
+        let is_part = |name: &str| name.strip_prefix("0:default:").is_some_and(|name| name.starts_with(part));
+        assert!(!found.is_empty() && found.iter().all(|(name, _)| is_part(name)), "{found:?}");
+    }
+    client.send(b"stats proxy reset\r\nstats proxy none\r\n");
+    client.expect(b"OK\r\nCLIENT_ERROR not through a proxy\r\n");
+    let seen = of(&client.stats(" proxy stats"), "0:default:pstd_stats_cmd:regular_set:seen");
+    assert_eq!(seen, "0");
+    assert_eq!(server.connect().stat("cmd_set"), "2");
+}

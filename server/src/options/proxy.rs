@@ -281,6 +281,18 @@ pub enum PoolProtocol {
     Binary,
 }
 
+impl PoolProtocol {
+    /// Returns the name in configuration files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PoolProtocol::Auto => "auto",
+            PoolProtocol::Text => "text",
+            PoolProtocol::Meta => "meta",
+            PoolProtocol::Binary => "binary",
+        }
+    }
+}
+
 /// The answers to requests for a server that is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenDown {

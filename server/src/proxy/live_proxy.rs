@@ -80,6 +80,18 @@ impl LiveProxy {
         })
     }
 
+    /// Returns the port of a pool's own listener, or else 0.
+    pub(crate) fn port_of(&self, pool: &str) -> u16 {
+        let listeners = self.state().listeners();
+        let own = listeners.values().find(|listener| listener.pool.as_deref() == Some(pool));
+        match own.map(|listener| &listener.place) {
+            Some(ListenerPlace::Tcp(address)) => {
+                address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default()
+            }
+            _ => 0,
+        }
+    }
+
     fn set_clients(&self, clients: &BTreeMap<usize, Arc<ListenerClients>>) {
         *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients.clone();
     }

@@ -56,7 +56,7 @@ pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::{ProxyReloader, check_proxy};
 pub(crate) use near_cache::{NearCache, NearFill};
 pub(crate) use pool_server::PoolServer;
-pub(crate) use proxy_counters::{ClientCommand, ProxyCount};
+pub(crate) use proxy_counters::{ClientCommand, PoolSums, ProxyCount};
 pub(crate) use proxy_pool::ProxyPool;
 pub(crate) use proxy_state::{ProxyState, ServerPlace};
 pub(crate) use proxy_worker::{ProxyWorker, TimedPool};

@@ -78,10 +78,12 @@ impl ClientCommand {
 }
 
 const COMMANDS: usize = ClientCommand::ALL.len();
-/// The counter of the keys of lines with several keys, without the first key of each.
-const FURTHER_KEYS: usize = 2 * COMMANDS;
+/// The counter of lines with several keys.
+const LINES: usize = 2 * COMMANDS;
+/// The counter of the keys of these lines.
+const LINE_KEYS: usize = LINES + 1;
 /// The counter of the parts of these lines.
-const LINE_PARTS: usize = FURTHER_KEYS + 1;
+const LINE_PARTS: usize = LINE_KEYS + 1;
 const POOL_LEN: usize = LINE_PARTS + 1;
 
 /// The requests for a pool in all workers, and the times until their replies could be sent.
@@ -99,7 +101,8 @@ impl PoolTally {
 
     /// Counts a line with several keys.
     pub(super) fn count_line(&self, keys: usize, parts: usize) {
-        self.add(FURTHER_KEYS, keys.saturating_sub(1) as u64);
+        self.add(LINES, 1);
+        self.add(LINE_KEYS, keys as u64);
         self.add(LINE_PARTS, parts as u64);
     }
 }
@@ -111,6 +114,18 @@ impl PoolSums {
     /// Returns the number of requests that want each reply, and of the others.
     pub(crate) fn requests(&self, command: ClientCommand) -> [u64; 2] {
         [self.counts[command as usize], self.counts[command as usize + COMMANDS]]
+    }
+
+    /// Returns the number of keys that were read.
+    pub(crate) fn read_keys(&self) -> u64 {
+        let reads = [ClientCommand::Get, ClientCommand::Gat].map(|command| self.requests(command));
+        let requests = reads.as_flattened().iter().sum::<u64>();
+        (requests + self.line_keys()).saturating_sub(self.counts[LINES])
+    }
+
+    /// Returns the number of keys of lines with several keys.
+    pub(crate) fn line_keys(&self) -> u64 {
+        self.counts[LINE_KEYS]
     }
 
     /// Returns the number of parts of lines with several keys.

@@ -12,6 +12,7 @@ use super::route::PoolRoute;
 use super::server_counters::{ServerCount, ServerSums};
 use super::tallies::TimeSums;
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_client::pool::LossReason;
 
@@ -99,7 +100,11 @@ impl LiveProxy {
         for (name, help, count) in PROXY_METRICS {
             text.single(name, "counter", help, sums.of(count));
         }
-        let near = state.near_caches().map(|cache| cache.counts());
+        let mut caches: Vec<_> = state.near_caches().collect();
+        // Several routes may share a cache.
+        caches.sort_by_key(|cache| Arc::as_ptr(cache));
+        caches.dedup_by_key(|cache| Arc::as_ptr(cache));
+        let near = caches.into_iter().map(|cache| cache.counts());
         let [hits, misses, bytes] =
             near.fold([0; 3], |[a, b, c], [hits, misses, bytes]| [a + hits, b + misses, c + bytes]);
         text.single("near_hits_total", "counter", "Reads that a copy in the proxy answered.", hits);

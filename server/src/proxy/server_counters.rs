@@ -32,6 +32,8 @@ pub(crate) enum ServerCount {
     TimedOut,
     /// Requests that were not sent, because the server was down or too many waited for it.
     NotSent,
+    /// Requests that were sent again after their connection was lost.
+    Repeated,
     /// Times at which the server went down.
     Downs,
 }
@@ -80,7 +82,8 @@ impl ReadCounts {
     #[inline]
     pub(super) fn note(&mut self, part: &ReplyPart<'_>) {
         self.bytes += part.bytes.len() as u64;
-        self.values += u64::from(part.key.is_some() || is_value(part.bytes));
+        // A long value comes in several parts.
+        self.values += u64::from(!part.continues && (part.key.is_some() || is_value(part.bytes)));
     }
 
     /// Notes the end of a reply to a client.

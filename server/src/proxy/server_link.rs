@@ -723,6 +723,7 @@ impl ServerLink {
             });
             if is_repeated {
                 turn.tally.add(ProxyCount::Retries as usize, 1);
+                self.tally.count(ServerCount::Repeated, 1);
             } else {
                 self.report_loss(slot, request, reason, see);
             }

@@ -12,7 +12,7 @@
 //! client_request   the bytes of a request that is answered later
 //! route_plan       which servers a routed request goes to, and which answer counts
 //! route_run        sends the requests of a plan in the dialects of the servers
-//! statistics       statistics and the version
+//! statistics       statistics and the version;  moxi_statistics: `stats proxy` with moxi's names
 //! server_poll      questions to all servers about themselves, with one reply
 //! record_runs      operations of clients of other protocols
 //! record_run       one of them: an operation becomes one request, or reads and conditional writes
@@ -25,6 +25,7 @@ mod client_request;
 mod client_upload;
 mod key_lines;
 mod loss_reply;
+mod moxi_statistics;
 mod proxy_session;
 mod record_run;
 mod record_runs;

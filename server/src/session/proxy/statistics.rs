@@ -1,11 +1,12 @@
 //! Answers the requests for statistics and for the version.
 
+use super::moxi_statistics;
 use super::proxy_session::ProxySession;
 use super::request_routing::RoutingTurn;
 use super::server_poll::{OwnStatistic, PollQuestion, ServerPoll};
 use super::waiting_request::WaitingRequest;
 use crate::observation::statistics;
-use crate::options::ProxyVersion;
+use crate::options::{ProxyName, ProxyVersion};
 use crate::proxy::{LiveProxy, PoolServer, ProxyPool, ServerCount, ServerPlace};
 use crate::session::memcached::commands::MEMCACHED_VERSION;
 use crate::shared::SharedState;
@@ -83,6 +84,10 @@ impl ProxySession {
                 let mut put = |reply: Reply<'_>| encode(form, &reply, &mut bytes);
                 if group == GROUP_OF_PROGRAM {
                     statistics::answer(turn.shared, group, 0, &mut put);
+                } else if let Some(group) = group_of_moxi(turn.shared, group) {
+                    if !moxi_statistics::put(turn.shared, turn.proxy.live(), group, &mut put) {
+                        put(Reply::Faulty(NOT_THROUGH));
+                    }
                 } else if !put_group(turn.proxy.live(), group, &mut put) {
                     put(Reply::Faulty(NOT_THROUGH));
                 }
@@ -134,6 +139,13 @@ impl ProxySession {
         }
         self.push(WaitingRequest::Polled(Box::new(poll)));
     }
+}
+
+/// Returns the group after `proxy` if the proxy has moxi's name.
+fn group_of_moxi<'g>(shared: &SharedState, group: &'g [u8]) -> Option<&'g [u8]> {
+    let is_moxi = shared.options.proxy.as_ref().is_some_and(|proxy| proxy.name == ProxyName::Moxi);
+    let group = group.strip_prefix(b"proxy").filter(|_| is_moxi)?;
+    (group.is_empty() || group.starts_with(b" ")).then(|| group.trim_ascii())
 }
 
 /// Returns the general statistics of the proxy, in memcached's order.
