@@ -141,7 +141,8 @@ impl ProxyWorker {
         self.pools = joined.collect();
     }
 
-    /// Returns the time of this turn in microseconds. Only differences of such times have a meaning.
+    /// Returns the time of this turn in microseconds. Only differences of such times have a
+    /// meaning.
     #[inline]
     pub(crate) fn now_us(&self) -> u32 {
         self.turn.now_us

@@ -22,8 +22,8 @@ pub(crate) struct RequestTag {
     pub(crate) may_repeat: bool,
     /// The number of times that the request was sent again.
     pub(crate) repeats: u8,
-    /// The time at which it was sent, in microseconds of the worker's clock. The link sets it. It is
-    /// 0 if the time until the reply says nothing about the server.
+    /// The time at which it was sent, in microseconds of the worker's clock. The link sets it. It
+    /// is 0 if the time until the reply says nothing about the server.
     pub(crate) sent_us: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Writes `stats proxy` with moxi's names.
 //!
-//! Figures that only moxi has are 0: bytes by command, and keys that it sends once although a client
-//! has asked for them twice. docs/proxy-statistics.md lists the names.
+//! Figures that only moxi has are 0: bytes by command, and keys that it sends once although a
+//! client has asked for them twice. docs/proxy-statistics.md lists the names.
 
 use crate::options::PoolOptions;
 use crate::proxy::{
@@ -129,8 +129,8 @@ fn put_counters(live: &LiveProxy, pool: &ProxyPool, put: &mut PutStatistic<'_>) 
     }
 }
 
-/// Writes the figures of a command. `reads` has the sums of the pool and the number of values of its
-/// servers.
+/// Writes the figures of a command. `reads` has the sums of the pool and the number of values of
+/// its servers.
 fn put_command(name: &str, seen: u64, reads: Option<(&PoolSums, u64)>, put: &mut PutStatistic<'_>) {
     let (hits, misses) = reads.map_or((0, 0), |(sums, hits)| (hits, sums.read_keys().saturating_sub(hits)));
     let figures = [
