@@ -32,6 +32,8 @@ pub(crate) enum ServerCount {
     TimedOut,
     /// Requests that were not sent, because the server was down or too many waited for it.
     NotSent,
+    /// Requests that have waited too long for a connection.
+    QueueTimedOut,
     /// Requests that were sent again after their connection was lost.
     Repeated,
     /// Times at which the server went down.

@@ -601,6 +601,7 @@ impl ServerLink {
         turn.in_flight -= removed.len();
         for owner in &removed {
             self.count_end(*owner);
+            self.tally.count(ServerCount::QueueTimedOut, 1);
             self.report_loss(slot, *owner, LossReason::TimedOut, see);
         }
     }

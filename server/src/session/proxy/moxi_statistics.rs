@@ -113,7 +113,7 @@ fn put_counters(live: &LiveProxy, pool: &ProxyPool, put: &mut PutStatistic<'_>) 
         ("tot_downstream_conn", sum(ServerCount::Connected)),
         ("tot_downstream_connect_failed", sum(ServerCount::NotConnected)),
         ("tot_downstream_timeout", sum(ServerCount::TimedOut)),
-        ("tot_wait_queue_timeout", 0),
+        ("tot_wait_queue_timeout", sum(ServerCount::QueueTimedOut)),
         ("tot_retry", sum(ServerCount::Repeated)),
         ("tot_multiget_keys", sums.line_keys()),
         ("tot_multiget_keys_dedupe", 0),
