@@ -119,7 +119,7 @@ fn long_wait_for_a_connection_is_an_error() {
     }
     let mut server = listener.accept().unwrap().0;
     expect(&mut server, "version\r\n");
-    // What has waited too long is not sent later.
+    // A request that has waited too long is not sent later.
     server.write_all(b"VERSION 1.6.45\r\n").unwrap();
     client.send(b"set c 0 0 1\r\nx\r\n");
     expect(&mut server, "set c 0 0 1\r\nx\r\n");

@@ -192,8 +192,8 @@ impl ProxyState {
         ServerPlace { pool, server: self.pools[pool].server_of(key) }
     }
 
-    /// Returns the server of a key in a pool, or `None` if the request sets a time to live that must
-    /// be limited there.
+    /// Returns the server of a key in a pool, or `None` if the request sets a time to live that
+    /// must be limited there.
     #[inline]
     pub(crate) fn unlimited_place_of(&self, pool: usize, key: &[u8], sets_ttl: bool) -> Option<ServerPlace> {
         let server = self.pools[pool].unlimited_server_of(key, sets_ttl)?;

@@ -2,8 +2,8 @@
 //!
 //! Most operations are one request. memcached has no request whose effect depends on the old value
 //! in the way of Kyoto Tycoon's calls. Such an operation reads the record with its version and
-//! computes the new value as a database does. It stores that value on the condition that the version
-//! is the same. If another client was faster, it begins again.
+//! computes the new value as a database does. It stores that value on the condition that the
+//! version is the same. If another client was faster, it begins again.
 
 use crate::execution::{NOT_EXECUTED, OwnedOperation};
 use todana::ModifyVisitor;

@@ -228,8 +228,8 @@ impl ProxySession {
         self.push(waiting);
     }
 
-    /// Begins to receive a long value. Returns false if the value must be kept until it is complete,
-    /// because it does not go to one server as it comes.
+    /// Begins to receive a long value. Returns false if the value must be kept until it is
+    /// complete, because it does not go to one server as it comes.
     pub(super) fn begin_upload(&mut self, turn: &mut RoutingTurn<'_>, announced: AnnouncedBlock) -> bool {
         let state = Arc::clone(&turn.state);
         let listener = self.listener;
