@@ -64,8 +64,10 @@ fn expect(stream: &mut TcpStream, expected: &[u8]) {
 fn expect_end(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     // An end with unread bytes is a reset.
-    let _ = stream.read_to_end(&mut rest);
-    assert_eq!(rest.len(), 0);
+    match stream.read_to_end(&mut rest) {
+        Ok(len) => assert_eq!(len, 0),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
 }
 
 /// Returns a value without a period of the length of a buffer.
@@ -357,4 +359,170 @@ fn values_that_cannot_be_kept_are_errors() {
     assert_ne!(reply[7], 0);
     packets.take(u32::from_be_bytes(reply[8..12].try_into().unwrap()) as usize);
     assert_eq!(set_packet(&mut packets, "b", b"1"), 0);
+}
+
+const VERY_LONG: usize = 3_000_000;
+
+/// Writes as much of a long reply as the peer accepts, in another thread.
+fn write_in_background(stream: &TcpStream, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
+    let mut stream = stream.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let _ = stream.write_all(&bytes);
+    })
+}
+
+#[test]
+fn very_long_reply_is_read_again() {
+    let scripted = Scripted::new();
+    let head = head("VALUE k 0 3000000");
+    let reply = |byte| [&head[..], &vec![byte; VERY_LONG], b"\r\nEND\r\n"].concat();
+    let mut client = scripted.proxy.connect();
+    client.send(b"get k\r\nget later\r\n");
+    let mut shared = scripted.accept(b"get k\r\nget later\r\n");
+    let first = write_in_background(&shared, reply(b'1'));
+    let mut own = scripted.accept(b"get k\r\n");
+    first.join().unwrap();
+    shared.write_all(b"END\r\n").unwrap();
+    expect_free(&scripted, &mut Some(shared.try_clone().unwrap()));
+    let second = write_in_background(&own, reply(b'2'));
+    client.expect(&reply(b'2'));
+    second.join().unwrap();
+    client.expect(b"END\r\n");
+    // The connection is used again, also if there is no such record any more.
+    for reply in [reply(b'3'), b"END\r\n".to_vec(), reply(b'4')] {
+        client.send(b"get k\r\n");
+        expect(&mut shared, b"get k\r\n");
+        let first = write_in_background(&shared, very_long_reply(&head, b'1'));
+        expect(&mut own, b"get k\r\n");
+        first.join().unwrap();
+        let second = write_in_background(&own, reply.clone());
+        client.expect(&reply);
+        second.join().unwrap();
+    }
+}
+
+/// The reply of the server must not show the effect of a later request of the same client.
+#[test]
+fn read_before_a_write_is_not_repeated() {
+    let scripted = Scripted::new();
+    let reply = very_long_reply(&head("VALUE k 0 3000000"), b'1');
+    let mut client = scripted.proxy.connect();
+    client.send(b"get k\r\nset k 0 0 1\r\nx\r\n");
+    let mut shared = scripted.accept(b"get k\r\nset k 0 0 1\r\nx\r\n");
+    let writing = write_in_background(&shared, reply.clone());
+    client.expect(&reply);
+    writing.join().unwrap();
+    shared.write_all(b"STORED\r\n").unwrap();
+    client.expect(b"STORED\r\n");
+}
+
+/// Later requests wait until the server has begun to answer the repeated one.
+#[test]
+fn write_does_not_overtake_a_repeated_read() {
+    let scripted = Scripted::new();
+    let reply = very_long_reply(&head("VALUE k 0 3000000"), b'1');
+    let mut client = scripted.proxy.connect();
+    client.send(b"get k\r\n");
+    let mut shared = scripted.accept(b"get k\r\n");
+    let first = write_in_background(&shared, reply.clone());
+    let own = scripted.accept(b"get k\r\n");
+    first.join().unwrap();
+    client.send(b"set k 0 0 1\r\nx\r\n");
+    expect_free(&scripted, &mut Some(shared.try_clone().unwrap()));
+    let second = write_in_background(&own, reply.clone());
+    expect(&mut shared, b"set k 0 0 1\r\nx\r\n");
+    shared.write_all(b"STORED\r\n").unwrap();
+    client.expect(&reply);
+    client.expect(b"STORED\r\n");
+    second.join().unwrap();
+}
+
+/// Returns the reply with a very long value.
+fn very_long_reply(head: &[u8], byte: u8) -> Vec<u8> {
+    [head, &vec![byte; VERY_LONG], b"\r\nEND\r\n"].concat()
+}
+
+/// The client reads nothing, so the proxy stops to read its value, and nothing else.
+#[test]
+fn slow_reader_stops_only_its_own_value() {
+    let scripted = Scripted::new();
+    let len = 200_000_000;
+    let mut client = scripted.proxy.connect();
+    client.send(b"get k\r\n");
+    let shared = scripted.accept(b"get k\r\n");
+    let begun = head(&format!("VALUE k 0 {len}"));
+    let mut on_shared = shared.try_clone().unwrap();
+    on_shared.write_all(&[&begun[..], &[b'1'; 100]].concat()).unwrap();
+    let mut own = scripted.accept(b"get k\r\n");
+    own.write_all(&begun).unwrap();
+    own.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    let piece = vec![b'2'; 1 << 20];
+    let mut sent = 0;
+    while let Ok(count) = own.write(&piece) {
+        sent += count;
+        assert!(sent < 64 << 20, "the proxy keeps the value");
+    }
+    // The rest of the first reply still passes, and other clients are served after it.
+    let mut left = len - 100;
+    while left > 0 {
+        let count = left.min(piece.len());
+        on_shared.write_all(&piece[..count]).unwrap();
+        left -= count;
+    }
+    on_shared.write_all(b"\r\nEND\r\n").unwrap();
+    expect_free(&scripted, &mut Some(shared.try_clone().unwrap()));
+    own.set_write_timeout(None).unwrap();
+    let second = write_in_background(&own, [&vec![b'2'; len - sent][..], b"\r\nEND\r\n"].concat());
+    client.expect(&begun);
+    let mut left = len;
+    while left > 0 {
+        let bytes = client.take(left.min(1 << 20));
+        assert!(bytes.iter().all(|byte| *byte == b'2'));
+        left -= bytes.len();
+    }
+    client.expect(b"\r\nEND\r\n");
+    second.join().unwrap();
+}
+
+#[test]
+fn client_that_leaves_ends_its_read() {
+    let scripted = Scripted::new();
+    let begun = [&head("VALUE k 0 3000000")[..], &[b'1'; 100]].concat();
+    for loses_server in [false, true] {
+        let mut client = scripted.proxy.connect();
+        client.send(b"get k\r\n");
+        let mut shared = scripted.accept(b"get k\r\n");
+        shared.write_all(&begun).unwrap();
+        let mut own = scripted.accept(b"get k\r\n");
+        own.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+        own.write_all(&begun).unwrap();
+        client.expect(&begun);
+        if loses_server {
+            drop(own);
+            assert_eq!(client.rest(), b"");
+        } else {
+            // The proxy notices it when it sends more.
+            drop(client);
+            let error = (0..).find_map(|_| own.write(&[b'1'; 1000]).err()).unwrap();
+            assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+        }
+    }
+}
+
+#[test]
+fn very_long_values_pass_in_both_directions() {
+    let mut with_room = options();
+    with_room.limits.item_size_max = 64 << 20;
+    let server = Running::start(with_room);
+    let value = value(20_000_000);
+    for speak in [PoolProtocol::Text, PoolProtocol::Auto] {
+        let proxy = proxy(PoolOptions { speak, ..pool(&server.addresses[0].to_string()) });
+        let mut client = proxy.connect();
+        for _ in 0..3 {
+            client.set(b"k", &value);
+            client.expect_value(b"k", &value);
+        }
+        client.send(b"mg k s v\r\n");
+        client.expect(&[b"VA 20000000 s20000000\r\n", &value[..], b"\r\n"].concat());
+    }
 }

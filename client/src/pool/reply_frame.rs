@@ -46,6 +46,8 @@ pub struct ReplyPart<'a> {
     pub continues: bool,
     /// The number of bytes of the value, with its line end, that follow in other parts.
     pub missing: usize,
+    /// The request, if this is the first part of a long value.
+    pub request: &'a [u8],
 }
 
 impl<'a> ReplyPart<'a> {
@@ -55,7 +57,8 @@ impl<'a> ReplyPart<'a> {
     }
 
     fn new(bytes: &'a [u8], is_last: bool) -> ReplyPart<'a> {
-        ReplyPart { bytes, key: None, key_number: 0, is_last, is_error: false, continues: false, missing: 0 }
+        let (key, key_number, missing, request) = (None, 0, 0, &[][..]);
+        ReplyPart { bytes, key, key_number, is_last, is_error: false, continues: false, missing, request }
     }
 }
 

@@ -352,6 +352,11 @@ impl<T> ServerConnection<T> {
         self.active_at
     }
 
+    /// Lets the time of silence begin now: the connection was not read before.
+    pub fn set_active(&mut self, now: Instant) {
+        self.active_at = now;
+    }
+
     /// Sends as many bytes as the socket accepts.
     pub fn flush(&mut self) -> Result<(), LossReason> {
         if let Some(opening) = &mut self.opening {
@@ -466,12 +471,14 @@ impl<T> ServerConnection<T> {
                     return Ok(input.len());
                 }
             };
-            if matches!(waiting.kind, ReplyKind::Values | ReplyKind::ValueList)
-                && let Some(key) = part.key
-            {
+            let begins_long = part.missing > 0 && !part.continues;
+            if part.key.is_some() || begins_long {
                 let range = (self.answered - self.removed) as usize..(waiting.end - self.removed) as usize;
-                let number = self.passed_keys.pass(&self.output[range], key);
-                part.key_number = number.ok_or(LossReason::NotUnderstood)?;
+                part.request = if begins_long { &self.output[range.clone()] } else { b"" };
+                if let Some(key) = part.key {
+                    let number = self.passed_keys.pass(&self.output[range], key);
+                    part.key_number = number.ok_or(LossReason::NotUnderstood)?;
+                }
             }
             if !self.is_refused {
                 see(&waiting.request, part);
@@ -511,7 +518,13 @@ impl<T> ServerConnection<T> {
     }
 
     /// Ends the connection, and returns its requests without a complete reply, in their order.
-    pub fn lose(self) -> Vec<LostRequest<T>> {
+    pub fn lose(mut self) -> Vec<LostRequest<T>> {
+        // An error has taken the place of the first reply.
+        if self.is_refused
+            && let Some(refused) = self.waiting.pop_front()
+        {
+            (self.answered, self.is_begun) = (refused.end, false);
+        }
         let mut start = self.answered;
         let mut is_begun = self.is_begun;
         let sent_to = self.removed + self.sent as u64;

@@ -20,7 +20,7 @@
 //! proxy_worker   the links of one worker to all servers
 //! server_link    the connections of one worker to one server
 //! shared_reads   equal reads with one reply;  server_request: the identity of a request
-//! upload_lanes   who uses the connections for long values
+//! value_lanes    who uses the connections for long values
 //! ```
 //!
 //! A request of a client goes from its session (`session::proxy`) to the worker's connection to the
@@ -50,7 +50,7 @@ mod server_resolver;
 mod shared_reads;
 mod tallies;
 mod turn_queue;
-mod upload_lanes;
+mod value_lanes;
 
 pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::{ProxyReloader, check_proxy};

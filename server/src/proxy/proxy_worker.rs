@@ -2,11 +2,13 @@
 
 use super::live_proxy::LiveProxy;
 use super::near_cache::NearFill;
+use super::pool_server::PoolServer;
 use super::proxy_counters::{ClientCommand, PoolCounters, PoolTally, ProxyCount};
 use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use super::server_request::{ReplyDelivery, RequestTag, SendRefusal};
 use super::turn_queue::TurnQueue;
+use crate::options::WhenDown;
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
@@ -263,6 +265,47 @@ impl ProxyWorker {
         link.cancel_upload(turn, tag);
     }
 
+    /// Asks a server again on a connection that is read only as far as [`resume_read`] demands.
+    /// Returns false if the request must wait for a connection;
+    /// [`ReplyDelivery::UploadContinues`] follows.
+    ///
+    /// [`resume_read`]: Self::resume_read
+    pub(crate) fn begin_read(
+        &mut self,
+        server: &PoolServer,
+        kind: ReplyKind,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool, SendRefusal> {
+        match self.links.get_mut(server.number.get()) {
+            Some(Some(link)) => link.begin_read(&mut self.turn, kind, tag, put),
+            // The configuration no longer has the server.
+            _ => Err(SendRefusal::Down),
+        }
+    }
+
+    /// Returns what clients see if a server does not answer.
+    pub(crate) fn when_down(&self, server: &PoolServer) -> WhenDown {
+        match self.links.get(server.number.get()) {
+            Some(Some(link)) => link.when_down(),
+            _ => WhenDown::Error,
+        }
+    }
+
+    /// Reads the next part of a long value.
+    pub(crate) fn resume_read(&mut self, server: &PoolServer, tag: RequestTag) {
+        if let Some(Some(link)) = self.links.get_mut(server.number.get()) {
+            link.resume_read(&mut self.turn, tag);
+        }
+    }
+
+    /// Ends a request whose long value the client no longer reads.
+    pub(crate) fn cancel_read(&mut self, server: &PoolServer, tag: RequestTag) {
+        if let Some(Some(link)) = self.links.get_mut(server.number.get()) {
+            link.cancel_read(&mut self.turn, tag);
+        }
+    }
+
     /// Returns the dialect of a server. `None` means that it is not known yet:
     /// [`ReplyDelivery::DialectKnown`] or [`ReplyDelivery::Lost`] follows.
     pub(crate) fn dialect_of(
@@ -481,6 +524,7 @@ mod tests {
                         ReplyDelivery::DialectKnown => "known".into(),
                         ReplyDelivery::UploadContinues => "continues".into(),
                         ReplyDelivery::Turn { .. } => "turn".into(),
+                        ReplyDelivery::LongValue { .. } => "long".into(),
                     },
                 ));
             };

@@ -8,8 +8,8 @@ use super::proxy_counters::{ProxyCount, ProxyTally};
 use super::server_counters::{ReadCounts, ServerCount, ServerTally};
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use super::shared_reads::SharedReads;
-use super::upload_lanes::{LaneUser, UPLOAD_LANES, UPLOAD_STALL, UploadLanes, UploadProgress};
-use crate::options::{PoolOptions, PoolProtocol};
+use super::value_lanes::{LaneProgress, LaneUser, READ_LANES, UPLOAD_LANES, UPLOAD_STALL, ValueLanes};
+use crate::options::{PoolOptions, PoolProtocol, WhenDown};
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
@@ -19,11 +19,14 @@ use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerC
 use todana_protocol::memcached::client::{DetectedServer, ServerDialect, detected_server, put_detection};
 
 /// The greatest number of connections of a worker to a server, without those for long values.
-const SHARED_SLOTS_MAX: usize = SLOTS_MAX - UPLOAD_LANES;
+const SHARED_SLOTS_MAX: usize = SLOTS_MAX - UPLOAD_LANES - READ_LANES;
 const SLOTS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: usize = 8;
 /// The number of bytes of requests that may be kept for a connection.
 const KEPT_LEN_MAX: usize = 16 << 20;
+/// A read of a longer value is repeated on a connection that is read only as fast as the client
+/// reads. A shorter value waits in memory for its client.
+const READ_AGAIN_MIN: usize = 1 << 20;
 /// The interval in which a retired link is checked.
 const RETIRED_CHECK: Duration = Duration::from_millis(20);
 /// A request for the version in the binary protocol.
@@ -130,7 +133,8 @@ pub(super) struct ServerLink {
     /// The number of slots for connections that clients share. The slots after them are those for
     /// long values.
     shared: usize,
-    uploads: UploadLanes<RequestTag>,
+    uploads: ValueLanes<RequestTag, UPLOAD_LANES>,
+    reads: ValueLanes<RequestTag, READ_LANES>,
     /// True if the configuration no longer has the server.
     is_retired: bool,
 }
@@ -143,6 +147,8 @@ struct LinkSlot {
     is_changed: bool,
     /// The reason why the connection is lost, which is reported by the next flush.
     failed: Option<LossReason>,
+    /// True while the connection is not read, because its client has to read first.
+    is_paused: bool,
     /// True if an event has reported the end of the stream.
     has_ended: bool,
     /// The number of sent bytes that are counted.
@@ -187,8 +193,9 @@ impl ServerLink {
     pub(super) fn new(server: Arc<PoolServer>, options: Arc<PoolOptions>) -> ServerLink {
         let shared = options.connections.clamp(1, SHARED_SLOTS_MAX);
         let slots = (0..shared).map(|_| LinkSlot::default()).collect();
-        let (tally, uploads) = (server.counters.tallies.join(), UploadLanes::default());
-        ServerLink { server, tally, options, slots, shared, uploads, is_retired: false }
+        let tally = server.counters.tallies.join();
+        let (uploads, reads) = (ValueLanes::default(), ValueLanes::default());
+        ServerLink { server, tally, options, slots, shared, uploads, reads, is_retired: false }
     }
 
     /// Lets the link end after the replies to its requests.
@@ -209,7 +216,7 @@ impl ServerLink {
             let waits = slot.connection.as_ref().is_some_and(|connection| connection.waiting_len() > 0);
             !waits && slot.detection.waiting.is_empty()
         };
-        self.is_retired && self.slots.iter().all(is_idle) && self.uploads.is_empty()
+        self.is_retired && self.slots.iter().all(is_idle) && self.uploads.is_empty() && self.reads.is_empty()
     }
 
     /// Returns the number of the connection for the requests of a session. It is always the same,
@@ -363,7 +370,8 @@ impl ServerLink {
         turn.check_by(turn.now + self.options.connect_timeout);
         let place = &mut self.slots[slot];
         place.detection.answers.clear();
-        (place.failed, place.has_ended, place.failed_addresses) = (None, false, 0);
+        (place.failed, place.is_paused) = (None, false);
+        (place.has_ended, place.failed_addresses) = (false, 0);
         place.counted_len = 0;
         place.connection = Some(connection);
         self.tally.count(ServerCount::Connected, 1);
@@ -454,12 +462,24 @@ impl ServerLink {
 
     /// Reads from a connection, and passes what arrives to `see`.
     pub(super) fn read(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
-        let Some(LinkSlot { connection: Some(connection), detection, has_ended, shared, open, .. }) =
-            self.slots.get_mut(at.slot)
+        let is_read_lane = at.slot >= self.shared + UPLOAD_LANES;
+        let Some(LinkSlot {
+            connection: Some(connection),
+            detection,
+            has_ended,
+            shared,
+            open,
+            is_paused,
+            ..
+        }) = self.slots.get_mut(at.slot)
         else {
             return;
         };
-        let (mut has_answered, mut is_released) = (false, false);
+        if *is_paused {
+            return;
+        }
+        let server = &self.server;
+        let (mut has_answered, mut is_released, mut pauses) = (false, false, false);
         let mut counted = ReadCounts::default();
         let (tally, now_us) = (&*self.tally, turn.now_us);
         let (mut answered, counts) = (0, at.slot < self.shared);
@@ -471,6 +491,7 @@ impl ServerLink {
             answered += usize::from(counts && part.is_last && owner.is_client());
             has_answered |= !matches!(owner, RequestOwner::Expired);
             counted.note(&part);
+            pauses = is_read_lane && matches!(owner, RequestOwner::Client(_)) && !part.is_last;
             match *owner {
                 RequestOwner::Client(tag) => {
                     match tag.sent_us {
@@ -478,7 +499,11 @@ impl ServerLink {
                         0 => counted.untimed += 1,
                         sent_us => counted.note_reply(tally, now_us.wrapping_sub(sent_us)),
                     }
-                    see(tag, ReplyDelivery::Part(part));
+                    let delivery = match part.missing > READ_AGAIN_MIN && !part.continues {
+                        true => ReplyDelivery::LongValue { part, server },
+                        false => ReplyDelivery::Part(part),
+                    };
+                    see(tag, delivery);
                 }
                 RequestOwner::Shared(number) => {
                     counted.untimed += u64::from(part.is_last);
@@ -509,16 +534,18 @@ impl ServerLink {
                 see(tag, ReplyDelivery::DialectKnown);
             }
         }
+        *is_paused = pauses;
         if is_released {
             self.mark_changed(turn, at.slot);
         }
         match outcome {
             _ if was_refused => return self.lose(turn, at.slot, LossReason::Closed, see),
-            Ok(true) => {}
-            Ok(false) => turn.unread.push(at),
             Err(reason) => return self.lose(turn, at.slot, reason, see),
+            Ok(false) if !pauses => turn.unread.push(at),
+            Ok(_) => {}
         }
         self.end_answered_upload(turn, at.slot);
+        self.note_read(turn, at.slot);
     }
 
     /// Reports the requests whose replies are overdue, ends connections on which nothing arrives,
@@ -537,6 +564,7 @@ impl ServerLink {
             }
         }
         self.end_stalled_upload(turn, see);
+        self.end_stalled_read(turn, see);
         let probe_time = self.options.connect_timeout + self.options.reply_timeout.unwrap_or_default();
         let is_probed = !self.is_retired && self.server.health.is_down();
         if is_probed && self.server.health.takes_probe(turn.now, probe_time) {
@@ -551,15 +579,16 @@ impl ServerLink {
             true => Some(turn.now + RETIRED_CHECK),
             false => self.server.health.probe_at(),
         };
-        let stall = self.uploads.first_stall().map(|(at, _)| at);
-        if let Some(at) = deadlines.chain([last, stall]).flatten().min() {
+        let stalls = [self.uploads.first_stall(), self.reads.first_stall()].map(|stall| Some(stall?.0));
+        if let Some(at) = deadlines.chain([last]).chain(stalls).flatten().min() {
             turn.check_by(at);
         }
     }
 
     /// Reports the requests whose replies are overdue. Returns true if there are any.
     fn expire(&mut self, turn: &mut LinkTurn, slot: usize, see: &mut DeliverReply<'_>) -> bool {
-        let LinkSlot { connection: Some(connection), shared, .. } = &mut self.slots[slot] else {
+        let LinkSlot { connection: Some(connection), shared, is_paused: false, .. } = &mut self.slots[slot]
+        else {
             return false;
         };
         let (label, when_down) = (self.server.shown_label(), self.options.when_down);
@@ -618,7 +647,8 @@ impl ServerLink {
 
     /// Returns the time at which a reply on a connection is overdue.
     fn next_due(&self, slot: usize) -> Option<Instant> {
-        self.slots[slot].connection.as_ref().filter(|connection| connection.is_open())?.next_due()
+        let place = &self.slots[slot];
+        place.connection.as_ref().filter(|connection| connection.is_open() && !place.is_paused)?.next_due()
     }
 
     /// Returns the time at which a connection counts as lost, unless bytes arrive before.
@@ -626,6 +656,9 @@ impl ServerLink {
         let connection = self.slots[slot].connection.as_ref()?;
         if !connection.is_open() {
             return Some(connection.active_at() + self.options.connect_timeout);
+        }
+        if self.slots[slot].is_paused {
+            return None;
         }
         connection.end_of_silence(self.options.reply_timeout?)
     }
@@ -815,7 +848,7 @@ impl ServerLink {
         // The client may take as long as it likes to send the value.
         let outcome = self.add_by(turn, slot, never(turn.now), kind, RequestOwner::Client(tag), put);
         match (&outcome, self.uploads.user(lane)) {
-            (Ok(()), Some(user)) => user.progress = UploadProgress::Sending,
+            (Ok(()), Some(user)) => user.progress = LaneProgress::AwaitsClient,
             _ => {
                 self.tally.count(ServerCount::NotSent, 1);
                 self.release_lane(turn, slot);
@@ -835,7 +868,8 @@ impl ServerLink {
         ends: bool,
     ) -> Option<usize> {
         let lane = self.uploads.lane_of(tag)?;
-        let due = self.due(turn);
+        // A server that stores gigabytes may pause for longer than a reply takes.
+        let due = self.due(turn).max(turn.now + UPLOAD_STALL);
         let user = self.uploads.user(lane)?;
         let place = self.slots.get_mut(self.shared + lane)?;
         let connection = place.connection.as_mut()?;
@@ -847,19 +881,19 @@ impl ServerLink {
                 return Some(0);
             }
         };
-        let was_blocked = user.progress == UploadProgress::Blocked;
+        let was_blocked = user.progress == LaneProgress::AwaitsServer;
         user.progress = match (accepted == bytes.len(), ends) {
-            (true, true) => UploadProgress::Complete,
-            (true, false) => UploadProgress::Sending,
-            (false, _) => UploadProgress::Blocked,
+            (true, true) => LaneProgress::Complete,
+            (true, false) => LaneProgress::AwaitsClient,
+            (false, _) => LaneProgress::AwaitsServer,
         };
         self.tally.count(ServerCount::WrittenBytes, accepted as u64);
         if accepted > 0 {
             user.active_at = turn.now;
         }
         match user.progress {
-            UploadProgress::Sending => connection.set_last_due(never(turn.now)),
-            UploadProgress::Blocked if was_blocked && accepted == 0 => {}
+            LaneProgress::AwaitsClient => connection.set_last_due(never(turn.now)),
+            LaneProgress::AwaitsServer if was_blocked && accepted == 0 => {}
             _ => {
                 connection.set_last_due(due);
                 turn.check_by(due);
@@ -868,20 +902,108 @@ impl ServerLink {
         Some(accepted)
     }
 
+    /// Begins a request whose reply has a long value: it is read as far as
+    /// [`resume_read`](Self::resume_read) demands. Returns false if the request must wait for a
+    /// connection; [`ReplyDelivery::UploadContinues`] follows.
+    pub(super) fn begin_read(
+        &mut self,
+        turn: &mut LinkTurn,
+        kind: ReplyKind,
+        tag: RequestTag,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool, SendRefusal> {
+        if self.reads.lane_of(tag).is_none() && self.reads.queue_len() >= self.options.queue {
+            return Err(SendRefusal::Busy);
+        }
+        let Some(lane) = self.reads.take(tag, turn.now) else {
+            // A client in front may read nothing.
+            turn.check_by(turn.now + UPLOAD_STALL);
+            return Ok(false);
+        };
+        let slot = self.shared + UPLOAD_LANES + lane;
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, LinkSlot::default);
+        }
+        let outcome = self.add(turn, slot, kind, RequestOwner::Client(tag), put);
+        match (&outcome, self.reads.user(lane)) {
+            (Ok(()), Some(user)) => user.progress = LaneProgress::AwaitsServer,
+            _ => self.release_lane(turn, slot),
+        }
+        outcome.map(|()| true)
+    }
+
+    /// Returns what clients see if the server does not answer.
+    pub(super) fn when_down(&self) -> WhenDown {
+        self.options.when_down
+    }
+
+    /// Reads the next part of a long value.
+    pub(super) fn resume_read(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
+        let Some(lane) = self.reads.lane_of(tag) else { return };
+        let slot = self.shared + UPLOAD_LANES + lane;
+        if let Some(user) = self.reads.user(lane)
+            && let Some(LinkSlot { connection: Some(connection), is_paused, .. }) = self.slots.get_mut(slot)
+            && std::mem::take(is_paused)
+        {
+            user.progress = LaneProgress::AwaitsServer;
+            connection.set_active(turn.now);
+            turn.unread.push(LinkPosition { link: self.server.number.get(), slot });
+            turn.check_by(self.due(turn));
+        }
+    }
+
+    /// Notes that a part of a long value was read: its client has to read it before the next part.
+    fn note_read(&mut self, turn: &mut LinkTurn, slot: usize) {
+        let Some(lane) = slot.checked_sub(self.shared + UPLOAD_LANES) else { return };
+        let has_others = self.reads.queue_len() > 0;
+        let place = &self.slots[slot];
+        let Some(user) = self.reads.user(lane) else { return };
+        if place.is_paused {
+            (user.progress, user.active_at) = (LaneProgress::AwaitsClient, turn.now);
+            if has_others {
+                turn.check_by(turn.now + UPLOAD_STALL);
+            }
+        } else if user.progress == LaneProgress::AwaitsServer
+            && place.connection.as_ref().is_none_or(|connection| connection.waiting_len() == 0)
+        {
+            self.release_lane(turn, slot);
+        }
+    }
+
+    /// Ends a request whose client reads nothing of its long value while others wait.
+    fn end_stalled_read(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
+        if let Some((at, lane)) = self.reads.first_stall()
+            && at <= turn.now
+            && let Some(tag) = self.reads.user(lane).map(|user| user.tag)
+        {
+            see(tag, self.loss(LossReason::TimedOut));
+            self.drop_value(turn, self.shared + UPLOAD_LANES + lane);
+        }
+    }
+
+    /// Ends a request whose long value the client no longer reads.
+    pub(super) fn cancel_read(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
+        self.reads.leave_queue(tag);
+        if let Some(lane) = self.reads.lane_of(tag) {
+            self.drop_value(turn, self.shared + UPLOAD_LANES + lane);
+        }
+    }
+
     /// Ends a request with a long value whose client has gone, or whose value is not to be stored.
     /// The server has not got all of it, and the connection ends, so the server stores nothing.
     pub(super) fn cancel_upload(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
         self.uploads.leave_queue(tag);
         if let Some(lane) = self.uploads.lane_of(tag)
-            && self.uploads.user(lane).is_some_and(|user| user.progress != UploadProgress::Complete)
+            && self.uploads.user(lane).is_some_and(|user| user.progress != LaneProgress::Complete)
         {
-            self.drop_upload(turn, self.shared + lane);
+            self.drop_value(turn, self.shared + lane);
         }
     }
 
     /// Drops a connection with an incomplete value.
-    fn drop_upload(&mut self, turn: &mut LinkTurn, slot: usize) {
-        self.slots[slot].open = None;
+    fn drop_value(&mut self, turn: &mut LinkTurn, slot: usize) {
+        let Some(place) = self.slots.get_mut(slot) else { return };
+        (place.open, place.is_paused) = (None, false);
         self.count_sent(slot);
         if let Some(connection) = self.slots[slot].connection.take() {
             self.tally.count(ServerCount::Disconnected, 1);
@@ -897,6 +1019,12 @@ impl ServerLink {
         {
             turn.granted.extend(self.uploads.release(lane, turn.now));
         }
+        if let Some(lane) = slot.checked_sub(self.shared + UPLOAD_LANES)
+            && self.reads.user(lane).is_some()
+        {
+            self.slots[slot].is_paused = false;
+            turn.granted.extend(self.reads.release(lane, turn.now));
+        }
     }
 
     fn upload_at(&mut self, slot: usize) -> Option<&mut LaneUser<RequestTag>> {
@@ -907,7 +1035,7 @@ impl ServerLink {
     fn continue_upload(&mut self, slot: usize, see: &mut DeliverReply<'_>) {
         let connection = self.slots.get(slot).and_then(|place| place.connection.as_ref());
         if connection.is_some_and(ServerConnection::has_sent_all)
-            && let Some(LaneUser { tag, progress: UploadProgress::Blocked, .. }) = self.upload_at(slot)
+            && let Some(LaneUser { tag, progress: LaneProgress::AwaitsServer, .. }) = self.upload_at(slot)
         {
             see(*tag, ReplyDelivery::UploadContinues);
         }
@@ -920,10 +1048,10 @@ impl ServerLink {
         let connection = self.slots[slot].connection.as_ref();
         let is_answered = connection.is_none_or(|connection| connection.waiting_len() == 0);
         match progress {
-            UploadProgress::Granted => {}
+            LaneProgress::Granted => {}
             _ if !is_answered => {}
-            UploadProgress::Complete => self.release_lane(turn, slot),
-            UploadProgress::Sending | UploadProgress::Blocked => self.drop_upload(turn, slot),
+            LaneProgress::Complete => self.release_lane(turn, slot),
+            LaneProgress::AwaitsClient | LaneProgress::AwaitsServer => self.drop_value(turn, slot),
         }
     }
 
@@ -934,7 +1062,7 @@ impl ServerLink {
             && let Some(tag) = self.uploads.user(lane).map(|user| user.tag)
         {
             see(tag, self.loss(LossReason::TimedOut));
-            self.drop_upload(turn, self.shared + lane);
+            self.drop_value(turn, self.shared + lane);
         }
     }
 

@@ -1,6 +1,8 @@
 //! Defines the identity of a request to a server, and what arrives for it.
 
+use super::pool_server::PoolServer;
 use crate::options::WhenDown;
+use std::sync::Arc;
 use todana_client::pool::{LossReason, ReplyPart};
 
 /// Tokens from this number on belong to connections to servers.
@@ -28,7 +30,7 @@ pub(crate) struct RequestTag {
 }
 
 /// A part of a reply that arrives for a request, or the reason why there is none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) enum ReplyDelivery<'a> {
     /// A part of its reply.
     Part(ReplyPart<'a>),
@@ -36,7 +38,9 @@ pub(crate) enum ReplyDelivery<'a> {
     Lost { label: &'a str, reason: &'static str, when_down: WhenDown },
     /// The dialect of its server is known now.
     DialectKnown,
-    /// Its server accepts bytes of its long value.
+    /// The first part of a reply with a very long value.
+    LongValue { part: ReplyPart<'a>, server: &'a Arc<PoolServer> },
+    /// Its server accepts bytes of its long value, or it has a connection for such a value now.
     UploadContinues,
     /// The session may send its next request, or must refuse it because it has waited too long.
     Turn { is_in_time: bool },

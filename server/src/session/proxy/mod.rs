@@ -9,6 +9,7 @@
 //! loss_reply       the reply in place of one that does not come
 //! client_login     the login of a client
 //! client_upload    a long value that is passed on as it arrives
+//! moved_read       a read with a very long value
 //! client_request   the bytes of a request that is answered later
 //! route_plan       which servers a routed request goes to, and which answer counts
 //! route_run        sends the requests of a plan in the dialects of the servers
@@ -25,6 +26,7 @@ mod client_request;
 mod client_upload;
 mod key_lines;
 mod loss_reply;
+mod moved_read;
 mod moxi_statistics;
 mod proxy_session;
 mod record_run;

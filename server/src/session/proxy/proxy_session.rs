@@ -3,6 +3,7 @@
 use super::client_login::ClientLogin;
 use super::client_upload::{AnnouncedBlock, ClientUpload, LONG_VALUE, UploadStep};
 use super::key_lines::KeyLine;
+use super::moved_read::MovedOutcome;
 use super::request_routing::RoutingTurn;
 use super::request_starts::{RequestStart, RequestStarts};
 use super::route_run::HeldScope;
@@ -58,6 +59,8 @@ pub(crate) struct ProxySession {
     pub(super) login: ClientLogin,
     /// The long value that is arriving.
     pub(super) upload: Option<Box<ClientUpload>>,
+    /// The number of the last request that may change a record.
+    last_write: u64,
     /// True while the next request waits for the replies to all earlier ones.
     awaits_all: bool,
     /// The number of bytes of replies that were kept when the session last asked for a turn because
@@ -134,7 +137,7 @@ impl ProxySession {
             ReplyDelivery::UploadContinues => upload.unblock(),
             ReplyDelivery::Lost { .. } => upload.discard(),
             ReplyDelivery::Part(part) if part.is_last => upload.discard(),
-            ReplyDelivery::Part(_) | ReplyDelivery::DialectKnown | ReplyDelivery::Turn { .. } => {}
+            _ => {}
         }
     }
 
@@ -142,6 +145,20 @@ impl ProxySession {
     fn keep(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> bool {
         let index = tag.request.wrapping_sub(self.first) as usize;
         let Some(request) = self.waiting.get_mut(index) else { return false };
+        let delivery = match delivery {
+            ReplyDelivery::LongValue { part, server } if tag.question == 0 => {
+                // The server may have executed later writes, and the client must not see them yet.
+                if self.last_write <= tag.request && request.move_read(tag, part, server) {
+                    self.has_routed = true;
+                    return index == 0;
+                }
+                ReplyDelivery::Part(part)
+            }
+            delivery => delivery,
+        };
+        if let WaitingRequest::Moved(_) = request {
+            return self.keep_moved(index, tag, delivery);
+        }
         // The usual case needs no copy beside `ready`.
         let mut passed = PassedPart::Nothing;
         if index == 0
@@ -165,6 +182,46 @@ impl ProxySession {
             }
         }
         (index == 0 && self.collect()) || !self.changed.is_empty()
+    }
+
+    /// Keeps what arrives for a read with a connection for itself. Returns true if the session
+    /// needs a turn.
+    fn keep_moved(&mut self, index: usize, tag: RequestTag, delivery: ReplyDelivery<'_>) -> bool {
+        // Such a read begins once it is the first request.
+        let Some(WaitingRequest::Moved(read)) = self.waiting.front_mut().filter(|_| index == 0) else {
+            return false;
+        };
+        let was_overtaken = read.may_be_overtaken();
+        match read.receive(tag, delivery, &mut self.ready) {
+            MovedOutcome::Continues => {
+                if was_overtaken && !read.may_be_overtaken() {
+                    // Requests that waited for it can be sent.
+                    self.changed.push(tag);
+                }
+            }
+            MovedOutcome::Complete => {
+                self.changed.push(tag);
+                self.waiting.pop_front();
+                self.first += 1;
+            }
+            MovedOutcome::Cut => self.waiting[0] = WaitingRequest::Close,
+        }
+        self.collect() || !self.changed.is_empty() || self.can_advance_moved()
+    }
+
+    /// Returns true if the first request is a read that asks for its reply, or its next part.
+    fn can_advance_moved(&self) -> bool {
+        matches!(self.waiting.front(), Some(WaitingRequest::Moved(read)) if read.can_advance())
+    }
+
+    /// Asks for the reply, or its next part, of a read with a connection for itself. Returns true
+    /// if it is answered at once.
+    fn advance_moved(&mut self, proxy: &mut ProxyWorker) -> bool {
+        let Some(WaitingRequest::Moved(read)) = self.waiting.front_mut() else { return false };
+        let Some(reply) = read.advance(proxy) else { return false };
+        self.waiting[0] = WaitingRequest::Complete(reply);
+        self.is_held = false;
+        true
     }
 
     /// Moves the replies that may be sent to `ready`. Returns true if there are any.
@@ -280,6 +337,11 @@ impl ProxySession {
         self.push(WaitingRequest::Close);
     }
 
+    /// Notes that the next request may change a record.
+    pub(super) fn note_write(&mut self) {
+        self.last_write = self.first + self.waiting.len() as u64;
+    }
+
     /// Returns the tag of a part of the next request.
     pub(super) fn tag(&self, connection: usize, part: u32, may_repeat: bool) -> RequestTag {
         let request = self.first + self.waiting.len() as u64;
@@ -347,6 +409,9 @@ impl ProxySession {
             }
             if output.len() > OUTPUT_MAX {
                 return Some(NextAction::Flush);
+            }
+            if self.advance_moved(proxy) {
+                continue;
             }
             self.awaits_all &= !self.waiting.is_empty();
             if self.is_waiting() {
@@ -463,6 +528,7 @@ impl Session for ProxySession {
             || !self.changed.is_empty()
             || self.login.is_decided()
             || self.upload.as_ref().is_some_and(|upload| upload.can_begin())
+            || self.can_advance_moved()
     }
 
     fn is_receiving(&self) -> bool {
@@ -477,6 +543,9 @@ impl Session for ProxySession {
         self.login.leave(&mut context.waits);
         if let (Some(upload), Some(proxy)) = (&mut self.upload, &mut context.proxy) {
             upload.cancel(proxy);
+        }
+        if let (Some(WaitingRequest::Moved(read)), Some(proxy)) = (self.waiting.front(), &mut context.proxy) {
+            read.cancel(proxy);
         }
     }
 

@@ -142,6 +142,9 @@ impl ProxySession {
             };
         };
         turn.proxy.note_key(key, bytes.len());
+        if !matches!(operation, Operation::Get(_) | Operation::Inspect(_)) {
+            self.note_write();
+        }
         if request.form.is_value() && !(self.line.is_none() && request.form.is_last_of_line()) {
             return self.add_key(turn, request, operation, key, bytes);
         }

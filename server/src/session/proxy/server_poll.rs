@@ -112,7 +112,7 @@ impl ServerPoll {
                 self.missing -= usize::from(part.is_last);
             }
             ReplyDelivery::Lost { .. } => self.missing -= 1,
-            ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues | ReplyDelivery::Turn { .. } => {}
+            _ => {}
         }
     }
 

@@ -3,10 +3,11 @@
 use super::client_request::ClientRequest;
 use super::key_lines::MergedValues;
 use super::loss_reply::{MissReply, put_error, put_loss};
+use super::moved_read::MovedRead;
 use super::route_run::{HeldScope, RouteRun};
 use super::server_poll::ServerPoll;
 use crate::options::WhenDown;
-use crate::proxy::{NearCache, ProxyWorker, ReplyDelivery, RequestTag};
+use crate::proxy::{NearCache, PoolServer, ProxyWorker, ReplyDelivery, RequestTag};
 use std::sync::Arc;
 use todana_client::pool::ReplyPart;
 use todana_core::Reply;
@@ -28,6 +29,8 @@ pub(super) enum WaitingRequest {
     Polled(Box<ServerPoll>),
     /// The servers of a route answer.
     Routed(Box<RouteRun>),
+    /// One server answers, on a connection for itself.
+    Moved(Box<MovedRead>),
     /// The connection closes.
     Close,
 }
@@ -70,9 +73,7 @@ impl GatheredReplies {
                 }
             }
             ReplyDelivery::Lost { label, reason, .. } => put_error(label, reason, &mut error),
-            ReplyDelivery::DialectKnown | ReplyDelivery::UploadContinues | ReplyDelivery::Turn { .. } => {
-                return;
-            }
+            _ => return,
         }
         self.missing -= 1;
         if self.missing == 0 {
@@ -143,9 +144,7 @@ impl WaitingRequest {
                         values.complete(part, &error);
                         0
                     }
-                    ReplyDelivery::DialectKnown
-                    | ReplyDelivery::UploadContinues
-                    | ReplyDelivery::Turn { .. } => 0,
+                    _ => 0,
                 }
             }
             (
@@ -188,9 +187,32 @@ impl WaitingRequest {
                 poll.receive(part, delivery);
                 0
             }
-            (WaitingRequest::Complete(_) | WaitingRequest::Close | WaitingRequest::Forwarded { .. }, _) => 0,
+            (
+                WaitingRequest::Complete(_)
+                | WaitingRequest::Close
+                | WaitingRequest::Moved(_)
+                | WaitingRequest::Forwarded { .. },
+                _,
+            ) => 0,
         };
         (kept, false)
+    }
+
+    /// Lets a read ask its server again, on another connection, for a reply of which the first part
+    /// has arrived. Returns false if the request is no such read.
+    pub(super) fn move_read(
+        &mut self,
+        tag: RequestTag,
+        part: ReplyPart<'_>,
+        server: &Arc<PoolServer>,
+    ) -> bool {
+        let WaitingRequest::Forwarded { hidden, miss, .. } = *self else { return false };
+        let is_movable = tag.may_repeat && !part.request.is_empty();
+        if is_movable {
+            let read = MovedRead::new(server, tag, part.request, hidden, miss);
+            *self = WaitingRequest::Moved(Box::new(read));
+        }
+        is_movable
     }
 
     /// Returns true if the request will ask a server for one of these records later.
@@ -199,6 +221,7 @@ impl WaitingRequest {
         match self {
             WaitingRequest::Routed(run) => run.holds(scope),
             WaitingRequest::Merged(values) => values.holds(scope),
+            WaitingRequest::Moved(read) => read.may_be_overtaken(),
             _ => false,
         }
     }
@@ -259,7 +282,7 @@ impl WaitingRequest {
                 is_complete
             }
             WaitingRequest::Polled(poll) => poll.put(out),
-            WaitingRequest::Routed(_) | WaitingRequest::Close => false,
+            WaitingRequest::Routed(_) | WaitingRequest::Moved(_) | WaitingRequest::Close => false,
         }
     }
 }

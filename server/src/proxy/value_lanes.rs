@@ -1,19 +1,23 @@
 //! Shares out the connections for long values among the requests that have one.
 //!
 //! Such a request has a connection for itself, because its value is sent as it arrives from the
-//! client, and requests on the same connection would wait for that client.
+//! client, or read as the client reads it. Requests on the same connection would wait for that
+//! client.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// The number of connections of a worker to a server for long values.
 pub(super) const UPLOAD_LANES: usize = 2;
-/// The time after which a request whose client sends nothing makes room for another request.
+/// The number of connections of a worker to a server for long values that clients read.
+pub(super) const READ_LANES: usize = 8;
+/// The time after which a request whose client sends or reads nothing makes room for another one.
 pub(super) const UPLOAD_STALL: Duration = Duration::from_secs(5);
 
-/// The requests with long values to one server. `T` identifies a request.
-pub(super) struct UploadLanes<T> {
-    users: [Option<LaneUser<T>>; UPLOAD_LANES],
+/// The requests with long values to one server. `T` identifies a request, and `N` is the number of
+/// connections.
+pub(super) struct ValueLanes<T, const N: usize> {
+    users: [Option<LaneUser<T>>; N],
     queue: VecDeque<T>,
 }
 
@@ -21,31 +25,31 @@ pub(super) struct UploadLanes<T> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneUser<T> {
     pub(super) tag: T,
-    pub(super) progress: UploadProgress,
-    /// The last time at which bytes of the value were sent.
+    pub(super) progress: LaneProgress,
+    /// The last time at which bytes of the value were sent, or read.
     pub(super) active_at: Instant,
 }
 
 /// The progress of a request with a long value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UploadProgress {
+pub(super) enum LaneProgress {
     /// It may begin.
     Granted,
-    /// The client has more bytes to send.
-    Sending,
-    /// The server has to accept bytes first.
-    Blocked,
+    /// The client has more bytes to send, or has to read some.
+    AwaitsClient,
+    /// The server has to accept bytes first, or has to send some.
+    AwaitsServer,
     /// All bytes are sent.
     Complete,
 }
 
-impl<T> Default for UploadLanes<T> {
+impl<T, const N: usize> Default for ValueLanes<T, N> {
     fn default() -> Self {
-        UploadLanes { users: [const { None }; UPLOAD_LANES], queue: VecDeque::new() }
+        ValueLanes { users: [const { None }; N], queue: VecDeque::new() }
     }
 }
 
-impl<T: Copy + PartialEq> UploadLanes<T> {
+impl<T: Copy + PartialEq, const N: usize> ValueLanes<T, N> {
     /// Returns true if no request has a connection or waits for one.
     pub(super) fn is_empty(&self) -> bool {
         self.users.iter().all(Option::is_none) && self.queue.is_empty()
@@ -85,7 +89,7 @@ impl<T: Copy + PartialEq> UploadLanes<T> {
     }
 
     fn grant(&mut self, lane: usize, tag: T, now: Instant) {
-        self.users[lane] = Some(LaneUser { tag, progress: UploadProgress::Granted, active_at: now });
+        self.users[lane] = Some(LaneUser { tag, progress: LaneProgress::Granted, active_at: now });
     }
 
     /// Frees a lane. Returns the request that has it now.
@@ -103,7 +107,7 @@ impl<T: Copy + PartialEq> UploadLanes<T> {
 
     /// Returns the time at which a request must make room for another one, and its lane.
     pub(super) fn first_stall(&self) -> Option<(Instant, usize)> {
-        let is_stalled = |user: &LaneUser<T>| user.progress == UploadProgress::Sending;
+        let is_stalled = |user: &LaneUser<T>| user.progress == LaneProgress::AwaitsClient;
         let users = self.users.iter().enumerate();
         let stalled =
             users.filter_map(|(lane, user)| Some((lane, user.as_ref().filter(|user| is_stalled(user))?)));
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn lanes_are_granted_in_the_order_of_requests() {
         let now = Instant::now();
-        let mut lanes = UploadLanes::default();
+        let mut lanes = ValueLanes::<_, UPLOAD_LANES>::default();
         assert_eq!([1, 2, 3, 4, 3].map(|tag| lanes.take(tag, now)), [Some(0), Some(1), None, None, None]);
         assert_eq!((lanes.take(2, now), lanes.queue_len()), (Some(1), 2));
         assert_eq!(lanes.release(1, now), Some(3));
@@ -132,14 +136,14 @@ mod tests {
     #[test]
     fn silent_client_makes_room_only_for_others() {
         let now = Instant::now();
-        let mut lanes = UploadLanes::default();
+        let mut lanes = ValueLanes::<_, UPLOAD_LANES>::default();
         lanes.take(1, now);
         lanes.take(2, now);
-        lanes.user(1).unwrap().progress = UploadProgress::Sending;
+        lanes.user(1).unwrap().progress = LaneProgress::AwaitsClient;
         assert_eq!(lanes.first_stall(), None);
         lanes.take(3, now);
         assert_eq!(lanes.first_stall(), Some((now + UPLOAD_STALL, 1)));
-        lanes.user(1).unwrap().progress = UploadProgress::Complete;
+        lanes.user(1).unwrap().progress = LaneProgress::Complete;
         assert_eq!(lanes.first_stall(), None);
     }
 }
