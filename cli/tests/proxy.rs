@@ -3,6 +3,8 @@
 mod running;
 
 use running::{RunningServer, TestFolder, eventually, expect, refused, run, stop, text};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 const SERVERS: &str = "cache1.example.com,cache2.example.com,cache3.example.com:11212 name=c";
 
@@ -125,6 +127,39 @@ fn configuration_is_read_again_at_a_signal() {
     write(&servers[0], &servers[1]);
     proxy.signal("HUP");
     eventually("the first servers are back", || (of_a(), of_b()) == ("1".into(), "2".into()));
+    stop(proxy);
+    servers.into_iter().for_each(stop);
+}
+
+#[test]
+fn server_is_asked_for_the_list() {
+    let servers = [(); 2].map(|()| RunningServer::start(&[]));
+    for (server, value) in servers.iter().zip(["1", "2"]) {
+        server.expect(&["set", "x", value], 0);
+    }
+    let endpoint = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = TestFolder::new();
+    let path = folder.path("proxy.toml");
+    let discover = endpoint.local_addr().unwrap();
+    std::fs::write(&path, format!("listen = \"127.0.0.1:0\"\n[pool.a]\ndiscover = \"{discover}\"\n"))
+        .unwrap();
+    // Each question has another answer.
+    let lists = servers.each_ref().map(|server| server.address.replace(':', "||"));
+    let answering = std::thread::spawn(move || {
+        for list in [&lists[0], &lists[1]] {
+            let mut stream = endpoint.accept().unwrap().0;
+            let mut question = [0; 26];
+            stream.read_exact(&mut question).unwrap();
+            assert_eq!(question, *b"config get cluster\r\nquit\r\n");
+            let payload = format!("7\n{list}\n");
+            write!(stream, "CONFIG cluster 0 {}\r\n{payload}\r\nEND\r\n", payload.len()).unwrap();
+        }
+    });
+    let proxy = RunningServer::start_proxy(&["--config", &path]);
+    assert_eq!(proxy.expect(&["get", "x"], 0).trim_end(), "1");
+    proxy.signal("HUP");
+    eventually("the other server is used", || proxy.expect(&["get", "x"], 0).trim_end() == "2");
+    answering.join().unwrap();
     stop(proxy);
     servers.into_iter().for_each(stop);
 }

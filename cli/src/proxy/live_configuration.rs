@@ -1,6 +1,7 @@
-//! Reads the configuration of a running proxy again: at a signal, and when a file with a list of
-//! servers has changed.
+//! Reads the configuration of a running proxy again: at a signal, and when a list of servers has
+//! changed, in a file or at a server that is asked for it.
 
+use super::discovery;
 use crate::CommandFailure;
 use crate::amount::amount;
 use std::os::unix::fs::MetadataExt;
@@ -8,10 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use todana_client::Address;
+use todana_client::ring::ServerEntry;
 use todana_server::{NOTICE, ProxyReloader, ServerOptions};
 
 /// The interval in which files are checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The number of checks after which servers are asked for their lists.
+const ASK_EVERY: u32 = 10;
 
 /// Reads the options again.
 pub(super) type OptionsSource = Box<dyn Fn() -> Result<ServerOptions, CommandFailure> + Send + Sync>;
@@ -23,15 +28,22 @@ pub(super) struct LiveConfiguration {
     threads: usize,
     /// Held during a reload, so that an older configuration never replaces a newer one.
     reloading: Mutex<()>,
-    watched: Mutex<WatchedFiles>,
+    watched: Mutex<WatchedLists>,
 }
 
-/// The files with lists of servers.
+/// The lists of servers.
 #[derive(Default)]
-struct WatchedFiles {
-    files: Vec<(PathBuf, FileStamp)>,
-    /// The thread that checks the files. It starts with the first file.
+struct WatchedLists {
+    sources: ListSources,
+    /// The thread that checks the lists. It starts with the first list.
     watcher: Option<JoinHandle<()>>,
+}
+
+/// The sources of lists, and their last content.
+#[derive(Default)]
+struct ListSources {
+    files: Vec<(PathBuf, FileStamp)>,
+    clusters: Vec<(Address, Vec<ServerEntry>)>,
 }
 
 /// The modification time, inode and length of a file, of which one differs after a change. `None`
@@ -44,7 +56,7 @@ fn stamp(path: &Path) -> FileStamp {
 }
 
 impl LiveConfiguration {
-    /// Watches the files of the options with which the proxy has started.
+    /// Watches the lists of the options with which the proxy has started.
     pub(super) fn new(
         source: OptionsSource,
         reloader: ProxyReloader,
@@ -53,7 +65,7 @@ impl LiveConfiguration {
         let (watched, threads) = (Mutex::default(), options.limits.threads);
         let live = LiveConfiguration { source, reloader, threads, reloading: Mutex::default(), watched };
         let live = Arc::new(live);
-        live.watch(stamps(options));
+        live.watch(ListSources::of(options));
         live
     }
 
@@ -63,7 +75,7 @@ impl LiveConfiguration {
         let outcome = match (self.source)() {
             Ok(options) => {
                 // A change during the reload is found by the next check.
-                let files = stamps(&options);
+                let files = ListSources::of(&options);
                 let proxy = options.proxy.clone().unwrap_or_default();
                 self.reloader.reload(&proxy).map(|()| (options, files)).map_err(|error| error.to_string())
             }
@@ -87,16 +99,17 @@ impl LiveConfiguration {
         }
     }
 
-    fn watch(self: &Arc<Self>, files: Vec<(PathBuf, FileStamp)>) {
+    fn watch(self: &Arc<Self>, sources: ListSources) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.files = files;
-        if watched.watcher.is_none() && !watched.files.is_empty() {
+        let is_empty = sources.files.is_empty() && sources.clusters.is_empty();
+        watched.sources = sources;
+        if watched.watcher.is_none() && !is_empty {
             let live = Arc::clone(self);
             let watcher = std::thread::Builder::new().name("servers-file".into());
             let watcher = watcher.spawn(move || {
-                loop {
+                for number in (1..=ASK_EVERY).cycle() {
                     std::thread::sleep(CHECK_EVERY);
-                    if live.have_files_changed() {
+                    if live.have_files_changed() || (number == ASK_EVERY && live.have_clusters_changed()) {
                         live.reload();
                     }
                 }
@@ -112,16 +125,36 @@ impl LiveConfiguration {
     fn have_files_changed(&self) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_changed = false;
-        for (path, before) in &mut watched.files {
+        for (path, before) in &mut watched.sources.files {
             let now = stamp(path);
             is_changed |= std::mem::replace(before, now) != now;
         }
         is_changed
     }
+
+    /// Returns true if a server lists other servers than before. One that does not answer changes
+    /// nothing.
+    fn have_clusters_changed(&self) -> bool {
+        let clusters = self.watched.lock().unwrap_or_else(PoisonError::into_inner).sources.clusters.clone();
+        let is_other = |(place, before): &(Address, Vec<ServerEntry>)| match discovery::servers_of(place) {
+            Ok(servers) => servers != *before,
+            Err(problem) => {
+                tracing::warn!("configuration: {problem}; the servers stay");
+                false
+            }
+        };
+        clusters.iter().any(is_other)
+    }
 }
 
-fn stamps(options: &ServerOptions) -> Vec<(PathBuf, FileStamp)> {
-    let pools = options.proxy.iter().flat_map(|proxy| proxy.pools.values());
-    let files = pools.filter_map(|pool| pool.servers_file.clone());
-    files.map(|path| (path.clone(), stamp(&path))).collect()
+impl ListSources {
+    fn of(options: &ServerOptions) -> ListSources {
+        let pools = || options.proxy.iter().flat_map(|proxy| proxy.pools.values());
+        let files = pools().filter_map(|pool| pool.servers_file.clone());
+        let clusters = pools().filter_map(|pool| Some((pool.discover.clone()?, pool.servers.clone())));
+        ListSources {
+            files: files.map(|path| (path.clone(), stamp(&path))).collect(),
+            clusters: clusters.collect(),
+        }
+    }
 }

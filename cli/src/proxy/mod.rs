@@ -6,6 +6,7 @@
 //! proxy_file        our own file: listeners, pools
 //! pool_servers      the servers of a pool of this file;  route_table: its routes
 //! nutcracker_file   twemproxy's file
+//! discovery         asks a server for the servers of a pool
 //! config_file       loads a file of either kind
 //! printed_options   prints a file;  printed_routes: its routes
 //! effective_options the options of command line, environment and file together
@@ -15,6 +16,7 @@
 
 mod config_file;
 mod config_value;
+mod discovery;
 mod effective_options;
 mod live_configuration;
 mod nutcracker_file;
@@ -168,12 +170,15 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Comma
             printed_options::toml_of(&effective.proxy_options()?, &effective.shared)
         }
         (None, None) => {
-            let options = effective.server_options()?;
+            let options = discovery::with_servers(effective.server_options()?)?;
             init_logging_with_notices(effective.log_format(), options.observation.verbosity);
-            let source = move || EffectiveOptions::read(words.clone())?.server_options();
+            let source =
+                move || discovery::with_servers(EffectiveOptions::read(words.clone())?.server_options()?);
             return serving::serve(&mut ProxyProgram::new(options, Box::new(source)));
         }
-        (Some(key), _) => place_of(key, &effective.proxy_options()?).map_err(wrong)?,
+        (Some(key), _) => {
+            place_of(key, &discovery::with_pools(effective.proxy_options()?)?).map_err(wrong)?
+        }
         (None, Some(other)) => agreement(other, &arguments.pool()?).map_err(wrong)?,
     };
     io::stdout().write_all(answer.as_bytes())?;

@@ -11,8 +11,7 @@ use super::route_table::{RouteBuilder, RouteTable, RouteTarget};
 use super::server_access::PoolAccess;
 use super::server_health::HealthLimits;
 use crate::options::{
-    ListenerPlace, ListenerProtocol, OptionsError, PoolOptions, ProxyListener, ProxyOptions, ProxyRoutes,
-    ProxyVersion,
+    ListenerPlace, ListenerProtocol, OptionsError, ProxyListener, ProxyOptions, ProxyRoutes, ProxyVersion,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -107,9 +106,6 @@ impl ProxyState {
         }
         let numbers = before.map_or_else(Arc::default, |before| Arc::clone(&before.numbers));
         let pools = options.pools.iter().map(|(name, pool)| {
-            if let Some(what) = unsupported(pool) {
-                return Err(OptionsError::new(format!("pool {name}: {what}: not supported yet")));
-            }
             let ring = pool.server_choice(|_| true);
             let ring = ring.map_err(|error| OptionsError::new(format!("pool {name}: {error}")))?;
             let access = PoolAccess::load(pool);
@@ -287,9 +283,4 @@ fn is_same_place(one: &ListenerPlace, other: &ListenerPlace) -> bool {
         (ListenerPlace::Unix { path: one, .. }, ListenerPlace::Unix { path: other, .. }) => one == other,
         _ => one == other,
     }
-}
-
-/// Returns the first option of a pool that the proxy cannot follow yet.
-fn unsupported(pool: &PoolOptions) -> Option<&'static str> {
-    pool.discover.is_some().then_some("discover")
 }
