@@ -365,7 +365,7 @@ impl ProxyWorker {
         }
     }
 
-    /// Counts a request for a key, whose bytes are so many.
+    /// Counts a request of `len` bytes for a key.
     #[inline]
     pub(crate) fn note_key(&mut self, key: &[u8], len: usize) {
         self.turn.hot_keys.note_request(key, len, self.turn.now);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// Values that were passed on are removed from a buffer once they take more bytes.
 const BUFFER_KEPT: usize = 64 << 10;
-/// A buffer reserves at most so much for the values that are expected.
+/// The most bytes that a buffer reserves for the values that are expected.
 const RESERVED_MAX: usize = 16 << 10;
 
 /// The number of keys for which a line has memory from the start.
