@@ -446,7 +446,7 @@ fn very_long_reply(head: &[u8], byte: u8) -> Vec<u8> {
 #[test]
 fn slow_reader_stops_only_its_own_value() {
     let scripted = Scripted::new();
-    let len = 200_000_000;
+    let len = 80_000_000;
     let mut client = scripted.proxy.connect();
     client.send(b"get k\r\n");
     let shared = scripted.accept(b"get k\r\n");
@@ -477,7 +477,7 @@ fn slow_reader_stops_only_its_own_value() {
     let mut left = len;
     while left > 0 {
         let bytes = client.take(left.min(1 << 20));
-        assert!(bytes.iter().all(|byte| *byte == b'2'));
+        assert!(bytes == piece[..bytes.len()]);
         left -= bytes.len();
     }
     client.expect(b"\r\nEND\r\n");
