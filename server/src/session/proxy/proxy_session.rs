@@ -326,6 +326,10 @@ impl ProxySession {
         if self.waiting.capacity() == 0 {
             self.waiting.reserve_exact(1);
         }
+        if self.waiting.capacity() == 0 {
+            // Most clients wait for the reply to each request.
+            self.waiting.reserve_exact(1);
+        }
         self.waiting.push_back(request);
         self.starts.add(self.start);
         self.start.pool = None;

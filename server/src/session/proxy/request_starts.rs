@@ -27,7 +27,13 @@ impl RequestStarts {
         self.len += 1;
         match self.runs.back_mut() {
             Some((last, count)) if *last == start => *count += 1,
-            _ => self.runs.push_back((start, 1)),
+            _ => {
+                if self.runs.capacity() == 0 {
+                    // Most clients wait for the reply to each request.
+                    self.runs.reserve_exact(1);
+                }
+                self.runs.push_back((start, 1));
+            }
         }
     }
 
