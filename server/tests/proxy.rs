@@ -121,10 +121,29 @@ fn commands_about_a_server_are_refused() {
     let server = Running::start(options());
     let proxy = proxy_of(&[&server], WhenDown::Gentle);
     let mut client = proxy.connect();
-    for command in ["watch", "shutdown", "stats detail on", "lru_crawler enable", "cache_memlimit 64"] {
+    let memory = ["lru_crawler enable", "cache_memlimit 64", "slabs automove 1", "lru mode flat"];
+    for command in ["watch", "shutdown", "stats detail on"].iter().chain(&memory) {
         client.send(format!("{command}\r\n").as_bytes());
         client.expect(b"CLIENT_ERROR not through a proxy\r\n");
     }
+}
+
+/// A misspelt name must show, and the keys of the server may go to others.
+#[test]
+fn server_without_an_address_goes_down() {
+    let servers = vec!["no-such-host.invalid:11211".parse::<ServerEntry>().unwrap()];
+    let proxy = proxy_with(PoolOptions { servers, ..pool_at(&[], WhenDown::Error) });
+    let mut client = proxy.connect();
+    let mut reply = || {
+        client.send(b"get k\r\n");
+        client.line()
+    };
+    eventually("the server is down", || {
+        let reply = reply();
+        let reason = reply.trim_end().strip_prefix("SERVER_ERROR server no-such-host.invalid:11211: ");
+        assert!(matches!(reason, Some("name not found" | "down")), "{reply}");
+        reason == Some("down")
+    });
 }
 
 #[test]

@@ -217,13 +217,13 @@ impl ProxyArguments {
             let (vbuckets, servers) = pool_servers::vbuckets(path).map_err(CommandFailure::usage)?;
             return Ok(PoolOptions { servers, vbuckets: Some(vbuckets), ..PoolOptions::default() });
         }
-        let Some(servers) = &self.servers else {
+        if self.servers.is_empty() {
             return Err(CommandFailure::usage(
                 "proxy: no servers; give --servers <LIST>, --config <FILE> or --from <FILE>",
             ));
-        };
+        }
         Ok(PoolOptions {
-            servers: ServerEntry::parse_list(servers).map_err(wrong)?,
+            servers: ServerEntry::parse_list(&self.servers.join(",")).map_err(wrong)?,
             ring: RingOptions {
                 kind: self.ring.parse().map_err(wrong)?,
                 hash: self.hash.clone(),

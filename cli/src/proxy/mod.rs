@@ -94,9 +94,9 @@ const POOL_OPTIONS: [&str; 12] = [
 /// The arguments of `todana proxy`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProxyArguments {
-    /// The servers, with commas between them
+    /// The servers, with commas between them; may be repeated
     #[arg(long, env = "TODANA_SERVERS", value_name = "LIST")]
-    servers: Option<String>,
+    servers: Vec<String>,
     /// Read the listeners, pools, routes and further options from this TOML file
     #[arg(long, env = "TODANA_CONFIG", value_name = "FILE", conflicts_with_all = POOL_OPTIONS)]
     config: Option<PathBuf>,

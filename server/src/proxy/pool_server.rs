@@ -26,6 +26,8 @@ pub(crate) struct PoolServer {
     /// The addresses to which the name of the server was last resolved, and the number of the one
     /// that is used.
     resolved: Mutex<(Vec<SocketAddr>, usize)>,
+    /// True once the resolver has answered.
+    is_looked_up: AtomicBool,
     /// The number of connections of all workers that stand.
     open: AtomicUsize,
 }
@@ -103,6 +105,7 @@ impl PoolServer {
             access,
             is_shown: AtomicBool::new(true),
             resolved: Mutex::new((numeric(&entry.address), 0)),
+            is_looked_up: AtomicBool::new(false),
             open: AtomicUsize::new(0),
         }
     }
@@ -128,6 +131,11 @@ impl PoolServer {
         addresses.get(*used).copied()
     }
 
+    /// Returns true if the resolver has answered at least once.
+    pub(super) fn is_looked_up(&self) -> bool {
+        self.is_looked_up.load(Ordering::Relaxed)
+    }
+
     /// Selects the address after one that cannot be connected to. Returns the number of addresses.
     pub(super) fn select_next_address(&self) -> usize {
         let (addresses, used) = &mut *self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +146,9 @@ impl PoolServer {
     /// Resolves the name of the server. Blocks while the resolver works.
     pub(super) fn resolve(&self) {
         let (Address::Tcp(host, port) | Address::Tls(host, port)) = &self.address else { return };
-        let Ok(found) = (host.as_str(), *port).to_socket_addrs() else { return };
+        let found = (host.as_str(), *port).to_socket_addrs();
+        self.is_looked_up.store(true, Ordering::Relaxed);
+        let Ok(found) = found else { return };
         let found: Vec<_> = found.collect();
         let (addresses, used) = &mut *self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         if !found.is_empty() && *addresses != found {

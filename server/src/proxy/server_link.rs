@@ -344,8 +344,8 @@ impl ServerLink {
         }
         if self.slots[slot].connection.is_none() {
             self.connect(turn, slot).map_err(|reason| {
-                // A name may be resolved a moment later, so this is no failure of the server.
-                if reason != LossReason::NameNotFound {
+                // After the start, a name may be resolved a moment later.
+                if reason != LossReason::NameNotFound || self.server.is_looked_up() {
                     self.note_failure(turn, reason, false);
                 }
                 SendRefusal::Lost(reason)
@@ -420,6 +420,15 @@ impl ServerLink {
             Err(reason) => self.lose(turn, at.slot, reason, see),
         }
         self.count_sent(at.slot);
+        self.note_open(at.slot);
+    }
+
+    /// Notes that a connection stands, if it does.
+    fn note_open(&mut self, slot: usize) {
+        let LinkSlot { connection, open, .. } = &mut self.slots[slot];
+        if open.is_none() && connection.as_ref().is_some_and(ServerConnection::is_open) {
+            *open = Some(OpenConnection::new(&self.server));
+        }
     }
 
     /// Counts the end of a request that gets no reply.
@@ -457,21 +466,15 @@ impl ServerLink {
         if event.is_readable() || place.has_ended {
             self.read(turn, at, see);
         }
+        self.note_open(at.slot);
         self.continue_upload(at.slot, see);
     }
 
     /// Reads from a connection, and passes what arrives to `see`.
     pub(super) fn read(&mut self, turn: &mut LinkTurn, at: LinkPosition, see: &mut DeliverReply<'_>) {
         let is_read_lane = at.slot >= self.shared + UPLOAD_LANES;
-        let Some(LinkSlot {
-            connection: Some(connection),
-            detection,
-            has_ended,
-            shared,
-            open,
-            is_paused,
-            ..
-        }) = self.slots.get_mut(at.slot)
+        let Some(LinkSlot { connection: Some(connection), detection, has_ended, shared, is_paused, .. }) =
+            self.slots.get_mut(at.slot)
         else {
             return;
         };
@@ -519,9 +522,6 @@ impl ServerLink {
         counted.end(tally);
         turn.tally.add(ProxyCount::LateReplies as usize, counted.late);
         turn.in_flight -= answered;
-        if open.is_none() && connection.is_open() {
-            *open = Some(OpenConnection::new(&self.server));
-        }
         if has_answered && self.server.health.note_success() {
             tracing::info!("proxy: server {} is up", self.server.label);
         }

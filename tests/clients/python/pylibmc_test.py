@@ -101,7 +101,11 @@ def test_delete_flush_stats(client):
     assert client.get("k") is None
     ((_, stats),) = client.get_stats()
     stats = {(k.decode() if isinstance(k, bytes) else k): v for k, v in stats.items()}
-    assert int(stats["curr_items"]) == 0
+    # The servers of a proxy are memcached, which counts flushed records until it needs memory.
+    if "TODANA_SERVERS" in os.environ:
+        assert int(stats["cmd_flush"]) >= 3
+    else:
+        assert int(stats["curr_items"]) == 0
 
 
 def test_non_blocking_writes(client):

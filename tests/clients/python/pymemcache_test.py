@@ -143,11 +143,13 @@ def test_flush_version_stats(client):
     assert client.get("k") is None
     assert client.version().count(b".") == 2
     stats = client.stats()
-    assert stats[b"pid"] > 0 and stats[b"curr_items"] == 0
+    assert stats[b"pid"] > 0
     assert client.stats("settings")[b"evictions"] in (b"on", True, 1)
-    # Size classes are those of one server.
+    # memcached counts flushed records until it needs their memory, and only it has size classes.
     if "TODANA_SERVERS" in os.environ:
+        assert stats[b"cmd_flush"] >= 3
         return
+    assert stats[b"curr_items"] == 0
     client.set("k", b"v")
     assert client.stats("items")[b"items:1:number"] == 1
     assert client.stats("slabs")[b"1:chunk_size"] == 96

@@ -129,6 +129,12 @@ impl ProxySession {
         }
         let Some(key) = operation.key() else {
             return match operation {
+                // Without an effect here: commands about the memory of a server.
+                Operation::Noop
+                    if !request.form.is_binary() && !bytes.trim_ascii_start().starts_with(b"mn") =>
+                {
+                    self.answer(request, &Reply::Faulty(NOT_THROUGH));
+                }
                 Operation::Noop => self.answer(request, &Reply::Done),
                 Operation::Flush { .. } => {
                     let places = turn.state.reached_places(self.listener, command_of(operation, bytes));
