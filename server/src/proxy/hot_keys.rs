@@ -140,9 +140,26 @@ struct KeySketch {
     max: usize,
     keys: Vec<HotKey>,
     places: HashMap<Box<[u8]>, usize>,
+    /// No key has fewer requests, and the keys before `cursor` have more.
+    floor: u64,
+    cursor: usize,
 }
 
 impl KeySketch {
+    /// Returns the place of a key with the least requests. Mostly looks at few keys, because many
+    /// have as few.
+    fn least(&mut self) -> Option<usize> {
+        loop {
+            let place = self.keys[self.cursor..].iter().position(|key| key.requests <= self.floor);
+            if let Some(place) = place {
+                self.cursor += place;
+                return Some(self.cursor);
+            }
+            self.floor = self.keys.iter().map(|key| key.requests).min()?;
+            self.cursor = 0;
+        }
+    }
+
     fn note(&mut self, key: &[u8], requests: u64, bytes: u64) {
         let known = self.places.get(key).copied();
         let place = match known {
@@ -152,8 +169,7 @@ impl KeySketch {
                 self.keys.len() - 1
             }
             None => {
-                let least = (0..self.keys.len()).min_by_key(|place| self.keys[*place].requests);
-                let Some(least) = least else { return };
+                let Some(least) = self.least() else { return };
                 self.places.remove(&self.keys[least].key);
                 // The new key keeps the count, because it may have been there before.
                 (self.keys[least].key, self.keys[least].bytes) = (key.into(), 0);
