@@ -8,7 +8,7 @@ use super::proxy_counters::{ProxyCount, ProxyTally};
 use super::server_counters::{ReadCounts, ServerCount, ServerTally};
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use super::shared_reads::SharedReads;
-use super::value_lanes::{LaneProgress, LaneUser, READ_LANES, UPLOAD_LANES, UPLOAD_STALL, ValueLanes};
+use super::value_lanes::{LaneProgress, LaneUser, READ_LANES, UPLOAD_LANES, VALUE_STALL, ValueLanes};
 use crate::options::{PoolOptions, PoolProtocol, WhenDown};
 use mio::event::Event;
 use mio::{Registry, Token};
@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana_client::Address;
 use todana_client::pool::{LossReason, LostRequest, ReplyKind, ReplyPart, ServerConnection, ServerSocket};
-use todana_protocol::memcached::client::{DetectedServer, ServerDialect, detected_server, put_detection};
+use todana_protocol::memcached::client::{
+    DetectedServer, ServerDialect, detected_server, put_detection, put_version,
+};
 
 /// The greatest number of connections of a worker to a server, without those for long values.
 const SHARED_SLOTS_MAX: usize = SLOTS_MAX - UPLOAD_LANES - READ_LANES;
@@ -29,14 +31,6 @@ const KEPT_LEN_MAX: usize = 16 << 20;
 const READ_AGAIN_MIN: usize = 1 << 20;
 /// The interval in which a retired link is checked.
 const RETIRED_CHECK: Duration = Duration::from_millis(20);
-/// A request for the version in the binary protocol.
-const BINARY_VERSION: [u8; 24] = {
-    let mut packet = [0; 24];
-    packet[0] = 0x80;
-    packet[1] = 0x0b;
-    packet
-};
-
 /// A time that never passes.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
@@ -194,7 +188,8 @@ impl ServerLink {
         let shared = options.connections.clamp(1, SHARED_SLOTS_MAX);
         let slots = (0..shared).map(|_| LinkSlot::default()).collect();
         let tally = server.counters.tallies.join();
-        let (uploads, reads) = (ValueLanes::default(), ValueLanes::default());
+        let uploads = ValueLanes::from_slot(shared);
+        let reads = ValueLanes::from_slot(shared + UPLOAD_LANES);
         ServerLink { server, tally, options, slots, shared, uploads, reads, is_retired: false }
     }
 
@@ -563,8 +558,7 @@ impl ServerLink {
                 self.ask(turn, slot);
             }
         }
-        self.end_stalled_upload(turn, see);
-        self.end_stalled_read(turn, see);
+        self.end_stalled_values(turn, see);
         let probe_time = self.options.connect_timeout + self.options.reply_timeout.unwrap_or_default();
         let is_probed = !self.is_retired && self.server.health.is_down();
         if is_probed && self.server.health.takes_probe(turn.now, probe_time) {
@@ -698,13 +692,13 @@ impl ServerLink {
     fn ask(&mut self, turn: &mut LinkTurn, slot: usize) {
         let due = self.due(turn);
         let Some(connection) = &mut self.slots[slot].connection else { return };
-        let (kind, question) = match self.options.speak {
-            PoolProtocol::Binary => (ReplyKind::Binary, &BINARY_VERSION[..]),
+        let (kind, dialect) = match self.options.speak {
+            PoolProtocol::Binary => (ReplyKind::Binary, ServerDialect::Binary),
             PoolProtocol::Auto | PoolProtocol::Text | PoolProtocol::Meta => {
-                (ReplyKind::Single, &b"version\r\n"[..])
+                (ReplyKind::Single, ServerDialect::Text)
             }
         };
-        connection.add(kind, due, RequestOwner::Check, |out| out.extend_from_slice(question));
+        connection.add(kind, due, RequestOwner::Check, |out| put_version(dialect, out));
         turn.check_by(due);
         self.mark_changed(turn, slot);
     }
@@ -824,6 +818,18 @@ impl ServerLink {
         true
     }
 
+    /// Makes room for the connection of a request with a long value. `slot` is `None` if the request
+    /// must wait.
+    fn own_slot(&mut self, turn: &mut LinkTurn, slot: Option<usize>) -> Option<usize> {
+        match slot {
+            // A client in front may send or read nothing.
+            None => turn.check_by(turn.now + VALUE_STALL),
+            Some(slot) if self.slots.len() <= slot => self.slots.resize_with(slot + 1, LinkSlot::default),
+            Some(_) => {}
+        }
+        slot
+    }
+
     /// Begins a request with a long value: sends its head. Returns false if the request must wait
     /// for a connection; [`ReplyDelivery::UploadContinues`] follows.
     pub(super) fn begin_upload(
@@ -833,21 +839,11 @@ impl ServerLink {
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool, SendRefusal> {
-        if self.uploads.lane_of(tag).is_none() && self.uploads.queue_len() >= self.options.queue {
-            return Err(SendRefusal::Busy);
-        }
-        let Some(lane) = self.uploads.take(tag, turn.now) else {
-            // A client in front may send nothing.
-            turn.check_by(turn.now + UPLOAD_STALL);
-            return Ok(false);
-        };
-        let slot = self.shared + lane;
-        if self.slots.len() <= slot {
-            self.slots.resize_with(slot + 1, LinkSlot::default);
-        }
+        let taken = self.uploads.take(tag, turn.now, self.options.queue)?;
+        let Some(slot) = self.own_slot(turn, taken) else { return Ok(false) };
         // The client may take as long as it likes to send the value.
         let outcome = self.add_by(turn, slot, never(turn.now), kind, RequestOwner::Client(tag), put);
-        match (&outcome, self.uploads.user(lane)) {
+        match (&outcome, self.uploads.user(slot)) {
             (Ok(()), Some(user)) => user.progress = LaneProgress::AwaitsClient,
             _ => {
                 self.tally.count(ServerCount::NotSent, 1);
@@ -867,17 +863,17 @@ impl ServerLink {
         bytes: &[u8],
         ends: bool,
     ) -> Option<usize> {
-        let lane = self.uploads.lane_of(tag)?;
+        let slot = self.uploads.slot_of(tag)?;
         // A server that stores gigabytes may pause for longer than a reply takes.
-        let due = self.due(turn).max(turn.now + UPLOAD_STALL);
-        let user = self.uploads.user(lane)?;
-        let place = self.slots.get_mut(self.shared + lane)?;
+        let due = self.due(turn).max(turn.now + VALUE_STALL);
+        let user = self.uploads.user(slot)?;
+        let place = self.slots.get_mut(slot)?;
         let connection = place.connection.as_mut()?;
         let accepted = match connection.send_on(bytes) {
             Ok(accepted) => accepted,
             Err(reason) => {
                 place.failed = Some(reason);
-                self.mark_changed(turn, self.shared + lane);
+                self.mark_changed(turn, slot);
                 return Some(0);
             }
         };
@@ -912,20 +908,10 @@ impl ServerLink {
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool, SendRefusal> {
-        if self.reads.lane_of(tag).is_none() && self.reads.queue_len() >= self.options.queue {
-            return Err(SendRefusal::Busy);
-        }
-        let Some(lane) = self.reads.take(tag, turn.now) else {
-            // A client in front may read nothing.
-            turn.check_by(turn.now + UPLOAD_STALL);
-            return Ok(false);
-        };
-        let slot = self.shared + UPLOAD_LANES + lane;
-        if self.slots.len() <= slot {
-            self.slots.resize_with(slot + 1, LinkSlot::default);
-        }
+        let taken = self.reads.take(tag, turn.now, self.options.queue)?;
+        let Some(slot) = self.own_slot(turn, taken) else { return Ok(false) };
         let outcome = self.add(turn, slot, kind, RequestOwner::Client(tag), put);
-        match (&outcome, self.reads.user(lane)) {
+        match (&outcome, self.reads.user(slot)) {
             (Ok(()), Some(user)) => user.progress = LaneProgress::AwaitsServer,
             _ => self.release_lane(turn, slot),
         }
@@ -939,9 +925,8 @@ impl ServerLink {
 
     /// Reads the next part of a long value.
     pub(super) fn resume_read(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
-        let Some(lane) = self.reads.lane_of(tag) else { return };
-        let slot = self.shared + UPLOAD_LANES + lane;
-        if let Some(user) = self.reads.user(lane)
+        let Some(slot) = self.reads.slot_of(tag) else { return };
+        if let Some(user) = self.reads.user(slot)
             && let Some(LinkSlot { connection: Some(connection), is_paused, .. }) = self.slots.get_mut(slot)
             && std::mem::take(is_paused)
         {
@@ -954,14 +939,13 @@ impl ServerLink {
 
     /// Notes that a part of a long value was read: its client has to read it before the next part.
     fn note_read(&mut self, turn: &mut LinkTurn, slot: usize) {
-        let Some(lane) = slot.checked_sub(self.shared + UPLOAD_LANES) else { return };
-        let has_others = self.reads.queue_len() > 0;
+        let has_others = self.reads.has_queue();
         let place = &self.slots[slot];
-        let Some(user) = self.reads.user(lane) else { return };
+        let Some(user) = self.reads.user(slot) else { return };
         if place.is_paused {
             (user.progress, user.active_at) = (LaneProgress::AwaitsClient, turn.now);
             if has_others {
-                turn.check_by(turn.now + UPLOAD_STALL);
+                turn.check_by(turn.now + VALUE_STALL);
             }
         } else if user.progress == LaneProgress::AwaitsServer
             && place.connection.as_ref().is_none_or(|connection| connection.waiting_len() == 0)
@@ -970,22 +954,11 @@ impl ServerLink {
         }
     }
 
-    /// Ends a request whose client reads nothing of its long value while others wait.
-    fn end_stalled_read(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
-        if let Some((at, lane)) = self.reads.first_stall()
-            && at <= turn.now
-            && let Some(tag) = self.reads.user(lane).map(|user| user.tag)
-        {
-            see(tag, self.loss(LossReason::TimedOut));
-            self.drop_value(turn, self.shared + UPLOAD_LANES + lane);
-        }
-    }
-
     /// Ends a request whose long value the client no longer reads.
     pub(super) fn cancel_read(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
         self.reads.leave_queue(tag);
-        if let Some(lane) = self.reads.lane_of(tag) {
-            self.drop_value(turn, self.shared + UPLOAD_LANES + lane);
+        if let Some(slot) = self.reads.slot_of(tag) {
+            self.drop_value(turn, slot);
         }
     }
 
@@ -993,10 +966,10 @@ impl ServerLink {
     /// The server has not got all of it, and the connection ends, so the server stores nothing.
     pub(super) fn cancel_upload(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
         self.uploads.leave_queue(tag);
-        if let Some(lane) = self.uploads.lane_of(tag)
-            && self.uploads.user(lane).is_some_and(|user| user.progress != LaneProgress::Complete)
+        if let Some(slot) = self.uploads.slot_of(tag)
+            && self.uploads.user(slot).is_some_and(|user| user.progress != LaneProgress::Complete)
         {
-            self.drop_value(turn, self.shared + lane);
+            self.drop_value(turn, slot);
         }
     }
 
@@ -1014,28 +987,18 @@ impl ServerLink {
 
     /// Lets the next request use the connection for long values that was used in this slot.
     fn release_lane(&mut self, turn: &mut LinkTurn, slot: usize) {
-        if let Some(lane) = slot.checked_sub(self.shared)
-            && self.uploads.user(lane).is_some()
-        {
-            turn.granted.extend(self.uploads.release(lane, turn.now));
-        }
-        if let Some(lane) = slot.checked_sub(self.shared + UPLOAD_LANES)
-            && self.reads.user(lane).is_some()
-        {
+        if self.reads.user(slot).is_some() {
             self.slots[slot].is_paused = false;
-            turn.granted.extend(self.reads.release(lane, turn.now));
         }
-    }
-
-    fn upload_at(&mut self, slot: usize) -> Option<&mut LaneUser<RequestTag>> {
-        self.uploads.user(slot.checked_sub(self.shared)?)
+        turn.granted.extend(self.uploads.release(slot, turn.now));
+        turn.granted.extend(self.reads.release(slot, turn.now));
     }
 
     /// Lets the client of a long value continue once the server accepts bytes again.
     fn continue_upload(&mut self, slot: usize, see: &mut DeliverReply<'_>) {
         let connection = self.slots.get(slot).and_then(|place| place.connection.as_ref());
         if connection.is_some_and(ServerConnection::has_sent_all)
-            && let Some(LaneUser { tag, progress: LaneProgress::AwaitsServer, .. }) = self.upload_at(slot)
+            && let Some(LaneUser { tag, progress: LaneProgress::AwaitsServer, .. }) = self.uploads.user(slot)
         {
             see(*tag, ReplyDelivery::UploadContinues);
         }
@@ -1044,7 +1007,7 @@ impl ServerLink {
     /// Ends the use of a connection for a long value once the server has replied. A server may
     /// refuse the value before it has got all of it.
     fn end_answered_upload(&mut self, turn: &mut LinkTurn, slot: usize) {
-        let Some(progress) = self.upload_at(slot).map(|user| user.progress) else { return };
+        let Some(progress) = self.uploads.user(slot).map(|user| user.progress) else { return };
         let connection = self.slots[slot].connection.as_ref();
         let is_answered = connection.is_none_or(|connection| connection.waiting_len() == 0);
         match progress {
@@ -1055,14 +1018,18 @@ impl ServerLink {
         }
     }
 
-    /// Ends a request whose client sends nothing of its long value while others wait.
-    fn end_stalled_upload(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
-        if let Some((at, lane)) = self.uploads.first_stall()
-            && at <= turn.now
-            && let Some(tag) = self.uploads.user(lane).map(|user| user.tag)
-        {
-            see(tag, self.loss(LossReason::TimedOut));
-            self.drop_value(turn, self.shared + lane);
+    /// Ends requests whose clients send or read nothing of their long values while others wait: at
+    /// most one that sends, and one that reads.
+    fn end_stalled_values(&mut self, turn: &mut LinkTurn, see: &mut DeliverReply<'_>) {
+        for stall in [self.uploads.first_stall(), self.reads.first_stall()] {
+            let Some((at, slot)) = stall else { continue };
+            let user = self.uploads.user(slot).or_else(|| self.reads.user(slot));
+            if at <= turn.now
+                && let Some(tag) = user.map(|user| user.tag)
+            {
+                see(tag, self.loss(LossReason::TimedOut));
+                self.drop_value(turn, slot);
+            }
         }
     }
 

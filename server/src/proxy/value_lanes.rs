@@ -4,6 +4,7 @@
 //! client, or read as the client reads it. Requests on the same connection would wait for that
 //! client.
 
+use super::server_request::SendRefusal;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,13 @@ pub(super) const UPLOAD_LANES: usize = 2;
 /// The number of connections of a worker to a server for long values that clients read.
 pub(super) const READ_LANES: usize = 8;
 /// The time after which a request whose client sends or reads nothing makes room for another one.
-pub(super) const UPLOAD_STALL: Duration = Duration::from_secs(5);
+pub(super) const VALUE_STALL: Duration = Duration::from_secs(5);
 
 /// The requests with long values to one server. `T` identifies a request, and `N` is the number of
 /// connections.
 pub(super) struct ValueLanes<T, const N: usize> {
+    /// The slot of the first connection.
+    first_slot: usize,
     users: [Option<LaneUser<T>>; N],
     queue: VecDeque<T>,
 }
@@ -43,47 +46,57 @@ pub(super) enum LaneProgress {
     Complete,
 }
 
-impl<T, const N: usize> Default for ValueLanes<T, N> {
-    fn default() -> Self {
-        ValueLanes { users: [const { None }; N], queue: VecDeque::new() }
-    }
-}
-
 impl<T: Copy + PartialEq, const N: usize> ValueLanes<T, N> {
+    /// Creates the lanes of the connections from a slot on.
+    pub(super) fn from_slot(first_slot: usize) -> ValueLanes<T, N> {
+        ValueLanes { first_slot, users: [const { None }; N], queue: VecDeque::new() }
+    }
+
     /// Returns true if no request has a connection or waits for one.
     pub(super) fn is_empty(&self) -> bool {
         self.users.iter().all(Option::is_none) && self.queue.is_empty()
     }
 
-    pub(super) fn queue_len(&self) -> usize {
-        self.queue.len()
+    /// Returns true if a request waits for a connection.
+    pub(super) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
     }
 
-    /// Returns the user of a lane.
-    pub(super) fn user(&mut self, lane: usize) -> Option<&mut LaneUser<T>> {
-        self.users.get_mut(lane)?.as_mut()
+    /// Returns the request that has the connection in a slot.
+    pub(super) fn user(&mut self, slot: usize) -> Option<&mut LaneUser<T>> {
+        self.users.get_mut(slot.checked_sub(self.first_slot)?)?.as_mut()
     }
 
-    /// Returns the lane of a request.
-    pub(super) fn lane_of(&self, tag: T) -> Option<usize> {
-        self.users.iter().position(|user| user.as_ref().is_some_and(|user| user.tag == tag))
+    /// Returns the slot of the connection of a request.
+    pub(super) fn slot_of(&self, tag: T) -> Option<usize> {
+        let is_its = |user: &Option<LaneUser<T>>| user.as_ref().is_some_and(|user| user.tag == tag);
+        Some(self.first_slot + self.users.iter().position(is_its)?)
     }
 
-    /// Returns the lane of a request, or lets the request wait for one.
-    pub(super) fn take(&mut self, tag: T, now: Instant) -> Option<usize> {
-        if let Some(lane) = self.lane_of(tag) {
-            return Some(lane);
+    /// Returns the slot of the connection of a request, or lets the request wait for one. Fails if
+    /// `queue_max` requests wait.
+    pub(super) fn take(
+        &mut self,
+        tag: T,
+        now: Instant,
+        queue_max: usize,
+    ) -> Result<Option<usize>, SendRefusal> {
+        if let Some(slot) = self.slot_of(tag) {
+            return Ok(Some(slot));
+        }
+        if self.queue.len() >= queue_max {
+            return Err(SendRefusal::Busy);
         }
         match self.users.iter().position(Option::is_none) {
             Some(lane) if self.queue.is_empty() => {
                 self.grant(lane, tag, now);
-                Some(lane)
+                Ok(Some(self.first_slot + lane))
             }
             _ => {
                 if !self.queue.contains(&tag) {
                     self.queue.push_back(tag);
                 }
-                None
+                Ok(None)
             }
         }
     }
@@ -92,8 +105,11 @@ impl<T: Copy + PartialEq, const N: usize> ValueLanes<T, N> {
         self.users[lane] = Some(LaneUser { tag, progress: LaneProgress::Granted, active_at: now });
     }
 
-    /// Frees a lane. Returns the request that has it now.
-    pub(super) fn release(&mut self, lane: usize, now: Instant) -> Option<T> {
+    /// Ends the use of the connection in a slot. Returns the request that has it now. Does nothing
+    /// if no request had it.
+    pub(super) fn release(&mut self, slot: usize, now: Instant) -> Option<T> {
+        self.user(slot)?;
+        let lane = slot - self.first_slot;
         self.users[lane] = None;
         let next = self.queue.pop_front()?;
         self.grant(lane, next, now);
@@ -105,13 +121,14 @@ impl<T: Copy + PartialEq, const N: usize> ValueLanes<T, N> {
         self.queue.retain(|queued| *queued != tag);
     }
 
-    /// Returns the time at which a request must make room for another one, and its lane.
+    /// Returns the time at which a request must make room for another one, and its slot.
     pub(super) fn first_stall(&self) -> Option<(Instant, usize)> {
         let is_stalled = |user: &LaneUser<T>| user.progress == LaneProgress::AwaitsClient;
         let users = self.users.iter().enumerate();
         let stalled =
             users.filter_map(|(lane, user)| Some((lane, user.as_ref().filter(|user| is_stalled(user))?)));
-        let first = stalled.map(|(lane, user)| (user.active_at + UPLOAD_STALL, lane)).min()?;
+        let first =
+            stalled.map(|(lane, user)| (user.active_at + VALUE_STALL, self.first_slot + lane)).min()?;
         (!self.queue.is_empty()).then_some(first)
     }
 }
@@ -123,27 +140,28 @@ mod tests {
     #[test]
     fn lanes_are_granted_in_the_order_of_requests() {
         let now = Instant::now();
-        let mut lanes = ValueLanes::<_, UPLOAD_LANES>::default();
-        assert_eq!([1, 2, 3, 4, 3].map(|tag| lanes.take(tag, now)), [Some(0), Some(1), None, None, None]);
-        assert_eq!((lanes.take(2, now), lanes.queue_len()), (Some(1), 2));
-        assert_eq!(lanes.release(1, now), Some(3));
+        let mut lanes = ValueLanes::<_, UPLOAD_LANES>::from_slot(4);
+        let taken = [1, 2, 3, 4, 2].map(|tag| lanes.take(tag, now, 2));
+        assert_eq!(taken, [Ok(Some(4)), Ok(Some(5)), Ok(None), Ok(None), Ok(Some(5))]);
+        assert_eq!([3, 5].map(|tag| lanes.take(tag, now, 2)), [Err(SendRefusal::Busy); 2]);
+        assert_eq!((lanes.release(3, now), lanes.release(5, now)), (None, Some(3)));
         lanes.leave_queue(4);
-        assert_eq!((lanes.release(0, now), lanes.take(3, now)), (None, Some(1)));
-        assert_eq!(lanes.release(1, now), None);
+        assert_eq!((lanes.release(4, now), lanes.take(3, now, 2)), (None, Ok(Some(5))));
+        assert_eq!(lanes.release(5, now), None);
         assert!(lanes.is_empty());
     }
 
     #[test]
     fn silent_client_makes_room_only_for_others() {
         let now = Instant::now();
-        let mut lanes = ValueLanes::<_, UPLOAD_LANES>::default();
-        lanes.take(1, now);
-        lanes.take(2, now);
-        lanes.user(1).unwrap().progress = LaneProgress::AwaitsClient;
+        let mut lanes = ValueLanes::<_, UPLOAD_LANES>::from_slot(4);
+        let take = |tag| lanes.take(tag, now, 9);
+        assert_eq!([1, 2].map(take), [Ok(Some(4)), Ok(Some(5))]);
+        lanes.user(5).unwrap().progress = LaneProgress::AwaitsClient;
         assert_eq!(lanes.first_stall(), None);
-        lanes.take(3, now);
-        assert_eq!(lanes.first_stall(), Some((now + UPLOAD_STALL, 1)));
-        lanes.user(1).unwrap().progress = LaneProgress::Complete;
+        assert_eq!(lanes.take(3, now, 9), Ok(None));
+        assert_eq!(lanes.first_stall(), Some((now + VALUE_STALL, 5)));
+        lanes.user(5).unwrap().progress = LaneProgress::Complete;
         assert_eq!(lanes.first_stall(), None);
     }
 }

@@ -11,6 +11,9 @@ const META_SINCE: [u32; 3] = [1, 6, 12];
 /// The longest user and password together, in bytes.
 const LOGIN_LEN_MAX: usize = 16 << 10;
 
+/// The opcode of a question for the version.
+const VERSION: u8 = 0x0b;
+
 /// The opcode of a SASL exchange with one message.
 const AUTHENTICATE: u8 = 0x21;
 
@@ -27,6 +30,17 @@ pub enum DetectedServer {
 /// connection instead of an answer, so log in first.
 pub fn put_detection(out: &mut Vec<u8>) {
     out.extend_from_slice(b"mn\r\nversion\r\n");
+}
+
+/// Writes the question for the version of the server.
+pub fn put_version(dialect: ServerDialect, out: &mut Vec<u8>) {
+    match dialect {
+        ServerDialect::Binary => {
+            let packet = RequestPacket { opcode: VERSION, ..RequestPacket::default() };
+            put_packet(&packet, out).expect("a packet without a key can be written");
+        }
+        ServerDialect::Text | ServerDialect::Meta => out.extend_from_slice(b"version\r\n"),
+    }
 }
 
 /// Decodes the answer to [`put_detection`]. Returns its length and meaning, or `None` if it is
@@ -143,6 +157,16 @@ mod tests {
         for input in [&b"MN\r\nERROR\r\n"[..], b"EN\r\nVERSION 1.6.45\r\n", b"MN\r\nMN\r\n", b"VA 1\r\n"] {
             assert_eq!(detected_server(input), Err(MalformedReply), "{}", input.escape_ascii());
         }
+    }
+
+    #[test]
+    fn version_has_the_documented_bytes() {
+        let mut out = Vec::new();
+        put_version(ServerDialect::Meta, &mut out);
+        assert_eq!(out, b"version\r\n");
+        out.clear();
+        put_version(ServerDialect::Binary, &mut out);
+        assert_eq!(out, [&b"\x80\x0b"[..], &[0; 22]].concat());
     }
 
     #[test]

@@ -48,7 +48,7 @@ mod statistics;
 mod text;
 
 pub use handshake::{
-    DetectedServer, LoginReply, decode_login_reply, detected_server, put_detection, put_login,
+    DetectedServer, LoginReply, decode_login_reply, detected_server, put_detection, put_login, put_version,
 };
 pub use meta::{MetaField, MetaRequest};
 pub use operation::{

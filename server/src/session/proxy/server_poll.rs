@@ -5,7 +5,7 @@
 use crate::proxy::ReplyDelivery;
 use todana_client::pool::ReplyKind;
 use todana_core::Reply;
-use todana_protocol::memcached::client::{ServerDialect, put_statistics, statistics_of};
+use todana_protocol::memcached::client::{ServerDialect, put_statistics, put_version, statistics_of};
 use todana_protocol::memcached::{ReplyForm, encode};
 
 /// The longest reply of a server.
@@ -18,13 +18,7 @@ const NAMES_MAX: usize = 1000;
 /// A statistic of memcached that says something about all servers together only as their maximum.
 const GREATEST: [&str; 2] = ["hash_power_level", "hash_is_expanding"];
 
-/// A request for the version in the binary protocol.
-const BINARY_VERSION: [u8; HEADER_LEN] = {
-    let mut packet = [0; HEADER_LEN];
-    packet[0] = 0x80;
-    packet[1] = 0x0b;
-    packet
-};
+/// The length of the header of a packet of the binary protocol.
 const HEADER_LEN: usize = 24;
 
 /// The question, with the part of the reply that does not depend on the servers.
@@ -78,7 +72,7 @@ impl ServerPoll {
         let is_binary = dialect == ServerDialect::Binary;
         let (kind, group) = match self.question {
             PollQuestion::Version(_) => {
-                out.extend_from_slice(if is_binary { &BINARY_VERSION } else { b"version\r\n" });
+                put_version(dialect, out);
                 return if is_binary { ReplyKind::Binary } else { ReplyKind::Single };
             }
             PollQuestion::Statistics { .. } => (ReplyKind::Statistics, &b""[..]),
