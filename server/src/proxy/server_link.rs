@@ -818,8 +818,8 @@ impl ServerLink {
         true
     }
 
-    /// Makes room for the connection of a request with a long value. `slot` is `None` if the request
-    /// must wait.
+    /// Makes room for the connection of a request with a long value. `slot` is `None` if it must
+    /// wait.
     fn own_slot(&mut self, turn: &mut LinkTurn, slot: Option<usize>) -> Option<usize> {
         match slot {
             // A client in front may send or read nothing.
