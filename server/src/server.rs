@@ -443,18 +443,8 @@ impl Server {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
-        self.shared.master_link.start(&self.shared)?;
-        if let Some(replication_start) = self.shared.persistence.snapshots.replication_start()
-            && replication_start < self.shared.master_link.follow_state().timestamp
-        {
-            tracing::info!(
-                from = replication_start,
-                "replication: continues from an earlier position, because the databases in memory are older than the stored one"
-            );
-            self.shared
-                .master_link
-                .change(|standing| standing.timestamp = standing.timestamp.min(replication_start));
-        }
+        let replication_start = self.shared.persistence.snapshots.replication_start();
+        self.shared.master_link.start(&self.shared, replication_start)?;
         let snapshots = snapshots::SnapshotKeeper::start(&self.shared, Arc::clone(&self.disk))?;
         self.shared.tyrant.scripts.start(&self.shared)?;
         if self.shared.observation.logs_requests() {

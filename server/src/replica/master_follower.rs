@@ -98,10 +98,10 @@ pub(super) struct MasterFollower {
 }
 
 impl MasterFollower {
-    pub(super) fn new(shared: &Arc<SharedState>) -> MasterFollower {
+    /// Creates the follower. `stored` is the position that the file contains.
+    pub(super) fn new(shared: &Arc<SharedState>, stored: u64) -> MasterFollower {
         let databases = shared.databases.iter();
         let position_file = shared.options.databases.replication.position_file.clone();
-        let stored = shared.master_link.follow_state().timestamp;
         let undo_path = position_file.as_deref().map(position::undo_path_of);
         MasterFollower {
             worker_counters: databases.map(|served| served.database.worker_counters()).collect(),

@@ -88,20 +88,29 @@ impl MasterLink {
     }
 
     /// Starts the thread, if this server has a master or a client may name one. If the position
-    /// cannot be read, this is logged, and all changes of the master are applied again.
-    pub(crate) fn start(&self, shared: &Arc<SharedState>) -> io::Result<()> {
+    /// cannot be read, this is logged, and all changes of the master are applied again. `records_at`
+    /// is the position of the databases in memory, if they may be older than the stored position.
+    pub(crate) fn start(&self, shared: &Arc<SharedState>, records_at: Option<u64>) -> io::Result<()> {
         let options = &shared.options.databases.replication;
         if options.master.is_none() && options.position_file.is_none() {
             return Ok(());
         }
-        let timestamp =
-            options.position_file.as_deref().map_or(Ok(0), position::read).unwrap_or_else(|error| {
-                tracing::error!("{error}; replication begins with all changes of the master");
-                0
-            });
+        let stored = options.position_file.as_deref().map_or(Ok(0), position::read).unwrap_or_else(|error| {
+            tracing::error!("{error}; replication begins with all changes of the master");
+            0
+        });
+        let timestamp = records_at.unwrap_or(stored).min(stored);
+        if timestamp < stored {
+            tracing::info!(
+                from = timestamp,
+                "replication: continues from an earlier position, because the databases in memory are older than the stored one"
+            );
+        }
         let (master, protocol, interval) = (options.master.clone(), options.protocol, options.interval);
         *self.lock() = FollowState { master, protocol, timestamp, interval, version: 0 };
-        let follower = MasterFollower::new(shared);
+        // The thread starts with the earlier position. If it first followed from the stored one,
+        // clients could read a later change of the master before the lost ones.
+        let follower = MasterFollower::new(shared, stored);
         let thread = std::thread::Builder::new().name("link".into()).spawn(move || follower.run())?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
