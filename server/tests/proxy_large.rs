@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
-use todana_server::{LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ServerOptions, WhenDown};
+use todana_server::{LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, Server, ServerOptions, WhenDown};
 
 const LEN: usize = 300_000;
 
@@ -525,4 +525,65 @@ fn very_long_values_pass_in_both_directions() {
         client.send(b"mg k s v\r\n");
         client.expect(&[b"VA 20000000 s20000000\r\n", &value[..], b"\r\n"].concat());
     }
+}
+
+/// Such a read was once repeated after the request that came next.
+#[test]
+fn read_with_an_effect_is_not_repeated() {
+    let value = value(3 << 20);
+    for (request, last, replies) in [
+        ("get k\r\nflush_all\r\n", "flush_all\r\n", "OK\r\n"),
+        ("get k\r\nmg k s T-1\r\n", "mg k s T-1\r\n", "HD s3145728\r\n"),
+        ("gat -1 k\r\nget n\r\n", "get n\r\n", "END\r\n"),
+        ("mg k v h\r\nget n\r\n", "get n\r\n", "END\r\n"),
+    ] {
+        let scripted = Scripted::new();
+        let mut client = scripted.proxy.connect();
+        client.send(request.as_bytes());
+        let mut shared = scripted.accept(request.as_bytes());
+        let (first, end) = match request.starts_with("mg ") {
+            true => (head("VA 3145728 h0"), &b"\r\n"[..]),
+            false => (head("VALUE k 0 3145728"), &b"\r\nEND\r\n"[..]),
+        };
+        let reply = [&first[..], &value, end, replies.as_bytes()].concat();
+        let writing = write_in_background(&shared, reply.clone());
+        client.expect(&reply);
+        writing.join().unwrap();
+        // Nothing was asked again.
+        shared.set_nonblocking(true).unwrap();
+        assert_eq!(shared.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        scripted.listener.set_nonblocking(true).unwrap();
+        assert_eq!(scripted.listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "{last:?}");
+    }
+}
+
+/// Such a read was once lost, because the new configuration has other servers.
+#[test]
+fn repeated_read_survives_a_reload() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut proxy =
+        ProxyOptions { pools: BTreeMap::from([("main".into(), pool(&address))]), ..ProxyOptions::default() };
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    let server = Server::bind(ServerOptions { proxy: Some(proxy.clone()), limits, ..options() }).unwrap();
+    let reloader = server.proxy_reloader().unwrap();
+    let scripted = Scripted { proxy: Running::of(server), listener, address };
+    let mut client = scripted.proxy.connect();
+    // The read waits for the reply before it.
+    client.send(b"get first\r\nget k\r\n");
+    let mut shared = scripted.accept(b"get first\r\nget k\r\n");
+    proxy.pools.get_mut("main").unwrap().servers = vec!["127.0.0.1:1".parse().unwrap()];
+    reloader.reload(&proxy).unwrap();
+    let value = value(2 << 20);
+    let reply = [&head("VALUE k 0 2097152")[..], &value, b"\r\nEND\r\n"].concat();
+    let writing = write_in_background(&shared, [b"END\r\n", &reply[..]].concat());
+    client.expect(b"END\r\n");
+    let again = scripted.accept(b"get k\r\n");
+    let answering = write_in_background(&again, reply.clone());
+    client.expect(&reply);
+    writing.join().unwrap();
+    answering.join().unwrap();
+    // The connection of the former configuration has ended.
+    shared.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    expect_end(&mut shared);
 }

@@ -9,8 +9,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 use todana_server::{
-    LimitOptions, PoolLogin, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ReplicaRead, ReplicaWrite,
-    RouteTree, ServerOptions, WhenDown,
+    LimitOptions, MemoryOptions, PoolLogin, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes,
+    ReplicaRead, ReplicaWrite, RouteTree, ServerOptions, WhenDown,
 };
 
 /// Returns a pool of one server of a known dialect, whose failures are shown.
@@ -178,5 +178,92 @@ fn copies_avoid_servers_that_are_down() {
     });
     for server in [&first, &second] {
         assert_eq!(server.connect().stat("curr_items"), "40");
+    }
+}
+
+/// A command without a key once left the error to the next request.
+#[test]
+fn long_wait_refuses_only_the_request_that_waited() {
+    let (listener, address) = listener();
+    let queue_timeout = Some(Duration::from_millis(20));
+    let proxy = proxy(PoolOptions { queue_timeout, ..pool(&address) }, Some(1));
+    let mut clients = [(); 3].map(|()| proxy.connect());
+    clients[0].send(b"get a\r\n");
+    let mut server = listener.accept().unwrap().0;
+    expect(&mut server, "get a\r\n");
+    clients[1].send(b"version\r\n");
+    clients[1].expect(b"VERSION 1.6.45\r\n");
+    // The value is refused, and does not reach the server.
+    let long = [b"set l 0 0 100000\r\n", &[b'x'; 100_000][..], b"\r\n"].concat();
+    clients[2].send(&long);
+    clients[2].expect(b"SERVER_ERROR server proxy: busy\r\n");
+    server.write_all(b"END\r\n").unwrap();
+    clients[0].expect(b"END\r\n");
+    for client in &mut clients[1..] {
+        client.send(b"get f\r\n");
+        expect(&mut server, "get f\r\n");
+        server.write_all(b"END\r\n").unwrap();
+        client.expect(b"END\r\n");
+    }
+}
+
+/// The bytes of requests that a server does not take were once not counted as memory.
+#[test]
+fn clients_wait_while_a_server_takes_nothing() {
+    let (listener, address) = listener();
+    let pools = BTreeMap::from([("main".into(), pool(&address))]);
+    let proxy = Some(ProxyOptions { pools, ..ProxyOptions::default() });
+    let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
+    let memory = MemoryOptions { limit_mib: 8, ..MemoryOptions::default() };
+    let proxy = Running::start(ServerOptions { proxy, limits, memory, ..options() });
+    let mut client = proxy.connect();
+    let request = [b"ms k 60000\r\n", &[b'x'; 60_000][..], b"\r\n"].concat();
+    // The proxy reads no more than the limit allows, and the rest fills the socket.
+    client.stream.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    let mut idle = 0;
+    while sent < 64 << 20 && idle < 100 {
+        match client.stream.write(&request[sent % request.len()..]) {
+            Ok(len) => (sent, idle) = (sent + len, 0),
+            // The reply to another client shows that the proxy has had time to read.
+            Err(_) => {
+                proxy.connect().expect_version();
+                idle += 1;
+            }
+        }
+    }
+    assert!(sent < 24 << 20, "{sent} bytes were read");
+    client.stream.set_nonblocking(false).unwrap();
+    // All requests are answered once the server takes them.
+    let mut rest = client.stream.try_clone().unwrap();
+    let missing = request[sent % request.len()..].to_vec();
+    let count = sent.div_ceil(request.len());
+    let ending = std::thread::spawn(move || rest.write_all(&missing).unwrap());
+    let mut server = listener.accept().unwrap().0;
+    let mut bytes = vec![0; request.len()];
+    for _ in 0..count {
+        server.read_exact(&mut bytes).unwrap();
+        assert!(bytes == request);
+        server.write_all(b"HD\r\n").unwrap();
+    }
+    client.expect("HD\r\n".repeat(count).as_bytes());
+    ending.join().unwrap();
+}
+
+/// Clients that find the reply by its opaque or its key once waited for ever.
+#[test]
+fn miss_of_a_lost_server_shows_the_request() {
+    let (listener, address) = listener();
+    drop(listener);
+    let proxy = proxy(PoolOptions { when_down: WhenDown::Gentle, ..pool(&address) }, None);
+    let mut client = proxy.connect();
+    for (request, reply) in [
+        ("mg ab v k O123\r\n", "EN kab O123\r\n"),
+        ("mg YWI= b k v\r\n", "EN kYWI= b\r\n"),
+        ("mg ab v\r\n", "EN\r\n"),
+        ("mg ab v O1 q\r\nmg cd v O2 k\r\n", "EN O2 kcd\r\n"),
+    ] {
+        client.send(request.as_bytes());
+        client.expect(reply.as_bytes());
     }
 }

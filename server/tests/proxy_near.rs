@@ -195,3 +195,17 @@ fn each_listener_has_its_own_copies() {
         }
     }
 }
+
+/// A copy once hid that the value is stale, or that another client recomputes it.
+#[test]
+fn stale_values_have_no_copies() {
+    let server = Running::start(options());
+    let pool = PoolOptions { speak: PoolProtocol::Meta, ..pool(server.addresses[0]) };
+    let proxy = Running::start(proxy_options(pool, near("main", false, false)));
+    let (mut client, mut direct) = (proxy.connect(), server.connect());
+    ask(&mut direct, "set k 0 0 1\r\n1\r\n", "STORED\r\n");
+    ask(&mut direct, "md k I T30\r\n", "HD\r\n");
+    ask(&mut client, "mg k s v\r\n", "VA 1 s1 X W\r\n1\r\n");
+    ask(&mut client, "mg k s v\r\n", "VA 1 s1 X Z\r\n1\r\n");
+    ask(&mut client, "mg k s v\r\n", "VA 1 s1 X Z\r\n1\r\n");
+}

@@ -4,11 +4,12 @@ mod running;
 
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use todana_client::ring::ServerEntry;
 use todana_server::{
-    PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ReplicaRead, ReplicaWrite, RouteTree,
+    LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ProxyRoutes, ReplicaRead, ReplicaWrite, RouteTree,
     ServerOptions, ShadowedRequests, WhenDown,
 };
 
@@ -501,4 +502,76 @@ fn text_clients_are_served_by_binary_servers() {
     ask(&mut client, "touch a 10\r\ngat 0 a\r\n", "TOUCHED\r\nVALUE a 5 1\r\n6\r\nEND\r\n");
     ask(&mut client, "mg a t\r\n", "CLIENT_ERROR not spoken by the server\r\n");
     ask(&mut client, "delete a\r\ndelete a\r\n", "DELETED\r\nNOT_FOUND\r\n");
+}
+
+/// The head of a value above 1 MiB was once dropped, so that routes found no record or an error.
+#[test]
+fn routes_pass_on_values_above_one_mebibyte() {
+    let value = "v".repeat(2 << 20);
+    let reply = format!("VALUE k 0 {}\r\n{value}\r\nEND\r\n", value.len());
+    let failover =
+        RouteTree::Failover { pools: names(&["a", "b"]), on_miss: true, ttl: Duration::from_secs(10) };
+    let pair = |read| RouteTree::Replicate {
+        pools: names(&["a", "b"]),
+        copies: 1,
+        read,
+        write: ReplicaWrite::All,
+        on_miss: true,
+        repair: false,
+    };
+    let warm_up = RouteTree::WarmUp { new: "a".into(), old: "b".into(), ttl: None };
+    let trees = [failover, pair(ReplicaRead::First), pair(ReplicaRead::Fastest), warm_up];
+    for speak in [PoolProtocol::Text, PoolProtocol::Meta, PoolProtocol::Binary] {
+        for tree in &trees {
+            let servers = [(); 2].map(|()| Running::start(ServerOptions { limits: large(), ..options() }));
+            let addresses = servers.each_ref().map(|server| server.addresses[0]);
+            servers[1].connect().set(b"k", value.as_bytes());
+            let proxy = routed(&addresses, speak, tree.clone());
+            ask(&mut proxy.connect(), "get k\r\n", &reply);
+            ask(&mut proxy.connect(), "get none k\r\n", &reply);
+        }
+    }
+}
+
+/// Limits of a server that stores values of several mebibytes.
+fn large() -> LimitOptions {
+    LimitOptions { item_size_max: 8 << 20, ..LimitOptions::default() }
+}
+
+/// The reply to a conditional store once did not wait for the other copies.
+#[test]
+fn reply_waits_for_all_copies() {
+    let first = Running::start(options());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = [first.addresses[0], listener.local_addr().unwrap()];
+    let tree = RouteTree::Replicate {
+        pools: names(&["a", "b"]),
+        copies: 1,
+        read: ReplicaRead::Random,
+        write: ReplicaWrite::All,
+        on_miss: true,
+        repair: false,
+    };
+    let proxy = routed(&addresses, PoolProtocol::Meta, tree);
+    first.connect().set(b"k", b"1");
+    let mut client = proxy.connect();
+    for (request, copied, reply) in [
+        ("ms k 1 C0 MS\r\nx\r\n", "", "EX\r\n"),
+        ("incr k 2\r\n", "md k\r\n", "3\r\n"),
+        ("append k 0 0 1\r\nx\r\n", "md k\r\n", "STORED\r\n"),
+    ] {
+        client.send(request.as_bytes());
+        if !copied.is_empty() {
+            let mut second = listener.accept().unwrap().0;
+            let mut bytes = vec![0; copied.len()];
+            second.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, copied.as_bytes());
+            // The client has no reply while the copy has not lost the record.
+            client.stream.set_nonblocking(true).unwrap();
+            assert_eq!(client.stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+            client.stream.set_nonblocking(false).unwrap();
+            second.write_all(b"NF\r\n").unwrap();
+        }
+        client.expect(reply.as_bytes());
+    }
 }

@@ -13,7 +13,7 @@
 //! server_counters, proxy_counters   the counters of a server, of a pool and of the proxy
 //! proxy_metrics  the metrics
 //! turn_queue     the sessions that wait because too many requests are in flight
-//! hot_keys       the keys that are requested most
+//! hot_keys       the keys that are requested most;  kept_bytes: the memory of requests under way
 //! server_resolver the thread that resolves names
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
@@ -29,6 +29,7 @@
 
 mod ejection;
 mod hot_keys;
+mod kept_bytes;
 mod kept_filters;
 mod live_proxy;
 mod near_cache;
@@ -52,6 +53,7 @@ mod tallies;
 mod turn_queue;
 mod value_lanes;
 
+pub(crate) use kept_bytes::{CountedBytes, KeptBytes};
 pub(crate) use live_proxy::LiveProxy;
 pub use live_proxy::{ProxyReloader, check_proxy};
 pub(crate) use near_cache::{NearCache, NearFill};

@@ -1,5 +1,6 @@
 //! The connections of a worker to the servers of all pools.
 
+use super::kept_bytes::KeptBytes;
 use super::live_proxy::LiveProxy;
 use super::near_cache::NearFill;
 use super::pool_server::PoolServer;
@@ -8,7 +9,7 @@ use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use super::server_request::{ReplyDelivery, RequestTag, SendRefusal};
 use super::turn_queue::TurnQueue;
-use crate::options::WhenDown;
+use crate::options::PoolOptions;
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(crate) struct ProxyWorker {
     /// The links by the numbers of their servers.
     links: Vec<Option<ServerLink>>,
     turn: LinkTurn,
+    /// The requests that are kept until their servers have answered.
+    pub(crate) kept: KeptBytes,
     /// The counters of the pools of `state`, in their order.
     pools: Vec<(Arc<PoolCounters>, Arc<PoolTally>)>,
     started: Instant,
@@ -57,6 +60,7 @@ impl ProxyWorker {
         let (now, buffer) = (Instant::now(), vec![0; BUFFER_LEN]);
         let (changed, unread, granted) = (Vec::new(), Vec::new(), Vec::new());
         let tally = live.counters.join();
+        let kept = KeptBytes::default();
         let turn = LinkTurn {
             registry,
             now,
@@ -69,6 +73,7 @@ impl ProxyWorker {
             hot_keys: live.hot_keys.join(state.hot_keys, now),
             buffer,
             tally,
+            kept: kept.clone(),
         };
         let mut worker = ProxyWorker {
             live,
@@ -76,6 +81,7 @@ impl ProxyWorker {
             version,
             links: Vec::new(),
             turn,
+            kept,
             pools: Vec::new(),
             started: now,
             unread: Vec::new(),
@@ -96,6 +102,11 @@ impl ProxyWorker {
     /// Returns the proxy, of which this is one worker's part.
     pub(crate) fn live(&self) -> &LiveProxy {
         &self.live
+    }
+
+    /// Returns the number of bytes of requests that wait for their servers.
+    pub(crate) fn kept_len(&self) -> usize {
+        self.kept.len()
     }
 
     /// Returns the number of a new session.
@@ -272,24 +283,14 @@ impl ProxyWorker {
     /// [`resume_read`]: Self::resume_read
     pub(crate) fn begin_read(
         &mut self,
-        server: &PoolServer,
+        server: &Arc<PoolServer>,
+        options: &Arc<PoolOptions>,
         kind: ReplyKind,
         tag: RequestTag,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool, SendRefusal> {
-        match self.links.get_mut(server.number.get()) {
-            Some(Some(link)) => link.begin_read(&mut self.turn, kind, tag, put),
-            // The configuration no longer has the server.
-            _ => Err(SendRefusal::Down),
-        }
-    }
-
-    /// Returns what clients see if a server does not answer.
-    pub(crate) fn when_down(&self, server: &PoolServer) -> WhenDown {
-        match self.links.get(server.number.get()) {
-            Some(Some(link)) => link.when_down(),
-            _ => WhenDown::Error,
-        }
+        let (link, turn) = self.link_to(server, options);
+        link.begin_read(turn, kind, tag, put)
     }
 
     /// Reads the next part of a long value.
@@ -386,13 +387,22 @@ impl ProxyWorker {
     #[inline]
     fn link(&mut self, state: &ProxyState, place: ServerPlace) -> (&mut ServerLink, &mut LinkTurn) {
         let pool = &state.pools[place.pool];
-        let server = &pool.servers[place.server];
+        self.link_to(&pool.servers[place.server], &pool.options)
+    }
+
+    /// Returns the link to a server of a state, which may have been replaced.
+    #[inline]
+    fn link_to(
+        &mut self,
+        server: &Arc<PoolServer>,
+        options: &Arc<PoolOptions>,
+    ) -> (&mut ServerLink, &mut LinkTurn) {
         let index = server.number.get();
         if self.links.len() <= index {
             self.links.resize_with(index + 1, || None);
         }
         let link = self.links[index].get_or_insert_with(|| {
-            let mut link = ServerLink::new(Arc::clone(server), Arc::clone(&pool.options));
+            let mut link = ServerLink::new(Arc::clone(server), Arc::clone(options));
             // Requests under way may still need a server that the configuration no longer has.
             if !self.state.has(server) {
                 link.retire();

@@ -2,6 +2,7 @@
 //! repeats requests whose connection was lost, and probes a server that is down.
 
 use super::hot_keys::HotKeyCounter;
+use super::kept_bytes::KeptBytes;
 use super::near_cache::NearFill;
 use super::pool_server::{OpenConnection, PoolServer};
 use super::proxy_counters::{ProxyCount, ProxyTally};
@@ -9,7 +10,7 @@ use super::server_counters::{ReadCounts, ServerCount, ServerTally};
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use super::shared_reads::SharedReads;
 use super::value_lanes::{LaneProgress, LaneUser, READ_LANES, UPLOAD_LANES, VALUE_STALL, ValueLanes};
-use crate::options::{PoolOptions, PoolProtocol, WhenDown};
+use crate::options::{PoolOptions, PoolProtocol};
 use mio::event::Event;
 use mio::{Registry, Token};
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub(super) struct LinkTurn {
     /// Memory for one read.
     pub(super) buffer: Vec<u8>,
     pub(super) tally: Arc<ProxyTally>,
+    /// The bytes of requests that connections keep.
+    pub(super) kept: KeptBytes,
 }
 
 impl LinkTurn {
@@ -147,6 +150,8 @@ struct LinkSlot {
     has_ended: bool,
     /// The number of sent bytes that are counted.
     counted_len: u64,
+    /// The number of bytes of requests that are counted as memory.
+    counted_kept: usize,
     /// The number of addresses that could not be connected to.
     failed_addresses: usize,
     detection: DialectDetection,
@@ -415,6 +420,7 @@ impl ServerLink {
             Err(reason) => self.lose(turn, at.slot, reason, see),
         }
         self.count_sent(at.slot);
+        self.count_kept(turn, at.slot);
         self.note_open(at.slot);
     }
 
@@ -440,6 +446,15 @@ impl ServerLink {
         };
         let sent = connection.sent_len();
         self.tally.count(ServerCount::WrittenBytes, sent - std::mem::replace(counted_len, sent));
+    }
+
+    /// Counts the bytes of requests that a connection keeps.
+    fn count_kept(&mut self, turn: &LinkTurn, slot: usize) {
+        let LinkSlot { connection, counted_kept, .. } = &mut self.slots[slot];
+        let now = connection.as_ref().map_or(0, ServerConnection::kept_len);
+        if now != *counted_kept {
+            turn.kept.change(std::mem::replace(counted_kept, now), now);
+        }
     }
 
     /// Handles an event of a connection.
@@ -476,7 +491,7 @@ impl ServerLink {
         if *is_paused {
             return;
         }
-        let server = &self.server;
+        let (server, options) = (&self.server, &self.options);
         let (mut has_answered, mut is_released, mut pauses) = (false, false, false);
         let mut counted = ReadCounts::default();
         let (tally, now_us) = (&*self.tally, turn.now_us);
@@ -498,7 +513,7 @@ impl ServerLink {
                         sent_us => counted.note_reply(tally, now_us.wrapping_sub(sent_us)),
                     }
                     let delivery = match part.missing > READ_AGAIN_MIN && !part.continues {
-                        true => ReplyDelivery::LongValue { part, server },
+                        true => ReplyDelivery::LongValue { part, server, options },
                         false => ReplyDelivery::Part(part),
                     };
                     see(tag, delivery);
@@ -539,6 +554,7 @@ impl ServerLink {
             Ok(false) if !pauses => turn.unread.push(at),
             Ok(_) => {}
         }
+        self.count_kept(turn, at.slot);
         self.end_answered_upload(turn, at.slot);
         self.note_read(turn, at.slot);
     }
@@ -710,6 +726,7 @@ impl ServerLink {
         }
         self.count_sent(slot);
         let Some(connection) = self.slots[slot].connection.take() else { return };
+        self.count_kept(turn, slot);
         self.slots[slot].open = None;
         self.release_lane(turn, slot);
         self.tally.count(ServerCount::Disconnected, 1);
@@ -885,7 +902,7 @@ impl ServerLink {
         };
         self.tally.count(ServerCount::WrittenBytes, accepted as u64);
         if accepted > 0 {
-            user.active_at = turn.now;
+            user.note_bytes(accepted, was_blocked, turn.now);
         }
         match user.progress {
             LaneProgress::AwaitsClient => connection.set_last_due(never(turn.now)),
@@ -918,11 +935,6 @@ impl ServerLink {
         outcome.map(|()| true)
     }
 
-    /// Returns what clients see if the server does not answer.
-    pub(super) fn when_down(&self) -> WhenDown {
-        self.options.when_down
-    }
-
     /// Reads the next part of a long value.
     pub(super) fn resume_read(&mut self, turn: &mut LinkTurn, tag: RequestTag) {
         let Some(slot) = self.reads.slot_of(tag) else { return };
@@ -943,7 +955,8 @@ impl ServerLink {
         let place = &self.slots[slot];
         let Some(user) = self.reads.user(slot) else { return };
         if place.is_paused {
-            (user.progress, user.active_at) = (LaneProgress::AwaitsClient, turn.now);
+            user.progress = LaneProgress::AwaitsClient;
+            user.restart(turn.now);
             if has_others {
                 turn.check_by(turn.now + VALUE_STALL);
             }
@@ -982,6 +995,7 @@ impl ServerLink {
             self.tally.count(ServerCount::Disconnected, 1);
             connection.lose().iter().for_each(|lost| self.count_end(lost.request));
         }
+        self.count_kept(turn, slot);
         self.release_lane(turn, slot);
     }
 

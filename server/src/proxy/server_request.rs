@@ -1,7 +1,7 @@
 //! Defines the identity of a request to a server, and what arrives for it.
 
 use super::pool_server::PoolServer;
-use crate::options::WhenDown;
+use crate::options::{PoolOptions, WhenDown};
 use std::sync::Arc;
 use todana_client::pool::{LossReason, ReplyPart};
 
@@ -39,11 +39,22 @@ pub(crate) enum ReplyDelivery<'a> {
     /// The dialect of its server is known now.
     DialectKnown,
     /// The first part of a reply with a very long value.
-    LongValue { part: ReplyPart<'a>, server: &'a Arc<PoolServer> },
+    LongValue { part: ReplyPart<'a>, server: &'a Arc<PoolServer>, options: &'a Arc<PoolOptions> },
     /// Its server accepts bytes of its long value, or it has a connection for such a value now.
     UploadContinues,
     /// The session may send its next request, or must refuse it because it has waited too long.
     Turn { is_in_time: bool },
+}
+
+impl<'a> ReplyDelivery<'a> {
+    /// Returns what arrives for a request that keeps its reply. To such a request, a long value is
+    /// a part like others.
+    pub(crate) fn kept(self) -> ReplyDelivery<'a> {
+        match self {
+            ReplyDelivery::LongValue { part, .. } => ReplyDelivery::Part(part),
+            delivery => delivery,
+        }
+    }
 }
 
 /// The reason why a request was not accepted for a server.

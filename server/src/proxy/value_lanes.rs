@@ -12,8 +12,12 @@ use std::time::{Duration, Instant};
 pub(super) const UPLOAD_LANES: usize = 2;
 /// The number of connections of a worker to a server for long values that clients read.
 pub(super) const READ_LANES: usize = 8;
-/// The time after which a request whose client sends or reads nothing makes room for another one.
+/// The time in which a client must send or read [`STALL_LEN`] bytes. Otherwise, its request makes
+/// room for another one.
 pub(super) const VALUE_STALL: Duration = Duration::from_secs(5);
+/// The number of bytes of a value after which the time begins again. It must be small for slow
+/// networks, but a client must not keep others waiting with a byte now and then.
+const STALL_LEN: usize = 64 << 10;
 
 /// The requests with long values to one server. `T` identifies a request, and `N` is the number of
 /// connections.
@@ -29,8 +33,26 @@ pub(super) struct ValueLanes<T, const N: usize> {
 pub(super) struct LaneUser<T> {
     pub(super) tag: T,
     pub(super) progress: LaneProgress,
-    /// The last time at which bytes of the value were sent, or read.
+    /// The time from which [`VALUE_STALL`] counts.
     pub(super) active_at: Instant,
+    /// The number of bytes of the value since then.
+    active_len: usize,
+}
+
+impl<T> LaneUser<T> {
+    /// Notes that bytes of the value were sent. `waited` is true if the server did not accept any
+    /// before, so that the client could not send.
+    pub(super) fn note_bytes(&mut self, len: usize, waited: bool, now: Instant) {
+        self.active_len += len;
+        if waited || self.active_len >= STALL_LEN {
+            self.restart(now);
+        }
+    }
+
+    /// Lets the time begin again.
+    pub(super) fn restart(&mut self, now: Instant) {
+        (self.active_at, self.active_len) = (now, 0);
+    }
 }
 
 /// The progress of a request with a long value.
@@ -102,7 +124,8 @@ impl<T: Copy + PartialEq, const N: usize> ValueLanes<T, N> {
     }
 
     fn grant(&mut self, lane: usize, tag: T, now: Instant) {
-        self.users[lane] = Some(LaneUser { tag, progress: LaneProgress::Granted, active_at: now });
+        let progress = LaneProgress::Granted;
+        self.users[lane] = Some(LaneUser { tag, progress, active_at: now, active_len: 0 });
     }
 
     /// Ends the use of the connection in a slot. Returns the request that has it now. Does nothing
@@ -163,5 +186,23 @@ mod tests {
         assert_eq!(lanes.first_stall(), Some((now + VALUE_STALL, 5)));
         lanes.user(5).unwrap().progress = LaneProgress::Complete;
         assert_eq!(lanes.first_stall(), None);
+    }
+
+    /// A client once kept others waiting without end by a byte every few seconds.
+    #[test]
+    fn few_bytes_do_not_end_a_stall() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut lanes = ValueLanes::<_, 1>::from_slot(0);
+        assert_eq!([1, 2].map(|tag| lanes.take(tag, now, 9)), [Ok(Some(0)), Ok(None)]);
+        let user = lanes.user(0).unwrap();
+        user.progress = LaneProgress::AwaitsClient;
+        user.note_bytes(STALL_LEN - 1, false, later);
+        assert_eq!(lanes.first_stall(), Some((now + VALUE_STALL, 0)));
+        lanes.user(0).unwrap().note_bytes(1, false, later);
+        assert_eq!(lanes.first_stall(), Some((later + VALUE_STALL, 0)));
+        let even_later = later + Duration::from_secs(1);
+        lanes.user(0).unwrap().note_bytes(1, true, even_later);
+        assert_eq!(lanes.first_stall(), Some((even_later + VALUE_STALL, 0)));
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Worker {
     output: ConnectionOutput,
     /// The operations of clients of a proxy that do not speak memcached's dialects.
     records: RecordRuns,
+    /// The number of bytes of requests to servers that are counted as memory.
+    counted_kept: u64,
 }
 
 impl Worker {
@@ -90,6 +92,7 @@ impl Worker {
             buffer: vec![0; BUFFER],
             output: ConnectionOutput::default(),
             records,
+            counted_kept: 0,
         };
         Ok((worker, waker))
     }
@@ -458,6 +461,10 @@ impl Worker {
             };
             proxy.flush(see);
             proxy.check_deadlines(see);
+            let kept = proxy.kept_len() as u64;
+            if kept != self.counted_kept {
+                self.shared.memory.held_changed(std::mem::replace(&mut self.counted_kept, kept), kept);
+            }
             if !self.records.has_changed() {
                 return;
             }

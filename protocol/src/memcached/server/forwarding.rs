@@ -67,6 +67,15 @@ impl ReplyForm<'_> {
         matches!(self.0, FormKind::Meta(_) | FormKind::Noop)
     }
 
+    /// Returns true if the reply to a meta command shows its key or its opaque, also without a
+    /// record.
+    pub fn shows_request(&self) -> bool {
+        match self.0 {
+            FormKind::Meta(form) => form.returns.as_slice().iter().any(|letter| b"kO".contains(letter)),
+            _ => false,
+        }
+    }
+
     /// Returns true if the request is a binary packet.
     pub fn is_binary(&self) -> bool {
         matches!(self.0, FormKind::Binary(_))

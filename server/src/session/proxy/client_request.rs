@@ -2,6 +2,7 @@
 
 use super::loss_reply::{error_line, error_of_moxi};
 use crate::options::WhenDown;
+use crate::proxy::{CountedBytes, KeptBytes};
 use todana_core::{Operation, RefusalReason, Reply};
 use todana_protocol::memcached::{
     MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedStep, ReplyForm, encode,
@@ -17,21 +18,24 @@ pub(super) struct ClientRequest {
     bytes: Vec<u8>,
     limits: MemcachedLimits,
     can_lack_time: bool,
+    /// Counts the bytes as memory.
+    _counted: CountedBytes,
 }
 
 impl ClientRequest {
     /// Keeps a request. Its bytes are those of one operation: of a line with several keys, the
     /// caller keeps a line for each key.
-    pub(super) fn new(bytes: Vec<u8>, limits: &MemcachedLimits) -> ClientRequest {
+    pub(super) fn new(bytes: Vec<u8>, limits: &MemcachedLimits, kept: &KeptBytes) -> ClientRequest {
         let no_login = MemcachedLimits { sasl: false, text_login: false, ..*limits };
         let limits =
             MemcachedLimits { unfinished_len_max: usize::MAX, long_block_len: usize::MAX, ..no_login };
-        ClientRequest { bytes, limits, can_lack_time: false }
+        let counted = kept.count(bytes.len());
+        ClientRequest { bytes, limits, can_lack_time: false, _counted: counted }
     }
 
-    /// Keeps a request that asks for the time to live if its server can report it.
-    pub(super) fn without_need_of_time(bytes: Vec<u8>, limits: &MemcachedLimits) -> ClientRequest {
-        ClientRequest { can_lack_time: true, ..ClientRequest::new(bytes, limits) }
+    /// Lets the request ask for the time to live only if its server can report it.
+    pub(super) fn without_need_of_time(self) -> ClientRequest {
+        ClientRequest { can_lack_time: true, ..self }
     }
 
     /// Returns true if a reply without the time to live that the request asks for is acceptable.

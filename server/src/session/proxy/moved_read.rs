@@ -3,6 +3,7 @@
 //! is repeated on a connection that is read only as fast as the client reads.
 
 use super::loss_reply::{MissReply, put_loss};
+use crate::options::PoolOptions;
 use crate::proxy::{PoolServer, ProxyWorker, ReplyDelivery, RequestTag};
 use std::sync::Arc;
 use todana_client::pool::{ReplyKind, ReplyPart};
@@ -11,6 +12,7 @@ use todana_protocol::memcached::HiddenReplies;
 /// A read that is repeated on another connection.
 pub(super) struct MovedRead {
     server: Arc<PoolServer>,
+    options: Arc<PoolOptions>,
     tag: RequestTag,
     line: Box<[u8]>,
     pub(super) hidden: HiddenReplies,
@@ -48,9 +50,10 @@ impl std::fmt::Debug for MovedRead {
 }
 
 impl MovedRead {
-    /// Creates a read from the first part of its reply.
+    /// Creates a read from the first part of its reply, which came from this server of a pool with
+    /// these options.
     pub(super) fn new(
-        server: &Arc<PoolServer>,
+        (server, options): (&Arc<PoolServer>, &Arc<PoolOptions>),
         tag: RequestTag,
         line: &[u8],
         hidden: HiddenReplies,
@@ -58,6 +61,7 @@ impl MovedRead {
     ) -> MovedRead {
         MovedRead {
             server: Arc::clone(server),
+            options: Arc::clone(options),
             tag: RequestTag { question: 1, may_repeat: false, ..tag },
             line: line.into(),
             hidden,
@@ -84,13 +88,13 @@ impl MovedRead {
             ReadProgress::Unsent => {
                 let kind = if self.line.starts_with(b"mg ") { ReplyKind::Single } else { ReplyKind::Values };
                 let put = |out: &mut Vec<u8>| out.extend_from_slice(&self.line);
-                match proxy.begin_read(&self.server, kind, self.tag, put) {
+                match proxy.begin_read(&self.server, &self.options, kind, self.tag, put) {
                     Ok(true) => self.progress = ReadProgress::AwaitsServer,
                     Ok(false) => self.progress = ReadProgress::Queued,
                     Err(refusal) => {
                         let mut reply = Vec::new();
                         let (label, reason) = (self.server.shown_label(), refusal.as_str());
-                        put_loss(proxy.when_down(&self.server), self.miss, label, reason, &mut reply);
+                        put_loss(self.options.when_down, &self.miss, label, reason, &mut reply);
                         return Some(reply);
                     }
                 }
@@ -126,7 +130,7 @@ impl MovedRead {
             }
             ReplyDelivery::Lost { .. } if self.has_open_value => MovedOutcome::Cut,
             ReplyDelivery::Lost { label, reason, when_down } => {
-                put_loss(when_down, self.miss, label, reason, ready);
+                put_loss(when_down, &self.miss, label, reason, ready);
                 MovedOutcome::Complete
             }
             ReplyDelivery::UploadContinues => {

@@ -145,20 +145,19 @@ impl ProxySession {
     fn keep(&mut self, tag: RequestTag, delivery: ReplyDelivery<'_>) -> bool {
         let index = tag.request.wrapping_sub(self.first) as usize;
         let Some(request) = self.waiting.get_mut(index) else { return false };
-        let delivery = match delivery {
-            ReplyDelivery::LongValue { part, server } if tag.question == 0 => {
-                // The server may have executed later writes, and the client must not see them yet.
-                if self.last_write <= tag.request && request.move_read(tag, part, server) {
-                    self.has_routed = true;
-                    return index == 0;
-                }
-                ReplyDelivery::Part(part)
-            }
-            delivery => delivery,
-        };
+        if let ReplyDelivery::LongValue { part, server, options } = delivery
+            && tag.question == 0
+            // The server may have executed later writes, and the client must not see them yet.
+            && self.last_write <= tag.request
+            && request.move_read(tag, part, (server, options))
+        {
+            self.has_routed = true;
+            return index == 0;
+        }
         if let WaitingRequest::Moved(_) = request {
             return self.keep_moved(index, tag, delivery);
         }
+        let delivery = delivery.kept();
         // The usual case needs no copy beside `ready`.
         let mut passed = PassedPart::Nothing;
         if index == 0
@@ -326,10 +325,6 @@ impl ProxySession {
         if self.waiting.capacity() == 0 {
             self.waiting.reserve_exact(1);
         }
-        if self.waiting.capacity() == 0 {
-            // Most clients wait for the reply to each request.
-            self.waiting.reserve_exact(1);
-        }
         self.waiting.push_back(request);
         self.starts.add(self.start);
         self.start.pool = None;
@@ -448,6 +443,8 @@ impl Session for ProxySession {
         input: &[u8],
     ) -> SessionProgress {
         worker.limits.unfinished_len_max = turn.room;
+        // Each client may have one request under way, however much memory others take.
+        self.awaits_all |= turn.room == 0 && !self.waiting.is_empty();
         let WorkerContext { proxy: Some(proxy), waits, shared, .. } = &mut *turn.context else {
             return SessionProgress { consumed: 0, next: NextAction::Close };
         };

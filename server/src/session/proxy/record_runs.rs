@@ -10,7 +10,6 @@
 //!
 //! Invariant: the requests of a client to one server are sent in the order of its operations.
 
-use super::client_request::ClientRequest;
 use super::record_run::RecordRun;
 use super::request_routing::{RoutingTurn, command_of, may_repeat, null_reply, routed, sent_to_all};
 use super::waiting_request::WaitingRequest;
@@ -75,7 +74,7 @@ impl RecordRuns {
             && let Some(running) = self.running.get_mut(&tag.request)
             && let SentRequest::Waiting { request, .. } = &mut running.sent
         {
-            let (_, can_continue) = request.receive(tag, delivery);
+            let (_, can_continue) = request.receive(tag, delivery.kept());
             if can_continue || matches!(request, WaitingRequest::Gathered(_)) {
                 self.changed.push(tag);
             }
@@ -203,7 +202,7 @@ impl SentRequest {
             RouteTarget::Refuse => SentRequest::Replied(Reply::Refused(RefusalReason::NotEnabled)),
             RouteTarget::Null => SentRequest::Replied(null_reply(operation)),
             target => {
-                let kept = ClientRequest::without_need_of_time(bytes, turn.limits);
+                let kept = turn.keep(bytes).without_need_of_time();
                 SentRequest::Waiting { request: routed(turn, target, kept, operation, key, tag), asked }
             }
         }

@@ -52,6 +52,13 @@ pub(super) struct RoutingTurn<'t> {
     pub(super) connection: usize,
 }
 
+impl RoutingTurn<'_> {
+    /// Keeps the bytes of a request until its servers have answered.
+    pub(super) fn keep(&self, bytes: Vec<u8>) -> ClientRequest {
+        ClientRequest::new(bytes, self.limits, &self.proxy.kept)
+    }
+}
+
 /// A request whose route is more than one server, after its filters.
 enum FilteredRequest {
     Replied(RoutedReply),
@@ -96,9 +103,17 @@ impl ProxySession {
     }
 
     fn execute_command(&mut self, turn: &mut RoutingTurn<'_>, request: &MemcachedRequest<'_>, bytes: &[u8]) {
+        let has_waited_too_long = self.turn == AwaitedTurn::Refused;
+        if has_waited_too_long && request.form.is_last_of_line() {
+            self.turn = AwaitedTurn::None;
+        }
         let operation = match &request.command {
-            MemcachedCommand::Operation(operation) if self.turn == AwaitedTurn::Refused => {
-                return self.refuse_late(turn, request, operation, bytes);
+            MemcachedCommand::Operation(operation) if has_waited_too_long => {
+                if request.form.is_last_of_line() {
+                    let reply = self.late_reply(turn, request, operation, bytes);
+                    self.push(WaitingRequest::Complete(reply));
+                }
+                return;
             }
             MemcachedCommand::Operation(operation) => operation,
             MemcachedCommand::Version => return self.answer_version(turn, &request.form),
@@ -127,6 +142,9 @@ impl ProxySession {
         if let Operation::RefusedStore(refused) = operation {
             return self.answer(request, &Reply::Refused(refused.refusal));
         }
+        if may_change(operation) {
+            self.note_write();
+        }
         let Some(key) = operation.key() else {
             return match operation {
                 // Without an effect here: commands about the memory of a server.
@@ -148,9 +166,6 @@ impl ProxySession {
             };
         };
         turn.proxy.note_key(key, bytes.len());
-        if !matches!(operation, Operation::Get(_) | Operation::Inspect(_)) {
-            self.note_write();
-        }
         if request.form.is_value() && !(self.line.is_none() && request.form.is_last_of_line()) {
             return self.add_key(turn, request, operation, key, bytes);
         }
@@ -164,7 +179,7 @@ impl ProxySession {
             RouteTarget::Refuse => self.answer(request, &Reply::Faulty(REFUSED)),
             RouteTarget::Null => self.answer(request, &null_reply(operation)),
             target => {
-                let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
+                let kept = turn.keep(bytes.to_vec());
                 let tag = self.tag(turn.connection, 0, may_repeat(operation));
                 self.push(routed(turn, target, kept, operation, key, tag));
             }
@@ -186,33 +201,30 @@ impl ProxySession {
         }
     }
 
-    /// Answers a request that has waited too long for its turn.
-    fn refuse_late(
-        &mut self,
+    /// Returns the reply to a request that has waited too long for its turn.
+    fn late_reply(
+        &self,
         turn: &RoutingTurn<'_>,
         request: &MemcachedRequest<'_>,
         operation: &Operation<'_>,
         bytes: &[u8],
-    ) {
-        if !request.form.is_last_of_line() {
-            return;
-        }
-        self.turn = AwaitedTurn::None;
+    ) -> Vec<u8> {
         let key = operation.key().unwrap_or_default();
         let target = turn.state.target_of(self.listener, command_of(operation, bytes), key);
         let pool = turn.state.first_pool(target);
         let when_down = pool.map_or(WhenDown::Error, |pool| turn.state.pools[pool].options.when_down);
         let mut reply = Vec::new();
         if request.form.is_binary() {
-            let kept = ClientRequest::new(bytes.to_vec(), turn.limits);
+            let kept = turn.keep(bytes.to_vec());
             kept.put_loss(when_down, LATE_LABEL, LATE_REASON, &mut reply);
         } else {
-            put_loss(when_down, MissReply::of(operation, &request.form), LATE_LABEL, LATE_REASON, &mut reply);
+            let miss = MissReply::of(operation, &request.form);
+            put_loss(when_down, &miss, LATE_LABEL, LATE_REASON, &mut reply);
         }
         if request.form.hidden_replies().contain(&reply) {
             reply.clear();
         }
-        self.push(WaitingRequest::Complete(reply));
+        reply
     }
 
     /// Passes the bytes of a request on to one server.
@@ -230,7 +242,8 @@ impl ProxySession {
         let sent = turn.proxy.send(&turn.state, place, kind, tag, put);
         let miss = MissReply::of(operation, &request.form);
         let hidden = request.form.hidden_replies();
-        let mut waiting = WaitingRequest::forwarded(hidden, miss);
+        let can_move = matches!(operation, Operation::Get(get) if is_plain(get));
+        let mut waiting = WaitingRequest::forwarded(hidden, miss, can_move);
         if let Err(refusal) = sent {
             let _ = waiting.receive(tag, lost(&turn.state, place, refusal));
         }
@@ -240,6 +253,17 @@ impl ProxySession {
     /// Begins to receive a long value. Returns false if the value must be kept until it is
     /// complete, because it does not go to one server as it comes.
     pub(super) fn begin_upload(&mut self, turn: &mut RoutingTurn<'_>, announced: AnnouncedBlock) -> bool {
+        if std::mem::take(&mut self.turn) == AwaitedTurn::Refused {
+            let reply = announced.with(self.decoder, turn.limits, true, |request| match &request.command {
+                MemcachedCommand::Operation(operation) => {
+                    self.late_reply(turn, request, operation, announced.head())
+                }
+                _ => Vec::new(),
+            });
+            self.push(WaitingRequest::Complete(reply.unwrap_or_default()));
+            self.upload = Some(Box::new(ClientUpload::to_nowhere(announced)));
+            return true;
+        }
         let state = Arc::clone(&turn.state);
         let listener = self.listener;
         let found = announced.with(self.decoder, turn.limits, true, |request| {
@@ -278,7 +302,7 @@ impl ProxySession {
         };
         let tag = self.tag(turn.connection, 0, false);
         self.upload = Some(Box::new(ClientUpload::to_server(announced, state, place, tag, line)));
-        self.push(WaitingRequest::forwarded(hidden, MissReply::None));
+        self.push(WaitingRequest::forwarded(hidden, MissReply::None, false));
         true
     }
 
@@ -335,7 +359,7 @@ impl ProxySession {
             (None, RouteTarget::Refuse) => line.refuse(REFUSED),
             (None, RouteTarget::Null) => {}
             (None, target) => {
-                let kept = ClientRequest::new(line.line_of(key), turn.limits);
+                let kept = turn.keep(line.line_of(key));
                 let part = match filtered(turn, self.number, target, kept, operation, key) {
                     FilteredRequest::Replied(reply) => LinePart::Replied(reply),
                     FilteredRequest::Running(run) => LinePart::Routed(run),
@@ -394,7 +418,7 @@ pub(super) fn sent_to_all(
     tag: RequestTag,
 ) -> WaitingRequest {
     let state = Arc::clone(&turn.state);
-    let request = ClientRequest::new(bytes.to_vec(), turn.limits);
+    let request = turn.keep(bytes.to_vec());
     let Some(places) = places else {
         let mut refusal = Vec::new();
         request.put_failure(FLUSH_REFUSED, &mut refusal);
@@ -402,15 +426,14 @@ pub(super) fn sent_to_all(
     };
     let mut replies = GatheredReplies::new(request, state.near_caches().cloned().collect());
     for place in places {
-        let tag = RequestTag { part: replies.asked.len() as u32, ..tag };
+        let tag = RequestTag { part: replies.next_part(), ..tag };
         // The text dialect is the one that all servers have before their dialect is known.
         let dialect = turn.proxy.known_dialect(&state, place).unwrap_or(ServerDialect::Text);
         let mut line = Vec::new();
         let Ok(asked) = put_operation(dialect, operation, &mut line) else { continue };
-        replies.asked.push(asked);
         let put = |out: &mut Vec<u8>| out.extend_from_slice(&line);
         match turn.proxy.send(&state, place, reply_kind(asked), tag, put) {
-            Ok(()) => replies.missing += 1,
+            Ok(()) => replies.await_reply(asked),
             Err(refusal) => replies.refuse(state.server(place).shown_label(), refusal.as_str()),
         }
     }
@@ -575,6 +598,15 @@ fn send_copy(turn: &mut RoutingTurn<'_>, session: u64, place: ServerPlace, opera
         let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
         let sent = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), session, put);
         turn.proxy.count(if sent.is_ok() { ProxyCount::ShadowSent } else { ProxyCount::ShadowDropped }, 1);
+    }
+}
+
+/// Returns true if an operation may change a record, or what a later read of it shows.
+fn may_change(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Get(get) => get.touch.is_some() || get.vivify.is_some() || get.recache_below_s.is_some(),
+        Operation::Inspect(_) | Operation::Noop => false,
+        _ => true,
     }
 }
 

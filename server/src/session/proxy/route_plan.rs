@@ -360,6 +360,10 @@ fn replicated_read(
 }
 
 fn replicated_write(places: Vec<ServerPlace>, operation: &Operation<'_>, write: ReplicaWrite) -> RoutePlan {
+    // With `write = "all"`, a read of any copy after the reply must not find the former value.
+    let awaits = write == ReplicaWrite::All;
+    let first_then =
+        |places, question, needs_success| RoutePlan::FirstThen { places, question, needs_success, awaits };
     match operation {
         // The versions of the copies differ.
         Operation::Store(store) if store.compare.is_some() && store.mode == StoreMode::Set => {
@@ -369,8 +373,7 @@ fn replicated_write(places: Vec<ServerPlace>, operation: &Operation<'_>, write: 
         Operation::Store(Store { mode: StoreMode::Add | StoreMode::Replace, compare: None, .. })
             if matches!(write, ReplicaWrite::All | ReplicaWrite::First) =>
         {
-            let (question, awaits) = (Question::SetValue, write == ReplicaWrite::All);
-            RoutePlan::FirstThen { places, question, needs_success: true, awaits }
+            first_then(places, Question::SetValue, true)
         }
         // The copies may differ, so the same change may have different results.
         Operation::Store(store)
@@ -393,11 +396,6 @@ fn replicated_write(places: Vec<ServerPlace>, operation: &Operation<'_>, write: 
             RoutePlan::AtOnce { places, choice }
         }
     }
-}
-
-/// Returns the plan that does not wait for the others after the first server.
-fn first_then(places: Vec<ServerPlace>, question: Question, needs_success: bool) -> RoutePlan {
-    RoutePlan::FirstThen { places, question, needs_success, awaits: false }
 }
 
 /// Returns the plan of a request for a record that belongs to a new server and may still be at an
@@ -427,5 +425,6 @@ fn moved(new: ServerPlace, old: ServerPlace, ttl_s: Option<u32>, operation: &Ope
 
 /// Returns the plan of a write to one server that must not leave an older record at another.
 fn write_and_delete(current: ServerPlace, other: ServerPlace) -> RoutePlan {
-    first_then(vec![current, other], Question::Delete, false)
+    let (places, question) = (vec![current, other], Question::Delete);
+    RoutePlan::FirstThen { places, question, needs_success: false, awaits: false }
 }

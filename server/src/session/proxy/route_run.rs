@@ -11,8 +11,8 @@ use crate::proxy::{
 use std::sync::Arc;
 use todana_client::pool::ReplyKind;
 use todana_core::{
-    Arithmetic, ArithmeticReply, Delete, Expiry, Get, HitReply, Operation, RefusalReason, Reply, Store,
-    StoreMode, Ttl, UnixSeconds,
+    Arithmetic, ArithmeticReply, Delete, Expiry, Get, HitReply, Operation, RecacheState, RefusalReason,
+    Reply, Store, StoreMode, Ttl, UnixSeconds,
 };
 use todana_protocol::memcached::ReplyForm;
 use todana_protocol::memcached::client::{
@@ -230,10 +230,11 @@ impl RouteRun {
             && self.outcome(1) == Some(Outcome::Hit)
     }
 
-    /// Keeps the record that was found in the cache of the route.
+    /// Keeps the record that was found in the cache of the route. A reply that also says whether to
+    /// recompute the value is for one client only.
     fn fill_near(&self, proxy: &ProxyWorker, number: usize) {
         if let Some(NearUse::Fill { cache, fill }) = &self.near
-            && let Some((hit, _)) = self.hit(number)
+            && let Some((hit, _)) = self.hit(number).filter(|(hit, _)| hit.recache == RecacheState::default())
         {
             let found = |operation: &Operation<'_>, _: &ReplyForm<'_>| {
                 cache.fill(operation.key().unwrap_or_default(), *fill, proxy.now(), &hit.record);

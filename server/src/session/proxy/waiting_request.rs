@@ -6,7 +6,7 @@ use super::loss_reply::{MissReply, put_error, put_loss};
 use super::moved_read::MovedRead;
 use super::route_run::{HeldScope, RouteRun};
 use super::server_poll::ServerPoll;
-use crate::options::WhenDown;
+use crate::options::{PoolOptions, WhenDown};
 use crate::proxy::{NearCache, PoolServer, ProxyWorker, ReplyDelivery, RequestTag};
 use std::sync::Arc;
 use todana_client::pool::ReplyPart;
@@ -20,7 +20,14 @@ pub(super) enum WaitingRequest {
     /// The reply is complete.
     Complete(Vec<u8>),
     /// One server answers.
-    Forwarded { arrived: Vec<u8>, hidden: HiddenReplies, miss: MissReply, has_open_value: bool },
+    Forwarded {
+        arrived: Vec<u8>,
+        hidden: HiddenReplies,
+        miss: MissReply,
+        /// True if the server can be asked again on another connection.
+        can_move: bool,
+        has_open_value: bool,
+    },
     /// Several servers answer.
     Merged(Box<MergedValues>),
     /// All servers answer, and the client gets one reply.
@@ -38,10 +45,8 @@ pub(super) enum WaitingRequest {
 /// The replies of all servers to a request.
 pub(super) struct GatheredReplies {
     request: ClientRequest,
-    /// The form of the reply of each server.
-    pub(super) asked: Vec<AskedReply>,
-    /// The number of servers that have not answered.
-    pub(super) missing: usize,
+    /// The form of the reply of each server. `None` if the server has answered, or was not asked.
+    asked: Vec<Option<AskedReply>>,
     /// The first error.
     error: Vec<u8>,
     /// The caches that are cleared after the last reply: until then, a server may still send what
@@ -51,32 +56,46 @@ pub(super) struct GatheredReplies {
 
 impl std::fmt::Debug for GatheredReplies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GatheredReplies").field("missing", &self.missing).finish_non_exhaustive()
+        f.debug_struct("GatheredReplies").field("asked", &self.asked).finish_non_exhaustive()
     }
 }
 
 impl GatheredReplies {
     pub(super) fn new(request: ClientRequest, caches: Vec<Arc<NearCache>>) -> GatheredReplies {
-        GatheredReplies { request, asked: Vec::new(), missing: 0, error: Vec::new(), caches }
+        GatheredReplies { request, asked: Vec::new(), error: Vec::new(), caches }
     }
 
-    /// Notes the reply of a server.
+    /// Returns the number of the part for the next server.
+    pub(super) fn next_part(&self) -> u32 {
+        self.asked.len() as u32
+    }
+
+    /// Notes that the next server was asked, and the form of its reply.
+    pub(super) fn await_reply(&mut self, asked: AskedReply) {
+        self.asked.push(Some(asked));
+    }
+
+    fn is_complete(&self) -> bool {
+        self.asked.iter().all(Option::is_none)
+    }
+
+    /// Notes the reply of a server. A reply in several parts is an error of the server, which its
+    /// first part shows.
     fn receive(&mut self, part: u32, delivery: ReplyDelivery<'_>) {
+        let Some(place) = self.asked.get_mut(part as usize) else { return };
+        let Some(asked) = *place else { return };
         let mut error = Vec::new();
         match delivery {
-            ReplyDelivery::Part(reply) => {
-                let asked = self.asked.get(part as usize);
-                match asked.map(|asked| decode_reply_of(*asked, reply.bytes)) {
-                    Some(Ok(ServerReply::Reply(Reply::Done))) => {}
-                    Some(Ok(ServerReply::Error(text))) => error.extend_from_slice(text),
-                    _ => error.extend_from_slice(b"SERVER_ERROR a reply is not understood"),
-                }
-            }
+            ReplyDelivery::Part(reply) => match decode_reply_of(asked, reply.bytes) {
+                Ok(ServerReply::Reply(Reply::Done)) => {}
+                Ok(ServerReply::Error(text)) => error.extend_from_slice(text),
+                _ => error.extend_from_slice(b"SERVER_ERROR a reply is not understood"),
+            },
             ReplyDelivery::Lost { label, reason, .. } => put_error(label, reason, &mut error),
             _ => return,
         }
-        self.missing -= 1;
-        if self.missing == 0 {
+        *place = None;
+        if self.is_complete() {
             self.caches.iter().for_each(|cache| cache.clear());
         }
         if self.error.is_empty() {
@@ -84,8 +103,9 @@ impl GatheredReplies {
         }
     }
 
-    /// Writes the reply of a server that was not asked.
+    /// Notes that the next server was not asked, and the reason.
     pub(super) fn refuse(&mut self, label: &str, reason: &str) {
+        self.asked.push(None);
         if self.error.is_empty() {
             put_error(label, reason, &mut self.error);
         }
@@ -112,9 +132,9 @@ pub(super) enum PassedPart {
 }
 
 impl WaitingRequest {
-    /// Creates a request that one server answers.
-    pub(super) fn forwarded(hidden: HiddenReplies, miss: MissReply) -> WaitingRequest {
-        WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss, has_open_value: false }
+    /// Creates a request that one server answers. `can_move` is true for a read without any effect.
+    pub(super) fn forwarded(hidden: HiddenReplies, miss: MissReply, can_move: bool) -> WaitingRequest {
+        WaitingRequest::Forwarded { arrived: Vec::new(), hidden, miss, can_move, has_open_value: false }
     }
 
     /// Notes what arrives for the request. Returns the number of bytes that are kept until they can
@@ -171,7 +191,7 @@ impl WaitingRequest {
                 ReplyDelivery::Lost { label, reason, when_down },
             ) => {
                 let at = arrived.len();
-                put_loss(when_down, *miss, label, reason, arrived);
+                put_loss(when_down, miss, label, reason, arrived);
                 if hidden.contain(&arrived[at..]) {
                     arrived.truncate(at);
                 }
@@ -204,15 +224,16 @@ impl WaitingRequest {
         &mut self,
         tag: RequestTag,
         part: ReplyPart<'_>,
-        server: &Arc<PoolServer>,
+        server: (&Arc<PoolServer>, &Arc<PoolOptions>),
     ) -> bool {
-        let WaitingRequest::Forwarded { hidden, miss, .. } = *self else { return false };
-        let is_movable = tag.may_repeat && !part.request.is_empty();
-        if is_movable {
-            let read = MovedRead::new(server, tag, part.request, hidden, miss);
-            *self = WaitingRequest::Moved(Box::new(read));
+        match self {
+            WaitingRequest::Forwarded { hidden, miss, can_move: true, .. } if !part.request.is_empty() => {
+                let read = MovedRead::new(server, tag, part.request, *hidden, miss.clone());
+                *self = WaitingRequest::Moved(Box::new(read));
+                true
+            }
+            _ => false,
         }
-        is_movable
     }
 
     /// Returns true if the request will ask a server for one of these records later.
@@ -275,7 +296,7 @@ impl WaitingRequest {
             }
             WaitingRequest::Merged(values) => values.drain(out),
             WaitingRequest::Gathered(replies) => {
-                let is_complete = replies.missing == 0;
+                let is_complete = replies.is_complete();
                 if is_complete {
                     replies.put(out);
                 }
