@@ -127,6 +127,15 @@ fn configuration_is_read_again_at_a_signal() {
     write(&servers[0], &servers[1]);
     proxy.signal("HUP");
     eventually("the first servers are back", || (of_a(), of_b()) == ("1".into(), "2".into()));
+    // The command waits until the proxy has read the file.
+    write(&servers[1], &servers[0]);
+    expect(&["proxy", "reload", tcp], 0);
+    assert_eq!((of_a(), of_b()), ("2".into(), "1".into()));
+    std::fs::write(&path, "[pool.a]\nservers = []\n").unwrap();
+    let refusal = refused(&["proxy", "reload", tcp], 3);
+    assert!(refusal.contains("the configuration is not used, the old one stays"), "{refusal}");
+    assert_eq!((of_a(), of_b()), ("2".into(), "1".into()));
+    refused(&["proxy", "reload", &servers[0].address], 3);
     stop(proxy);
     servers.into_iter().for_each(stop);
 }

@@ -206,6 +206,6 @@ fn stale_values_have_no_copies() {
     ask(&mut direct, "set k 0 0 1\r\n1\r\n", "STORED\r\n");
     ask(&mut direct, "md k I T30\r\n", "HD\r\n");
     ask(&mut client, "mg k s v\r\n", "VA 1 s1 X W\r\n1\r\n");
-    ask(&mut client, "mg k s v\r\n", "VA 1 s1 X Z\r\n1\r\n");
-    ask(&mut client, "mg k s v\r\n", "VA 1 s1 X Z\r\n1\r\n");
+    ask(&mut client, "mg k s v\r\n", "VA 1 s1 Z X\r\n1\r\n");
+    ask(&mut client, "mg k s v\r\n", "VA 1 s1 Z X\r\n1\r\n");
 }

@@ -12,6 +12,7 @@
 //! effective_options the options of command line, environment and file together
 //! proxy_program     runs the proxy;  live_configuration: reads its configuration again
 //! replacement_program runs it under the name of another proxy
+//! reload            lets a running proxy read its configuration again
 //! ```
 
 mod config_file;
@@ -25,6 +26,7 @@ mod printed_options;
 mod printed_routes;
 mod proxy_file;
 mod proxy_program;
+mod reload;
 mod replacement_program;
 mod route_table;
 mod table_reader;
@@ -56,6 +58,9 @@ Hashes of mcrouter's ring: Ch3 Crc32 Rendezvous.
 The options of `Network`, `TLS` and `Process` are those of `todana serve`. Each can
 also be an environment variable, or a line at the top of the --config file.
 Precedence: command line, environment, config file, default.
+
+`todana proxy reload [SERVER]` lets a running proxy read its configuration again,
+and says whether it uses it.
 
 Examples:
   todana proxy --servers cache1,cache2,cache3 -p 11311
@@ -163,6 +168,9 @@ fn ring_names() -> PossibleValuesParser {
 /// Serves, or prints the answer to `--where`, `--compare` or `--print`.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), CommandFailure> {
     let words: Vec<OsString> = words.into_iter().collect();
+    if words.get(2).is_some_and(|word| word == "reload") {
+        return reload::run(words.into_iter().skip(2));
+    }
     let effective = EffectiveOptions::read(words.clone())?;
     let arguments = &effective.arguments;
     let answer = match (&arguments.key, &arguments.compare) {
