@@ -103,6 +103,28 @@ fn value_over_the_limit_is_never_kept() {
     );
 }
 
+/// The proxy sends the bytes of a request on. It skipped discarded blocks of lines only, so these
+/// bytes began with the discarded body of the packet before: the next request was lost.
+#[test]
+fn discarded_body_is_skipped_in_any_pieces() {
+    let unknown = Packet::new(0x50).key("key").value("a value").request();
+    let too_long = set("key", vec![b'v'; 5000]).request();
+    let next = set("key", "next").request();
+    for refused in [unknown, too_long] {
+        for piece_len in [1, 3, 7, 4000, 5000] {
+            let (mut decoder, mut scratch) = (MemcachedDecoder::default(), Vec::new());
+            let step = decoder.decode(&small(), &refused, &mut scratch);
+            let MemcachedStep::Request { consumed, .. } = step else { panic!("{step:?}") };
+            let body = &refused[consumed..];
+            let skipped = body.chunks(piece_len).map(|piece| decoder.skip_discarded(piece));
+            assert_eq!(skipped.sum::<usize>(), body.len());
+            assert_eq!(decoder.skip_discarded(&next), 0);
+            let step = decoder.decode(&small(), &next, &mut scratch);
+            assert!(matches!(step, MemcachedStep::Request { consumed, .. } if consumed == next.len()));
+        }
+    }
+}
+
 #[test]
 fn missing_bytes_of_a_value_are_exact() {
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());

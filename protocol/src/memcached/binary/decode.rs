@@ -47,16 +47,14 @@ pub(in crate::memcached) fn decode<'a>(
     is_authenticated: bool,
     input: &'a [u8],
 ) -> MemcachedStep<'a> {
-    let skipped = match *place {
-        PacketPosition::Packet => 0,
-        PacketPosition::Discard { left } if input.len() < left => {
-            *place = PacketPosition::Discard { left: left - input.len() };
-            return MemcachedStep::NeedMore { consumed: input.len(), at_least: 1 };
+    let skipped = skip_discarded(place, input);
+    match *place {
+        PacketPosition::Packet => {}
+        PacketPosition::Discard { .. } => {
+            return MemcachedStep::NeedMore { consumed: skipped, at_least: 1 };
         }
-        PacketPosition::Discard { left } => left,
         PacketPosition::End => return MemcachedStep::Close,
-    };
-    *place = PacketPosition::Packet;
+    }
     let unread = &input[skipped..];
     match unread.first() {
         None => return MemcachedStep::NeedMore { consumed: skipped, at_least: 1 },
@@ -75,6 +73,18 @@ pub(in crate::memcached) fn decode<'a>(
         is_authenticated,
         RequestPacket { skipped, unread, header: PacketHeader::parse(header), block: None },
     )
+}
+
+/// Consumes the rest of a body that is being discarded. Returns the number of consumed bytes.
+#[inline]
+pub(in crate::memcached) fn skip_discarded(place: &mut PacketPosition, input: &[u8]) -> usize {
+    let PacketPosition::Discard { left } = *place else { return 0 };
+    let skipped = left.min(input.len());
+    *place = match left - skipped {
+        0 => PacketPosition::Packet,
+        left => PacketPosition::Discard { left },
+    };
+    skipped
 }
 
 /// Returns the head of the packet that the next step will decode. Observers show it.

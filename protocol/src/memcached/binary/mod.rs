@@ -26,7 +26,7 @@ mod opcode;
 mod reply;
 mod status;
 
-pub(in crate::memcached) use decode::{PacketPosition, decode, decode_block, head};
+pub(in crate::memcached) use decode::{PacketPosition, decode, decode_block, head, skip_discarded};
 pub(in crate::memcached) use form::BinaryForm;
 pub(in crate::memcached) use header::{HEADER_LEN, PacketHeader, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub(in crate::memcached) use reply::{encode, put_failure};

@@ -318,11 +318,15 @@ impl MemcachedDecoder {
         matches!(self.mode, DecoderState::Start | DecoderState::Line { scanned: 0 })
     }
 
-    /// Consumes the rest of a block that is being discarded, so that the next byte may begin a
-    /// line. Returns the number of consumed bytes.
+    /// Consumes the rest of a block or of the body of a packet that is being discarded, so that the
+    /// next byte may begin a request. Returns the number of consumed bytes.
     #[inline]
     pub fn skip_discarded(&mut self, input: &[u8]) -> usize {
-        let DecoderState::Discard { left } = self.mode else { return 0 };
+        let left = match &mut self.mode {
+            DecoderState::Discard { left } => *left,
+            DecoderState::Binary(place) => return binary::skip_discarded(place, input),
+            _ => return 0,
+        };
         let skipped = left.min(input.len());
         self.mode = match left - skipped {
             0 => DecoderState::Line { scanned: 0 },
