@@ -7,7 +7,7 @@ use todana_core::{
     Arithmetic, Delete, Get, Inspect, Operation, Reply, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 use todana_protocol::memcached::client::{
-    MalformedReply, RecordFields, ServerDialect, ServerReply, TimeLeft, binary_reply_len, decode_login_reply,
+    MalformedReply, RecordFields, ServerDialect, ServerReply, TimeLeft, binary_reply_len, decode_login_reply, packet_opaque,
     decode_reply_of, detected_server, put_operation_for,
 };
 
@@ -66,11 +66,12 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     };
     let mut replies = bytes;
     if dialect == ServerDialect::Binary {
-        match binary_reply_len(bytes, VALUE_LEN_MAX) {
+        let opaque = packet_opaque(bytes);
+        match binary_reply_len(bytes, opaque, VALUE_LEN_MAX) {
             Ok(Some(len)) => {
                 assert!(len >= 24 && len <= bytes.len());
-                assert_eq!(binary_reply_len(&bytes[..len], VALUE_LEN_MAX), Ok(Some(len)));
-                assert_eq!(binary_reply_len(&bytes[..len - 1], VALUE_LEN_MAX), Ok(None));
+                assert_eq!(binary_reply_len(&bytes[..len], opaque, VALUE_LEN_MAX), Ok(Some(len)));
+                assert_eq!(binary_reply_len(&bytes[..len - 1], opaque, VALUE_LEN_MAX), Ok(None));
                 replies = &bytes[..len];
             }
             Ok(None) => {}

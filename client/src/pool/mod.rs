@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Invariant: each request has exactly one reply, and replies come in the order of the requests, so
-//! a reply belongs to the oldest request without one.
+//! a reply belongs to the oldest request without one. A packet also repeats the opaque of its
+//! request.
 //! Not here: the choice of the server (`ring`), and the decision what to do after a failure.
 
 mod reply_frame;

@@ -134,14 +134,17 @@ pub(super) fn value_piece(
     Ok(ReplyPart { continues: true, missing, ..ReplyPart::new(bytes, is_last) })
 }
 
+/// Returns the reply at the start of `input` to a packet with this opaque, or `None` if it is
+/// incomplete. Fails if the bytes are no such reply.
+pub(super) fn next_packets(input: &[u8], opaque: u32) -> Result<Option<ReplyPart<'_>>, MalformedReply> {
+    let Some(len) = binary_reply_len(input, opaque, VALUE_LEN_MAX)? else { return Ok(None) };
+    let is_error = !matches!(input[6..8], [0, 0 | 1 | 2 | 5]);
+    Ok(Some(ReplyPart { is_error, ..ReplyPart::new(&input[..len], true) }))
+}
+
 /// Returns the part of a reply at the start of `input`, or `None` if it is incomplete. Leaves the
-/// number of a key 0. Fails if the bytes are no reply of this kind.
+/// number of a key 0. Fails if the bytes are no reply of this kind of the text and meta dialects.
 pub(super) fn next_part(input: &[u8], kind: ReplyKind) -> Result<Option<ReplyPart<'_>>, MalformedReply> {
-    if kind == ReplyKind::Binary {
-        let Some(len) = binary_reply_len(input, VALUE_LEN_MAX)? else { return Ok(None) };
-        let is_error = !matches!(input[6..8], [0, 0 | 1 | 2 | 5]);
-        return Ok(Some(ReplyPart { is_error, ..ReplyPart::new(&input[..len], true) }));
-    }
     let Some((len, response)) = decode(input, VALUE_LEN_MAX)? else { return Ok(None) };
     let value_len = match response {
         ClientResponse::Value { value, .. } | ClientResponse::Meta { value: Some(value), .. } => {
@@ -183,16 +186,19 @@ mod tests {
 
     #[test]
     fn packets_are_parts() {
-        let packet =
-            |status| [b"\x81\0\0\x01\x02\0\0", &[status, 0, 0, 0, 8][..], &[0; 14], b"kvalue"].concat();
+        let packet = |status| {
+            [b"\x81\0\0\x01\x02\0\0", &[status, 0, 0, 0, 8, 0, 0, 0, 7][..], &[0; 10], b"kvalue"].concat()
+        };
         for (status, is_error) in [(0, false), (1, false), (2, false), (5, false), (4, true), (0x84, true)] {
             let bytes = packet(status);
             let input = [&bytes[..], b"\x81"].concat();
             let part = ReplyPart { is_error, ..ReplyPart::new(&bytes, true) };
-            assert_eq!(next_part(&input, ReplyKind::Binary), Ok(Some(part)));
-            assert_eq!(next_part(&bytes[..bytes.len() - 1], ReplyKind::Binary), Ok(None));
+            assert_eq!(next_packets(&input, 7), Ok(Some(part)));
+            assert_eq!(next_packets(&bytes[..bytes.len() - 1], 7), Ok(None));
+            assert_eq!(next_packets(&input, 8), Err(MalformedReply));
+            assert_eq!(next_packets(&input[..24], 8), Err(MalformedReply));
         }
-        assert_eq!(next_part(b"ERROR\r\n", ReplyKind::Binary), Err(MalformedReply));
+        assert_eq!(next_packets(b"ERROR\r\n", 7), Err(MalformedReply));
     }
 
     /// Returns the parts of a reply, of which each read has `step` bytes more than were passed on.
@@ -269,7 +275,7 @@ mod tests {
         };
         assert_eq!(missing, (1 << 30) - 6);
         assert_eq!(error[..16], [0x81, 0x0c, 0, 0, 0, 0, 0, 0x82, 0, 0, 0, 51, 9, 0, 0, 0]);
-        let part = next_part(&error, ReplyKind::Binary).unwrap().unwrap();
+        let part = next_packets(&error, 9 << 24).unwrap().unwrap();
         assert!(part.is_error && part.bytes.len() == error.len());
     }
 

@@ -1,12 +1,13 @@
 //! Defines a connection to a server, with the requests that wait for its replies.
 
-use super::reply_frame::{LongValue, ReplyKind, ReplyPart, long_value, next_part, value_piece};
+use super::reply_frame::{LongValue, ReplyKind, ReplyPart, long_value, next_packets, next_part, value_piece};
 use super::server_login::{LoginProgress, ServerLogin};
 use super::server_socket::ServerSocket;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use todana_protocol::memcached::client::{packet_opaque, set_packet_opaque};
 
 /// A buffer with a larger capacity is freed when it is empty.
 const BUFFER_KEPT: usize = 64 << 10;
@@ -109,6 +110,8 @@ pub struct ServerConnection<T> {
     /// The bytes of an incomplete reply.
     input: Vec<u8>,
     waiting: VecDeque<WaitingRequest<T>>,
+    /// The opaque of the last packet that was added.
+    opaque: u32,
     /// The number of requests, from the first one, that were reported as overdue. The first one may
     /// be among them without a report, if its reply was arriving.
     expired: usize,
@@ -233,6 +236,7 @@ impl<T> ServerConnection<T> {
             answered: 0,
             input: Vec::new(),
             waiting: VecDeque::new(),
+            opaque: 0,
             expired: 0,
             is_begun: false,
             value_missing: 0,
@@ -272,10 +276,16 @@ impl<T> ServerConnection<T> {
     }
 
     /// Adds a request, whose bytes `put` writes. They are sent by the next [`flush`](Self::flush).
-    /// Its reply is due at `due`.
+    /// Its reply is due at `due`. A packet gets an opaque of this connection, by which its reply is
+    /// recognised.
     #[inline]
     pub fn add(&mut self, kind: ReplyKind, due: Instant, request: T, put: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.output.len();
         put(&mut self.output);
+        if kind == ReplyKind::Binary {
+            self.opaque = self.opaque.wrapping_add(1);
+            set_packet_opaque(&mut self.output[start..], self.opaque);
+        }
         let end = self.removed + self.output.len() as u64;
         self.waiting.push_back(WaitingRequest { kind, due, request, end });
     }
@@ -453,6 +463,10 @@ impl<T> ServerConnection<T> {
             let waiting = self.waiting.front().ok_or(LossReason::NotUnderstood)?;
             let rest = &input[at..];
             let part = match self.value_missing {
+                0 if waiting.kind == ReplyKind::Binary => {
+                    let request = &self.output[(self.answered - self.removed) as usize..];
+                    next_packets(rest, packet_opaque(request))
+                }
                 0 => next_part(rest, waiting.kind),
                 missing => value_piece(rest, waiting.kind, missing).map(Some),
             };

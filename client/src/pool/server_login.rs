@@ -4,7 +4,7 @@ use super::server_connection::LossReason;
 use std::fmt;
 use todana_protocol::memcached::client::{
     ClientResponse, LoginReply, NotSpoken, ServerDialect, binary_reply_len, decode, decode_login_reply,
-    put_login,
+    packet_opaque, put_login,
 };
 
 /// The reply of a text server to any request before a login.
@@ -61,7 +61,10 @@ impl LoginProgress {
         self.input.extend_from_slice(bytes);
         let not_understood = |_| LossReason::NotUnderstood;
         let len = match login.dialect {
-            ServerDialect::Binary => binary_reply_len(&self.input, REPLY_LEN_MAX).map_err(not_understood)?,
+            ServerDialect::Binary => {
+                let opaque = packet_opaque(&login.request);
+                binary_reply_len(&self.input, opaque, REPLY_LEN_MAX).map_err(not_understood)?
+            }
             ServerDialect::Text | ServerDialect::Meta => {
                 decode(&self.input, 0).map_err(not_understood)?.map(|(len, _)| len)
             }

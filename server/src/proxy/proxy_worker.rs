@@ -637,14 +637,17 @@ mod tests {
         // The requests of a session share one of the connections, so that they stay in order.
         let options = PoolOptions { speak: PoolProtocol::Binary, connections: 2, ..PoolOptions::default() };
         let mut looped = WorkerLoop::new(options);
-        let mut packets = [[0u8; 24]; 2];
-        (packets[0][0], packets[0][15]) = (0x81, 1);
-        (packets[1][0], packets[1][15]) = (0x81, 2);
+        let packet = |magic, opaque| {
+            let mut packet = [0u8; 24];
+            (packet[0], packet[15]) = (magic, opaque);
+            packet
+        };
+        let packets = [packet(0x81, 1), packet(0x81, 2)];
         let state = Arc::clone(&looped.state);
-        let put = |out: &mut Vec<u8>| out.push(b'x');
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(&packet(0x80, 0));
         looped.worker.send_unowned(&state, PLACE, ReplyKind::Binary, 1, put).unwrap();
         looped.worker.send(&state, PLACE, ReplyKind::Binary, tag(1), put).unwrap();
-        let mut stream = looped.accept(b"xx");
+        let mut stream = looped.accept(&[packet(0x80, 1), packet(0x80, 2)].concat());
         stream.write_all(&packets.concat()).unwrap();
         assert_eq!(looped.arrivals(), [(1, packets[1].escape_ascii().to_string())]);
         drop(stream);

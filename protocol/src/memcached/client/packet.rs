@@ -4,6 +4,7 @@ use super::operation::NotSpoken;
 use super::reply::MalformedReply;
 use super::request::KEY_LEN_MAX;
 use crate::memcached::binary::{HEADER_LEN, PacketHeader, PacketStatus, REQUEST_MAGIC, RESPONSE_MAGIC};
+use std::ops::Range;
 
 /// The longest body of a packet, in bytes.
 const BODY_LEN_MAX: usize = 1 << 30;
@@ -13,6 +14,9 @@ const STATISTICS_LEN_MAX: usize = 4 << 20;
 
 /// The opcode of statistics.
 pub(super) const STATISTICS: u8 = 0x10;
+
+/// The place of the opaque in a header.
+const OPAQUE: Range<usize> = 12..16;
 
 /// A packet to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +48,20 @@ pub(super) fn put_packet(packet: &RequestPacket<'_>, out: &mut Vec<u8>) -> Resul
     header[16..].copy_from_slice(&version.to_be_bytes());
     [&header[..], extras, key, value].iter().for_each(|part| out.extend_from_slice(part));
     Ok(())
+}
+
+/// Replaces the opaque of a packet to a server: a number that each packet of the reply repeats.
+/// Requests are written with 0. Bytes that are shorter than a header stay as they are.
+pub fn set_packet_opaque(packet: &mut [u8], opaque: u32) {
+    if let Some(bytes) = packet.get_mut(OPAQUE) {
+        bytes.copy_from_slice(&opaque.to_be_bytes());
+    }
+}
+
+/// Returns the opaque of a packet, or 0 if the bytes are shorter than a header.
+pub fn packet_opaque(packet: &[u8]) -> u32 {
+    let bytes = packet.get(OPAQUE).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_be_bytes)
 }
 
 /// A packet of a server.
@@ -112,11 +130,21 @@ pub(super) fn sole_packet(reply: &[u8], opcode: u8) -> Result<ResponsePacket<'_>
 
 /// Returns the length of the first reply in `input`, or `None` if it is incomplete. A reply of
 /// statistics consists of many packets, up to the first without a name. A value above
-/// `value_len_max` is malformed.
-pub fn binary_reply_len(input: &[u8], value_len_max: usize) -> Result<Option<usize>, MalformedReply> {
+/// `value_len_max` is malformed, and so is a reply to a request with another opaque.
+pub fn binary_reply_len(
+    input: &[u8],
+    opaque: u32,
+    value_len_max: usize,
+) -> Result<Option<usize>, MalformedReply> {
     let body_len_max = value_len_max.saturating_add(KEY_LEN_MAX + usize::from(u8::MAX));
     let mut end = 0;
-    while let Some((len, packet)) = packet(&input[end..], body_len_max)? {
+    loop {
+        let rest = &input[end..];
+        let header = rest.first_chunk::<HEADER_LEN>();
+        if header.is_some_and(|header| packet_opaque(header) != opaque) {
+            return Err(MalformedReply);
+        }
+        let Some((len, packet)) = packet(rest, body_len_max)? else { return Ok(None) };
         end += len;
         let is_statistic = packet.header.opcode == STATISTICS && !packet.key.is_empty();
         if !is_statistic || packet.header.status != 0 {
@@ -126,5 +154,4 @@ pub fn binary_reply_len(input: &[u8], value_len_max: usize) -> Result<Option<usi
             return Err(MalformedReply);
         }
     }
-    Ok(None)
 }

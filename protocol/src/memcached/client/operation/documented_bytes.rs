@@ -449,17 +449,21 @@ fn reply_of_statistics_ends_with_a_nameless_packet() {
     ];
     let reply = parts.concat();
     for cut in 0..reply.len() {
-        assert_eq!(binary_reply_len(&reply[..cut], 100), Ok(None));
+        assert_eq!(binary_reply_len(&reply[..cut], 0, 100), Ok(None));
     }
-    assert_eq!(binary_reply_len(&[&reply[..], &reply].concat(), 100), Ok(Some(reply.len())));
+    assert_eq!(binary_reply_len(&[&reply[..], &reply].concat(), 0, 100), Ok(Some(reply.len())));
+    // Each packet has the opaque of the request.
+    let mut other = reply.clone();
+    other[parts[0].len() + 15] = 1;
+    assert_eq!(binary_reply_len(&other, 0, 100), Err(MalformedReply));
     let unknown = packet(0x10, 1, [b"", b"", b"Not found"], 0);
-    assert_eq!(binary_reply_len(&unknown, 100), Ok(Some(unknown.len())));
+    assert_eq!(binary_reply_len(&unknown, 0, 100), Ok(Some(unknown.len())));
     // A server cannot send statistics without end, nor a value without bound.
     let endless = parts[0].repeat((4 << 20) / parts[0].len() + 1);
-    assert_eq!(binary_reply_len(&endless, 100), Err(MalformedReply));
+    assert_eq!(binary_reply_len(&endless, 0, 100), Err(MalformedReply));
     assert_eq!(
-        binary_reply_len(b"\x81\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 100),
+        binary_reply_len(b"\x81\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 0, 100),
         Err(MalformedReply)
     );
-    assert_eq!(binary_reply_len(b"S", 100), Err(MalformedReply));
+    assert_eq!(binary_reply_len(b"S", 0, 100), Err(MalformedReply));
 }

@@ -347,14 +347,14 @@ fn operation_and_reply_survive_each_dialect() {
         for cut in 0..reply.len() {
             assert_eq!(decode_reply_of(asked, &reply[..cut]), Err(MalformedReply));
             if dialect == ServerDialect::Binary {
-                assert_eq!(binary_reply_len(&reply[..cut], 40), Ok(None));
+                assert_eq!(binary_reply_len(&reply[..cut], 0, 40), Ok(None));
             }
         }
         let len = reply.len();
         reply.extend_from_slice(&reply.clone());
         assert_eq!(decode_reply_of(asked, &reply), Err(MalformedReply));
         if dialect == ServerDialect::Binary {
-            assert_eq!(binary_reply_len(&reply, 40), Ok(Some(len)));
+            assert_eq!(binary_reply_len(&reply, 0, 40), Ok(Some(len)));
         }
     }
     assert!(refused[0] > 1000 && refused[1] == 0 && refused[2] > 300, "{refused:?}");

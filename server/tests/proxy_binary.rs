@@ -1,0 +1,210 @@
+//! The binary protocol between the proxy and its clients and servers: the bytes of each packet.
+
+mod running;
+
+use running::{Client, Running, options};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use todana_server::{LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ServerOptions, WhenDown};
+
+/// The length of a header.
+const HEADER_LEN: usize = 24;
+
+const GET: u8 = 0x00;
+const SET: u8 = 0x01;
+const NOOP: u8 = 0x0a;
+const GET_WITH_KEY: u8 = 0x0c;
+const VERBOSITY: u8 = 0x1b;
+
+/// Returns a pool of these servers, whose failures are shown.
+fn pool(servers: &[String], speak: PoolProtocol) -> PoolOptions {
+    PoolOptions {
+        servers: servers.iter().map(|server| server.parse().unwrap()).collect(),
+        speak,
+        when_down: WhenDown::Error,
+        retry: Duration::from_millis(20),
+        ..PoolOptions::default()
+    }
+}
+
+/// Starts a proxy with one worker, so that all clients share its connections.
+fn proxy(pool: PoolOptions) -> Running {
+    let pools = BTreeMap::from([("main".into(), pool)]);
+    let proxy = Some(ProxyOptions { pools, ..ProxyOptions::default() });
+    let limits = LimitOptions { threads: 1, ..options().limits };
+    Running::start(ServerOptions { proxy, limits, ..options() })
+}
+
+/// A packet. `status` is the vbucket of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Packet {
+    opcode: u8,
+    status: u16,
+    opaque: u32,
+    extras: Vec<u8>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Packet {
+    fn new(opcode: u8, opaque: u32, key: &str) -> Packet {
+        Packet { opcode, opaque, key: key.into(), ..Packet::default() }
+    }
+
+    fn set(opaque: u32, key: &str, value: &str) -> Packet {
+        Packet { extras: vec![0; 8], value: value.into(), ..Packet::new(SET, opaque, key) }
+    }
+
+    fn bytes(&self, magic: u8) -> Vec<u8> {
+        let Packet { opcode, status, opaque, extras, key, value } = self;
+        let mut bytes = vec![magic, *opcode];
+        bytes.extend((key.len() as u16).to_be_bytes());
+        bytes.extend([extras.len() as u8, 0]);
+        bytes.extend(status.to_be_bytes());
+        bytes.extend(((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+        bytes.extend(opaque.to_be_bytes());
+        bytes.extend([0; 8]);
+        [&bytes, &extras[..], key, value].concat()
+    }
+
+    fn request(&self) -> Vec<u8> {
+        self.bytes(0x80)
+    }
+
+    /// Returns the bytes of a reply to this request.
+    fn reply(&self, status: u16, extras: &[u8], value: &[u8]) -> Vec<u8> {
+        let (extras, value) = (extras.to_vec(), value.to_vec());
+        Packet { status, extras, key: Vec::new(), value, ..self.clone() }.bytes(0x81)
+    }
+
+    /// Reads a packet.
+    fn read(mut next: impl FnMut(&mut [u8])) -> Packet {
+        let mut header = [0; HEADER_LEN];
+        next(&mut header);
+        let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+        let mut body = vec![0; number(8) as usize];
+        next(&mut body);
+        let extras_len = usize::from(header[4]);
+        let value_at = extras_len + usize::from(u16::from_be_bytes([header[2], header[3]]));
+        Packet {
+            opcode: header[1],
+            status: u16::from_be_bytes([header[6], header[7]]),
+            opaque: number(12),
+            extras: body[..extras_len].to_vec(),
+            key: body[extras_len..value_at].to_vec(),
+            value: body[value_at..].to_vec(),
+        }
+    }
+
+    fn of_client(client: &mut Client) -> Packet {
+        Packet::read(|bytes| client.read_exact(bytes))
+    }
+
+    fn of_server(stream: &mut TcpStream) -> Packet {
+        Packet::read(|bytes| stream.read_exact(bytes).unwrap())
+    }
+}
+
+/// Sends packets, and returns the opcode, the status, the opaque and the value of each reply up to
+/// that to the last packet.
+fn exchange(client: &mut Client, packets: &[Packet]) -> Vec<(u8, u16, u32, String)> {
+    client.send(&packets.iter().flat_map(Packet::request).collect::<Vec<u8>>());
+    let mut replies = Vec::new();
+    loop {
+        let Packet { opcode, status, opaque, value, .. } = Packet::of_client(client);
+        replies.push((opcode, status, opaque, String::from_utf8(value).unwrap()));
+        if Some(opaque) == packets.last().map(|packet| packet.opaque) {
+            return replies;
+        }
+    }
+}
+
+/// A packet whose body is discarded hung the next request of its client: the proxy sent the
+/// discarded body to the server in place of the beginning of that request.
+#[test]
+fn discarded_body_does_not_hold_the_next_request() {
+    let server = Running::start(options());
+    let proxy = proxy(pool(&[server.addresses[0].to_string()], PoolProtocol::Auto));
+    let verbosity = Packet { extras: vec![0, 0, 0, 1], ..Packet::new(VERBOSITY, 1, "") };
+    for discarded in [Packet::new(0x50, 1, "b"), verbosity] {
+        let packets = [
+            discarded,
+            Packet::set(2, "key1", "hello"),
+            Packet::new(GET_WITH_KEY, 3, "key1"),
+            Packet::new(NOOP, 4, ""),
+        ];
+        for server in [&server, &proxy] {
+            let replies = exchange(&mut server.connect(), &packets);
+            let (opcode, status, ..) = replies[0];
+            assert_eq!((opcode, status), (packets[0].opcode, 0x81));
+            let expected = [(SET, ""), (GET_WITH_KEY, "hello"), (NOOP, "")];
+            let expected =
+                (2..).zip(expected).map(|(opaque, (opcode, value))| (opcode, 0, opaque, value.into()));
+            assert_eq!(replies[1..], expected.collect::<Vec<_>>());
+            server.connect().expect_value(b"key1", b"hello");
+        }
+    }
+}
+
+/// Requests to a server had the opaque 0, and that of a reply was not read. So each surplus reply
+/// of a server became that to the next request of any client.
+#[test]
+fn packet_is_the_reply_to_its_request_only() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let proxy = proxy(pool(std::slice::from_ref(&address), PoolProtocol::Binary));
+    let mut client = proxy.connect();
+    let not_understood = format!("SERVER_ERROR server {address}: not understood\r\n");
+    client.send(b"get a\r\nget b\r\nget c\r\n");
+    let mut server = listener.accept().unwrap().0;
+    let [a, b, c] = [(); 3].map(|()| Packet::of_server(&mut server));
+    assert_ne!(a.opaque, b.opaque);
+    assert_ne!(b.opaque, c.opaque);
+    let surplus = a.reply(0, &[0; 4], b"A");
+    server.write_all(&[&surplus[..], &surplus].concat()).unwrap();
+    client.expect(format!("VALUE a 0 1\r\nA\r\nEND\r\n{not_understood}{not_understood}").as_bytes());
+    assert_eq!(server.read(&mut [0]).unwrap_or(0), 0);
+    // The connection that follows has replies of its own.
+    client.send(b"get a\r\n");
+    let mut server = listener.accept().unwrap().0;
+    let a = Packet::of_server(&mut server);
+    let other = Packet { opaque: a.opaque.wrapping_add(1), ..a.clone() };
+    server.write_all(&other.reply(0, &[0; 4], b"A")[..HEADER_LEN]).unwrap();
+    client.expect(not_understood.as_bytes());
+}
+
+/// A request that is sent again on another connection is a new request there.
+#[test]
+fn repeated_packet_has_the_opaque_of_its_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let proxy = proxy(pool(&[address], PoolProtocol::Binary));
+    let mut client = proxy.connect();
+    client.send(b"get a\r\nget b\r\n");
+    let mut server = listener.accept().unwrap().0;
+    let [a, b] = [(); 2].map(|()| Packet::of_server(&mut server));
+    server.write_all(&a.reply(0, &[0; 4], b"A")).unwrap();
+    client.expect(b"VALUE a 0 1\r\nA\r\nEND\r\n");
+    drop(server);
+    let mut server = listener.accept().unwrap().0;
+    let again = Packet::of_server(&mut server);
+    assert_eq!((again.opcode, &again.key), (GET, &b.key));
+    assert_eq!(again.opaque, a.opaque);
+    server.write_all(&again.reply(0, &[0; 4], b"B")).unwrap();
+    client.expect(b"VALUE b 0 1\r\nB\r\nEND\r\n");
+}
+
+/// The packets of statistics have the opaque of their request, too.
+#[test]
+fn statistics_of_many_packets_are_one_reply() {
+    let servers = [(); 2].map(|()| Running::start(options()));
+    let addresses = servers.each_ref().map(|server| server.addresses[0].to_string());
+    let proxy = proxy(pool(&addresses, PoolProtocol::Binary));
+    let mut client = proxy.connect();
+    for n in 0..10 {
+        client.set(format!("k{n}").as_bytes(), b"x");
+        assert_eq!(client.stat("curr_items"), (n + 1).to_string());
+    }
+}
