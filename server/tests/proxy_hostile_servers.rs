@@ -15,12 +15,12 @@ use todana_server::{PoolOptions, PoolProtocol, ProxyOptions, ServerOptions, When
 const NOT_UNDERSTOOD: &str = "NOT UNDERSTOOD";
 
 /// Starts a proxy with one server, which the test plays.
-fn proxy_of(listener: &TcpListener) -> Running {
+fn proxy_of(listener: &TcpListener, speak: PoolProtocol) -> Running {
     let address = listener.local_addr().unwrap();
     let pool = PoolOptions {
         servers: vec![address.to_string().parse::<ServerEntry>().unwrap()],
         when_down: WhenDown::Error,
-        speak: PoolProtocol::Meta,
+        speak,
         retry: Duration::from_millis(20),
         ..PoolOptions::default()
     };
@@ -41,7 +41,7 @@ fn accept(listener: &TcpListener, request: &str) -> TcpStream {
 fn exchange(request: &str, asked: &str, answer: &[u8], expected: &str) {
     println!("{} is answered by {}", request.escape_debug(), answer.escape_ascii());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let proxy = proxy_of(&listener);
+    let proxy = proxy_of(&listener, PoolProtocol::Meta);
     let error = format!("SERVER_ERROR server {}: not understood\r\n", listener.local_addr().unwrap());
     let mut client = proxy.connect();
     client.send(request.as_bytes());
@@ -122,6 +122,32 @@ fn other_commands_with_wrong_replies_are_errors() {
         exchange("mg a v\r\n", "mg a v\r\n", answer, NOT_UNDERSTOOD);
         exchange("incr a 1\r\n", "incr a 1\r\n", answer, NOT_UNDERSTOOD);
     }
+}
+
+/// A surplus reply after those that show the dialect was taken for the reply to the first request,
+/// which was held back until then: a `set` was acknowledged before its server had got it.
+#[test]
+fn unsent_request_has_no_reply() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = proxy_of(&listener, PoolProtocol::Auto);
+    let mut client = proxy.connect();
+    client.send(b"set a 0 0 1\r\nx\r\n");
+    let questions = "mn\r\nversion\r\n";
+    let mut stream = accept(&listener, questions);
+    stream.write_all(b"MN\r\nVERSION 1.6.45\r\nSTORED\r\n").unwrap();
+    let address = listener.local_addr().unwrap();
+    client.expect(format!("SERVER_ERROR server {address}: not understood\r\n").as_bytes());
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(rest.escape_ascii().to_string(), "");
+    client.send(b"set a 0 0 1\r\nx\r\n");
+    let mut stream = accept(&listener, questions);
+    stream.write_all(b"MN\r\nVERSION 1.6.45\r\n").unwrap();
+    let mut request = [0; 16];
+    stream.read_exact(&mut request).unwrap();
+    assert_eq!(request.escape_ascii().to_string(), "set a 0 0 1\\r\\nx\\r\\n");
+    stream.write_all(b"STORED\r\n").unwrap();
+    client.expect(b"STORED\r\n");
 }
 
 #[test]

@@ -461,6 +461,11 @@ impl<T> ServerConnection<T> {
         while at < input.len() {
             // A server that sends without a request is not understood.
             let waiting = self.waiting.front().ok_or(LossReason::NotUnderstood)?;
+            let sent_to = self.removed + self.sent as u64;
+            // The second question about the dialect has no bytes of its own.
+            if sent_to < waiting.end.min(self.answered + 1) {
+                return Err(LossReason::NotUnderstood);
+            }
             let rest = &input[at..];
             let part = match self.value_missing {
                 0 if waiting.kind == ReplyKind::Binary => {
@@ -515,7 +520,7 @@ impl<T> ServerConnection<T> {
 
     /// Removes the bytes of answered requests once they are many.
     fn drop_answered(&mut self) {
-        // A reply to a request that is not sent yet is an error of the server.
+        // A server may reply before it has got all of a request.
         let len = ((self.answered - self.removed) as usize).min(self.sent);
         if len == self.output.len() {
             self.output.clear();
