@@ -6,8 +6,12 @@ use running::{Client, Running, options};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use todana_server::{LimitOptions, PoolOptions, PoolProtocol, ProxyOptions, ServerOptions, WhenDown};
+use todana_client::ring::VbucketMap;
+use todana_server::{
+    LimitOptions, PoolOptions, PoolProtocol, PoolVbuckets, ProxyOptions, ServerOptions, WhenDown,
+};
 
 /// The length of a header.
 const HEADER_LEN: usize = 24;
@@ -207,4 +211,89 @@ fn statistics_of_many_packets_are_one_reply() {
         client.set(format!("k{n}").as_bytes(), b"x");
         assert_eq!(client.stat("curr_items"), (n + 1).to_string());
     }
+}
+
+/// The requests that fake servers got: the number of the server, the key, and the vbucket.
+type VbucketRequests = Arc<Mutex<Vec<(usize, String, u16)>>>;
+
+/// Starts a server that has only some vbuckets: it refuses requests with others.
+fn vbucket_server(number: usize, owned: &'static [u16], requests: &VbucketRequests) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let requests = Arc::clone(requests);
+    std::thread::spawn(move || {
+        let mut value = Vec::new();
+        for mut stream in listener.incoming().map(Result::unwrap) {
+            while stream.peek(&mut [0]).is_ok_and(|len| len > 0) {
+                let packet = Packet::of_server(&mut stream);
+                let (key, vbucket) = (String::from_utf8(packet.key.clone()).unwrap(), packet.status);
+                requests.lock().unwrap().push((number, key, vbucket));
+                let reply = match packet.opcode {
+                    _ if !owned.contains(&vbucket) => packet.reply(0x07, &[], b"Not my vbucket"),
+                    GET => packet.reply(0, &[0; 4], &value),
+                    SET => {
+                        value = packet.value.clone();
+                        packet.reply(0, &[], &[])
+                    }
+                    opcode => panic!("opcode {opcode:#x}"),
+                };
+                stream.write_all(&reply).unwrap();
+            }
+        }
+    });
+    address
+}
+
+/// Starts a proxy with a map of four vbuckets, of which `owners` are the servers.
+fn vbucket_proxy(servers: &[String], owners: [usize; 4]) -> (Running, VbucketMap) {
+    let slots = owners.map(|owner| format!("[{owner}]")).join(",");
+    let json = format!(r#"{{"hashAlgorithm":"CRC","serverList":{servers:?},"vBucketMap":[{slots}]}}"#);
+    let (map, _) = VbucketMap::parse(&json).unwrap();
+    let vbuckets = Some(PoolVbuckets { file: None, map: map.clone() });
+    (proxy(PoolOptions { vbuckets, ..pool(servers, PoolProtocol::Binary) }), map)
+}
+
+/// The map was used to choose a server, but requests had the vbucket 0, and the reply "not my
+/// vbucket" was an error.
+#[test]
+fn refused_vbucket_moves_to_the_next_server() {
+    let requests = VbucketRequests::default();
+    let owned: [&'static [u16]; 3] = [&[0, 1], &[3], &[]];
+    let servers: Vec<String> =
+        owned.iter().enumerate().map(|(number, owned)| vbucket_server(number, owned, &requests)).collect();
+    let (proxy, map) = vbucket_proxy(&servers, [0, 1, 0, 2]);
+    let key =
+        |vbucket| (0..).map(|n| format!("k{n}")).find(|key| map.slot_of(key.as_bytes()) == vbucket).unwrap();
+    let keys = [0, 1, 2, 3].map(key);
+    let mut client = proxy.connect();
+    let mut asked_for = |vbucket: u16, request: String, reply: &str| -> Vec<usize> {
+        client.send(request.as_bytes());
+        client.expect(reply.as_bytes());
+        let requests = std::mem::take(&mut *requests.lock().unwrap());
+        for (_, key, number) in &requests {
+            assert_eq!((key, *number), (&keys[usize::from(vbucket)], vbucket));
+        }
+        requests.into_iter().map(|(server, ..)| server).collect()
+    };
+    let get = |vbucket: usize| format!("get {}\r\n", keys[vbucket]);
+    let set = |vbucket: usize| format!("set {} 0 0 1\r\n{vbucket}\r\n", keys[vbucket]);
+    let value = |vbucket: usize| format!("VALUE {} 0 1\r\n{vbucket}\r\nEND\r\n", keys[vbucket]);
+    // The map is right.
+    assert_eq!(asked_for(0, set(0), "STORED\r\n"), [0]);
+    // The next server but one has the vbucket, and later requests go there at once.
+    assert_eq!(asked_for(1, set(1), "STORED\r\n"), [1, 2, 0]);
+    assert_eq!(asked_for(1, get(1), &value(1)), [0]);
+    assert_eq!(asked_for(3, set(3), "STORED\r\n"), [2, 0, 1]);
+    assert_eq!(asked_for(3, get(3), &value(3)), [1]);
+    // No server has the vbucket, so each of them is asked, and the first one twice.
+    let refused = "SERVER_ERROR no server has the vbucket of the key\r\n";
+    assert_eq!(asked_for(2, get(2), refused), [0, 1, 2, 0]);
+    // Requests for a key stay in order while its vbucket moves.
+    drop(proxy);
+    let (proxy, _) = vbucket_proxy(&servers, [0, 1, 0, 2]);
+    let mut client = proxy.connect();
+    let sets: String = (0..50).map(|n| format!("set {} 0 0 2\r\n{n:02}\r\n", keys[1])).collect();
+    client.send(format!("{sets}get {}\r\n", keys[1]).as_bytes());
+    client.expect("STORED\r\n".repeat(50).as_bytes());
+    client.expect(format!("VALUE {} 0 2\r\n49\r\nEND\r\n", keys[1]).as_bytes());
 }

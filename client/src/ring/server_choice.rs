@@ -34,15 +34,6 @@ impl ServerChoice {
             }
         }
     }
-
-    /// Returns the vbucket of a key, which requests to binary servers carry; 0 for a ring.
-    #[inline]
-    pub fn vbucket_of(&self, key: &[u8]) -> u16 {
-        match self {
-            ServerChoice::Ring(_) => 0,
-            ServerChoice::Vbuckets(map) => map.slot_of(key),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -54,7 +45,7 @@ mod tests {
         let json = r#"{"hashAlgorithm":"CRC","serverList":["a","b","c"],"vBucketMap":[[0],[1],[2],[2]]}"#;
         let choice = ServerChoice::Vbuckets(VbucketMap::parse(json).unwrap().0);
         // The CRC-32 of foo is 0x8c736521, and its upper 15 bits are 0x0c73.
-        assert_eq!((choice.server_of(b"foo"), choice.vbucket_of(b"foo")), (2, 3));
+        assert_eq!(choice.server_of(b"foo"), 2);
         let mut ranked = vec![7];
         choice.rank(b"foo", 5, &mut ranked);
         assert_eq!(ranked, [2, 0, 1]);

@@ -2,14 +2,16 @@
 
 use super::{KeyHash, RingError, ServerEntry};
 use serde_json::Value;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The largest number of slots.
 const SLOTS_MAX: usize = 65_536;
 
-/// A map from slots to servers. The number of slots is a power of two.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A map from slots to servers. The number of slots is a power of two. Threads share a map and move
+/// its slots; a clone has slots of its own.
+#[derive(Debug)]
 pub struct VbucketMap {
-    owners: Vec<u16>,
+    owners: Vec<AtomicU16>,
     servers: usize,
 }
 
@@ -42,10 +44,10 @@ impl VbucketMap {
         let owner = |(slot, chain): (usize, &Value)| {
             let owner = chain.get(0).and_then(Value::as_u64).filter(|owner| *owner < servers.len() as u64);
             owner
-                .map(|owner| owner as u16)
+                .map(|owner| AtomicU16::new(owner as u16))
                 .ok_or_else(|| error(format!("vBucketMap[{slot}][0] must be an index into serverList")))
         };
-        let owners = slots.iter().enumerate().map(owner).collect::<Result<Vec<u16>, RingError>>()?;
+        let owners = slots.iter().enumerate().map(owner).collect::<Result<Vec<AtomicU16>, RingError>>()?;
         Ok((VbucketMap { owners, servers: servers.len() }, servers))
     }
 
@@ -58,7 +60,8 @@ impl VbucketMap {
     /// Returns the index of the server of a slot.
     #[inline]
     pub fn server_of_slot(&self, slot: u16) -> usize {
-        usize::from(self.owners[usize::from(slot)])
+        // The server numbers themselves are all that threads exchange.
+        usize::from(self.owners[usize::from(slot)].load(Ordering::Relaxed))
     }
 
     /// Returns the number of servers.
@@ -66,12 +69,36 @@ impl VbucketMap {
         self.servers
     }
 
-    /// Moves a slot to the next server of the list, after the reply "not my vbucket".
-    pub fn move_slot(&mut self, slot: u16) {
-        let owner = &mut self.owners[usize::from(slot)];
-        *owner = ((usize::from(*owner) + 1) % self.servers) as u16;
+    /// Moves a slot from a server that has refused it to the next server of the list. Does nothing
+    /// if the slot is at another server already, because many requests may be refused at once.
+    /// Returns the server of the slot.
+    pub fn move_slot(&self, slot: u16, from: usize) -> usize {
+        let next = (from + 1) % self.servers;
+        let owner = &self.owners[usize::from(slot)];
+        match owner.compare_exchange(from as u16, next as u16, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => next,
+            Err(owner) => usize::from(owner),
+        }
+    }
+
+    fn owners(&self) -> impl Iterator<Item = u16> {
+        self.owners.iter().map(|owner| owner.load(Ordering::Relaxed))
     }
 }
+
+impl Clone for VbucketMap {
+    fn clone(&self) -> VbucketMap {
+        VbucketMap { owners: self.owners().map(AtomicU16::new).collect(), servers: self.servers }
+    }
+}
+
+impl PartialEq for VbucketMap {
+    fn eq(&self, other: &VbucketMap) -> bool {
+        self.servers == other.servers && self.owners().eq(other.owners())
+    }
+}
+
+impl Eq for VbucketMap {}
 
 #[cfg(test)]
 mod tests {
@@ -81,12 +108,16 @@ mod tests {
     fn vbuckets_map_keys_to_servers() {
         let json = r#"{"hashAlgorithm":"CRC","numReplicas":1,"serverList":["a:11210","b:11210","c:11210"],
             "vBucketMap":[[0,1],[1,2],[2,0],[2,1]]}"#;
-        let (mut map, servers) = VbucketMap::parse(json).unwrap();
+        let (map, servers) = VbucketMap::parse(json).unwrap();
         assert_eq!(servers[2].label(), "c:11210");
         // The CRC-32 of foo is 0x8c736521, and its upper 15 bits are 0x0c73.
         assert_eq!((map.slot_of(b"foo"), map.server_of_slot(3)), (3, 2));
-        map.move_slot(3);
+        let before = map.clone();
+        assert_eq!(map, before);
+        // The second request that server 2 has refused finds the slot at the next server.
+        assert_eq!([map.move_slot(3, 2), map.move_slot(3, 2)], [0, 0]);
         assert_eq!((map.server_of_slot(3), map.server_of_slot(2)), (0, 2));
+        assert_eq!((before.server_of_slot(3), map == before), (2, false));
         let nested = format!(r#"{{"name":"default","vBucketServerMap":{json}}}"#);
         assert_eq!(VbucketMap::parse(&nested).unwrap().0.server_of_slot(3), 2);
     }

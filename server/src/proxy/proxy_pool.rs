@@ -3,9 +3,10 @@
 use super::ejection::Ejection;
 use super::pool_server::PoolServer;
 use super::proxy_counters::PoolCounters;
-use crate::options::PoolOptions;
+use crate::options::{PoolOptions, PoolProtocol};
 use std::sync::Arc;
-use todana_client::ring::ServerChoice;
+use todana_client::ring::{ServerChoice, VbucketMap};
+use todana_protocol::memcached::client::set_packet_vbucket;
 
 /// A pool of servers.
 pub(crate) struct ProxyPool {
@@ -56,6 +57,23 @@ impl ProxyPool {
     #[inline]
     fn live_choice(&self) -> Option<Arc<ServerChoice>> {
         self.ejection.as_ref().and_then(|ejection| ejection.choice(&self.servers, &self.options))
+    }
+
+    /// Returns the map of vbuckets, if requests carry their vbucket: only binary servers have them.
+    #[inline]
+    pub(crate) fn vbuckets(&self) -> Option<&VbucketMap> {
+        match &self.ring {
+            ServerChoice::Vbuckets(map) if self.options.speak == PoolProtocol::Binary => Some(map),
+            _ => None,
+        }
+    }
+
+    /// Writes the vbucket of a key into a request, if the pool has a map of vbuckets.
+    #[inline]
+    pub(crate) fn put_vbucket(&self, key: &[u8], request: &mut [u8]) {
+        if let Some(map) = self.vbuckets() {
+            set_packet_vbucket(request, map.slot_of(key));
+        }
     }
 
     /// Returns the label of the server of a key.

@@ -10,6 +10,8 @@ pub(in crate::memcached) enum PacketStatus {
     Invalid,
     NotStored,
     NonNumeric,
+    /// A server of Couchbase does not have the vbucket of the request.
+    NotMyVbucket,
     NotAuthenticated,
     /// The SASL exchange continues.
     Continue,
@@ -23,7 +25,7 @@ pub(in crate::memcached) enum PacketStatus {
 }
 
 impl PacketStatus {
-    const ALL: [PacketStatus; 14] = [
+    const ALL: [PacketStatus; 15] = [
         PacketStatus::Success,
         PacketStatus::NotFound,
         PacketStatus::Exists,
@@ -31,6 +33,7 @@ impl PacketStatus {
         PacketStatus::Invalid,
         PacketStatus::NotStored,
         PacketStatus::NonNumeric,
+        PacketStatus::NotMyVbucket,
         PacketStatus::NotAuthenticated,
         PacketStatus::Continue,
         PacketStatus::UnknownCommand,
@@ -55,6 +58,7 @@ impl PacketStatus {
             PacketStatus::Invalid => 0x04,
             PacketStatus::NotStored => 0x05,
             PacketStatus::NonNumeric => 0x06,
+            PacketStatus::NotMyVbucket => 0x07,
             PacketStatus::NotAuthenticated => 0x20,
             PacketStatus::Continue => 0x21,
             PacketStatus::UnknownCommand => 0x81,
@@ -76,6 +80,7 @@ impl PacketStatus {
             PacketStatus::Invalid => "Invalid arguments",
             PacketStatus::NotStored => "Not stored.",
             PacketStatus::NonNumeric => "Non-numeric server-side value for incr or decr",
+            PacketStatus::NotMyVbucket => "Not my vbucket",
             PacketStatus::NotAuthenticated => "Auth failure.",
             PacketStatus::UnknownCommand => "Unknown command",
             PacketStatus::OutOfMemory => "Out of memory",

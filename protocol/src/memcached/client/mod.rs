@@ -55,7 +55,7 @@ pub use operation::{
     AskedReply, NotSpoken, RecordFields, ServerDialect, ServerReply, TimeLeft, decode_reply_of,
     put_operation, put_operation_for,
 };
-pub use packet::{binary_reply_len, packet_opaque, set_packet_opaque};
+pub use packet::{binary_reply_len, packet_opaque, refuses_vbucket, set_packet_opaque, set_packet_vbucket};
 pub use reply::{ClientResponse, MalformedReply, MetaFlags, RefusalKind, ServerRefusal, decode};
 pub use request::{InvalidRequest, KEY_LEN_MAX, check_key};
 pub use statistics::{ServerStatistic, put_statistics, statistics_of};

@@ -15,6 +15,9 @@ const STATISTICS_LEN_MAX: usize = 4 << 20;
 /// The opcode of statistics.
 pub(super) const STATISTICS: u8 = 0x10;
 
+/// The place of the vbucket in a header. A reply has its status there.
+const VBUCKET: Range<usize> = 6..8;
+
 /// The place of the opaque in a header.
 const OPAQUE: Range<usize> = 12..16;
 
@@ -64,6 +67,21 @@ pub fn packet_opaque(packet: &[u8]) -> u32 {
     bytes.map_or(0, u32::from_be_bytes)
 }
 
+/// Replaces the vbucket of a packet to a server. Requests are written with 0. Bytes that are
+/// shorter than a header stay as they are.
+pub fn set_packet_vbucket(packet: &mut [u8], vbucket: u16) {
+    if let Some(bytes) = packet.get_mut(VBUCKET) {
+        bytes.copy_from_slice(&vbucket.to_be_bytes());
+    }
+}
+
+/// Returns true if a packet of a server says that another server has the vbucket of the request.
+pub fn refuses_vbucket(reply: &[u8]) -> bool {
+    let header = reply.first_chunk::<HEADER_LEN>().filter(|header| header[0] == RESPONSE_MAGIC);
+    let status = header.map(|header| PacketHeader::parse(header).status);
+    status.and_then(PacketStatus::of) == Some(PacketStatus::NotMyVbucket)
+}
+
 /// A packet of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket<'a> {
@@ -91,6 +109,7 @@ impl<'a> ResponsePacket<'a> {
             Some(PacketStatus::NotAuthenticated) => b"CLIENT_ERROR Auth failure.",
             Some(PacketStatus::UnknownCommand) => b"CLIENT_ERROR Unknown command",
             Some(PacketStatus::NotSupported) => b"CLIENT_ERROR Not supported",
+            Some(PacketStatus::NotMyVbucket) => b"SERVER_ERROR no server has the vbucket of the key",
             Some(PacketStatus::TooLarge) => b"SERVER_ERROR object too large for cache",
             Some(PacketStatus::OutOfMemory) => b"SERVER_ERROR out of memory",
             Some(PacketStatus::TemporaryFailure) => b"SERVER_ERROR Temporary failure",

@@ -595,6 +595,7 @@ fn send_copy(turn: &mut RoutingTurn<'_>, session: u64, place: ServerPlace, opera
     let dialect = turn.proxy.known_dialect(&turn.state, place).unwrap_or(ServerDialect::Text);
     let mut bytes = Vec::new();
     if let Ok(asked) = put_operation(dialect, operation, &mut bytes) {
+        turn.state.pools[place.pool].put_vbucket(operation.key().unwrap_or_default(), &mut bytes);
         let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
         let sent = turn.proxy.send_unowned(&turn.state, place, reply_kind(asked), session, put);
         turn.proxy.count(if sent.is_ok() { ProxyCount::ShadowSent } else { ProxyCount::ShadowDropped }, 1);

@@ -10,6 +10,7 @@ use crate::proxy::{
 };
 use std::sync::Arc;
 use todana_client::pool::ReplyKind;
+use todana_client::ring::VbucketMap;
 use todana_core::{
     Arithmetic, ArithmeticReply, Delete, Expiry, Get, HitReply, Operation, RecacheState, RefusalReason,
     Reply, Store, StoreMode, Ttl, UnixSeconds,
@@ -17,7 +18,7 @@ use todana_core::{
 use todana_protocol::memcached::ReplyForm;
 use todana_protocol::memcached::client::{
     AskedReply, NotSpoken, RecordFields, ServerDialect, ServerReply, TimeLeft, decode_reply_of,
-    put_operation_for,
+    put_operation_for, refuses_vbucket,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -79,6 +80,8 @@ struct AskedQuestion {
     question: Question,
     /// True if an arithmetic has been tried without its initial number.
     was_tried: bool,
+    /// The number of times that another server is asked if this one refuses the vbucket of the key.
+    vbucket_tries: usize,
     state: QuestionState,
 }
 
@@ -154,6 +157,7 @@ impl RouteRun {
             && self.questions.iter().all(|asked| {
                 !matches!(asked.state, QuestionState::Unsent)
                     && matches!(asked.question, Question::Same { .. })
+                    && asked.vbucket_tries == 0
             });
         let is_meant = |operation: &Operation<'_>| match scope {
             HeldScope::Key { key, .. } => operation.key() == Some(key),
@@ -196,6 +200,7 @@ impl RouteRun {
     /// tag of the first question.
     pub(super) fn advance(&mut self, proxy: &mut ProxyWorker, tag: RequestTag) -> Option<RoutedReply> {
         for number in 0..self.questions.len() {
+            self.try_next_server(number);
             self.try_arithmetic_again(number);
             self.send(proxy, number, tag);
         }
@@ -204,8 +209,15 @@ impl RouteRun {
                 PlanStep::Wait => return None,
                 PlanStep::Ask(new) => {
                     for (place, question) in new {
-                        let state = QuestionState::Unsent;
-                        self.questions.push(AskedQuestion { place, question, was_tried: false, state });
+                        let (was_tried, state) = (false, QuestionState::Unsent);
+                        let vbucket_tries = self.vbucket_tries(place);
+                        self.questions.push(AskedQuestion {
+                            place,
+                            question,
+                            was_tried,
+                            vbucket_tries,
+                            state,
+                        });
                         self.send(proxy, self.questions.len() - 1, tag);
                     }
                 }
@@ -269,6 +281,38 @@ impl RouteRun {
         }
     }
 
+    /// Moves the vbucket of the key to the next server, and the question with it, if its server has
+    /// refused the vbucket.
+    fn try_next_server(&mut self, number: usize) {
+        let AskedQuestion { place, vbucket_tries, ref state, .. } = self.questions[number];
+        let QuestionState::Answered { reply, .. } = state else { return };
+        if vbucket_tries == 0 || !refuses_vbucket(reply) {
+            return;
+        }
+        let server = self.with_vbucket(place, |map, slot| map.move_slot(slot, place.server));
+        let asked = &mut self.questions[number];
+        (asked.place.server, asked.vbucket_tries) = (server.unwrap_or(place.server), vbucket_tries - 1);
+        asked.state = QuestionState::Unsent;
+    }
+
+    /// Returns the number of times that another server is asked if this one refuses the vbucket of
+    /// the key.
+    fn vbucket_tries(&self, place: ServerPlace) -> usize {
+        let tries = self.with_vbucket(place, |map, slot| {
+            let count = map.server_count();
+            // A server that has a copy must not be replaced by one that has another.
+            let can_move = count > 1 && map.server_of_slot(slot) == place.server;
+            if can_move { count } else { 0 }
+        });
+        tries.unwrap_or_default()
+    }
+
+    /// Passes the map of vbuckets of a pool, if it has one, and the vbucket of the key to `see`.
+    fn with_vbucket<R>(&self, place: ServerPlace, see: impl FnOnce(&VbucketMap, u16) -> R) -> Option<R> {
+        let map = self.state.pools[place.pool].vbuckets()?;
+        self.request.with(|operation, _| Some(see(map, map.slot_of(operation.key()?)))).flatten()
+    }
+
     /// Sends a question that has not been sent.
     fn send(&mut self, proxy: &mut ProxyWorker, number: usize, tag: RequestTag) {
         let AskedQuestion { place, question, state: QuestionState::Unsent, .. } = self.questions[number]
@@ -285,10 +329,10 @@ impl RouteRun {
             }
         };
         let mut bytes = Vec::new();
-        let mut written = self.put(dialect, question, &mut bytes);
+        let mut written = self.put(dialect, place, question, &mut bytes);
         if written == Err(NotSpoken::Steps) && matches!(question, Question::Same { .. }) {
             self.questions[number].question = Question::WithoutInitial;
-            written = self.put(dialect, Question::WithoutInitial, &mut bytes);
+            written = self.put(dialect, place, Question::WithoutInitial, &mut bytes);
         }
         self.questions[number].state = match written {
             Ok(asked) => {
@@ -313,7 +357,7 @@ impl RouteRun {
     fn send_unowned(&self, proxy: &mut ProxyWorker, session: u64, place: ServerPlace, question: Question) {
         let dialect = proxy.known_dialect(&self.state, place).unwrap_or(ServerDialect::Text);
         let mut bytes = Vec::new();
-        if let Ok(asked) = self.put(dialect, question, &mut bytes) {
+        if let Ok(asked) = self.put(dialect, place, question, &mut bytes) {
             let put = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
             let _ = proxy.send_unowned(&self.state, place, reply_kind(asked), session, put);
         }
@@ -330,6 +374,7 @@ impl RouteRun {
     fn put(
         &self,
         dialect: ServerDialect,
+        place: ServerPlace,
         question: Question,
         out: &mut Vec<u8>,
     ) -> Result<AskedReply, NotSpoken> {
@@ -382,7 +427,9 @@ impl RouteRun {
                 }
                 _ => return Err(NotSpoken::Operation),
             };
-            put_operation_for(dialect, &with_ttl_max(asked, ttl_max_s), fields, out)
+            let asked = put_operation_for(dialect, &with_ttl_max(asked, ttl_max_s), fields, out)?;
+            self.state.pools[place.pool].put_vbucket(key, out);
+            Ok(asked)
         });
         written.unwrap_or(Err(NotSpoken::Operation))
     }

@@ -283,6 +283,11 @@ fn replies_of_memcached_are_understood() {
         (
             set,
             packet(1, 7, [b"", b"", b"I'm not responsible for this vbucket"], 0),
+            Ok(ServerReply::Error(b"SERVER_ERROR no server has the vbucket of the key")),
+        ),
+        (
+            set,
+            packet(1, 0x99, [b"", b"", b"a status of a later version"], 0),
             Ok(ServerReply::Error(b"SERVER_ERROR the server refused the request")),
         ),
         (
