@@ -16,6 +16,7 @@ use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::CachedClock;
+use todana_core::Reply;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 use todana_protocol::tyrant;
 
@@ -49,6 +50,18 @@ pub(crate) struct ListeningAddresses {
     /// The same addresses as text, in the form in which users write them.
     pub(crate) names: Vec<String>,
     pub(crate) tls: Option<Arc<Tls>>,
+}
+
+impl ListeningAddresses {
+    /// Reads the files of certificates again, and passes the reply to the client that asked for it
+    /// to `reply`.
+    pub(crate) fn refresh_certificates(&self, reply: &mut dyn FnMut(Reply<'_>)) {
+        match self.tls.as_deref().map(Tls::refresh) {
+            None => reply(Reply::Faulty("Error TLS not enabled")),
+            Some(Ok(())) => reply(Reply::Done),
+            Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
+        }
+    }
 }
 
 impl SharedState {

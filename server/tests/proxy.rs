@@ -122,7 +122,9 @@ fn commands_about_a_server_are_refused() {
     let proxy = proxy_of(&[&server], WhenDown::Gentle);
     let mut client = proxy.connect();
     let memory = ["lru_crawler enable", "cache_memlimit 64", "slabs automove 1", "lru mode flat"];
-    for command in ["watch", "shutdown", "stats detail on"].iter().chain(&memory) {
+    // Malformed commands, which were answered by ERROR.
+    let malformed = ["lru tune 1", "lru", "extstore x", "slabs reassign 1", "watch x", "cache_memlimit x"];
+    for command in ["watch", "shutdown", "stats detail on"].iter().chain(&memory).chain(&malformed) {
         client.send(format!("{command}\r\n").as_bytes());
         client.expect(b"CLIENT_ERROR not through a proxy\r\n");
     }

@@ -18,6 +18,7 @@ const HEADER_LEN: usize = 24;
 
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
+const DELETE: u8 = 0x04;
 const NOOP: u8 = 0x0a;
 const GET_WITH_KEY: u8 = 0x0c;
 const VERBOSITY: u8 = 0x1b;
@@ -47,6 +48,7 @@ struct Packet {
     opcode: u8,
     status: u16,
     opaque: u32,
+    version: u64,
     extras: Vec<u8>,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -62,14 +64,14 @@ impl Packet {
     }
 
     fn bytes(&self, magic: u8) -> Vec<u8> {
-        let Packet { opcode, status, opaque, extras, key, value } = self;
+        let Packet { opcode, status, opaque, version, extras, key, value } = self;
         let mut bytes = vec![magic, *opcode];
         bytes.extend((key.len() as u16).to_be_bytes());
         bytes.extend([extras.len() as u8, 0]);
         bytes.extend(status.to_be_bytes());
         bytes.extend(((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
         bytes.extend(opaque.to_be_bytes());
-        bytes.extend([0; 8]);
+        bytes.extend(version.to_be_bytes());
         [&bytes, &extras[..], key, value].concat()
     }
 
@@ -96,6 +98,7 @@ impl Packet {
             opcode: header[1],
             status: u16::from_be_bytes([header[6], header[7]]),
             opaque: number(12),
+            version: u64::from(number(16)) << 32 | u64::from(number(20)),
             extras: body[..extras_len].to_vec(),
             key: body[extras_len..value_at].to_vec(),
             value: body[value_at..].to_vec(),
@@ -210,6 +213,42 @@ fn statistics_of_many_packets_are_one_reply() {
     for n in 0..10 {
         client.set(format!("k{n}").as_bytes(), b"x");
         assert_eq!(client.stat("curr_items"), (n + 1).to_string());
+    }
+}
+
+/// Such a value was refused as an invalid argument, which blames the client.
+#[test]
+fn value_that_cannot_be_kept_is_a_failure() {
+    let mut with_room = options();
+    with_room.limits.item_size_max = 32 << 20;
+    let server = Running::start(with_room);
+    server.connect().set(b"k", &vec![b'v'; 17 << 20]);
+    for speak in [PoolProtocol::Text, PoolProtocol::Meta, PoolProtocol::Binary] {
+        let proxy = proxy(pool(&[server.addresses[0].to_string()], speak));
+        let replies = exchange(&mut proxy.connect(), &[Packet::new(GET, 1, "k"), Packet::new(NOOP, 2, "")]);
+        let (opcode, status, opaque, text) = &replies[0];
+        assert_eq!((*opcode, *status, *opaque), (GET, 0x86, 1), "{speak:?}");
+        assert!(text.starts_with("SERVER_ERROR value too long"), "{text}");
+        assert_eq!(replies[1..], [(NOOP, 0, 2, String::new())]);
+    }
+}
+
+/// The text dialect has no such request. It was refused as an invalid argument.
+#[test]
+fn text_server_knows_no_delete_of_a_version() {
+    let server = Running::start(options());
+    for (speak, statuses) in [(PoolProtocol::Text, [0x81, 0x81]), (PoolProtocol::Meta, [0x02, 0x00])] {
+        let proxy = proxy(pool(&[server.addresses[0].to_string()], speak));
+        let mut client = proxy.connect();
+        client.send(
+            &[Packet::set(1, "k", "v"), Packet::new(GET, 2, "k")].map(|packet| packet.request()).concat(),
+        );
+        let [_, found] = [(); 2].map(|()| Packet::of_client(&mut client));
+        assert_eq!(found.value, b"v");
+        for (version, status) in [found.version + 1, found.version].into_iter().zip(statuses) {
+            client.send(&Packet { version, ..Packet::new(DELETE, 3, "k") }.request());
+            assert_eq!(Packet::of_client(&mut client).status, status, "{speak:?}");
+        }
     }
 }
 

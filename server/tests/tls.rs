@@ -13,12 +13,15 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
-use todana_server::{LimitOptions, ListenOptions, Server, ServerOptions, TlsOptions};
+use todana_server::{
+    LimitOptions, ListenOptions, PoolOptions, ProxyOptions, Server, ServerOptions, TlsOptions,
+};
 
 /// A folder with a certificate authority and the certificates that it has signed.
 struct Authority {
@@ -550,7 +553,20 @@ fn sessions_are_resumed_unless_that_is_switched_off() {
 #[test]
 fn refreshed_certificates_are_for_new_sessions() {
     let authority = Authority::new();
-    let server = Running::start(serving(authority.tls()));
+    expect_refresh(&authority, &Running::start(serving(authority.tls())));
+}
+
+/// The proxy refused `refresh_certs` as a command about one of its servers.
+#[test]
+fn proxy_refreshes_its_own_certificates() {
+    let authority = Authority::new();
+    let servers = vec!["127.0.0.1:1".parse().unwrap()];
+    let pools = BTreeMap::from([("main".into(), PoolOptions { servers, ..PoolOptions::default() })]);
+    let proxy = Some(ProxyOptions { pools, ..ProxyOptions::default() });
+    expect_refresh(&authority, &Running::start(ServerOptions { proxy, ..serving(authority.tls()) }));
+}
+
+fn expect_refresh(authority: &Authority, server: &Running) {
     let address = server.addresses[0];
     let config = authority.client().config();
     let mut old = Session::open(&config, address);

@@ -18,7 +18,6 @@ use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, NextAction};
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
-use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::{Database, TransactionHolder};
@@ -204,7 +203,7 @@ impl MemcachedSession {
                 reply(Reply::Done);
             }
             MemcachedCommand::MemoryLimit { mebibytes } => reply(set_memory_limit(shared, *mebibytes)),
-            MemcachedCommand::RefreshCertificates => refresh_certificates(shared, &mut reply),
+            MemcachedCommand::RefreshCertificates => shared.listening.refresh_certificates(&mut reply),
             MemcachedCommand::ShiftClock(shift) => {
                 match *shift {
                     ClockShift::Pause => shared.clock.pause(),
@@ -404,15 +403,6 @@ fn list_refusal(
         Some("ERROR cannot pipeline other commands before metadump")
     } else {
         None
-    }
-}
-
-#[cold]
-fn refresh_certificates(shared: &SharedState, reply: &mut dyn FnMut(Reply<'_>)) {
-    match shared.listening.tls.as_deref().map(Tls::refresh) {
-        None => reply(Reply::Faulty("Error TLS not enabled")),
-        Some(Ok(())) => reply(Reply::Done),
-        Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
     }
 }
 

@@ -122,7 +122,18 @@ impl ProxySession {
                 set_verbosity(turn.shared.observation.log_verbosity());
                 return self.answer(request, &Reply::Done);
             }
+            // Such a command is refused even if it is malformed.
+            MemcachedCommand::Faulty { .. } if is_about_a_server(bytes) => {
+                return self.answer(request, &Reply::Faulty(NOT_THROUGH));
+            }
             MemcachedCommand::Faulty { message } => return self.answer(request, &Reply::Faulty(message)),
+            MemcachedCommand::RefreshCertificates => {
+                let mut out = Vec::new();
+                turn.shared
+                    .listening
+                    .refresh_certificates(&mut |reply| encode(&request.form, &reply, &mut out));
+                return self.push(WaitingRequest::Complete(out));
+            }
             MemcachedCommand::Mechanisms => {
                 let mechanisms = turn.shared.logins.mechanisms();
                 return self.answer(request, &mechanisms.map_or(Reply::Unknown, Reply::Mechanisms));
@@ -634,6 +645,14 @@ pub(super) fn may_repeat(operation: &Operation<'_>) -> bool {
         Operation::Delete(_) | Operation::Touch(_) | Operation::Inspect(_) => true,
         _ => false,
     }
+}
+
+/// Returns true if a line begins with a command about one server.
+fn is_about_a_server(line: &[u8]) -> bool {
+    const COMMANDS: [&[u8]; 7] =
+        [b"watch", b"lru_crawler", b"slabs", b"lru", b"cache_memlimit", b"shutdown", b"extstore"];
+    let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty());
+    word.is_some_and(|word| COMMANDS.contains(&word))
 }
 
 /// Returns the reply of a route without servers.

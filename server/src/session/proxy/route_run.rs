@@ -15,11 +15,11 @@ use todana_core::{
     Arithmetic, ArithmeticReply, Delete, Expiry, Get, HitReply, Operation, RecacheState, RefusalReason,
     Reply, Store, StoreMode, Ttl, UnixSeconds,
 };
-use todana_protocol::memcached::ReplyForm;
 use todana_protocol::memcached::client::{
     AskedReply, NotSpoken, RecordFields, ServerDialect, ServerReply, TimeLeft, decode_reply_of,
     put_operation_for, refuses_vbucket,
 };
+use todana_protocol::memcached::{ReplyForm, encode};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The longest time to live that memcached does not take for a Unix time.
@@ -476,7 +476,7 @@ impl RouteRun {
                 false
             }
             Some(QuestionState::NotSpoken(message)) => {
-                self.request.put_reply(&Reply::Faulty(message), &mut bytes);
+                self.put_refusal(message, &mut bytes);
                 true
             }
             Some(QuestionState::Lost { label, reason, when_down }) => {
@@ -488,6 +488,18 @@ impl RouteRun {
             }
         };
         RoutedReply { bytes, is_error }
+    }
+}
+
+impl RouteRun {
+    /// Writes the reply to a request that its server does not know, or whose value is too long. In
+    /// the binary protocol, only an invalid key is an invalid request.
+    fn put_refusal(&self, message: &str, out: &mut Vec<u8>) {
+        self.request.with(|_, form| match message {
+            TOO_LONG => form.put_failure(message.as_bytes(), out),
+            NOT_SPOKEN if form.is_binary() => encode(form, &Reply::Unknown, out),
+            _ => encode(form, &Reply::Faulty(message), out),
+        });
     }
 }
 
