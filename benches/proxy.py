@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compares the CPU time of a request through several proxies, with the same three servers behind them.
+"""Compares the CPU time of a request through several proxies of the same three servers.
 
-usage: proxy.py TODANA MEMCACHED [--nutcracker PATH] [--todana-too NAME=PATH ...] [--rounds N] [--only WORD]
+usage: proxy.py TODANA MEMCACHED [--nutcracker PATH] [--todana-too NAME=PATH ...]
+                [--rounds N] [--only WORD]
 
 TODANA is the executable of Todana. MEMCACHED is a memcached built with --enable-proxy: three of it
 are the servers, and one is a rival. Each proxy has one worker. The proxies take turns in each

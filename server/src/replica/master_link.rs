@@ -88,8 +88,9 @@ impl MasterLink {
     }
 
     /// Starts the thread, if this server has a master or a client may name one. If the position
-    /// cannot be read, this is logged, and all changes of the master are applied again. `records_at`
-    /// is the position of the databases in memory, if they may be older than the stored position.
+    /// cannot be read, this is logged, and all changes of the master are applied again.
+    /// `records_at` is the position of the databases in memory, if they may be older than the stored
+    /// position.
     pub(crate) fn start(&self, shared: &Arc<SharedState>, records_at: Option<u64>) -> io::Result<()> {
         let options = &shared.options.databases.replication;
         if options.master.is_none() && options.position_file.is_none() {

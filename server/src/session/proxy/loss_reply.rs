@@ -12,7 +12,8 @@ const GENTLE_REFUSAL: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 pub(super) enum MissReply {
     /// A read of the text dialect: `END`.
     End,
-    /// A read of the meta dialect: `EN`, or these bytes if the reply shows something of the request.
+    /// A read of the meta dialect: `EN`, or these bytes if the reply shows something of the
+    /// request.
     Meta(Option<Box<[u8]>>),
     /// A write has no such reply.
     None,
