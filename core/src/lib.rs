@@ -19,6 +19,7 @@ mod indexed;
 mod numbered;
 mod operation;
 mod ordered;
+mod owned;
 mod record;
 mod reply;
 mod value_list;
@@ -38,6 +39,7 @@ pub use operation::{
     ReplyNeeds, Store, StoreMode, Touch, Ttl, ValueChange,
 };
 pub use ordered::OrderedEngine;
+pub use owned::{NOT_EXECUTED, OwnedOperation, OwnedReply};
 pub use record::{
     Attributes, Expiry, LONG_VALUE_LEN, LastAccess, Record, SharedBytes, SharedValue, StaleMarks, UnixSeconds,
 };

@@ -124,6 +124,14 @@ pub enum RefusalReason {
     Unavailable,
     /// The request would have to wait for an open transaction of the same thread.
     Busy,
+    /// The cluster that holds the records cannot be reached, and has not executed the request.
+    Unreachable,
+    /// The cluster has not answered in time. A write may have been executed, or may still be.
+    OutcomeUnknown,
+    /// Too many requests wait for the cluster. The request was not sent.
+    Overloaded,
+    /// A database on a cluster cannot execute this request.
+    NotOnCluster,
 }
 
 /// A reply, or one part of a reply with several parts.

@@ -1,5 +1,7 @@
 //! Defines the server: it opens its listeners and databases, runs its threads and stops them.
 
+#[cfg(feature = "cassandra")]
+use crate::databases::ServedDatabase;
 use crate::databases::maintenance;
 use crate::databases::memory::MemoryBudget;
 use crate::databases::opening::{self, DatabaseOpener, when_full};
@@ -319,6 +321,8 @@ impl Server {
             progress(step);
             if may_continue() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
+        #[cfg(feature = "cassandra")]
+        shared.databases.iter().try_for_each(ServedDatabase::connect).map_err(failed)?;
         let mut first = None;
         for (number, owner) in self.owners.iter_mut().enumerate() {
             // This closure must not own the log. Otherwise the log's own thread could drop the log

@@ -46,6 +46,7 @@ mod data_directory;
 mod database;
 mod db;
 mod delete;
+mod detached;
 mod durability;
 mod expiry;
 mod file_header;
@@ -88,6 +89,7 @@ pub use db::{
     Db, DbOptions, DumpedValues, IterKeys, IterRecords, KeySymbols, LoadSummary, MergePolicy, RecordCursor,
     RecordIter, Snapshot,
 };
+pub use detached::{DetachedChange, execute_detached};
 pub use durability::{CommitPoint, Durability, DurabilityHealth, EngineDurability, LatestCommit};
 pub use key_order::KeyOrder;
 pub use kyoto::IncrementOrigin;
@@ -95,8 +97,8 @@ pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
 pub use modify::ModifyVisitor;
 pub use open::contents::{begins_at, holds_hash};
 pub use open::{
-    DataPurpose, DatabaseKind, DatabaseName, DatabaseStorage, DatabaseTuning, EngineOptions, LoadedData,
-    OpenDatabase, OpenOptions, cabinet_file_problem,
+    ClusterName, DataPurpose, DatabaseKind, DatabaseName, DatabaseStorage, DatabaseTuning, EngineOptions,
+    LoadedData, OpenDatabase, OpenOptions, cabinet_file_problem,
 };
 pub use records::{CompareOutcome, OwnedRecord, Records, RecordsHandle, ScanDirection, UpdateAction};
 pub use restoration::{RestorationReport, RestoreInto, RestoreOptions, restore};

@@ -105,6 +105,10 @@ fn refused(reply: &Reply<'_>) -> CommandFailure {
         Reply::Refused(RefusalReason::ReadOnly) => "the database is open for reading only",
         Reply::Refused(RefusalReason::Damaged) => "the record is damaged on disk",
         Reply::Refused(RefusalReason::Unavailable) => "the disk cannot be read or written",
+        Reply::Refused(RefusalReason::Unreachable) => "the cluster has not executed the request",
+        Reply::Refused(RefusalReason::OutcomeUnknown) => {
+            "the cluster has not answered in time; a write may have been executed"
+        }
         Reply::Refused(RefusalReason::NonNumeric) => "the value is not a number",
         _ => "the database does not support this operation",
     })

@@ -133,6 +133,7 @@ fn remove_empty_files(settings: &KyotoSettings) -> Result<(), String> {
 fn further(settings: &KyotoSettings, number: usize, name: DatabaseName, sync: SyncPolicy) -> DatabaseSpec {
     let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind.storage() {
+        DatabaseStorage::Cluster => None,
         DatabaseStorage::FilesAndLog => name.path.clone(),
         // The folder of the log is named after the number of the database, as the entries of
         // ktserver's log are.

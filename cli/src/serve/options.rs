@@ -102,7 +102,7 @@ impl ServeArguments {
         let mut directory = self.data_dir.clone();
         let mut is_first_in_memory = true;
         let mut place = |name: &DatabaseName| match name.kind.storage() {
-            DatabaseStorage::Files => Ok(None),
+            DatabaseStorage::Files | DatabaseStorage::Cluster => Ok(None),
             DatabaseStorage::FilesAndLog => Ok(name.path.clone().map(|path| self.place(path))),
             DatabaseStorage::Memory => {
                 let Some(directory) = &directory else { return Ok(None) };

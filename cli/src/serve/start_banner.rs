@@ -104,6 +104,7 @@ impl StartBanner {
         let line = |(number, DatabaseSpec { name, data }): (usize, &DatabaseSpec)| {
             let new = if self.new.get(number) == Some(&true) { NEW } else { "" };
             let place = match (name.kind.storage(), data) {
+                (DatabaseStorage::Cluster, _) => "; kept by the cluster".to_string(),
                 (DatabaseStorage::Files, _) => format!("{new}; {}", promise(self.sync)),
                 // The line `data:` describes the first database.
                 (_, Some(_)) if number == 0 => String::new(),

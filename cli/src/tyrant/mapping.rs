@@ -105,6 +105,7 @@ fn data(settings: &TyrantSettings) -> Option<DataDirectoryOptions> {
     let log = settings.update_log.as_ref();
     let is_for_replicas = name.kind.storage() == DatabaseStorage::Files;
     let directory = match name.kind.storage() {
+        DatabaseStorage::Cluster => return None,
         DatabaseStorage::FilesAndLog => name.path.clone()?,
         DatabaseStorage::Memory | DatabaseStorage::Files => log?.directory.clone(),
     };

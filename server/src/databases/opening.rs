@@ -45,7 +45,7 @@ impl DatabaseOpener<'_> {
                 shards: Some(self.shards),
                 class_bounds: self.class_bounds.to_vec(),
                 observer,
-                stores_nothing: self.options.databases.stores_nothing,
+                stores_nothing: self.options.databases.stores_nothing || name.cluster.is_some(),
                 ..EngineOptions::default()
             },
             engine_sync: self.options.databases.sync,

@@ -4,8 +4,12 @@
 use crate::options::DataDirectoryOptions;
 use parking_lot::Mutex;
 use std::sync::Arc;
+#[cfg(feature = "cassandra")]
+use std::sync::OnceLock;
 use todana::update_log::DurabilityHealth;
 use todana::{Database, DatabaseName, Durability, OpenDatabase};
+#[cfg(feature = "cassandra")]
+use todana_core::Result;
 use todana_core::{CheckpointedEngine, Error, ErrorKind, LONG_VALUE_LEN};
 
 /// A database, shared by all threads of a server.
@@ -19,6 +23,9 @@ pub(crate) struct ServedDatabase {
     /// images at a time would have the same name.
     pub(crate) image_turn: Mutex<()>,
     logged: Mutex<LoggedState>,
+    /// The connection to the cluster, once it is open, if the records are on one.
+    #[cfg(feature = "cassandra")]
+    remote: OnceLock<todana_remote::RemoteDatabase>,
 }
 
 /// The state of a database's files as it was last logged.
@@ -42,7 +49,29 @@ impl ServedDatabase {
             has_buffers,
             image_turn: Mutex::default(),
             logged: Mutex::default(),
+            #[cfg(feature = "cassandra")]
+            remote: OnceLock::new(),
         }
+    }
+
+    /// Returns true if the records are on a cluster.
+    pub(crate) fn is_on_cluster(&self) -> bool {
+        self.name.cluster.is_some()
+    }
+
+    /// Connects to the cluster that holds the records; does nothing if they are not on one.
+    #[cfg(feature = "cassandra")]
+    pub(crate) fn connect(&self) -> Result<()> {
+        if self.is_on_cluster() && self.remote.get().is_none() {
+            let _ = self.remote.set(todana_remote::RemoteDatabase::open(&self.name)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the database on a cluster, once it is connected.
+    #[cfg(feature = "cassandra")]
+    pub(crate) fn remote(&self) -> Option<&todana_remote::RemoteDatabase> {
+        self.remote.get()
     }
 
     /// Returns the length from which on values are received into memory of the engine. Shorter

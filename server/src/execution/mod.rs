@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! local     the databases of this process
+//! remote    databases on clusters, beside those of this process (feature `cassandra`)
 //! routed    the servers of a proxy: keeps operations until `session::proxy` has sent them
-//! owned     operations and replies that own their bytes
 //! deferred  the same databases from another thread, in tests only: every reply is pending
 //! ```
 //!
@@ -19,15 +19,19 @@
 #[cfg(test)]
 mod deferred;
 mod local;
-mod owned;
+#[cfg(feature = "cassandra")]
+mod remote;
 mod routed;
 
 #[cfg(test)]
 pub(crate) use deferred::DeferredExecutor;
 pub(crate) use local::{LocalDatabase, LocalExecutor};
-pub(crate) use owned::{NOT_EXECUTED, OwnedOperation, OwnedReply};
+#[cfg(feature = "cassandra")]
+pub(crate) use remote::RemoteExecutor;
 pub(crate) use routed::{OPERATIONS_MAX, RoutedExecutor, RoutedOperation};
 
+#[cfg(feature = "cassandra")]
+use crate::databases::ServedDatabase;
 use crate::session::wake::WakeTicket;
 use crate::shared::SharedState;
 use std::sync::Arc;
@@ -49,6 +53,23 @@ pub(crate) trait Executor {
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion;
 
+    /// Does the same for the only operation of a request, whose reply may be known at once.
+    #[inline]
+    fn execute_alone(
+        &mut self,
+        database: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        self.execute(database, operation, reply)
+    }
+
+    /// Returns true if the reads of a connection's later requests may begin before the reply to an
+    /// earlier read has arrived.
+    fn runs_ahead(&self, _database: usize) -> bool {
+        false
+    }
+
     /// Passes the reply of a pending operation, whose ticket is ready, to `reply`.
     fn take_reply(&mut self, _ticket: WakeTicket, _reply: &mut dyn FnMut(Reply<'_>)) {}
 
@@ -62,9 +83,14 @@ pub(crate) trait Executor {
     /// `None` if there is not enough memory for that part.
     fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]>;
 
-    /// Returns the databases of this process in the order of their numbers, for requests that are
-    /// local by nature. The list is empty if the databases are elsewhere.
+    /// Returns the databases of this process in the order of their numbers. The list is empty if
+    /// the databases are elsewhere. A database on a cluster has a place in it, but no records.
     fn databases(&self) -> &[LocalDatabase];
+
+    /// Returns a database of this process, for a request that is local by nature.
+    fn local(&self, number: usize) -> Option<&LocalDatabase> {
+        self.databases().get(number)
+    }
 
     /// Takes the writes to the databases of this process since the previous call: the number of
     /// each changed database, and its last commit.
@@ -86,6 +112,8 @@ pub(crate) enum Completion {
 pub(crate) enum AnyExecutor {
     Local(LocalExecutor),
     Routed(RoutedExecutor),
+    #[cfg(feature = "cassandra")]
+    Remote(RemoteExecutor),
     #[cfg(test)]
     Deferred(DeferredExecutor),
 }
@@ -96,6 +124,8 @@ macro_rules! dispatch {
         match $any {
             AnyExecutor::Local($executor) => $call,
             AnyExecutor::Routed($executor) => $call,
+            #[cfg(feature = "cassandra")]
+            AnyExecutor::Remote($executor) => $call,
             #[cfg(test)]
             AnyExecutor::Deferred($executor) => $call,
         }
@@ -112,6 +142,10 @@ impl AnyExecutor {
         #[cfg(test)]
         if shared.options.defers_replies {
             return AnyExecutor::Deferred(DeferredExecutor::new(shared, worker, local));
+        }
+        #[cfg(feature = "cassandra")]
+        if shared.databases.iter().any(ServedDatabase::is_on_cluster) {
+            return AnyExecutor::Remote(RemoteExecutor::new(shared, worker, local));
         }
         AnyExecutor::Local(local)
     }
@@ -133,6 +167,20 @@ impl Executor for AnyExecutor {
         dispatch!(self, executor => executor.execute(database, operation, reply))
     }
 
+    #[inline]
+    fn execute_alone(
+        &mut self,
+        database: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        dispatch!(self, executor => executor.execute_alone(database, operation, reply))
+    }
+
+    fn runs_ahead(&self, database: usize) -> bool {
+        dispatch!(self, executor => executor.runs_ahead(database))
+    }
+
     fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
         dispatch!(self, executor => executor.take_reply(ticket, reply));
     }
@@ -152,5 +200,9 @@ impl Executor for AnyExecutor {
     #[inline]
     fn databases(&self) -> &[LocalDatabase] {
         dispatch!(self, executor => executor.databases())
+    }
+
+    fn local(&self, number: usize) -> Option<&LocalDatabase> {
+        dispatch!(self, executor => executor.local(number))
     }
 }

@@ -4,12 +4,12 @@
 //! Invariant: all replies are pending, also refusals, because a session takes the replies of a
 //! request in the order of its operations.
 
-use super::{Completion, Executor, LocalDatabase, OwnedOperation, OwnedReply};
+use super::{Completion, Executor, LocalDatabase};
 use crate::session::wake::{WakeQueues, WakeTicket};
 use crate::shared::SharedState;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use todana_core::{Operation, RefusalReason, Reply, ValueBuffer};
+use todana_core::{Operation, OwnedOperation, OwnedReply, RefusalReason, Reply, ValueBuffer};
 
 /// The most operations of one request. Each needs about 1 KB until its reply has arrived.
 pub(crate) const OPERATIONS_MAX: usize = 10_000;

@@ -375,6 +375,8 @@ impl OperationOutcome {
             Reply::Refused(RefusalReason::Damaged) => "damaged",
             Reply::Refused(RefusalReason::Busy) => "busy",
             Reply::Refused(RefusalReason::ReadOnly) => "read_only",
+            Reply::Refused(RefusalReason::Unreachable | RefusalReason::Overloaded) => "unreachable",
+            Reply::Refused(RefusalReason::OutcomeUnknown) => "unknown",
             Reply::Refused(
                 RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable | RefusalReason::Unavailable,
             ) => "unwritable",

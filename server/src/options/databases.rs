@@ -123,6 +123,7 @@ impl DatabaseOptions {
         for DatabaseSpec { name, data } in &databases {
             let directory = data.as_ref().map(|place| (&*place.directory, place.purpose()));
             name.check(directory, when_full).map_err(|error| OptionsError(error.to_string()))?;
+            self.expect_no_cluster_needs(name, data.is_some(), has_queues)?;
             if name.kind.storage() == DatabaseStorage::FilesAndLog && data.is_none() {
                 return wrong(format!(
                     "database \"{name}\": a tree needs its own path as its data directory"
@@ -146,5 +147,32 @@ impl DatabaseOptions {
             ));
         }
         Ok(())
+    }
+
+    /// Fails if a database on a cluster is given something that only a database of this process can
+    /// have.
+    fn expect_no_cluster_needs(
+        &self,
+        name: &DatabaseName,
+        has_data: bool,
+        has_queues: bool,
+    ) -> Result<(), OptionsError> {
+        if name.cluster.is_none() {
+            return Ok(());
+        }
+        let problem = if !cfg!(feature = "cassandra") {
+            "this build cannot connect to a cluster; build it with --features cassandra"
+        } else if has_data {
+            "the cluster keeps the records; leave out the data directory"
+        } else if self.replication.master.is_some() {
+            "the cluster replicates its records; leave out the master"
+        } else if self.snapshots.is_some() {
+            "a cluster gives no snapshot; leave out the snapshots"
+        } else if has_queues {
+            "a cluster holds no queues (-plex opts=q)"
+        } else {
+            return Ok(());
+        };
+        Err(OptionsError(format!("database \"{name}\": {problem}")))
     }
 }

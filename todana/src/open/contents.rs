@@ -75,6 +75,7 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: DatabaseKind) -> R
             marker == EntryOwner::DataDirectory || marker == EntryOwner::Engine(kind)
         }
         DatabaseStorage::Memory => marker == EntryOwner::DataDirectory,
+        DatabaseStorage::Cluster => false,
     };
     let marked = |name: &String| (name.clone(), EntryOwner::of(name));
     let found: Vec<(String, EntryOwner)> = names.iter().map(marked).collect();

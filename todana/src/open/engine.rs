@@ -7,7 +7,7 @@ use super::{DatabaseName, hinted, hinted_tree};
 use crate::disk::{Disk, ReadOnlyDisk};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Engine, MemoryLimit, Result};
+use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result};
 use todana_engine::{
     Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, EvictionObserver, FixedArray,
     FixedArrayOptions, FixedLayout, FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions, TableEngine,
@@ -33,6 +33,8 @@ pub enum DatabaseKind {
     MemFixed,
     /// On disk: records of numbers, with values of a bounded length.
     DiskFixed,
+    /// On a cluster of other machines.
+    Cluster,
 }
 
 /// The storage of a kind of database.
@@ -46,6 +48,8 @@ pub enum DatabaseStorage {
     /// Records are in files at the path of the database. An update log lies beside them; the files
     /// are the checkpoint of this log.
     FilesAndLog,
+    /// Records are on other machines, which keep them.
+    Cluster,
 }
 
 /// The properties of a kind. If two kinds have the same name or ending, it selects the first of
@@ -126,6 +130,13 @@ const KINDS: &[(DatabaseKind, KindRow)] = &[
         names: &["fixed", "tcf", "fdb"],
         types: &["fixed"],
     }),
+    (DatabaseKind::Cluster, KindRow {
+        word: "cluster",
+        storage: DatabaseStorage::Cluster, folder: None,
+        is_ordered: false, can_compress: false, limits_records: false, limits_bytes: false,
+        names: &[],
+        types: &[],
+    }),
 ];
 
 impl DatabaseKind {
@@ -181,6 +192,7 @@ impl DatabaseKind {
     pub(crate) fn noun(self) -> String {
         match self.storage() {
             DatabaseStorage::Memory => "data directory".into(),
+            DatabaseStorage::Cluster => "database on a cluster".into(),
             DatabaseStorage::Files => "hash on disk".into(),
             DatabaseStorage::FilesAndLog if self == DatabaseKind::DiskFixed => {
                 "numbered database on disk".into()
@@ -279,6 +291,7 @@ impl DatabaseName {
         let path = self.path.as_deref().unwrap_or(Path::new(""));
         match self.kind.storage() {
             DatabaseStorage::Memory => self.open_engine_at(path, disk, options),
+            DatabaseStorage::Cluster => self.open_placeholder(options),
             DatabaseStorage::Files => {
                 self.open_engine_at(path, disk, options).map_err(|error| hinted(error, path))
             }
@@ -288,6 +301,18 @@ impl DatabaseName {
                 self.over_tree(tree).map_err(|error| hinted(error, path))
             }
         }
+    }
+
+    /// Opens an engine without records, in place of records that are on a cluster. Fails unless the
+    /// options say that nothing is stored.
+    fn open_placeholder(&self, options: EngineOptions) -> Result<Box<dyn Engine>> {
+        if options.stores_nothing {
+            return Ok(Box::new(Void::new(options.class_bounds.len() + 1)));
+        }
+        let message = format!(
+            "database \"{self}\": its records are on a cluster; use `todana serve` or `todana copy` of a build with Cassandra"
+        );
+        Err(Error::new(ErrorKind::Invalid, message))
     }
 
     /// Opens the engine with its files at `path`. Its errors do not suggest a command.
@@ -346,6 +371,11 @@ impl DatabaseName {
                     Box::new(FixedTree::new(Box::new(MemTree::new(options)?), tuning.fixed_layout())?)
                 }
             }
+            DatabaseKind::Cluster => self.open_placeholder(EngineOptions {
+                class_bounds,
+                stores_nothing: options.stores_nothing,
+                ..EngineOptions::default()
+            })?,
             DatabaseKind::DiskTree | DatabaseKind::DiskTable | DatabaseKind::DiskFixed => {
                 self.over_tree(self.open_tree(path, disk, options.spills)?)?
             }

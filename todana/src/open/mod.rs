@@ -3,6 +3,7 @@
 
 mod cabinet_file;
 mod check;
+mod cluster_name;
 pub(crate) mod contents;
 pub(crate) mod engine;
 mod hint;
@@ -13,6 +14,7 @@ mod tuning_words;
 
 pub use cabinet_file::cabinet_file_problem;
 pub use check::DataPurpose;
+pub use cluster_name::ClusterName;
 pub(crate) use engine::hash_at;
 pub use engine::{DatabaseKind, DatabaseStorage, EngineOptions};
 pub(crate) use hint::{hinted, hinted_tree};

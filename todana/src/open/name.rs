@@ -10,8 +10,10 @@
 //! PATH.kct PATH.kcf PATH.tcb PATH.bdb   on disk, ordered by key
 //! PATH.tct PATH.tdb                     on disk, rows of columns
 //! PATH.tcf PATH.fdb                     on disk, records of numbers
+//! cassandra://HOST,HOST/KEYSPACE        on a cluster (`cluster_name`)
 //! ```
 
+use super::cluster_name::ClusterName;
 use super::contents::expect_kind;
 use super::engine::{DatabaseKind, DatabaseStorage};
 use super::tuning_words::{TuningWord, nearest, without_secrets};
@@ -97,6 +99,8 @@ pub struct DatabaseName {
     pub kind: DatabaseKind,
     /// The path of a database on disk.
     pub path: Option<PathBuf>,
+    /// The place and the settings of a database on a cluster.
+    pub cluster: Option<ClusterName>,
     /// The tuning.
     pub tuning: DatabaseTuning,
     /// Notes about words that were accepted but have no effect.
@@ -143,6 +147,9 @@ impl DatabaseName {
             Some((alias, database)) if is_alias(alias) => (Some(alias.to_owned()), database),
             _ => (None, first),
         };
+        if ClusterName::is_meant_by(database) {
+            return DatabaseName::read_cluster(text, alias, database, words);
+        }
         let mut asked = NameSettings { kind: kind_of(database), ..NameSettings::default() };
         for word in words.filter(|word| !word.is_empty()) {
             match asked.tune(database, word, is_lenient) {
@@ -179,7 +186,38 @@ impl DatabaseName {
         if !kind.is_table() && !std::mem::take(&mut tuning.indexes).is_empty() {
             notes.push("idx has no effect".into());
         }
-        Ok(DatabaseName { alias, kind, path, tuning, notes, warnings, text: text.into() })
+        Ok(DatabaseName { alias, kind, path, cluster: None, tuning, notes, warnings, text: text.into() })
+    }
+
+    /// Parses the name of a database on a cluster. A mistake is never ignored, because the original
+    /// servers have no such databases.
+    fn read_cluster<'w>(
+        text: &str,
+        alias: Option<String>,
+        database: &str,
+        words: impl Iterator<Item = &'w str>,
+    ) -> Result<DatabaseName> {
+        let invalid =
+            |problem: String| Error::new(ErrorKind::Invalid, format!("database \"{text}\": {problem}"));
+        let mut cluster = ClusterName::parse(database).map_err(invalid)?;
+        let mut has_ttl = false;
+        for word in words.filter(|word| !word.is_empty()) {
+            has_ttl |= word.starts_with("ttl=");
+            cluster.tune(word).map_err(invalid)?;
+        }
+        if has_ttl && cluster.cache_bytes.is_none() {
+            return Err(invalid("ttl: needs cache=SIZE, because only the near cache has this time".into()));
+        }
+        Ok(DatabaseName {
+            alias,
+            kind: DatabaseKind::Cluster,
+            path: None,
+            cluster: Some(cluster),
+            tuning: DatabaseTuning::default(),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+            text: text.into(),
+        })
     }
 
     /// Fails with `Invalid` if the path is a directory of Kyoto Cabinet (`.kcd`, `.kcf`). Otherwise
@@ -393,7 +431,7 @@ impl NameSettings {
 const WIDTH_MAX: u64 = 1 << 30;
 
 /// Parses a number, which may have a suffix for a multiple: k, m, g, t, p, e by powers of 1024.
-fn size(text: &str) -> Option<u64> {
+pub(super) fn size(text: &str) -> Option<u64> {
     let shift = match text.bytes().last()?.to_ascii_lowercase() {
         b'k' => 10,
         b'm' => 20,
@@ -414,7 +452,7 @@ fn unknown(text: &str, database: &str) -> Error {
     } else {
         format!(
             "database \"{text}\": must be mem:hash, mem:tree, mem:table, mem:fixed, PATH.hash, PATH.tree, \
-             PATH.table or PATH.fixed, or a name of Kyoto Cabinet or Tokyo Cabinet"
+             PATH.table, PATH.fixed or cassandra://HOST/KEYSPACE, or a name of Kyoto Cabinet or Tokyo Cabinet"
         )
     };
     Error::new(ErrorKind::Invalid, message)

@@ -95,7 +95,7 @@ impl OpenDatabase {
                 // bucket after another, which is faster.
                 engine.seed = place(&data_dir).and_then(|path| seed_of(Arc::clone(&disk), &path));
             }
-            DatabaseStorage::Files => {}
+            DatabaseStorage::Files | DatabaseStorage::Cluster => {}
             DatabaseStorage::FilesAndLog => {
                 data_dir = name.path.clone().map(|path| (path, DataPurpose::Records));
                 let path = name.path.as_deref().unwrap_or(Path::new(""));

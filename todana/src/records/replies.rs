@@ -76,6 +76,19 @@ pub(crate) fn refusal_error(reply: Reply<'_>) -> Error {
                            if it is another thread's, try again later";
             Error::new(ErrorKind::Busy, message)
         }
+        Reply::Refused(RefusalReason::Unreachable) => {
+            Error::new(ErrorKind::Unavailable, "the cluster has not executed the request")
+        }
+        Reply::Refused(RefusalReason::OutcomeUnknown) => Error::new(
+            ErrorKind::Unavailable,
+            "the cluster has not answered in time; a write may have been executed",
+        ),
+        Reply::Refused(RefusalReason::Overloaded) => {
+            Error::new(ErrorKind::Busy, "too many requests wait for the cluster; try again later")
+        }
+        Reply::Refused(RefusalReason::NotOnCluster) => {
+            Error::new(ErrorKind::Invalid, "a database on a cluster cannot execute this request")
+        }
         _ => unexpected(),
     }
 }

@@ -172,10 +172,13 @@ fn refused(refusal: RefusalReason) -> PacketStatus {
         RefusalReason::LogUnwritable
         | RefusalReason::FilesUnwritable
         | RefusalReason::Unavailable
-        | RefusalReason::Busy => PacketStatus::TemporaryFailure,
+        | RefusalReason::Busy
+        | RefusalReason::Unreachable
+        | RefusalReason::OutcomeUnknown
+        | RefusalReason::Overloaded => PacketStatus::TemporaryFailure,
         RefusalReason::Damaged => PacketStatus::InternalError,
         RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => PacketStatus::NotAuthenticated,
-        RefusalReason::ReadOnly => PacketStatus::NotSupported,
+        RefusalReason::ReadOnly | RefusalReason::NotOnCluster => PacketStatus::NotSupported,
         RefusalReason::NoPlans => PacketStatus::Invalid,
         // No packet sets a memory limit.
         RefusalReason::LimitTooSmall | RefusalReason::LimitInBytes | RefusalReason::LimitNotAdjustable => {

@@ -70,7 +70,13 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
         // A record that cannot be read must not be reported as missing, so the error replaces
         // `END`.
         Reply::Refused(
-            refusal @ (RefusalReason::Damaged | RefusalReason::Unavailable | RefusalReason::ReadOnly),
+            refusal @ (RefusalReason::Damaged
+            | RefusalReason::Unavailable
+            | RefusalReason::ReadOnly
+            | RefusalReason::Unreachable
+            | RefusalReason::OutcomeUnknown
+            | RefusalReason::Overloaded
+            | RefusalReason::NotOnCluster),
         ) if form.is_last => {
             return refused_line(refusal_text(*refusal), out);
         }
@@ -278,6 +284,12 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
         RefusalReason::Damaged => "SERVER_ERROR the record is damaged on disk",
         RefusalReason::Unavailable => "SERVER_ERROR the database is unavailable",
         RefusalReason::Busy => "SERVER_ERROR a transaction is open",
+        RefusalReason::Unreachable => "SERVER_ERROR the cluster has not executed the request",
+        RefusalReason::OutcomeUnknown => {
+            "SERVER_ERROR the cluster has not answered, a write may have been executed"
+        }
+        RefusalReason::Overloaded => "SERVER_ERROR busy, too many requests wait for the cluster",
+        RefusalReason::NotOnCluster => "SERVER_ERROR not possible in a database on a cluster",
         RefusalReason::NotEnabled => "SERVER_ERROR: shutdown not enabled",
         RefusalReason::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         RefusalReason::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",

@@ -3,7 +3,6 @@
 
 mod tests;
 
-use super::owned::{OwnedOperation, OwnedReply};
 use super::{Completion, Executor, LocalDatabase, LocalExecutor};
 use crate::session::wake::{WakeQueues, WakeTicket};
 use crate::shared::SharedState;
@@ -12,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use todana::Records;
-use todana_core::{Operation, Reply, ValueBuffer};
+use todana_core::{Operation, OwnedOperation, OwnedReply, Reply, ValueBuffer};
 
 /// If the key of an operation begins with this prefix, the operation waits until the test releases
 /// it.

@@ -76,5 +76,5 @@ pub(super) fn local(
     context: &WorkerContext,
     database: usize,
 ) -> Result<&LocalDatabase, CallFailure<'static>> {
-    context.executor.databases().get(database).ok_or(CallFailure::Database(DatabaseError::NotImplemented))
+    context.executor.local(database).ok_or(CallFailure::Database(DatabaseError::NotImplemented))
 }

@@ -105,7 +105,7 @@ impl MemcachedSession {
         let completion = if context.shared.observation.observers.is_active() {
             execute_observed(context, self.database, operation, reply)
         } else {
-            context.executor.execute(self.database, operation, reply)
+            context.executor.execute_alone(self.database, operation, reply)
         };
         if let Completion::Pending(ticket) = completion {
             self.pending.add(ticket, &mut context.waits);
@@ -363,7 +363,7 @@ fn execute_observed(
 ) -> Completion {
     let WorkerContext { shared, executor, descriptor, .. } = context;
     let observers = &shared.observation.observers;
-    let local = executor.databases().get(database).map(TransactionHolder::database);
+    let local = executor.local(database).map(TransactionHolder::database);
     let before = observers.report_request(local, *descriptor, operation);
     observers
         .observe(*descriptor, operation, before, reply, |reply| executor.execute(database, operation, reply))

@@ -3,7 +3,7 @@
 
 use super::listing::ListingProgress;
 use super::upload::{AnnouncedValue, ReceivedValue, ValueUpload};
-use crate::execution::Executor;
+use crate::execution::{Completion, Executor};
 use crate::options::TyrantMode;
 use crate::session::login::{ConnectionLogin, LoginOutcome};
 use crate::session::pending_replies::PendingReplies;
@@ -12,7 +12,7 @@ use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
-use todana_core::{RefusalReason, Reply};
+use todana_core::{Operation, RefusalReason, Reply};
 use todana_protocol::memcached::MemcachedCommand;
 use todana_protocol::memcached::{
     DialectChoice, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep as Decoded, ReplyForm,
@@ -228,6 +228,9 @@ impl MemcachedSession {
                         // The request is decoded again once its reply has arrived, and is answered
                         // then. If it waits for a lock, it is executed then.
                         (*at, self.dialect) = before();
+                        if turn.context.executor.runs_ahead(self.database) {
+                            self.read_ahead(turn.context, &batch[index..]);
+                        }
                         return Ok(NextAction::Wait);
                     }
                     next => return Ok(next),
@@ -243,10 +246,51 @@ impl MemcachedSession {
         }
     }
 
-    /// Answers the request whose reply has arrived. The request is at the start of `data`, or is
-    /// the head of an upload.
+    /// Begins the reads that directly follow a pending read, so that the connection waits for all
+    /// of them at the same time. A read after another request could miss its effect, so it must
+    /// wait.
+    #[cold]
+    fn read_ahead(&mut self, context: &mut WorkerContext, batch: &[Option<MemcachedRequest<'_>>]) {
+        let is_read = |request: &&MemcachedRequest<'_>| {
+            let MemcachedCommand::Operation(Operation::Get(get)) = &request.command else { return false };
+            get.touch.is_none() && get.vivify.is_none() && !request.form.closes()
+        };
+        if !self.pending.is_waiting()
+            || context.logs_requests
+            || context.shared.observation.observers.is_active()
+        {
+            return;
+        }
+        for request in batch.iter().flatten().take_while(is_read).skip(1) {
+            let MemcachedCommand::Operation(operation) = &request.command else { return };
+            match context.executor.execute(self.database, operation, &mut |_| ()) {
+                Completion::Pending(ticket) => self.pending.add(ticket, &mut context.waits),
+                Completion::Done => return,
+            }
+        }
+    }
+
+    /// Answers the requests whose replies have arrived. The first request is at the start of
+    /// `data`, or is the head of an upload; the others were read ahead.
     #[cold]
     fn end_pending(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut SessionTurn<'_>,
+        data: &[u8],
+        at: &mut usize,
+    ) -> NextAction {
+        loop {
+            let next = self.end_first_pending(worker, turn, data, at);
+            if !matches!(next, NextAction::Continue) || !self.pending.is_ready() {
+                self.pending.abandon(turn.context);
+                return next;
+            }
+        }
+    }
+
+    /// Answers the first request whose reply has arrived.
+    fn end_first_pending(
         &mut self,
         worker: &mut MemcachedWorker,
         turn: &mut SessionTurn<'_>,
@@ -276,7 +320,6 @@ impl MemcachedSession {
             }
             Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => NextAction::Close,
         };
-        self.pending.abandon(turn.context);
         *turn.budget = turn.budget.saturating_sub(1);
         next
     }

@@ -5,11 +5,10 @@
 //! computes the new value as a database does. It stores that value on the condition that the
 //! version is the same. If another client was faster, it begins again.
 
-use crate::execution::{NOT_EXECUTED, OwnedOperation};
 use todana::ModifyVisitor;
 use todana_core::{
-    Action, Attributes, Delete, Expiry, Get, HitReply, Modify, Operation, Record, RefusalReason, Reply,
-    ReplyNeeds, Store, StoreMode, UnixSeconds, ValueChange, Visitor,
+    Action, Attributes, Delete, Expiry, Get, HitReply, Modify, NOT_EXECUTED, Operation, OwnedOperation,
+    Record, RefusalReason, Reply, ReplyNeeds, Store, StoreMode, UnixSeconds, ValueChange, Visitor,
 };
 
 /// The number of times that an operation begins again before it fails.

@@ -13,9 +13,7 @@
 use super::record_run::RecordRun;
 use super::request_routing::{RoutingTurn, command_of, may_repeat, null_reply, routed, sent_to_all};
 use super::waiting_request::WaitingRequest;
-use crate::execution::{
-    AnyExecutor, NOT_EXECUTED, OwnedOperation, OwnedReply, RoutedExecutor, RoutedOperation,
-};
+use crate::execution::{AnyExecutor, RoutedExecutor, RoutedOperation};
 use crate::proxy::{ClientCommand, ProxyWorker, ReplyDelivery, RequestTag, RouteTarget};
 use crate::session::wake::{WaitingConnections, WakeTicket};
 use crate::session::worker_context::WorkerContext;
@@ -23,7 +21,7 @@ use crate::shared::SharedState;
 use std::collections::HashMap;
 use std::sync::Arc;
 use todana::Clock;
-use todana_core::{Operation, RefusalReason, Reply};
+use todana_core::{NOT_EXECUTED, Operation, OwnedOperation, OwnedReply, RefusalReason, Reply};
 use todana_protocol::memcached::MemcachedLimits;
 use todana_protocol::memcached::client::{
     AskedReply, NotSpoken, RecordFields, ServerDialect, ServerReply, TimeLeft, decode_reply_of,

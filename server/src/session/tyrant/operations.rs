@@ -47,7 +47,7 @@ pub(super) fn counters(context: &WorkerContext) -> &TyrantCounters {
 
 /// Runs a visitor on a record. Returns false if that fails.
 pub(super) fn visit(context: &WorkerContext, key: &[u8], visitor: &mut dyn Visitor) -> bool {
-    context.executor.databases().get(PRIMARY_DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
+    context.executor.local(PRIMARY_DATABASE).is_some_and(|local| local.visit(key, visitor).is_ok())
 }
 
 /// Returns true if clients may list keys.

@@ -90,6 +90,7 @@ fn kind(served: &ServedDatabase) -> &'static str {
         DatabaseKind::DiskTree => "B+ tree",
         DatabaseKind::MemFixed | DatabaseKind::DiskFixed => "fixed-length",
         DatabaseKind::MemTable | DatabaseKind::DiskTable => "table",
+        DatabaseKind::Cluster => "cluster",
     }
 }
 

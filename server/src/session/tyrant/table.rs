@@ -142,7 +142,7 @@ fn key_or_number<'k>(context: &WorkerContext, key: &'k [u8]) -> Option<Cow<'k, [
 
 fn new_number(context: &WorkerContext) -> Option<u64> {
     let indexed: &dyn IndexedEngine = context.shared.databases.primary().database.engine().indexed()?;
-    new_row_number(indexed, context.executor.databases().get(PRIMARY_DATABASE)?).ok()
+    new_row_number(indexed, context.executor.local(PRIMARY_DATABASE)?).ok()
 }
 
 /// Stores a row; under a new number if the key is empty. Returns true if it was stored.

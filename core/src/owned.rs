@@ -1,13 +1,13 @@
-//! Defines operations and replies that own their bytes, so that they can be kept while a session
-//! waits.
+//! Defines operations and replies that own their bytes, so that they can be kept while another
+//! machine executes an operation.
 
-use todana_core::{
+use crate::{
     Arithmetic, Delete, Get, Inspect, Modify, Operation, RefusalReason, RefusedStore, Reply, SharedValue,
     Store, Touch, ValueChange,
 };
 
 /// An operation that owns its bytes.
-pub(crate) struct OwnedOperation {
+pub struct OwnedOperation {
     operation: Operation<'static>,
     key: Vec<u8>,
     /// The value to store or append, or the value that a swap expects.
@@ -142,7 +142,8 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
 }
 
 impl OwnedOperation {
-    pub(crate) fn new(operation: &Operation<'_>) -> OwnedOperation {
+    /// Copies an operation and its bytes.
+    pub fn new(operation: &Operation<'_>) -> OwnedOperation {
         let (value, new): (&[u8], &[u8]) = match operation {
             Operation::Store(store) => (store.value, b""),
             Operation::Modify(Modify { change: ValueChange::Append(piece), .. }) => (piece, b""),
@@ -159,28 +160,30 @@ impl OwnedOperation {
         }
     }
 
-    pub(crate) fn borrowed(&self) -> Operation<'_> {
+    /// Returns the operation with the bytes of this copy.
+    pub fn borrowed(&self) -> Operation<'_> {
         with_bytes(&self.operation, &self.key, &self.value, &self.new)
     }
 }
 
 /// The reply to an operation that another server has not executed.
-pub(crate) const NOT_EXECUTED: Reply<'static> = Reply::Faulty("the server has not executed the operation");
+pub const NOT_EXECUTED: Reply<'static> = Reply::Faulty("the server has not executed the operation");
 
 /// A reply that owns its bytes. Of an error text, only the kind of reply is kept.
-pub(crate) struct OwnedReply {
+pub struct OwnedReply {
     reply: Reply<'static>,
     value: Vec<u8>,
 }
 
 impl OwnedReply {
-    pub(crate) fn new(reply: Reply<'_>) -> OwnedReply {
+    /// Copies a reply and its value.
+    pub fn new(reply: Reply<'_>) -> OwnedReply {
         let (reply, value) = match reply {
             Reply::Hit(hit) => {
-                let record = todana_core::Record::new(b"", hit.record.attributes);
+                let record = crate::Record::new(b"", hit.record.attributes);
                 let (expiry_before, access_before) = (hit.expiry_before, hit.access_before);
                 let (recache, now) = (hit.recache, hit.now);
-                let empty = todana_core::HitReply { record, expiry_before, access_before, recache, now };
+                let empty = crate::HitReply { record, expiry_before, access_before, recache, now };
                 (Reply::Hit(empty), hit.record.value.to_vec())
             }
             Reply::Miss => (Reply::Miss, vec![]),
@@ -204,15 +207,16 @@ impl OwnedReply {
     }
 
     /// Returns the length of the value.
-    pub(crate) fn len_bytes(&self) -> usize {
+    pub fn len_bytes(&self) -> usize {
         self.value.len()
     }
 
-    pub(crate) fn borrowed(&self) -> Reply<'_> {
+    /// Returns the reply with the value of this copy.
+    pub fn borrowed(&self) -> Reply<'_> {
         match self.reply {
             Reply::Hit(hit) => {
-                let record = todana_core::Record::new(&self.value, hit.record.attributes);
-                Reply::Hit(todana_core::HitReply { record, ..hit })
+                let record = crate::Record::new(&self.value, hit.record.attributes);
+                Reply::Hit(crate::HitReply { record, ..hit })
             }
             other => other,
         }

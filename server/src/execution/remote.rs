@@ -1,0 +1,135 @@
+//! Defines the executor of a server with databases on a cluster. It passes their operations to the
+//! cluster, and executes those of the other databases at once.
+
+use super::{Completion, Executor, LocalDatabase, LocalExecutor};
+use crate::session::wake::{WakeQueues, WakeTicket};
+use crate::shared::SharedState;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use todana_core::{Operation, OwnedOperation, OwnedReply, RefusalReason, Reply, ValueBuffer};
+
+/// The most bytes of values that replies keep until their sessions take them. A single value may be
+/// longer.
+const VALUES_MAX: usize = 64 << 20;
+
+/// Executes operations on databases of this process and of clusters.
+pub(crate) struct RemoteExecutor {
+    local: LocalExecutor,
+    shared: Arc<SharedState>,
+    worker: u32,
+    replies: Arc<Mutex<ArrivedReplies>>,
+}
+
+/// The replies of a worker that its sessions have not taken yet.
+#[derive(Default)]
+struct ArrivedReplies {
+    arrived: HashMap<WakeTicket, OwnedReply>,
+    /// The operations whose replies are awaited.
+    awaited: HashSet<WakeTicket>,
+    /// The number of bytes of the values that have arrived.
+    len: usize,
+}
+
+fn locked(replies: &Mutex<ArrivedReplies>) -> MutexGuard<'_, ArrivedReplies> {
+    replies.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ArrivedReplies {
+    /// Keeps a reply, and wakes its session.
+    fn complete(&mut self, ticket: WakeTicket, mut reply: OwnedReply, queues: &WakeQueues) {
+        if !self.awaited.remove(&ticket) {
+            return;
+        }
+        if self.len > 0 && self.len + reply.len_bytes() > VALUES_MAX {
+            reply = OwnedReply::new(Reply::Refused(RefusalReason::OutOfMemory));
+        }
+        self.len += reply.len_bytes();
+        self.arrived.insert(ticket, reply);
+        queues.ready(ticket);
+    }
+
+    fn remove(&mut self, ticket: WakeTicket) -> Option<OwnedReply> {
+        let reply = self.arrived.remove(&ticket)?;
+        self.len -= reply.len_bytes();
+        Some(reply)
+    }
+}
+
+impl RemoteExecutor {
+    pub(super) fn new(shared: &Arc<SharedState>, worker: usize, local: LocalExecutor) -> RemoteExecutor {
+        let replies = Arc::default();
+        RemoteExecutor { local, shared: Arc::clone(shared), worker: worker as u32, replies }
+    }
+}
+
+impl Executor for RemoteExecutor {
+    fn prefetch(&self, database: usize, key: &[u8]) {
+        self.local.prefetch(database, key);
+    }
+
+    fn execute(
+        &mut self,
+        database: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        let served = &self.shared.databases[database];
+        if !served.is_on_cluster() {
+            return self.local.execute(database, operation, reply);
+        }
+        let queues = Arc::clone(&self.shared.wake_queues);
+        let ticket = queues.ticket(self.worker);
+        locked(&self.replies).awaited.insert(ticket);
+        let replies = Arc::clone(&self.replies);
+        let done = move |reply| locked(&replies).complete(ticket, reply, &queues);
+        match served.remote() {
+            Some(remote) => remote.submit(OwnedOperation::new(operation), Box::new(done)),
+            None => done(OwnedReply::new(Reply::Refused(RefusalReason::Unreachable))),
+        }
+        Completion::Pending(ticket)
+    }
+
+    fn execute_alone(
+        &mut self,
+        database: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        let remote = self.shared.databases[database].remote();
+        if remote.is_some_and(|remote| remote.reply_from_cache(operation, reply)) {
+            return Completion::Done;
+        }
+        self.execute(database, operation, reply)
+    }
+
+    fn runs_ahead(&self, database: usize) -> bool {
+        self.shared.databases[database].is_on_cluster()
+    }
+
+    fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
+        let owned = locked(&self.replies).remove(ticket);
+        reply(owned.expect("the reply is ready and is taken once").borrowed());
+    }
+
+    fn abandon(&mut self, ticket: WakeTicket) {
+        let mut replies = locked(&self.replies);
+        replies.awaited.remove(&ticket);
+        replies.remove(ticket);
+    }
+
+    fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>> {
+        self.local.buffer(database, len)
+    }
+
+    fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]> {
+        self.local.room(database, buffer, len)
+    }
+
+    fn databases(&self) -> &[LocalDatabase] {
+        self.local.databases()
+    }
+
+    fn local(&self, number: usize) -> Option<&LocalDatabase> {
+        self.local.local(number).filter(|local| !local.served().is_on_cluster())
+    }
+}
