@@ -4,6 +4,7 @@
 //! ```text
 //! todana://host  unix:path                    a server
 //! ring:host,host:port ...                      the servers of a ring
+//! cassandra://host/keyspace                    a database on a cluster, only for `todana copy`
 //! mem:hash  %  ...                            refused: only its own server can reach it
 //! a directory that exists                     a database or a data directory, never a host
 //! PATH.hash  PATH.tree  PATH.kch ...          a database
@@ -89,6 +90,10 @@ impl CommandTarget {
     fn read(text: &str, is_directory: bool) -> Result<CommandTarget, String> {
         if RingDestination::is_named(text) {
             return text.parse().map(CommandTarget::Ring).map_err(|error| format!("{error}"));
+        }
+        if text.contains("cassandra://") {
+            let named = |name| CommandTarget::Database(LocalDatabase::Named(name));
+            return DatabaseName::parse(text).map(named).map_err(|error| error.to_string());
         }
         let address = text.parse().map(CommandTarget::Server).map_err(|error| format!("{error}"));
         if is_address(text) {

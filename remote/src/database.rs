@@ -18,12 +18,16 @@ use todana_core::{
     ScanPosition, StaleMarks, Store, StoreMode, StoredReply, Ttl, Visitor,
 };
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 
 /// The longest key of Cassandra.
 const KEY_LEN_MAX: usize = 65_535;
 /// The most bytes of keys and values that wait for the cluster at the same time. A single operation
 /// may be longer.
 const BYTES_MAX: usize = 64 << 20;
+
+/// The number of operations that may wait for each that is executed.
+const WAITING_PER_TURN: usize = 16;
 
 /// Receives the reply to an operation, on a thread of the driver. It must be brief.
 pub type ReplyCallback = Box<dyn FnOnce(OwnedReply) + Send>;
@@ -41,6 +45,8 @@ pub struct RemoteDatabase {
 struct RemoteShared {
     cluster: Arc<Cluster>,
     is_strict: bool,
+    /// The operations that may be executed at the same time. The others wait.
+    turns: Semaphore,
     in_flight_max: usize,
     in_flight: AtomicUsize,
     bytes: AtomicUsize,
@@ -142,7 +148,8 @@ impl RemoteDatabase {
         let shared = RemoteShared {
             cluster: Arc::new(connected),
             is_strict: cluster.is_strict,
-            in_flight_max: cluster.in_flight_max as usize,
+            turns: Semaphore::new(cluster.in_flight_max as usize),
+            in_flight_max: cluster.in_flight_max as usize * WAITING_PER_TURN,
             in_flight: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             queues: KeyQueues::new(),
@@ -206,6 +213,8 @@ fn is_cacheable(get: &Get<'_>) -> bool {
 impl QueuedOperation {
     async fn execute(self) {
         let shared = Arc::clone(&self.shared);
+        // The semaphore is never closed.
+        let _turn = shared.turns.acquire().await;
         let operation = self.operation.borrowed();
         if is_read(&operation) {
             if let Some(reply) = shared.read(&operation).await {

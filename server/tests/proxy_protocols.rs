@@ -264,7 +264,7 @@ fn calls_without_a_counterpart_are_refused() {
     ask(client, "set", &format!("key\t{key}\nvalue\t1\n"), 500, failed);
     ask(client, "set_bulk", &format!("_a\t1\n_{key}\t1\n"), 500, failed);
     let many: String = (0..10_001).map(|n| format!("_{n}\t1\n")).collect();
-    let too_many = "ERROR\tDB: 9: system error: more than 10000 records in a call through a proxy\n";
+    let too_many = "ERROR\tDB: 9: system error: more than 10000 records in one call\n";
     ask(client, "set_bulk", &many, 500, too_many);
     ask(client, "get", "key\t0\n", 450, "ERROR\tDB: 7: no record: no record\n");
     // Signals need no database.

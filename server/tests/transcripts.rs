@@ -548,3 +548,61 @@ fn malformed_transcript_is_refused() {
         assert!(std::panic::catch_unwind(|| parse("", text)).is_err(), "{text}");
     }
 }
+
+/// The contact points of a cluster for tests; `None` if there is none.
+#[cfg(feature = "cassandra")]
+fn cluster() -> Option<todana::DatabaseName> {
+    let hosts = std::env::var("TODANA_CASSANDRA").ok()?;
+    let name = format!("cassandra://{hosts}/todana_transcripts#replication=1");
+    Some(todana::DatabaseName::parse(&name).unwrap())
+}
+
+/// Transcripts that do not hold on a cluster, with the reason.
+#[cfg(feature = "cassandra")]
+const NOT_ON_A_CLUSTER: &[(&str, &str)] = &[];
+
+#[test]
+#[cfg(feature = "cassandra")]
+fn transcripts_hold_on_a_cluster() {
+    let Some(name) = cluster() else {
+        println!("skipped: TODANA_CASSANDRA names no cluster");
+        return;
+    };
+    let mut failures = Vec::new();
+    let mut played = 0;
+    for (file, text) in &transcripts("memcached") {
+        let mut transcript = parse(file, text);
+        let needs_clock = transcript.blocks.iter().any(|block| block.advance_s > 0);
+        if needs_clock || NOT_ON_A_CLUSTER.iter().any(|(other, _)| other == file) {
+            continue;
+        }
+        played += 1;
+        transcript.options.databases.database = Some(name.clone());
+        let cleaning = Server::bind(ServerOptions {
+            databases: todana_server::DatabaseOptions { database: Some(name.clone()), ..Default::default() },
+            listen: todana_server::ListenOptions { port: 0, ..Default::default() },
+            ..ServerOptions::default()
+        });
+        let cleaning = cleaning.unwrap();
+        let (address, handle) = (cleaning.tcp_addresses()[0], cleaning.handle());
+        let thread = std::thread::spawn(move || cleaning.run());
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"flush_all\r\n").unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"OK\r\n");
+        handle.stop();
+        thread.join().unwrap().unwrap();
+        let (address, handle, thread) = serve(transcript.options.clone());
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        if let Err(failure) = play(file, &transcript, &mut Live { stream }, false) {
+            failures.push(failure);
+        }
+        handle.stop();
+        thread.join().unwrap().unwrap();
+    }
+    println!("{played} transcripts on a cluster");
+    transcript::none_fails(&failures, played);
+}

@@ -84,7 +84,7 @@ pub use data_directory::{
     DataDirectory, DataOptions, LoadProgress, NewestCheckpoint, OpeningReport, VerificationReport,
     refuse_overlap, seed_of, verify,
 };
-pub use database::{Database, OverwriteVisitor};
+pub use database::{CountedOperation, Database, OverwriteVisitor};
 pub use db::{
     Db, DbOptions, DumpedValues, IterKeys, IterRecords, KeySymbols, LoadSummary, MergePolicy, RecordCursor,
     RecordIter, Snapshot,

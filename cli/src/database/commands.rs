@@ -151,7 +151,7 @@ pub(crate) enum DatabaseCommand {
     },
     /// Copy a database to a new one, which may be of another kind; the copy is compact
     #[command(
-        after_help = "Examples:\n  todana copy ./carts.hash /backup/carts.hash\n  todana copy ./carts.hash ./carts.tree"
+        after_help = "Examples:\n  todana copy ./carts.hash /backup/carts.hash\n  todana copy ./carts.hash ./carts.tree\n  todana copy ./carts.hash cassandra://10.0.0.1/carts"
     )]
     Copy {
         /// The database to copy
@@ -397,14 +397,12 @@ fn copy_records(from: &Db, to: &Db, keeps: bool) -> Result<u64, CommandFailure> 
 }
 
 fn copy(from: &LocalDatabase, to: &LocalDatabase) -> Result<(), CommandFailure> {
-    let to = to.named("a copy must be a database on disk")?;
-    let path = to.path.as_deref().unwrap_or(Path::new(""));
-    if path.symlink_metadata().is_ok() {
-        return Err(CommandFailure::usage(format!(
-            "{}: exists already; existing files are never replaced",
-            path.display()
-        )));
+    let to = to.named("a copy must be a database on disk or on a cluster")?;
+    if let Some(copied) = copy_of_cluster(from, to) {
+        return copied;
     }
+    let path = to.path.as_deref().unwrap_or(Path::new(""));
+    expect_new(to)?;
     refuse_overlap([from.path()], path)?;
     let source = open(from, false)?;
     let interruption = InterruptionFlag::watch()?;
@@ -418,6 +416,42 @@ fn copy(from: &LocalDatabase, to: &LocalDatabase) -> Result<(), CommandFailure> 
     bar.finish_and_clear();
     eprintln!("{} copied", amount(copied, "record"));
     Ok(())
+}
+
+/// Copies from or to a database on a cluster. Returns `None` if neither database is on one.
+fn copy_of_cluster(from: &LocalDatabase, to: &DatabaseName) -> Option<Result<(), CommandFailure>> {
+    let source = match from {
+        LocalDatabase::Named(name) if name.cluster.is_some() => Some(name),
+        _ => None,
+    };
+    if source.is_none() && to.cluster.is_none() {
+        return None;
+    }
+    Some(match (source, &to.cluster) {
+        (Some(_), Some(_)) => Err(CommandFailure::usage(
+            "one of the two databases must be on disk; copy from the cluster to disk, and from there to the other",
+        )),
+        #[cfg(feature = "cassandra")]
+        (None, _) => super::cluster_copy::copy_to(from, to),
+        #[cfg(feature = "cassandra")]
+        (Some(source), None) => expect_new(to).and_then(|()| super::cluster_copy::copy_from(source, to)),
+        #[cfg(not(feature = "cassandra"))]
+        _ => Err(CommandFailure::usage(
+            "this build cannot connect to a cluster; build it with --features cassandra",
+        )),
+    })
+}
+
+/// Fails if something exists at the path of a new database.
+fn expect_new(to: &DatabaseName) -> Result<(), CommandFailure> {
+    let path = to.path.as_deref().unwrap_or(Path::new(""));
+    match path.symlink_metadata() {
+        Ok(_) => Err(CommandFailure::usage(format!(
+            "{}: exists already; existing files are never replaced",
+            path.display()
+        ))),
+        Err(_) => Ok(()),
+    }
 }
 
 fn merge(to: &LocalDatabase, from: &[&LocalDatabase], keeps: bool) -> Result<(), CommandFailure> {

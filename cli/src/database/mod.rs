@@ -3,6 +3,8 @@
 //! `records` has the commands on records, such as `get`, for `-S ./x.hash`. `commands` has the
 //! commands on whole databases, such as `list` and `copy`. `transfer` imports and exports files.
 
+#[cfg(feature = "cassandra")]
+mod cluster_copy;
 mod commands;
 mod key_range;
 mod records;
@@ -101,6 +103,12 @@ fn expect_no_truncation(name: &DatabaseName) -> Result<(), CommandFailure> {
 
 /// Fails if no database exists at the path.
 fn expect_database(path: &Path) -> Result<(), CommandFailure> {
+    // Only the name of a database on a cluster has no path.
+    if path.as_os_str().is_empty() {
+        return Err(CommandFailure::usage(
+            "a database on a cluster has no files here; name a server of it with -S, or copy it with `todana copy`",
+        ));
+    }
     let shown = path.display();
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),

@@ -91,7 +91,7 @@ fn execute<T>(
     outcome.unwrap_or_else(|| Err(CommandFailure::trouble("the database did not answer")))
 }
 
-fn refused(reply: &Reply<'_>) -> CommandFailure {
+pub(super) fn refused(reply: &Reply<'_>) -> CommandFailure {
     CommandFailure::trouble(match reply {
         Reply::Refused(RefusalReason::TooLarge) => {
             "the key or value is too long for this database, or the key must be a number"

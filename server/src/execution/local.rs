@@ -6,6 +6,8 @@ use crate::databases::pending_commits::WorkerDatabase;
 use crate::shared::SharedState;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+#[cfg(feature = "cassandra")]
+use todana::CountedOperation;
 use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
 use todana_core::{Operation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
 
@@ -56,6 +58,12 @@ impl LocalDatabase {
     /// too.
     pub(crate) fn note_commit(&self, point: CommitPoint) {
         self.counters.commits.note(point);
+    }
+
+    /// Counts an operation that was executed elsewhere.
+    #[cfg(feature = "cassandra")]
+    pub(crate) fn count_elsewhere(&self, operation: CountedOperation, reply: &Reply<'_>) {
+        Database::count_elsewhere(&self.counters.worker_counters, operation, reply);
     }
 
     /// Removes all records.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! local     the databases of this process
+//! cluster_records  databases on clusters, for background jobs
 //! remote    databases on clusters, beside those of this process (feature `cassandra`)
 //! routed    the servers of a proxy: keeps operations until `session::proxy` has sent them
 //! deferred  the same databases from another thread, in tests only: every reply is pending
@@ -16,6 +17,8 @@
 //! reach the database only through [`Executor::databases`]. Not here: the form of requests
 //! (`session`), and the effect of operations on records (`todana`).
 
+#[cfg(feature = "cassandra")]
+mod cluster_records;
 #[cfg(test)]
 mod deferred;
 mod local;
@@ -23,6 +26,8 @@ mod local;
 mod remote;
 mod routed;
 
+#[cfg(feature = "cassandra")]
+pub(crate) use cluster_records::ClusterRecords;
 #[cfg(test)]
 pub(crate) use deferred::DeferredExecutor;
 pub(crate) use local::{LocalDatabase, LocalExecutor};

@@ -4,8 +4,9 @@
 use super::{Completion, Executor, LocalDatabase, LocalExecutor};
 use crate::session::wake::{WakeQueues, WakeTicket};
 use crate::shared::SharedState;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use todana::CountedOperation;
 use todana_core::{Operation, OwnedOperation, OwnedReply, RefusalReason, Reply, ValueBuffer};
 
 /// The most bytes of values that replies keep until their sessions take them. A single value may be
@@ -20,12 +21,15 @@ pub(crate) struct RemoteExecutor {
     replies: Arc<Mutex<ArrivedReplies>>,
 }
 
+/// The database and the kind of a pending operation, for the counters.
+type PendingOperation = (usize, CountedOperation);
+
 /// The replies of a worker that its sessions have not taken yet.
 #[derive(Default)]
 struct ArrivedReplies {
-    arrived: HashMap<WakeTicket, OwnedReply>,
+    arrived: HashMap<WakeTicket, (PendingOperation, OwnedReply)>,
     /// The operations whose replies are awaited.
-    awaited: HashSet<WakeTicket>,
+    awaited: HashMap<WakeTicket, PendingOperation>,
     /// The number of bytes of the values that have arrived.
     len: usize,
 }
@@ -37,21 +41,19 @@ fn locked(replies: &Mutex<ArrivedReplies>) -> MutexGuard<'_, ArrivedReplies> {
 impl ArrivedReplies {
     /// Keeps a reply, and wakes its session.
     fn complete(&mut self, ticket: WakeTicket, mut reply: OwnedReply, queues: &WakeQueues) {
-        if !self.awaited.remove(&ticket) {
-            return;
-        }
+        let Some(pending) = self.awaited.remove(&ticket) else { return };
         if self.len > 0 && self.len + reply.len_bytes() > VALUES_MAX {
             reply = OwnedReply::new(Reply::Refused(RefusalReason::OutOfMemory));
         }
         self.len += reply.len_bytes();
-        self.arrived.insert(ticket, reply);
+        self.arrived.insert(ticket, (pending, reply));
         queues.ready(ticket);
     }
 
-    fn remove(&mut self, ticket: WakeTicket) -> Option<OwnedReply> {
-        let reply = self.arrived.remove(&ticket)?;
+    fn remove(&mut self, ticket: WakeTicket) -> Option<(PendingOperation, OwnedReply)> {
+        let (pending, reply) = self.arrived.remove(&ticket)?;
         self.len -= reply.len_bytes();
-        Some(reply)
+        Some((pending, reply))
     }
 }
 
@@ -79,7 +81,7 @@ impl Executor for RemoteExecutor {
         }
         let queues = Arc::clone(&self.shared.wake_queues);
         let ticket = queues.ticket(self.worker);
-        locked(&self.replies).awaited.insert(ticket);
+        locked(&self.replies).awaited.insert(ticket, (database, CountedOperation::of(operation)));
         let replies = Arc::clone(&self.replies);
         let done = move |reply| locked(&replies).complete(ticket, reply, &queues);
         match served.remote() {
@@ -96,7 +98,12 @@ impl Executor for RemoteExecutor {
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
         let remote = self.shared.databases[database].remote();
-        if remote.is_some_and(|remote| remote.reply_from_cache(operation, reply)) {
+        let place = &self.local.databases()[database];
+        let counted = &mut |found: Reply<'_>| {
+            place.count_elsewhere(CountedOperation::of(operation), &found);
+            reply(found);
+        };
+        if remote.is_some_and(|remote| remote.reply_from_cache(operation, counted)) {
             return Completion::Done;
         }
         self.execute(database, operation, reply)
@@ -107,8 +114,10 @@ impl Executor for RemoteExecutor {
     }
 
     fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
-        let owned = locked(&self.replies).remove(ticket);
-        reply(owned.expect("the reply is ready and is taken once").borrowed());
+        let taken = locked(&self.replies).remove(ticket);
+        let ((database, kind), owned) = taken.expect("the reply is ready and is taken once");
+        self.local.databases()[database].count_elsewhere(kind, &owned.borrowed());
+        reply(owned.borrowed());
     }
 
     fn abandon(&mut self, ticket: WakeTicket) {

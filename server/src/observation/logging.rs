@@ -36,7 +36,10 @@ fn levels(verbosity: u32) -> Targets {
         _ => LevelFilter::TRACE,
     };
     let notices = if NOTICES.load(Ordering::Relaxed) { level.max(LevelFilter::INFO) } else { level };
-    Targets::new().with_default(level).with_target(NOTICE, notices)
+    // The driver of Cassandra warns about settings that are intended.
+    let of_driver = level.min(LevelFilter::ERROR);
+    let of_driver = if verbosity > 2 { level } else { of_driver };
+    Targets::new().with_default(level).with_target(NOTICE, notices).with_target("scylla", of_driver)
 }
 
 /// Does the same as [`init_logging`], and also logs the effects of signals at any verbosity.

@@ -1,6 +1,7 @@
 //! The database: executes operations on the records of an engine.
 
 mod commands;
+mod elsewhere;
 mod front;
 mod limiter;
 mod numbered;
@@ -9,6 +10,8 @@ mod resumption;
 mod scans;
 mod stores;
 mod visits;
+
+pub use elsewhere::CountedOperation;
 
 pub(crate) use commands::{is_change, is_removal};
 pub use visits::OverwriteVisitor;

@@ -44,7 +44,8 @@ pub struct ClusterName {
     /// The number of copies in each data centre with which the keyspace is created if it is missing
     /// (`replication`).
     pub replication: Option<u8>,
-    /// The most requests that wait for the cluster at the same time (`inflight`).
+    /// The most operations that are executed on the cluster at the same time (`inflight`). Sixteen
+    /// times as many may wait.
     pub in_flight_max: u32,
     /// The file with the name and the password for the cluster, separated by a colon (`login`).
     pub login_file: Option<String>,
@@ -80,7 +81,7 @@ impl ClusterName {
             cache_ttl_s: 5,
             datacenter: None,
             replication: None,
-            in_flight_max: 2048,
+            in_flight_max: 1024,
             login_file: None,
         })
     }

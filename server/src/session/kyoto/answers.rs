@@ -22,6 +22,12 @@ pub(super) const NOT_THROUGH_PROXY: CallFailure<'static> = CallFailure::Detailed
     error: DatabaseError::NotImplemented,
     detail: "not through a proxy",
 };
+/// The failure of a call that a database on a cluster cannot execute.
+pub(super) const NOT_ON_CLUSTER: CallFailure<'static> = CallFailure::Detailed {
+    status: AnswerStatus::NotImplemented,
+    error: DatabaseError::NotImplemented,
+    detail: "not possible in a database on a cluster",
+};
 /// The failure of a call that the server of its record has not executed.
 const PROXY_FAILURE: CallFailure<'static> = CallFailure::Detailed {
     status: AnswerStatus::InternalError,
@@ -109,6 +115,16 @@ pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
     failure_of_kind(match reply {
         Reply::Refused(RefusalReason::ReadOnly) => return NO_PERMISSION,
         Reply::Refused(RefusalReason::NotEnabled) => return NOT_THROUGH_PROXY,
+        Reply::Refused(RefusalReason::NotOnCluster) => return NOT_ON_CLUSTER,
+        Reply::Refused(RefusalReason::Unreachable) => {
+            return of_cluster("the cluster has not executed the call");
+        }
+        Reply::Refused(RefusalReason::OutcomeUnknown) => {
+            return of_cluster("the cluster has not answered in time; a write may have been executed");
+        }
+        Reply::Refused(RefusalReason::Overloaded) => {
+            return of_cluster("busy: too many requests wait for the cluster");
+        }
         // Only a proxy replies in this way. The text may not live as long as the failure.
         Reply::Faulty(_) => return PROXY_FAILURE,
         Reply::Refused(RefusalReason::OutOfMemory) => ErrorKind::Full,
@@ -119,6 +135,11 @@ pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
         ) => ErrorKind::Unavailable,
         _ => ErrorKind::Invalid,
     })
+}
+
+/// Returns the failure of a call that a cluster has not answered as usual.
+fn of_cluster(detail: &'static str) -> CallFailure<'static> {
+    CallFailure::Detailed { status: AnswerStatus::InternalError, error: DatabaseError::SystemError, detail }
 }
 
 fn failure_of_kind(kind: ErrorKind) -> CallFailure<'static> {

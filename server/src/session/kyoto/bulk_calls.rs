@@ -13,11 +13,11 @@ use todana::kyoto::{KyotoRecords, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store};
 use todana_protocol::kyoto::{AnswerStatus, CallFailure, DatabaseError, Procedure, ProcedureCall};
 
-/// The failure of a call whose operations would need too much memory in a proxy.
+/// The failure of a call whose operations would need too much memory until their replies arrive.
 const TOO_MANY_RECORDS: CallFailure<'static> = CallFailure::Detailed {
     status: AnswerStatus::InternalError,
     error: DatabaseError::SystemError,
-    detail: "more than 10000 records in a call through a proxy",
+    detail: "more than 10000 records in one call",
 };
 
 /// The result of one record of a bulk call.
@@ -113,7 +113,8 @@ impl CallContext {
         call: &ProcedureCall<'_>,
         answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'static>> {
-        if self.shared.is_proxy() && call.records().nth(OPERATIONS_MAX).is_some() {
+        let is_remote = self.database(call.target()).is_ok_and(|database| self.is_remote(database));
+        if is_remote && call.records().nth(OPERATIONS_MAX).is_some() {
             return Err(TOO_MANY_RECORDS);
         }
         let result = self.database(call.target()).and_then(|database| {

@@ -1,5 +1,6 @@
 //! Defines the context in which a worker executes calls: databases by name, counters and options.
 
+use super::answers::NOT_ON_CLUSTER;
 use super::counters::KyotoCounters;
 use crate::databases::ServedDatabase;
 use crate::execution::{Executor, LocalDatabase};
@@ -7,7 +8,7 @@ use crate::session::worker_context::WorkerContext;
 use crate::shared::SharedState;
 use std::sync::Arc;
 use todana::Clock;
-use todana_protocol::kyoto::{CallFailure, DatabaseError, DatabaseTarget};
+use todana_protocol::kyoto::{CallFailure, DatabaseError, DatabaseTarget, Procedure, ProcedureCall};
 
 /// The longest answer in bytes. Kyoto Tycoon has the same limit for requests.
 pub(super) const ANSWER_MAX: usize = 1 << 28;
@@ -59,6 +60,27 @@ impl CallContext {
         number.ok_or(CallFailure::NoSuchDatabase)
     }
 
+    /// Returns true if the records of this database are on other machines.
+    pub(super) fn is_remote(&self, database: usize) -> bool {
+        self.shared.is_proxy() || self.shared.databases[database].is_on_cluster()
+    }
+
+    /// Returns the refusal of a call that a database on a cluster cannot execute.
+    pub(super) fn cluster_refusal(&self, call: &ProcedureCall<'_>) -> Option<CallFailure<'static>> {
+        let database = self.database(call.target()).ok()?;
+        if !self.shared.databases[database].is_on_cluster() {
+            return None;
+        }
+        let is_refused = match call.procedure? {
+            Procedure::SetBulk | Procedure::RemoveBulk | Procedure::GetBulk => call.flag(b"atomic"),
+            Procedure::Synchronize => call.optional(b"command").is_some_and(|command| !command.is_empty()),
+            Procedure::MatchSimilar | Procedure::PlayScript => true,
+            Procedure::TuneReplication | Procedure::UlogList | Procedure::UlogRemove => true,
+            _ => false,
+        };
+        is_refused.then_some(NOT_ON_CLUSTER)
+    }
+
     /// Returns true if no record of this database expires.
     #[inline]
     pub(super) fn is_persistent(&self, database: usize) -> bool {
@@ -69,6 +91,14 @@ impl CallContext {
 fn is_named(served: &ServedDatabase, name: &[u8]) -> bool {
     let base = served.name.path.as_deref().and_then(|path| path.file_name());
     served.name.label().as_bytes() == name || base.is_some_and(|base| base.as_encoded_bytes() == name)
+}
+
+/// Returns the place of a database in this process. A database on a cluster has no records there.
+pub(super) fn place(
+    context: &WorkerContext,
+    database: usize,
+) -> Result<&LocalDatabase, CallFailure<'static>> {
+    context.executor.databases().get(database).ok_or(CallFailure::Database(DatabaseError::NotImplemented))
 }
 
 /// Returns a database of this process, for a request that is local by nature.

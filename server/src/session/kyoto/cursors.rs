@@ -27,6 +27,11 @@ impl CallContext {
         let number = call.cursor().ok_or(CallFailure::NoSuchCursor)?;
         if procedure == Procedure::CursorDelete {
             self.counters().misc.add(1);
+            #[cfg(feature = "cassandra")]
+            if session.cluster_cursors.remove(number) {
+                answer.done(&[]);
+                return Ok(());
+            }
             session.cursors.remove(number).ok_or(CallFailure::NoSuchProcedure(b"cur_delete"))?;
             answer.done(&[]);
             return Ok(());

@@ -322,6 +322,10 @@ impl KyotoWorker {
             answer_failure(&call.form, &self.banner, &NOT_THROUGH_PROXY, output);
             return may_continue;
         }
+        if let Some(refusal) = self.call_context.cluster_refusal(call) {
+            answer_failure(&call.form, &self.banner, &refusal, output);
+            return may_continue;
+        }
         let mut done = None;
         let signal = if call.has_signals() { call.signal() } else { None };
         match std::mem::take(&mut session.wait) {
@@ -352,9 +356,11 @@ impl KyotoWorker {
                 }
             }
         }
-        if long_call::may_take_long(call.procedure) {
+        let cluster_cursor = self.call_context.cluster_cursor(session, context, call);
+        if cluster_cursor.is_some() || long_call::may_take_long(call.procedure) {
             let shared = &self.call_context.shared;
-            done = Some(match self.call_context.long_call(context, call) {
+            let long_call = cluster_cursor.unwrap_or_else(|| self.call_context.long_call(context, call));
+            done = Some(match long_call {
                 Ok(long_call) if long_call.is_brief() => {
                     long_call.perform(shared, &Arc::default(), false, &mut Vec::new())
                 }

@@ -3,18 +3,25 @@
 
 use super::answer_memory::{AnswerMemoryError, CollectedAnswer};
 use super::answers::{CallAnswer, NO_PERMISSION, failure};
-use super::call_context::{CallContext, local};
+use super::call_context::{CallContext, local, place};
+#[cfg(feature = "cassandra")]
+use super::cluster_cursors::{CursorTask, moves_cursor};
 use super::command;
 use super::database_image::DatabaseImage;
 use super::scripts::ScriptPairs;
+use super::session::KyotoSession;
 use crate::databases::ServedDatabase;
 use crate::databases::pending_commits::DatabaseCommits;
+#[cfg(feature = "cassandra")]
+use crate::execution::ClusterRecords;
 use crate::execution::LocalDatabase;
 use crate::session::worker_context::WorkerContext;
 use crate::shared::SharedState;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "cassandra")]
+use todana::kyoto::KyotoCursor;
 use todana::kyoto::translate;
 use todana::{KeySymbols, Records, ScanDirection};
 use todana_core::{
@@ -100,6 +107,8 @@ enum LongTask {
         name: Vec<u8>,
         input: ScriptPairs,
     },
+    #[cfg(feature = "cassandra")]
+    Cursor(CursorTask),
 }
 
 /// The result of a long call.
@@ -109,6 +118,9 @@ pub(super) enum LongCallResult {
     Keys(CollectedAnswer),
     /// The output of a script.
     Output(ScriptPairs),
+    /// The pairs of an answer.
+    #[cfg(feature = "cassandra")]
+    Pairs(ScriptPairs),
 }
 
 /// Returns true if the procedure may take long.
@@ -172,7 +184,52 @@ impl CallContext {
                 LongTask::Vacuum
             }
         };
-        Ok(LongCall { local: local(context, database)?.clone(), task })
+        Ok(LongCall { local: place(context, database)?.clone(), task })
+    }
+
+    /// Returns the work of a call that uses a cursor of a database on a cluster; `None` for any
+    /// other call.
+    #[cfg(feature = "cassandra")]
+    pub(super) fn cluster_cursor(
+        &self,
+        session: &mut KyotoSession,
+        context: &WorkerContext,
+        call: &ProcedureCall<'_>,
+    ) -> Option<Result<LongCall, CallFailure<'static>>> {
+        let (procedure, number) = (call.procedure?, call.cursor()?);
+        let database = self.database(call.target()).unwrap_or(0);
+        if !moves_cursor(procedure) || session.cursors.contains(number) {
+            return None;
+        }
+        let existing = session.cluster_cursors.get(number);
+        let cursor = match existing {
+            Some(cursor) => cursor,
+            None => {
+                let records = ClusterRecords::of(&self.shared, database)?;
+                let cursor = KyotoCursor::new(records, &self.shared.databases[database].name);
+                match session.cluster_cursors.insert(number, cursor) {
+                    Some(cursor) => cursor,
+                    None => return Some(Err(CallFailure::NoSuchCursor)),
+                }
+            }
+        };
+        if !self.shared.options.limits.dump_allowed {
+            return Some(Err(NO_PERMISSION));
+        }
+        self.counters().misc.add(1);
+        let task = LongTask::Cursor(CursorTask::new(cursor, procedure, call, self.time(call)));
+        Some(place(context, database).map(|local| LongCall { local: local.clone(), task }))
+    }
+
+    /// Returns `None`, because this build has no databases on clusters.
+    #[cfg(not(feature = "cassandra"))]
+    pub(super) fn cluster_cursor(
+        &self,
+        _session: &mut KyotoSession,
+        _context: &WorkerContext,
+        _call: &ProcedureCall<'_>,
+    ) -> Option<Result<LongCall, CallFailure<'static>>> {
+        None
     }
 
     /// Returns the work of a script in the binary protocol.
@@ -210,6 +267,12 @@ pub(super) fn write_answer(
         Err(failure) => answer.failed(failure),
         Ok(LongCallResult::Nothing) => answer.done(&[]),
         Ok(LongCallResult::Keys(keys)) => answer.done_with_many(keys),
+        #[cfg(feature = "cassandra")]
+        Ok(LongCallResult::Pairs(output)) => {
+            pairs.clear();
+            output.iter().for_each(|(name, value)| pairs.push(name, value));
+            answer.done_with(pairs);
+        }
         Ok(LongCallResult::Output(output)) => {
             pairs.clear();
             output.iter().for_each(|(name, value)| pairs.push_record(name, value));
@@ -244,6 +307,8 @@ impl LongCall {
                 let of = |(name, value): &(Vec<u8>, Vec<u8>)| 2 * KEY_OVERHEAD + name.len() + value.len();
                 name.len() + input.iter().map(of).sum::<usize>()
             }
+            #[cfg(feature = "cassandra")]
+            LongTask::Cursor(task) => task.len_bytes(),
             LongTask::Vacuum | LongTask::RemoveLogs { .. } => 0,
         };
         size_of::<LongCall>() + given
@@ -257,6 +322,8 @@ impl LongCall {
             | LongTask::Synchronize { .. }
             | LongTask::RemoveLogs { .. }
             | LongTask::ScriptCall { .. } => false,
+            #[cfg(feature = "cassandra")]
+            LongTask::Cursor(_) => false,
         }
     }
 
@@ -267,6 +334,9 @@ impl LongCall {
     /// Returns true if the call takes so little time that a worker can execute it.
     pub(super) fn is_brief(&self) -> bool {
         let served = self.local.served();
+        if served.is_on_cluster() {
+            return false;
+        }
         let status = served.database.status();
         let is_small = is_small(served);
         let is_ordered = || served.database.engine().ordered().is_some();
@@ -277,6 +347,8 @@ impl LongCall {
                 is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
             }
             LongTask::Vacuum => is_small,
+            #[cfg(feature = "cassandra")]
+            LongTask::Cursor(_) => false,
             // The duration of these calls is unknown.
             LongTask::RemoveLogs { .. } | LongTask::ScriptCall { .. } => false,
             LongTask::Synchronize { command } => command.is_none() && served.database.durability().is_none(),
@@ -296,6 +368,8 @@ impl LongCall {
         let served = self.local.served();
         let keys = WantedKeys { served, waits: may_wait.then_some(is_cancelled) };
         match &self.task {
+            #[cfg(feature = "cassandra")]
+            LongTask::Cursor(task) => task.perform().map(LongCallResult::Pairs),
             LongTask::Prefix { prefix, limit } => {
                 self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit)
             }
@@ -388,7 +462,7 @@ impl LongCall {
 
 fn is_small(served: &ServedDatabase) -> bool {
     let status = served.database.status();
-    status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
+    !served.is_on_cluster() && status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
 }
 
 /// Reads the keys of a database until the call is cancelled.
@@ -434,6 +508,10 @@ impl Records for WantedKeys<'_> {
     }
 
     fn is_ordered(&self) -> bool {
+        #[cfg(feature = "cassandra")]
+        if let Some(remote) = self.served.remote() {
+            return remote.is_ordered();
+        }
         self.served.database.engine().ordered().is_some()
     }
 
@@ -445,13 +523,18 @@ impl Records for WantedKeys<'_> {
         self.is_wanted()?;
         let mut left = STEP_RECORDS;
         // The scan stops after a number of records, so that cancellation is checked in between.
-        self.served.database.scan(from, &mut |key, record| {
+        let mut step = |key: &[u8], record: Record<'_>| {
             left = left.saturating_sub(1);
             match see(key, record) {
                 ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
                 _ => ControlFlow::Break(()),
             }
-        })
+        };
+        #[cfg(feature = "cassandra")]
+        if let Some(remote) = self.served.remote() {
+            return remote.scan(from, &mut step);
+        }
+        self.served.database.scan(from, &mut step)
     }
 
     fn walk(
@@ -461,6 +544,10 @@ impl Records for WantedKeys<'_> {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Outcome<()> {
         self.is_wanted()?;
+        #[cfg(feature = "cassandra")]
+        if let Some(remote) = self.served.remote() {
+            return remote.walk(heading, from, see);
+        }
         self.served.database.walk(heading, from, see)
     }
 }

@@ -35,6 +35,8 @@ mod background_call;
 mod bulk;
 mod bulk_calls;
 mod call_context;
+#[cfg(feature = "cassandra")]
+mod cluster_cursors;
 mod command;
 mod counters;
 mod cursor_table;

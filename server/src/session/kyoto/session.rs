@@ -1,5 +1,7 @@
 //! Defines the state of a connection that speaks Kyoto Tycoon's protocols.
 
+#[cfg(feature = "cassandra")]
+use super::cluster_cursors::ClusterCursorTable;
 use super::cursor_table::CursorTable;
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::session::background_jobs::BackgroundJob;
@@ -17,6 +19,8 @@ pub(crate) struct KyotoSession {
     /// The login of the current request.
     pub(super) basic: BasicLogin,
     pub(super) cursors: CursorTable,
+    #[cfg(feature = "cassandra")]
+    pub(super) cluster_cursors: ClusterCursorTable,
     /// The current bulk request.
     pub(super) bulk: BulkProgress,
     pub(super) wait: KyotoWait,

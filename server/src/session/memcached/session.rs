@@ -261,8 +261,18 @@ impl MemcachedSession {
         {
             return;
         }
-        for request in batch.iter().flatten().take_while(is_read).skip(1) {
+        let mut keys = Vec::new();
+        for (index, request) in batch.iter().flatten().take_while(is_read).enumerate() {
             let MemcachedCommand::Operation(operation) = &request.command else { return };
+            // A read can change the marks of its record, which the next one must see.
+            let key = operation.key();
+            if keys.contains(&key) {
+                return;
+            }
+            keys.push(key);
+            if index == 0 {
+                continue;
+            }
             match context.executor.execute(self.database, operation, &mut |_| ()) {
                 Completion::Pending(ticket) => self.pending.add(ticket, &mut context.waits),
                 Completion::Done => return,

@@ -1,6 +1,7 @@
 //! Commands that may take long, as background jobs. A worker executes those that are brief.
 
 use super::TyrantState;
+use super::cluster_task::ClusterTask;
 use super::iterator::{IteratorStep, SharedIterator};
 use super::numbers::{self, see_numbers};
 use super::records_seen::{expect_wanted, see_records};
@@ -56,6 +57,8 @@ pub(super) enum TyrantAction {
     MoveIterator { key: Vec<u8> },
     /// `iternext`: the next record of the iterator; its value only for `misc`.
     NextRecord,
+    /// A command on a database on a cluster, which waits for the cluster.
+    OnCluster(ClusterTask),
 }
 
 impl TyrantTask {
@@ -63,6 +66,7 @@ impl TyrantTask {
     pub(super) fn only_reads(&self) -> bool {
         match &self.action {
             TyrantAction::Sync | TyrantAction::MoveIterator { .. } | TyrantAction::NextRecord => false,
+            TyrantAction::OnCluster(task) => task.only_reads(),
             TyrantAction::Search(search) => !search.removes(),
             _ => true,
         }
@@ -105,13 +109,14 @@ impl TyrantTask {
             // A search that removes rows waits for the disk.
             TyrantAction::Search(search) => search.is_simple() && !search.removes() && is_small(),
             // A short pattern can be as slow as a long one.
-            TyrantAction::Regex { .. } | TyrantAction::NextRecord => false,
+            TyrantAction::Regex { .. } | TyrantAction::NextRecord | TyrantAction::OnCluster(_) => false,
         }
     }
 
     fn len(&self) -> usize {
         match &self.action {
             TyrantAction::Sync | TyrantAction::NextRecord => 0,
+            TyrantAction::OnCluster(task) => task.len_bytes(),
             TyrantAction::Search(search) => search.len_bytes(),
             TyrantAction::Prefix { prefix: given, .. }
             | TyrantAction::Regex { pattern: given, .. }
@@ -128,6 +133,9 @@ impl TyrantTask {
         list_len_max: usize,
         output: &mut ConnectionOutput,
     ) {
+        if let TyrantAction::OnCluster(task) = &self.action {
+            return task.perform(shared, is_cancelled, list_len_max, output);
+        }
         self.put_reply(self.list(shared, is_cancelled, list_len_max), output);
     }
 
@@ -156,6 +164,8 @@ impl TyrantTask {
         let mut found = FoundFields::new(shared, list_len_max);
         match &self.action {
             TyrantAction::Sync => database.sync()?,
+            // `perform` executes these.
+            TyrantAction::OnCluster(_) => {}
             TyrantAction::Prefix { prefix, limit } if is_numbered => {
                 found.left = *limit;
                 if let Some(numbers) = numbers::interval(database, prefix)? {

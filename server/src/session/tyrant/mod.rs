@@ -31,6 +31,7 @@
 //! (`todana`).
 
 mod background_call;
+mod cluster_task;
 mod copies;
 mod counters;
 mod fixed;

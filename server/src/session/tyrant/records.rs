@@ -2,6 +2,7 @@
 
 use super::TyrantState;
 use super::background_call::{TyrantAction, TyrantTask};
+use super::cluster_task::ClusterTask;
 use super::numbers::width as width_of;
 use super::operations::{counters, get, is_table, may_list, out, put, visit};
 use super::replication::{replica_request, set_master};
@@ -29,8 +30,16 @@ impl TyrantSession {
         request: &TyrantRequest<'_>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
-        if context.shared.is_proxy() && !is_for_any_server(request) {
-            return refuse_through_proxy(request, output);
+        let is_on_cluster = context.shared.databases.primary().is_on_cluster();
+        if context.shared.is_proxy() && !is_for_any_server(request)
+            || is_on_cluster && !is_for_cluster(request)
+        {
+            return refuse_elsewhere(request, output);
+        }
+        if is_on_cluster && let Some(task) = ClusterTask::of(request) {
+            counters(context).of(request.command()).add(1);
+            let task = TyrantTask { action: TyrantAction::OnCluster(task), is_misc: false };
+            return self.perform(context, task, output);
         }
         if context.shared.options.protocols.tyrant.mask.forbids(request.command(), TyrantForm::Binary) {
             counters(context).of(request.command()).add(1);
@@ -105,7 +114,10 @@ impl TyrantSession {
                 counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
                 NextAction::Continue
             }
-            TyrantRequest::MGet { keys } if context.shared.is_proxy() && keys.len() > OPERATIONS_MAX => {
+            TyrantRequest::MGet { keys }
+                if (context.shared.is_proxy() || context.shared.databases.primary().is_on_cluster())
+                    && keys.len() > OPERATIONS_MAX =>
+            {
                 reply::put_status(false, output);
                 NextAction::Continue
             }
@@ -313,9 +325,16 @@ fn is_for_any_server(request: &TyrantRequest<'_>) -> bool {
     )
 }
 
-/// Answers a request that is not available through a proxy.
+/// Returns true if a database on a cluster can execute a request.
+fn is_for_cluster(request: &TyrantRequest<'_>) -> bool {
+    is_for_any_server(request)
+        || ClusterTask::of(request).is_some()
+        || matches!(request, TyrantRequest::Sync | TyrantRequest::Stat)
+}
+
+/// Answers a request that is not available through a proxy, or on a cluster.
 #[cold]
-fn refuse_through_proxy(request: &TyrantRequest<'_>, output: &mut ConnectionOutput) -> NextAction {
+fn refuse_elsewhere(request: &TyrantRequest<'_>, output: &mut ConnectionOutput) -> NextAction {
     match request {
         TyrantRequest::Repl { .. } => return NextAction::Close,
         TyrantRequest::Misc { .. } => reply::put_fields(false, &FieldList::default(), output),
