@@ -27,11 +27,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::ClusterName;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
+use tokio::sync::{Mutex, MutexGuard};
 
 /// The time after which a request without an answer fails.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time after which a read or a plain write is sent to another node, too.
 const SPECULATION_AFTER: Duration = Duration::from_millis(200);
+/// The number of times that a read or a plain write is tried. A lost connection ends an attempt at
+/// once.
+const ATTEMPTS_MAX: u32 = 3;
+/// The pause before another attempt.
+const PAUSE: Duration = Duration::from_millis(20);
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that the removal of all records may take. Every node takes part in it.
@@ -75,6 +81,8 @@ pub(crate) struct Cluster {
     pub(crate) keyspace: String,
     /// The number of buckets of an ordered table.
     pub(crate) buckets: Option<u16>,
+    /// The turns of the buckets. Conditional writes of one bucket would contend on the cluster.
+    bucket_turns: Vec<Mutex<()>>,
     reading: PreparedStatement,
     serial_reading: PreparedStatement,
     update: UpdateStatements,
@@ -250,6 +258,7 @@ impl Cluster {
             clock: AttemptClock::default(),
             keyspace: name.keyspace.clone(),
             buckets: name.buckets,
+            bucket_turns: (0..name.buckets.unwrap_or(0)).map(|_| Mutex::new(())).collect(),
             session,
         })
     }
@@ -263,6 +272,14 @@ impl Cluster {
             })
         };
         self.buckets.map(|buckets| ((hash() >> 32) % u64::from(buckets)) as i16)
+    }
+
+    /// Waits for the turn of the bucket of a key, in an ordered table.
+    async fn bucket_turn(&self, key: &[u8]) -> Option<MutexGuard<'_, ()>> {
+        match self.bucket(key) {
+            Some(bucket) => Some(self.bucket_turns[bucket as usize].lock().await),
+            None => None,
+        }
     }
 
     /// Returns the current second.
@@ -282,23 +299,58 @@ impl Cluster {
         is_serial: bool,
     ) -> std::result::Result<Option<StoredRow>, RequestFailure> {
         let statement = if is_serial { &self.serial_reading } else { &self.reading };
-        let result = execute!(self, statement, (), key).map_err(|error| {
+        let mut attempts = 1;
+        let result = loop {
+            let error = match execute!(self, statement, (), key) {
+                Ok(result) => break result,
+                Err(error) => error,
+            };
             log_failure("read", &error);
-            RequestFailure::of_read(&error)
-        })?;
+            match RequestFailure::of_read(&error) {
+                RequestFailure::NotExecuted if attempts < ATTEMPTS_MAX => {}
+                failure => return Err(failure),
+            }
+            attempts += 1;
+            tokio::time::sleep(PAUSE).await;
+        };
         let rows = result.into_rows_result().map_err(|_| RequestFailure::NotExecuted)?;
         let columns = rows.maybe_first_row::<RowColumns>().map_err(|_| RequestFailure::NotExecuted)?;
         Ok(columns.and_then(|columns| StoredRow::new(columns, self.now())))
     }
 
-    /// Writes a row without a condition. If the attempt fails at once, the row is surely not
-    /// written; otherwise the outcome may be unknown.
+    /// Writes a row without a condition. An attempt without an answer is repeated with the same
+    /// time, which changes nothing if it was executed.
     pub(crate) async fn write(
         &self,
         key: &[u8],
         row: &NewRow<'_>,
     ) -> std::result::Result<(), RequestFailure> {
-        let (began, timestamp) = (Instant::now(), self.clock.timestamp_us());
+        let timestamp = self.clock.timestamp_us();
+        let (mut attempts, mut is_unknown) = (1, false);
+        loop {
+            let failure = match self.write_at(key, row, timestamp).await {
+                Ok(()) => return Ok(()),
+                Err(RequestFailure::Refused) => return Err(RequestFailure::Refused),
+                Err(failure) => failure,
+            };
+            is_unknown |= failure == RequestFailure::Unknown;
+            if attempts == ATTEMPTS_MAX {
+                return Err(if is_unknown { RequestFailure::Unknown } else { failure });
+            }
+            attempts += 1;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Writes a row without a condition, once. If the attempt fails at once, the row is surely not
+    /// written; otherwise the outcome may be unknown.
+    async fn write_at(
+        &self,
+        key: &[u8],
+        row: &NewRow<'_>,
+        timestamp: i64,
+    ) -> std::result::Result<(), RequestFailure> {
+        let began = Instant::now();
         let (value, flags, token) = (row.value, row.flags as i32, row.token.column());
         let result = match row.lifetime {
             RowLifetime::Unlimited => {
@@ -320,9 +372,12 @@ impl Cluster {
         condition: RowCondition,
     ) -> std::result::Result<ConditionalOutcome, RequestFailure> {
         let (value, flags, token) = (row.value, row.flags as i32, row.token.column());
-        let result = match row.lifetime {
+        let _turn = match row.lifetime {
             RowLifetime::Over => return self.remove_if(key, condition).await,
-            RowLifetime::Unlimited => {
+            _ => self.bucket_turn(key).await,
+        };
+        let result = match row.lifetime {
+            RowLifetime::Over | RowLifetime::Unlimited => {
                 let statements = &self.update;
                 match condition {
                     RowCondition::Absent => execute!(self, &statements.absent, (value, flags, token,), key),
@@ -374,6 +429,7 @@ impl Cluster {
         key: &[u8],
         condition: RowCondition,
     ) -> std::result::Result<ConditionalOutcome, RequestFailure> {
+        let _turn = self.bucket_turn(key).await;
         let result = match condition {
             RowCondition::Token(old) => match self.bucket(key) {
                 None => self.session.execute_unpaged(&self.delete.token, (key, old.column())).await,

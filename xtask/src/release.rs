@@ -4,11 +4,11 @@
 use crate::step::{StepOutcome, cargo, program, target_directory};
 
 /// Builds the executable with debug information and then moves that into its own file. The code
-/// equals that of `cargo build --release`.
+/// equals that of `cargo build --release --features cassandra`.
 pub(crate) fn run() -> StepOutcome {
     let with_debug_information =
         ["--config", "profile.release.debug=1", "--config", "profile.release.strip=false"];
-    let words = ["build", "--release", "--package", "todana-cli"];
+    let words = ["build", "--release", "--package", "todana-cli", "--features", "cassandra"];
     let built = cargo(&[&words[..], &with_debug_information].concat()).run();
     if !matches!(built, StepOutcome::Passed) {
         return built;

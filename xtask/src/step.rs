@@ -177,8 +177,18 @@ pub(crate) const PROFILE: &str = "fast";
 
 /// The arguments that build the server and the C library with the same features as the tests, so
 /// that the build is already up to date after the tests.
-pub(crate) const SHARED_BUILD: [&str; 8] =
-    ["build", "--workspace", "--profile", PROFILE, "--bin", "todana", "--test", "symbols"];
+pub(crate) const SHARED_BUILD: [&str; 10] = [
+    "build",
+    "--workspace",
+    "--exclude",
+    "todana-remote",
+    "--profile",
+    PROFILE,
+    "--bin",
+    "todana",
+    "--test",
+    "symbols",
+];
 
 /// Returns the path of a file that cargo builds with that profile.
 pub(crate) fn built(name: &str) -> PathBuf {
