@@ -30,7 +30,9 @@ impl StoredRow {
             // The time to live counts from the write, on another clock. The second in the row does
             // not drift when the row is rewritten.
             let stored = expiry_s.map(|at| at.max(0) as u64);
-            let at = stored.filter(|at| at.abs_diff(by_ttl) <= EXPIRY_TOLERANCE_S);
+            // A time to live of more than 20 years was shortened.
+            let is_beyond = |at: u64| at > now.0 + TTL_MAX_S;
+            let at = stored.filter(|at| at.abs_diff(by_ttl) <= EXPIRY_TOLERANCE_S || is_beyond(*at));
             Expiry::At(UnixSeconds(at.unwrap_or(by_ttl).max(now.0 + 1)))
         });
         Some(StoredRow {
@@ -116,6 +118,8 @@ mod tests {
         // Another program has written the row without the column, or after it.
         assert_eq!(expiry(Some(1_000_060), Some(500)), at(1_000_500));
         assert_eq!(expiry(None, Some(5)), at(1_000_005));
+        // The time to live was longer than Cassandra's longest.
+        assert_eq!(expiry(Some(4_000_000_000), Some(TTL_MAX_S as i32)), at(4_000_000_000));
         // The second remains from an earlier record with a time to live.
         assert_eq!(expiry(Some(1_000_060), None), Expiry::Never);
     }

@@ -164,8 +164,8 @@ impl DatabaseOptions {
             "this build cannot connect to a cluster; build it with --features cassandra"
         } else if has_data {
             "the cluster keeps the records; leave out the data directory"
-        } else if self.replication.master.is_some() {
-            "the cluster replicates its records; leave out the master"
+        } else if self.replication.master.is_some() || self.replication.position_file.is_some() {
+            "the cluster replicates its records; leave out the master and its position file"
         } else if self.snapshots.is_some() {
             "a cluster gives no snapshot; leave out the snapshots"
         } else if has_queues {

@@ -74,6 +74,10 @@ impl ServerOptions {
         let ServerOptions { listen, memory, protocols, databases, limits, .. } = self;
         let kyoto = &protocols.kyoto;
         databases.validate(memory.refuse_when_full, kyoto.has_queues())?;
+        let has_scripts = kyoto.script.is_some() || protocols.tyrant.script.is_some();
+        if has_scripts && databases.all().iter().any(|database| database.name.cluster.is_some()) {
+            return wrong("a script cannot use a database on a cluster; leave out the script");
+        }
         kyoto.validate(databases.all()[0].name.kind)?;
         limits.validate()?;
         memory.validate()?;

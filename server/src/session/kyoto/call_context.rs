@@ -71,14 +71,9 @@ impl CallContext {
         if !self.shared.databases[database].is_on_cluster() {
             return None;
         }
-        let is_refused = match call.procedure? {
-            Procedure::SetBulk | Procedure::RemoveBulk | Procedure::GetBulk => call.flag(b"atomic"),
-            Procedure::Synchronize => call.optional(b"command").is_some_and(|command| !command.is_empty()),
-            Procedure::MatchSimilar | Procedure::PlayScript => true,
-            Procedure::TuneReplication | Procedure::UlogList | Procedure::UlogRemove => true,
-            _ => false,
-        };
-        is_refused.then_some(NOT_ON_CLUSTER)
+        let is_bulk =
+            matches!(call.procedure?, Procedure::SetBulk | Procedure::RemoveBulk | Procedure::GetBulk);
+        (is_bulk && call.flag(b"atomic")).then_some(NOT_ON_CLUSTER)
     }
 
     /// Returns true if no record of this database expires.

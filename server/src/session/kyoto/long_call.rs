@@ -197,7 +197,7 @@ impl CallContext {
         call: &ProcedureCall<'_>,
     ) -> Option<Result<LongCall, CallFailure<'static>>> {
         let (procedure, number) = (call.procedure?, call.cursor()?);
-        let database = self.database(call.target()).unwrap_or(0);
+        let database = self.database(call.target());
         if !moves_cursor(procedure) || session.cursors.contains(number) {
             return None;
         }
@@ -205,6 +205,7 @@ impl CallContext {
         let cursor = match existing {
             Some(cursor) => cursor,
             None => {
+                let database = database.as_ref().copied().ok()?;
                 let records = ClusterRecords::of(&self.shared, database)?;
                 let cursor = KyotoCursor::new(records, &self.shared.databases[database].name);
                 match session.cluster_cursors.insert(number, cursor) {
@@ -218,7 +219,7 @@ impl CallContext {
         }
         self.counters().misc.add(1);
         let task = LongTask::Cursor(CursorTask::new(cursor, procedure, call, self.time(call)));
-        Some(place(context, database).map(|local| LongCall { local: local.clone(), task }))
+        Some(place(context, database.unwrap_or(0)).map(|local| LongCall { local: local.clone(), task }))
     }
 
     /// Returns `None`, because this build has no databases on clusters.
@@ -417,6 +418,9 @@ impl LongCall {
             LongTask::Synchronize { command } => {
                 served.database.sync().map_err(failure)?;
                 let Some(command) = command else { return Ok(LongCallResult::Nothing) };
+                if served.is_on_cluster() {
+                    return Err(CallFailure::POSTPROCESSING_FAILED);
+                }
                 let directory = shared.options.protocols.kyoto.commands.as_deref();
                 let (Some(directory), Some(_turn)) = (directory, shared.kyoto.commands.turn()) else {
                     return Err(CallFailure::POSTPROCESSING_FAILED);
