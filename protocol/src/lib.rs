@@ -4,6 +4,7 @@
 
 pub mod kyoto;
 pub mod memcached;
+pub mod replication;
 pub mod tyrant;
 
 pub use memcached::ReplySink;

@@ -1,0 +1,194 @@
+//! The messages after the greeting.
+
+use super::frame::{MalformedFrame, put_frame};
+use super::{DATABASES_MAX, FieldReader};
+
+const APPLIED: u8 = 2;
+const LOG: u8 = 18;
+const CHECKPOINT: u8 = 19;
+const HEARTBEAT: u8 = 20;
+const FAILED: u8 = 21;
+
+/// A message of a master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MasterMessage<'c> {
+    /// The next bytes of the log of a database. Entries may be divided between messages.
+    Log {
+        /// The number of the database.
+        number: u16,
+        /// The position of the first byte.
+        position: u64,
+        /// The bytes as they lie in the log.
+        bytes: &'c [u8],
+    },
+    /// The next bytes of a checkpoint.
+    Checkpoint {
+        /// The number of the database.
+        number: u16,
+        /// The bytes of the checkpoint.
+        bytes: &'c [u8],
+    },
+    /// The state of the master, which is sent regularly.
+    Heartbeat {
+        /// The time of the master, as Unix time in milliseconds. All its earlier changes are before
+        /// the ends.
+        time_ms: u64,
+        /// For each database its number, and the end of its log.
+        ends: Vec<(u16, u64)>,
+    },
+    /// The master cannot continue. The connection ends after this message.
+    Failed {
+        /// The reason.
+        reason: &'c [u8],
+    },
+}
+
+/// A message of a replica after its greeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicaMessage {
+    /// The places up to which the replica has applied the logs.
+    Applied(Vec<AppliedPosition>),
+}
+
+/// The place up to which a replica has applied the log of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppliedPosition {
+    /// The number of the database at the master.
+    pub number: u16,
+    /// The position after the last entry that was applied.
+    pub applied: u64,
+    /// The position from which the replica continues after its own death.
+    pub stored: u64,
+}
+
+impl MasterMessage<'_> {
+    /// Appends the message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put_frame(out, |out| match self {
+            MasterMessage::Log { number, position, bytes } => {
+                out.push(LOG);
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&position.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+            MasterMessage::Checkpoint { number, bytes } => {
+                out.push(CHECKPOINT);
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+            MasterMessage::Heartbeat { time_ms, ends } => {
+                out.push(HEARTBEAT);
+                out.extend_from_slice(&time_ms.to_le_bytes());
+                out.extend_from_slice(&(ends.len().min(DATABASES_MAX) as u16).to_le_bytes());
+                for (number, end) in ends {
+                    out.extend_from_slice(&number.to_le_bytes());
+                    out.extend_from_slice(&end.to_le_bytes());
+                }
+            }
+            MasterMessage::Failed { reason } => {
+                out.push(FAILED);
+                out.extend_from_slice(&reason[..reason.len().min(super::NAME_LEN_MAX)]);
+            }
+        });
+    }
+
+    /// Reads the content of a frame.
+    pub fn read(content: &[u8]) -> Result<MasterMessage<'_>, MalformedFrame> {
+        let mut fields = FieldReader(content);
+        match fields.u8()? {
+            LOG => {
+                let (number, position) = (fields.u16()?, fields.u64()?);
+                Ok(MasterMessage::Log { number, position, bytes: fields.0 })
+            }
+            CHECKPOINT => Ok(MasterMessage::Checkpoint { number: fields.u16()?, bytes: fields.0 }),
+            HEARTBEAT => {
+                let time_ms = fields.u64()?;
+                let ends = fields.list(|fields| Ok((fields.u16()?, fields.u64()?)))?;
+                fields.expect_end()?;
+                Ok(MasterMessage::Heartbeat { time_ms, ends })
+            }
+            FAILED => Ok(MasterMessage::Failed { reason: fields.0 }),
+            _ => Err(MalformedFrame),
+        }
+    }
+}
+
+impl ReplicaMessage {
+    /// Appends the message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let ReplicaMessage::Applied(positions) = self;
+        put_frame(out, |out| {
+            out.push(APPLIED);
+            out.extend_from_slice(&(positions.len().min(DATABASES_MAX) as u16).to_le_bytes());
+            for position in positions {
+                out.extend_from_slice(&position.number.to_le_bytes());
+                out.extend_from_slice(&position.applied.to_le_bytes());
+                out.extend_from_slice(&position.stored.to_le_bytes());
+            }
+        });
+    }
+
+    /// Reads the content of a frame.
+    pub fn read(content: &[u8]) -> Result<ReplicaMessage, MalformedFrame> {
+        let mut fields = FieldReader(content);
+        if fields.u8()? != APPLIED {
+            return Err(MalformedFrame);
+        }
+        let positions = fields.list(|fields| {
+            let (number, applied, stored) = (fields.u16()?, fields.u64()?, fields.u64()?);
+            Ok(AppliedPosition { number, applied, stored })
+        })?;
+        fields.expect_end()?;
+        Ok(ReplicaMessage::Applied(positions))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FrameDecoder;
+    use super::*;
+
+    #[test]
+    fn messages_round_trip() {
+        let all = [
+            MasterMessage::Log { number: 3, position: 1 << 40, bytes: b"entries" },
+            MasterMessage::Checkpoint { number: 0, bytes: b"blocks" },
+            MasterMessage::Heartbeat { time_ms: 1_800_000_000_123, ends: vec![(0, 9), (3, 1 << 41)] },
+            MasterMessage::Failed { reason: b"disk" },
+        ];
+        let mut bytes = Vec::new();
+        all.iter().for_each(|message| message.put(&mut bytes));
+        let mut decoder = FrameDecoder::default();
+        decoder.push(&bytes);
+        for message in &all {
+            let content = decoder.next_content().unwrap().unwrap();
+            assert_eq!(MasterMessage::read(content).as_ref(), Ok(message));
+        }
+        let position = AppliedPosition { number: 1, applied: 5, stored: 4 };
+        let message = ReplicaMessage::Applied(vec![position]);
+        bytes.clear();
+        message.put(&mut bytes);
+        decoder.push(&bytes);
+        assert_eq!(ReplicaMessage::read(decoder.next_content().unwrap().unwrap()), Ok(message));
+    }
+
+    #[test]
+    fn log_message_has_the_documented_bytes() {
+        let mut bytes = Vec::new();
+        MasterMessage::Log { number: 1, position: 513, bytes: b"ab" }.put(&mut bytes);
+        assert_eq!(bytes[8..], *b"\x12\x01\0\x01\x02\0\0\0\0\0\0ab");
+    }
+
+    #[test]
+    fn no_bytes_of_a_message_panic() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..100_000 {
+            let mut content: Vec<u8> = (0..random.usize(..40)).map(|_| random.u8(..)).collect();
+            if let Some(kind) = content.first_mut() {
+                *kind %= 24;
+            }
+            let _ = (MasterMessage::read(&content), ReplicaMessage::read(&content));
+            let _ = (super::super::ReplicaHello::read(&content), super::super::Welcome::read(&content));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Todana's own replication protocol (docs/protocol/replication.md).
+//!
+//! ```text
+//! frame    a message with its length and its checksum
+//! hello    the greeting of a replica, and the answer of the master
+//! message  the messages after that
+//! ```
+//!
+//! The bytes of the update log and of checkpoints travel unchanged; this module does not read them.
+
+mod frame;
+mod hello;
+mod message;
+
+pub use frame::{CONTENT_LEN_MAX, FIRST_BYTE, FrameDecoder, GREETING, MalformedFrame, VERSION};
+pub use hello::{
+    DATABASES_MAX, DatabaseAnswer, DatabaseRequest, LogPlace, LogStart, NAME_LEN_MAX, ReplicaHello,
+    RequestedStart, Welcome,
+};
+pub use message::{AppliedPosition, MasterMessage, ReplicaMessage};
+
+use hello::FieldReader;
