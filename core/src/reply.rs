@@ -115,6 +115,8 @@ pub enum RefusalReason {
     FilesUnwritable,
     /// The database was opened read-only.
     ReadOnly,
+    /// The server is a replica, so changes belong to its master.
+    Replica,
     /// A flush at a later time cannot be scheduled, because the schedule would not survive a
     /// restart.
     NoPlans,

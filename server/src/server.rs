@@ -448,7 +448,7 @@ impl Server {
         }
         self.start_pages()?;
         let replication_start = self.shared.persistence.snapshots.replication_start();
-        self.shared.master_link.start(&self.shared, replication_start)?;
+        self.shared.master_link.start(&self.shared, replication_start, &self.disk)?;
         let snapshots = snapshots::SnapshotKeeper::start(&self.shared, Arc::clone(&self.disk))?;
         self.shared.tyrant.scripts.start(&self.shared)?;
         if self.shared.observation.logs_requests() {

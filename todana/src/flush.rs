@@ -76,6 +76,14 @@ impl PendingFlush {
         self.at.store(at.map_or(NONE, |at| at.0), Ordering::Release);
     }
 
+    /// Sets the plan that the log of a master contains. Calls `log` before another plan can be
+    /// logged.
+    pub(crate) fn adopt(&self, at: Option<UnixSeconds>, log: impl FnOnce()) {
+        let _clearing = self.clear_lock.lock();
+        self.restore(at);
+        log();
+    }
+
     /// Prevents clears, and changes of the planned flush, until the result is dropped.
     pub(crate) fn block_changes(&self) -> FlushGuard<'_> {
         FlushGuard { flush: self, _clearing: self.clear_lock.lock() }

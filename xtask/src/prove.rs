@@ -29,6 +29,16 @@ pub(crate) enum Proof {
         #[arg(long, default_value_t = 20_000)]
         rounds: u32,
     },
+    /// Simulate servers that replicate each other in Todana's own protocol, with cuts, deaths and
+    /// losses of power, and compare their records
+    ReplicationNative {
+        /// Number of simulations
+        #[arg(long, default_value_t = 100_000)]
+        seeds: u64,
+        /// The first seed, as an earlier run printed it
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Send random requests through a proxy of fake servers with faults, and of memcached servers
     /// that are killed, and compare the replies with a model. Move a million records to more
     /// servers
@@ -82,6 +92,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("soak", || soak::run(Duration::from_secs(600), None));
     report.step("crash", crash);
     report.step("replication", || replication(20_000));
+    report.step("replication-native", || replication_native(100_000, None));
     report.step("proxy", || proxy(1_000_000, 200, None));
     sanitize::full(report);
     fuzz::run(report, None, 600);
@@ -95,6 +106,9 @@ impl Proof {
             Proof::Fuzz { target, minutes } => fuzz::run(report, target.as_deref(), minutes * 60),
             Proof::Crash => report.step("crash", crash),
             Proof::Replication { rounds } => report.step("replication", || replication(rounds)),
+            Proof::ReplicationNative { seeds, seed } => {
+                report.step("replication-native", || replication_native(seeds, seed));
+            }
             Proof::Proxy { requests, rounds, seed } => {
                 report.step("proxy", || proxy(requests, rounds, seed));
             }
@@ -131,6 +145,16 @@ fn crash() -> StepOutcome {
 fn replication(rounds: u32) -> StepOutcome {
     let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "replication_rounds"];
     cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_ROUNDS", &rounds.to_string()).run()
+}
+
+fn replication_native(seeds: u64, seed: Option<u64>) -> StepOutcome {
+    let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--lib", "replica::native::simulation"];
+    let mut run =
+        cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_SEEDS", &seeds.to_string());
+    if let Some(seed) = seed {
+        run = run.env("TODANA_SEED", &seed.to_string());
+    }
+    run.run()
 }
 
 fn proxy(requests: u64, rounds: u32, seed: Option<u64>) -> StepOutcome {

@@ -115,14 +115,18 @@ pub(crate) struct ServeArguments {
     /// Compression of checkpoints: none, zstd, or zstd:1 to zstd:22 (smaller and slower)
     #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
     checkpoint_compression: CheckpointCompression,
-    /// Be a replica of this master, HOST or HOST:PORT: a server of Todana or Kyoto Tycoon; or
-    /// tyrant://HOST:PORT: a server of Tokyo Tyrant
+    /// Be a replica of this master: todana://HOST or todana://HOST:PORT, a server of Todana;
+    /// HOST:PORT, a server of Kyoto Tycoon; or tyrant://HOST:PORT, a server of Tokyo Tyrant
     #[arg(long, env = "TODANA_REPLICATE", value_parser = replication::master, value_name = "MASTER", help_heading = REPLICATION)]
     replicate: Option<NamedMaster>,
     /// Store the replication position in this file; without the file, each start copies all records
-    /// of the master
+    /// of the master [default: with todana://, the file replica-position in the data directory]
     #[arg(long, env = "TODANA_REPLICA_POSITION", value_name = "FILE", help_heading = REPLICATION)]
     replica_position: Option<PathBuf>,
+    /// Accept changes of clients although the server follows a todana:// master, for two servers
+    /// that follow each other; by default, such a replica refuses them
+    #[arg(long, env = "TODANA_REPLICA_WRITES", help_heading = REPLICATION)]
+    replica_writes: bool,
     /// Milliseconds between two requests to a master that has no changes to send
     #[arg(long, env = "TODANA_REPLICA_INTERVAL", default_value = "40", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = REPLICATION)]
     replica_interval: u32,

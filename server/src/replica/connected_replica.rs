@@ -4,6 +4,7 @@ use super::replica_request::ReplicaRequest;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use todana_protocol::replication::{ReplicaHello, RequestedStart};
 
 /// A replica that follows this server or has requested to follow it.
 pub(crate) struct ConnectedReplica {
@@ -40,6 +41,23 @@ impl ConnectedReplica {
         }
     }
 
+    /// Creates the entry of a replica that follows in Todana's own protocol.
+    pub(super) fn native(hello: &ReplicaHello, address: String) -> ConnectedReplica {
+        let position = match hello.databases.first().map(|request| request.start) {
+            Some(RequestedStart::Place(place)) => place.position,
+            _ => 0,
+        };
+        ConnectedReplica {
+            server_id: hello.server_id,
+            address,
+            follows: AtomicBool::new(false),
+            position: AtomicU64::new(position),
+            had_all_at: Mutex::new(Instant::now()),
+            flags_lost: AtomicU64::new(0),
+            values_lost: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn accept(&self) {
         self.follows.store(true, Ordering::Relaxed);
     }
@@ -53,6 +71,15 @@ impl ConnectedReplica {
     pub(super) fn note_complete_round(&self, position: u64, began_at: Instant) {
         self.position.store(position, Ordering::Relaxed);
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
+    }
+
+    /// Notes that the replica has stated its position in the log of the first database. `has_all` is
+    /// true if it had all changes of this server at `when`.
+    pub(super) fn note_position(&self, position: u64, has_all: bool, when: Instant) {
+        self.position.store(position, Ordering::Relaxed);
+        if has_all {
+            *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
+        }
     }
 
     /// Counts records that were sent to the replica without their client flags. Returns true for

@@ -48,7 +48,10 @@ enum MasterStream {
 impl MasterStream {
     fn new(shared: &Arc<SharedState>, counters: &[Arc<WorkerCounters>], state: &FollowState) -> MasterStream {
         match state.protocol {
-            MasterProtocol::Kyoto => MasterStream::Kyoto(KyotoMaster::new(shared, counters)),
+            // A master of Todana's own protocol has a thread of its own.
+            MasterProtocol::Kyoto | MasterProtocol::Native => {
+                MasterStream::Kyoto(KyotoMaster::new(shared, counters))
+            }
             MasterProtocol::Tyrant { checks_outcomes } => {
                 MasterStream::Tyrant(TyrantMaster::new(shared, &counters[0], checks_outcomes))
             }
@@ -241,7 +244,7 @@ impl MasterFollower {
             };
             self.note_position(state, last, has_caught_up && outcome.is_ok());
             outcome?;
-            self.wait_for_disk()?;
+            wait_for_disk(&self.shared)?;
             if must_store || self.stored_at.elapsed() >= STORE_EVERY {
                 self.store_position();
             }
@@ -264,22 +267,6 @@ impl MasterFollower {
                 self.shared.master_link.note_caught_up(Some(Instant::now()));
             }
         }
-    }
-
-    /// Waits while too many changes wait to be written to disk.
-    fn wait_for_disk(&self) -> Result<()> {
-        for served in self.shared.databases.iter() {
-            if let Some(log) = served.database.log()
-                && log.is_backlogged()
-            {
-                log.wait_while(log.end(), &|| self.may_continue())?;
-            }
-            let database = &served.database;
-            while !database.front_has_room() && !database.has_stuck_checkpoints() && self.may_continue() {
-                std::thread::park_timeout(CHECK_INTERVAL / 10);
-            }
-        }
-        Ok(())
     }
 
     /// Syncs the changes before the position, and then stores the position.
@@ -309,7 +296,24 @@ impl MasterFollower {
     }
 }
 
-fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
+/// Waits while too many changes wait to be written to disk.
+pub(super) fn wait_for_disk(shared: &SharedState) -> Result<()> {
+    let may_continue = || shared.lifecycle.stopping() == StopStage::No;
+    for served in shared.databases.iter() {
+        if let Some(log) = served.database.log()
+            && log.is_backlogged()
+        {
+            log.wait_while(log.end(), &may_continue)?;
+        }
+        let database = &served.database;
+        while !database.front_has_room() && !database.has_stuck_checkpoints() && may_continue() {
+            std::thread::park_timeout(CHECK_INTERVAL / 10);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
     let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "the host name has no address"));
     for address in (master.host.as_str(), master.port).to_socket_addrs()? {
         outcome = TcpStream::connect_timeout(&address, CONNECT);

@@ -2,6 +2,7 @@
 //! the thread that follows it ([`MasterFollower`]).
 
 use super::master_follower::MasterFollower;
+use super::native::NativeFollower;
 use super::options::{MasterAddress, MasterProtocol};
 use super::position;
 use crate::shared::SharedState;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana::disk::Disk;
 use todana::replication::STAMPS_PER_SECOND;
 
 /// The master that this server follows, and the position in its log.
@@ -22,11 +24,17 @@ pub(crate) struct FollowState {
     pub(crate) interval: Duration,
     /// The number of times that an operator has changed the other fields.
     pub(super) version: u64,
+    /// The time of the master up to which this server has its changes, in Unix milliseconds, if the
+    /// protocol is Todana's own. Its positions contain no time.
+    master_time_ms: u64,
 }
 
 impl FollowState {
     /// Returns the time of the position, in Unix time.
     pub(crate) fn position_time(&self) -> Duration {
+        if self.protocol == MasterProtocol::Native {
+            return Duration::from_millis(self.master_time_ms);
+        }
         let stamps = self.protocol.stamps().per_second();
         let nanos_per_stamp = STAMPS_PER_SECOND / stamps;
         Duration::from_secs(self.timestamp / stamps)
@@ -75,6 +83,20 @@ impl MasterLink {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
     }
 
+    /// Notes the position in the log of a master that is followed in Todana's own protocol, and the
+    /// time of the master if this server has all its changes before that.
+    pub(super) fn note_native(&self, position: u64, time_ms: Option<u64>) {
+        let mut state = self.lock();
+        state.timestamp = position;
+        state.master_time_ms = time_ms.unwrap_or(state.master_time_ms);
+    }
+
+    /// Returns true if clients may choose another master. They cannot if the server follows one in
+    /// Todana's own protocol.
+    pub(crate) fn is_changeable(&self) -> bool {
+        self.lock().protocol != MasterProtocol::Native
+    }
+
     /// Changes the master, the position or the interval. The change has effect at once.
     pub(crate) fn change(&self, set: impl FnOnce(&mut FollowState)) {
         let mut state = self.lock();
@@ -91,8 +113,19 @@ impl MasterLink {
     /// cannot be read, this is logged, and all changes of the master are applied again.
     /// `records_at` is the position of the databases in memory, if they may be older than the stored
     /// position.
-    pub(crate) fn start(&self, shared: &Arc<SharedState>, records_at: Option<u64>) -> io::Result<()> {
+    pub(crate) fn start(
+        &self,
+        shared: &Arc<SharedState>,
+        records_at: Option<u64>,
+        disk: &Arc<dyn Disk>,
+    ) -> io::Result<()> {
         let options = &shared.options.databases.replication;
+        if let (MasterProtocol::Native, Some(master)) = (options.protocol, &options.master) {
+            let (master, protocol) = (Some(master.clone()), options.protocol);
+            *self.lock() = FollowState { master, protocol, ..FollowState::default() };
+            let follower = NativeFollower::new(shared, Arc::clone(disk));
+            return self.run_thread(move || follower.run());
+        }
         if options.master.is_none() && options.position_file.is_none() {
             return Ok(());
         }
@@ -108,11 +141,15 @@ impl MasterLink {
             );
         }
         let (master, protocol, interval) = (options.master.clone(), options.protocol, options.interval);
-        *self.lock() = FollowState { master, protocol, timestamp, interval, version: 0 };
+        *self.lock() = FollowState { master, protocol, timestamp, interval, ..FollowState::default() };
         // The thread starts with the earlier position. If it first followed from the stored one,
         // clients could read a later change of the master before the lost ones.
         let follower = MasterFollower::new(shared, stored);
-        let thread = std::thread::Builder::new().name("link".into()).spawn(move || follower.run())?;
+        self.run_thread(move || follower.run())
+    }
+
+    fn run_thread(&self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("link".into()).spawn(run)?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! applied_message    the result of applying a message of the master
 //! kyoto_master       the stream of a master in Kyoto Tycoon's protocol
 //! tyrant_master      the stream of a master in Tokyo Tyrant's protocol
+//! native             Todana's own protocol
 //! served_target      a database as the target of commands from a log
 //! position           the file with the position in the master's log
 //! ```
@@ -25,6 +26,7 @@ mod connected_replica;
 mod kyoto_master;
 mod master_follower;
 mod master_link;
+mod native;
 mod options;
 mod outgoing_changes;
 mod position;
@@ -38,5 +40,5 @@ pub(crate) use connected_replica::ConnectedReplica;
 pub(crate) use master_link::{FollowState, MasterLink};
 pub use options::{MasterAddress, MasterProtocol, ReplicationOptions};
 pub(crate) use replica_request::ReplicaRequest;
-pub(crate) use replica_table::ReplicaTable;
+pub(crate) use replica_table::{ReplicaGreeting, ReplicaTable};
 pub(crate) use served_target::ServedTarget;

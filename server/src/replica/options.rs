@@ -5,7 +5,7 @@ use std::time::Duration;
 use todana::replication::StampScheme;
 
 /// The address of a master.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterAddress {
     /// A host name or an IP address.
     pub host: String,
@@ -24,13 +24,15 @@ pub enum MasterProtocol {
         /// True stops following at the first change whose outcome differs from that at the master.
         checks_outcomes: bool,
     },
+    /// Todana's own.
+    Native,
 }
 
 impl MasterProtocol {
     /// Returns the time stamps of the master's log.
     pub(crate) fn stamps(self) -> StampScheme {
         match self {
-            MasterProtocol::Kyoto => StampScheme::default(),
+            MasterProtocol::Kyoto | MasterProtocol::Native => StampScheme::default(),
             MasterProtocol::Tyrant { .. } => StampScheme::Changes,
         }
     }
@@ -47,11 +49,15 @@ pub struct ReplicationOptions {
     /// The protocol of the master.
     pub protocol: MasterProtocol,
     /// The path of the file with the position in the master's log: 20 digits (Kyoto Tycoon's
-    /// protocol) or 16 (Tokyo Tyrant's) and a line end. With `None`, each start applies all changes
-    /// of the master again, and no client can choose another master.
+    /// protocol) or 16 (Tokyo Tyrant's) and a line end, or lines of text (Todana's own). With
+    /// `None`, each start applies all changes of the master again, and no client can choose another
+    /// master.
     pub position_file: Option<PathBuf>,
     /// The pause between two requests for changes, once all of them have been applied.
     pub interval: Duration,
+    /// True if clients may change records although the server follows a master in Todana's own
+    /// protocol, for two servers that follow each other.
+    pub accepts_writes: bool,
 }
 
 impl Default for ReplicationOptions {
@@ -62,6 +68,7 @@ impl Default for ReplicationOptions {
             protocol: MasterProtocol::Kyoto,
             position_file: None,
             interval: Duration::from_millis(40),
+            accepts_writes: false,
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn undo_path_of(path: &Path) -> PathBuf {
 /// either the old position or the new one.
 pub(super) fn write(path: &Path, protocol: MasterProtocol, position: u64) -> io::Result<()> {
     let text = match protocol {
-        MasterProtocol::Kyoto => kyoto::replication::format_position(position),
+        MasterProtocol::Kyoto | MasterProtocol::Native => kyoto::replication::format_position(position),
         MasterProtocol::Tyrant { .. } => tyrant::replication::format_position(position),
     };
     let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;

@@ -74,6 +74,30 @@ impl ReplicaStream {
         }
     }
 
+    /// Appends the bytes that have arrived, or that arrive within this time.
+    pub(super) fn receive_within(&mut self, time: Duration, into: &mut Vec<u8>) -> io::Result<()> {
+        let mut has_waited = false;
+        loop {
+            match self.stream.read_some(&mut self.buffer) {
+                Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok((len, _)) => {
+                    into.extend_from_slice(&self.buffer[..len]);
+                    has_waited = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock && has_waited => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    has_waited = true;
+                    match self.poll.poll(&mut self.events, Some(time)) {
+                        Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+                        _ => {}
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Returns true while the server runs.
     pub(super) fn is_running(&self) -> bool {
         self.shared.lifecycle.stopping() == StopStage::No

@@ -2,6 +2,7 @@
 //! passes the connection.
 
 use super::connected_replica::ConnectedReplica;
+use super::native;
 use super::outgoing_changes::OutgoingChanges;
 use super::replica_request::ReplicaRequest;
 use super::replica_stream::ReplicaStream;
@@ -14,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana_protocol::kyoto::replication::put_caught_up;
+use todana_protocol::replication::ReplicaHello;
 use todana_protocol::tyrant::replication::put_idle;
 
 /// The maximum number of replicas that may follow at one time.
@@ -26,6 +28,14 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// The byte with which a replica acknowledges a complete round.
 const ACKNOWLEDGED: u8 = 0xB1;
+
+/// The first message of a replica.
+pub(crate) enum ReplicaGreeting {
+    /// A request in Kyoto Tycoon's or Tokyo Tyrant's protocol.
+    Stamped(ReplicaRequest),
+    /// The greeting of Todana's own protocol.
+    Native(ReplicaHello),
+}
 
 /// The replicas that follow this server.
 #[derive(Default)]
@@ -46,17 +56,27 @@ impl ReplicaTable {
         shared: &Arc<SharedState>,
         stream: ClientStream,
         address: String,
-        request: ReplicaRequest,
+        greeting: ReplicaGreeting,
     ) {
         let mut served = self.served();
         served.retain(|(thread, _)| !thread.is_finished());
         let has_room = served.len() < REPLICAS_MAX;
         let shared = Arc::clone(shared);
-        let replica = Arc::new(ConnectedReplica::new(&request, address, shared.clock.now().0));
+        let replica = Arc::new(match &greeting {
+            ReplicaGreeting::Stamped(request) => {
+                ConnectedReplica::new(request, address, shared.clock.now().0)
+            }
+            ReplicaGreeting::Native(hello) => ConnectedReplica::native(hello, address),
+        });
         let its_own = Arc::clone(&replica);
-        let server_id = request.server_id();
+        let server_id = replica.server_id;
         let thread = std::thread::Builder::new().name("replica".into()).spawn(move || {
-            match run(shared, stream, request, has_room, &its_own) {
+            let outcome = ReplicaStream::new(stream, Arc::clone(&shared), REPLY_TIME_MAX);
+            let outcome = outcome.and_then(|stream| match greeting {
+                ReplicaGreeting::Stamped(request) => run(shared, stream, request, has_room, &its_own),
+                ReplicaGreeting::Native(hello) => native::serve(&shared, stream, &hello, has_room, &its_own),
+            });
+            match outcome {
                 Ok(()) => {}
                 Err(error) => tracing::info!(server_id, "replica: disconnected: {error}"),
             }
@@ -107,12 +127,11 @@ impl ReplicaTable {
 
 fn run(
     shared: Arc<SharedState>,
-    stream: ClientStream,
+    mut stream_out: ReplicaStream,
     request: ReplicaRequest,
     has_room: bool,
     replica: &ConnectedReplica,
 ) -> io::Result<()> {
-    let mut stream_out = ReplicaStream::new(stream, Arc::clone(&shared), REPLY_TIME_MAX)?;
     let mut out = Vec::new();
     let (server_id, own) = (request.server_id(), shared.options.databases.replication.server_id);
     let outgoing = match has_room {

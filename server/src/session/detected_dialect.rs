@@ -3,6 +3,7 @@
 use crate::shared::SharedState;
 use todana_protocol::kyoto::{self, ProtocolGuess};
 use todana_protocol::memcached::DialectChoice;
+use todana_protocol::replication;
 
 /// A dialect that is identified by the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub(super) enum DetectedDialect {
     Memcached,
     Kyoto,
     Tyrant,
+    /// A replica that follows this server in Todana's own protocol.
+    Replica,
     #[cfg(test)]
     Echo,
     /// More bytes are needed.
@@ -25,6 +28,9 @@ pub(super) fn detect(shared: &SharedState, input: &[u8]) -> DetectedDialect {
     }
     let any = Some(DialectChoice::Auto);
     let Some(&first) = input.first() else { return DetectedDialect::Unsure };
+    if first == replication::FIRST_BYTE {
+        return DetectedDialect::Replica;
+    }
     if shared.speaks_tyrant(any) && shared.begins_tyrant(first) {
         return DetectedDialect::Tyrant;
     }

@@ -6,6 +6,7 @@ use super::kyoto::{KyotoWorker, PluginSession};
 use super::memcached::session::{MemcachedSession, MemcachedWorker};
 use super::memcached::upload::ValueUpload;
 use super::proxy::{ProxySession, ProxySessionWorker};
+use super::replica_session::ReplicaSession;
 use super::tyrant::TyrantWorker;
 use super::wake::WakeReason;
 use super::worker_context::WorkerContext;
@@ -13,7 +14,7 @@ use super::{AnySession, NextAction, RetainedMemory, Session, SessionProgress, Se
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::observation::connection_table::ConnectionState;
 use crate::options::{KyotoMode, ListenerProtocol};
-use crate::replica::ReplicaRequest;
+use crate::replica::{ReplicaGreeting, ReplicaRequest};
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
 use todana_core::RefusalReason;
@@ -51,6 +52,7 @@ macro_rules! dispatch {
             AnySession::Plugin($session) => $call,
             AnySession::Tyrant($session) => $call,
             AnySession::Proxy($session) => $call,
+            AnySession::Replica($session) => $call,
             #[cfg(test)]
             AnySession::Echo($session) => $call,
         }
@@ -84,6 +86,10 @@ macro_rules! dispatch {
             }
             AnySession::Proxy($session) => {
                 let $worker = proxy;
+                $call
+            }
+            AnySession::Replica($session) => {
+                let $worker = none;
                 $call
             }
             #[cfg(test)]
@@ -130,6 +136,7 @@ impl AnySession {
                 DetectedDialect::Unsure => return false,
                 DetectedDialect::Kyoto => *self = AnySession::Kyoto(Box::default()),
                 DetectedDialect::Tyrant => *self = AnySession::Tyrant(Box::default()),
+                DetectedDialect::Replica => *self = AnySession::Replica(Box::<ReplicaSession>::default()),
                 DetectedDialect::Memcached => *self = AnySession::Memcached(session.take()),
                 #[cfg(test)]
                 DetectedDialect::Echo => *self = AnySession::Echo(super::echo::EchoSession),
@@ -226,11 +233,14 @@ impl AnySession {
 
     /// Ends the session and releases shared resources. If the client is a replica, returns its
     /// greeting, because the connection continues on another thread.
-    pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<ReplicaRequest> {
+    pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<ReplicaGreeting> {
         dispatch!(&mut self, session => session.leave(context));
-        match &self {
-            AnySession::Kyoto(session) => session.replica().map(ReplicaRequest::Kyoto),
-            AnySession::Tyrant(session) => session.replica(),
+        match self {
+            AnySession::Kyoto(session) => {
+                session.replica().map(|request| ReplicaGreeting::Stamped(ReplicaRequest::Kyoto(request)))
+            }
+            AnySession::Tyrant(session) => session.replica().map(ReplicaGreeting::Stamped),
+            AnySession::Replica(session) => session.into_hello().map(ReplicaGreeting::Native),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@
 //! memcached         memcached's dialects; watchers and exports, which begin there
 //! kyoto             Kyoto Tycoon's protocols, and memcached's in the form of its plug-in
 //! tyrant            Tokyo Tyrant's protocol
+//! replica_session   the greeting of a replica in Todana's own protocol
 //! proxy             memcached's text and meta dialects, passed on to other servers
 //! ```
 //!
@@ -32,6 +33,7 @@ pub(crate) mod login;
 pub(crate) mod memcached;
 pub(crate) mod pending_replies;
 pub(crate) mod proxy;
+mod replica_session;
 pub(crate) mod tyrant;
 pub(crate) mod wake;
 pub(crate) mod worker_context;
@@ -45,6 +47,7 @@ use memcached::session::MemcachedSession;
 use memcached::upload::ValueUpload;
 use memcached::watcher::WatcherSession;
 use proxy::ProxySession;
+use replica_session::ReplicaSession;
 use todana_core::RefusalReason;
 use tyrant::TyrantSession;
 use wake::WakeReason;
@@ -148,6 +151,8 @@ pub(crate) enum AnySession {
     Plugin(PluginSession),
     Tyrant(Box<TyrantSession>),
     Proxy(Box<ProxySession>),
+    /// The greeting of a replica in Todana's own protocol. A thread of its own continues after it.
+    Replica(Box<ReplicaSession>),
     #[cfg(test)]
     Echo(echo::EchoSession),
 }

@@ -17,6 +17,7 @@ mod keeper;
 mod reader;
 mod salvage;
 mod store;
+mod transfer;
 mod writer;
 
 use crate::update_log::LogPosition;
@@ -29,6 +30,7 @@ pub(crate) use reader::{CheckpointFailure, CheckpointReader, cancelled};
 pub(crate) use salvage::{SalvagedCheckpoint, salvage_checkpoint};
 pub(crate) use store::{CheckpointStore, FileHold, LoadedCheckpoint};
 pub use store::{DiskFootprint, HeldBytes, LogHold};
+pub use transfer::{CheckpointDecoder, TransferredCheckpoint, send_checkpoint};
 pub(crate) use writer::{CheckpointSink, write, write_empty};
 
 /// The most bytes of changes that should wait in memory if the engine writes them to disk only by

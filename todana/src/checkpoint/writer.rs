@@ -77,7 +77,8 @@ pub(crate) fn write(
     loop {
         let mut long = None;
         let mut seen = 0;
-        let dead_since = UnixSeconds(database.now().0.saturating_sub(EXPIRED_MARGIN_S));
+        let removal_time = database.removal_time(database.now());
+        let dead_since = UnixSeconds(removal_time.0.saturating_sub(EXPIRED_MARGIN_S));
         place = database.engine().scan(place, &mut |key, record| {
             seen += 1;
             let is_long = record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN;

@@ -21,8 +21,9 @@ pub(crate) use crate::open::contents::{CHECKPOINTS, LOG};
 use crate::open::hinted;
 use crate::update_log::{
     DatabaseIdentity, LogBytes, LogOptions, LogPlace, LogPosition, LogReader, LogTail, UpdateLog,
-    append_recent, write_lost_segment,
+    append_recent, segments, write_lost_segment,
 };
+use crate::versions::OPENINGS_MARGIN;
 use crate::{Database, DatabaseKind};
 use allowance::RaisedMemoryLimit;
 use parking_lot::Mutex;
@@ -414,6 +415,22 @@ impl DataDirectory {
         // between.
         let hold = self.hold(from.unwrap_or_default());
         LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
+    }
+
+    /// Returns a reader of the update log from the creation of the database on, or `None` if the log
+    /// does not contain every change since then. Fails with `Unavailable` if the log cannot be read.
+    pub fn complete_log_bytes(&self, database: &Database) -> Result<Option<LogBytes>> {
+        let _hold = self.hold(LogPosition(0));
+        let all = segments(&*self.disk, &self.path.join(LOG))?;
+        // A hash on disk that was opened before its log started began with records, and so did a
+        // restored database. Any other database may have been opened and left empty.
+        let openings_max = if database.engine().durable().is_some() { 1 } else { OPENINGS_MARGIN - 1 };
+        let is_complete =
+            all.first().is_some_and(|first| first.start == LogPosition(0) && first.openings <= openings_max);
+        if !is_complete {
+            return Ok(None);
+        }
+        self.log_bytes(Some(LogPosition(0))).map(Some)
     }
 
     fn refuse_if_read_only(&self) -> Result<()> {

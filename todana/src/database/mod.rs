@@ -2,6 +2,7 @@
 
 mod commands;
 mod elsewhere;
+mod following;
 mod front;
 mod limiter;
 mod numbered;
@@ -29,6 +30,8 @@ use crate::sweep::{ExpirySweep, SweepCounters, SweepRound};
 use crate::transaction::{EngineView, TransactionLock, WhileWaiting};
 use crate::update_log::{LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use crate::versions::VersionCounter;
+use following::FollowedMaster;
+pub(crate) use following::replica;
 use limiter::SizeLimiter;
 use scans::GROUP_RECORDS;
 use std::cell::Cell;
@@ -65,6 +68,7 @@ pub struct Database {
     files: Option<EngineFiles>,
     /// True if the database was opened for reading, so that its data never changes.
     is_read_only: bool,
+    followed: FollowedMaster,
     /// True if too many changes wait in memory for a checkpoint.
     has_full_front: AtomicBool,
     /// True if the last attempt to write a checkpoint failed.
@@ -106,6 +110,7 @@ impl Database {
             limiter: None,
             files: None,
             is_read_only: false,
+            followed: FollowedMaster::default(),
             has_full_front: AtomicBool::new(false),
             has_stuck_checkpoints: AtomicBool::new(false),
             transaction_lock: TransactionLock::default(),
@@ -156,7 +161,9 @@ impl Database {
     /// false. If a transaction is open, returns without waiting for it.
     pub(crate) fn keep_to_limits(&self, worker_counters: &WorkerCounters, mut goes_on: impl FnMut() -> bool) {
         let step = || {
-            let limiter = self.limiter.as_ref().filter(|limiter| limiter.is_exceeded(self))?;
+            // At a replica, the removals come from the master.
+            let limiter = self.limiter.as_ref().filter(|_| !self.is_replica());
+            let limiter = limiter.filter(|limiter| limiter.is_exceeded(self))?;
             limiter.remove_surplus(&self.try_begin(worker_counters)?).ok().filter(|&removed| removed > 0)
         };
         // If a removal fails, the next tick tries again.
@@ -165,7 +172,7 @@ impl Database {
 
     /// Removes surplus records until the limit is kept. Waits for open transactions.
     pub(crate) fn meet_limits(&self, worker_counters: &WorkerCounters) -> Result<()> {
-        let Some(limiter) = &self.limiter else { return Ok(()) };
+        let Some(limiter) = self.limiter.as_ref().filter(|_| !self.is_replica()) else { return Ok(()) };
         while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(worker_counters)?)? > 0 {}
         Ok(())
     }
@@ -177,7 +184,7 @@ impl Database {
         is_spared: &dyn Fn(&[u8]) -> bool,
         remove: &mut dyn FnMut(&[Vec<u8>]) -> Result<()>,
     ) {
-        if let Some(limiter) = &self.limiter {
+        if let Some(limiter) = self.limiter.as_ref().filter(|_| !self.is_replica()) {
             limiter.enforce_after_commit(self, changes, is_spared, remove);
         }
     }
@@ -318,7 +325,7 @@ impl Database {
         let now = self.clock.now();
         self.flush_if_due(now);
         self.report_time();
-        let is_sweeping = self.sweep.step(self.engine(), now);
+        let is_sweeping = self.sweep.step(self.engine(), self.removal_time(now));
         self.engine.maintain() || is_sweeping
     }
 
@@ -356,7 +363,7 @@ impl Database {
 
     /// Returns true if a planned flush is due and has not been executed.
     pub(crate) fn is_flush_due(&self) -> bool {
-        self.flush.is_due(self.clock.now())
+        self.flush.is_due(self.clock.now()) && !self.is_replica()
     }
 
     /// Sets a callback that is called before each commit and makes room for it. If the callback
@@ -366,8 +373,8 @@ impl Database {
         debug_assert!(is_first, "a second call before commits");
     }
 
-    pub(crate) fn prepare_commit(&self) -> Result<()> {
-        self.refuse_if_read_only()?;
+    pub(crate) fn prepare_commit(&self, origin: Option<u32>) -> Result<()> {
+        self.refuse_origin(origin)?;
         self.before_commit.get().map_or(Ok(()), |call| call())
     }
 
@@ -379,7 +386,8 @@ impl Database {
     /// Executes a planned flush that is due.
     #[inline]
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
-        if self.flush.is_due(now) {
+        // At a replica, the flush is executed by an entry of the master's log.
+        if self.flush.is_due(now) && !self.is_replica() {
             // If a transaction is open, a later command executes the flush.
             self.transaction_lock.unless_in_transaction(|| {
                 self.flush.execute_if_due(now, self.engine(), &|change| {
@@ -401,7 +409,7 @@ impl Database {
         at: Ttl,
         now: UnixSeconds,
     ) -> Result<CommitPoint> {
-        self.refuse_if_read_only()?;
+        self.refuse_origin(origin)?;
         // A planned flush would be forgotten at a restart, but these records survive it, so the
         // plan is refused.
         if self.engine.durable().is_some() && flush::is_in_future(at, now) {
@@ -456,9 +464,9 @@ impl Database {
             || self.has_full_front.load(Ordering::Relaxed)
     }
 
-    /// Fails with `Invalid` if the database was opened for reading.
+    /// Fails with `Invalid` if the database was opened for reading, or if it is a replica.
     pub fn refuse_if_read_only(&self) -> Result<()> {
-        if self.is_read_only { Err(read_only()) } else { Ok(()) }
+        self.refuse_origin(None)
     }
 
     /// Fails with `Unavailable` if changes cannot be written, and counts that refusal.
@@ -524,7 +532,7 @@ impl Database {
     /// Removes expired records for room. Returns true if any thread has removed records since the
     /// number of removed records was `before`.
     fn relieve(&self, now: UnixSeconds, before: u64) -> bool {
-        self.sweep.relieve(self.engine(), now);
+        self.sweep.relieve(self.engine(), self.removal_time(now));
         self.sweep.removed_total() != before
     }
 
@@ -564,8 +572,9 @@ impl Database {
     ) -> CommitPoint {
         let now = self.clock.now();
         self.flush_if_due(now);
-        if self.is_read_only && is_change(command) {
-            reply(Reply::Refused(RefusalReason::ReadOnly));
+        if self.refuses_origin(origin) && is_change(command) {
+            let refusal = if self.is_read_only { RefusalReason::ReadOnly } else { RefusalReason::Replica };
+            reply(Reply::Refused(refusal));
             return CommitPoint::NONE;
         }
         if self.refuses(command) {

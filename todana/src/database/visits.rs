@@ -174,7 +174,7 @@ impl Database {
             let visitor = &mut RestrictedVisitor::new(visitor, AllowedChanges::AllButPuts);
             return self.visit_restricted(space, guarantee, worker_counters, key, now, visitor);
         }
-        if self.is_read_only {
+        if self.refuses_origin(space.origin) {
             return self.visit_read_only(space, key, now, visitor);
         }
         if guarantee == VisitGuarantee::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
@@ -230,7 +230,9 @@ impl Database {
         if let (Some(limiter), true, Some(_)) =
             (&self.limiter, expiry_visitor.has_put(), space.transaction_lock)
         {
-            limiter.enforce(self, worker_counters, key);
+            if !self.is_replica() {
+                limiter.enforce(self, worker_counters, key);
+            }
         }
         if let Err(error) = &outcome {
             worker_counters.count_refusal(error);

@@ -1,7 +1,7 @@
 //! Converts the replies to operations into results.
 
 use crate::Records;
-use crate::database::read_only;
+use crate::database::{read_only, replica};
 use todana_core::{Error, ErrorKind, Operation, Record, RefusalReason, Reply, Result, Store};
 
 /// Executes an operation and converts its reply. The error for a missing reply is created only when
@@ -64,6 +64,7 @@ pub(crate) fn refusal_error(reply: Reply<'_>) -> Error {
             Error::new(ErrorKind::Unavailable, "the files of the database cannot be written")
         }
         Reply::Refused(RefusalReason::ReadOnly) => read_only(),
+        Reply::Refused(RefusalReason::Replica) => replica(),
         Reply::Refused(RefusalReason::Damaged) => {
             Error::new(ErrorKind::Corrupt, "the record is damaged on disk")
         }

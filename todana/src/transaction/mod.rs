@@ -106,6 +106,8 @@ impl EngineView<'_> {
 pub struct Transaction<'d> {
     database_source: TransactionDatabase<'d>,
     overlay: RecordOverlay,
+    /// The server that made the changes first, if it was another server.
+    origin: Option<u32>,
     is_open: bool,
 }
 
@@ -143,6 +145,18 @@ impl Database {
         self.flush_if_due(self.now());
         self.transaction_lock().close()?;
         Ok(Transaction::new(TransactionDatabase::Lent(self, worker_counters)))
+    }
+
+    /// Begins a transaction as [`begin`](Self::begin) does, for changes that the server `origin`
+    /// made first. The log entry names that server.
+    pub fn begin_from<'d>(
+        &'d self,
+        origin: u32,
+        worker_counters: &'d WorkerCounters,
+    ) -> Result<Transaction<'d>> {
+        let mut transaction = self.begin(worker_counters)?;
+        transaction.origin = Some(origin);
+        Ok(transaction)
     }
 
     /// Begins a transaction without waiting. Returns `None` if another one is open.
@@ -218,7 +232,8 @@ impl<'d> Transaction<'d> {
 
     /// Creates a transaction. The caller has just closed the transaction lock.
     fn new(database_source: TransactionDatabase<'d>) -> Transaction<'d> {
-        let transaction = Transaction { database_source, overlay: RecordOverlay::default(), is_open: true };
+        let transaction =
+            Transaction { database_source, overlay: RecordOverlay::default(), origin: None, is_open: true };
         transaction.database().engine().wait_for_visits();
         transaction
     }
@@ -261,7 +276,7 @@ impl<'d> Transaction<'d> {
         run(EngineView {
             engine: &engine,
             log: None,
-            origin: None,
+            origin: self.origin,
             transaction_lock: None,
             commit: &Cell::default(),
         })
@@ -330,7 +345,7 @@ impl<'d> Transaction<'d> {
             let message = "transaction: a planned flush became due in the meantime; try again";
             return Err(Error::new(ErrorKind::Busy, message));
         }
-        database.prepare_commit()?;
+        database.prepare_commit(self.origin)?;
         let undo = self.replaced(changes)?;
         let mut encoder = TransactionEncoder::default();
         for ((key, record), (_, old)) in changes.iter().zip(&undo).filter(|_| log.is_some()) {
@@ -359,7 +374,7 @@ impl<'d> Transaction<'d> {
                 .for_each(|record| database.note_expiry(record.record().attributes.expiry));
             durable.apply(&actions).inspect_err(|error| self.worker_counters().count_refusal(error))?;
             if let Some(log) = log {
-                log.append(&encoder.change());
+                log.append_from(self.origin, &encoder.change());
             }
             return Ok(database.commit_point(None));
         }
@@ -369,7 +384,7 @@ impl<'d> Transaction<'d> {
             self.undo(&undo);
             return Err(error);
         }
-        let end = log.map(|log| log.append(&encoder.change()));
+        let end = log.map(|log| log.append_from(self.origin, &encoder.change()));
         drop(guard);
         Ok(database.commit_point(end))
     }

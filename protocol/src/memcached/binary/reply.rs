@@ -178,7 +178,9 @@ fn refused(refusal: RefusalReason) -> PacketStatus {
         | RefusalReason::Overloaded => PacketStatus::TemporaryFailure,
         RefusalReason::Damaged => PacketStatus::InternalError,
         RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => PacketStatus::NotAuthenticated,
-        RefusalReason::ReadOnly | RefusalReason::NotOnCluster => PacketStatus::NotSupported,
+        RefusalReason::ReadOnly | RefusalReason::Replica | RefusalReason::NotOnCluster => {
+            PacketStatus::NotSupported
+        }
         RefusalReason::NoPlans => PacketStatus::Invalid,
         // No packet sets a memory limit.
         RefusalReason::LimitTooSmall | RefusalReason::LimitInBytes | RefusalReason::LimitNotAdjustable => {

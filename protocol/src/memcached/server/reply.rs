@@ -76,7 +76,8 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
             | RefusalReason::Unreachable
             | RefusalReason::OutcomeUnknown
             | RefusalReason::Overloaded
-            | RefusalReason::NotOnCluster),
+            | RefusalReason::NotOnCluster
+            | RefusalReason::Replica),
         ) if form.is_last => {
             return refused_line(refusal_text(*refusal), out);
         }
@@ -280,6 +281,7 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
         RefusalReason::LogUnwritable => "SERVER_ERROR cannot write the update log",
         RefusalReason::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
         RefusalReason::ReadOnly => "SERVER_ERROR the database is read-only",
+        RefusalReason::Replica => "SERVER_ERROR this server is a replica; send changes to its master",
         RefusalReason::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         RefusalReason::Damaged => "SERVER_ERROR the record is damaged on disk",
         RefusalReason::Unavailable => "SERVER_ERROR the database is unavailable",

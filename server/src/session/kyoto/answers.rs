@@ -113,7 +113,7 @@ pub(super) fn failure(error: Error) -> CallFailure<'static> {
 /// Returns the failure for a reply that the procedure does not handle itself.
 pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
     failure_of_kind(match reply {
-        Reply::Refused(RefusalReason::ReadOnly) => return NO_PERMISSION,
+        Reply::Refused(RefusalReason::ReadOnly | RefusalReason::Replica) => return NO_PERMISSION,
         Reply::Refused(RefusalReason::NotEnabled) => return NOT_THROUGH_PROXY,
         Reply::Refused(RefusalReason::NotOnCluster) => return NOT_ON_CLUSTER,
         Reply::Refused(RefusalReason::Unreachable) => {

@@ -47,7 +47,8 @@ impl CallContext {
         call: &ProcedureCall<'_>,
         answer: &mut CallAnswer<'_>,
     ) -> CallResult {
-        if self.shared.options.databases.replication.position_file.is_none() {
+        let has_file = self.shared.options.databases.replication.position_file.is_some();
+        if !has_file || !self.shared.master_link.is_changeable() {
             return Err(CallFailure::NO_RTS_FILE);
         }
         let host = call.optional(b"host").filter(|host| !host.is_empty());

@@ -197,6 +197,26 @@ impl LoginAuthenticator {
         }
     }
 
+    /// Checks the login of a replica, on the connection that is being served. After
+    /// [`LoginOutcome::Pending`], call [`decided`](ConnectionLogin::decided) for its outcome once
+    /// the ticket is ready.
+    pub(crate) fn admit_replica(
+        &self,
+        user: &[u8],
+        password: &[u8],
+        login: &mut ConnectionLogin,
+        waits: &mut WaitingConnections,
+    ) -> LoginOutcome {
+        match self {
+            LoginAuthenticator::Off => LoginOutcome::Admitted,
+            LoginAuthenticator::Sasl(sasl) => sasl.check(user, password, login, waits),
+            LoginAuthenticator::Text { tokens, .. } => match tokens.get().admits(user, password) {
+                true => LoginOutcome::Admitted,
+                false => LoginOutcome::Refused,
+            },
+        }
+    }
+
     /// Returns true if a login is required.
     pub(crate) fn are_wanted(&self) -> bool {
         !matches!(self, LoginAuthenticator::Off)

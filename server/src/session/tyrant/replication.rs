@@ -19,7 +19,8 @@ pub(super) fn replica_request(
 }
 
 /// `setmst`: follows another master, or none. A time stamp of 0 keeps the position. Returns false
-/// if the server has no position file, or the address is no address.
+/// if the server has no position file or follows a master in Todana's own protocol, or the address is
+/// no address.
 pub(super) fn set_master(
     shared: &SharedState,
     host: &[u8],
@@ -30,6 +31,9 @@ pub(super) fn set_master(
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let Ok(port) = u16::try_from(port) else { return false };
     let master = (!host.is_empty() && port > 0).then(|| MasterAddress { host: host.into(), port });
+    if !shared.master_link.is_changeable() {
+        return false;
+    }
     if master.is_some() && shared.options.databases.replication.position_file.is_none() {
         return false;
     }

@@ -1,0 +1,266 @@
+//! The thread that follows a master in Todana's own protocol.
+//!
+//! Invariant: a position is stored only after the changes before it are on disk. The stored position
+//! of a database is given up before its records are copied anew.
+
+use super::positions::{DatabaseId, PositionFile, PositionKeeper};
+use super::replica_side::{FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
+use super::served::unix_ms;
+use crate::handle::StopStage;
+use crate::replica::master_follower::{connect, wait_for_disk};
+use crate::replica::options::MasterAddress;
+use crate::shared::SharedState;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use todana::Database;
+use todana::disk::Disk;
+
+/// The pause after a failed connection to the master, before the next attempt.
+const RETRY: Duration = Duration::from_secs(1);
+/// The connection to the master is closed if no message is completed for this time. The master sends
+/// a heartbeat each second, except while it syncs its log.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// The interval at which the positions are stored.
+const STORE_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval at which the thread checks whether the server stops, and at which the positions are
+/// stated to the master at least.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval at which positions are stated while changes arrive.
+const STATE_INTERVAL: Duration = Duration::from_millis(20);
+const BUFFER_LEN: usize = 128 << 10;
+
+/// The thread that follows the master.
+pub(in crate::replica) struct NativeFollower {
+    shared: Arc<SharedState>,
+    master: MasterAddress,
+    side: ReplicaSide,
+    keeper: PositionKeeper,
+    stored_at: Instant,
+    last_warning: String,
+    last_file_warning: String,
+}
+
+/// The reason why a connection to the master ended.
+enum Ended {
+    Stopped,
+    Stream(StreamError),
+    Connection(io::Error),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Ended {
+        Ended::Connection(error)
+    }
+}
+
+impl From<StreamError> for Ended {
+    fn from(error: StreamError) -> Ended {
+        Ended::Stream(error)
+    }
+}
+
+impl NativeFollower {
+    /// Prepares to follow the master, and makes all databases replicas.
+    pub(in crate::replica) fn new(shared: &Arc<SharedState>, disk: Arc<dyn Disk>) -> NativeFollower {
+        let options = &shared.options.databases.replication;
+        let master = shared.master_link.follow_state().master.unwrap_or_default();
+        let file = position_path(shared).map(|path| PositionFile::new(disk, path));
+        let own_ids = (0..shared.databases.len()).map(|index| own_id(shared, index)).collect();
+        let (keeper, outcome) = PositionKeeper::open(file, own_ids);
+        if let Err(error) = outcome {
+            let path = keeper.path().unwrap_or(Path::new("")).display();
+            tracing::error!("{path}: {error}; all records of the master are copied");
+        }
+        let mut databases = Vec::new();
+        for (index, served) in shared.databases.iter().enumerate() {
+            let number = index as u16;
+            let counters = served.database.worker_counters();
+            let place = keeper.place(index, number).filter(|_| !is_new(&served.database));
+            served.database.follow_master(!options.accepts_writes);
+            databases.push(FollowedDatabase::new(number, &served.database, &counters, place));
+        }
+        NativeFollower {
+            side: ReplicaSide::new(options.server_id, keeper.epoch(), databases),
+            master,
+            keeper,
+            stored_at: Instant::now(),
+            last_warning: String::new(),
+            last_file_warning: String::new(),
+            shared: Arc::clone(shared),
+        }
+    }
+
+    pub(in crate::replica) fn run(mut self) {
+        while self.may_continue() {
+            self.side.reset();
+            let ended = self.follow();
+            self.shared.master_link.is_connected.store(false, Ordering::Relaxed);
+            let why = match ended {
+                Ok(()) | Err(Ended::Stopped) => None,
+                Err(Ended::Connection(error)) => Some(error.to_string()),
+                Err(Ended::Stream(StreamError::Refused(why))) => Some(why),
+                Err(Ended::Stream(StreamError::Malformed(why))) => {
+                    Some(format!("the replication stream is malformed: {why}"))
+                }
+                Err(Ended::Stream(StreamError::MustCopy(why))) => {
+                    Some(format!("{why}; all records of the database are copied"))
+                }
+                Err(Ended::Stream(StreamError::Failed(error))) => {
+                    Some(format!("a change cannot be applied: {error}"))
+                }
+            };
+            self.store();
+            if let Some(why) = why {
+                let text = format!("master {}:{}: {why}", self.master.host, self.master.port);
+                if text != self.last_warning {
+                    tracing::warn!("{text}; trying again every second");
+                    self.last_warning = text;
+                }
+            }
+            let since = Instant::now();
+            while since.elapsed() < RETRY && self.may_continue() {
+                std::thread::park_timeout(CHECK_INTERVAL);
+            }
+        }
+    }
+
+    fn may_continue(&self) -> bool {
+        self.shared.lifecycle.stopping() == StopStage::No
+    }
+
+    fn follow(&mut self) -> Result<(), Ended> {
+        let mut stream = connect(&self.master)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(CHECK_INTERVAL))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        let mut out = Vec::new();
+        self.side.put_greeting(b"", b"", &mut out);
+        stream.write_all(&out)?;
+        let mut buffer = vec![0; BUFFER_LEN];
+        let (mut heard_at, mut stated_at) = (Instant::now(), Instant::now());
+        loop {
+            if !self.may_continue() {
+                return Err(Ended::Stopped);
+            }
+            let is_idle = match stream.read(&mut buffer) {
+                Ok(0) => {
+                    return Err(io::Error::other("the master closed the connection").into());
+                }
+                Ok(len) => {
+                    self.side.push(&buffer[..len]);
+                    len < buffer.len()
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let outcome = self.apply();
+            self.note_progress();
+            if outcome? {
+                heard_at = Instant::now();
+            } else if heard_at.elapsed() >= SILENCE_MAX {
+                return Err(io::Error::other("no message for 60 seconds").into());
+            }
+            wait_for_disk(&self.shared).map_err(StreamError::Failed)?;
+            if self.stored_at.elapsed() >= STORE_INTERVAL {
+                self.store();
+            }
+            if is_idle || stated_at.elapsed() >= STATE_INTERVAL {
+                out.clear();
+                self.side.put_applied(&mut out);
+                stream.write_all(&out)?;
+                stated_at = Instant::now();
+            }
+        }
+    }
+
+    /// Applies all complete messages that have arrived. Returns false if there were none.
+    fn apply(&mut self) -> Result<bool, StreamError> {
+        let mut has_message = false;
+        while let Some(event) = self.side.next_event()? {
+            has_message = true;
+            match event {
+                StreamEvent::Applied | StreamEvent::Heartbeat => {}
+                StreamEvent::MustStore => self.must_store()?,
+                StreamEvent::Accepted { master_id, copies, .. } => {
+                    self.must_store()?;
+                    self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
+                    let master = format!("{}:{}", self.master.host, self.master.port);
+                    tracing::info!(master_id, copies, "follows {master}");
+                    self.last_warning.clear();
+                }
+                StreamEvent::Copied { index, records } => {
+                    tracing::info!(database = index, records, "replication: all records were copied");
+                    self.store();
+                }
+            }
+        }
+        Ok(has_message)
+    }
+
+    fn note_progress(&self) {
+        let link = &self.shared.master_link;
+        let databases = &self.side.databases;
+        let has_all = databases.iter().all(FollowedDatabase::has_all);
+        let time_ms = databases.iter().map(|followed| followed.master_time_ms).min().unwrap_or_default();
+        link.note_native(databases.first().map_or(0, FollowedDatabase::applied), has_all.then_some(time_ms));
+        if has_all {
+            let age = Duration::from_millis(unix_ms().saturating_sub(time_ms));
+            link.note_caught_up(Instant::now().checked_sub(age));
+        }
+    }
+
+    /// Stores the positions, or ends the stream.
+    fn must_store(&mut self) -> Result<(), StreamError> {
+        if self.store() {
+            return Ok(());
+        }
+        Err(StreamError::Refused("its changes cannot be applied while no position can be stored".into()))
+    }
+
+    /// Stores the positions. Returns false if that fails.
+    fn store(&mut self) -> bool {
+        self.stored_at = Instant::now();
+        match self.keeper.store(&mut self.side.databases) {
+            Ok(()) => {
+                self.last_file_warning.clear();
+                true
+            }
+            Err(error) => {
+                let path = self.keeper.path().unwrap_or(Path::new("")).display();
+                let text = format!("{path}: cannot store the replication position: {error}");
+                if text != self.last_file_warning {
+                    tracing::warn!("{text}; trying again every second");
+                    self.last_file_warning = text;
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Returns the path of the file with the positions: the one of the options, or one in the first data
+/// directory.
+fn position_path(shared: &SharedState) -> Option<PathBuf> {
+    let options = &shared.options.databases;
+    let data = options.data.as_ref().map(|data| data.directory.join("replica-position"));
+    options.replication.position_file.clone().or(data)
+}
+
+/// Returns the ID of a database. A hash on disk has none, and gets one of zeros; a new one has no
+/// position. A database without files has no ID.
+fn own_id(shared: &SharedState, index: usize) -> Option<DatabaseId> {
+    let database = &shared.databases[index].database;
+    match (database.engine().durable(), shared.persistence.exports.directory(index)) {
+        (Some(_), _) => Some([0; 16]),
+        (None, directory) => directory.map(|directory| directory.identity().database_id),
+    }
+}
+
+/// Returns true for a hash on disk that this process has created.
+fn is_new(database: &Database) -> bool {
+    database.engine().durable().is_some_and(|files| files.contents_token_at_open().is_none())
+}

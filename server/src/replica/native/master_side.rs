@@ -1,0 +1,218 @@
+//! The master's side of Todana's own protocol: the logs of databases in, bytes for a replica out. It
+//! owns no socket or clock.
+//!
+//! Invariant: only changes that are on this server's disk are sent, so no replica has more than this
+//! server after a crash.
+
+use std::io;
+use std::sync::Arc;
+use todana::checkpoint::send_checkpoint;
+use todana::update_log::{LogBytes, LogPosition, UpdateLog};
+use todana::{DataDirectory, Database};
+use todana_core::{Error, ErrorKind, Result};
+use todana_protocol::replication::{
+    DatabaseAnswer, FrameDecoder, LogStart, MalformedFrame, MasterMessage, ReplicaHello, ReplicaMessage,
+    RequestedStart, Welcome,
+};
+
+/// The number of bytes of a log that are read and sent at a time.
+const PIECE_LEN: usize = 64 << 10;
+/// The maximum number of bytes of log that are kept on disk for one replica alone.
+const HELD_MAX: u64 = 4 << 30;
+
+/// A database of a master, and its log.
+#[derive(Clone)]
+pub(super) struct LoggedDatabase {
+    pub(super) database: Arc<Database>,
+    pub(super) directory: Arc<DataDirectory>,
+}
+
+/// A database that is sent to a replica.
+pub(super) struct SentDatabase {
+    /// The number of the database.
+    pub(super) number: u16,
+    source: LoggedDatabase,
+    /// The rest of the log. `None` until the checkpoint has been sent.
+    bytes: Option<LogBytes>,
+    /// The position up to which the replica has applied the log.
+    pub(super) applied: u64,
+    /// The position from which the replica continues after its death.
+    pub(super) stored: u64,
+}
+
+/// The stream to one replica.
+pub(super) struct MasterSide {
+    pub(super) databases: Vec<SentDatabase>,
+    frames: FrameDecoder,
+    piece: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// Sends bytes to the replica.
+pub(super) type SendBytes<'s> = dyn FnMut(&[u8]) -> io::Result<()> + 's;
+
+impl MasterSide {
+    /// Answers the greeting of a replica: appends the answer to `out`. `find` returns the database
+    /// with a number, or the reason why it cannot be sent. Fails with the reason if the replica is
+    /// refused; that answer is in `out`, too.
+    pub(super) fn accept(
+        hello: &ReplicaHello,
+        own: u16,
+        epoch: u64,
+        find: &dyn Fn(u16) -> std::result::Result<LoggedDatabase, String>,
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<MasterSide, String> {
+        let accepted = MasterSide::open(hello, own, find);
+        match accepted {
+            Ok((side, databases)) => {
+                Welcome { server_id: own, epoch, databases }.put(out);
+                Ok(side)
+            }
+            Err(why) => {
+                Welcome::put_refusal(&why, out);
+                Err(why)
+            }
+        }
+    }
+
+    fn open(
+        hello: &ReplicaHello,
+        own: u16,
+        find: &dyn Fn(u16) -> std::result::Result<LoggedDatabase, String>,
+    ) -> std::result::Result<(MasterSide, Vec<DatabaseAnswer>), String> {
+        if hello.server_id == own {
+            return Err(format!("the replica has the server ID of its master, {own}: give each its own"));
+        }
+        let (mut sent, mut answers) = (Vec::new(), Vec::new());
+        for request in &hello.databases {
+            let source = find(request.number)?;
+            let database_id = source.directory.identity().database_id;
+            let bytes = match request.start {
+                RequestedStart::Place(place) if place.database_id == database_id => {
+                    source.log_from(place.position)
+                }
+                RequestedStart::Beginning => source.directory.complete_log_bytes(&source.database),
+                RequestedStart::Place(_) | RequestedStart::Checkpoint => Ok(None),
+            };
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            let start = if bytes.is_some() { LogStart::Requested } else { LogStart::Checkpoint };
+            answers.push(DatabaseAnswer { number: request.number, database_id, start });
+            let applied = bytes.as_ref().map_or(0, |bytes| bytes.position().0);
+            sent.push(SentDatabase { number: request.number, source, bytes, applied, stored: applied });
+        }
+        let (frames, piece, out) = Default::default();
+        Ok((MasterSide { databases: sent, frames, piece, out }, answers))
+    }
+
+    /// Returns the number of databases whose checkpoints have not been sent.
+    pub(super) fn copies(&self) -> usize {
+        self.databases.iter().filter(|sent| sent.bytes.is_none()).count()
+    }
+
+    /// Sends all changes that the logs contain now, and before them the checkpoints that the replica
+    /// needs. Returns true if anything was sent. Fails with `Busy` if too much of a log is kept for
+    /// the replica, and with `Unavailable` if `send` fails.
+    pub(super) fn send_due(&mut self, send: &mut SendBytes<'_>) -> Result<bool> {
+        let mut has_sent = false;
+        for sent in &mut self.databases {
+            let out = &mut self.out;
+            if sent.bytes.is_none() {
+                sent.send_checkpoint(out, send)?;
+                has_sent = true;
+            }
+            let Some(bytes) = &mut sent.bytes else { continue };
+            let end = sent.source.log()?.end();
+            if bytes.position() >= end {
+                continue;
+            }
+            sent.source.database.sync_to(end)?;
+            while bytes.position() < end {
+                let position = bytes.position().0;
+                self.piece.clear();
+                bytes.read(end, PIECE_LEN, &mut self.piece)?;
+                out.clear();
+                MasterMessage::Log { number: sent.number, position, bytes: &self.piece }.put(out);
+                send(out).map_err(unsent)?;
+                has_sent = true;
+                if bytes.held().len_bytes() > HELD_MAX {
+                    let message = "the replica is too slow: more than 4 GiB of log are kept for it";
+                    return Err(Error::new(ErrorKind::Busy, message));
+                }
+            }
+        }
+        Ok(has_sent)
+    }
+
+    /// Appends a heartbeat. `time_ms` is the time of this server before the call, in Unix
+    /// milliseconds.
+    pub(super) fn put_heartbeat(&self, time_ms: u64, out: &mut Vec<u8>) {
+        let end = |sent: &SentDatabase| sent.source.log().map_or(0, |log| log.end().0);
+        let ends = self.databases.iter().map(|sent| (sent.number, end(sent))).collect();
+        MasterMessage::Heartbeat { time_ms, ends }.put(out);
+    }
+
+    /// Reads bytes of the replica. Returns true if it has stated its positions.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> std::result::Result<bool, MalformedFrame> {
+        self.frames.push(bytes);
+        let mut has_moved = false;
+        while let Some(content) = self.frames.next_content()? {
+            let ReplicaMessage::Applied(positions) = ReplicaMessage::read(content)?;
+            for position in positions {
+                let sent = self.databases.iter_mut().find(|sent| sent.number == position.number);
+                let sent = sent.ok_or(MalformedFrame)?;
+                (sent.applied, sent.stored) = (position.applied, position.stored);
+                has_moved = true;
+            }
+        }
+        Ok(has_moved)
+    }
+}
+
+impl SentDatabase {
+    /// Returns the position after the last change of the database.
+    pub(super) fn end(&self) -> u64 {
+        self.source.log().map_or(0, |log| log.end().0)
+    }
+
+    fn send_checkpoint(&mut self, out: &mut Vec<u8>, send: &mut SendBytes<'_>) -> Result<()> {
+        let LoggedDatabase { database, directory } = &self.source;
+        let number = self.number;
+        let _hold = directory.hold(self.source.log()?.end());
+        let sent = send_checkpoint(directory, database, &mut |piece| {
+            for piece in piece.chunks(PIECE_LEN) {
+                out.clear();
+                MasterMessage::Checkpoint { number, bytes: piece }.put(out);
+                send(out)?;
+            }
+            Ok(())
+        })?;
+        self.bytes = Some(directory.log_bytes(Some(sent.start))?);
+        Ok(())
+    }
+}
+
+impl LoggedDatabase {
+    fn log(&self) -> Result<&UpdateLog> {
+        self.database.log().ok_or_else(|| Error::new(ErrorKind::Closed, "the update log is closed"))
+    }
+
+    /// Returns the log from a position on. Returns `None` if the position is not between two
+    /// entries of the log, or if the log does not go back to it.
+    fn log_from(&self, position: u64) -> Result<Option<LogBytes>> {
+        let log = self.log()?;
+        let end = log.end();
+        if position > end.0 {
+            return Ok(None);
+        }
+        self.database.sync_to(end)?;
+        match self.directory.log_bytes(Some(LogPosition(position))) {
+            Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+            Err(error) => Err(error),
+            Ok(mut bytes) => Ok(bytes.is_between_entries(end)?.then_some(bytes)),
+        }
+    }
+}
+
+fn unsent(error: io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, error.to_string())
+}

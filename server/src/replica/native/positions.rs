@@ -1,0 +1,239 @@
+//! The file with the positions of a replica in the logs of its master:
+//!
+//! ```text
+//! todana replica 1
+//! epoch 3
+//! 0 OWN-ID MASTER-ID 513        number of the database at the master, IDs of both databases, position
+//! crc 7f0c21aa                  CRC32C of the lines before it
+//! ```
+//!
+//! The file is replaced as a whole, so a crash leaves either the old positions or the new ones. A
+//! position counts only for the database whose ID stands beside it: the file may have survived a
+//! database that was removed or restored.
+
+use super::replica_side::FollowedDatabase;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::disk::Disk;
+use todana_protocol::replication::LogPlace;
+
+const HEAD: &str = "todana replica 1";
+/// The maximum length of the file in bytes.
+const LEN_MAX: u64 = 256 << 10;
+
+/// The ID of a database.
+pub(super) type DatabaseId = [u8; 16];
+
+/// The positions of a replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StoredPositions {
+    /// The highest epoch that the replica knows.
+    pub(super) epoch: u64,
+    pub(super) places: Vec<StoredPlace>,
+}
+
+/// The position of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StoredPlace {
+    /// The number of the database at the master.
+    pub(super) number: u16,
+    /// The ID of the database here.
+    pub(super) own_id: DatabaseId,
+    /// The place in the master's log.
+    pub(super) place: LogPlace,
+}
+
+/// The file of the positions.
+pub(super) struct PositionFile {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+}
+
+impl PositionFile {
+    pub(super) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> PositionFile {
+        PositionFile { disk, path }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the positions, or none if there is no file. Fails if the file cannot be read or is
+    /// damaged.
+    pub(super) fn read(&self) -> io::Result<StoredPositions> {
+        let file = match self.disk.open(&self.path, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredPositions::default()),
+            file => file?,
+        };
+        let len = file.len()?.min(LEN_MAX) as usize;
+        let mut bytes = vec![0; len];
+        let got = file.read_at(0, &mut bytes)?;
+        bytes.truncate(got);
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "not the positions of a replica");
+        std::str::from_utf8(&bytes).ok().and_then(parse).ok_or_else(wrong)
+    }
+
+    /// Stores the positions. They are on disk when this returns.
+    pub(super) fn write(&self, positions: &StoredPositions) -> io::Result<()> {
+        let text = format(positions);
+        let mut name = self.path.clone().into_os_string();
+        name.push(".partial");
+        let partial = PathBuf::from(name);
+        let created = match self.disk.create(&partial) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // A crash has left it.
+                self.disk.remove(&partial)?;
+                self.disk.create(&partial)
+            }
+            created => created,
+        }?;
+        created.write_at(0, &mut [IoSlice::new(text.as_bytes())])?;
+        created.sync()?;
+        self.disk.rename(&partial, &self.path)?;
+        match self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(parent) => self.disk.sync_directory(parent),
+            None => self.disk.sync_directory(Path::new(".")),
+        }
+    }
+}
+
+/// Stores the positions of the databases of a replica.
+pub(super) struct PositionKeeper {
+    file: Option<PositionFile>,
+    /// The ID of each database here. `None` for one that does not survive the process.
+    own_ids: Vec<Option<DatabaseId>>,
+    stored: StoredPositions,
+}
+
+impl PositionKeeper {
+    /// Reads the stored positions. Without a file, no position survives the process. Also returns the
+    /// error if the file cannot be read; there are no positions then.
+    pub(super) fn open(
+        file: Option<PositionFile>,
+        own_ids: Vec<Option<DatabaseId>>,
+    ) -> (PositionKeeper, io::Result<()>) {
+        let stored = file.as_ref().map_or_else(|| Ok(StoredPositions::default()), PositionFile::read);
+        let (stored, outcome) = match stored {
+            Ok(stored) => (stored, Ok(())),
+            Err(error) => (StoredPositions::default(), Err(error)),
+        };
+        (PositionKeeper { file, own_ids, stored }, outcome)
+    }
+
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(PositionFile::path)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.stored.epoch
+    }
+
+    /// Returns the stored place of the database with this index and this number at the master.
+    pub(super) fn place(&self, index: usize, number: u16) -> Option<LogPlace> {
+        let own_id = self.own_ids[index]?;
+        let places = self.stored.places.iter();
+        let mut places = places.filter(|place| place.number == number && place.own_id == own_id);
+        places.next().map(|place| place.place)
+    }
+
+    /// Syncs the changes before the positions, and then stores the positions. Fails if either is not
+    /// possible; the old positions then stay.
+    pub(super) fn store(&mut self, databases: &mut [FollowedDatabase]) -> io::Result<()> {
+        let places = databases.iter().zip(&self.own_ids).filter_map(|(followed, own_id)| {
+            Some(StoredPlace { number: followed.number, own_id: (*own_id)?, place: followed.place? })
+        });
+        let positions = StoredPositions { epoch: self.stored.epoch, places: places.collect() };
+        let Some(file) = self.file.as_ref().filter(|_| positions != self.stored) else { return Ok(()) };
+        databases.iter().try_for_each(|followed| followed.database.sync()).map_err(io::Error::other)?;
+        file.write(&positions)?;
+        for followed in databases {
+            followed.stored = followed.applied();
+        }
+        self.stored = positions;
+        Ok(())
+    }
+}
+
+fn format(positions: &StoredPositions) -> String {
+    use std::fmt::Write;
+    let mut text = format!("{HEAD}\nepoch {}\n", positions.epoch);
+    let hex = |id: &DatabaseId| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    for StoredPlace { number, own_id, place } in &positions.places {
+        let (own, masters) = (hex(own_id), hex(&place.database_id));
+        let _ = writeln!(text, "{number} {own} {masters} {}", place.position);
+    }
+    let crc = crc32c::crc32c(text.as_bytes());
+    let _ = writeln!(text, "crc {crc:08x}");
+    text
+}
+
+fn parse(text: &str) -> Option<StoredPositions> {
+    let (lines, crc) = text.strip_suffix('\n')?.rsplit_once('\n')?;
+    let counted = text.get(..lines.len() + 1)?;
+    if u32::from_str_radix(crc.strip_prefix("crc ")?, 16).ok()? != crc32c::crc32c(counted.as_bytes()) {
+        return None;
+    }
+    let mut lines = lines.lines();
+    if lines.next()? != HEAD {
+        return None;
+    }
+    let epoch = lines.next()?.strip_prefix("epoch ")?.parse().ok()?;
+    let place = |line: &str| {
+        let mut words = line.split(' ');
+        let number = words.next()?.parse().ok()?;
+        let (own_id, database_id) = (id(words.next()?)?, id(words.next()?)?);
+        let position = words.next()?.parse().ok()?;
+        let place = LogPlace { database_id, position };
+        words.next().is_none().then_some(StoredPlace { number, own_id, place })
+    };
+    Some(StoredPositions { epoch, places: lines.map(place).collect::<Option<_>>()? })
+}
+
+fn id(hex: &str) -> Option<DatabaseId> {
+    let number = u128::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 32)?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana::disk::SystemDisk;
+
+    fn positions() -> StoredPositions {
+        let place = LogPlace { database_id: *b"fedcba9876543210", position: 513 };
+        StoredPositions { epoch: 3, places: vec![StoredPlace { number: 0, own_id: [0xa; 16], place }] }
+    }
+
+    /// The text is the example of docs/protocol/replication.md, section 5.
+    #[test]
+    fn position_file_has_the_documented_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = PositionFile::new(Arc::new(SystemDisk), folder.path().join("position"));
+        assert_eq!(file.read().unwrap(), StoredPositions::default());
+        for _ in 0..2 {
+            file.write(&positions()).unwrap();
+            assert_eq!(file.read().unwrap(), positions());
+        }
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!(
+            text,
+            "todana replica 1\nepoch 3\n\
+             0 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a 66656463626139383736353433323130 513\n\
+             crc 825f9ff3\n"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn damaged_positions_are_refused() {
+        let text = format(&positions());
+        assert_eq!(parse(&text), Some(positions()));
+        for at in 0..text.len() {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] ^= 1;
+            assert_eq!(parse(std::str::from_utf8(&damaged).unwrap()), None, "byte {at}");
+            assert_eq!(parse(&text[..at]), None, "{at} bytes");
+        }
+    }
+}

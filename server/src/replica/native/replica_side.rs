@@ -1,0 +1,380 @@
+//! The replica's side of Todana's own protocol: bytes of the master in, changes of databases out. It
+//! owns no socket, clock or file.
+//!
+//! Invariants: entries are applied in the order of the log, each once. An entry is applied only if
+//! its checksum, its database and its position are right. Otherwise the stream ends with an error,
+//! and the next one begins after the last entry that was applied, or with a checkpoint.
+
+use std::sync::Arc;
+use todana::checkpoint::CheckpointDecoder;
+use todana::replication::ChangeOrigin;
+use todana::update_log::{EntryDecoder, LogChange, LogPosition};
+use todana::{Database, UnixSeconds, WorkerCounters};
+use todana_core::{Error, ErrorKind};
+use todana_protocol::replication::{
+    AppliedPosition, DatabaseRequest, FrameDecoder, GREETING, LogPlace, LogStart, MalformedFrame,
+    MasterMessage, ReplicaHello, ReplicaMessage, RequestedStart, Welcome,
+};
+
+/// A database of a replica, and the place in the log of its master.
+pub(super) struct FollowedDatabase {
+    /// The number of the database at the master.
+    pub(super) number: u16,
+    pub(super) database: Arc<Database>,
+    pub(super) worker_counters: Arc<WorkerCounters>,
+    /// The place after the last entry that was applied. `None` if all records must be copied.
+    pub(super) place: Option<LogPlace>,
+    /// The position from which the replica continues after its own death.
+    pub(super) stored: u64,
+    /// The records are those of one moment of the master once the log has been applied up to this
+    /// position.
+    pub(super) complete_from: u64,
+    /// The end of the master's log as last stated.
+    pub(super) master_end: u64,
+    /// The time at which the log of the master ended there, in Unix milliseconds.
+    pub(super) master_time_ms: u64,
+    receiving: ReceivedPart,
+}
+
+/// The part of a database that the master sends.
+enum ReceivedPart {
+    Nothing,
+    Log(Box<ReceivedLog>),
+    Checkpoint(Box<ReceivedCheckpoint>),
+}
+
+struct ReceivedLog {
+    database_id: [u8; 16],
+    /// The position of the next byte.
+    next_byte: u64,
+    entries: EntryDecoder,
+}
+
+struct ReceivedCheckpoint {
+    database_id: [u8; 16],
+    has_begun: bool,
+    decoder: CheckpointDecoder,
+}
+
+/// The reason why a stream ends.
+#[derive(Debug)]
+pub(super) enum StreamError {
+    /// The master refuses this replica, or cannot continue.
+    Refused(String),
+    /// The bytes are not those of the protocol. The next stream may be intact.
+    Malformed(&'static str),
+    /// The log does not continue at the position of a database, or is damaged. Its records must be
+    /// copied.
+    MustCopy(String),
+    /// A change could not be applied.
+    Failed(Error),
+}
+
+impl From<MalformedFrame> for StreamError {
+    fn from(_: MalformedFrame) -> StreamError {
+        StreamError::Malformed("a message is malformed")
+    }
+}
+
+/// The effect of a message for the owner of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEvent {
+    /// The master has accepted this replica. The positions must be stored before the next call,
+    /// because some may have been given up.
+    Accepted { master_id: u16, epoch: u64, copies: usize },
+    /// Changes were applied.
+    Applied,
+    /// All records of the database with this index have been copied.
+    Copied { index: usize, records: u64 },
+    /// The positions must be stored before the next call, because applying the last change again
+    /// would do harm.
+    MustStore,
+    /// The master has stated its end.
+    Heartbeat,
+}
+
+/// The stream of a master.
+pub(super) struct ReplicaSide {
+    server_id: u16,
+    epoch: u64,
+    pub(super) databases: Vec<FollowedDatabase>,
+    frames: FrameDecoder,
+    /// The server ID of the master, once it has accepted this replica.
+    master_id: Option<u16>,
+    /// The index of a database whose entries have not all been applied.
+    pending: Option<usize>,
+}
+
+impl FollowedDatabase {
+    /// Creates the state of a database that has all changes up to `place`.
+    pub(super) fn new(
+        number: u16,
+        database: &Arc<Database>,
+        counters: &Arc<WorkerCounters>,
+        place: Option<LogPlace>,
+    ) -> FollowedDatabase {
+        FollowedDatabase {
+            number,
+            database: Arc::clone(database),
+            worker_counters: Arc::clone(counters),
+            place,
+            stored: place.map_or(0, |place| place.position),
+            complete_from: 0,
+            master_end: 0,
+            master_time_ms: 0,
+            receiving: ReceivedPart::Nothing,
+        }
+    }
+
+    /// Returns the position after the last entry that was applied.
+    pub(super) fn applied(&self) -> u64 {
+        self.place.map_or(0, |place| place.position)
+    }
+
+    fn wanted(&self) -> RequestedStart {
+        match self.place {
+            Some(place) => RequestedStart::Place(place),
+            None if self.database.is_replica() => RequestedStart::Checkpoint,
+            None => RequestedStart::Beginning,
+        }
+    }
+
+    /// Returns true if the records are those that the master had when it last stated its end.
+    pub(super) fn has_all(&self) -> bool {
+        self.master_time_ms > 0
+            && self.place.is_some_and(|place| place.position >= self.master_end.max(self.complete_from))
+    }
+}
+
+impl ReplicaSide {
+    pub(super) fn new(server_id: u16, epoch: u64, databases: Vec<FollowedDatabase>) -> ReplicaSide {
+        let frames = FrameDecoder::default();
+        ReplicaSide { server_id, epoch, databases, frames, master_id: None, pending: None }
+    }
+
+    /// Ends the current stream. The next one begins with a greeting.
+    pub(super) fn reset(&mut self) {
+        self.frames = FrameDecoder::default();
+        (self.master_id, self.pending) = (None, None);
+        for followed in &mut self.databases {
+            followed.receiving = ReceivedPart::Nothing;
+            followed.master_time_ms = 0;
+        }
+    }
+
+    /// Appends the first bytes of a stream. `user` and `password` are empty if the master requires
+    /// no login.
+    pub(super) fn put_greeting(&self, user: &[u8], password: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(&GREETING);
+        let databases = self.databases.iter();
+        let hello = ReplicaHello {
+            server_id: self.server_id,
+            epoch: self.epoch,
+            user: user.into(),
+            password: password.into(),
+            databases: databases
+                .map(|followed| DatabaseRequest { number: followed.number, start: followed.wanted() })
+                .collect(),
+        };
+        hello.put(out);
+    }
+
+    /// Appends the positions of all databases.
+    pub(super) fn put_applied(&self, out: &mut Vec<u8>) {
+        let positions = self.databases.iter().map(|followed| AppliedPosition {
+            number: followed.number,
+            applied: followed.applied(),
+            stored: followed.stored,
+        });
+        ReplicaMessage::Applied(positions.collect()).put(out);
+    }
+
+    /// Appends bytes of the master.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.frames.push(bytes);
+    }
+
+    /// Reads the next message, and applies its changes. Returns `None` if it is incomplete.
+    pub(super) fn next_event(&mut self) -> Result<Option<StreamEvent>, StreamError> {
+        if let Some(index) = self.pending {
+            return self.apply_entries(index).map(Some);
+        }
+        let Some(content) = self.frames.next_content()? else { return Ok(None) };
+        let Some(master_id) = self.master_id else {
+            let welcome = Welcome::read(content)?.map_err(StreamError::Refused)?;
+            return self.begin(&welcome).map(Some);
+        };
+        let find = |databases: &mut [FollowedDatabase], number: u16| {
+            let index = databases.iter().position(|followed| followed.number == number);
+            index.ok_or(StreamError::Malformed("a message about another database"))
+        };
+        match MasterMessage::read(content)? {
+            MasterMessage::Log { number, position, bytes } => {
+                let index = find(&mut self.databases, number)?;
+                let ReceivedPart::Log(log) = &mut self.databases[index].receiving else {
+                    return Err(StreamError::Malformed("the log comes before its checkpoint"));
+                };
+                if position != log.next_byte {
+                    return Err(StreamError::Malformed("the log has a gap"));
+                }
+                log.next_byte += bytes.len() as u64;
+                log.entries.push(bytes);
+                self.apply_entries(index).map(Some)
+            }
+            MasterMessage::Checkpoint { number, bytes } => {
+                let index = find(&mut self.databases, number)?;
+                self.databases[index].copy(index, master_id, bytes).map(Some)
+            }
+            MasterMessage::Heartbeat { time_ms, ends } => {
+                for (number, end) in ends {
+                    let index = find(&mut self.databases, number)?;
+                    let followed = &mut self.databases[index];
+                    (followed.master_end, followed.master_time_ms) = (end, time_ms);
+                    if followed.has_all() {
+                        followed.database.note_master_time(UnixSeconds(time_ms / 1000));
+                    }
+                }
+                Ok(Some(StreamEvent::Heartbeat))
+            }
+            MasterMessage::Failed { reason } => {
+                Err(StreamError::Refused(String::from_utf8_lossy(reason).into_owned()))
+            }
+        }
+    }
+
+    /// Begins the logs and checkpoints that the master has announced.
+    fn begin(&mut self, welcome: &Welcome) -> Result<StreamEvent, StreamError> {
+        if welcome.server_id == self.server_id {
+            let why = format!("it has this server's ID {}: give each server its own", self.server_id);
+            return Err(StreamError::Refused(why));
+        }
+        if welcome.databases.len() != self.databases.len() {
+            return Err(StreamError::Malformed("the answer is about other databases"));
+        }
+        let mut copies = 0;
+        for (followed, answer) in self.databases.iter_mut().zip(&welcome.databases) {
+            if followed.number != answer.number {
+                return Err(StreamError::Malformed("the answer is about other databases"));
+            }
+            let database_id = answer.database_id;
+            followed.receiving = match (answer.start, followed.wanted()) {
+                (LogStart::Requested, RequestedStart::Place(place)) if place.database_id == database_id => {
+                    ReceivedPart::log(place)
+                }
+                (LogStart::Requested, RequestedStart::Beginning) => {
+                    let place = LogPlace { database_id, position: 0 };
+                    followed.place = Some(place);
+                    ReceivedPart::log(place)
+                }
+                (LogStart::Requested, _) => {
+                    return Err(StreamError::Malformed("the log of another database"));
+                }
+                (LogStart::Checkpoint, _)
+                    if !followed.database.is_replica() && followed.database.status().records > 0 =>
+                {
+                    let why = "its update log does not go back far enough, and a copy of its records would \
+                               replace changes of this server's clients; empty one of the two servers";
+                    return Err(StreamError::Refused(why.into()));
+                }
+                (LogStart::Checkpoint, _) => {
+                    copies += 1;
+                    // From now on, the records are those of no moment.
+                    followed.place = None;
+                    let decoder = CheckpointDecoder::default();
+                    ReceivedPart::Checkpoint(Box::new(ReceivedCheckpoint {
+                        database_id,
+                        has_begun: false,
+                        decoder,
+                    }))
+                }
+            };
+        }
+        self.master_id = Some(welcome.server_id);
+        self.epoch = self.epoch.max(welcome.epoch);
+        Ok(StreamEvent::Accepted { master_id: welcome.server_id, epoch: welcome.epoch, copies })
+    }
+
+    /// Applies the complete entries of a database, up to one after which the positions must be
+    /// stored.
+    fn apply_entries(&mut self, index: usize) -> Result<StreamEvent, StreamError> {
+        let (own, master_id) = (self.server_id, self.master_id.unwrap_or_default());
+        self.pending = None;
+        let followed = &mut self.databases[index];
+        let ReceivedPart::Log(log) = &mut followed.receiving else {
+            return Err(StreamError::Malformed("the log comes before its checkpoint"));
+        };
+        loop {
+            let entry = match log.entries.next_entry() {
+                Ok(Some((_, entry))) => entry,
+                Ok(None) => return Ok(StreamEvent::Applied),
+                Err(error) => {
+                    followed.place = None;
+                    return Err(StreamError::MustCopy(error.to_string()));
+                }
+            };
+            let origin = entry.origin.map_or(ChangeOrigin::new(master_id, 0), ChangeOrigin::from);
+            let mut is_clear = false;
+            // A change that this server has made or passed on comes back from a master that follows
+            // it.
+            if !origin.has_passed(own) {
+                is_clear = entry.change == LogChange::Clear;
+                let applied =
+                    followed.database.apply_entry(origin.into(), &followed.worker_counters, &entry.change);
+                match applied {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        followed.place = None;
+                        return Err(StreamError::MustCopy(error.to_string()));
+                    }
+                    Err(error) => return Err(StreamError::Failed(error)),
+                }
+            }
+            let position = log.entries.position().0;
+            followed.place = Some(LogPlace { database_id: log.database_id, position });
+            if is_clear {
+                self.pending = Some(index);
+                return Ok(StreamEvent::MustStore);
+            }
+        }
+    }
+}
+
+impl ReceivedPart {
+    fn log(place: LogPlace) -> ReceivedPart {
+        let LogPlace { database_id, position } = place;
+        let entries = EntryDecoder::new(database_id, LogPosition(position));
+        ReceivedPart::Log(Box::new(ReceivedLog { database_id, next_byte: position, entries }))
+    }
+}
+
+impl FollowedDatabase {
+    /// Applies the next bytes of a checkpoint.
+    fn copy(&mut self, index: usize, master_id: u16, bytes: &[u8]) -> Result<StreamEvent, StreamError> {
+        let FollowedDatabase { database, worker_counters, .. } = self;
+        let ReceivedPart::Checkpoint(checkpoint) = &mut self.receiving else {
+            return Err(StreamError::Malformed("a checkpoint that was not announced"));
+        };
+        let origin = u32::from(master_id);
+        if !std::mem::replace(&mut checkpoint.has_begun, true) && database.is_replica() {
+            database.clear_from(origin, worker_counters).map_err(StreamError::Failed)?;
+        }
+        checkpoint.decoder.push(bytes);
+        let end = checkpoint.decoder.read_records(&mut |key, record| {
+            let put = LogChange::Put { key, record };
+            database.apply_entry(origin, worker_counters, &put).map(|_| ())
+        });
+        let end = end.map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => StreamError::Malformed("a checkpoint is damaged"),
+            _ => StreamError::Failed(error),
+        })?;
+        let Some(end) = end else { return Ok(StreamEvent::Applied) };
+        if end.identity.database_id != checkpoint.database_id {
+            return Err(StreamError::Malformed("a checkpoint of another database"));
+        }
+        database.adopt_checkpoint(origin, worker_counters, &end).map_err(StreamError::Failed)?;
+        let place = LogPlace { database_id: checkpoint.database_id, position: end.start.0 };
+        (self.place, self.complete_from) = (Some(place), end.until.0);
+        self.receiving = ReceivedPart::log(place);
+        Ok(StreamEvent::Copied { index, records: end.records })
+    }
+}

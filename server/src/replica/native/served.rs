@@ -1,0 +1,95 @@
+//! The thread that serves a replica in Todana's own protocol.
+
+use super::master_side::{LoggedDatabase, MasterSide};
+use crate::replica::connected_replica::ConnectedReplica;
+use crate::replica::replica_stream::ReplicaStream;
+use crate::shared::SharedState;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana_protocol::replication::ReplicaHello;
+
+/// The interval between heartbeats without changes.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// The replica is disconnected if it states no position for this time.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The pause between two looks at the logs. Each look with new changes syncs them.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Serves a replica until it or the server ends.
+pub(in crate::replica) fn serve(
+    shared: &Arc<SharedState>,
+    mut stream: ReplicaStream,
+    hello: &ReplicaHello,
+    has_room: bool,
+    replica: &ConnectedReplica,
+) -> io::Result<()> {
+    let server_id = hello.server_id;
+    let find = |number: u16| match has_room {
+        true => logged_database(shared, number),
+        false => Err("too many replicas".into()),
+    };
+    let mut out = Vec::new();
+    let own = shared.options.databases.replication.server_id;
+    let accepted = MasterSide::accept(hello, own, 0, &find, &mut out);
+    stream.send(&out)?;
+    let mut side = match accepted {
+        Ok(side) => side,
+        Err(why) => {
+            tracing::warn!(server_id, "replica: refused: {why}");
+            return Ok(());
+        }
+    };
+    replica.accept();
+    match side.copies() {
+        0 => tracing::info!(server_id, "replica: connected; continues in the log"),
+        copies => tracing::info!(server_id, copies, "replica: connected; receives all records"),
+    }
+    let mut input = Vec::new();
+    let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
+    while stream.is_running() {
+        let began_at = Instant::now();
+        let time_ms = unix_ms();
+        let has_sent = side.send_due(&mut |bytes| stream.send(bytes)).map_err(io::Error::other)?;
+        if has_sent || spoke_at.is_none_or(|at| at.elapsed() >= HEARTBEAT_INTERVAL) {
+            out.clear();
+            side.put_heartbeat(time_ms, &mut out);
+            stream.send(&out)?;
+            spoke_at = Some(began_at);
+        }
+        input.clear();
+        stream.receive_within(PAUSE, &mut input)?;
+        if side.receive(&input).map_err(|_| io::Error::other("a message is malformed"))? {
+            heard_at = Instant::now();
+            let position = side.databases.first().map_or(0, |sent| sent.applied);
+            let has_all = side.databases.iter().all(|sent| sent.applied >= sent.end());
+            replica.note_position(position, has_all, Instant::now());
+        }
+        if heard_at.elapsed() >= SILENCE_MAX {
+            return Err(io::Error::other("no message for 30 seconds"));
+        }
+        if let Some(left) = PAUSE.checked_sub(began_at.elapsed()).filter(|_| has_sent) {
+            std::thread::sleep(left);
+        }
+    }
+    Ok(())
+}
+
+fn logged_database(shared: &SharedState, number: u16) -> Result<LoggedDatabase, String> {
+    let index = usize::from(number);
+    let Some(served) = shared.databases.get(index) else {
+        return Err(format!("there is no database {number}"));
+    };
+    let directory = shared.persistence.exports.directory(index).filter(|_| served.database.log().is_some());
+    let Some(directory) = directory else {
+        return Err(format!(
+            "database {number} has no update log; databases in memory have one with --data-dir, and trees always"
+        ));
+    };
+    Ok(LoggedDatabase { database: Arc::clone(&served.database), directory })
+}
+
+/// Returns the time in Unix milliseconds.
+pub(super) fn unix_ms() -> u64 {
+    crate::process::unix_time().as_millis() as u64
+}

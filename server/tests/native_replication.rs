@@ -1,0 +1,138 @@
+//! Tests replication between servers in Todana's own protocol: every attribute of a record arrives,
+//! and a replica refuses changes.
+
+mod running;
+
+use running::{Client, Running, eventually, options};
+use std::net::SocketAddr;
+use std::path::Path;
+use todana::update_log::SyncPolicy;
+use todana_server::{
+    DataDirectoryOptions, DatabaseName, DatabaseOptions, KyotoMode, KyotoOptions, MasterAddress,
+    MasterProtocol, ProtocolOptions, ReplicationOptions, ServerOptions,
+};
+
+/// Returns the options of a server that keeps a database of this kind in a folder.
+fn server_options(server_id: u16, kind: &str, folder: &Path, master: Option<SocketAddr>) -> ServerOptions {
+    let data = DataDirectoryOptions::new(folder.join(server_id.to_string()), SyncPolicy::Always);
+    let replication = ReplicationOptions {
+        server_id,
+        master: master.map(|to| MasterAddress { host: to.ip().to_string(), port: to.port() }),
+        protocol: MasterProtocol::Native,
+        ..ReplicationOptions::default()
+    };
+    ServerOptions {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        databases: DatabaseOptions {
+            database: DatabaseName::parse(kind).ok(),
+            data: Some(data),
+            replication,
+            ..options().databases
+        },
+        ..options()
+    }
+}
+
+/// Writes records with every attribute.
+fn write_all_attributes(client: &mut Client) {
+    let mut ask = |request: &str, reply: &str| {
+        client.send(request.as_bytes());
+        client.expect(reply.as_bytes());
+    };
+    ask("set plain 0 0 5\r\nvalue\r\n", "STORED\r\n");
+    ask("set flags 4294967295 0 1\r\n7\r\n", "STORED\r\n");
+    ask("set expiry 3 4102444800 2\r\n17\r\n", "STORED\r\n");
+    ask("ms version 3 E77 c F9\r\nabc\r\n", "HD c77\r\n");
+    ask("ms stale 3 E5\r\nold\r\n", "HD\r\n");
+    ask("md stale I T600 E9\r\n", "HD\r\n");
+    ask("ms counted 2\r\n10\r\n", "HD\r\n");
+    ask("ma counted N0 D5 v\r\n", "VA 2\r\n15\r\n");
+    ask("set removed 0 0 1\r\nx\r\n", "STORED\r\n");
+    ask("delete removed\r\n", "DELETED\r\n");
+}
+
+/// Returns the reply to a request for all attributes of each record.
+fn attributes(client: &mut Client) -> Vec<String> {
+    let keys = ["plain", "flags", "expiry", "version", "stale", "counted", "removed"];
+    let mut lines = Vec::new();
+    for key in keys {
+        // `t` would change with the clock; the expiry is compared at rest elsewhere.
+        client.send(format!("mg {key} k f s c v\r\n").as_bytes());
+        let line = client.line();
+        if line.starts_with("VA") {
+            lines.push(format!("{line}{}", client.line()));
+        } else {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+fn follows(replica: &Running, master: &mut Client) {
+    master.send(b"set last 0 0 4\r\nmark\r\n");
+    master.expect(b"STORED\r\n");
+    eventually("the last record", || {
+        let mut client = replica.connect();
+        client.send(b"get last\r\n");
+        let has_come = client.line() != "END\r\n";
+        has_come
+    });
+}
+
+#[test]
+fn every_attribute_arrives_at_a_replica() {
+    for (kind, replicas_kind) in [("mem:hash", "mem:tree"), ("mem:tree", "mem:hash")] {
+        let folder = tempfile::tempdir().unwrap();
+        let master = Running::start(server_options(1, kind, folder.path(), None));
+        let mut client = master.connect();
+        // The version exists once it has been shown.
+        write_all_attributes(&mut client);
+        let before = attributes(&mut client);
+        assert_eq!(before[1], "VA 1 kflags f4294967295 s1 c4294967298\r\n7\r\n");
+        let options = server_options(2, replicas_kind, folder.path(), Some(master.addresses[0]));
+        let replica = Running::start(options);
+        follows(&replica, &mut client);
+        // These changes arrive as entries of the log, the others in a checkpoint.
+        client.send(b"set plain 8 0 3\r\nnew\r\n");
+        client.expect(b"STORED\r\n");
+        client.send(b"mg version T900 c\r\n");
+        client.expect(b"HD c77\r\n");
+        let expected = attributes(&mut client);
+        eventually("the last change", || attributes(&mut replica.connect()) == expected);
+    }
+}
+
+#[test]
+fn replica_refuses_changes_of_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = Running::start(server_options(1, "mem:hash", folder.path(), None));
+    let replica = Running::start(server_options(2, "mem:hash", folder.path(), Some(master.addresses[0])));
+    follows(&replica, &mut master.connect());
+    let mut client = replica.connect();
+    const REFUSED: &[u8] = b"SERVER_ERROR this server is a replica; send changes to its master\r\n";
+    for request in [
+        &b"set key 0 0 1\r\n1\r\n"[..],
+        b"delete last\r\n",
+        b"touch last 9\r\n",
+        b"incr last 1\r\n",
+        b"flush_all\r\n",
+        b"ms last 1\r\n1\r\n",
+        b"md last\r\n",
+        b"mg last T9\r\n",
+    ] {
+        client.send(request);
+        client.expect(REFUSED);
+    }
+    client.send(b"gets last\r\n");
+    client.expect(b"VALUE last 0 4 0\r\nmark\r\nEND\r\n");
+    let mut kyoto = replica.connect();
+    kyoto.send(b"POST /rpc/set HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(kyoto.line(), "HTTP/1.1 400 Bad Request\r\n");
+    let mut rest = replica.connect();
+    rest.send(b"DELETE /last HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(rest.line(), "HTTP/1.1 500 Internal Server Error\r\n");
+    client.expect_value(b"last", b"mark");
+}

@@ -1,0 +1,185 @@
+//! A database whose changes come from a master: applies entries of the master's log, and refuses
+//! changes of clients.
+//!
+//! Invariants: an entry has the same effect as at the master, whatever this server's clock shows.
+//! A record that has expired here is therefore changed like a live one, because the master may have
+//! extended its expiry in time. For the same reason, such a record is removed only when the master's
+//! clock has passed its expiry in the log. Removals of expired records are not in the log.
+
+use super::{Database, OverwriteVisitor};
+use crate::checkpoint::TransferredCheckpoint;
+use crate::counters::WorkerCounters;
+use crate::durability::CommitPoint;
+use crate::transaction::EngineView;
+use crate::update_log::LogChange;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana_core::{Action, Error, ErrorKind, Result, UnixSeconds};
+
+/// The clock of the master is not limited.
+const ANY_TIME: u64 = u64::MAX;
+
+/// A command of the master may use a reading of the clock that is older by this time.
+const CLOCK_MARGIN_S: u64 = 2;
+
+/// The relation of a database to a master.
+#[derive(Debug)]
+pub(super) struct FollowedMaster {
+    /// True if only the master may change records.
+    refuses_clients: AtomicBool,
+    /// The time at the master up to which its changes are here, in Unix seconds.
+    time_s: AtomicU64,
+}
+
+impl Default for FollowedMaster {
+    fn default() -> Self {
+        FollowedMaster { refuses_clients: AtomicBool::new(false), time_s: AtomicU64::new(ANY_TIME) }
+    }
+}
+
+impl Database {
+    /// Makes the database a replica, whose changes come only from a master, or ends that. Changes of
+    /// clients fail while it is a replica, and expired records stay until
+    /// [`note_master_time`](Self::note_master_time) shows that they have expired at the master.
+    pub fn follow_master(&self, follows: bool) {
+        self.followed.time_s.store(if follows { 0 } else { ANY_TIME }, Ordering::Relaxed);
+        self.followed.refuses_clients.store(follows, Ordering::Relaxed);
+    }
+
+    /// Returns true if only a master may change records.
+    #[inline]
+    pub fn is_replica(&self) -> bool {
+        self.followed.refuses_clients.load(Ordering::Relaxed)
+    }
+
+    /// Notes that all changes which the master made before this time are here.
+    pub fn note_master_time(&self, time: UnixSeconds) {
+        if self.is_replica() {
+            let time_s = time.0.saturating_sub(CLOCK_MARGIN_S);
+            self.followed.time_s.fetch_max(time_s, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes over the state of the master beside its records, after all records of a checkpoint have
+    /// been applied.
+    pub fn adopt_checkpoint(
+        &self,
+        origin: u32,
+        worker_counters: &WorkerCounters,
+        checkpoint: &TransferredCheckpoint,
+    ) -> Result<()> {
+        self.versions.note_assigned(checkpoint.version);
+        let plan = LogChange::PlanClear { at: checkpoint.planned_clear };
+        self.apply_entry(origin, worker_counters, &plan).map(|_| ())
+    }
+
+    /// Returns the time at which records must have expired to be removed.
+    pub(crate) fn removal_time(&self, now: UnixSeconds) -> UnixSeconds {
+        UnixSeconds(now.0.min(self.followed.time_s.load(Ordering::Relaxed)))
+    }
+
+    /// Returns true if a change of this origin must be refused.
+    #[inline]
+    pub(super) fn refuses_origin(&self, origin: Option<u32>) -> bool {
+        self.is_read_only || (origin.is_none() && self.is_replica())
+    }
+
+    /// Fails with `Invalid` if a change of this origin must be refused.
+    pub(super) fn refuse_origin(&self, origin: Option<u32>) -> Result<()> {
+        match (self.is_read_only, self.refuses_origin(origin)) {
+            (true, _) => Err(super::read_only()),
+            (false, true) => Err(replica()),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Applies a change from the log of a master, and logs it. `origin` is the server that made the
+    /// change first. The change has the effect that it had at the master, so a change that is
+    /// applied again, with all later ones, gives the same records.
+    ///
+    /// Fails with `Corrupt` if the entry states that changes are lost: the records must then be
+    /// copied. Fails with `Invalid` if this kind of database cannot hold the record. Otherwise fails
+    /// as [`visit_record`](Self::visit_record) does.
+    pub fn apply_entry(
+        &self,
+        origin: u32,
+        worker_counters: &WorkerCounters,
+        change: &LogChange<'_>,
+    ) -> Result<CommitPoint> {
+        match *change {
+            LogChange::Put { key, record } => {
+                self.expect_storable(key, &record)?;
+                self.versions.note_assigned(record.attributes.version);
+                self.note_expiry(record.attributes.expiry);
+                self.overwrite(origin, worker_counters, key, Action::Put(record))
+            }
+            LogChange::Retag { key, attributes } => {
+                self.versions.note_assigned(attributes.version);
+                self.note_expiry(attributes.expiry);
+                self.overwrite(origin, worker_counters, key, Action::Retag(attributes))
+            }
+            LogChange::Remove { key } => self.overwrite(origin, worker_counters, key, Action::Remove),
+            LogChange::Transaction(changes) => {
+                let transaction = self.begin_from(origin, worker_counters)?;
+                for change in changes.iter() {
+                    let (key, action) = match change {
+                        LogChange::Put { key, record } => {
+                            self.expect_storable(key, &record)?;
+                            self.versions.note_assigned(record.attributes.version);
+                            (key, Action::Put(record))
+                        }
+                        LogChange::Remove { key } => (key, Action::Remove),
+                        _ => continue,
+                    };
+                    transaction.visit_record(key, &mut OverwriteVisitor(action))?;
+                }
+                transaction.commit_without_wait()
+            }
+            LogChange::Clear => self.clear_from(origin, worker_counters),
+            LogChange::PlanClear { at } => {
+                // The clear itself comes as an entry when the master has executed it. The plan is
+                // kept, because this server may become the master before that.
+                if self.is_replica() && self.engine.durable().is_none() {
+                    let log = self.log.get();
+                    self.flush.adopt(at, || {
+                        log.map(|log| log.append_from(Some(origin), change));
+                    });
+                }
+                Ok(CommitPoint::NONE)
+            }
+            LogChange::Mark { time_ms, .. } => {
+                self.note_master_time(UnixSeconds(time_ms / 1000));
+                Ok(CommitPoint::NONE)
+            }
+            LogChange::Lost { .. } => {
+                Err(Error::new(ErrorKind::Corrupt, "update log: changes are lost, as marked by a repair"))
+            }
+        }
+    }
+
+    fn overwrite(
+        &self,
+        origin: u32,
+        worker_counters: &WorkerCounters,
+        key: &[u8],
+        action: Action<'_>,
+    ) -> Result<CommitPoint> {
+        self.refuse_if_unwritable(worker_counters)?;
+        let commit = Cell::default();
+        let view = EngineView { origin: Some(origin), ..self.space(&commit) };
+        loop {
+            let removed = self.sweep.removed_total();
+            // At this time no record has expired.
+            let visited =
+                self.visit(view, worker_counters, key, UnixSeconds(0), &mut OverwriteVisitor(action));
+            match visited {
+                Err(error) if super::is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                outcome => return outcome.map(|_| commit.get()),
+            }
+        }
+    }
+}
+
+pub(crate) fn replica() -> Error {
+    Error::read_only("this server is a replica; send changes to its master")
+}
