@@ -27,6 +27,7 @@ mod progress;
 mod proxy;
 mod record_commands;
 mod record_servers;
+mod replicas;
 mod restore;
 mod salvage;
 mod sasldb;
@@ -112,6 +113,9 @@ enum ProgramCommand {
     /// Request a server to write a checkpoint of its data now
     #[command(after_help = checkpoint::AFTER_HELP)]
     Checkpoint(checkpoint::CheckpointArguments),
+    /// Print the replicas of a server and its master, and how far behind they are
+    #[command(after_help = replicas::AFTER_HELP)]
+    Replicas(replicas::ReplicasArguments),
     /// Back up a running server, a data directory or a database on disk
     #[command(after_help = backup::AFTER_HELP)]
     Backup(backup::BackupArguments),
@@ -276,6 +280,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Data(command)) => record_commands::run(&command),
         Some(ProgramCommand::Database(command)) => database::run_whole(*command),
         Some(ProgramCommand::Checkpoint(arguments)) => checkpoint::run(&arguments),
+        Some(ProgramCommand::Replicas(arguments)) => replicas::run(&arguments),
         Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
         Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),
         Some(ProgramCommand::Log(arguments)) => log::run(&arguments),

@@ -275,3 +275,42 @@ fn udp_beside_tls_is_served_with_a_warning() {
     let warning = "-U: UDP has no TLS; requests over UDP are served in clear (-U 0 to disable)\n";
     assert_eq!(said, warning);
 }
+
+#[test]
+fn replica_uses_tls_with_a_client_certificate() {
+    let certificates = CertificateFolder::new();
+    let data = |name: &str| certificates.folder.path().join(name).display().to_string();
+    let ca = certificates.path("ca");
+    let master = RunningServer::start(&[
+        "--tls-cert",
+        &certificates.path("server"),
+        "--tls-ca",
+        &ca,
+        "--data-dir",
+        &data("master"),
+    ]);
+    let client = certificates.path("client");
+    let set = ["set", "k", "v", "--flags", "7", "--tls-ca", &ca, "--tls-cert", &client];
+    master.expect(&set, 0);
+    let replica = RunningServer::start(&[
+        "--data-dir",
+        &data("replica"),
+        "--server-id",
+        "2",
+        "--replicate",
+        &master.address,
+        "--replica-tls-ca",
+        &ca,
+        "--replica-tls-cert",
+        &client,
+    ]);
+    let mut reader = BufReader::new(TcpStream::connect(&replica.address).unwrap());
+    let mut line = String::new();
+    while !line.starts_with("VA") {
+        line.clear();
+        reader.get_mut().write_all(b"mg k f v\r\n").unwrap();
+        reader.read_line(&mut line).unwrap();
+    }
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "VA 1 f7\r\nv\r\n");
+}

@@ -62,7 +62,7 @@ pub use options::{
 };
 pub use pid_file::PidFile;
 pub use proxy::{ProxyReloader, check_proxy};
-pub use replica::{MasterAddress, MasterProtocol, ReplicationOptions};
+pub use replica::{MasterAddress, MasterProtocol, NativeReplicaOptions, ReplicationOptions};
 pub use server::Server;
 pub use session::kyoto::VERSION as KYOTO_VERSION;
 pub use session::login::{LoginError, password_line};

@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use todana::update_log::SyncPolicy;
 use todana_server::{
-    DataDirectoryOptions, DatabaseName, DatabaseOptions, KyotoMode, KyotoOptions, MasterAddress,
-    MasterProtocol, ProtocolOptions, ReplicationOptions, ServerOptions,
+    AuthenticationMode, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode,
+    KyotoOptions, MasterAddress, MasterProtocol, PoolLogin, ProtocolOptions, ReplicationOptions,
+    ServerOptions,
 };
 
 /// Returns the options of a server that keeps a database of this kind in a folder.
@@ -135,4 +136,96 @@ fn replica_refuses_changes_of_clients() {
     rest.send(b"DELETE /last HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(rest.line(), "HTTP/1.1 500 Internal Server Error\r\n");
     client.expect_value(b"last", b"mark");
+}
+
+#[test]
+fn statistics_show_lag_on_both_sides() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = Running::start(server_options(1, "mem:hash", folder.path(), None));
+    let replica = Running::start(server_options(2, "mem:hash", folder.path(), Some(master.addresses[0])));
+    let mut client = master.connect();
+    follows(&replica, &mut client);
+    let figure = |running: &Running, name: &str| {
+        let all = running.connect().stats(" replication");
+        all.into_iter().find(|(found, _)| found == name).map(|(_, value)| value)
+    };
+    let position = || figure(&master, "replica:0:position");
+    eventually("the replica's acknowledgement", || {
+        position().is_some_and(|position| position != "0")
+            && figure(&master, "replica:0:behind_bytes").as_deref() == Some("0")
+    });
+    eventually("the same position on both sides", || {
+        position() == figure(&replica, "todana_replica_position")
+    });
+    assert_eq!(figure(&replica, "todana_replica_behind_bytes").as_deref(), Some("0"));
+    assert_eq!(figure(&replica, "todana_replica_connected").as_deref(), Some("1"));
+    assert_eq!(figure(&master, "replica:0:server_id").as_deref(), Some("2"));
+    assert_eq!(figure(&master, "todana_replica_behind_bytes"), None);
+}
+
+#[test]
+fn chosen_database_is_followed_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = server_options(1, "mem:hash", folder.path(), None);
+    options.databases.further.push(DatabaseSpec {
+        name: DatabaseName::parse("b=mem:tree").unwrap(),
+        data: Some(DataDirectoryOptions::new(folder.path().join("b"), SyncPolicy::Always)),
+    });
+    let master = Running::start(options);
+    let mut options = server_options(2, "mem:hash", folder.path(), Some(master.addresses[0]));
+    options.databases.replication.native.database = Some(1);
+    options
+        .databases
+        .further
+        .push(DatabaseSpec { name: DatabaseName::parse("c=mem:hash").unwrap(), data: None });
+    let replica = Running::start(options);
+    let mut client = master.connect();
+    client.set(b"first", b"1");
+    client.send(b"todana use 1\r\n");
+    client.expect(b"OK\r\n");
+    client.send(b"set second 5 0 1\r\n2\r\n");
+    client.expect(b"STORED\r\n");
+    let mut reader = replica.connect();
+    eventually("the record of the chosen database", || {
+        reader.send(b"mg second f v\r\n");
+        reader.line() == "VA 1 f5\r\n" && reader.line() == "2\r\n"
+    });
+    reader.send(b"mg first v\r\n");
+    reader.expect(b"EN\r\n");
+    // The other database of the replica has its own clients.
+    reader.send(b"todana use 1\r\n");
+    reader.expect(b"OK\r\n");
+    reader.set(b"own", b"3");
+}
+
+#[test]
+fn replica_logs_in_at_its_master() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "ann:secret\n").unwrap();
+    let mut options = server_options(1, "mem:hash", folder.path(), None);
+    options.protocols.authentication = AuthenticationMode::Text(users);
+    let master = Running::start(options);
+    let login = |password: &str| {
+        let (user, password_file) = ("ann".into(), "".into());
+        Some(PoolLogin { user, password_file, password: Some(password.into()) })
+    };
+    let start = |server_id, login| {
+        let mut options = server_options(server_id, "mem:hash", folder.path(), Some(master.addresses[0]));
+        options.databases.replication.native.login = login;
+        Running::start(options)
+    };
+    let refused = [start(2, login("wrong")), start(3, None)];
+    let admitted = start(4, login("secret"));
+    let mut client = master.connect();
+    client.send(b"set auth 0 0 10\r\nann secret\r\n");
+    client.expect(b"STORED\r\n");
+    follows(&admitted, &mut client);
+    for replica in &refused {
+        let connected = replica.connect().stat("todana_replica_connected");
+        assert_eq!(connected, "0");
+        let mut client = replica.connect();
+        client.send(b"get last\r\n");
+        client.expect(b"END\r\n");
+    }
 }

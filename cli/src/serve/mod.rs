@@ -5,6 +5,7 @@
 //! file. The module `option_sources` decides which of them takes precedence.
 
 mod folders;
+mod native_master;
 mod options;
 mod replication;
 mod shared_arguments;
@@ -20,6 +21,7 @@ use crate::{CommandFailure, HELP_WIDTH_MAX, ProgramArguments, serving, suggestio
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
+use native_master::NativeReplicationArguments;
 use replication::NamedMaster;
 use shared_arguments::NETWORK;
 use std::ffi::OsString;
@@ -49,7 +51,7 @@ Examples:
 To replace memcached: todana as memcached --help";
 
 const CACHE: &str = "Memory";
-const REPLICATION: &str = "Replication, as in Kyoto Tycoon";
+const REPLICATION: &str = "Replication";
 const KYOTO: &str = "For Kyoto Tycoon's clients";
 const DATA: &str = "Persistence";
 
@@ -115,18 +117,21 @@ pub(crate) struct ServeArguments {
     /// Compression of checkpoints: none, zstd, or zstd:1 to zstd:22 (smaller and slower)
     #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
     checkpoint_compression: CheckpointCompression,
-    /// Be a replica of this master: todana://HOST or todana://HOST:PORT, a server of Todana;
-    /// HOST:PORT, a server of Kyoto Tycoon; or tyrant://HOST:PORT, a server of Tokyo Tyrant
+    /// Be a replica of this master: todana://HOST:PORT, a server of Todana (todanas:// with TLS, and
+    /// with /NUMBER for one of its databases); HOST:PORT, a server of Kyoto Tycoon; or
+    /// tyrant://HOST:PORT, a server of Tokyo Tyrant
     #[arg(long, env = "TODANA_REPLICATE", value_parser = replication::master, value_name = "MASTER", help_heading = REPLICATION)]
     replicate: Option<NamedMaster>,
     /// Store the replication position in this file; without the file, each start copies all records
     /// of the master [default: with todana://, the file replica-position in the data directory]
     #[arg(long, env = "TODANA_REPLICA_POSITION", value_name = "FILE", help_heading = REPLICATION)]
     replica_position: Option<PathBuf>,
-    /// Accept changes of clients although the server follows a todana:// master, for two servers
-    /// that follow each other; by default, such a replica refuses them
-    #[arg(long, env = "TODANA_REPLICA_WRITES", help_heading = REPLICATION)]
-    replica_writes: bool,
+    #[command(flatten)]
+    native_replication: NativeReplicationArguments,
+    /// Keep an update log for replicas in this directory, for a hash on disk, which has none of its
+    /// own
+    #[arg(long, env = "TODANA_REPLICA_LOG", value_name = "DIR", help_heading = REPLICATION)]
+    replica_log: Option<PathBuf>,
     /// Milliseconds between two requests to a master that has no changes to send
     #[arg(long, env = "TODANA_REPLICA_INTERVAL", default_value = "40", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = REPLICATION)]
     replica_interval: u32,

@@ -14,7 +14,7 @@ impl ServeArguments {
     /// Converts the arguments. The error names the wrong option.
     pub(super) fn into_options(self) -> Result<(ServerOptions, LogFormat), String> {
         let listen = self.network.listen_options()?;
-        let replication = self.replication();
+        let replication = self.replication()?;
         let (database, data, further) = self.databases()?;
         let sync = self.sync;
         let tcp_port = self.network.unix_socket.is_none().then_some(self.network.port);
@@ -100,9 +100,21 @@ impl ServeArguments {
     ) -> Result<(Option<DatabaseName>, Option<DataDirectoryOptions>, Vec<DatabaseSpec>), String> {
         let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
         let mut directory = self.data_dir.clone();
-        let mut is_first_in_memory = true;
+        let (mut is_first_in_memory, mut has_replica_log) = (true, false);
         let mut place = |name: &DatabaseName| match name.kind.storage() {
-            DatabaseStorage::Files | DatabaseStorage::Cluster => Ok(None),
+            DatabaseStorage::Cluster => Ok(None),
+            DatabaseStorage::Files => match &self.replica_log {
+                Some(log) if !std::mem::replace(&mut has_replica_log, true) => {
+                    let is_for_replicas = true;
+                    // The database's own files decide which changes are durable.
+                    let sync = DatabaseOptions::default().sync;
+                    Ok(Some(DataDirectoryOptions { is_for_replicas, sync, ..self.place(log.clone()) }))
+                }
+                Some(_) => {
+                    Err(format!("--replica-log: database \"{name}\": only one hash on disk can have it"))
+                }
+                None => Ok(None),
+            },
             DatabaseStorage::FilesAndLog => Ok(name.path.clone().map(|path| self.place(path))),
             DatabaseStorage::Memory => {
                 let Some(directory) = &directory else { return Ok(None) };
@@ -127,11 +139,19 @@ impl ServeArguments {
             }
         };
         let Some(first) = names.next() else {
+            if self.replica_log.is_some() {
+                return Err("--replica-log: needs a hash on disk, as in ./x.hash".into());
+            }
             return Ok((None, directory.take().map(|directory| self.place(directory)), Vec::new()));
         };
         let data = place(first)?;
         let further = names.map(|name| Ok(DatabaseSpec { name: name.clone(), data: place(name)? }));
         let further = further.collect::<Result<Vec<DatabaseSpec>, String>>()?;
+        if self.replica_log.is_some() && !has_replica_log {
+            return Err(format!(
+                "--replica-log: needs a hash on disk; database \"{first}\" has an update log of its own"
+            ));
+        }
         if self.data_dir.is_some() && is_first_in_memory {
             return Err(format!(
                 "--data-dir: needs a database in memory; database \"{first}\" has its own path"

@@ -1,56 +1,60 @@
 //! Parses the replication options of `serve`.
 
 use super::ServeArguments;
+use super::native_master::NativeMaster;
 use std::time::Duration;
 use todana_server::{MasterAddress, MasterProtocol, ReplicationOptions};
 
 /// The prefix of a master that speaks Tokyo Tyrant's protocol.
 const TYRANT: &str = "tyrant://";
-/// The prefix of a master that speaks Todana's own protocol.
-const NATIVE: &str = "todana://";
 
 /// A master as the command line names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedMaster {
     address: MasterAddress,
     protocol: MasterProtocol,
+    native: Option<NativeMaster>,
 }
 
-/// Parses `HOST:PORT`, or `HOST` with the default port of the protocol, perhaps with [`TYRANT`] or
-/// [`NATIVE`] before it.
+/// Parses `HOST:PORT`, or `HOST` with the default port of Kyoto Tycoon and Tokyo Tyrant, perhaps
+/// with [`TYRANT`] before it, or a master of Todana's own protocol.
 pub(super) fn master(text: &str) -> Result<NamedMaster, String> {
     const PORT: u16 = 1978;
-    const NATIVE_PORT: u16 = 11211;
-    let (protocol, port, text) = match (text.strip_prefix(TYRANT), text.strip_prefix(NATIVE)) {
-        (Some(text), _) => (MasterProtocol::Tyrant { checks_outcomes: false }, PORT, text),
-        (None, Some(text)) => (MasterProtocol::Native, NATIVE_PORT, text),
-        (None, None) => (MasterProtocol::Kyoto, PORT, text),
+    if let Some(native) = NativeMaster::parse(text) {
+        let (address, native) = native?;
+        return Ok(NamedMaster { address, protocol: MasterProtocol::Native, native: Some(native) });
+    }
+    let (protocol, text) = match text.strip_prefix(TYRANT) {
+        Some(text) => (MasterProtocol::Tyrant { checks_outcomes: false }, text),
+        None => (MasterProtocol::Kyoto, text),
     };
     let (host, port) = match text.rsplit_once(':') {
-        Some((host, _)) if host.contains(':') && !host.starts_with('[') => (text, Ok(port)),
+        Some((host, _)) if host.contains(':') && !host.starts_with('[') => (text, Ok(PORT)),
         Some((host, port)) => (host, port.parse()),
-        None => (text, Ok(port)),
+        None => (text, Ok(PORT)),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     match port {
         Ok(port) if port > 0 && !host.is_empty() && !host.contains('/') => {
-            Ok(NamedMaster { address: MasterAddress { host: host.into(), port }, protocol })
+            let address = MasterAddress { host: host.into(), port };
+            Ok(NamedMaster { address, protocol, native: None })
         }
         _ => Err("must be todana://HOST:PORT, tyrant://HOST:PORT, or HOST:PORT".into()),
     }
 }
 
 impl ServeArguments {
-    pub(super) fn replication(&self) -> ReplicationOptions {
+    /// Returns the options of replication. The error names the wrong option.
+    pub(super) fn replication(&self) -> Result<ReplicationOptions, String> {
         let master = self.replicate.as_ref();
-        ReplicationOptions {
+        Ok(ReplicationOptions {
             server_id: self.server_id,
             master: master.map(|master| master.address.clone()),
             protocol: master.map_or(MasterProtocol::Kyoto, |master| master.protocol),
             position_file: self.replica_position.clone(),
             interval: Duration::from_millis(self.replica_interval.into()),
-            accepts_writes: self.replica_writes,
-        }
+            native: self.native_replica(master.and_then(|master| master.native.as_ref()))?,
+        })
     }
 }
 
@@ -68,8 +72,6 @@ mod tests {
         assert_eq!(found("::1"), Ok(("::1".into(), 1978)));
         assert_eq!(found("tyrant://b.example:1979"), Ok(("b.example".into(), 1979)));
         assert_eq!(master("b.example").unwrap().protocol, MasterProtocol::Kyoto);
-        assert_eq!(found("todana://b.example"), Ok(("b.example".into(), 11211)));
-        assert_eq!(found("todana://[::1]:7000"), Ok(("::1".into(), 7000)));
         assert_eq!(master("todana://b.example").unwrap().protocol, MasterProtocol::Native);
         let tyrant = MasterProtocol::Tyrant { checks_outcomes: false };
         assert_eq!(master("tyrant://b.example").unwrap().protocol, tyrant);

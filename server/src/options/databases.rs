@@ -9,6 +9,7 @@ use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataPurpose, DatabaseName, DatabaseStorage};
 use todana_core::WhenFull;
+use todana_protocol::replication::NAME_LEN_MAX;
 
 /// The databases of a server, and where their data is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,11 +114,17 @@ impl DatabaseOptions {
         if let Err(error) = DatabaseName::expect_distinct(databases.iter().map(|database| &database.name)) {
             return wrong(error.to_string());
         }
-        let ReplicationOptions { server_id, master, protocol, .. } = &self.replication;
-        if *server_id == 0 && master.is_some() && *protocol != MasterProtocol::Kyoto {
+        let ReplicationOptions { server_id, master, protocol, native, .. } = &self.replication;
+        if *server_id == 0 && master.is_some() && matches!(protocol, MasterProtocol::Tyrant { .. }) {
             return wrong(
                 "server ID 0: a master of Tokyo Tyrant's protocol refuses it; use 1 to 65535".into(),
             );
+        }
+        if let Some(login) = &native.login {
+            let fits = |text: &str| text.len() <= NAME_LEN_MAX;
+            if !fits(&login.user) || !login.password.as_deref().is_none_or(fits) {
+                return wrong(format!("login of the replica: longer than {NAME_LEN_MAX} bytes"));
+            }
         }
         let when_full = if refuses { WhenFull::Refuse } else { WhenFull::Evict };
         for DatabaseSpec { name, data } in &databases {

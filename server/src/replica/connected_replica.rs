@@ -15,6 +15,9 @@ pub(crate) struct ConnectedReplica {
     follows: AtomicBool,
     /// The last time stamp that the replica has acknowledged, or with which it began.
     position: AtomicU64,
+    /// The bytes of the logs that the replica has not applied. `None` if its protocol has no
+    /// positions.
+    behind_bytes: Option<AtomicU64>,
     /// The last moment when the replica had all records of this server. Before its first complete
     /// round, this is the time of its position, or the time when it connected if it has no
     /// position.
@@ -35,6 +38,7 @@ impl ConnectedReplica {
             address,
             follows: AtomicBool::new(false),
             position: AtomicU64::new(position),
+            behind_bytes: None,
             had_all_at: Mutex::new(now.checked_sub(Duration::from_secs(behind)).unwrap_or(now)),
             flags_lost: AtomicU64::new(0),
             values_lost: AtomicU64::new(0),
@@ -52,6 +56,7 @@ impl ConnectedReplica {
             address,
             follows: AtomicBool::new(false),
             position: AtomicU64::new(position),
+            behind_bytes: Some(AtomicU64::new(0)),
             had_all_at: Mutex::new(Instant::now()),
             flags_lost: AtomicU64::new(0),
             values_lost: AtomicU64::new(0),
@@ -73,11 +78,14 @@ impl ConnectedReplica {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
     }
 
-    /// Notes that the replica has stated its position in the log of the first database. `has_all` is
-    /// true if it had all changes of this server at `when`.
-    pub(super) fn note_position(&self, position: u64, has_all: bool, when: Instant) {
+    /// Notes that the replica has stated its position in the log of the first database, and the bytes
+    /// of all logs that it has not applied at `when`.
+    pub(super) fn note_position(&self, position: u64, behind_bytes: u64, when: Instant) {
         self.position.store(position, Ordering::Relaxed);
-        if has_all {
+        if let Some(figure) = &self.behind_bytes {
+            figure.store(behind_bytes, Ordering::Relaxed);
+        }
+        if behind_bytes == 0 {
             *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
         }
     }
@@ -102,6 +110,12 @@ impl ConnectedReplica {
     /// Returns the last time stamp that the replica has acknowledged, or with which it began.
     pub(crate) fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of the logs that the replica has not applied. Returns `None` if its protocol
+    /// has no positions.
+    pub(crate) fn behind_bytes(&self) -> Option<u64> {
+        self.behind_bytes.as_ref().map(|figure| figure.load(Ordering::Relaxed))
     }
 
     /// Returns the time since the replica last had all records of this server.

@@ -7,7 +7,7 @@ use super::options::{MasterAddress, MasterProtocol};
 use super::position;
 use crate::shared::SharedState;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -49,6 +49,8 @@ pub(crate) struct MasterLink {
     pub(super) changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     pub(super) is_connected: AtomicBool,
+    /// The bytes of the logs of a master that have not been applied, if the protocol is Todana's own.
+    behind_bytes: AtomicU64,
     /// The last moment when this server had all records of its master.
     had_all_at: Mutex<Option<Instant>>,
 }
@@ -83,9 +85,18 @@ impl MasterLink {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
     }
 
-    /// Notes the position in the log of a master that is followed in Todana's own protocol, and the
-    /// time of the master if this server has all its changes before that.
-    pub(super) fn note_native(&self, position: u64, time_ms: Option<u64>) {
+    /// Returns the bytes of the logs of the master that have not been applied, as far as it has
+    /// stated their ends. Returns `None` if its protocol has no positions.
+    pub(crate) fn behind_bytes(&self) -> Option<u64> {
+        let is_native = self.lock().protocol == MasterProtocol::Native;
+        is_native.then(|| self.behind_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Notes the position in the log of a master that is followed in Todana's own protocol, the bytes
+    /// that have not been applied, and the time of the master if this server has all its changes
+    /// before that.
+    pub(super) fn note_native(&self, position: u64, behind_bytes: u64, time_ms: Option<u64>) {
+        self.behind_bytes.store(behind_bytes, Ordering::Relaxed);
         let mut state = self.lock();
         state.timestamp = position;
         state.master_time_ms = time_ms.unwrap_or(state.master_time_ms);

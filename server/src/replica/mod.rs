@@ -38,7 +38,7 @@ mod tyrant_master;
 
 pub(crate) use connected_replica::ConnectedReplica;
 pub(crate) use master_link::{FollowState, MasterLink};
-pub use options::{MasterAddress, MasterProtocol, ReplicationOptions};
+pub use options::{MasterAddress, MasterProtocol, NativeReplicaOptions, ReplicationOptions};
 pub(crate) use replica_request::ReplicaRequest;
 pub(crate) use replica_table::{ReplicaGreeting, ReplicaTable};
 pub(crate) use served_target::ServedTarget;

@@ -1,5 +1,6 @@
 //! Defines the options of replication.
 
+use crate::options::{PoolLogin, PoolTlsOptions};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::replication::StampScheme;
@@ -55,9 +56,23 @@ pub struct ReplicationOptions {
     pub position_file: Option<PathBuf>,
     /// The pause between two requests for changes, once all of them have been applied.
     pub interval: Duration,
-    /// True if clients may change records although the server follows a master in Todana's own
-    /// protocol, for two servers that follow each other.
+    /// The options of Todana's own protocol.
+    pub native: NativeReplicaOptions,
+}
+
+/// The options of a replica in Todana's own protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativeReplicaOptions {
+    /// True if clients may change records although the server follows a master, for two servers that
+    /// follow each other.
     pub accepts_writes: bool,
+    /// TLS to the master. `None` means a connection without TLS.
+    pub tls: Option<PoolTlsOptions>,
+    /// The login at the master.
+    pub login: Option<PoolLogin>,
+    /// The number of the only database of the master that the first database of this server follows.
+    /// With `None`, each database follows the one with its number.
+    pub database: Option<u16>,
 }
 
 impl Default for ReplicationOptions {
@@ -68,7 +83,7 @@ impl Default for ReplicationOptions {
             protocol: MasterProtocol::Kyoto,
             position_file: None,
             interval: Duration::from_millis(40),
-            accepts_writes: false,
+            native: NativeReplicaOptions::default(),
         }
     }
 }

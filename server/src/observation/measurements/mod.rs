@@ -24,6 +24,7 @@ mod settings;
 pub(crate) use classes::{CLASS_TOTALS, ITEMS, SLABS, classes};
 pub(crate) use databases::{DATABASES, DatabaseReadings, REPLICAS, takes_writes};
 pub(crate) use readings::ServerReadings;
+pub(crate) use records::REPLICATION;
 pub(crate) use settings::SETTINGS;
 
 use crate::shared::SharedState;

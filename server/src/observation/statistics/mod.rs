@@ -17,8 +17,8 @@ mod conns;
 mod detail;
 
 use crate::observation::measurements::{
-    CLASS_TOTALS, DATABASES, DatabaseReadings, ITEMS, MeasurementTable, MeasurementValue, REPLICAS, SERVER,
-    SETTINGS, SLABS, ServerReadings, classes,
+    CLASS_TOTALS, DATABASES, DatabaseReadings, ITEMS, MeasurementTable, MeasurementValue, REPLICAS,
+    REPLICATION, SERVER, SETTINGS, SLABS, ServerReadings, classes,
 };
 use crate::session::memcached::listing::{ListingKind, SizeHistogram};
 use crate::shared::SharedState;
@@ -100,6 +100,12 @@ pub(crate) fn answer(
             return None;
         }
         _ if is("databases") => databases(words.next(), &mut writer),
+        b"replication" => {
+            writer.rows("", &REPLICATION, &ServerReadings::take(shared));
+            for (number, replica) in shared.replicas.connected().iter().enumerate() {
+                writer.rows(format_args!("replica:{number}:"), &REPLICAS, replica);
+            }
+        }
         b"replicas" => {
             for (number, replica) in shared.replicas.connected().iter().enumerate() {
                 writer.rows(format_args!("{number}:"), &REPLICAS, replica);

@@ -3,14 +3,15 @@
 //! Invariant: a position is stored only after the changes before it are on disk. The stored position
 //! of a database is given up before its records are copied anew.
 
+use super::master_stream::{MasterStream, login};
 use super::positions::{DatabaseId, PositionFile, PositionKeeper};
 use super::replica_side::{FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
 use super::served::unix_ms;
 use crate::handle::StopStage;
-use crate::replica::master_follower::{connect, wait_for_disk};
+use crate::replica::master_follower::wait_for_disk;
 use crate::replica::options::MasterAddress;
 use crate::shared::SharedState;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,6 +67,7 @@ impl NativeFollower {
     /// Prepares to follow the master, and makes all databases replicas.
     pub(in crate::replica) fn new(shared: &Arc<SharedState>, disk: Arc<dyn Disk>) -> NativeFollower {
         let options = &shared.options.databases.replication;
+        let server_id = options.server_id;
         let master = shared.master_link.follow_state().master.unwrap_or_default();
         let file = position_path(shared).map(|path| PositionFile::new(disk, path));
         let own_ids = (0..shared.databases.len()).map(|index| own_id(shared, index)).collect();
@@ -75,15 +77,17 @@ impl NativeFollower {
             tracing::error!("{path}: {error}; all records of the master are copied");
         }
         let mut databases = Vec::new();
-        for (index, served) in shared.databases.iter().enumerate() {
-            let number = index as u16;
+        let options = &options.native;
+        let followed = if options.database.is_some() { 1 } else { shared.databases.len() };
+        for (index, served) in shared.databases.iter().take(followed).enumerate() {
+            let number = options.database.unwrap_or(index as u16);
             let counters = served.database.worker_counters();
             let place = keeper.place(index, number).filter(|_| !is_new(&served.database));
             served.database.follow_master(!options.accepts_writes);
             databases.push(FollowedDatabase::new(number, &served.database, &counters, place));
         }
         NativeFollower {
-            side: ReplicaSide::new(options.server_id, keeper.epoch(), databases),
+            side: ReplicaSide::new(server_id, keeper.epoch(), databases),
             master,
             keeper,
             stored_at: Instant::now(),
@@ -132,13 +136,12 @@ impl NativeFollower {
     }
 
     fn follow(&mut self) -> Result<(), Ended> {
-        let mut stream = connect(&self.master)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(CHECK_INTERVAL))?;
-        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        let options = &self.shared.options.databases.replication.native;
+        let (user, password) = login(options)?;
+        let mut stream = MasterStream::connect(&self.master, options.tls.as_ref())?;
         let mut out = Vec::new();
-        self.side.put_greeting(b"", b"", &mut out);
-        stream.write_all(&out)?;
+        self.side.put_greeting(user.as_bytes(), password.as_bytes(), &mut out);
+        stream.send(&out)?;
         let mut buffer = vec![0; BUFFER_LEN];
         let (mut heard_at, mut stated_at) = (Instant::now(), Instant::now());
         loop {
@@ -171,7 +174,7 @@ impl NativeFollower {
             if is_idle || stated_at.elapsed() >= STATE_INTERVAL {
                 out.clear();
                 self.side.put_applied(&mut out);
-                stream.write_all(&out)?;
+                stream.send(&out)?;
                 stated_at = Instant::now();
             }
         }
@@ -206,7 +209,9 @@ impl NativeFollower {
         let databases = &self.side.databases;
         let has_all = databases.iter().all(FollowedDatabase::has_all);
         let time_ms = databases.iter().map(|followed| followed.master_time_ms).min().unwrap_or_default();
-        link.note_native(databases.first().map_or(0, FollowedDatabase::applied), has_all.then_some(time_ms));
+        let position = databases.first().map_or(0, FollowedDatabase::applied);
+        let behind = databases.iter().map(FollowedDatabase::behind_bytes).sum();
+        link.note_native(position, behind, has_all.then_some(time_ms));
         if has_all {
             let age = Duration::from_millis(unix_ms().saturating_sub(time_ms));
             link.note_caught_up(Instant::now().checked_sub(age));

@@ -5,6 +5,7 @@
 //! master_side    logs of databases in, bytes for a replica out
 //! positions      the file with the positions of a replica
 //! follower       the thread that follows a master
+//! master_stream  its connection to the master
 //! served         the thread that serves a replica
 //! simulation     tests of both sides over a simulated network
 //! ```
@@ -14,6 +15,7 @@
 
 mod follower;
 mod master_side;
+mod master_stream;
 mod positions;
 mod replica_side;
 mod served;

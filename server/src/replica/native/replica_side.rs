@@ -139,6 +139,12 @@ impl FollowedDatabase {
         }
     }
 
+    /// Returns the bytes of the log that have not been applied, as far as the master has stated its
+    /// end.
+    pub(super) fn behind_bytes(&self) -> u64 {
+        self.master_end.saturating_sub(self.applied())
+    }
+
     /// Returns true if the records are those that the master had when it last stated its end.
     pub(super) fn has_all(&self) -> bool {
         self.master_time_ms > 0
