@@ -113,7 +113,7 @@ enum ProgramCommand {
     /// Request a server to write a checkpoint of its data now
     #[command(after_help = checkpoint::AFTER_HELP)]
     Checkpoint(checkpoint::CheckpointArguments),
-    /// Print the replicas of a server and its master, and how far behind they are
+    /// Print the replicas of a server and its master, and their lag
     #[command(after_help = replicas::AFTER_HELP)]
     Replicas(replicas::ReplicasArguments),
     /// Back up a running server, a data directory or a database on disk

@@ -1,4 +1,4 @@
-//! `todana replicas`: prints the replicas of a server and its master, and how far behind they are.
+//! `todana replicas`: prints the replicas of a server and its master, and their lag.
 
 use crate::CommandFailure;
 use crate::command_target::CommandTarget;
@@ -47,7 +47,7 @@ fn lines(statistics: &[(String, String)]) -> Vec<String> {
             if figure("todana_replica_connected") == Some("1") { "connected" } else { "not connected" };
         let lag = lag(
             figure("todana_replica_position"),
-            figure("todana_replica_behind_bytes"),
+            figure("todana_replica_lag_bytes"),
             figure("todana_replica_delay_seconds"),
         );
         lines.push(format!("master {master}: {state}, {lag}"));
@@ -55,7 +55,7 @@ fn lines(statistics: &[(String, String)]) -> Vec<String> {
     for number in 0.. {
         let of = |name: &str| figure(&format!("replica:{number}:{name}"));
         let Some(address) = of("address") else { break };
-        let lag = lag(of("position"), of("behind_bytes"), of("delay_seconds"));
+        let lag = lag(of("position"), of("lag_bytes"), of("delay_seconds"));
         lines.push(format!("replica {address}: server ID {}, {lag}", of("server_id").unwrap_or("?")));
     }
     if lines.is_empty() {
@@ -66,8 +66,8 @@ fn lines(statistics: &[(String, String)]) -> Vec<String> {
 
 fn lag(position: Option<&str>, bytes: Option<&str>, seconds: Option<&str>) -> String {
     let ms = seconds.and_then(|text| text.parse::<f64>().ok()).map_or(0.0, |seconds| seconds * 1000.0);
-    let bytes = bytes.map_or(String::new(), |bytes| format!("{bytes} bytes and "));
-    format!("position {}, {bytes}{ms:.0} ms behind", position.unwrap_or("?"))
+    let bytes = bytes.map_or(String::new(), |bytes| format!("{bytes} bytes, "));
+    format!("position {}, lag {bytes}{ms:.0} ms", position.unwrap_or("?"))
 }
 
 #[cfg(test)]
@@ -80,7 +80,7 @@ mod tests {
             ("todana_replica_connected", "1"),
             ("todana_replica_master", "a:11311"),
             ("todana_replica_position", "513"),
-            ("todana_replica_behind_bytes", "0"),
+            ("todana_replica_lag_bytes", "0"),
             ("todana_replica_delay_seconds", "0.040"),
             ("replica:0:address", "127.0.0.1:9"),
             ("replica:0:server_id", "3"),
@@ -91,8 +91,8 @@ mod tests {
         assert_eq!(
             lines(&statistics),
             [
-                "master a:11311: connected, position 513, 0 bytes and 40 ms behind",
-                "replica 127.0.0.1:9: server ID 3, position 17, 1500 ms behind",
+                "master a:11311: connected, position 513, lag 0 bytes, 40 ms",
+                "replica 127.0.0.1:9: server ID 3, position 17, lag 1500 ms",
             ]
         );
         assert_eq!(lines(&[]), ["no master and no replicas"]);

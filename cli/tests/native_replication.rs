@@ -145,8 +145,8 @@ fn survives_kills(nodes: &mut [Node], writers: &[usize]) {
     }
     for &writer in writers {
         let prefix = format!("w{writer}-");
-        // This gives each record a version, and the first reader of a stale record the task to renew
-        // it. Both reach the replicas.
+        // This gives each record a version, and the first reader of a stale record the task to
+        // renew it. Both reach the replicas.
         nodes[writer].records(&prefix);
         let expected = nodes[writer].records(&prefix);
         assert!(expected.iter().any(|record| record.starts_with("VA")));

@@ -78,8 +78,7 @@ fn follows(replica: &Running, master: &mut Client) {
     eventually("the last record", || {
         let mut client = replica.connect();
         client.send(b"get last\r\n");
-        let has_come = client.line() != "END\r\n";
-        has_come
+        client.line() != "END\r\n"
     });
 }
 
@@ -152,15 +151,15 @@ fn statistics_show_lag_on_both_sides() {
     let position = || figure(&master, "replica:0:position");
     eventually("the replica's acknowledgement", || {
         position().is_some_and(|position| position != "0")
-            && figure(&master, "replica:0:behind_bytes").as_deref() == Some("0")
+            && figure(&master, "replica:0:lag_bytes").as_deref() == Some("0")
     });
     eventually("the same position on both sides", || {
         position() == figure(&replica, "todana_replica_position")
     });
-    assert_eq!(figure(&replica, "todana_replica_behind_bytes").as_deref(), Some("0"));
+    assert_eq!(figure(&replica, "todana_replica_lag_bytes").as_deref(), Some("0"));
     assert_eq!(figure(&replica, "todana_replica_connected").as_deref(), Some("1"));
     assert_eq!(figure(&master, "replica:0:server_id").as_deref(), Some("2"));
-    assert_eq!(figure(&master, "todana_replica_behind_bytes"), None);
+    assert_eq!(figure(&master, "todana_replica_lag_bytes"), None);
 }
 
 #[test]

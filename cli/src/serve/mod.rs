@@ -117,8 +117,8 @@ pub(crate) struct ServeArguments {
     /// Compression of checkpoints: none, zstd, or zstd:1 to zstd:22 (smaller and slower)
     #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
     checkpoint_compression: CheckpointCompression,
-    /// Be a replica of this master: todana://HOST:PORT, a server of Todana (todanas:// with TLS, and
-    /// with /NUMBER for one of its databases); HOST:PORT, a server of Kyoto Tycoon; or
+    /// Be a replica of this master: todana://HOST:PORT, a server of Todana (todanas:// with TLS,
+    /// and with /NUMBER for one of its databases); HOST:PORT, a server of Kyoto Tycoon; or
     /// tyrant://HOST:PORT, a server of Tokyo Tyrant
     #[arg(long, env = "TODANA_REPLICATE", value_parser = replication::master, value_name = "MASTER", help_heading = REPLICATION)]
     replicate: Option<NamedMaster>,

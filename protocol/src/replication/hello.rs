@@ -58,7 +58,7 @@ pub struct LogPlace {
 
 /// The answer of a master that accepts the replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Welcome {
+pub struct MasterWelcome {
     /// The server ID of the master.
     pub server_id: u16,
     /// The epoch of the master.
@@ -75,12 +75,12 @@ pub struct DatabaseAnswer {
     /// The ID of the database.
     pub database_id: [u8; 16],
     /// The first message about the database.
-    pub start: LogStart,
+    pub start: AnsweredStart,
 }
 
 /// The first message about a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogStart {
+pub enum AnsweredStart {
     /// The log from the requested place or the beginning on.
     Requested,
     /// A checkpoint, and then the log from its position on.
@@ -136,7 +136,7 @@ impl ReplicaHello {
     }
 }
 
-impl Welcome {
+impl MasterWelcome {
     /// Appends the message.
     pub fn put(&self, out: &mut Vec<u8>) {
         put_frame(out, |out| {
@@ -147,7 +147,7 @@ impl Welcome {
             for answer in &self.databases {
                 out.extend_from_slice(&answer.number.to_le_bytes());
                 out.extend_from_slice(&answer.database_id);
-                out.push(u8::from(answer.start == LogStart::Checkpoint));
+                out.push(u8::from(answer.start == AnsweredStart::Checkpoint));
             }
         });
     }
@@ -163,7 +163,7 @@ impl Welcome {
     }
 
     /// Reads the content of the frame. The inner error is the reason of a refusal.
-    pub fn read(content: &[u8]) -> Result<Result<Welcome, String>, MalformedFrame> {
+    pub fn read(content: &[u8]) -> Result<Result<MasterWelcome, String>, MalformedFrame> {
         let mut fields = FieldReader(content);
         if content.first() == Some(&REFUSED) {
             fields.expect_kind(REFUSED)?;
@@ -176,14 +176,14 @@ impl Welcome {
         let databases = fields.list(|fields| {
             let (number, database_id) = (fields.u16()?, fields.id()?);
             let start = match fields.u8()? {
-                0 => LogStart::Requested,
-                1 => LogStart::Checkpoint,
+                0 => AnsweredStart::Requested,
+                1 => AnsweredStart::Checkpoint,
                 _ => return Err(MalformedFrame),
             };
             Ok(DatabaseAnswer { number, database_id, start })
         })?;
         fields.expect_end()?;
-        Ok(Ok(Welcome { server_id, epoch, databases }))
+        Ok(Ok(MasterWelcome { server_id, epoch, databases }))
     }
 }
 
@@ -300,14 +300,14 @@ mod tests {
     #[test]
     fn welcome_and_refusal_round_trip() {
         let answer = |number, start| DatabaseAnswer { number, database_id: [number as u8; 16], start };
-        let databases = vec![answer(0, LogStart::Checkpoint), answer(2, LogStart::Requested)];
-        let welcome = Welcome { server_id: 1, epoch: 4, databases };
+        let databases = vec![answer(0, AnsweredStart::Checkpoint), answer(2, AnsweredStart::Requested)];
+        let welcome = MasterWelcome { server_id: 1, epoch: 4, databases };
         let mut bytes = Vec::new();
         welcome.put(&mut bytes);
-        assert_eq!(Welcome::read(&content(&bytes)), Ok(Ok(welcome)));
+        assert_eq!(MasterWelcome::read(&content(&bytes)), Ok(Ok(welcome)));
         bytes.clear();
-        Welcome::put_refusal("no", &mut bytes);
-        assert_eq!(Welcome::read(&content(&bytes)), Ok(Err("no".into())));
+        MasterWelcome::put_refusal("no", &mut bytes);
+        assert_eq!(MasterWelcome::read(&content(&bytes)), Ok(Err("no".into())));
     }
 
     #[test]

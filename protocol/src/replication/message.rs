@@ -188,7 +188,7 @@ mod tests {
                 *kind %= 24;
             }
             let _ = (MasterMessage::read(&content), ReplicaMessage::read(&content));
-            let _ = (super::super::ReplicaHello::read(&content), super::super::Welcome::read(&content));
+            let _ = (super::super::ReplicaHello::read(&content), super::super::MasterWelcome::read(&content));
         }
     }
 }

@@ -14,8 +14,8 @@ mod message;
 
 pub use frame::{CONTENT_LEN_MAX, FIRST_BYTE, FrameDecoder, GREETING, MalformedFrame, VERSION};
 pub use hello::{
-    DATABASES_MAX, DatabaseAnswer, DatabaseRequest, LogPlace, LogStart, NAME_LEN_MAX, ReplicaHello,
-    RequestedStart, Welcome,
+    AnsweredStart, DATABASES_MAX, DatabaseAnswer, DatabaseRequest, LogPlace, MasterWelcome, NAME_LEN_MAX,
+    ReplicaHello, RequestedStart,
 };
 pub use message::{AppliedPosition, MasterMessage, ReplicaMessage};
 

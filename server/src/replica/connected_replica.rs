@@ -17,7 +17,7 @@ pub(crate) struct ConnectedReplica {
     position: AtomicU64,
     /// The bytes of the logs that the replica has not applied. `None` if its protocol has no
     /// positions.
-    behind_bytes: Option<AtomicU64>,
+    lag_bytes: Option<AtomicU64>,
     /// The last moment when the replica had all records of this server. Before its first complete
     /// round, this is the time of its position, or the time when it connected if it has no
     /// position.
@@ -38,7 +38,7 @@ impl ConnectedReplica {
             address,
             follows: AtomicBool::new(false),
             position: AtomicU64::new(position),
-            behind_bytes: None,
+            lag_bytes: None,
             had_all_at: Mutex::new(now.checked_sub(Duration::from_secs(behind)).unwrap_or(now)),
             flags_lost: AtomicU64::new(0),
             values_lost: AtomicU64::new(0),
@@ -56,7 +56,7 @@ impl ConnectedReplica {
             address,
             follows: AtomicBool::new(false),
             position: AtomicU64::new(position),
-            behind_bytes: Some(AtomicU64::new(0)),
+            lag_bytes: Some(AtomicU64::new(0)),
             had_all_at: Mutex::new(Instant::now()),
             flags_lost: AtomicU64::new(0),
             values_lost: AtomicU64::new(0),
@@ -78,14 +78,14 @@ impl ConnectedReplica {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
     }
 
-    /// Notes that the replica has stated its position in the log of the first database, and the bytes
-    /// of all logs that it has not applied at `when`.
-    pub(super) fn note_position(&self, position: u64, behind_bytes: u64, when: Instant) {
+    /// Notes that the replica has stated its position in the log of the first database, and the
+    /// bytes of all logs that it has not applied at `when`.
+    pub(super) fn note_position(&self, position: u64, lag_bytes: u64, when: Instant) {
         self.position.store(position, Ordering::Relaxed);
-        if let Some(figure) = &self.behind_bytes {
-            figure.store(behind_bytes, Ordering::Relaxed);
+        if let Some(figure) = &self.lag_bytes {
+            figure.store(lag_bytes, Ordering::Relaxed);
         }
-        if behind_bytes == 0 {
+        if lag_bytes == 0 {
             *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
         }
     }
@@ -112,10 +112,10 @@ impl ConnectedReplica {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of the logs that the replica has not applied. Returns `None` if its protocol
-    /// has no positions.
-    pub(crate) fn behind_bytes(&self) -> Option<u64> {
-        self.behind_bytes.as_ref().map(|figure| figure.load(Ordering::Relaxed))
+    /// Returns the bytes of the logs that the replica has not applied. Returns `None` if its
+    /// protocol has no positions.
+    pub(crate) fn lag_bytes(&self) -> Option<u64> {
+        self.lag_bytes.as_ref().map(|figure| figure.load(Ordering::Relaxed))
     }
 
     /// Returns the time since the replica last had all records of this server.

@@ -49,8 +49,9 @@ pub(crate) struct MasterLink {
     pub(super) changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     pub(super) is_connected: AtomicBool,
-    /// The bytes of the logs of a master that have not been applied, if the protocol is Todana's own.
-    behind_bytes: AtomicU64,
+    /// The bytes of the logs of a master that have not been applied, if the protocol is Todana's
+    /// own.
+    lag_bytes: AtomicU64,
     /// The last moment when this server had all records of its master.
     had_all_at: Mutex<Option<Instant>>,
 }
@@ -87,16 +88,16 @@ impl MasterLink {
 
     /// Returns the bytes of the logs of the master that have not been applied, as far as it has
     /// stated their ends. Returns `None` if its protocol has no positions.
-    pub(crate) fn behind_bytes(&self) -> Option<u64> {
+    pub(crate) fn lag_bytes(&self) -> Option<u64> {
         let is_native = self.lock().protocol == MasterProtocol::Native;
-        is_native.then(|| self.behind_bytes.load(Ordering::Relaxed))
+        is_native.then(|| self.lag_bytes.load(Ordering::Relaxed))
     }
 
-    /// Notes the position in the log of a master that is followed in Todana's own protocol, the bytes
-    /// that have not been applied, and the time of the master if this server has all its changes
-    /// before that.
-    pub(super) fn note_native(&self, position: u64, behind_bytes: u64, time_ms: Option<u64>) {
-        self.behind_bytes.store(behind_bytes, Ordering::Relaxed);
+    /// Notes the position in the log of a master that is followed in Todana's own protocol, the
+    /// bytes that have not been applied, and the time of the master if this server has all its
+    /// changes before that.
+    pub(super) fn note_native(&self, position: u64, lag_bytes: u64, time_ms: Option<u64>) {
+        self.lag_bytes.store(lag_bytes, Ordering::Relaxed);
         let mut state = self.lock();
         state.timestamp = position;
         state.master_time_ms = time_ms.unwrap_or(state.master_time_ms);
@@ -122,8 +123,8 @@ impl MasterLink {
 
     /// Starts the thread, if this server has a master or a client may name one. If the position
     /// cannot be read, this is logged, and all changes of the master are applied again.
-    /// `records_at` is the position of the databases in memory, if they may be older than the stored
-    /// position.
+    /// `records_at` is the position of the databases in memory, if they may be older than the
+    /// stored position.
     pub(crate) fn start(
         &self,
         shared: &Arc<SharedState>,

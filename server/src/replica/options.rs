@@ -63,15 +63,15 @@ pub struct ReplicationOptions {
 /// The options of a replica in Todana's own protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeReplicaOptions {
-    /// True if clients may change records although the server follows a master, for two servers that
-    /// follow each other.
+    /// True if clients may change records although the server follows a master, for two servers
+    /// that follow each other.
     pub accepts_writes: bool,
     /// TLS to the master. `None` means a connection without TLS.
     pub tls: Option<PoolTlsOptions>,
     /// The login at the master.
     pub login: Option<PoolLogin>,
-    /// The number of the only database of the master that the first database of this server follows.
-    /// With `None`, each database follows the one with its number.
+    /// The number of the only database of the master that the first database of this server
+    /// follows. With `None`, each database follows the one with its number.
     pub database: Option<u16>,
 }
 

@@ -7,7 +7,7 @@ use super::worker_context::WorkerContext;
 use super::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::transport::output::ConnectionOutput;
 use todana_protocol::ReplySink;
-use todana_protocol::replication::{FrameDecoder, GREETING, ReplicaHello, VERSION, Welcome};
+use todana_protocol::replication::{FrameDecoder, GREETING, MasterWelcome, ReplicaHello, VERSION};
 
 /// The longest greeting in bytes, with room for all databases.
 const GREETING_LEN_MAX: usize = 64 << 10;
@@ -96,7 +96,7 @@ impl ReplicaSession {
 
 fn refuse(why: &str, output: &mut ConnectionOutput) -> NextAction {
     let mut bytes = Vec::new();
-    Welcome::put_refusal(why, &mut bytes);
+    MasterWelcome::put_refusal(why, &mut bytes);
     output.put(&bytes);
     NextAction::Close
 }

@@ -58,6 +58,7 @@ impl Site {
             protocol: MasterProtocol::Kyoto,
             position_file,
             interval: Duration::from_millis(1),
+            ..ReplicationOptions::default()
         };
         let database = DatabaseName::parse(self.engine).ok();
         let data = Some(data);

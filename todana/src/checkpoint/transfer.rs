@@ -1,5 +1,5 @@
-//! A checkpoint on its way to a replica: the master writes it to a connection instead of a file, and
-//! the replica reads its records as they arrive.
+//! A checkpoint on its way to a replica: the master writes it to a connection instead of a file,
+//! and the replica reads its records as they arrive.
 //!
 //! Invariants: no record is returned before the checksum of its block has been verified. The bytes
 //! that the decoder keeps are those of one block, or of one long record.
@@ -117,9 +117,9 @@ impl CheckpointDecoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Passes the records of all complete blocks to `put`. Returns the description of the checkpoint
-    /// after its last record. Fails with `Corrupt` if the bytes are not a checkpoint, and with the
-    /// error of `put`.
+    /// Passes the records of all complete blocks to `put`. Returns the description of the
+    /// checkpoint after its last record. Fails with `Corrupt` if the bytes are not a checkpoint,
+    /// and with the error of `put`.
     pub fn read_records(&mut self, put: &mut PutRecord<'_>) -> Result<Option<TransferredCheckpoint>> {
         while self.end.is_none() && self.read_part(put)? {}
         if self.end.is_some() && self.at < self.bytes.len() {
@@ -238,10 +238,10 @@ mod tests {
     use todana_core::{Action, Expiry};
     use todana_engine::{MemTree, MemTreeOptions};
 
-    type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+    type RecordsByKey = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
     /// Returns a checkpoint, and the records in it.
-    fn checkpoint() -> (Vec<u8>, TransferredCheckpoint, Records) {
+    fn checkpoint() -> (Vec<u8>, TransferredCheckpoint, RecordsByKey) {
         let folder = tempfile::tempdir().unwrap();
         let engine = MemTree::new(MemTreeOptions::default()).unwrap();
         let database = Database::new(Box::new(engine), Arc::new(SystemClock));
@@ -249,7 +249,7 @@ mod tests {
             DataDirectory::open(Arc::new(todana_engine::disk::SystemDisk), folder.path()).unwrap();
         directory.restore(&database, Arc::new(SystemClock), &DataOptions::default(), &mut |_| ()).unwrap();
         let counters = database.worker_counters();
-        let mut records = Records::new();
+        let mut records = RecordsByKey::new();
         for number in 0..2000u32 {
             let value = vec![number as u8; if number == 7 { 300_000 } else { number as usize % 90 }];
             let attributes = Attributes {
@@ -280,7 +280,7 @@ mod tests {
         let (bytes, sent, records) = checkpoint();
         for len in [1, 19, 4096, bytes.len()] {
             let mut decoder = CheckpointDecoder::default();
-            let mut found = Records::new();
+            let mut found = RecordsByKey::new();
             let mut put = |key: &[u8], record: Record<'_>| {
                 found.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
                 Ok(())

@@ -417,8 +417,9 @@ impl DataDirectory {
         LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
     }
 
-    /// Returns a reader of the update log from the creation of the database on, or `None` if the log
-    /// does not contain every change since then. Fails with `Unavailable` if the log cannot be read.
+    /// Returns a reader of the update log from the creation of the database on, or `None` if the
+    /// log does not contain every change since then. Fails with `Unavailable` if the log cannot be
+    /// read.
     pub fn complete_log_bytes(&self, database: &Database) -> Result<Option<LogBytes>> {
         let _hold = self.hold(LogPosition(0));
         let all = segments(&*self.disk, &self.path.join(LOG))?;

@@ -1,10 +1,10 @@
 //! A database whose changes come from a master: applies entries of the master's log, and refuses
 //! changes of clients.
 //!
-//! Invariants: an entry has the same effect as at the master, whatever this server's clock shows.
-//! A record that has expired here is therefore changed like a live one, because the master may have
-//! extended its expiry in time. For the same reason, such a record is removed only when the master's
-//! clock has passed its expiry in the log. Removals of expired records are not in the log.
+//! Invariants: an entry has the same effect as at the master, whatever this server's clock shows. A
+//! record that has expired here is therefore changed like a live one, because the master may have
+//! extended its expiry in time. For the same reason, such a record is removed only when the
+//! master's clock has passed its expiry in the log. Removals of expired records are not in the log.
 
 use super::{Database, OverwriteVisitor};
 use crate::checkpoint::TransferredCheckpoint;
@@ -38,8 +38,8 @@ impl Default for FollowedMaster {
 }
 
 impl Database {
-    /// Makes the database a replica, whose changes come only from a master, or ends that. Changes of
-    /// clients fail while it is a replica, and expired records stay until
+    /// Makes the database a replica, whose changes come only from a master, or ends that. Changes
+    /// of clients fail while it is a replica, and expired records stay until
     /// [`note_master_time`](Self::note_master_time) shows that they have expired at the master.
     pub fn follow_master(&self, follows: bool) {
         self.followed.time_s.store(if follows { 0 } else { ANY_TIME }, Ordering::Relaxed);
@@ -60,8 +60,8 @@ impl Database {
         }
     }
 
-    /// Takes over the state of the master beside its records, after all records of a checkpoint have
-    /// been applied.
+    /// Takes over the state of the master beside its records, after all records of a checkpoint
+    /// have been applied.
     pub fn adopt_checkpoint(
         &self,
         origin: u32,
@@ -98,8 +98,8 @@ impl Database {
     /// applied again, with all later ones, gives the same records.
     ///
     /// Fails with `Corrupt` if the entry states that changes are lost: the records must then be
-    /// copied. Fails with `Invalid` if this kind of database cannot hold the record. Otherwise fails
-    /// as [`visit_record`](Self::visit_record) does.
+    /// copied. Fails with `Invalid` if this kind of database cannot hold the record. Otherwise
+    /// fails as [`visit_record`](Self::visit_record) does.
     pub fn apply_entry(
         &self,
         origin: u32,

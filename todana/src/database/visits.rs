@@ -229,10 +229,9 @@ impl Database {
         // A transaction checks the limit when it is committed.
         if let (Some(limiter), true, Some(_)) =
             (&self.limiter, expiry_visitor.has_put(), space.transaction_lock)
+            && !self.is_replica()
         {
-            if !self.is_replica() {
-                limiter.enforce(self, worker_counters, key);
-            }
+            limiter.enforce(self, worker_counters, key);
         }
         if let Err(error) = &outcome {
             worker_counters.count_refusal(error);

@@ -80,7 +80,7 @@ table! { REPLICAS, "Replicas", "`stats replicas` shows these rows with the numbe
     "delay_seconds", _, "todana_replicas_delay_seconds", Gauge, "Seconds since the replica last had all changes of this server." =>
         replica.delay();
     "position", _, _, Gauge, "The last time stamp that the replica has acknowledged; in Todana's own protocol, the position in the log of the first database." => replica.position();
-    "behind_bytes", _, "todana_replicas_behind_bytes", Gauge, "Bytes of the update logs that the replica has not applied, in Todana's own protocol." => replica.behind_bytes();
+    "lag_bytes", _, "todana_replicas_lag_bytes", Gauge, "Bytes of the update logs that the replica has not applied, in Todana's own protocol." => replica.lag_bytes();
     "flags_lost", _, _, Counter, "Records sent to the replica without their client flags." => replica.flags_lost();
 }
 

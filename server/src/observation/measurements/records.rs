@@ -152,8 +152,8 @@ table! { REPLICATION, "Replication",
         of_master(r, || s.master_link.delay(s.clock.now().0, s.observation.started.elapsed()));
     "todana_replica_position", "repl_timestamp", "todana_replica_position", Gauge,
         "The position in the master's log: nanoseconds, Unix time; microseconds if the master speaks Tokyo Tyrant's protocol; bytes of the log of the first database in Todana's own protocol." => of_master(r, || r.follow_state.timestamp);
-    "todana_replica_behind_bytes", _, "todana_replica_behind_bytes", Gauge,
-        "Bytes of the master's update logs that this server has not applied, in Todana's own protocol." => s.master_link.behind_bytes();
+    "todana_replica_lag_bytes", _, "todana_replica_lag_bytes", Gauge,
+        "Bytes of the master's update logs that this server has not applied, in Todana's own protocol." => s.master_link.lag_bytes();
     _, "repl_master_host", _, Gauge, "Host of the master." => r.follow_state.master.as_ref().map(|master| &*master.host);
     _, "repl_master_port", _, Gauge, "Port of the master." => r.follow_state.master.as_ref().map(|master| master.port);
     _, "repl_interval", _, Gauge, "Seconds between two requests for the master's changes." => of_master(r, || r.follow_state.interval);

@@ -1,7 +1,7 @@
 //! The thread that follows a master in Todana's own protocol.
 //!
-//! Invariant: a position is stored only after the changes before it are on disk. The stored position
-//! of a database is given up before its records are copied anew.
+//! Invariant: a position is stored only after the changes before it are on disk. The stored
+//! position of a database is given up before its records are copied anew.
 
 use super::master_stream::{MasterStream, login};
 use super::positions::{DatabaseId, PositionFile, PositionKeeper};
@@ -21,8 +21,8 @@ use todana::disk::Disk;
 
 /// The pause after a failed connection to the master, before the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
-/// The connection to the master is closed if no message is completed for this time. The master sends
-/// a heartbeat each second, except while it syncs its log.
+/// The connection to the master is closed if no message is completed for this time. The master
+/// sends a heartbeat each second, except while it syncs its log.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The interval at which the positions are stored.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,21 +45,21 @@ pub(in crate::replica) struct NativeFollower {
 }
 
 /// The reason why a connection to the master ended.
-enum Ended {
+enum FollowEnd {
     Stopped,
     Stream(StreamError),
     Connection(io::Error),
 }
 
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Ended {
-        Ended::Connection(error)
+impl From<io::Error> for FollowEnd {
+    fn from(error: io::Error) -> FollowEnd {
+        FollowEnd::Connection(error)
     }
 }
 
-impl From<StreamError> for Ended {
-    fn from(error: StreamError) -> Ended {
-        Ended::Stream(error)
+impl From<StreamError> for FollowEnd {
+    fn from(error: StreamError) -> FollowEnd {
+        FollowEnd::Stream(error)
     }
 }
 
@@ -103,16 +103,16 @@ impl NativeFollower {
             let ended = self.follow();
             self.shared.master_link.is_connected.store(false, Ordering::Relaxed);
             let why = match ended {
-                Ok(()) | Err(Ended::Stopped) => None,
-                Err(Ended::Connection(error)) => Some(error.to_string()),
-                Err(Ended::Stream(StreamError::Refused(why))) => Some(why),
-                Err(Ended::Stream(StreamError::Malformed(why))) => {
+                Ok(()) | Err(FollowEnd::Stopped) => None,
+                Err(FollowEnd::Connection(error)) => Some(error.to_string()),
+                Err(FollowEnd::Stream(StreamError::Refused(why))) => Some(why),
+                Err(FollowEnd::Stream(StreamError::Malformed(why))) => {
                     Some(format!("the replication stream is malformed: {why}"))
                 }
-                Err(Ended::Stream(StreamError::MustCopy(why))) => {
+                Err(FollowEnd::Stream(StreamError::MustCopy(why))) => {
                     Some(format!("{why}; all records of the database are copied"))
                 }
-                Err(Ended::Stream(StreamError::Failed(error))) => {
+                Err(FollowEnd::Stream(StreamError::Failed(error))) => {
                     Some(format!("a change cannot be applied: {error}"))
                 }
             };
@@ -135,7 +135,7 @@ impl NativeFollower {
         self.shared.lifecycle.stopping() == StopStage::No
     }
 
-    fn follow(&mut self) -> Result<(), Ended> {
+    fn follow(&mut self) -> Result<(), FollowEnd> {
         let options = &self.shared.options.databases.replication.native;
         let (user, password) = login(options)?;
         let mut stream = MasterStream::connect(&self.master, options.tls.as_ref())?;
@@ -146,7 +146,7 @@ impl NativeFollower {
         let (mut heard_at, mut stated_at) = (Instant::now(), Instant::now());
         loop {
             if !self.may_continue() {
-                return Err(Ended::Stopped);
+                return Err(FollowEnd::Stopped);
             }
             let is_idle = match stream.read(&mut buffer) {
                 Ok(0) => {
@@ -210,8 +210,8 @@ impl NativeFollower {
         let has_all = databases.iter().all(FollowedDatabase::has_all);
         let time_ms = databases.iter().map(|followed| followed.master_time_ms).min().unwrap_or_default();
         let position = databases.first().map_or(0, FollowedDatabase::applied);
-        let behind = databases.iter().map(FollowedDatabase::behind_bytes).sum();
-        link.note_native(position, behind, has_all.then_some(time_ms));
+        let lag = databases.iter().map(FollowedDatabase::lag_bytes).sum();
+        link.note_native(position, lag, has_all.then_some(time_ms));
         if has_all {
             let age = Duration::from_millis(unix_ms().saturating_sub(time_ms));
             link.note_caught_up(Instant::now().checked_sub(age));
@@ -247,8 +247,8 @@ impl NativeFollower {
     }
 }
 
-/// Returns the path of the file with the positions: the one of the options, or one in the first data
-/// directory.
+/// Returns the path of the file with the positions: the one of the options, or one in the first
+/// data directory.
 fn position_path(shared: &SharedState) -> Option<PathBuf> {
     let options = &shared.options.databases;
     let data = options.data.as_ref().map(|data| data.directory.join("replica-position"));

@@ -1,8 +1,8 @@
-//! The master's side of Todana's own protocol: the logs of databases in, bytes for a replica out. It
-//! owns no socket or clock.
+//! The master's side of Todana's own protocol: the logs of databases in, bytes for a replica out.
+//! It owns no socket or clock.
 //!
-//! Invariant: only changes that are on this server's disk are sent, so no replica has more than this
-//! server after a crash.
+//! Invariant: only changes that are on this server's disk are sent, so no replica has more than
+//! this server after a crash.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use todana::update_log::{LogBytes, LogPosition, UpdateLog};
 use todana::{DataDirectory, Database};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{
-    DatabaseAnswer, FrameDecoder, LogStart, MalformedFrame, MasterMessage, ReplicaHello, ReplicaMessage,
-    RequestedStart, Welcome,
+    AnsweredStart, DatabaseAnswer, FrameDecoder, MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello,
+    ReplicaMessage, RequestedStart,
 };
 
 /// The number of bytes of a log that are read and sent at a time.
@@ -65,11 +65,11 @@ impl MasterSide {
         let accepted = MasterSide::open(hello, own, find);
         match accepted {
             Ok((side, databases)) => {
-                Welcome { server_id: own, epoch, databases }.put(out);
+                MasterWelcome { server_id: own, epoch, databases }.put(out);
                 Ok(side)
             }
             Err(why) => {
-                Welcome::put_refusal(&why, out);
+                MasterWelcome::put_refusal(&why, out);
                 Err(why)
             }
         }
@@ -95,7 +95,7 @@ impl MasterSide {
                 RequestedStart::Place(_) | RequestedStart::Checkpoint => Ok(None),
             };
             let bytes = bytes.map_err(|error| error.to_string())?;
-            let start = if bytes.is_some() { LogStart::Requested } else { LogStart::Checkpoint };
+            let start = if bytes.is_some() { AnsweredStart::Requested } else { AnsweredStart::Checkpoint };
             answers.push(DatabaseAnswer { number: request.number, database_id, start });
             let applied = bytes.as_ref().map_or(0, |bytes| bytes.position().0);
             sent.push(SentDatabase { number: request.number, source, bytes, applied, stored: applied });
@@ -109,9 +109,9 @@ impl MasterSide {
         self.databases.iter().filter(|sent| sent.bytes.is_none()).count()
     }
 
-    /// Sends all changes that the logs contain now, and before them the checkpoints that the replica
-    /// needs. Returns true if anything was sent. Fails with `Busy` if too much of a log is kept for
-    /// the replica, and with `Unavailable` if `send` fails.
+    /// Sends all changes that the logs contain now, and before them the checkpoints that the
+    /// replica needs. Returns true if anything was sent. Fails with `Busy` if too much of a log is
+    /// kept for the replica, and with `Unavailable` if `send` fails.
     pub(super) fn send_due(&mut self, send: &mut SendBytes<'_>) -> Result<bool> {
         let mut has_sent = false;
         for sent in &mut self.databases {

@@ -55,8 +55,8 @@ impl MasterStream {
     }
 }
 
-/// Returns the user and the password for the master; both are empty without a login. The file of the
-/// password is read again for each connection.
+/// Returns the user and the password for the master; both are empty without a login. The file of
+/// the password is read again for each connection.
 pub(super) fn login(options: &NativeReplicaOptions) -> io::Result<(String, String)> {
     let Some(login) = &options.login else { return Ok(Default::default()) };
     let password = match &login.password {

@@ -3,7 +3,7 @@
 //! ```text
 //! todana replica 1
 //! epoch 3
-//! 0 OWN-ID MASTER-ID 513        number of the database at the master, IDs of both databases, position
+//! 0 OWN-ID MASTER-ID 513        number of the database at the master, both IDs, and the position
 //! crc 7f0c21aa                  CRC32C of the lines before it
 //! ```
 //!
@@ -107,8 +107,8 @@ pub(super) struct PositionKeeper {
 }
 
 impl PositionKeeper {
-    /// Reads the stored positions. Without a file, no position survives the process. Also returns the
-    /// error if the file cannot be read; there are no positions then.
+    /// Reads the stored positions. Without a file, no position survives the process. Also returns
+    /// the error if the file cannot be read; there are no positions then.
     pub(super) fn open(
         file: Option<PositionFile>,
         own_ids: Vec<Option<DatabaseId>>,
@@ -137,8 +137,8 @@ impl PositionKeeper {
         places.next().map(|place| place.place)
     }
 
-    /// Syncs the changes before the positions, and then stores the positions. Fails if either is not
-    /// possible; the old positions then stay.
+    /// Syncs the changes before the positions, and then stores the positions. Fails if either is
+    /// not possible; the old positions then stay.
     pub(super) fn store(&mut self, databases: &mut [FollowedDatabase]) -> io::Result<()> {
         let places = databases.iter().zip(&self.own_ids).filter_map(|(followed, own_id)| {
             Some(StoredPlace { number: followed.number, own_id: (*own_id)?, place: followed.place? })

@@ -1,5 +1,5 @@
-//! The replica's side of Todana's own protocol: bytes of the master in, changes of databases out. It
-//! owns no socket, clock or file.
+//! The replica's side of Todana's own protocol: bytes of the master in, changes of databases out.
+//! It owns no socket, clock or file.
 //!
 //! Invariants: entries are applied in the order of the log, each once. An entry is applied only if
 //! its checksum, its database and its position are right. Otherwise the stream ends with an error,
@@ -12,8 +12,8 @@ use todana::update_log::{EntryDecoder, LogChange, LogPosition};
 use todana::{Database, UnixSeconds, WorkerCounters};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::replication::{
-    AppliedPosition, DatabaseRequest, FrameDecoder, GREETING, LogPlace, LogStart, MalformedFrame,
-    MasterMessage, ReplicaHello, ReplicaMessage, RequestedStart, Welcome,
+    AnsweredStart, AppliedPosition, DatabaseRequest, FrameDecoder, GREETING, LogPlace, MalformedFrame,
+    MasterMessage, MasterWelcome, ReplicaHello, ReplicaMessage, RequestedStart,
 };
 
 /// A database of a replica, and the place in the log of its master.
@@ -141,7 +141,7 @@ impl FollowedDatabase {
 
     /// Returns the bytes of the log that have not been applied, as far as the master has stated its
     /// end.
-    pub(super) fn behind_bytes(&self) -> u64 {
+    pub(super) fn lag_bytes(&self) -> u64 {
         self.master_end.saturating_sub(self.applied())
     }
 
@@ -207,7 +207,7 @@ impl ReplicaSide {
         }
         let Some(content) = self.frames.next_content()? else { return Ok(None) };
         let Some(master_id) = self.master_id else {
-            let welcome = Welcome::read(content)?.map_err(StreamError::Refused)?;
+            let welcome = MasterWelcome::read(content)?.map_err(StreamError::Refused)?;
             return self.begin(&welcome).map(Some);
         };
         let find = |databases: &mut [FollowedDatabase], number: u16| {
@@ -249,7 +249,7 @@ impl ReplicaSide {
     }
 
     /// Begins the logs and checkpoints that the master has announced.
-    fn begin(&mut self, welcome: &Welcome) -> Result<StreamEvent, StreamError> {
+    fn begin(&mut self, welcome: &MasterWelcome) -> Result<StreamEvent, StreamError> {
         if welcome.server_id == self.server_id {
             let why = format!("it has this server's ID {}: give each server its own", self.server_id);
             return Err(StreamError::Refused(why));
@@ -264,25 +264,27 @@ impl ReplicaSide {
             }
             let database_id = answer.database_id;
             followed.receiving = match (answer.start, followed.wanted()) {
-                (LogStart::Requested, RequestedStart::Place(place)) if place.database_id == database_id => {
+                (AnsweredStart::Requested, RequestedStart::Place(place))
+                    if place.database_id == database_id =>
+                {
                     ReceivedPart::log(place)
                 }
-                (LogStart::Requested, RequestedStart::Beginning) => {
+                (AnsweredStart::Requested, RequestedStart::Beginning) => {
                     let place = LogPlace { database_id, position: 0 };
                     followed.place = Some(place);
                     ReceivedPart::log(place)
                 }
-                (LogStart::Requested, _) => {
+                (AnsweredStart::Requested, _) => {
                     return Err(StreamError::Malformed("the log of another database"));
                 }
-                (LogStart::Checkpoint, _)
+                (AnsweredStart::Checkpoint, _)
                     if !followed.database.is_replica() && followed.database.status().records > 0 =>
                 {
                     let why = "its update log does not go back far enough, and a copy of its records would \
                                replace changes of this server's clients; empty one of the two servers";
                     return Err(StreamError::Refused(why.into()));
                 }
-                (LogStart::Checkpoint, _) => {
+                (AnsweredStart::Checkpoint, _) => {
                     copies += 1;
                     // From now on, the records are those of no moment.
                     followed.place = None;

@@ -62,8 +62,8 @@ pub(in crate::replica) fn serve(
         if side.receive(&input).map_err(|_| io::Error::other("a message is malformed"))? {
             heard_at = Instant::now();
             let position = side.databases.first().map_or(0, |sent| sent.applied);
-            let behind = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
-            replica.note_position(position, behind, Instant::now());
+            let lag = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
+            replica.note_position(position, lag, Instant::now());
         }
         if heard_at.elapsed() >= SILENCE_MAX {
             return Err(io::Error::other("no message for 30 seconds"));

@@ -1,5 +1,5 @@
-//! Tests both sides of Todana's own protocol over a simulated network, clock and disk. A seed decides
-//! on every write, cut, loss and death.
+//! Tests both sides of Todana's own protocol over a simulated network, clock and disk. A seed
+//! decides on every write, cut, loss and death.
 //!
 //! The servers of a simulation are databases with their logs, without sockets and threads of their
 //! own. `TODANA_SEEDS` sets the number of simulations, `TODANA_SEED` the first seed.
@@ -30,19 +30,19 @@ const STEPS: u32 = 120;
 const NETWORK_MAX: usize = 64 << 10;
 
 /// The masters of each server, and the servers with clients.
-struct Shape {
+struct ReplicationShape {
     masters: &'static [Option<usize>],
     writers: &'static [usize],
 }
 
-const SHAPES: [Shape; 4] = [
-    Shape { masters: &[None, Some(0)], writers: &[0] },
-    Shape { masters: &[None, Some(0), Some(1)], writers: &[0] },
-    Shape { masters: &[None, Some(0), Some(0)], writers: &[0] },
-    Shape { masters: &[Some(1), Some(0)], writers: &[0, 1] },
+const SHAPES: [ReplicationShape; 4] = [
+    ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
+    ReplicationShape { masters: &[None, Some(0), Some(1)], writers: &[0] },
+    ReplicationShape { masters: &[None, Some(0), Some(0)], writers: &[0] },
+    ReplicationShape { masters: &[Some(1), Some(0)], writers: &[0, 1] },
 ];
 
-struct Node {
+struct SimulatedServer {
     index: usize,
     is_tree: bool,
     is_pair: bool,
@@ -62,16 +62,16 @@ struct RunningNode {
 
 /// A connection of a replica to its master.
 #[derive(Default)]
-struct Connection {
+struct SimulatedLink {
     master: Option<MasterSide>,
     to_master: Vec<u8>,
     to_replica: Vec<u8>,
     has_greeted: bool,
 }
 
-type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+type RecordsByKey = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
-impl Node {
+impl SimulatedServer {
     fn start(&mut self) {
         let engine: Box<dyn Engine> = match self.is_tree {
             true => Box::new(MemTree::new(MemTreeOptions::default()).unwrap()),
@@ -125,9 +125,9 @@ impl Node {
     }
 
     /// Returns the records that have not expired.
-    fn records(&self) -> Records {
+    fn records(&self) -> RecordsByKey {
         let now = self.clock.now();
-        let mut records = Records::new();
+        let mut records = RecordsByKey::new();
         let mut place = None;
         loop {
             place = self
@@ -196,18 +196,18 @@ impl Node {
     }
 }
 
-struct Simulation {
-    nodes: Vec<Node>,
-    shape: &'static Shape,
+struct NetworkSimulation {
+    nodes: Vec<SimulatedServer>,
+    shape: &'static ReplicationShape,
     /// The connection of each replica.
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<SimulatedLink>>,
     clock: Arc<ManualClock>,
     random: fastrand::Rng,
     copies: u32,
 }
 
-impl Simulation {
-    fn new(seed: u64) -> Simulation {
+impl NetworkSimulation {
+    fn new(seed: u64) -> NetworkSimulation {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = &SHAPES[random.usize(..SHAPES.len())];
         let clock = Arc::new(ManualClock::new(UnixSeconds(1_800_000_000)));
@@ -216,12 +216,12 @@ impl Simulation {
         for (index, &master) in shape.masters.iter().enumerate() {
             let (disk, clock) = (CrashDisk::new(), Arc::clone(&clock));
             let is_tree = random.bool();
-            let mut node = Node { index, is_tree, is_pair, master, disk, clock, running: None };
+            let mut node = SimulatedServer { index, is_tree, is_pair, master, disk, clock, running: None };
             node.start();
             nodes.push(node);
         }
         let connections = nodes.iter().map(|_| None).collect();
-        Simulation { nodes, shape, connections, clock, random, copies: 0 }
+        NetworkSimulation { nodes, shape, connections, clock, random, copies: 0 }
     }
 
     fn step(&mut self) {
@@ -281,7 +281,7 @@ impl Simulation {
             let side = self.nodes[at].running.as_mut().and_then(|running| running.side.as_mut());
             let side = side.expect("it follows a master");
             side.reset();
-            let mut connection = Connection::default();
+            let mut connection = SimulatedLink::default();
             side.put_greeting(b"", b"", &mut connection.to_master);
             self.connections[at] = Some(connection);
         }
@@ -292,7 +292,7 @@ impl Simulation {
         }
     }
 
-    fn run_master(&mut self, master: usize, connection: &mut Connection) {
+    fn run_master(&mut self, master: usize, connection: &mut SimulatedLink) {
         let node = &self.nodes[master];
         let time_ms = self.clock.now().0 * 1000;
         if !connection.has_greeted {
@@ -323,7 +323,7 @@ impl Simulation {
     }
 
     /// Delivers bytes of the master. Returns false if the replica closes the connection.
-    fn run_replica(&mut self, at: usize, connection: &mut Connection, moves_all: bool) -> bool {
+    fn run_replica(&mut self, at: usize, connection: &mut SimulatedLink, moves_all: bool) -> bool {
         let running = self.nodes[at].running.as_mut().expect("it runs between steps");
         let side = running.side.as_mut().expect("it follows a master");
         let waiting = connection.to_replica.len();
@@ -349,7 +349,7 @@ impl Simulation {
 
     /// Lets all replicas receive everything, and compares the records.
     fn expect_equal(&mut self, seed: u64) {
-        let has_all = |node: &Node| {
+        let has_all = |node: &SimulatedServer| {
             let side = node.running().side.as_ref();
             side.is_none_or(|side| side.databases.iter().all(FollowedDatabase::has_all))
         };
@@ -363,11 +363,11 @@ impl Simulation {
             }
             assert!(round < 100, "seed {seed}: a replica does not catch up");
         }
-        let all: Vec<Records> = self.nodes.iter().map(Node::records).collect();
+        let all: Vec<RecordsByKey> = self.nodes.iter().map(SimulatedServer::records).collect();
         for (node, records) in self.nodes.iter().zip(&all) {
             let differs = |key: &&Vec<u8>| records.get(*key) != all[0].get(*key);
-            let keys = records.keys().chain(all[0].keys());
-            if let Some(key) = keys.filter(|key| differs(key)).next() {
+            let mut keys = records.keys().chain(all[0].keys());
+            if let Some(key) = keys.find(differs) {
                 panic!(
                     "seed {seed}: server {} has {:?} for {}, not {:?}",
                     node.index,
@@ -391,7 +391,7 @@ fn simulated_servers_have_equal_records() {
         for thread in 0..threads {
             scope.spawn(move || {
                 for seed in (first + thread..first + seeds).step_by(threads as usize) {
-                    let mut simulation = Simulation::new(seed);
+                    let mut simulation = NetworkSimulation::new(seed);
                     (0..STEPS).for_each(|_| simulation.step());
                     simulation.expect_equal(seed);
                 }

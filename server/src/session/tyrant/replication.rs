@@ -19,8 +19,8 @@ pub(super) fn replica_request(
 }
 
 /// `setmst`: follows another master, or none. A time stamp of 0 keeps the position. Returns false
-/// if the server has no position file or follows a master in Todana's own protocol, or the address is
-/// no address.
+/// if the server has no position file or follows a master in Todana's own protocol, or the address
+/// is no address.
 pub(super) fn set_master(
     shared: &SharedState,
     host: &[u8],
