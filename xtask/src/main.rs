@@ -26,7 +26,7 @@ use prove::Proof;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
-use step::{PROFILE, SHARED_BUILD, StepOutcome, StepReport, cargo, target_directory};
+use step::{FEATURES, PROFILE, SHARED_BUILD, StepOutcome, StepReport, cargo, target_directory};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -115,14 +115,14 @@ fn test(report: &mut StepReport, only: Option<&str>) {
     report.step("format", || cargo(&["fmt", "--all", "--check"]).run());
     report.step("tidy", || tidy::run(false, None));
     report.step("clippy", || {
-        let words = ["clippy", "--workspace", "--exclude", "todana-remote", "--all-targets"];
+        let words = ["clippy", "--workspace", "--features", FEATURES, "--all-targets"];
         cargo(&[&words[..], &["--profile", PROFILE, "--", "-D", "warnings"]].concat()).run()
     });
     tests::run(report);
     c::run(report);
     report.step("docs", || {
         let words = ["doc", "--workspace", "--no-deps", "--exclude", "todana-cli"];
-        cargo(&[&words[..], &["--exclude", "todana-remote", "--profile", PROFILE]].concat())
+        cargo(&[&words[..], &["--features", FEATURES, "--profile", PROFILE]].concat())
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });

@@ -175,13 +175,16 @@ impl StepCommand {
 /// cases.
 pub(crate) const PROFILE: &str = "fast";
 
+/// The features that tests and release builds switch on.
+pub(crate) const FEATURES: &str = "todana-server/cassandra,todana-cli/cassandra";
+
 /// The arguments that build the server and the C library with the same features as the tests, so
 /// that the build is already up to date after the tests.
 pub(crate) const SHARED_BUILD: [&str; 10] = [
     "build",
     "--workspace",
-    "--exclude",
-    "todana-remote",
+    "--features",
+    FEATURES,
     "--profile",
     PROFILE,
     "--bin",

@@ -1,7 +1,9 @@
 //! Runs the tests of the workspace. They are built by one cargo command; then several test programs
 //! run at a time, because most of them wait for servers and disks.
 
-use crate::step::{PROFILE, StepOutcome, StepReport, cargo, install_debian, program, with_time_limit};
+use crate::step::{
+    FEATURES, PROFILE, StepOutcome, StepReport, cargo, install_debian, program, with_time_limit,
+};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -83,13 +85,13 @@ pub(crate) fn run(report: &mut StepReport) {
         }
     });
     report.step("tests: documentation", || {
-        let words = ["test", "--workspace", "--exclude", "todana-remote", "--doc", "--profile", PROFILE];
+        let words = ["test", "--workspace", "--features", FEATURES, "--doc", "--profile", PROFILE];
         cargo(&words).run()
     });
 }
 
 fn build() -> Result<Vec<TestProgram>, StepOutcome> {
-    let words = ["test", "--workspace", "--exclude", "todana-remote", "--no-run", "--profile", PROFILE];
+    let words = ["test", "--workspace", "--features", FEATURES, "--no-run", "--profile", PROFILE];
     let format = ["--message-format", "json-render-diagnostics"];
     let output = cargo(&[&words[..], &format].concat()).output_with_errors_shown();
     let output = output.map_err(|error| StepOutcome::Failed(format!("cannot run cargo: {error}")))?;

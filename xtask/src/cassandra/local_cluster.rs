@@ -118,10 +118,12 @@ impl LocalCluster {
         let mut java = Command::new("java");
         java.args(["-Xms256M", "-Xmx256M", "-Xss256k", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256M"]);
         java.args(["-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djdk.attach.allowAttachSelf=true"]);
-        EXPORTS
-            .iter()
-            .for_each(|package| drop(java.args(["--add-exports", &format!("{package}=ALL-UNNAMED")])));
-        OPENS.iter().for_each(|package| drop(java.args(["--add-opens", &format!("{package}=ALL-UNNAMED")])));
+        for package in EXPORTS {
+            java.args(["--add-exports", &format!("{package}=ALL-UNNAMED")]);
+        }
+        for package in OPENS {
+            java.args(["--add-opens", &format!("{package}=ALL-UNNAMED")]);
+        }
         java.args(["-Dio.netty.tryReflectionSetAccessible=true", "-Djava.net.preferIPv4Stack=true"]);
         for (name, path) in [
             ("java.io.tmpdir", shown(&folder.join("tmp"))),
