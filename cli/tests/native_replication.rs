@@ -150,6 +150,13 @@ fn survives_kills(nodes: &mut [Node], writers: &[usize]) {
         nodes[writer].records(&prefix);
         let expected = nodes[writer].records(&prefix);
         assert!(expected.iter().any(|record| record.starts_with("VA")));
+        // In a pair, showing a version of an older state would be a change. The marker comes after
+        // all other changes.
+        let marker = format!("last{writer}");
+        assert_eq!(nodes[writer].client().ask(&format!("set {marker} 0 0 1\r\n1\r\n")), "STORED\r\n");
+        eventually("the last record everywhere", || {
+            nodes.iter().all(|node| node.client().ask(&format!("mg {marker}\r\n")) == "HD\r\n")
+        });
         for node in nodes.iter() {
             let mut found = Vec::new();
             let since = Instant::now();
