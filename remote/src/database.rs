@@ -131,7 +131,7 @@ impl RemoteDatabase {
         let problem = |error: Error| Error::new(error.kind(), format!("database \"{name}\": {error}"));
         let cluster: &ClusterName = name
             .cluster
-            .as_ref()
+            .as_deref()
             .ok_or_else(|| problem(Error::new(ErrorKind::Invalid, "is not on a cluster")))?;
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
         let runtime = Builder::new_multi_thread()

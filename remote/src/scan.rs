@@ -29,8 +29,10 @@ pub(crate) type ScannedRecord = (Vec<u8>, StoredRow);
 
 /// The statements that read many rows.
 pub(crate) enum ScanStatements {
-    Hash { all: PreparedStatement, from: PreparedStatement },
-    Ordered { up: DirectedStatements, down: DirectedStatements },
+    /// All rows, and those from a key on.
+    Hash(Box<[PreparedStatement; 2]>),
+    /// The rows of a bucket, up and down.
+    Ordered(Box<[DirectedStatements; 2]>),
 }
 
 /// The statements that read a bucket in one direction.
@@ -50,26 +52,26 @@ impl ScanStatements {
         let select = "SELECT k, v, f, c, e, TTL(v)";
         if buckets.is_none() {
             let text = format!("{select}, token(k) FROM {table}");
-            return Ok(ScanStatements::Hash {
-                all: profiles.plain(session, &text).await?,
-                from: profiles.plain(session, &format!("{text} WHERE token(k) >= token(?)")).await?,
-            });
+            let all = profiles.plain(session, &text).await?;
+            let from = profiles.plain(session, &format!("{text} WHERE token(k) >= token(?)")).await?;
+            return Ok(ScanStatements::Hash(Box::new([all, from])));
         }
         let text = |condition: &str, order: &str| {
             format!("{select} FROM {table} WHERE b = ?{condition} ORDER BY k {order}")
         };
-        Ok(ScanStatements::Ordered {
-            up: DirectedStatements {
+        let (up, down) = (
+            DirectedStatements {
                 all: profiles.plain(session, &text("", "ASC")).await?,
                 including: profiles.plain(session, &text(" AND k >= ?", "ASC")).await?,
                 excluding: profiles.plain(session, &text(" AND k > ?", "ASC")).await?,
             },
-            down: DirectedStatements {
+            DirectedStatements {
                 all: profiles.plain(session, &text("", "DESC")).await?,
                 including: profiles.plain(session, &text(" AND k <= ?", "DESC")).await?,
                 excluding: profiles.plain(session, &text(" AND k < ?", "DESC")).await?,
             },
-        })
+        );
+        Ok(ScanStatements::Ordered(Box::new([up, down])))
     }
 }
 
@@ -108,7 +110,8 @@ impl HashScan {
 
     /// Reads the next page. Returns `None` at the end.
     pub(crate) async fn next_page(&mut self) -> Result<Option<Vec<ScannedRecord>>> {
-        let ScanStatements::Hash { all, from } = &self.cluster.scans else { return Ok(None) };
+        let ScanStatements::Hash(statements) = &self.cluster.scans else { return Ok(None) };
+        let [all, from] = &**statements;
         let Some(paging) = self.paging.take() else { return Ok(None) };
         let mut statement = if self.after.is_some() { from.clone() } else { all.clone() };
         statement.set_page_size(self.rows_max);
@@ -237,7 +240,8 @@ async fn bucket_page(
     from: &Bound<Vec<u8>>,
     rows_max: i32,
 ) -> Result<ReadPage> {
-    let ScanStatements::Ordered { up, down } = &cluster.scans else { return Ok((Vec::new(), false, None)) };
+    let ScanStatements::Ordered(directed) = &cluster.scans else { return Ok((Vec::new(), false, None)) };
+    let [up, down] = &**directed;
     let statements = if direction == ScanDirection::Up { up } else { down };
     let statement = match from {
         Bound::Unbounded => &statements.all,

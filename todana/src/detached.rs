@@ -33,8 +33,8 @@ pub enum DetachedChange {
 }
 
 impl DetachedChange {
-    /// Calls a visitor on a record, and returns the change. The visitor is told that the change has
-    /// been applied.
+    /// Calls a visitor on a record, and returns the change. Then calls the visitor's `applied`, as
+    /// if the change had been stored.
     pub fn by(visitor: &mut dyn Visitor, old: Option<Record<'_>>) -> DetachedChange {
         let change = match (visitor.visit(old), old) {
             (Action::Keep, _) | (Action::Retag(_) | Action::Remove, None) => return DetachedChange::Keep,
@@ -65,8 +65,9 @@ impl DetachedChange {
 /// use todana::{DetachedChange, UnixSeconds, execute_detached};
 /// use todana_core::{Arithmetic, Attributes, Operation, Record, Reply};
 ///
-/// let incr = Operation::Arithmetic(Arithmetic { key: b"visits", delta: 2, ..Arithmetic::default() });
+/// let incr = Arithmetic { key: b"visits", delta: 2, ..Arithmetic::default() };
 /// let old = Record::new(b"40", Attributes::default());
+/// let incr = Operation::Arithmetic(incr);
 /// let (reply, change) = execute_detached(&incr, Some(old), UnixSeconds(1), 7);
 /// assert!(matches!(reply.borrowed(), Reply::Number(number) if number.value == 42));
 /// let DetachedChange::Put { value, attributes } = change else { panic!() };

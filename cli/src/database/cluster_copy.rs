@@ -29,8 +29,11 @@ struct StoringRecord {
     attempts: u32,
 }
 
+/// A record, and the reply to its store.
+type StoringReply = (StoringRecord, OwnedReply);
+
 impl StoringRecord {
-    fn submit(self, remote: &RemoteDatabase, replies: &Sender<(StoringRecord, OwnedReply)>) {
+    fn submit(self, remote: &RemoteDatabase, replies: &Sender<StoringReply>) {
         let ttl = self.expiry.at().map_or(Ttl::Never, |at| Ttl::At(at.0));
         let store = Store { key: &self.key, value: &self.value, flags: self.flags, ttl, ..Store::default() };
         let operation = OwnedOperation::new(&Operation::Store(store));
@@ -43,10 +46,10 @@ impl StoringRecord {
 /// Waits for one reply. If the record may not have been stored, stores it again.
 fn settle_one(
     remote: &RemoteDatabase,
-    replies: &(Sender<(StoringRecord, OwnedReply)>, Receiver<(StoringRecord, OwnedReply)>),
+    (sender, receiver): (&Sender<StoringReply>, &Receiver<StoringReply>),
 ) -> Result<bool, CommandFailure> {
     let (mut record, reply) =
-        replies.1.recv().map_err(|_| CommandFailure::trouble("the cluster did not answer"))?;
+        receiver.recv().map_err(|_| CommandFailure::trouble("the cluster did not answer"))?;
     match reply.borrowed() {
         Reply::Stored(_) => Ok(true),
         // Storing the same record again changes nothing.
@@ -54,7 +57,7 @@ fn settle_one(
             if record.attempts < ATTEMPTS_MAX =>
         {
             record.attempts += 1;
-            record.submit(remote, &replies.0);
+            record.submit(remote, sender);
             Ok(false)
         }
         other => Err(super::records::refused(&other)),
@@ -77,10 +80,10 @@ pub(super) fn copy_to(from: &LocalDatabase, to: &DatabaseName) -> Result<(), Com
     }
     let interruption = InterruptionFlag::watch()?;
     let bar = records_bar(source.count());
-    let replies = channel();
+    let (sender, receiver) = channel();
     let (mut waiting, mut copied) = (0usize, 0u64);
     let mut settle = |waiting: &mut usize| -> Result<(), CommandFailure> {
-        if settle_one(&remote, &replies)? {
+        if settle_one(&remote, (&sender, &receiver))? {
             *waiting -= 1;
             copied += 1;
             bar.set_position(copied);
@@ -106,7 +109,7 @@ pub(super) fn copy_to(from: &LocalDatabase, to: &DatabaseName) -> Result<(), Com
         }
         let Attributes { flags, expiry, .. } = record.attributes;
         let (key, value) = (record.key.clone(), record.record().value.to_vec());
-        StoringRecord { key, value, flags, expiry, attempts: 0 }.submit(&remote, &replies.0);
+        StoringRecord { key, value, flags, expiry, attempts: 0 }.submit(&remote, &sender);
         waiting += 1;
         Ok(ControlFlow::Continue(()))
     })?;

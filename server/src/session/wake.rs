@@ -81,8 +81,14 @@ impl WakeQueues {
     /// Wakes the connection that waits with this ticket.
     pub(crate) fn ready(&self, ticket: WakeTicket) {
         let Some(queue) = self.workers.get(ticket.worker as usize) else { return };
-        queue.ready.lock().unwrap_or_else(PoisonError::into_inner).push(ticket);
-        queue.wake();
+        let mut ready = queue.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_empty = ready.is_empty();
+        ready.push(ticket);
+        drop(ready);
+        // The worker takes all tickets at once. An earlier one has woken it already.
+        if was_empty {
+            queue.wake();
+        }
     }
 
     /// Notes that a worker holds back replies. The worker must check once more after this call,

@@ -18,8 +18,8 @@ pub(super) const CLUSTER_WORDS: [&str; 8] =
 /// ```
 /// use todana::DatabaseName;
 ///
-/// let name = DatabaseName::parse("cassandra://10.0.0.1,10.0.0.2:9142/carts#strict#cache=64m#ttl=5")?;
-/// let cluster = name.cluster.unwrap();
+/// let name = "cassandra://10.0.0.1,10.0.0.2:9142/carts#strict#cache=64m#ttl=5";
+/// let cluster = DatabaseName::parse(name)?.cluster.unwrap();
 /// assert_eq!(cluster.hosts, ["10.0.0.1:9042", "10.0.0.2:9142"]);
 /// assert_eq!((cluster.keyspace.as_str(), cluster.is_strict), ("carts", true));
 /// assert_eq!((cluster.cache_bytes, cluster.cache_ttl_s), (Some(64 << 20), 5));

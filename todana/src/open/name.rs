@@ -100,7 +100,7 @@ pub struct DatabaseName {
     /// The path of a database on disk.
     pub path: Option<PathBuf>,
     /// The place and the settings of a database on a cluster.
-    pub cluster: Option<ClusterName>,
+    pub cluster: Option<Box<ClusterName>>,
     /// The tuning.
     pub tuning: DatabaseTuning,
     /// Notes about words that were accepted but have no effect.
@@ -108,7 +108,7 @@ pub struct DatabaseName {
     /// Warnings about words that were ignored and may be mistakes
     /// ([`DatabaseName::parse_as_original`]).
     pub warnings: Vec<String>,
-    text: String,
+    text: Box<str>,
 }
 
 impl fmt::Display for DatabaseName {
@@ -212,7 +212,7 @@ impl DatabaseName {
             alias,
             kind: DatabaseKind::Cluster,
             path: None,
-            cluster: Some(cluster),
+            cluster: Some(Box::new(cluster)),
             tuning: DatabaseTuning::default(),
             notes: Vec::new(),
             warnings: Vec::new(),
