@@ -59,11 +59,11 @@ A memcached-compatible key-value server that needs little memory, and its tools
 Usage: todana [COMMAND]
 
 Server     serve proxy config as password    run a server, also as memcached
-           ping stats log checkpoint bench   check, watch and measure it
+           ping stats log replicas bench     check, watch and measure it
 Records    get set delete incr decr touch    read and change records by key
            list count load dump flush        list, import, export, remove all
 Databases  copy merge compact                on disk, while no server uses them
-Backups    backup restore                    back up a database, restore it
+Backups    backup restore checkpoint         back up a database, restore it
            verify salvage                    find damage, save intact records
 Program    version completions man help
 
