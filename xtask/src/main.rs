@@ -122,7 +122,7 @@ fn test(report: &mut StepReport, only: Option<&str>) {
     c::run(report);
     report.step("docs", || {
         let words = ["doc", "--workspace", "--no-deps", "--exclude", "todana-cli"];
-        cargo(&[&words[..], &["--features", FEATURES, "--profile", PROFILE]].concat())
+        cargo(&[&words[..], &["--features", "todana-server/cassandra", "--profile", PROFILE]].concat())
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
