@@ -364,6 +364,16 @@ impl Cluster {
         plain_outcome(result, began)
     }
 
+    /// Waits until a conditional write gets a later time than the plain writes before it. The time
+    /// of a conditional write is that of the cluster, in milliseconds. In the same millisecond, a
+    /// plain write that was answered before would count as the later one.
+    async fn pass_plain_writes(&self) {
+        let wait_us = self.clock.until_next_ms(now_us());
+        if wait_us > 0 {
+            tokio::time::sleep(Duration::from_micros(wait_us)).await;
+        }
+    }
+
     /// Writes a row if a condition holds.
     pub(crate) async fn write_if(
         &self,
@@ -371,6 +381,7 @@ impl Cluster {
         row: &NewRow<'_>,
         condition: RowCondition,
     ) -> std::result::Result<ConditionalOutcome, RequestFailure> {
+        self.pass_plain_writes().await;
         let (value, flags, token) = (row.value, row.flags as i32, row.token.column());
         let _turn = match row.lifetime {
             RowLifetime::Over => return self.remove_if(key, condition).await,
@@ -429,6 +440,7 @@ impl Cluster {
         key: &[u8],
         condition: RowCondition,
     ) -> std::result::Result<ConditionalOutcome, RequestFailure> {
+        self.pass_plain_writes().await;
         let _turn = self.bucket_turn(key).await;
         let result = match condition {
             RowCondition::Token(old) => match self.bucket(key) {

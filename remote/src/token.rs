@@ -70,6 +70,13 @@ impl AttemptClock {
         raise(&self.last_us, now_us()) as i64
     }
 
+    /// Returns the number of microseconds from `now_us` until the next millisecond after the last
+    /// time of a write. It is 0 if that has passed.
+    pub(crate) fn until_next_ms(&self, now_us: u64) -> u64 {
+        let next_us = (self.last_us.load(Ordering::Relaxed) / 1000 + 1) * 1000;
+        next_us.saturating_sub(now_us)
+    }
+
     /// Returns a new version.
     pub(crate) fn version(&self) -> u64 {
         let since = now_us().saturating_sub(EPOCH_US);
@@ -101,6 +108,12 @@ mod tests {
         }
         let token = RowToken::new(7, 16, StaleMarks::default());
         assert_eq!((token.version(), token.touches()), (7, 0));
+    }
+
+    #[test]
+    fn conditional_write_waits_for_the_next_millisecond() {
+        let clock = AttemptClock { last_us: AtomicU64::new(5_300), ..AttemptClock::default() };
+        assert_eq!([5_301, 5_999, 6_000, 9_000].map(|now_us| clock.until_next_ms(now_us)), [699, 1, 0, 0]);
     }
 
     #[test]
