@@ -2,6 +2,7 @@
 
 use super::key_range::{KeyRange, walk};
 use super::open;
+use super::refusal::refused;
 use super::transfer::StoreRecord;
 use crate::CommandFailure;
 use crate::amount::amount;
@@ -60,7 +61,7 @@ fn settle_one(
             record.submit(remote, sender);
             Ok(false)
         }
-        other => Err(super::records::refused(&other)),
+        other => Err(refused(&other)),
     }
 }
 

@@ -8,6 +8,7 @@ mod cluster_copy;
 mod commands;
 mod key_range;
 mod records;
+mod refusal;
 mod transfer;
 
 pub(crate) use commands::{DatabaseCommand, check, run as run_whole, size_of};

@@ -1,6 +1,7 @@
 //! Commands on the records of a database on disk.
 
 use super::open;
+use super::refusal::refused;
 use crate::CommandFailure;
 use crate::command_target::LocalDatabase;
 use crate::record_commands::{self, CounterArguments, QuietOption, RecordCommand};
@@ -9,8 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
 use todana_client::{FetchedRecord, StoreVerb, TextStore, WriteOutcome};
 use todana_core::{
-    Arithmetic, ArithmeticDirection, Get, Operation, RefusalReason, Reply, ReplyNeeds, Store as Put,
-    StoreMode, Touch, Ttl,
+    Arithmetic, ArithmeticDirection, Get, Operation, Reply, ReplyNeeds, Store as Put, StoreMode, Touch, Ttl,
 };
 
 /// Runs a command on the records of a database. Returns when its changes are on disk.
@@ -89,29 +89,6 @@ fn execute<T>(
         outcome = Some(answer(&reply).unwrap_or_else(|| Err(refused(&reply))));
     })?;
     outcome.unwrap_or_else(|| Err(CommandFailure::trouble("the database did not answer")))
-}
-
-pub(super) fn refused(reply: &Reply<'_>) -> CommandFailure {
-    CommandFailure::trouble(match reply {
-        Reply::Refused(RefusalReason::TooLarge) => {
-            "the key or value is too long for this database, or the key must be a number"
-        }
-        Reply::Refused(RefusalReason::OutOfMemory) => {
-            "the database cannot store the record; is the disk full?"
-        }
-        Reply::Refused(RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable) => {
-            "the database cannot be written"
-        }
-        Reply::Refused(RefusalReason::ReadOnly) => "the database is open for reading only",
-        Reply::Refused(RefusalReason::Damaged) => "the record is damaged on disk",
-        Reply::Refused(RefusalReason::Unavailable) => "the disk cannot be read or written",
-        Reply::Refused(RefusalReason::Unreachable) => "the cluster has not executed the request",
-        Reply::Refused(RefusalReason::OutcomeUnknown) => {
-            "the cluster has not answered in time; a write may have been executed"
-        }
-        Reply::Refused(RefusalReason::NonNumeric) => "the value is not a number",
-        _ => "the database does not support this operation",
-    })
 }
 
 fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<FetchedRecord>, CommandFailure> {
