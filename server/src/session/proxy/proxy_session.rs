@@ -27,6 +27,9 @@ const WAITING_MAX: usize = 4096;
 const ARRIVED_MAX: usize = 256 << 10;
 /// The largest record that memcached can be configured for.
 const ITEM_SIZE_MAX: u64 = 1 << 30;
+/// The number of bytes of a line with several keys that are sent before its last value has arrived.
+/// Fewer bytes would cost a system call for each server.
+const LINE_PIECE_LEN: usize = 16 << 10;
 /// The number of bytes after which the worker counts the memory of a session again.
 const REPORTED_STEP: usize = 256 << 10;
 /// A larger buffer of replies is freed when it is empty.
@@ -158,6 +161,7 @@ impl ProxySession {
             return self.keep_moved(index, tag, delivery);
         }
         let delivery = delivery.kept();
+        let first = self.first;
         // The usual case needs no copy beside `ready`.
         let mut passed = PassedPart::Nothing;
         if index == 0
@@ -166,7 +170,7 @@ impl ProxySession {
             passed = request.pass_on(tag.part, part, &mut self.ready);
         }
         match passed {
-            PassedPart::Piece => return true,
+            PassedPart::Piece => return self.has_piece(first),
             PassedPart::BeforeKept => {}
             PassedPart::End => {
                 self.waiting.pop_front();
@@ -180,7 +184,16 @@ impl ProxySession {
                 }
             }
         }
-        (index == 0 && self.collect()) || !self.changed.is_empty()
+        (index == 0 && self.collect() && self.has_piece(first)) || !self.changed.is_empty()
+    }
+
+    /// Returns true if there are enough bytes to send: the end of a reply, or a piece of one.
+    /// `first` is the number of the first waiting request before the bytes arrived.
+    fn has_piece(&self, first: u64) -> bool {
+        match self.waiting.front() {
+            Some(WaitingRequest::Merged(_)) if self.first == first => self.ready.len() >= LINE_PIECE_LEN,
+            _ => self.has_ready(),
+        }
     }
 
     /// Keeps what arrives for a read with a connection for itself. Returns true if the session
