@@ -72,16 +72,16 @@ def main():
         file.write('when-down = "error"\n[route]\ndefault = "main"\n')
     proxy = start([TODANA, "proxy", "--config", config])
 
-    def end(number, _frame):
+    # A handler that waits for the proxy itself would wait for the wait that it interrupts.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: sys.exit(0))
+    try:
+        sys.exit(proxy.wait())
+    finally:
         for child in [proxy] + children:
             child.terminate()
         for child in [proxy] + children:
             child.wait()
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    sys.exit(proxy.wait())
 
 
 main()

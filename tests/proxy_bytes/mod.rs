@@ -19,6 +19,8 @@ use todana_server::{
 
 /// A session that takes longer hangs. None takes nearly as long.
 const HANG: Duration = Duration::from_secs(9);
+/// A longer value is passed on as it arrives.
+const LONG_VALUE: u64 = 64 << 10;
 const PROTOCOLS: [PoolProtocol; 4] =
     [PoolProtocol::Auto, PoolProtocol::Text, PoolProtocol::Meta, PoolProtocol::Binary];
 
@@ -59,7 +61,9 @@ pub(crate) fn play_server(input: &[u8]) {
     let replies = ask(proxies[usize::from(choice % 4)], requests, requests.len());
     let mut replies = Cursor::new(replies);
     for is_get in [true, false, false, true, false, false, false, false] {
-        skip(&mut replies, is_get);
+        if !skip(&mut replies, is_get) {
+            return;
+        }
     }
     let rest = &replies.get_ref()[replies.position() as usize..];
     assert_eq!(rest.escape_ascii().to_string(), "MN\\r\\n", "after {}", replies.get_ref().escape_ascii());
@@ -79,23 +83,28 @@ fn reply(mut stream: TcpStream) {
     });
 }
 
-/// Skips a reply.
-fn skip(replies: &mut Cursor<Vec<u8>>, is_get: bool) {
+/// Skips a reply. Returns false if the connection has ended within a long value, which is passed on
+/// as it arrives.
+fn skip(replies: &mut Cursor<Vec<u8>>, is_get: bool) -> bool {
     loop {
         let mut line = Vec::new();
         replies.read_until(b'\n', &mut line).expect("memory does not fail");
-        let whole = replies.get_ref().escape_ascii();
+        let whole = replies.get_ref().escape_ascii().to_string();
         assert!(line.ends_with(b"\r\n"), "a reply is missing: {whole}");
         let words: Vec<&[u8]> = line.trim_ascii_end().split(|&byte| byte == b' ').collect();
         let len = match (words[0], is_get) {
             (b"VALUE", true) => words[3],
             (b"VA", false) => words[1],
-            _ => return,
+            _ => return true,
         };
         let len: u64 = str::from_utf8(len).ok().and_then(|len| len.parse().ok()).expect("a length");
         replies.set_position(replies.position() + len + 2);
+        if replies.position() > replies.get_ref().len() as u64 {
+            assert!(len > LONG_VALUE, "a value is cut: {whole}");
+            return false;
+        }
         if !is_get {
-            return;
+            return true;
         }
     }
 }
