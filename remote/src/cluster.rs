@@ -381,12 +381,12 @@ impl Cluster {
         row: &NewRow<'_>,
         condition: RowCondition,
     ) -> std::result::Result<ConditionalOutcome, RequestFailure> {
+        if row.lifetime == RowLifetime::Over {
+            return self.remove_if(key, condition).await;
+        }
         self.pass_plain_writes().await;
         let (value, flags, token) = (row.value, row.flags as i32, row.token.column());
-        let _turn = match row.lifetime {
-            RowLifetime::Over => return self.remove_if(key, condition).await,
-            _ => self.bucket_turn(key).await,
-        };
+        let _turn = self.bucket_turn(key).await;
         let result = match row.lifetime {
             RowLifetime::Over | RowLifetime::Unlimited => {
                 let statements = &self.update;
