@@ -168,7 +168,7 @@ def compare(options, folder, start):
         port = free_port()
         lines = "".join(f"    - 127.0.0.1:{server}:1\n" for server in servers)
         (folder / "n.yml").write_text(
-            # Its default hash puts most keys with successive numbers on the same server.
+            # nutcracker's default hash puts most keys with successive numbers on one server.
             f"main:\n  listen: 127.0.0.1:{port}\n  hash: md5\n  timeout: 5000\n  servers:\n{lines}"
         )
         words = [options.nutcracker, "-c", str(folder / "n.yml"), "-s", str(free_port()), "-m", "16384"]

@@ -19,7 +19,7 @@ use todana_server::{
 
 /// A session that takes longer hangs. None takes nearly as long.
 const HANG: Duration = Duration::from_secs(9);
-/// A longer value is passed on as it arrives.
+/// The proxy passes a longer value on as it arrives, so a server can cut it.
 const LONG_VALUE: u64 = 64 << 10;
 const PROTOCOLS: [PoolProtocol; 4] =
     [PoolProtocol::Auto, PoolProtocol::Text, PoolProtocol::Meta, PoolProtocol::Binary];
@@ -83,13 +83,12 @@ fn reply(mut stream: TcpStream) {
     });
 }
 
-/// Skips a reply. Returns false if the connection has ended within a long value, which is passed on
-/// as it arrives.
+/// Skips a reply. Returns false if the connection has ended within a long value.
 fn skip(replies: &mut Cursor<Vec<u8>>, is_get: bool) -> bool {
     loop {
         let mut line = Vec::new();
         replies.read_until(b'\n', &mut line).expect("memory does not fail");
-        let whole = replies.get_ref().escape_ascii().to_string();
+        let whole = replies.get_ref().escape_ascii();
         assert!(line.ends_with(b"\r\n"), "a reply is missing: {whole}");
         let words: Vec<&[u8]> = line.trim_ascii_end().split(|&byte| byte == b' ').collect();
         let len = match (words[0], is_get) {
@@ -98,11 +97,12 @@ fn skip(replies: &mut Cursor<Vec<u8>>, is_get: bool) -> bool {
             _ => return true,
         };
         let len: u64 = str::from_utf8(len).ok().and_then(|len| len.parse().ok()).expect("a length");
-        replies.set_position(replies.position() + len + 2);
-        if replies.position() > replies.get_ref().len() as u64 {
+        let end = replies.position() + len + 2;
+        if end > replies.get_ref().len() as u64 {
             assert!(len > LONG_VALUE, "a value is cut: {whole}");
             return false;
         }
+        replies.set_position(end);
         if !is_get {
             return true;
         }

@@ -27,8 +27,8 @@ const WAITING_MAX: usize = 4096;
 const ARRIVED_MAX: usize = 256 << 10;
 /// The largest record that memcached can be configured for.
 const ITEM_SIZE_MAX: u64 = 1 << 30;
-/// The number of bytes of a line with several keys that are sent before its last value has arrived.
-/// Fewer bytes would cost a system call for each server.
+/// Values of a line with several keys are sent once they have this number of bytes, or all have
+/// arrived. To send them earlier would cost a system call for each server.
 const LINE_PIECE_LEN: usize = 16 << 10;
 /// The number of bytes after which the worker counts the memory of a session again.
 const REPORTED_STEP: usize = 256 << 10;
@@ -187,8 +187,8 @@ impl ProxySession {
         (index == 0 && self.collect() && self.has_piece(first)) || !self.changed.is_empty()
     }
 
-    /// Returns true if there are enough bytes to send: the end of a reply, or a piece of one.
-    /// `first` is the number of the first waiting request before the bytes arrived.
+    /// Returns true if the bytes in `ready` are worth a turn: they end a reply, or are a piece of one
+    /// that should not wait. `first` is the number of the first waiting request before they arrived.
     fn has_piece(&self, first: u64) -> bool {
         match self.waiting.front() {
             Some(WaitingRequest::Merged(_)) if self.first == first => self.ready.len() >= LINE_PIECE_LEN,
