@@ -187,8 +187,9 @@ impl ProxySession {
         (index == 0 && self.collect() && self.has_piece(first)) || !self.changed.is_empty()
     }
 
-    /// Returns true if the bytes in `ready` are worth a turn: they end a reply, or are a piece of one
-    /// that should not wait. `first` is the number of the first waiting request before they arrived.
+    /// Returns true if the bytes in `ready` are worth a turn: they end a reply, or are a piece of
+    /// one that should not wait. `first` is the number of the first waiting request before they
+    /// arrived.
     fn has_piece(&self, first: u64) -> bool {
         match self.waiting.front() {
             Some(WaitingRequest::Merged(_)) if self.first == first => self.ready.len() >= LINE_PIECE_LEN,
