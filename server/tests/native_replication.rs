@@ -4,9 +4,15 @@
 mod running;
 
 use running::{Client, Running, eventually, options};
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 use todana::update_log::SyncPolicy;
+use todana_protocol::replication::{
+    AppliedPosition, DatabaseRequest, FrameDecoder, GREETING, MasterMessage, ReplicaHello, ReplicaMessage,
+    RequestedStart,
+};
 use todana_server::{
     AuthenticationMode, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode,
     KyotoOptions, MasterAddress, MasterProtocol, PoolLogin, ProtocolOptions, ReplicationOptions,
@@ -226,5 +232,53 @@ fn replica_logs_in_at_its_master() {
         let mut client = replica.connect();
         client.send(b"get last\r\n");
         client.expect(b"END\r\n");
+    }
+}
+
+/// A master once sent without reading meanwhile. A replica whose own messages then found no room
+/// did not read either.
+#[test]
+fn replica_may_send_much_before_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = Running::start(server_options(1, "mem:hash", folder.path(), None));
+    let mut client = master.connect();
+    // More than both sockets hold, and values that cannot be compressed.
+    let mut value = vec![0; 1_000_000];
+    for n in 0..30 {
+        fastrand::fill(&mut value);
+        client.set(format!("key{n}").as_bytes(), &value);
+    }
+    let mut replica = TcpStream::connect(master.addresses[0]).unwrap();
+    socket2::SockRef::from(&replica).set_send_buffer_size(4096).unwrap();
+    // Shorter than the time after which the master gives up.
+    replica.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    replica.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    replica.set_nodelay(true).unwrap();
+    let mut out = GREETING.to_vec();
+    let databases = vec![DatabaseRequest { number: 0, start: RequestedStart::Checkpoint }];
+    ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
+    replica.write_all(&out).unwrap();
+    out.clear();
+    ReplicaMessage::Applied(vec![AppliedPosition { number: 0, applied: 0, stored: 0 }]).put(&mut out);
+    for _ in 0..20_000 {
+        replica.write_all(&out).unwrap();
+    }
+    let (mut frames, mut buffer, mut copied) = (FrameDecoder::default(), vec![0; 1 << 20], 0);
+    let mut has_welcome = false;
+    loop {
+        let len = replica.read(&mut buffer).unwrap();
+        assert_ne!(len, 0, "the master has closed the connection");
+        frames.push(&buffer[..len]);
+        while let Some(content) = frames.next_content().unwrap() {
+            match MasterMessage::read(content) {
+                Err(_) => assert!(!std::mem::replace(&mut has_welcome, true)),
+                Ok(MasterMessage::Checkpoint { bytes, .. }) => copied += bytes.len(),
+                Ok(MasterMessage::Heartbeat { .. }) => {
+                    assert!(copied > 30_000_000, "{copied}");
+                    return;
+                }
+                Ok(message) => panic!("{message:?}"),
+            }
+        }
     }
 }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The length of the read buffer. A complete TLS record fits into the buffer.
 const BUFFER: usize = 20 << 10;
+/// The maximum number of bytes that wait to be processed while this side sends.
+const RECEIVED_MAX: usize = 1 << 20;
 
 /// A connection whose reads and writes wait.
 pub(super) struct ReplicaStream {
@@ -20,6 +22,8 @@ pub(super) struct ReplicaStream {
     poll: Poll,
     events: Events,
     buffer: Vec<u8>,
+    /// Bytes that arrived while this side was sending.
+    received: Vec<u8>,
     shared: Arc<SharedState>,
     /// The time limit of each read and write.
     time_max: Duration,
@@ -33,11 +37,12 @@ impl ReplicaStream {
     ) -> io::Result<ReplicaStream> {
         let poll = Poll::new()?;
         stream.register(poll.registry(), Token(0))?;
-        let (events, buffer) = (Events::with_capacity(8), vec![0; BUFFER]);
-        Ok(ReplicaStream { stream, poll, events, buffer, shared, time_max })
+        let (events, buffer, received) = (Events::with_capacity(8), vec![0; BUFFER], Vec::new());
+        Ok(ReplicaStream { stream, poll, events, buffer, received, shared, time_max })
     }
 
-    /// Writes all bytes.
+    /// Writes all bytes. While the other side takes none, its own bytes are read: it may be waiting
+    /// for that.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let mut since = Instant::now();
         while !bytes.is_empty() || self.stream.kept_lens().1 > 0 {
@@ -47,12 +52,12 @@ impl ReplicaStream {
             };
             match outcome {
                 Ok(0) if !bytes.is_empty() => return Err(ErrorKind::WriteZero.into()),
-                Ok(0) if self.stream.kept_lens().1 > 0 => self.wait(since)?,
+                Ok(0) if self.stream.kept_lens().1 > 0 => self.wait_to_send(since)?,
                 Ok(len) => {
                     bytes = &bytes[len..];
                     since = Instant::now();
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(since)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_to_send(since)?,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -62,6 +67,10 @@ impl ReplicaStream {
 
     /// Reads the next bytes. Returns the first of them.
     pub(super) fn receive(&mut self) -> io::Result<u8> {
+        if let Some(&first) = self.received.first() {
+            self.received.clear();
+            return Ok(first);
+        }
         let since = Instant::now();
         loop {
             match self.stream.read_some(&mut self.buffer) {
@@ -74,24 +83,31 @@ impl ReplicaStream {
         }
     }
 
-    /// Appends the bytes that have arrived, or that arrive within this time.
+    /// Appends the bytes that have arrived, or that arrive within this time. Fails if `into` would
+    /// become too long.
     pub(super) fn receive_within(&mut self, time: Duration, into: &mut Vec<u8>) -> io::Result<()> {
-        let mut has_waited = false;
+        self.read_arrived()?;
+        if self.received.is_empty() && !time.is_zero() {
+            self.poll_for(time)?;
+            self.read_arrived()?;
+        }
+        into.append(&mut self.received);
+        match into.len() > RECEIVED_MAX {
+            true => Err(too_much()),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads all bytes that have arrived into `received`.
+    fn read_arrived(&mut self) -> io::Result<()> {
         loop {
             match self.stream.read_some(&mut self.buffer) {
                 Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok((len, _)) => {
-                    into.extend_from_slice(&self.buffer[..len]);
-                    has_waited = true;
+                Ok((len, _)) if self.received.len() + len <= RECEIVED_MAX => {
+                    self.received.extend_from_slice(&self.buffer[..len]);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock && has_waited => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    has_waited = true;
-                    match self.poll.poll(&mut self.events, Some(time)) {
-                        Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
-                        _ => {}
-                    }
-                }
+                Ok(_) => return Err(too_much()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -103,6 +119,12 @@ impl ReplicaStream {
         self.shared.lifecycle.stopping() == StopStage::No
     }
 
+    /// Waits as `wait` does, and reads what has arrived.
+    fn wait_to_send(&mut self, since: Instant) -> io::Result<()> {
+        self.wait(since)?;
+        self.read_arrived()
+    }
+
     /// Waits until the stream may be ready. Fails if the time limit since `since` has passed, or
     /// the server stops.
     fn wait(&mut self, since: Instant) -> io::Result<()> {
@@ -112,9 +134,17 @@ impl ReplicaStream {
         if since.elapsed() >= self.time_max {
             return Err(ErrorKind::TimedOut.into());
         }
-        match self.poll.poll(&mut self.events, Some(CHECK_INTERVAL)) {
+        self.poll_for(CHECK_INTERVAL)
+    }
+
+    fn poll_for(&mut self, time: Duration) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, Some(time)) {
             Err(error) if error.kind() != ErrorKind::Interrupted => Err(error),
             _ => Ok(()),
         }
     }
+}
+
+fn too_much() -> io::Error {
+    io::Error::other("the replica sends too much")
 }

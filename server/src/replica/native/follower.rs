@@ -27,9 +27,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The interval at which the positions are stored.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which the thread checks whether the server stops, and at which the positions are
-/// stated to the master at least.
+/// stated to the master even if they have not changed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The interval at which positions are stated while changes arrive.
+/// The interval at which positions are stated at most while changes arrive without a pause.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
 const BUFFER_LEN: usize = 128 << 10;
 
@@ -144,6 +144,7 @@ impl NativeFollower {
         stream.send(&out)?;
         let mut buffer = vec![0; BUFFER_LEN];
         let (mut heard_at, mut stated_at) = (Instant::now(), Instant::now());
+        let mut stated = Vec::new();
         loop {
             if !self.may_continue() {
                 return Err(FollowEnd::Stopped);
@@ -171,10 +172,15 @@ impl NativeFollower {
             if self.stored_at.elapsed() >= STORE_INTERVAL {
                 self.store();
             }
-            if is_idle || stated_at.elapsed() >= STATE_INTERVAL {
-                out.clear();
-                self.side.put_applied(&mut out);
+            out.clear();
+            self.side.put_applied(&mut out);
+            let is_due = match out == stated {
+                true => stated_at.elapsed() >= CHECK_INTERVAL,
+                false => is_idle || stated_at.elapsed() >= STATE_INTERVAL,
+            };
+            if is_due {
                 stream.send(&out)?;
+                std::mem::swap(&mut out, &mut stated);
                 stated_at = Instant::now();
             }
         }

@@ -50,14 +50,18 @@ pub(in crate::replica) fn serve(
     while stream.is_running() {
         let began_at = Instant::now();
         let time_ms = unix_ms();
-        let has_sent = side.send_due(&mut |bytes| stream.send(bytes)).map_err(io::Error::other)?;
+        input.clear();
+        let has_sent = side.send_due(&mut |bytes| {
+            stream.send(bytes)?;
+            stream.receive_within(Duration::ZERO, &mut input)
+        });
+        let has_sent = has_sent.map_err(io::Error::other)?;
         if has_sent || spoke_at.is_none_or(|at| at.elapsed() >= HEARTBEAT_INTERVAL) {
             out.clear();
             side.put_heartbeat(time_ms, &mut out);
             stream.send(&out)?;
             spoke_at = Some(began_at);
         }
-        input.clear();
         stream.receive_within(PAUSE, &mut input)?;
         if side.receive(&input).map_err(|_| io::Error::other("a message is malformed"))? {
             heard_at = Instant::now();
