@@ -88,6 +88,17 @@ pub trait DurableEngine: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentsToken(pub [u8; 40]);
 
+impl ContentsToken {
+    /// Returns an ID of the database and its last opening for writing. It changes with each
+    /// opening, and if older files are put in place of the database's own.
+    pub fn opening_id(&self) -> [u8; 16] {
+        // The first 16 bytes are the ID of the database. The next 8 number its openings.
+        let mut id = *self.0.first_chunk::<16>().expect("a token is longer");
+        id[8..].iter_mut().zip(&self.0[16..24]).for_each(|(byte, opening)| *byte ^= opening);
+        id
+    }
+}
+
 /// The disk space that an engine uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {

@@ -4,7 +4,7 @@
 //! position of a database is given up before its records are copied anew.
 
 use super::master_stream::{MasterStream, login};
-use super::positions::{DatabaseId, PositionFile, PositionKeeper};
+use super::positions::{OwnIds, PositionFile, PositionKeeper};
 use super::replica_side::{FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
 use super::served::unix_ms;
 use crate::handle::StopStage;
@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use todana::Database;
 use todana::disk::Disk;
 
 /// The pause after a failed connection to the master, before the next attempt.
@@ -70,7 +69,7 @@ impl NativeFollower {
         let server_id = options.server_id;
         let master = shared.master_link.follow_state().master.unwrap_or_default();
         let file = position_path(shared).map(|path| PositionFile::new(disk, path));
-        let own_ids = (0..shared.databases.len()).map(|index| own_id(shared, index)).collect();
+        let own_ids = (0..shared.databases.len()).map(|index| own_ids(shared, index)).collect();
         let (keeper, outcome) = PositionKeeper::open(file, own_ids);
         if let Err(error) = outcome {
             let path = keeper.path().unwrap_or(Path::new("")).display();
@@ -82,9 +81,9 @@ impl NativeFollower {
         for (index, served) in shared.databases.iter().take(followed).enumerate() {
             let number = options.database.unwrap_or(index as u16);
             let counters = served.database.worker_counters();
-            let place = keeper.place(index, number).filter(|_| !is_new(&served.database));
-            served.database.follow_master(!options.accepts_writes);
-            databases.push(FollowedDatabase::new(number, &served.database, &counters, place));
+            let stored = keeper.state(index, number);
+            let is_pair = options.accepts_writes;
+            databases.push(FollowedDatabase::new(number, &served.database, &counters, stored, is_pair));
         }
         NativeFollower {
             side: ReplicaSide::new(server_id, keeper.epoch(), databases),
@@ -98,6 +97,8 @@ impl NativeFollower {
     }
 
     pub(in crate::replica) fn run(mut self) {
+        // The positions count for the IDs of this process from now on.
+        self.store();
         while self.may_continue() {
             self.side.reset();
             let ended = self.follow();
@@ -203,7 +204,7 @@ impl NativeFollower {
                 }
                 StreamEvent::Copied { index, records } => {
                     tracing::info!(database = index, records, "replication: all records were copied");
-                    self.store();
+                    self.must_store()?;
                 }
             }
         }
@@ -261,17 +262,18 @@ fn position_path(shared: &SharedState) -> Option<PathBuf> {
     options.replication.position_file.clone().or(data)
 }
 
-/// Returns the ID of a database. A hash on disk has none, and gets one of zeros; a new one has no
-/// position. A database without files has no ID.
-fn own_id(shared: &SharedState, index: usize) -> Option<DatabaseId> {
+/// Returns the IDs of a database. Those of a hash on disk name its openings, so that no position
+/// counts after older files have been put in place of its own.
+fn own_ids(shared: &SharedState, index: usize) -> OwnIds {
     let database = &shared.databases[index].database;
     match (database.engine().durable(), shared.persistence.exports.directory(index)) {
-        (Some(_), _) => Some([0; 16]),
-        (None, directory) => directory.map(|directory| directory.identity().database_id),
+        (Some(files), _) => OwnIds {
+            found: files.contents_token_at_open().map(|token| token.opening_id()),
+            left: Some(files.contents_token().opening_id()),
+        },
+        (None, directory) => {
+            let id = directory.map(|directory| directory.identity().database_id);
+            OwnIds { found: id, left: id }
+        }
     }
-}
-
-/// Returns true for a hash on disk that this process has created.
-fn is_new(database: &Database) -> bool {
-    database.engine().durable().is_some_and(|files| files.contents_token_at_open().is_none())
 }

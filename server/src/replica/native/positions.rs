@@ -4,6 +4,7 @@
 //! todana replica 1
 //! epoch 3
 //! 0 OWN-ID MASTER-ID 513        number of the database at the master, both IDs, and the position
+//! 1 OWN-ID copying              all records of the master were being copied
 //! crc 7f0c21aa                  CRC32C of the lines before it
 //! ```
 //!
@@ -19,6 +20,7 @@ use todana::disk::Disk;
 use todana_protocol::replication::LogPlace;
 
 const HEAD: &str = "todana replica 1";
+const COPYING: &str = "copying";
 /// The maximum length of the file in bytes.
 const LEN_MAX: u64 = 256 << 10;
 
@@ -40,8 +42,26 @@ pub(super) struct StoredPlace {
     pub(super) number: u16,
     /// The ID of the database here.
     pub(super) own_id: DatabaseId,
-    /// The place in the master's log.
-    pub(super) place: LogPlace,
+    /// How much of the master the database has.
+    pub(super) state: StoredState,
+}
+
+/// How much of its master a database has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoredState {
+    /// The changes before this place.
+    Place(LogPlace),
+    /// A part of the records.
+    Copying,
+}
+
+/// The IDs of a database here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OwnIds {
+    /// The ID of the contents that the process has found. `None` if they were new.
+    pub(super) found: Option<DatabaseId>,
+    /// The ID of the contents that the process leaves. `None` if they do not survive it.
+    pub(super) left: Option<DatabaseId>,
 }
 
 /// The file of the positions.
@@ -101,18 +121,15 @@ impl PositionFile {
 /// Stores the positions of the databases of a replica.
 pub(super) struct PositionKeeper {
     file: Option<PositionFile>,
-    /// The ID of each database here. `None` for one that does not survive the process.
-    own_ids: Vec<Option<DatabaseId>>,
+    /// The IDs of each database here.
+    own_ids: Vec<OwnIds>,
     stored: StoredPositions,
 }
 
 impl PositionKeeper {
     /// Reads the stored positions. Without a file, no position survives the process. Also returns
     /// the error if the file cannot be read; there are no positions then.
-    pub(super) fn open(
-        file: Option<PositionFile>,
-        own_ids: Vec<Option<DatabaseId>>,
-    ) -> (PositionKeeper, io::Result<()>) {
+    pub(super) fn open(file: Option<PositionFile>, own_ids: Vec<OwnIds>) -> (PositionKeeper, io::Result<()>) {
         let stored = file.as_ref().map_or_else(|| Ok(StoredPositions::default()), PositionFile::read);
         let (stored, outcome) = match stored {
             Ok(stored) => (stored, Ok(())),
@@ -129,28 +146,30 @@ impl PositionKeeper {
         self.stored.epoch
     }
 
-    /// Returns the stored place of the database with this index and this number at the master.
-    pub(super) fn place(&self, index: usize, number: u16) -> Option<LogPlace> {
-        let own_id = self.own_ids[index]?;
+    /// Returns the stored state of the database with this index and this number at the master.
+    pub(super) fn state(&self, index: usize, number: u16) -> Option<StoredState> {
+        let own_id = self.own_ids[index].found?;
         let places = self.stored.places.iter();
         let mut places = places.filter(|place| place.number == number && place.own_id == own_id);
-        places.next().map(|place| place.place)
+        places.next().map(|place| place.state)
     }
 
     /// Syncs the changes before the positions, and then stores the positions. Fails if either is
     /// not possible; the old positions then stay.
     pub(super) fn store(&mut self, databases: &mut [FollowedDatabase]) -> io::Result<()> {
-        let places = databases.iter().zip(&self.own_ids).filter_map(|(followed, own_id)| {
-            Some(StoredPlace { number: followed.number, own_id: (*own_id)?, place: followed.place? })
+        let places = databases.iter().zip(&self.own_ids).filter_map(|(followed, own_ids)| {
+            Some(StoredPlace { number: followed.number, own_id: own_ids.left?, state: followed.state()? })
         });
         let positions = StoredPositions { epoch: self.stored.epoch, places: places.collect() };
-        let Some(file) = self.file.as_ref().filter(|_| positions != self.stored) else { return Ok(()) };
-        databases.iter().try_for_each(|followed| followed.database.sync()).map_err(io::Error::other)?;
-        file.write(&positions)?;
-        for followed in databases {
-            followed.stored = followed.applied();
+        if let Some(file) = self.file.as_ref().filter(|_| positions != self.stored) {
+            databases.iter().try_for_each(|followed| followed.database.sync()).map_err(io::Error::other)?;
+            file.write(&positions)?;
+            self.stored = positions;
+            for followed in databases.iter_mut() {
+                followed.stored = followed.applied();
+            }
         }
-        self.stored = positions;
+        databases.iter_mut().for_each(FollowedDatabase::note_stored);
         Ok(())
     }
 }
@@ -159,9 +178,14 @@ fn format(positions: &StoredPositions) -> String {
     use std::fmt::Write;
     let mut text = format!("{HEAD}\nepoch {}\n", positions.epoch);
     let hex = |id: &DatabaseId| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    for StoredPlace { number, own_id, place } in &positions.places {
-        let (own, masters) = (hex(own_id), hex(&place.database_id));
-        let _ = writeln!(text, "{number} {own} {masters} {}", place.position);
+    for StoredPlace { number, own_id, state } in &positions.places {
+        let own = hex(own_id);
+        let _ = match state {
+            StoredState::Place(place) => {
+                writeln!(text, "{number} {own} {} {}", hex(&place.database_id), place.position)
+            }
+            StoredState::Copying => writeln!(text, "{number} {own} {COPYING}"),
+        };
     }
     let crc = crc32c::crc32c(text.as_bytes());
     let _ = writeln!(text, "crc {crc:08x}");
@@ -182,10 +206,15 @@ fn parse(text: &str) -> Option<StoredPositions> {
     let place = |line: &str| {
         let mut words = line.split(' ');
         let number = words.next()?.parse().ok()?;
-        let (own_id, database_id) = (id(words.next()?)?, id(words.next()?)?);
-        let position = words.next()?.parse().ok()?;
-        let place = LogPlace { database_id, position };
-        words.next().is_none().then_some(StoredPlace { number, own_id, place })
+        let own_id = id(words.next()?)?;
+        let state = match words.next()? {
+            COPYING => StoredState::Copying,
+            masters => {
+                let (database_id, position) = (id(masters)?, words.next()?.parse().ok()?);
+                StoredState::Place(LogPlace { database_id, position })
+            }
+        };
+        words.next().is_none().then_some(StoredPlace { number, own_id, state })
     };
     Some(StoredPositions { epoch, places: lines.map(place).collect::<Option<_>>()? })
 }
@@ -202,7 +231,11 @@ mod tests {
 
     fn positions() -> StoredPositions {
         let place = LogPlace { database_id: *b"fedcba9876543210", position: 513 };
-        StoredPositions { epoch: 3, places: vec![StoredPlace { number: 0, own_id: [0xa; 16], place }] }
+        let places = vec![
+            StoredPlace { number: 0, own_id: [0xa; 16], state: StoredState::Place(place) },
+            StoredPlace { number: 1, own_id: [0xb; 16], state: StoredState::Copying },
+        ];
+        StoredPositions { epoch: 3, places }
     }
 
     /// The text is the example of docs/protocol/replication.md, section 5.
@@ -220,7 +253,8 @@ mod tests {
             text,
             "todana replica 1\nepoch 3\n\
              0 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a 66656463626139383736353433323130 513\n\
-             crc 825f9ff3\n"
+             1 0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b copying\n\
+             crc cf01c2a8\n"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

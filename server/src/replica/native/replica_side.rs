@@ -5,6 +5,7 @@
 //! its checksum, its database and its position are right. Otherwise the stream ends with an error,
 //! and the next one begins after the last entry that was applied, or with a checkpoint.
 
+use super::positions::StoredState;
 use std::sync::Arc;
 use todana::checkpoint::CheckpointDecoder;
 use todana::replication::ChangeOrigin;
@@ -12,8 +13,8 @@ use todana::update_log::{EntryDecoder, LogChange, LogPosition};
 use todana::{Database, UnixSeconds, WorkerCounters};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::replication::{
-    AnsweredStart, AppliedPosition, DatabaseRequest, FrameDecoder, GREETING, LogPlace, MalformedFrame,
-    MasterMessage, MasterWelcome, ReplicaHello, ReplicaMessage, RequestedStart,
+    AnsweredStart, AppliedPosition, DatabaseAnswer, DatabaseRequest, FrameDecoder, GREETING, LogPlace,
+    MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, ReplicaMessage, RequestedStart,
 };
 
 /// A database of a replica, and the place in the log of its master.
@@ -33,8 +34,22 @@ pub(super) struct FollowedDatabase {
     pub(super) master_end: u64,
     /// The time at which the log of the master ended there, in Unix milliseconds.
     pub(super) master_time_ms: u64,
+    /// True if clients may change records here, too: the server and its master are a pair.
+    is_pair: bool,
+    /// True while the records are a part of those of the master. The database then refuses changes
+    /// of clients, because a copy that is cut off begins with the removal of all records.
+    pub(super) is_copying: bool,
+    /// True if the log of the master is wanted from its beginning although there is a place: the
+    /// master of the place is lost.
+    wants_beginning: bool,
+    /// The end of the master's log when this server, with records of its own, began to apply it
+    /// from its beginning. `u64::MAX` until the master has stated it.
+    merged_until: u64,
     receiving: ReceivedPart,
 }
+
+/// What to do if neither server of a pair can follow the other.
+pub(super) const EMPTY_ONE: &str = "stop one of the two servers and remove its data directory";
 
 /// The part of a database that the master sends.
 enum ReceivedPart {
@@ -52,7 +67,8 @@ struct ReceivedLog {
 
 struct ReceivedCheckpoint {
     database_id: [u8; 16],
-    has_begun: bool,
+    /// True if the records must be removed before the first of the master's.
+    clears: bool,
     decoder: CheckpointDecoder,
 }
 
@@ -106,13 +122,21 @@ pub(super) struct ReplicaSide {
 }
 
 impl FollowedDatabase {
-    /// Creates the state of a database that has all changes up to `place`.
+    /// Creates the state of a database with this stored state, and makes the database a replica.
+    /// With `is_pair`, clients may change records, too.
     pub(super) fn new(
         number: u16,
         database: &Arc<Database>,
         counters: &Arc<WorkerCounters>,
-        place: Option<LogPlace>,
+        stored: Option<StoredState>,
+        is_pair: bool,
     ) -> FollowedDatabase {
+        let is_copying = stored == Some(StoredState::Copying);
+        let place = match stored {
+            Some(StoredState::Place(place)) => Some(place),
+            _ => None,
+        };
+        database.follow_master(!is_pair || is_copying);
         FollowedDatabase {
             number,
             database: Arc::clone(database),
@@ -122,6 +146,10 @@ impl FollowedDatabase {
             complete_from: 0,
             master_end: 0,
             master_time_ms: 0,
+            is_pair,
+            is_copying,
+            wants_beginning: false,
+            merged_until: 0,
             receiving: ReceivedPart::Nothing,
         }
     }
@@ -131,12 +159,45 @@ impl FollowedDatabase {
         self.place.map_or(0, |place| place.position)
     }
 
+    /// Returns the state to store: what the server continues with after its own death.
+    pub(super) fn state(&self) -> Option<StoredState> {
+        match self.place {
+            // The merge begins again after a death.
+            Some(place) if place.position < self.merged_until => None,
+            Some(place) => Some(StoredState::Place(place)),
+            None => self.is_copying.then_some(StoredState::Copying),
+        }
+    }
+
+    /// Notes that the state is stored, or that no state outlives the process.
+    pub(super) fn note_stored(&mut self) {
+        if self.is_copying && self.place.is_some() {
+            self.is_copying = false;
+            self.database.follow_master(!self.is_pair);
+        }
+    }
+
     fn wanted(&self) -> RequestedStart {
         match self.place {
-            Some(place) => RequestedStart::Place(place),
-            None if self.database.is_replica() => RequestedStart::Checkpoint,
-            None => RequestedStart::Beginning,
+            Some(place) if !self.wants_beginning => RequestedStart::Place(place),
+            None if !self.has_own_records() => RequestedStart::Checkpoint,
+            _ => RequestedStart::Beginning,
         }
+    }
+
+    /// Returns true if the records may be changes of this server's clients.
+    fn has_own_records(&self) -> bool {
+        self.is_pair && !self.is_copying && self.database.status().records > 0
+    }
+
+    /// Returns the error after which all records are copied, or after which this server follows no
+    /// more because its clients' changes would be lost.
+    fn give_up(&mut self, why: String) -> StreamError {
+        if self.is_pair {
+            return StreamError::Refused(format!("{why}; {EMPTY_ONE}"));
+        }
+        self.place = None;
+        StreamError::MustCopy(why)
     }
 
     /// Returns the bytes of the log that have not been applied, as far as the master has stated its
@@ -236,6 +297,9 @@ impl ReplicaSide {
                     let index = find(&mut self.databases, number)?;
                     let followed = &mut self.databases[index];
                     (followed.master_end, followed.master_time_ms) = (end, time_ms);
+                    if followed.merged_until == u64::MAX {
+                        followed.merged_until = end;
+                    }
                     if followed.has_all() {
                         followed.database.note_master_time(UnixSeconds(time_ms / 1000));
                     }
@@ -257,45 +321,14 @@ impl ReplicaSide {
         if welcome.databases.len() != self.databases.len() {
             return Err(StreamError::Malformed("the answer is about other databases"));
         }
-        let mut copies = 0;
+        let mut all = Vec::new();
         for (followed, answer) in self.databases.iter_mut().zip(&welcome.databases) {
-            if followed.number != answer.number {
-                return Err(StreamError::Malformed("the answer is about other databases"));
-            }
-            let database_id = answer.database_id;
-            followed.receiving = match (answer.start, followed.wanted()) {
-                (AnsweredStart::Requested, RequestedStart::Place(place))
-                    if place.database_id == database_id =>
-                {
-                    ReceivedPart::log(place)
-                }
-                (AnsweredStart::Requested, RequestedStart::Beginning) => {
-                    let place = LogPlace { database_id, position: 0 };
-                    followed.place = Some(place);
-                    ReceivedPart::log(place)
-                }
-                (AnsweredStart::Requested, _) => {
-                    return Err(StreamError::Malformed("the log of another database"));
-                }
-                (AnsweredStart::Checkpoint, _)
-                    if !followed.database.is_replica() && followed.database.status().records > 0 =>
-                {
-                    let why = "its update log does not go back far enough, and a copy of its records would \
-                               replace changes of this server's clients; empty one of the two servers";
-                    return Err(StreamError::Refused(why.into()));
-                }
-                (AnsweredStart::Checkpoint, _) => {
-                    copies += 1;
-                    // From now on, the records are those of no moment.
-                    followed.place = None;
-                    let decoder = CheckpointDecoder::default();
-                    ReceivedPart::Checkpoint(Box::new(ReceivedCheckpoint {
-                        database_id,
-                        has_begun: false,
-                        decoder,
-                    }))
-                }
-            };
+            all.push(followed.part(answer)?);
+        }
+        let mut copies = 0;
+        for (followed, part) in self.databases.iter_mut().zip(all) {
+            copies += usize::from(matches!(part, ReceivedPart::Checkpoint(_)));
+            followed.begin(part);
         }
         self.master_id = Some(welcome.server_id);
         self.epoch = self.epoch.max(welcome.epoch);
@@ -316,8 +349,8 @@ impl ReplicaSide {
                 Ok(Some((_, entry))) => entry,
                 Ok(None) => return Ok(StreamEvent::Applied),
                 Err(error) => {
-                    followed.place = None;
-                    return Err(StreamError::MustCopy(error.to_string()));
+                    let why = error.to_string();
+                    return Err(followed.give_up(why));
                 }
             };
             let origin = entry.origin.map_or(ChangeOrigin::new(master_id, 0), ChangeOrigin::from);
@@ -326,13 +359,17 @@ impl ReplicaSide {
             // it.
             if !origin.has_passed(own) {
                 is_clear = entry.change == LogChange::Clear;
+                if is_clear && followed.place.is_some_and(|place| place.position < followed.merged_until) {
+                    let why = "its update log removes all records, also those of this server's clients";
+                    return Err(StreamError::Refused(format!("{why}; {EMPTY_ONE}")));
+                }
                 let applied =
                     followed.database.apply_entry(origin.into(), &followed.worker_counters, &entry.change);
                 match applied {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        followed.place = None;
-                        return Err(StreamError::MustCopy(error.to_string()));
+                        let why = error.to_string();
+                        return Err(followed.give_up(why));
                     }
                     Err(error) => return Err(StreamError::Failed(error)),
                 }
@@ -356,6 +393,57 @@ impl ReceivedPart {
 }
 
 impl FollowedDatabase {
+    /// Returns the part that the master has announced. Fails if this server cannot take it.
+    fn part(&mut self, answer: &DatabaseAnswer) -> Result<ReceivedPart, StreamError> {
+        if self.number != answer.number {
+            return Err(StreamError::Malformed("the answer is about other databases"));
+        }
+        let database_id = answer.database_id;
+        match (answer.start, self.wanted()) {
+            (AnsweredStart::Requested, RequestedStart::Place(place)) if place.database_id == database_id => {
+                Ok(ReceivedPart::log(place))
+            }
+            (AnsweredStart::Requested, RequestedStart::Beginning) => {
+                Ok(ReceivedPart::log(LogPlace { database_id, position: 0 }))
+            }
+            (AnsweredStart::Requested, _) => Err(StreamError::Malformed("the log of another database")),
+            (AnsweredStart::Checkpoint, RequestedStart::Place(_)) if self.is_pair => {
+                // The other server has begun anew, with a copy of this server's records.
+                self.wants_beginning = true;
+                let why = "its update log does not continue at this server's position";
+                Err(StreamError::Refused(format!("{why}; asking for the whole log")))
+            }
+            (AnsweredStart::Checkpoint, _) if self.has_own_records() => {
+                let why = "its update log does not go back far enough, and a copy of its records would \
+                           replace changes of this server's clients";
+                Err(StreamError::Refused(format!("{why}; {EMPTY_ONE}")))
+            }
+            (AnsweredStart::Checkpoint, _) => {
+                let (clears, decoder) = (!self.is_pair || self.is_copying, CheckpointDecoder::default());
+                let checkpoint = ReceivedCheckpoint { database_id, clears, decoder };
+                Ok(ReceivedPart::Checkpoint(Box::new(checkpoint)))
+            }
+        }
+    }
+
+    fn begin(&mut self, part: ReceivedPart) {
+        match &part {
+            ReceivedPart::Log(log) if log.next_byte == 0 => {
+                self.place = Some(LogPlace { database_id: log.database_id, position: 0 });
+                self.complete_from = 0;
+                self.merged_until = if self.has_own_records() { u64::MAX } else { 0 };
+            }
+            ReceivedPart::Checkpoint(_) => {
+                // From now on, the records are those of no moment.
+                (self.place, self.is_copying, self.merged_until) = (None, true, 0);
+                self.database.follow_master(true);
+            }
+            ReceivedPart::Log(_) | ReceivedPart::Nothing => {}
+        }
+        self.wants_beginning = false;
+        self.receiving = part;
+    }
+
     /// Applies the next bytes of a checkpoint.
     fn copy(&mut self, index: usize, master_id: u16, bytes: &[u8]) -> Result<StreamEvent, StreamError> {
         let FollowedDatabase { database, worker_counters, .. } = self;
@@ -363,7 +451,7 @@ impl FollowedDatabase {
             return Err(StreamError::Malformed("a checkpoint that was not announced"));
         };
         let origin = u32::from(master_id);
-        if !std::mem::replace(&mut checkpoint.has_begun, true) && database.is_replica() {
+        if std::mem::take(&mut checkpoint.clears) {
             database.clear_from(origin, worker_counters).map_err(StreamError::Failed)?;
         }
         checkpoint.decoder.push(bytes);

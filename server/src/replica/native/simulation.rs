@@ -8,8 +8,8 @@
 mod crash_disk;
 
 use super::master_side::{LoggedDatabase, MasterSide};
-use super::positions::{PositionFile, PositionKeeper};
-use super::replica_side::{FollowedDatabase, ReplicaSide, StreamEvent};
+use super::positions::{OwnIds, PositionFile, PositionKeeper};
+use super::replica_side::{EMPTY_ONE, FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
 use crash_disk::CrashDisk;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use todana_core::{
     Arithmetic, Attributes, Delete, Engine, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
-use todana_protocol::replication::{FrameDecoder, GREETING, ReplicaHello};
+use todana_protocol::replication::{FrameDecoder, GREETING, MasterMessage, ReplicaHello};
 
 const KEYS: u64 = 12;
 const STEPS: u32 = 120;
@@ -49,6 +49,7 @@ struct SimulatedServer {
     master: Option<usize>,
     disk: CrashDisk,
     clock: Arc<ManualClock>,
+    was_emptied: bool,
     running: Option<RunningNode>,
 }
 
@@ -91,18 +92,18 @@ impl SimulatedServer {
             reserve_bytes: 0,
             ..LogOptions::default()
         };
-        // A pair must not lose log: its records are copied without a clear (docs/replication.md).
+        // A pair must not lose log, because its servers have changes of their own clients.
         let log_kept_len = if self.is_pair { 1 << 30 } else { 0 };
         let checkpoints = CheckpointOptions { rests: 0, log_kept_len, ..CheckpointOptions::default() };
         directory.restore(&database, clock, &DataOptions { log, checkpoints }, &mut |_| ()).unwrap();
         let file = PositionFile::new(disk, "/data/replica-position".into());
-        let own_id = directory.identity().database_id;
-        let (keeper, outcome) = PositionKeeper::open(Some(file), vec![Some(own_id)]);
+        let own_id = Some(directory.identity().database_id);
+        let (keeper, outcome) =
+            PositionKeeper::open(Some(file), vec![OwnIds { found: own_id, left: own_id }]);
         outcome.unwrap();
         let counters = database.worker_counters();
         let side = self.master.map(|_| {
-            database.follow_master(!self.is_pair);
-            let followed = FollowedDatabase::new(0, &database, &counters, keeper.place(0, 0));
+            let followed = FollowedDatabase::new(0, &database, &counters, keeper.state(0, 0), self.is_pair);
             ReplicaSide::new(self.id(), 0, vec![followed])
         });
         self.running = Some(RunningNode { database, directory, counters, side, keeper });
@@ -118,6 +119,19 @@ impl SimulatedServer {
         let left = self.disk.state();
         self.running = None;
         self.disk = CrashDisk::with(power_lost.map_or_else(|| left.clone(), |seed| left.reboot(seed)));
+    }
+
+    /// Replaces the disk by an empty one.
+    fn lose_disk(&mut self) {
+        self.disk = CrashDisk::new();
+        self.was_emptied = true;
+    }
+
+    /// Returns false until a server whose disk was replaced has copied the records of the other:
+    /// its clients must wait for that (docs/replication.md).
+    fn may_write(&self) -> bool {
+        let side = self.running().side.as_ref();
+        !self.was_emptied || side.is_none_or(|side| side.databases.iter().all(|one| one.place.is_some()))
     }
 
     fn running(&self) -> &RunningNode {
@@ -204,24 +218,31 @@ struct NetworkSimulation {
     clock: Arc<ManualClock>,
     random: fastrand::Rng,
     copies: u32,
+    has_lost_disk: bool,
 }
 
 impl NetworkSimulation {
     fn new(seed: u64) -> NetworkSimulation {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = &SHAPES[random.usize(..SHAPES.len())];
+        NetworkSimulation::of_shape(shape, random)
+    }
+
+    fn of_shape(shape: &'static ReplicationShape, mut random: fastrand::Rng) -> NetworkSimulation {
         let clock = Arc::new(ManualClock::new(UnixSeconds(1_800_000_000)));
         let is_pair = shape.writers.len() > 1;
         let mut nodes = Vec::new();
         for (index, &master) in shape.masters.iter().enumerate() {
             let (disk, clock) = (CrashDisk::new(), Arc::clone(&clock));
             let is_tree = random.bool();
-            let mut node = SimulatedServer { index, is_tree, is_pair, master, disk, clock, running: None };
+            let (was_emptied, running) = (false, None);
+            let mut node =
+                SimulatedServer { index, is_tree, is_pair, master, disk, clock, was_emptied, running };
             node.start();
             nodes.push(node);
         }
         let connections = nodes.iter().map(|_| None).collect();
-        NetworkSimulation { nodes, shape, connections, clock, random, copies: 0 }
+        NetworkSimulation { nodes, shape, connections, clock, random, copies: 0, has_lost_disk: false }
     }
 
     fn step(&mut self) {
@@ -230,7 +251,8 @@ impl NetworkSimulation {
         match random.u8(..32) {
             0..12 => {
                 let writer = self.shape.writers[random.usize(..self.shape.writers.len())];
-                for _ in 0..random.u8(1..6) {
+                let count = if self.nodes[writer].may_write() { random.u8(1..6) } else { 0 };
+                for _ in 0..count {
                     self.nodes[writer].write(random);
                 }
             }
@@ -247,6 +269,10 @@ impl NetworkSimulation {
             _ => {
                 let power_lost = random.bool().then(|| random.u64(..));
                 self.nodes[at].end(power_lost);
+                if self.nodes[at].is_pair && !self.has_lost_disk && random.u8(..4) == 0 {
+                    self.nodes[at].lose_disk();
+                    self.has_lost_disk = true;
+                }
                 self.nodes[at].start();
                 self.connections[at] = None;
                 for (replica, &master) in self.shape.masters.iter().enumerate() {
@@ -338,7 +364,12 @@ impl NetworkSimulation {
                     self.copies += u32::from(matches!(event, StreamEvent::Copied { .. }));
                     running.keeper.store(&mut side.databases).unwrap();
                 }
-                Err(_) => return false,
+                Err(error) => {
+                    if std::env::var("TODANA_TRACE").is_ok() {
+                        eprintln!("{at}: {error:?}");
+                    }
+                    return false;
+                }
             }
         }
         if connection.to_master.len() < NETWORK_MAX && connection.has_greeted {
@@ -378,6 +409,93 @@ impl NetworkSimulation {
             }
         }
     }
+}
+
+fn pair() -> NetworkSimulation {
+    NetworkSimulation::of_shape(&SHAPES[3], fastrand::Rng::with_seed(1))
+}
+
+fn execute(node: &SimulatedServer, operation: &Operation<'_>) {
+    let RunningNode { database, counters, .. } = node.running();
+    database.execute(counters, operation, &mut |_| ());
+}
+
+fn set(node: &SimulatedServer, key: &[u8]) {
+    execute(node, &Operation::Store(Store { key, value: b"1", ..Store::default() }));
+}
+
+/// The records of a server that wrote alone at first must not be removed by a flush in the history
+/// of the other.
+#[test]
+fn flush_in_a_log_is_not_merged_into_own_records() {
+    let mut simulation = pair();
+    set(&simulation.nodes[0], b"before");
+    execute(&simulation.nodes[0], &Operation::Flush { at: Ttl::Never });
+    set(&simulation.nodes[0], b"after");
+    set(&simulation.nodes[1], b"own");
+    for restarts in [false, true] {
+        (0..4).for_each(|_| simulation.run_link(1, true));
+        let records = simulation.nodes[1].records();
+        assert!(records.contains_key(&b"own"[..]) && !records.contains_key(&b"after"[..]), "{records:?}");
+        if !restarts {
+            simulation.nodes[1].end(None);
+            simulation.nodes[1].start();
+            simulation.connections[1] = None;
+        }
+    }
+}
+
+/// A first copy that is cut off is continued by another one, also after the death of the server.
+#[test]
+fn cut_copy_is_repeated_in_a_pair() {
+    for dies in [false, true] {
+        let mut simulation = pair();
+        let (mut random, mut value) = (fastrand::Rng::with_seed(2), [0; 500]);
+        for n in 0..2000 {
+            random.fill(&mut value);
+            let key = format!("key{n}").into_bytes();
+            let store = Store { key: &key, value: &value, ..Store::default() };
+            execute(&simulation.nodes[0], &Operation::Store(store));
+        }
+        // The greeting, its answer, and a part of the checkpoint.
+        simulation.run_link(1, true);
+        let mut link = simulation.connections[1].take().unwrap();
+        simulation.run_master(0, &mut link);
+        link.to_replica.truncate(link.to_replica.len() / 2);
+        simulation.run_replica(1, &mut link, true);
+        let copied = simulation.nodes[1].records().len();
+        assert!((1..2000).contains(&copied), "{copied}");
+        set(&simulation.nodes[1], b"refused");
+        if dies {
+            simulation.nodes[1].end(None);
+            simulation.nodes[1].start();
+        }
+        simulation.expect_equal(0);
+        assert_eq!((simulation.nodes[1].records().len(), simulation.copies), (2000, 1));
+        set(&simulation.nodes[1], b"accepted");
+        simulation.expect_equal(0);
+        assert_eq!(simulation.nodes[0].records().len(), 2001);
+    }
+}
+
+/// A damaged log must neither be skipped nor remove the position of a pair.
+#[test]
+fn damaged_log_keeps_the_position_of_a_pair() {
+    let mut simulation = pair();
+    set(&simulation.nodes[0], b"key");
+    simulation.expect_equal(0);
+    set(&simulation.nodes[1], b"own");
+    simulation.connections[1] = None;
+    simulation.run_link(1, true);
+    let running = simulation.nodes[1].running.as_mut().unwrap();
+    let side = running.side.as_mut().unwrap();
+    let place = side.databases[0].place.unwrap();
+    let (mut bytes, log) = (Vec::new(), [b'x'; 40]);
+    MasterMessage::Log { number: 0, position: place.position, bytes: &log }.put(&mut bytes);
+    side.push(&bytes);
+    let error = side.next_event().unwrap_err();
+    assert!(matches!(&error, StreamError::Refused(why) if why.ends_with(EMPTY_ONE)), "{error:?}");
+    assert_eq!(side.databases[0].place, Some(place));
 }
 
 #[test]
