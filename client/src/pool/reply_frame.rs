@@ -29,7 +29,7 @@ pub enum ReplyKind {
 }
 
 /// A part of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyPart<'a> {
     /// The bytes of the part, with their line ends.
     pub bytes: &'a [u8],

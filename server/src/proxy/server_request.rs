@@ -8,7 +8,7 @@ use todana_client::pool::{LossReason, ReplyPart};
 /// Tokens from this number on belong to connections to servers.
 pub(crate) const SERVER_TOKENS: usize = usize::MAX / 2;
 /// Identifies a request that waits for its reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestTag {
     /// The index of the client's connection.
     pub(crate) connection: usize,

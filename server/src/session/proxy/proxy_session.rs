@@ -568,3 +568,52 @@ impl Session for ProxySession {
         RetainedMemory { own: self.arrived_len + self.ready.capacity(), of_engine: 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::ServerPlace;
+    use todana_client::pool::ReplyPart;
+
+    /// A session that waits for the values of this many keys, each of another server.
+    fn session_of(keys: usize) -> ProxySession {
+        let mut line = KeyLine::new(b"get ");
+        (0..keys).for_each(|server| line.add(ServerPlace { pool: 0, server }, b"key"));
+        let waiting = VecDeque::from([WaitingRequest::Merged(Box::new(line.end().0))]);
+        ProxySession { waiting, ..ProxySession::default() }
+    }
+
+    /// Delivers the value of a server, or the end of its reply. Returns true if the session needs a
+    /// turn.
+    fn deliver(session: &mut ProxySession, server: u32, value: Option<&[u8]>) -> bool {
+        let part = ReplyPart {
+            bytes: value.unwrap_or(b"END\r\n"),
+            key: value.map(|_| &b"key"[..]),
+            is_last: value.is_none(),
+            ..ReplyPart::default()
+        };
+        let tag = RequestTag { part: server, ..RequestTag::default() };
+        session.receive(tag, ReplyDelivery::Part(part))
+    }
+
+    #[test]
+    fn values_of_a_line_wait_for_each_other() {
+        let mut session = session_of(3);
+        assert!(!deliver(&mut session, 0, Some(b"A ")));
+        assert!(!deliver(&mut session, 0, None));
+        assert!(!deliver(&mut session, 2, Some(b"C ")));
+        assert!(!deliver(&mut session, 2, None));
+        assert!(!deliver(&mut session, 1, Some(b"B ")));
+        assert!(deliver(&mut session, 1, None), "the line is complete");
+        assert_eq!(session.ready, b"A B C END\r\n");
+    }
+
+    #[test]
+    fn long_values_of_a_line_do_not_wait() {
+        let mut session = session_of(3);
+        let value = vec![b'v'; LINE_PIECE_LEN / 2];
+        assert!(!deliver(&mut session, 0, Some(&value)));
+        assert!(deliver(&mut session, 1, Some(&value)), "the values fill a piece");
+        assert_eq!(session.ready.len(), LINE_PIECE_LEN);
+    }
+}
