@@ -472,6 +472,42 @@ fn transaction_is_one_log_entry() {
     assert!(lines[0].starts_with("Put { key: [97]") && lines[1].starts_with("Put { key: [98]"), "{lines:?}");
 }
 
+/// What a failed commit restores has the origin of its changes, so that it does not go back to the
+/// server that made them.
+#[test]
+fn undone_commit_is_logged_with_its_origin() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(CachedClock::new()) as Arc<dyn Clock>;
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    engine.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse });
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
+    let mut options = DataOptions::default();
+    options.log.sync = SyncPolicy::Always;
+    directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
+    let worker_counters = database.worker_counters();
+    let transaction = database.begin_from(7, &worker_counters).unwrap();
+    for number in 0..100u8 {
+        transaction.set(&[number], &vec![b'n'; 60_000]).unwrap();
+    }
+    assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Full);
+    database.sync().unwrap();
+    let mut follower =
+        LogFollower::open(Arc::new(SystemDisk), &folder.path().join("log"), Some(LogPosition(0)), None)
+            .unwrap();
+    let mut removals = 0;
+    follower
+        .read_new(&mut |_, _, entry| {
+            if !matches!(entry.change, LogChange::Mark { .. }) {
+                assert_eq!(entry.origin, Some(7), "{:?}", entry.change);
+                removals += 1;
+            }
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(removals, 100);
+}
+
 /// The memory limit applies to the engine. The write buffer of a transaction does not count.
 #[test]
 fn full_engine_commits_pure_removals() {

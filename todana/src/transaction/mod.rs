@@ -303,7 +303,7 @@ impl<'d> Transaction<'d> {
     /// Applies all changes.
     fn apply_buffer(&mut self) -> Result<CommitPoint> {
         let changes = std::mem::take(&mut self.overlay).into_changes();
-        let mut outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes) };
+        let mut outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes, self.origin) };
         if let (Ok(point), false) = (&mut outcome, changes.is_empty()) {
             let mut remove = |keys: &[Vec<u8>]| {
                 *point = self.remove_at_once(keys)?.max(*point);
@@ -331,10 +331,16 @@ impl<'d> Transaction<'d> {
         if keys.is_empty() {
             return Ok(CommitPoint::NONE);
         }
-        self.apply(&keys.iter().map(|key| (key.as_slice().into(), None)).collect())
+        // This server decides which records to remove, also after a change of another.
+        self.apply(&keys.iter().map(|key| (key.as_slice().into(), None)).collect(), None)
     }
 
-    fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<OverlayRecord>>) -> Result<CommitPoint> {
+    /// Applies changes. The log entry names `origin` as the server that made them first.
+    fn apply(
+        &self,
+        changes: &BTreeMap<Box<[u8]>, Option<OverlayRecord>>,
+        origin: Option<u32>,
+    ) -> Result<CommitPoint> {
         let database = self.database();
         let log = database.log();
         database.refuse_if_unwritable(self.worker_counters())?;
@@ -345,7 +351,7 @@ impl<'d> Transaction<'d> {
             let message = "transaction: a planned flush became due in the meantime; try again";
             return Err(Error::new(ErrorKind::Busy, message));
         }
-        database.prepare_commit(self.origin)?;
+        database.prepare_commit(origin)?;
         let undo = self.replaced(changes)?;
         let mut encoder = TransactionEncoder::default();
         for ((key, record), (_, old)) in changes.iter().zip(&undo).filter(|_| log.is_some()) {
@@ -374,23 +380,23 @@ impl<'d> Transaction<'d> {
                 .for_each(|record| database.note_expiry(record.record().attributes.expiry));
             durable.apply(&actions).inspect_err(|error| self.worker_counters().count_refusal(error))?;
             if let Some(log) = log {
-                log.append_from(self.origin, &encoder.change());
+                log.append_from(origin, &encoder.change());
             }
             return Ok(database.commit_point(None));
         }
         if let Err(error) =
             apply_records(database, changes.iter().map(|(key, record)| (&**key, record.as_ref())))
         {
-            self.undo(&undo);
+            self.undo(&undo, origin);
             return Err(error);
         }
-        let end = log.map(|log| log.append_from(self.origin, &encoder.change()));
+        let end = log.map(|log| log.append_from(origin, &encoder.change()));
         drop(guard);
         Ok(database.commit_point(end))
     }
 
     /// Restores the records that a failed commit has replaced so far.
-    fn undo(&self, replaced: &ReplacedRecords) {
+    fn undo(&self, replaced: &ReplacedRecords, origin: Option<u32>) {
         let database = self.database();
         let keys = |was_there: bool| replaced.iter().filter(move |(_, record)| record.is_some() == was_there);
         // New records are removed first, which frees their memory. The old records had room before,
@@ -411,7 +417,7 @@ impl<'d> Transaction<'d> {
             // The restored records are logged, because a checkpoint may contain the changes that
             // are undone here.
             if let Some(log) = database.log() {
-                log.append(&change(key, record));
+                log.append_from(origin, &change(key, record));
             }
         }
         if let (Some(bounded), Some(limit)) = (bounded, limit) {
