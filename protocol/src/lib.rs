@@ -2,6 +2,7 @@
 //! bytes. A client's codec does the reverse. This crate has no sockets, no clocks and no engines.
 #![forbid(unsafe_code)]
 
+pub mod freshness;
 pub mod kyoto;
 pub mod memcached;
 pub mod replication;

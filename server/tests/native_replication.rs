@@ -259,7 +259,8 @@ fn replica_may_send_much_before_it_reads() {
     ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
     replica.write_all(&out).unwrap();
     out.clear();
-    ReplicaMessage::Applied(vec![AppliedPosition { number: 0, applied: 0, stored: 0 }]).put(&mut out);
+    let positions = vec![AppliedPosition { number: 0, applied: 0, stored: 0 }];
+    ReplicaMessage::Applied { asked_us: 1, positions }.put(&mut out);
     for _ in 0..20_000 {
         replica.write_all(&out).unwrap();
     }
@@ -281,4 +282,61 @@ fn replica_may_send_much_before_it_reads() {
             }
         }
     }
+}
+
+/// Returns the position after `Y` in a reply.
+fn position(line: &str) -> String {
+    let words = line.split_ascii_whitespace();
+    words.filter_map(|word| word.strip_prefix('Y')).next().expect(line).to_string()
+}
+
+#[test]
+fn reader_sees_what_it_requires() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = Running::start(server_options(1, "mem:hash", folder.path(), None));
+    let replica = Running::start(server_options(2, "mem:tree", folder.path(), Some(master.addresses[0])));
+    let (mut writer, mut reader) = (master.connect(), replica.connect());
+    follows(&replica, &mut writer);
+    let mut ask = |request: String| {
+        writer.send(request.as_bytes());
+        writer.line()
+    };
+    for n in 0..200 {
+        let position = position(&ask(format!("ms key 3 Y\r\n{n:03}\r\n")));
+        reader.send(format!("mg key v Y{position}\r\n").as_bytes());
+        assert!(reader.line().starts_with("VA 3 Y"));
+        assert_eq!(reader.line(), format!("{n:03}\r\n"));
+        if n % 20 == 0 {
+            assert_eq!(ask(format!("ms key 4\r\n{n:03}+\r\n")), "HD\r\n");
+            reader.send(b"mg key v Y0\r\n");
+            reader.line();
+            assert_eq!(reader.line(), format!("{n:03}+\r\n"));
+        }
+    }
+    // The replica returns the position of its master's log, which the master knows.
+    reader.send(b"mg none Y\r\n");
+    let seen = position(&reader.line());
+    assert_eq!(ask(format!("mg none Y{seen}\r\n")), format!("EN Y{seen}\r\n"));
+    // All commands can require and return it.
+    assert_eq!(position(&ask("ma count N0 J1 Y\r\n".into())).split_once('-').unwrap().0.len(), 16);
+    assert!(ask("md count Y0\r\n".into()).starts_with("HD Y"));
+    let (id, place) = seen.split_once('-').unwrap();
+    let beyond = place.parse::<u64>().unwrap() + 1_000_000;
+    const BEHIND: &str = "SERVER_ERROR this replica is behind its master\r\n";
+    for server in [&mut reader, &mut writer] {
+        server.send(format!("mg key v Y{id}-{beyond}\r\nmg none\r\n").as_bytes());
+        assert_eq!((server.line(), server.line()), (BEHIND.into(), "EN\r\n".into()));
+        server.send(b"mg key v Y0123456789abcdef-1\r\n");
+        server.expect(b"SERVER_ERROR the position is not in the log of this server or its master\r\n");
+        server.send(b"mg key v Yx\r\n");
+        server.expect(b"CLIENT_ERROR bad token in command line format\r\n");
+    }
+    // Without its master, the replica becomes too old.
+    drop(master);
+    eventually("an old replica", || {
+        reader.send(b"mg key v Y10\r\n");
+        reader.line() == BEHIND || reader.line().is_empty()
+    });
+    reader.send(b"mg key Y86400000\r\n");
+    assert!(reader.line().starts_with("HD Y"));
 }

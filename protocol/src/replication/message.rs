@@ -33,6 +33,14 @@ pub enum MasterMessage<'c> {
         /// The time of the master, as Unix time in milliseconds. All its earlier changes are before
         /// the ends.
         time_ms: u64,
+        /// The time of the clock by which records expire at the master, in Unix seconds.
+        clock_s: u64,
+        /// The time that the replica stated last before the master looked for changes. All changes
+        /// until then have been sent. 0 if it has stated none.
+        asked_us: u64,
+        /// The age of the master's own records at that moment in microseconds: 0 unless it is a
+        /// replica itself. `u64::MAX` if it is unknown.
+        age_us: u64,
         /// For each database its number, and the end of its log.
         ends: Vec<(u16, u64)>,
     },
@@ -47,7 +55,13 @@ pub enum MasterMessage<'c> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaMessage {
     /// The places up to which the replica has applied the logs.
-    Applied(Vec<AppliedPosition>),
+    Applied {
+        /// The time of the replica in microseconds, by a clock of its own that only goes forward.
+        /// The master repeats it in a heartbeat.
+        asked_us: u64,
+        /// The places.
+        positions: Vec<AppliedPosition>,
+    },
 }
 
 /// The place up to which a replica has applied the log of a database.
@@ -76,9 +90,11 @@ impl MasterMessage<'_> {
                 out.extend_from_slice(&number.to_le_bytes());
                 out.extend_from_slice(bytes);
             }
-            MasterMessage::Heartbeat { time_ms, ends } => {
+            MasterMessage::Heartbeat { time_ms, clock_s, asked_us, age_us, ends } => {
                 out.push(HEARTBEAT);
-                out.extend_from_slice(&time_ms.to_le_bytes());
+                for time in [time_ms, clock_s, asked_us, age_us] {
+                    out.extend_from_slice(&time.to_le_bytes());
+                }
                 out.extend_from_slice(&(ends.len().min(DATABASES_MAX) as u16).to_le_bytes());
                 for (number, end) in ends {
                     out.extend_from_slice(&number.to_le_bytes());
@@ -102,10 +118,11 @@ impl MasterMessage<'_> {
             }
             CHECKPOINT => Ok(MasterMessage::Checkpoint { number: fields.u16()?, bytes: fields.0 }),
             HEARTBEAT => {
-                let time_ms = fields.u64()?;
+                let (time_ms, clock_s) = (fields.u64()?, fields.u64()?);
+                let (asked_us, age_us) = (fields.u64()?, fields.u64()?);
                 let ends = fields.list(|fields| Ok((fields.u16()?, fields.u64()?)))?;
                 fields.expect_end()?;
-                Ok(MasterMessage::Heartbeat { time_ms, ends })
+                Ok(MasterMessage::Heartbeat { time_ms, clock_s, asked_us, age_us, ends })
             }
             FAILED => Ok(MasterMessage::Failed { reason: fields.0 }),
             _ => Err(MalformedFrame),
@@ -116,9 +133,10 @@ impl MasterMessage<'_> {
 impl ReplicaMessage {
     /// Appends the message.
     pub fn put(&self, out: &mut Vec<u8>) {
-        let ReplicaMessage::Applied(positions) = self;
+        let ReplicaMessage::Applied { asked_us, positions } = self;
         put_frame(out, |out| {
             out.push(APPLIED);
+            out.extend_from_slice(&asked_us.to_le_bytes());
             out.extend_from_slice(&(positions.len().min(DATABASES_MAX) as u16).to_le_bytes());
             for position in positions {
                 out.extend_from_slice(&position.number.to_le_bytes());
@@ -134,12 +152,13 @@ impl ReplicaMessage {
         if fields.u8()? != APPLIED {
             return Err(MalformedFrame);
         }
+        let asked_us = fields.u64()?;
         let positions = fields.list(|fields| {
             let (number, applied, stored) = (fields.u16()?, fields.u64()?, fields.u64()?);
             Ok(AppliedPosition { number, applied, stored })
         })?;
         fields.expect_end()?;
-        Ok(ReplicaMessage::Applied(positions))
+        Ok(ReplicaMessage::Applied { asked_us, positions })
     }
 }
 
@@ -153,7 +172,13 @@ mod tests {
         let all = [
             MasterMessage::Log { number: 3, position: 1 << 40, bytes: b"entries" },
             MasterMessage::Checkpoint { number: 0, bytes: b"blocks" },
-            MasterMessage::Heartbeat { time_ms: 1_800_000_000_123, ends: vec![(0, 9), (3, 1 << 41)] },
+            MasterMessage::Heartbeat {
+                time_ms: 1_800_000_000_123,
+                clock_s: 1_800_000_000,
+                asked_us: 7,
+                age_us: u64::MAX,
+                ends: vec![(0, 9), (3, 1 << 41)],
+            },
             MasterMessage::Failed { reason: b"disk" },
         ];
         let mut bytes = Vec::new();
@@ -165,7 +190,7 @@ mod tests {
             assert_eq!(MasterMessage::read(content).as_ref(), Ok(message));
         }
         let position = AppliedPosition { number: 1, applied: 5, stored: 4 };
-        let message = ReplicaMessage::Applied(vec![position]);
+        let message = ReplicaMessage::Applied { asked_us: 8, positions: vec![position] };
         bytes.clear();
         message.put(&mut bytes);
         decoder.push(&bytes);

@@ -1,6 +1,7 @@
 //! The link to the master: its address and the position in its log, which clients can change, and
 //! the thread that follows it ([`MasterFollower`]).
 
+use super::freshness::FollowedPositions;
 use super::master_follower::MasterFollower;
 use super::native::NativeFollower;
 use super::options::{MasterAddress, MasterProtocol};
@@ -52,6 +53,8 @@ pub(crate) struct MasterLink {
     /// The bytes of the logs of a master that have not been applied, if the protocol is Todana's
     /// own.
     lag_bytes: AtomicU64,
+    /// The databases that follow a master in Todana's own protocol.
+    pub(crate) followed: FollowedPositions,
     /// The last moment when this server had all records of its master.
     had_all_at: Mutex<Option<Instant>>,
 }

@@ -15,6 +15,7 @@
 //! tyrant_master      the stream of a master in Tokyo Tyrant's protocol
 //! native             Todana's own protocol
 //! served_target      a database as the target of commands from a log
+//! freshness          whether the records are as new as a reader requires
 //! position           the file with the position in the master's log
 //! ```
 //!
@@ -23,6 +24,7 @@
 
 mod applied_message;
 mod connected_replica;
+pub(crate) mod freshness;
 mod kyoto_master;
 mod master_follower;
 mod master_link;

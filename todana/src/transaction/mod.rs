@@ -303,7 +303,8 @@ impl<'d> Transaction<'d> {
     /// Applies all changes.
     fn apply_buffer(&mut self) -> Result<CommitPoint> {
         let changes = std::mem::take(&mut self.overlay).into_changes();
-        let mut outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes, self.origin) };
+        let mut outcome =
+            if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes, self.origin) };
         if let (Ok(point), false) = (&mut outcome, changes.is_empty()) {
             let mut remove = |keys: &[Vec<u8>]| {
                 *point = self.remove_at_once(keys)?.max(*point);

@@ -175,13 +175,14 @@ fn refused(refusal: RefusalReason) -> PacketStatus {
         | RefusalReason::Busy
         | RefusalReason::Unreachable
         | RefusalReason::OutcomeUnknown
-        | RefusalReason::Overloaded => PacketStatus::TemporaryFailure,
+        | RefusalReason::Overloaded
+        | RefusalReason::Behind => PacketStatus::TemporaryFailure,
         RefusalReason::Damaged => PacketStatus::InternalError,
         RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => PacketStatus::NotAuthenticated,
         RefusalReason::ReadOnly | RefusalReason::Replica | RefusalReason::NotOnCluster => {
             PacketStatus::NotSupported
         }
-        RefusalReason::NoPlans => PacketStatus::Invalid,
+        RefusalReason::NoPlans | RefusalReason::OtherLog => PacketStatus::Invalid,
         // No packet sets a memory limit.
         RefusalReason::LimitTooSmall | RefusalReason::LimitInBytes | RefusalReason::LimitNotAdjustable => {
             PacketStatus::Invalid

@@ -3,6 +3,7 @@
 use super::form::MetaVerb;
 use super::words::LineWords;
 use super::{BAD_FORMAT, number};
+use crate::freshness::RequiredFreshness;
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use todana_core::Ttl;
@@ -14,8 +15,8 @@ const WORDS_MAX: usize = 20;
 const OPAQUE_LEN_MAX: usize = 31;
 
 /// The letters that at least one meta command knows. A letter that has no meaning for the current
-/// command is ignored. `A` is an extension, which memcached refuses (docs/protocol/memcached.md).
-const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPLA");
+/// command is ignored. `A` and `Y` are extensions, which memcached refuses (docs/protocol/memcached.md).
+const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPLAY");
 
 /// The flags of one request. A number is valid only if [`ParsedFlags::has`] its letter.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,8 @@ pub(super) struct ParsedFlags<'a> {
     pub(super) delta: u64,
     /// The text of `O`.
     pub(super) opaque: &'a [u8],
+    /// The argument of `Y`, which is valid.
+    pub(super) freshness: &'a [u8],
     /// The fields to return.
     pub(super) returns: ReturnFlags,
     /// True if `t` precedes `T`.
@@ -101,6 +104,7 @@ impl<'a> ParsedFlags<'a> {
             initial: 0,
             delta: 1,
             opaque: b"",
+            freshness: b"",
             returns: ReturnFlags::default(),
             ttl_before: false,
             recache_after_touch: false,
@@ -171,6 +175,10 @@ impl<'a> ParsedFlags<'a> {
             }
             b'M' => self.mode = *argument.first().ok_or("CLIENT_ERROR incorrect length for M token")?,
             b'O' => self.opaque = argument,
+            b'Y' => {
+                RequiredFreshness::parse(argument).ok_or(BAD_TOKEN)?;
+                self.freshness = argument;
+            }
             b'b' => decode_key(key, scratch).ok_or("CLIENT_ERROR error decoding key")?,
             _ => {}
         }
@@ -231,10 +239,10 @@ pub(super) const KEY_BASE64: GeneralPurpose = GeneralPurpose::new(
 #[inline]
 fn returnable(verb: MetaVerb) -> u64 {
     match verb {
-        MetaVerb::Get => const { letters(b"kOsctfhl") },
-        MetaVerb::Store => const { letters(b"kOcs") },
-        MetaVerb::Delete => const { letters(b"kO") },
-        MetaVerb::Arithmetic => const { letters(b"kOtc") },
+        MetaVerb::Get => const { letters(b"kOsctfhlY") },
+        MetaVerb::Store => const { letters(b"kOcsY") },
+        MetaVerb::Delete => const { letters(b"kOY") },
+        MetaVerb::Arithmetic => const { letters(b"kOtcY") },
         MetaVerb::Inspect => 0,
     }
 }
@@ -257,8 +265,8 @@ const fn letters(list: &[u8]) -> u64 {
 /// The return flags of a request, in the order of the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReturnFlags {
-    // The letters. Eight are enough, because no command returns more letters and none twice.
-    letters: [u8; 8],
+    // The letters. Nine are enough, because no command returns more letters and none twice.
+    letters: [u8; 9],
     len: u8,
 }
 

@@ -2,6 +2,7 @@
 
 use super::OUT_OF_MEMORY_IN_READ;
 use super::flags::ReturnFlags;
+use crate::freshness::RequiredFreshness;
 use crate::memcached::binary::BinaryForm;
 
 /// The form in which a request wants its reply. A form is small and borrows from the input, like
@@ -59,6 +60,9 @@ pub(super) struct MetaForm<'a> {
     pub(super) returns: ReturnFlags,
     /// The text after `O`.
     pub(super) opaque: &'a [u8],
+    /// The text after `Y`, if there is this flag: in a request, the freshness that it requires, and
+    /// in a reply, the position in the log.
+    pub(super) freshness: Option<&'a [u8]>,
     /// True if the request has `q`.
     pub(super) is_quiet: bool,
     /// True if the request has `v`.
@@ -154,6 +158,27 @@ impl<'a> ReplyForm<'a> {
     #[inline]
     pub fn is_silent(&self) -> bool {
         matches!(self.0, FormKind::Silent)
+    }
+
+    /// Returns the freshness that the request requires, if it has the flag `Y`.
+    #[inline]
+    pub fn freshness(&self) -> Option<RequiredFreshness> {
+        match self.0 {
+            FormKind::Meta(MetaForm { freshness: Some(text), .. }) => RequiredFreshness::parse(text),
+            _ => None,
+        }
+    }
+
+    /// Returns the form of a reply that shows this position in the log after `Y`.
+    #[must_use]
+    pub fn with_position<'p>(self, position: &'p [u8]) -> ReplyForm<'p>
+    where
+        'a: 'p,
+    {
+        match self.0 {
+            FormKind::Meta(form) => ReplyForm(FormKind::Meta(MetaForm { freshness: Some(position), ..form })),
+            _ => self,
+        }
     }
 
     /// Returns true if the client does not want every reply to such a request.

@@ -282,6 +282,8 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
         RefusalReason::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
         RefusalReason::ReadOnly => "SERVER_ERROR the database is read-only",
         RefusalReason::Replica => "SERVER_ERROR this server is a replica; send changes to its master",
+        RefusalReason::Behind => "SERVER_ERROR this replica is behind its master",
+        RefusalReason::OtherLog => "SERVER_ERROR the position is not in the log of this server or its master",
         RefusalReason::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         RefusalReason::Damaged => "SERVER_ERROR the record is damaged on disk",
         RefusalReason::Unavailable => "SERVER_ERROR the database is unavailable",
@@ -425,7 +427,7 @@ fn meta_number(form: &MetaForm<'_>, number: &ArithmeticReply, out: &mut impl Rep
     }
 }
 
-/// Writes a reply without a record. It contains only `k` and `O`, if the request has them.
+/// Writes a reply without a record. It contains only `k`, `O` and `Y`, if the request has them.
 fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     out.put(code);
     for letter in form.returns.as_slice() {
@@ -434,7 +436,7 @@ fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     out.put(b"\r\n");
 }
 
-/// Writes the field of `k` or `O`, and nothing for other letters.
+/// Writes the field of `k`, `O` or `Y`, and nothing for other letters.
 #[inline]
 fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl ReplySink) {
     match letter {
@@ -448,6 +450,10 @@ fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl ReplySink) {
         b'O' => {
             out.put(b" O");
             out.put(form.opaque);
+        }
+        b'Y' => {
+            out.put(b" Y");
+            out.put(form.freshness.unwrap_or_default());
         }
         _ => {}
     }

@@ -8,6 +8,7 @@ use super::positions::{OwnIds, PositionFile, PositionKeeper};
 use super::replica_side::{FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
 use super::served::unix_ms;
 use crate::handle::StopStage;
+use crate::replica::freshness::now_us;
 use crate::replica::master_follower::wait_for_disk;
 use crate::replica::options::MasterAddress;
 use crate::shared::SharedState;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::disk::Disk;
+use todana_protocol::replication::ReplicaMessage;
 
 /// The pause after a failed connection to the master, before the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
@@ -173,16 +175,16 @@ impl NativeFollower {
             if self.stored_at.elapsed() >= STORE_INTERVAL {
                 self.store();
             }
-            out.clear();
-            self.side.put_applied(&mut out);
-            let is_due = match out == stated {
+            let positions = self.side.positions();
+            let is_due = match positions == stated {
                 true => stated_at.elapsed() >= CHECK_INTERVAL,
                 false => is_idle || stated_at.elapsed() >= STATE_INTERVAL,
             };
             if is_due {
+                out.clear();
+                ReplicaMessage::Applied { asked_us: now_us(), positions: positions.clone() }.put(&mut out);
                 stream.send(&out)?;
-                std::mem::swap(&mut out, &mut stated);
-                stated_at = Instant::now();
+                (stated, stated_at) = (positions, Instant::now());
             }
         }
     }
@@ -196,6 +198,8 @@ impl NativeFollower {
                 StreamEvent::Applied | StreamEvent::Heartbeat => {}
                 StreamEvent::MustStore => self.must_store()?,
                 StreamEvent::Accepted { master_id, copies, .. } => {
+                    // Records may be removed from now on.
+                    self.note_progress();
                     self.must_store()?;
                     self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
                     let master = format!("{}:{}", self.master.host, self.master.port);
@@ -213,6 +217,7 @@ impl NativeFollower {
 
     fn note_progress(&self) {
         let link = &self.shared.master_link;
+        link.followed.note(&self.side.databases);
         let databases = &self.side.databases;
         let has_all = databases.iter().all(FollowedDatabase::has_all);
         let time_ms = databases.iter().map(|followed| followed.master_time_ms).min().unwrap_or_default();

@@ -19,6 +19,7 @@ use todana_protocol::replication::{
 const PIECE_LEN: usize = 64 << 10;
 /// The maximum number of bytes of log that are kept on disk for one replica alone.
 const HELD_MAX: u64 = 4 << 30;
+const TOO_SLOW: &str = "the replica is too slow: more than 4 GiB of log are kept for it";
 
 /// A database of a master, and its log.
 #[derive(Clone)]
@@ -44,8 +45,22 @@ pub(super) struct SentDatabase {
 pub(super) struct MasterSide {
     pub(super) databases: Vec<SentDatabase>,
     frames: FrameDecoder,
+    /// The time that the replica stated last, and the one before the changes were looked for that
+    /// were sent last.
+    asked_us: u64,
+    answered_us: u64,
     piece: Vec<u8>,
     out: Vec<u8>,
+}
+
+/// The times in a heartbeat.
+pub(super) struct HeartbeatTimes {
+    /// The time of this server before the changes were looked for, in Unix milliseconds.
+    pub(super) time_ms: u64,
+    /// The time of the clock by which records expire, in Unix seconds.
+    pub(super) clock_s: u64,
+    /// The age of this server's records before the changes were looked for.
+    pub(super) age_us: u64,
 }
 
 /// Sends bytes to the replica.
@@ -83,8 +98,14 @@ impl MasterSide {
         if hello.server_id == own {
             return Err(format!("the replica has the server ID of its master, {own}: give each its own"));
         }
+        if hello.databases.is_empty() {
+            return Err("the replica asks for no database".into());
+        }
         let (mut sent, mut answers) = (Vec::new(), Vec::new());
         for request in &hello.databases {
+            if sent.iter().any(|sent: &SentDatabase| sent.number == request.number) {
+                return Err(format!("the replica asks twice for database {}", request.number));
+            }
             let source = find(request.number)?;
             let database_id = source.directory.identity().database_id;
             let bytes = match request.start {
@@ -101,7 +122,8 @@ impl MasterSide {
             sent.push(SentDatabase { number: request.number, source, bytes, applied, stored: applied });
         }
         let (frames, piece, out) = Default::default();
-        Ok((MasterSide { databases: sent, frames, piece, out }, answers))
+        let (asked_us, answered_us) = (0, 0);
+        Ok((MasterSide { databases: sent, frames, asked_us, answered_us, piece, out }, answers))
     }
 
     /// Returns the number of databases whose checkpoints have not been sent.
@@ -110,10 +132,11 @@ impl MasterSide {
     }
 
     /// Sends all changes that the logs contain now, and before them the checkpoints that the
-    /// replica needs. Returns true if anything was sent. Fails with `Busy` if too much of a log is
+    /// replica needs. Returns true if a heartbeat is due. Fails with `Busy` if too much of a log is
     /// kept for the replica, and with `Unavailable` if `send` fails.
     pub(super) fn send_due(&mut self, send: &mut SendBytes<'_>) -> Result<bool> {
-        let mut has_sent = false;
+        let mut has_sent = self.answered_us != self.asked_us;
+        self.answered_us = self.asked_us;
         for sent in &mut self.databases {
             let out = &mut self.out;
             if sent.bytes.is_none() {
@@ -135,20 +158,19 @@ impl MasterSide {
                 send(out).map_err(unsent)?;
                 has_sent = true;
                 if bytes.held().len_bytes() > HELD_MAX {
-                    let message = "the replica is too slow: more than 4 GiB of log are kept for it";
-                    return Err(Error::new(ErrorKind::Busy, message));
+                    return Err(Error::new(ErrorKind::Busy, TOO_SLOW));
                 }
             }
         }
         Ok(has_sent)
     }
 
-    /// Appends a heartbeat. `time_ms` is the time of this server before the call, in Unix
-    /// milliseconds.
-    pub(super) fn put_heartbeat(&self, time_ms: u64, out: &mut Vec<u8>) {
+    /// Appends a heartbeat.
+    pub(super) fn put_heartbeat(&self, times: &HeartbeatTimes, out: &mut Vec<u8>) {
         let end = |sent: &SentDatabase| sent.source.log().map_or(0, |log| log.end().0);
         let ends = self.databases.iter().map(|sent| (sent.number, end(sent))).collect();
-        MasterMessage::Heartbeat { time_ms, ends }.put(out);
+        let HeartbeatTimes { time_ms, clock_s, age_us } = *times;
+        MasterMessage::Heartbeat { time_ms, clock_s, asked_us: self.answered_us, age_us, ends }.put(out);
     }
 
     /// Reads bytes of the replica. Returns true if it has stated its positions.
@@ -156,7 +178,8 @@ impl MasterSide {
         self.frames.push(bytes);
         let mut has_moved = false;
         while let Some(content) = self.frames.next_content()? {
-            let ReplicaMessage::Applied(positions) = ReplicaMessage::read(content)?;
+            let ReplicaMessage::Applied { asked_us, positions } = ReplicaMessage::read(content)?;
+            self.asked_us = asked_us;
             for position in positions {
                 let sent = self.databases.iter_mut().find(|sent| sent.number == position.number);
                 let sent = sent.ok_or(MalformedFrame)?;
@@ -177,14 +200,18 @@ impl SentDatabase {
     fn send_checkpoint(&mut self, out: &mut Vec<u8>, send: &mut SendBytes<'_>) -> Result<()> {
         let LoggedDatabase { database, directory } = &self.source;
         let number = self.number;
-        let _hold = directory.hold(self.source.log()?.end());
+        let hold = directory.hold(self.source.log()?.end());
+        let held = hold.held();
         let sent = send_checkpoint(directory, database, &mut |piece| {
             for piece in piece.chunks(PIECE_LEN) {
                 out.clear();
                 MasterMessage::Checkpoint { number, bytes: piece }.put(out);
                 send(out)?;
             }
-            Ok(())
+            match held.len_bytes() > HELD_MAX {
+                true => Err(io::Error::other(TOO_SLOW)),
+                false => Ok(()),
+            }
         })?;
         self.bytes = Some(directory.log_bytes(Some(sent.start))?);
         Ok(())

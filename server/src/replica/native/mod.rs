@@ -23,4 +23,5 @@ mod served;
 mod simulation;
 
 pub(super) use follower::NativeFollower;
+pub(super) use replica_side::FollowedDatabase;
 pub(super) use served::serve;

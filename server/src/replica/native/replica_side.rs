@@ -14,11 +14,11 @@ use todana::{Database, UnixSeconds, WorkerCounters};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::replication::{
     AnsweredStart, AppliedPosition, DatabaseAnswer, DatabaseRequest, FrameDecoder, GREETING, LogPlace,
-    MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, ReplicaMessage, RequestedStart,
+    MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, RequestedStart,
 };
 
 /// A database of a replica, and the place in the log of its master.
-pub(super) struct FollowedDatabase {
+pub(in crate::replica) struct FollowedDatabase {
     /// The number of the database at the master.
     pub(super) number: u16,
     pub(super) database: Arc<Database>,
@@ -34,6 +34,9 @@ pub(super) struct FollowedDatabase {
     pub(super) master_end: u64,
     /// The time at which the log of the master ended there, in Unix milliseconds.
     pub(super) master_time_ms: u64,
+    /// The records contain all changes that the master made before this time, by the clock of
+    /// the replica's own messages, in microseconds. 0 if no such time is known.
+    pub(in crate::replica) fresh_at_us: u64,
     /// True if clients may change records here, too: the server and its master are a pair.
     is_pair: bool,
     /// True while the records are a part of those of the master. The database then refuses changes
@@ -146,6 +149,7 @@ impl FollowedDatabase {
             complete_from: 0,
             master_end: 0,
             master_time_ms: 0,
+            fresh_at_us: 0,
             is_pair,
             is_copying,
             wants_beginning: false,
@@ -208,8 +212,17 @@ impl FollowedDatabase {
 
     /// Returns true if the records are those that the master had when it last stated its end.
     pub(super) fn has_all(&self) -> bool {
-        self.master_time_ms > 0
-            && self.place.is_some_and(|place| place.position >= self.master_end.max(self.complete_from))
+        self.master_time_ms > 0 && self.applied() >= self.master_end && self.is_complete()
+    }
+
+    /// Returns true if the records are those of one moment of the master.
+    fn is_complete(&self) -> bool {
+        self.complete_place().is_some()
+    }
+
+    /// Returns the place of which the records are all those that the master had there.
+    pub(in crate::replica) fn complete_place(&self) -> Option<LogPlace> {
+        self.place.filter(|place| place.position >= self.complete_from)
     }
 }
 
@@ -246,14 +259,14 @@ impl ReplicaSide {
         hello.put(out);
     }
 
-    /// Appends the positions of all databases.
-    pub(super) fn put_applied(&self, out: &mut Vec<u8>) {
+    /// Returns the positions of all databases.
+    pub(super) fn positions(&self) -> Vec<AppliedPosition> {
         let positions = self.databases.iter().map(|followed| AppliedPosition {
             number: followed.number,
             applied: followed.applied(),
             stored: followed.stored,
         });
-        ReplicaMessage::Applied(positions.collect()).put(out);
+        positions.collect()
     }
 
     /// Appends bytes of the master.
@@ -292,7 +305,7 @@ impl ReplicaSide {
                 let index = find(&mut self.databases, number)?;
                 self.databases[index].copy(index, master_id, bytes).map(Some)
             }
-            MasterMessage::Heartbeat { time_ms, ends } => {
+            MasterMessage::Heartbeat { time_ms, clock_s, asked_us, age_us, ends } => {
                 for (number, end) in ends {
                     let index = find(&mut self.databases, number)?;
                     let followed = &mut self.databases[index];
@@ -301,7 +314,11 @@ impl ReplicaSide {
                         followed.merged_until = end;
                     }
                     if followed.has_all() {
-                        followed.database.note_master_time(UnixSeconds(time_ms / 1000));
+                        followed.database.note_master_time(UnixSeconds(clock_s));
+                    }
+                    // The changes before this message have been applied.
+                    if followed.is_complete() {
+                        followed.fresh_at_us = followed.fresh_at_us.max(asked_us.saturating_sub(age_us));
                     }
                 }
                 Ok(Some(StreamEvent::Heartbeat))
@@ -430,12 +447,13 @@ impl FollowedDatabase {
         match &part {
             ReceivedPart::Log(log) if log.next_byte == 0 => {
                 self.place = Some(LogPlace { database_id: log.database_id, position: 0 });
-                self.complete_from = 0;
+                (self.complete_from, self.fresh_at_us) = (0, 0);
                 self.merged_until = if self.has_own_records() { u64::MAX } else { 0 };
             }
             ReceivedPart::Checkpoint(_) => {
                 // From now on, the records are those of no moment.
                 (self.place, self.is_copying, self.merged_until) = (None, true, 0);
+                self.fresh_at_us = 0;
                 self.database.follow_master(true);
             }
             ReceivedPart::Log(_) | ReceivedPart::Nothing => {}

@@ -1,12 +1,13 @@
 //! The thread that serves a replica in Todana's own protocol.
 
-use super::master_side::{LoggedDatabase, MasterSide};
+use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide};
 use crate::replica::connected_replica::ConnectedReplica;
 use crate::replica::replica_stream::ReplicaStream;
 use crate::shared::SharedState;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use todana::Clock;
 use todana_protocol::replication::ReplicaHello;
 
 /// The interval between heartbeats without changes.
@@ -45,20 +46,25 @@ pub(in crate::replica) fn serve(
         0 => tracing::info!(server_id, "replica: connected; continues in the log"),
         copies => tracing::info!(server_id, copies, "replica: connected; receives all records"),
     }
+    let numbers: Vec<u16> = side.databases.iter().map(|sent| sent.number).collect();
     let mut input = Vec::new();
     let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
     while stream.is_running() {
         let began_at = Instant::now();
-        let time_ms = unix_ms();
+        let times = HeartbeatTimes {
+            time_ms: unix_ms(),
+            clock_s: shared.clock.now().0,
+            age_us: shared.master_link.followed.age_us(&numbers),
+        };
         input.clear();
-        let has_sent = side.send_due(&mut |bytes| {
+        let is_due = side.send_due(&mut |bytes| {
             stream.send(bytes)?;
             stream.receive_within(Duration::ZERO, &mut input)
         });
-        let has_sent = has_sent.map_err(io::Error::other)?;
-        if has_sent || spoke_at.is_none_or(|at| at.elapsed() >= HEARTBEAT_INTERVAL) {
+        let is_due = is_due.map_err(io::Error::other)?;
+        if is_due || spoke_at.is_none_or(|at| at.elapsed() >= HEARTBEAT_INTERVAL) {
             out.clear();
-            side.put_heartbeat(time_ms, &mut out);
+            side.put_heartbeat(&times, &mut out);
             stream.send(&out)?;
             spoke_at = Some(began_at);
         }
@@ -72,7 +78,7 @@ pub(in crate::replica) fn serve(
         if heard_at.elapsed() >= SILENCE_MAX {
             return Err(io::Error::other("no message for 30 seconds"));
         }
-        if let Some(left) = PAUSE.checked_sub(began_at.elapsed()).filter(|_| has_sent) {
+        if let Some(left) = PAUSE.checked_sub(began_at.elapsed()).filter(|_| is_due) {
             std::thread::sleep(left);
         }
     }

@@ -7,7 +7,7 @@
 #[path = "../../../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 
-use super::master_side::{LoggedDatabase, MasterSide};
+use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide};
 use super::positions::{OwnIds, PositionFile, PositionKeeper};
 use super::replica_side::{EMPTY_ONE, FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
 use crash_disk::CrashDisk;
@@ -22,7 +22,9 @@ use todana_core::{
     Arithmetic, Attributes, Delete, Engine, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
-use todana_protocol::replication::{FrameDecoder, GREETING, MasterMessage, ReplicaHello};
+use todana_protocol::replication::{
+    FrameDecoder, GREETING, LogPlace, MasterMessage, ReplicaHello, ReplicaMessage,
+};
 
 const KEYS: u64 = 12;
 const STEPS: u32 = 120;
@@ -119,6 +121,12 @@ impl SimulatedServer {
         let left = self.disk.state();
         self.running = None;
         self.disk = CrashDisk::with(power_lost.map_or_else(|| left.clone(), |seed| left.reboot(seed)));
+    }
+
+    fn end_of_log(&self) -> LogPlace {
+        let RunningNode { database, directory, .. } = self.running();
+        let position = database.log().map_or(0, |log| log.end().0);
+        LogPlace { database_id: directory.identity().database_id, position }
     }
 
     /// Replaces the disk by an empty one.
@@ -219,6 +227,10 @@ struct NetworkSimulation {
     random: fastrand::Rng,
     copies: u32,
     has_lost_disk: bool,
+    /// The number of steps, which is the clock of the replicas.
+    steps: u64,
+    /// For each step, the place at which the log of each server ended after it.
+    ends: Vec<Vec<LogPlace>>,
 }
 
 impl NetworkSimulation {
@@ -242,10 +254,26 @@ impl NetworkSimulation {
             nodes.push(node);
         }
         let connections = nodes.iter().map(|_| None).collect();
-        NetworkSimulation { nodes, shape, connections, clock, random, copies: 0, has_lost_disk: false }
+        NetworkSimulation {
+            nodes,
+            shape,
+            connections,
+            clock,
+            random,
+            copies: 0,
+            has_lost_disk: false,
+            steps: 0,
+            ends: Vec::new(),
+        }
+    }
+
+    fn begin_step(&mut self) {
+        self.ends.push(self.nodes.iter().map(SimulatedServer::end_of_log).collect());
+        self.steps += 1;
     }
 
     fn step(&mut self) {
+        self.begin_step();
         let random = &mut self.random;
         let at = random.usize(..self.nodes.len());
         match random.u8(..32) {
@@ -320,7 +348,8 @@ impl NetworkSimulation {
 
     fn run_master(&mut self, master: usize, connection: &mut SimulatedLink) {
         let node = &self.nodes[master];
-        let time_ms = self.clock.now().0 * 1000;
+        let clock_s = self.clock.now().0;
+        let times = HeartbeatTimes { time_ms: clock_s * 1000, clock_s, age_us: 0 };
         if !connection.has_greeted {
             let mut frames = FrameDecoder::default();
             frames.push(&connection.to_master[GREETING.len()..]);
@@ -344,7 +373,7 @@ impl NetworkSimulation {
                 Ok(())
             })
             .unwrap();
-            side.put_heartbeat(time_ms, to_replica);
+            side.put_heartbeat(&times, to_replica);
         }
     }
 
@@ -372,8 +401,16 @@ impl NetworkSimulation {
                 }
             }
         }
+        for followed in &side.databases {
+            let Some(step) = followed.fresh_at_us.checked_sub(1) else { continue };
+            let ended = self.ends[step as usize][self.shape.masters[at].expect("it follows a master")];
+            let place = followed.place.expect("its records are known");
+            let is_fresh = place.database_id != ended.database_id || place.position >= ended.position;
+            assert!(is_fresh, "{place:?} at step {step}, not {ended:?}");
+        }
         if connection.to_master.len() < NETWORK_MAX && connection.has_greeted {
-            side.put_applied(&mut connection.to_master);
+            let message = ReplicaMessage::Applied { asked_us: self.steps, positions: side.positions() };
+            message.put(&mut connection.to_master);
         }
         true
     }
@@ -388,6 +425,7 @@ impl NetworkSimulation {
         self.connections.iter_mut().for_each(|connection| *connection = None);
         // A change passes one link after another, and a pair sends it back.
         for round in 0.. {
+            self.begin_step();
             (0..self.nodes.len()).for_each(|at| self.run_link(at, true));
             if round > 8 && self.nodes.iter().all(has_all) {
                 break;
@@ -434,7 +472,10 @@ fn flush_in_a_log_is_not_merged_into_own_records() {
     set(&simulation.nodes[0], b"after");
     set(&simulation.nodes[1], b"own");
     for restarts in [false, true] {
-        (0..4).for_each(|_| simulation.run_link(1, true));
+        (0..4).for_each(|_| {
+            simulation.begin_step();
+            simulation.run_link(1, true);
+        });
         let records = simulation.nodes[1].records();
         assert!(records.contains_key(&b"own"[..]) && !records.contains_key(&b"after"[..]), "{records:?}");
         if !restarts {

@@ -12,6 +12,7 @@ use crate::handle::StopStage;
 use crate::observation::logging::set_verbosity;
 use crate::observation::observers::PreviousRecord;
 use crate::observation::statistics;
+use crate::replica::freshness::{self, FreshnessCheck};
 use crate::session::login::LoginOutcome;
 use crate::session::tyrant::text;
 use crate::session::worker_context::WorkerContext;
@@ -20,8 +21,10 @@ use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 use todana::{Database, TransactionHolder};
 use todana_core::{Operation, RefusalReason, Reply};
+use todana_protocol::freshness::RequiredFreshness;
 use todana_protocol::memcached::{
     ClockShift, ExportKind, ExportRequest, LoginCredentials, MemcachedCommand, RecordListing, WatchStreams,
 };
@@ -40,6 +43,20 @@ pub(crate) fn answer(request: &MemcachedRequest<'_>, reply: &Reply<'_>, output: 
     encode(&request.form, reply, output);
 }
 
+/// Writes a reply with the position in the log.
+#[cold]
+fn answer_with_position(
+    shared: &SharedState,
+    database: usize,
+    request: &MemcachedRequest<'_>,
+    reply: &Reply<'_>,
+    output: &mut ConnectionOutput,
+) {
+    let position = freshness::position(shared, database);
+    let text = position.map(|position| position.to_string()).unwrap_or_default();
+    encode(&request.form.with_position(text.as_bytes()), reply, output);
+}
+
 impl MemcachedSession {
     /// Executes a request and writes its reply.
     #[inline]
@@ -54,6 +71,41 @@ impl MemcachedSession {
                 return self.execute_locked(context, key, request, output);
             }
             if text::is_answered(context, request, output) {
+                return NextAction::Continue;
+            }
+        }
+        if let Some(required) = request.form.freshness() {
+            return self.execute_fresh(context, request, required, output);
+        }
+        self.execute_any(context, request, output)
+    }
+
+    /// Executes a request that requires a freshness, or asks for the position in the log. While
+    /// this server is a replica that is behind, the connection waits.
+    #[cold]
+    fn execute_fresh(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &MemcachedRequest<'_>,
+        required: RequiredFreshness,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let shared = Arc::clone(&context.shared);
+        let asked_at = self.asked_at.take().unwrap_or_else(Instant::now);
+        match freshness::check(&shared, self.database, required, asked_at) {
+            FreshnessCheck::Fresh => {}
+            FreshnessCheck::Behind if freshness::may_wait(&shared, asked_at) => {
+                let ticket = context.waits.ticket();
+                context.waits.enter(ticket, Some(Instant::now() + freshness::CHECK_INTERVAL));
+                (self.asked_at, self.lock_wait) = (Some(asked_at), LockWait::Waiting(ticket));
+                return NextAction::Wait;
+            }
+            FreshnessCheck::Behind => {
+                answer(request, &Reply::Refused(RefusalReason::Behind), output);
+                return NextAction::Continue;
+            }
+            FreshnessCheck::Never(refusal) => {
+                answer(request, &Reply::Refused(refusal), output);
                 return NextAction::Continue;
             }
         }
@@ -101,7 +153,12 @@ impl MemcachedSession {
         let MemcachedCommand::Operation(operation) = &request.command else {
             return self.execute_own(context, request, output);
         };
-        let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
+        let shared = request.form.freshness().map(|_| Arc::clone(&context.shared));
+        let database = self.database;
+        let reply = &mut |reply: Reply<'_>| match &shared {
+            None => answer(request, &reply, output),
+            Some(shared) => answer_with_position(shared, database, request, &reply, output),
+        };
         let completion = if context.shared.observation.observers.is_active() {
             execute_observed(context, self.database, operation, reply)
         } else {
@@ -126,7 +183,11 @@ impl MemcachedSession {
         let at = output.end();
         let WorkerContext { shared, executor, descriptor, .. } = context;
         let observers = &shared.observation.observers;
-        let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
+        let database = self.database;
+        let reply = &mut |reply: Reply<'_>| match request.form.freshness() {
+            None => answer(request, &reply, output),
+            Some(_) => answer_with_position(shared, database, request, &reply, output),
+        };
         observers.observe(*descriptor, operation, PreviousRecord::default(), reply, |reply| {
             self.pending.take(executor, reply);
             Completion::Done

@@ -12,6 +12,7 @@ use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
+use std::time::Instant;
 use todana_core::{Operation, RefusalReason, Reply};
 use todana_protocol::memcached::MemcachedCommand;
 use todana_protocol::memcached::{
@@ -34,8 +35,10 @@ pub(crate) struct MemcachedSession {
     pub(super) pending_login: Option<Box<PendingLogin>>,
     /// The replies that must arrive before the session continues.
     pub(super) pending: PendingReplies,
-    /// The wait for the lock of a key.
+    /// The wait for the lock of a key, or for the changes of a master.
     pub(super) lock_wait: LockWait,
+    /// The time at which the request that waits for the changes of a master was first seen.
+    pub(super) asked_at: Option<Instant>,
     /// The long value that is being received.
     upload: Option<ValueUpload>,
     /// A long value that has been received and whose request is executed, until the reply arrives
@@ -50,13 +53,13 @@ pub(crate) struct MemcachedSession {
     is_reply_begun: bool,
 }
 
-/// The wait for the lock of a key, before a request is executed.
+/// The wait before a request is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LockWait {
     #[default]
     No,
     Waiting(WakeTicket),
-    /// The lock may be free. The request is executed again.
+    /// The reason may have ended. The request is executed again.
     Over,
 }
 
@@ -89,6 +92,7 @@ impl MemcachedSession {
             pending_login: None,
             pending: PendingReplies::default(),
             lock_wait: LockWait::No,
+            asked_at: None,
             upload: None,
             uploaded: None,
             listing: None,
@@ -463,7 +467,8 @@ impl Session for MemcachedSession {
             return true;
         }
         if let LockWait::Waiting(ticket) = self.lock_wait
-            && (wake == WakeReason::Ready(ticket) || wake == WakeReason::Cancelled)
+            && [WakeReason::Ready(ticket), WakeReason::TimedOut(ticket), WakeReason::Cancelled]
+                .contains(&wake)
         {
             context.waits.leave(ticket);
             self.lock_wait = LockWait::Over;
