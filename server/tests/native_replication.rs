@@ -284,6 +284,30 @@ fn replica_may_send_much_before_it_reads() {
     }
 }
 
+/// An answer over HTTP.
+struct HttpAnswer {
+    status: String,
+    /// The header `X-Todana-Position`.
+    position: String,
+    body: String,
+}
+
+fn http_answer(client: &mut Client) -> HttpAnswer {
+    let status = client.line().trim_end().to_string();
+    let (mut position, mut len) = (String::new(), 0);
+    loop {
+        let line = client.line();
+        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        match name {
+            "X-Todana-Position" => position = value.into(),
+            "Content-Length" => len = value.parse().unwrap(),
+            _ => {}
+        }
+    }
+    let body = String::from_utf8(client.take(len)).unwrap();
+    HttpAnswer { status, position, body }
+}
+
 /// Returns the position after `Y` in a reply.
 fn position(line: &str) -> String {
     let words = line.split_ascii_whitespace();
@@ -330,6 +354,31 @@ fn reader_sees_what_it_requires() {
         server.expect(b"SERVER_ERROR the position is not in the log of this server or its master\r\n");
         server.send(b"mg key v Yx\r\n");
         server.expect(b"CLIENT_ERROR bad token in command line format\r\n");
+    }
+    // The same over HTTP.
+    let (mut at_master, mut at_replica) = (master.connect(), replica.connect());
+    let exchange = |client: &mut Client, head: &str, freshness: &str, body: &str| {
+        let len = body.len();
+        let lines = format!("Host: localhost\r\nX-Todana-Freshness: {freshness}\r\nContent-Length: {len}");
+        client.send(format!("{head} HTTP/1.1\r\n{lines}\r\n\r\n{body}").as_bytes());
+        http_answer(client)
+    };
+    for n in 0..50 {
+        let put = exchange(&mut at_master, "PUT /page", "", &n.to_string());
+        assert_eq!(put.status, "HTTP/1.1 201 Created");
+        let get = exchange(&mut at_replica, "GET /page", &put.position, "");
+        assert_eq!((get.status.as_str(), get.body.as_str()), ("HTTP/1.1 200 OK", &*n.to_string()));
+        let set = exchange(&mut at_master, "POST /rpc/set?key=rpc&value=1", "0", "");
+        let get = exchange(&mut at_replica, "POST /rpc/get?key=rpc", &set.position, "");
+        assert_eq!((get.status.as_str(), get.position), ("HTTP/1.1 200 OK", set.position));
+    }
+    for (required, status) in [
+        (format!("{id}-{beyond}"), "HTTP/1.1 503 Service Unavailable"),
+        ("0123456789abcdef-1".into(), "HTTP/1.1 503 Service Unavailable"),
+        ("soon".into(), "HTTP/1.1 400 Bad Request"),
+    ] {
+        assert_eq!(exchange(&mut at_replica, "GET /page", &required, "").status, status);
+        assert_eq!(exchange(&mut at_replica, "POST /rpc/get?key=rpc", &required, "").status, status);
     }
     // Without its master, the replica becomes too old.
     drop(master);

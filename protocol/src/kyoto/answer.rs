@@ -231,7 +231,7 @@ pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut 
         RequestRefusal::InvalidChunk => (AnswerStatus::BadRequest, "400 Bad Request (invalid chunk)\n"),
         RequestRefusal::Binary | RequestRefusal::Unauthenticated => return super::binary::put_error(out),
     };
-    let form = HttpForm { keeps_alive: false, is_head: false };
+    let form = HttpForm::new(false, false);
     put_head(&form, banner, status, Some(text.len()), out);
     out.put(b"Content-Type: text/plain\r\n\r\n");
     out.put(text.as_bytes());
@@ -296,6 +296,9 @@ pub(super) fn put_head(
     out.put(banner.text.as_bytes());
     if !form.keeps_alive {
         out.put(b"Connection: close\r\n");
+    }
+    if let Some(position) = form.position {
+        out.put(format!("X-Todana-Position: {position}\r\n").as_bytes());
     }
     if let Some(len) = body_len {
         out.put(b"Content-Length: ");

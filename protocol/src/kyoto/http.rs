@@ -5,6 +5,7 @@ use super::browser::{BrowserMark, is_own_host};
 use super::date::parse_date;
 use super::number::{hexadecimal, integer, starts_with, without_blanks};
 use super::{ColumnEncoding, KyotoLimits, RequestRefusal};
+use crate::freshness::{LogToken, RequiredFreshness};
 use memchr::{memchr, memchr2};
 use std::borrow::Cow;
 
@@ -56,6 +57,29 @@ pub struct HttpForm {
     pub keeps_alive: bool,
     /// True for HEAD, whose answer has no body.
     pub is_head: bool,
+    /// The header `X-Todana-Freshness`.
+    pub freshness: FreshnessHeader,
+    /// The position in the log that the answer shows in the header `X-Todana-Position`.
+    pub position: Option<LogToken>,
+}
+
+/// The header that states how new the records must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FreshnessHeader {
+    /// There is none.
+    #[default]
+    Absent,
+    /// The header has this value.
+    Present(RequiredFreshness),
+    /// The header has an invalid value.
+    Invalid,
+}
+
+impl HttpForm {
+    /// Creates the form of an answer without further properties.
+    pub const fn new(keeps_alive: bool, is_head: bool) -> HttpForm {
+        HttpForm { keeps_alive, is_head, freshness: FreshnessHeader::Absent, position: None }
+    }
 }
 
 /// The content type of a call's body.
@@ -108,6 +132,7 @@ pub(super) struct HttpHead {
     content_length: Option<u64>,
     /// The absolute time of the header `X-Kt-Xt`.
     pub(super) xt: Option<u64>,
+    freshness: FreshnessHeader,
     /// The range of the value of `Authorization`. The range is empty if the line contains a CR or
     /// if the header occurs twice.
     authorization: Option<(u32, u32)>,
@@ -252,7 +277,8 @@ impl HttpHead {
     }
 
     pub(super) fn form(&self) -> HttpForm {
-        HttpForm { keeps_alive: self.keeps_alive, is_head: self.method == HttpMethod::Head }
+        let form = HttpForm::new(self.keeps_alive, self.method == HttpMethod::Head);
+        HttpForm { freshness: self.freshness, ..form }
     }
 
     /// Returns the reason to refuse a request that a foreign web page may have caused, or `None`.
@@ -380,6 +406,10 @@ impl HttpHead {
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 self.content_length = u64::try_from(integer(value())).ok();
+            }
+            18 if name.eq_ignore_ascii_case(b"x-todana-freshness") => {
+                let required = RequiredFreshness::parse(value().trim_ascii_end());
+                self.freshness = required.map_or(FreshnessHeader::Invalid, FreshnessHeader::Present);
             }
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 self.is_chunked |= value().eq_ignore_ascii_case(b"chunked");

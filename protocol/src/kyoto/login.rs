@@ -64,7 +64,7 @@ impl KyotoDecoder {
         self.is_authenticated = false;
         let DecoderState::AwaitingLogin { head, head_len } = self.mode else {
             self.mode = DecoderState::Closed;
-            return HttpForm { keeps_alive: false, is_head: false };
+            return HttpForm::new(false, false);
         };
         let form = head.form();
         let len = match head.body() {

@@ -243,7 +243,7 @@ mod tests {
             output.push_record(name, value);
         }
         assert_eq!(long.len(), pairs.len());
-        let (form, banner) = (HttpForm { keeps_alive: true, is_head: false }, AnswerBanner::new("T", 0));
+        let (form, banner) = (HttpForm::new(true, false), AnswerBanner::new("T", 0));
         let (mut expected, mut written) = (Vec::new(), Vec::new());
         output.write(&form, &banner, AnswerStatus::Ok, &mut expected);
         let mut body = long.begin(&form, &banner, AnswerStatus::Ok, &mut written);
@@ -286,7 +286,7 @@ mod tests {
         }
         let memory = long.memory_bytes();
         let body = long.begin(
-            &HttpForm { keeps_alive: true, is_head: false },
+            &HttpForm::new(true, false),
             &AnswerBanner::new("T", 0),
             AnswerStatus::Ok,
             &mut Vec::new(),

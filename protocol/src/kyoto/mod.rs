@@ -94,7 +94,7 @@ pub use call::{
 };
 pub use columns::ColumnEncoding;
 pub use date::{format_date, parse_date};
-pub use http::{HttpForm, HttpMethod, RestMode};
+pub use http::{FreshnessHeader, HttpForm, HttpMethod, RestMode};
 pub use login::BasicCredentials;
 pub use long_answer::{AnswerBody, LongAnswer};
 pub use map::{MapScratch, ParameterMap};

@@ -10,7 +10,7 @@ use todana_protocol::kyoto::{
     RestAnswer, answer_failure, answer_refusal, answer_rest,
 };
 
-const FORM: HttpForm = HttpForm { keeps_alive: true, is_head: false };
+const FORM: HttpForm = HttpForm::new(true, false);
 
 fn banner() -> AnswerBanner {
     AnswerBanner::new("T", 0)

@@ -77,7 +77,7 @@ fn unauthenticated_body_is_not_awaited() {
         let step = dialect.decode(&limits(), head.as_bytes(), &mut scratch);
         assert_eq!(step, KyotoStep::Login { consumed: 0, authorization: Some(b"Basic YWxpY2U6d3Jvbmc=") });
     }
-    assert_eq!(dialect.refuse_login(&limits()), HttpForm { keeps_alive: true, is_head: false });
+    assert_eq!(dialect.refuse_login(&limits()), HttpForm::new(true, false));
     let step = dialect.decode(&limits(), head.as_bytes(), &mut scratch);
     assert_eq!(step, KyotoStep::NeedMore { consumed: head.len(), at_least: 1 });
     for _ in 0..10 {

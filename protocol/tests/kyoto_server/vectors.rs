@@ -7,7 +7,7 @@ use todana_protocol::kyoto::{
     KyotoLimits, Procedure, answer, answer_failure, number,
 };
 
-const FORM: HttpForm = HttpForm { keeps_alive: true, is_head: false };
+const FORM: HttpForm = HttpForm::new(true, false);
 
 fn banner() -> AnswerBanner {
     AnswerBanner::new("T", crate::exchange::NOW)

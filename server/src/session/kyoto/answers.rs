@@ -2,6 +2,8 @@
 
 use super::answer_memory::CollectedAnswer;
 use super::signals::{SignalPurpose, SignalTable};
+use crate::replica::freshness;
+use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
 use todana_core::{Error, ErrorKind, RefusalReason, Reply};
 use todana_protocol::kyoto::{
@@ -38,6 +40,8 @@ const PROXY_FAILURE: CallFailure<'static> = CallFailure::Detailed {
 /// The parts from which the answer to a call is written: its form, its signal and its output.
 pub(super) struct CallAnswer<'a> {
     pub(super) form: HttpForm,
+    /// The database whose position in the log the answer shows, if the request asks for it.
+    pub(super) position_of: Option<(&'a SharedState, usize)>,
     pub(super) banner: &'a AnswerBanner,
     pub(super) signal: Option<SignalSend<'a>>,
     pub(super) signals: &'a SignalTable,
@@ -45,10 +49,16 @@ pub(super) struct CallAnswer<'a> {
 }
 
 impl CallAnswer<'_> {
+    /// Returns the form with the current position in the log.
+    fn form(&self) -> HttpForm {
+        let position = self.position_of.and_then(|(shared, index)| freshness::position(shared, index));
+        HttpForm { position, ..self.form }
+    }
+
     /// Writes a successful answer with a few pairs, in the order of their names.
     pub(super) fn done(&mut self, pairs: &[(&str, &[u8])]) {
         match self.signal.take() {
-            None => answer(&self.form, self.banner, AnswerStatus::Ok, pairs, self.output),
+            None => answer(&self.form(), self.banner, AnswerStatus::Ok, pairs, self.output),
             Some(signal) => {
                 let mut map = kyoto::AnswerPairs::default();
                 pairs.iter().for_each(|(name, value)| map.push(name.as_bytes(), value));
@@ -72,7 +82,7 @@ impl CallAnswer<'_> {
             collected.push(b"", b"SIGNALED", itoa::Buffer::new().format(count).as_bytes(), None)
         });
         match signalled {
-            Ok(()) => collected.write(&self.form, self.banner, AnswerStatus::Ok, self.output),
+            Ok(()) => collected.write(&self.form(), self.banner, AnswerStatus::Ok, self.output),
             Err(lack) => self.failed(lack.into()),
         }
     }
@@ -80,7 +90,7 @@ impl CallAnswer<'_> {
     /// Writes the answer of a failed call.
     pub(super) fn failed(&mut self, failure: CallFailure<'_>) {
         match self.signal.take() {
-            None => answer_failure(&self.form, self.banner, &failure, self.output),
+            None => answer_failure(&self.form(), self.banner, &failure, self.output),
             Some(signal) => {
                 let mut map = kyoto::AnswerPairs::default();
                 map.push(b"ERROR", &failure.text());
@@ -98,7 +108,7 @@ impl CallAnswer<'_> {
         if let Some(SignalSend { name, is_broadcast }) = signal {
             pairs.push_number(b"SIGNALED", self.signals.signal(SignalPurpose::Signal, name, is_broadcast));
         }
-        pairs.write(&self.form, self.banner, status, self.output);
+        pairs.write(&self.form(), self.banner, status, self.output);
     }
 }
 

@@ -65,7 +65,14 @@ impl BackgroundCall {
             AnswerForm::Call { form, banner, signal } => {
                 let signal = signal.as_ref().map(|(name, all)| SignalSend { name, is_broadcast: *all });
                 let signals = &self.shared.kyoto.signals;
-                let mut answer = CallAnswer { form: *form, banner, signal, signals, output: &mut output };
+                let mut answer = CallAnswer {
+                    form: *form,
+                    position_of: None,
+                    banner,
+                    signal,
+                    signals,
+                    output: &mut output,
+                };
                 write_answer(done, &mut kyoto::AnswerPairs::default(), &mut answer);
             }
             AnswerForm::Binary { is_silent: true } => {}

@@ -10,19 +10,21 @@ use super::signals::SignalPurpose;
 use crate::databases::pending_commits::DatabaseCommits;
 use crate::execution::{AnyExecutor, Completion, Executor};
 use crate::handle::StopStage;
+use crate::replica::freshness::{self, FreshnessCheck};
 use crate::session::background_jobs::JobRefused;
 use crate::session::login::LoginVerdict;
 use crate::session::wake::{WaitingConnections, WakeReason};
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::shared::SharedState;
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana_protocol::kyoto::{
-    self, AnswerBanner, BulkOperation, BulkPiece, CallFailure, KyotoLimits, KyotoRequest,
-    KyotoStep as Decoded, MapScratch, ProcedureCall, ScriptCall, SignalSend, answer_failure, answer_refusal,
-    answer_unauthorized, binary,
+    self, AnswerBanner, AnswerStatus, BulkOperation, BulkPiece, CallFailure, DatabaseTarget, FreshnessHeader,
+    HttpForm, KyotoLimits, KyotoRequest, KyotoStep as Decoded, MapScratch, ProcedureCall, RestAnswer,
+    ScriptCall, SignalSend, answer_failure, answer_refusal, answer_rest, answer_unauthorized, binary,
 };
 
 /// The longest wait, which is practically unlimited.
@@ -221,6 +223,27 @@ impl KyotoWorker {
         request: &KyotoRequest<'_>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
+        let required = match request {
+            KyotoRequest::Call(call) => self.require(session, context, &call.form, call.target()),
+            KyotoRequest::Rest(rest) => self.require(session, context, &rest.form, rest.target),
+            _ => Ok(true),
+        };
+        match required {
+            Ok(true) => {}
+            Ok(false) => return NextAction::Wait,
+            Err(failure) => {
+                match request {
+                    KyotoRequest::Call(call) => answer_failure(&call.form, &self.banner, &failure, output),
+                    KyotoRequest::Rest(rest) => {
+                        answer_rest(rest, &self.banner, &RestAnswer::Failed(failure), output);
+                    }
+                    _ => {}
+                }
+                let closes = matches!(request, KyotoRequest::Call(call) if !call.form.keeps_alive)
+                    || matches!(request, KyotoRequest::Rest(rest) if !rest.form.keeps_alive);
+                return if closes { NextAction::Close } else { NextAction::Continue };
+            }
+        }
         match request {
             KyotoRequest::Call(call) => {
                 let next = self.call(session, context, call, output);
@@ -263,6 +286,50 @@ impl KyotoWorker {
                 NextAction::Close
             }
         }
+    }
+
+    /// Returns true if the records are as new as a request requires. Otherwise lets the connection
+    /// wait, or fails.
+    fn require(
+        &self,
+        session: &mut KyotoSession,
+        context: &mut WorkerContext,
+        form: &HttpForm,
+        target: DatabaseTarget<'_>,
+    ) -> Result<bool, CallFailure<'static>> {
+        let required = match form.freshness {
+            FreshnessHeader::Absent => return Ok(true),
+            FreshnessHeader::Invalid => {
+                let text = "X-Todana-Freshness: neither milliseconds nor a position";
+                return Err(CallFailure::Other { status: AnswerStatus::BadRequest, text });
+            }
+            FreshnessHeader::Present(required) => required,
+        };
+        let asked_at = match session.wait {
+            KyotoWait::AskedAt(asked_at) => asked_at,
+            KyotoWait::No => Instant::now(),
+            // The request has been checked before it waited for something else.
+            _ => return Ok(true),
+        };
+        let shared = &self.call_context.shared;
+        let is_refused =
+            match freshness::check(shared, self.call_context.database(target)?, required, asked_at) {
+                FreshnessCheck::Fresh => {
+                    session.wait = KyotoWait::No;
+                    return Ok(true);
+                }
+                FreshnessCheck::Behind => !freshness::may_wait(shared, asked_at),
+                FreshnessCheck::Never(_) => true,
+            };
+        if is_refused {
+            session.wait = KyotoWait::No;
+            let text = "this replica is behind its master, or does not follow the log of the position";
+            return Err(CallFailure::Other { status: AnswerStatus::TimedOut, text });
+        }
+        let ticket = context.waits.ticket();
+        context.waits.enter(ticket, Some(Instant::now() + freshness::CHECK_INTERVAL));
+        session.wait = KyotoWait::ForMaster { asked_at, ticket };
+        Ok(false)
     }
 
     /// Starts a script that was called through the binary protocol.
@@ -378,7 +445,8 @@ impl KyotoWorker {
         }
         let KyotoWorker { call_context, banner, pairs, .. } = self;
         let signals = &call_context.shared.kyoto.signals;
-        let mut answer = CallAnswer { form: call.form, banner, signal, signals, output };
+        let position_of = position_of(call_context, &call.form, call.target());
+        let mut answer = CallAnswer { form: call.form, position_of, banner, signal, signals, output };
         match done {
             Some(done) => long_call::write_answer(done, pairs, &mut answer),
             None => match call_context.procedure(session, context, call, pairs, &mut answer) {
@@ -473,7 +541,7 @@ impl Session for KyotoSession {
     }
 
     fn has_work(&self) -> bool {
-        self.pending.is_some() || matches!(self.wait, KyotoWait::JobDone(_))
+        self.pending.is_some() || matches!(self.wait, KyotoWait::JobDone(_) | KyotoWait::AskedAt(_))
     }
 
     fn ends_with_peer(&self) -> bool {
@@ -514,5 +582,17 @@ impl Session for KyotoSession {
         for ticket in [self.ticket(), self.basic.ticket()].into_iter().flatten() {
             context.waits.leave(ticket);
         }
+    }
+}
+
+/// Returns the database whose position in the log the answer shows, if the request asks for it.
+fn position_of<'c>(
+    context: &'c CallContext,
+    form: &HttpForm,
+    target: DatabaseTarget<'_>,
+) -> Option<(&'c SharedState, usize)> {
+    match form.freshness {
+        FreshnessHeader::Absent => None,
+        _ => context.database(target).ok().map(|index| (&*context.shared, index)),
     }
 }

@@ -4,12 +4,14 @@ use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
 use super::call_context::CallContext;
 use super::session::KyotoSession;
 use crate::execution::Completion;
+use crate::replica::freshness;
 use crate::session::worker_context::WorkerContext;
 use crate::transport::output::ConnectionOutput;
 use todana::kyoto::{time_of, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store, StoreMode};
 use todana_protocol::kyoto::{
-    AnswerBanner, CallFailure, RestAction, RestAnswer, RestMode, RestRequest, answer_rest, expiry,
+    AnswerBanner, CallFailure, FreshnessHeader, HttpForm, RestAction, RestAnswer, RestMode, RestRequest,
+    answer_rest, expiry,
 };
 
 impl CallContext {
@@ -83,7 +85,11 @@ impl CallContext {
                     return;
                 }
             };
-            answer_rest(rest, banner, &answer, output);
+            let form = match rest.form.freshness {
+                FreshnessHeader::Absent => rest.form,
+                _ => HttpForm { position: freshness::position(&self.shared, database), ..rest.form },
+            };
+            answer_rest(&RestRequest { form, ..*rest }, banner, &answer, output);
         });
         ended.map(|()| completion)
     }

@@ -9,6 +9,7 @@ use crate::session::login::BasicLogin;
 use crate::session::pending_replies::PendingReplies;
 use crate::session::wake::WakeTicket;
 use std::sync::Arc;
+use std::time::Instant;
 use todana_protocol::kyoto::KyotoDecoder;
 use todana_protocol::kyoto::binary::ReplicaRequest;
 
@@ -51,6 +52,10 @@ pub(super) enum KyotoWait {
     No,
     /// The request waits for a signal of this name.
     For { name: Vec<u8>, ticket: WakeTicket },
+    /// The request, first seen at this time, waits for changes of the master.
+    ForMaster { asked_at: Instant, ticket: WakeTicket },
+    /// The request has waited for changes of the master, and is checked again.
+    AskedAt(Instant),
     /// The request has waited and was signalled.
     Signalled,
     /// The request has waited until its deadline.
@@ -88,13 +93,16 @@ impl KyotoSession {
 
     /// Returns true if the current request stays in the input and is decoded again after its wait.
     pub(super) fn keeps_request(&self) -> bool {
-        self.pending.is_waiting() || self.waits_for().is_some()
+        let waits = matches!(self.wait, KyotoWait::For { .. } | KyotoWait::ForMaster { .. });
+        self.pending.is_waiting() || waits
     }
 
     /// Returns the ticket that the request waits for.
     pub(super) fn ticket(&self) -> Option<WakeTicket> {
         match &self.wait {
-            KyotoWait::For { ticket, .. } | KyotoWait::Job { ticket, .. } => Some(*ticket),
+            KyotoWait::For { ticket, .. }
+            | KyotoWait::ForMaster { ticket, .. }
+            | KyotoWait::Job { ticket, .. } => Some(*ticket),
             _ => None,
         }
     }
@@ -108,6 +116,7 @@ impl KyotoSession {
                 }
                 KyotoWait::JobDone(call)
             }
+            KyotoWait::ForMaster { asked_at, .. } => KyotoWait::AskedAt(asked_at),
             _ if has_come => KyotoWait::Signalled,
             _ => KyotoWait::TimedOut,
         };
