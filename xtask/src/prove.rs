@@ -39,6 +39,13 @@ pub(crate) enum Proof {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Read from replicas whose connections stall, and check that no value is older than the reader
+    /// allows
+    Freshness {
+        /// Number of reads
+        #[arg(long, default_value_t = 10_000_000)]
+        reads: u64,
+    },
     /// Send random requests through a proxy of fake servers with faults, and of memcached servers
     /// that are killed, and compare the replies with a model. Move a million records to more
     /// servers
@@ -93,6 +100,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("crash", crash);
     report.step("replication", || replication(20_000));
     report.step("replication-native", || replication_native(100_000, None));
+    report.step("freshness", || freshness(10_000_000));
     report.step("proxy", || proxy(1_000_000, 200, None));
     sanitize::full(report);
     fuzz::run(report, None, 600);
@@ -109,6 +117,7 @@ impl Proof {
             Proof::ReplicationNative { seeds, seed } => {
                 report.step("replication-native", || replication_native(seeds, seed));
             }
+            Proof::Freshness { reads } => report.step("freshness", || freshness(reads)),
             Proof::Proxy { requests, rounds, seed } => {
                 report.step("proxy", || proxy(requests, rounds, seed));
             }
@@ -155,6 +164,11 @@ fn replication_native(seeds: u64, seed: Option<u64>) -> StepOutcome {
         run = run.env("TODANA_SEED", &seed.to_string());
     }
     run.run()
+}
+
+fn freshness(reads: u64) -> StepOutcome {
+    let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "replica_freshness"];
+    cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_READS", &reads.to_string()).run()
 }
 
 fn proxy(requests: u64, rounds: u32, seed: Option<u64>) -> StepOutcome {
