@@ -75,6 +75,23 @@ fn frequent_keys_alone_have_copies() {
     ask(&mut client, "get k\r\n", "VALUE k 0 1\r\n5\r\nEND\r\n");
 }
 
+/// A copy would be older than the reader allows.
+#[test]
+fn read_that_requires_a_freshness_is_not_served_from_a_copy() {
+    let server = Running::start(options());
+    let proxy = Running::start(proxy_options(pool(server.addresses[0]), near("main", false, false)));
+    let (mut client, mut plain) = (proxy.connect(), server.connect());
+    ask(&mut client, "set k 0 0 1\r\n1\r\nget k\r\n", "STORED\r\nVALUE k 0 1\r\n1\r\nEND\r\n");
+    for request in ["mg k v Y\r\n", "mg k v Y100\r\n", "ms k 1 Y\r\n2\r\n", "md k Y\r\n"] {
+        ask(&mut client, request, "CLIENT_ERROR the flag Y needs a route to one server\r\n");
+    }
+    ask(&mut client, "mg k v\r\n", "VA 1\r\n1\r\n");
+    // Without a cache the request goes to its server.
+    let proxy = Running::start(proxy_options(pool(server.addresses[0]), RouteTree::Pool("main".into())));
+    ask(&mut proxy.connect(), "mg k v Y100\r\n", "VA 1 Y\r\n1\r\n");
+    ask(&mut plain, "mg k v Y100\r\n", "VA 1 Y\r\n1\r\n");
+}
+
 #[test]
 fn equal_reads_under_way_have_one_reply() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -55,6 +55,12 @@ impl ClientRequest {
         }
     }
 
+    /// Returns true if the request requires a freshness, or asks for a position in a log.
+    pub(super) fn requires_freshness(&self) -> bool {
+        // Decoding again costs more than this search.
+        self.bytes.contains(&b'Y') && self.with(|_, form| form.freshness().is_some()) == Some(true)
+    }
+
     /// Writes a reply to the request.
     pub(super) fn put_reply(&self, reply: &Reply<'_>, out: &mut Vec<u8>) {
         self.with(|_, form| encode(form, reply, out));

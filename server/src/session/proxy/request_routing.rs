@@ -32,6 +32,8 @@ const FLUSH_REFUSED: &[u8] = b"CLIENT_ERROR flush_all not allowed";
 /// The reply to a request whose route refuses it.
 const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
 /// The reply to a request above the limit of its route.
+/// The reply to a request whose route has several servers, which have different logs.
+const NO_FRESHNESS: &[u8] = b"CLIENT_ERROR the flag Y needs a route to one server";
 const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
 
 /// The reply to a longer value.
@@ -461,6 +463,11 @@ pub(super) fn routed(
     key: &[u8],
     tag: RequestTag,
 ) -> WaitingRequest {
+    if request.requires_freshness() {
+        let mut refusal = Vec::new();
+        request.put_failure(NO_FRESHNESS, &mut refusal);
+        return WaitingRequest::Complete(refusal);
+    }
     match filtered(turn, tag.session, target, request, operation, key) {
         FilteredRequest::Replied(reply) => WaitingRequest::Complete(reply.bytes),
         FilteredRequest::Running(mut run) => match run.advance(turn.proxy, tag) {
