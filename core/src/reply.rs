@@ -118,7 +118,7 @@ pub enum RefusalReason {
     /// The server is a replica, so changes belong to its master.
     Replica,
     /// The server is a replica whose records are older than the request allows.
-    Behind,
+    TooOld,
     /// The request names a position in a log that this server does not follow.
     OtherLog,
     /// A flush at a later time cannot be scheduled, because the schedule would not survive a

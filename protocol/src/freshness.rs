@@ -53,8 +53,8 @@ impl Display for LogToken {
 }
 
 impl RequiredFreshness {
-    /// Reads the argument of the meta flag `Y`: nothing, milliseconds, or a position. Returns `None`
-    /// if it has another form.
+    /// Reads the argument of the meta flag `Y`: nothing, milliseconds, or a position. Returns
+    /// `None` if it has another form.
     pub fn parse(text: &[u8]) -> Option<RequiredFreshness> {
         if text.is_empty() {
             return Some(RequiredFreshness::Any);

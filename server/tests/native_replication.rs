@@ -346,10 +346,10 @@ fn reader_sees_what_it_requires() {
     assert!(ask("md count Y0\r\n".into()).starts_with("HD Y"));
     let (id, place) = seen.split_once('-').unwrap();
     let beyond = place.parse::<u64>().unwrap() + 1_000_000;
-    const BEHIND: &str = "SERVER_ERROR this replica is behind its master\r\n";
+    const TOO_OLD: &str = "SERVER_ERROR the records of this replica are too old\r\n";
     for server in [&mut reader, &mut writer] {
         server.send(format!("mg key v Y{id}-{beyond}\r\nmg none\r\n").as_bytes());
-        assert_eq!((server.line(), server.line()), (BEHIND.into(), "EN\r\n".into()));
+        assert_eq!((server.line(), server.line()), (TOO_OLD.into(), "EN\r\n".into()));
         server.send(b"mg key v Y0123456789abcdef-1\r\n");
         server.expect(b"SERVER_ERROR the position is not in the log of this server or its master\r\n");
         server.send(b"mg key v Yx\r\n");
@@ -384,7 +384,7 @@ fn reader_sees_what_it_requires() {
     drop(master);
     eventually("an old replica", || {
         reader.send(b"mg key v Y10\r\n");
-        reader.line() == BEHIND || reader.line().is_empty()
+        reader.line() == TOO_OLD || reader.line().is_empty()
     });
     reader.send(b"mg key Y86400000\r\n");
     assert!(reader.line().starts_with("HD Y"));

@@ -77,7 +77,7 @@ fn frequent_keys_alone_have_copies() {
 
 /// A copy would be older than the reader allows.
 #[test]
-fn read_that_requires_a_freshness_is_not_served_from_a_copy() {
+fn copies_serve_no_reads_that_require_freshness() {
     let server = Running::start(options());
     let proxy = Running::start(proxy_options(pool(server.addresses[0]), near("main", false, false)));
     let (mut client, mut plain) = (proxy.connect(), server.connect());

@@ -25,7 +25,7 @@ use todana_server::{
 const BATCH: usize = 250;
 const AGES_MS: [u64; 4] = [30, 100, 300, 2000];
 
-/// What the writer knows: for each value from 0 on, its position in the log, and the time at which
+/// The values that were written, from 0 on: the position of each in the log, and the time at which
 /// it was acknowledged.
 #[derive(Default)]
 struct WrittenValues {
@@ -95,7 +95,7 @@ fn read(client: &mut Client, written: &RwLock<WrittenValues>, left: &AtomicU64) 
         client.send(requests.as_bytes());
         for (required, oldest) in chosen {
             let line = client.line();
-            if line == "SERVER_ERROR this replica is behind its master\r\n" {
+            if line == "SERVER_ERROR the records of this replica are too old\r\n" {
                 refused += 1;
                 continue;
             }

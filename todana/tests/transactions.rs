@@ -472,8 +472,8 @@ fn transaction_is_one_log_entry() {
     assert!(lines[0].starts_with("Put { key: [97]") && lines[1].starts_with("Put { key: [98]"), "{lines:?}");
 }
 
-/// What a failed commit restores has the origin of its changes, so that it does not go back to the
-/// server that made them.
+/// The records that a failed commit restores have the origin of its changes, so that they do not go
+/// back to the server that made them.
 #[test]
 fn undone_commit_is_logged_with_its_origin() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use todana_core::RefusalReason;
 use todana_protocol::freshness::{LogToken, RequiredFreshness};
 
-/// The longest time that a reader waits for a replica that is behind.
+/// The longest time that a reader waits for changes of the master.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The interval at which a waiting reader is checked.
@@ -52,8 +52,8 @@ struct FollowedPosition {
 pub(crate) enum FreshnessCheck {
     /// The records are new enough.
     Fresh,
-    /// The replica is behind.
-    Behind,
+    /// The records are too old.
+    TooOld,
     /// No wait can help.
     Never(RefusalReason),
 }
@@ -109,8 +109,8 @@ pub(crate) fn check(
             followed.fresh_at_us >= oldest_us.max(1)
         }
         (RequiredFreshness::MaxAge { .. }, None) if link.follow_state().master.is_some() => {
-            // The protocol of this master does not tell the age.
-            return FreshnessCheck::Never(RefusalReason::Behind);
+            // The protocol of this master has no age.
+            return FreshnessCheck::Never(RefusalReason::TooOld);
         }
         (RequiredFreshness::MaxAge { .. }, None) => true,
         (RequiredFreshness::Position(token), followed) => {
@@ -124,7 +124,7 @@ pub(crate) fn check(
             }
         }
     };
-    if is_fresh { FreshnessCheck::Fresh } else { FreshnessCheck::Behind }
+    if is_fresh { FreshnessCheck::Fresh } else { FreshnessCheck::TooOld }
 }
 
 /// Returns true if a reader that arrived at this time may go on waiting.

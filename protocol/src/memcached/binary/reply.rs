@@ -176,7 +176,7 @@ fn refused(refusal: RefusalReason) -> PacketStatus {
         | RefusalReason::Unreachable
         | RefusalReason::OutcomeUnknown
         | RefusalReason::Overloaded
-        | RefusalReason::Behind => PacketStatus::TemporaryFailure,
+        | RefusalReason::TooOld => PacketStatus::TemporaryFailure,
         RefusalReason::Damaged => PacketStatus::InternalError,
         RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => PacketStatus::NotAuthenticated,
         RefusalReason::ReadOnly | RefusalReason::Replica | RefusalReason::NotOnCluster => {

@@ -15,7 +15,8 @@ const WORDS_MAX: usize = 20;
 const OPAQUE_LEN_MAX: usize = 31;
 
 /// The letters that at least one meta command knows. A letter that has no meaning for the current
-/// command is ignored. `A` and `Y` are extensions, which memcached refuses (docs/protocol/memcached.md).
+/// command is ignored. `A` and `Y` are extensions, which memcached refuses
+/// (docs/protocol/memcached.md).
 const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPLAY");
 
 /// The flags of one request. A number is valid only if [`ParsedFlags::has`] its letter.

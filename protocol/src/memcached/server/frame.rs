@@ -22,6 +22,7 @@ pub(super) struct LineFrame<'a> {
 }
 
 /// The data block after a line.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum DataBlock<'a> {
     /// The block is complete and ends correctly.
     Whole(&'a [u8], SharedValue<'a>),

@@ -282,7 +282,7 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
         RefusalReason::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
         RefusalReason::ReadOnly => "SERVER_ERROR the database is read-only",
         RefusalReason::Replica => "SERVER_ERROR this server is a replica; send changes to its master",
-        RefusalReason::Behind => "SERVER_ERROR this replica is behind its master",
+        RefusalReason::TooOld => "SERVER_ERROR the records of this replica are too old",
         RefusalReason::OtherLog => "SERVER_ERROR the position is not in the log of this server or its master",
         RefusalReason::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         RefusalReason::Damaged => "SERVER_ERROR the record is damaged on disk",

@@ -465,7 +465,7 @@ fn set(node: &SimulatedServer, key: &[u8]) {
 /// The records of a server that wrote alone at first must not be removed by a flush in the history
 /// of the other.
 #[test]
-fn flush_in_a_log_is_not_merged_into_own_records() {
+fn flush_in_a_log_removes_no_own_records() {
     let mut simulation = pair();
     set(&simulation.nodes[0], b"before");
     execute(&simulation.nodes[0], &Operation::Flush { at: Ttl::Never });

@@ -318,12 +318,12 @@ impl KyotoWorker {
                     session.wait = KyotoWait::No;
                     return Ok(true);
                 }
-                FreshnessCheck::Behind => !freshness::may_wait(shared, asked_at),
+                FreshnessCheck::TooOld => !freshness::may_wait(shared, asked_at),
                 FreshnessCheck::Never(_) => true,
             };
         if is_refused {
             session.wait = KyotoWait::No;
-            let text = "this replica is behind its master, or does not follow the log of the position";
+            let text = "the records of this replica are too old, or the position is in another log";
             return Err(CallFailure::Other { status: AnswerStatus::TimedOut, text });
         }
         let ticket = context.waits.ticket();

@@ -81,7 +81,7 @@ impl MemcachedSession {
     }
 
     /// Executes a request that requires a freshness, or asks for the position in the log. While
-    /// this server is a replica that is behind, the connection waits.
+    /// this server is a replica whose records are too old, the connection waits.
     #[cold]
     fn execute_fresh(
         &mut self,
@@ -94,14 +94,14 @@ impl MemcachedSession {
         let asked_at = self.asked_at.take().unwrap_or_else(Instant::now);
         match freshness::check(&shared, self.database, required, asked_at) {
             FreshnessCheck::Fresh => {}
-            FreshnessCheck::Behind if freshness::may_wait(&shared, asked_at) => {
+            FreshnessCheck::TooOld if freshness::may_wait(&shared, asked_at) => {
                 let ticket = context.waits.ticket();
                 context.waits.enter(ticket, Some(Instant::now() + freshness::CHECK_INTERVAL));
                 (self.asked_at, self.lock_wait) = (Some(asked_at), LockWait::Waiting(ticket));
                 return NextAction::Wait;
             }
-            FreshnessCheck::Behind => {
-                answer(request, &Reply::Refused(RefusalReason::Behind), output);
+            FreshnessCheck::TooOld => {
+                answer(request, &Reply::Refused(RefusalReason::TooOld), output);
                 return NextAction::Continue;
             }
             FreshnessCheck::Never(refusal) => {
