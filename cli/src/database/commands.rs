@@ -151,7 +151,7 @@ pub(crate) enum DatabaseCommand {
     },
     /// Copy a database to a new one, which may be of another kind; the copy is compact
     #[command(
-        after_help = "Examples:\n  todana copy ./carts.hash /backup/carts.hash\n  todana copy ./carts.hash ./carts.tree\n  todana copy ./carts.hash cassandra://10.0.0.1/carts"
+        after_help = "Examples:\n  todana copy ./carts.hash /backup/carts.hash\n  todana copy ./carts.hash ./carts.tree\n  todana copy ./carts.hash 'cassandra://10.0.0.1/carts#replication=3'"
     )]
     Copy {
         /// The database to copy
