@@ -1,5 +1,8 @@
 //! Tests replication in Todana's own protocol between processes: servers are killed and connections
 //! are cut while clients write, and all records have the same attributes at the end.
+//!
+//! `TODANA_WRITES` is the number of writes of each test. `cargo xtask prove replication-kills` sets
+//! it.
 
 #[path = "../../server/tests/replication_lab/line.rs"]
 #[allow(dead_code)]
@@ -8,10 +11,14 @@ mod running;
 
 use line::Line;
 use running::{RunningServer, TestFolder, TextClient, WAIT_MAX, todana};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const KEYS: u32 = 60;
-const WRITES: u32 = 600;
+
+/// Returns the number of writes of a test.
+fn writes() -> u32 {
+    std::env::var("TODANA_WRITES").ok().and_then(|text| text.parse().ok()).unwrap_or(600)
+}
 
 /// Waits until another process has done something.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -49,8 +56,14 @@ impl Node {
 
     fn start(&mut self) {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        let running = RunningServer::start(&words);
-        self.line.lead_to(Some(running.address.parse().unwrap()));
+        let mut running = RunningServer::start(&words);
+        // The last address is the one for replicas, perhaps with TLS.
+        let addresses = running.address.clone();
+        let mut addresses = addresses.split(", ");
+        running.address = addresses.next().expect("one address").into();
+        let of_replicas = addresses.last().unwrap_or(&running.address);
+        let of_replicas = of_replicas.strip_prefix("todanas://").unwrap_or(of_replicas);
+        self.line.lead_to(Some(of_replicas.parse().unwrap()));
         self.running = Some(running);
     }
 
@@ -127,14 +140,16 @@ fn survives_kills(nodes: &mut [Node], writers: &[usize]) {
     }
     let mut killed: Vec<usize> = (0..nodes.len()).collect();
     random.shuffle(&mut killed);
+    let (writes, mut cut_at) = (writes(), Instant::now());
     for part in 0..nodes.len() + 1 {
         for &writer in writers {
             let prefix = format!("w{writer}-");
             let mut client = nodes[writer].client();
-            for number in 0..WRITES / (nodes.len() as u32 + 1) {
+            for number in 0..writes / (nodes.len() as u32 + 1) {
                 write(&mut client, &prefix, &mut random);
-                if number % 50 == 49 {
+                if number % 50 == 49 && (number < 600 || cut_at.elapsed() >= Duration::from_secs(1)) {
                     nodes[random.usize(..nodes.len())].line.cut();
+                    cut_at = Instant::now();
                 }
             }
         }
@@ -171,39 +186,73 @@ fn survives_kills(nodes: &mut [Node], writers: &[usize]) {
     }
 }
 
-#[test]
-fn killed_replicas_of_memory_are_equal() {
+/// Tests a chain of servers with databases of these kinds.
+fn chain_survives_kills(kinds: &[&str]) {
     let folder = TestFolder::new();
-    let master = Node::new(&folder, 1, "mem:hash", None, &[]);
-    let replica = Node::new(&folder, 2, "mem:tree", Some(&master), &[]);
-    let last = Node::new(&folder, 3, "mem:hash", Some(&replica), &[]);
-    survives_kills(&mut [master, replica, last], &[0]);
+    let mut nodes: Vec<Node> = Vec::new();
+    for (index, kind) in kinds.iter().enumerate() {
+        nodes.push(Node::new(&folder, index + 1, kind, nodes.last(), &[]));
+    }
+    survives_kills(&mut nodes, &[0]);
+}
+
+fn pair_survives_kills(kinds: [&str; 2]) {
+    let folder = TestFolder::new();
+    let mut one = Node::new(&folder, 1, kinds[0], None, &["--replica-writes"]);
+    let other = Node::new(&folder, 2, kinds[1], Some(&one), &["--replica-writes"]);
+    one.words.extend(["--replicate".into(), format!("todana://{}", other.line.address)]);
+    survives_kills(&mut [one, other], &[0, 1]);
 }
 
 #[test]
-fn killed_replicas_on_disk_are_equal() {
-    let folder = TestFolder::new();
-    let master = Node::new(&folder, 1, "tree", None, &[]);
-    let replica = Node::new(&folder, 2, "hash", Some(&master), &[]);
-    let last = Node::new(&folder, 3, "tree", Some(&replica), &[]);
-    survives_kills(&mut [master, replica, last], &[0]);
+fn killed_replica_in_memory_is_equal() {
+    chain_survives_kills(&["mem:hash", "mem:hash"]);
+}
+
+#[test]
+fn killed_replica_on_disk_is_equal() {
+    chain_survives_kills(&["tree", "tree"]);
+}
+
+#[test]
+fn killed_chain_in_memory_is_equal() {
+    chain_survives_kills(&["mem:hash", "mem:tree", "mem:hash"]);
+}
+
+#[test]
+fn killed_chain_on_disk_is_equal() {
+    chain_survives_kills(&["tree", "hash", "tree"]);
 }
 
 #[test]
 fn killed_hash_on_disk_has_equal_replicas() {
-    let folder = TestFolder::new();
-    let master = Node::new(&folder, 1, "hash", None, &[]);
-    let replica = Node::new(&folder, 2, "hash", Some(&master), &[]);
-    survives_kills(&mut [master, replica], &[0]);
+    chain_survives_kills(&["hash", "hash"]);
 }
 
 #[test]
-fn killed_servers_of_a_pair_are_equal() {
+fn killed_pair_in_memory_is_equal() {
+    pair_survives_kills(["mem:hash", "mem:tree"]);
+}
+
+#[test]
+fn killed_pair_on_disk_is_equal() {
+    pair_survives_kills(["tree", "tree"]);
+}
+
+#[test]
+fn killed_replica_with_tls_is_equal() {
     let folder = TestFolder::new();
-    let mut one = Node::new(&folder, 1, "mem:hash", None, &["--replica-writes"]);
-    let other = Node::new(&folder, 2, "mem:tree", Some(&one), &["--replica-writes"]);
-    one.words.extend(["--replicate".into(), format!("todana://{}", other.line.address)]);
-    survives_kills(&mut [one, other], &[0, 1]);
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    let (ca, both) = (folder.path("ca.pem"), folder.path("server.pem"));
+    std::fs::write(&ca, cert.pem()).unwrap();
+    std::fs::write(&both, cert.pem() + &signing_key.serialize_pem()).unwrap();
+    // The clients of this test use no TLS.
+    let tls = ["--tls-cert", &both, "-l", "notls:127.0.0.1:0", "-l", "127.0.0.1:0"];
+    let master = Node::new(&folder, 1, "mem:hash", None, &tls);
+    let mut replica = Node::new(&folder, 2, "mem:hash", None, &["--replica-tls-ca", &ca]);
+    replica.words.extend(["--replicate".into(), format!("todanas://{}", master.line.address)]);
+    survives_kills(&mut [master, replica], &[0]);
 }
 
 #[test]

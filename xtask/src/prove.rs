@@ -39,6 +39,13 @@ pub(crate) enum Proof {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Kill servers and cut connections in eight networks, while clients write with all attributes,
+    /// and compare all records
+    ReplicationKills {
+        /// Number of writes in each network
+        #[arg(long, default_value_t = 50_000)]
+        writes: u32,
+    },
     /// Read from replicas whose connections stall, and check that no value is older than the reader
     /// allows
     Freshness {
@@ -100,6 +107,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("crash", crash);
     report.step("replication", || replication(20_000));
     report.step("replication-native", || replication_native(100_000, None));
+    report.step("replication-kills", || replication_kills(50_000));
     report.step("freshness", || freshness(10_000_000));
     report.step("proxy", || proxy(1_000_000, 200, None));
     sanitize::full(report);
@@ -116,6 +124,9 @@ impl Proof {
             Proof::Replication { rounds } => report.step("replication", || replication(rounds)),
             Proof::ReplicationNative { seeds, seed } => {
                 report.step("replication-native", || replication_native(seeds, seed));
+            }
+            Proof::ReplicationKills { writes } => {
+                report.step("replication-kills", || replication_kills(writes));
             }
             Proof::Freshness { reads } => report.step("freshness", || freshness(reads)),
             Proof::Proxy { requests, rounds, seed } => {
@@ -164,6 +175,11 @@ fn replication_native(seeds: u64, seed: Option<u64>) -> StepOutcome {
         run = run.env("TODANA_SEED", &seed.to_string());
     }
     run.run()
+}
+
+fn replication_kills(writes: u32) -> StepOutcome {
+    let test = ["test", "-p", "todana-cli", "--profile", PROFILE, "--test", "native_replication"];
+    cargo(&[&test[..], &["--", "killed"]].concat()).env("TODANA_WRITES", &writes.to_string()).run()
 }
 
 fn freshness(reads: u64) -> StepOutcome {
