@@ -182,6 +182,10 @@ impl Server {
         };
         for further in options.databases.all() {
             let (served, owner) = opener.open(further, observer.take()).map_err(io::Error::other)?;
+            if options.databases.replication.makes_replica(databases.len()) {
+                // Its log is loaded without regard to this server's clock, too.
+                served.database.follow_master(true);
+            }
             databases.push(served);
             owners.push(owner);
         }

@@ -75,6 +75,18 @@ pub struct NativeReplicaOptions {
     pub database: Option<u16>,
 }
 
+impl ReplicationOptions {
+    /// Returns true if clients cannot change the database with this index, because it follows a
+    /// master in Todana's own protocol.
+    pub(crate) fn makes_replica(&self, index: usize) -> bool {
+        let is_followed = self.native.database.is_none() || index == 0;
+        self.master.is_some()
+            && self.protocol == MasterProtocol::Native
+            && !self.native.accepts_writes
+            && is_followed
+    }
+}
+
 impl Default for ReplicationOptions {
     fn default() -> Self {
         ReplicationOptions {
