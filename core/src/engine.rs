@@ -1,8 +1,8 @@
 //! Defines the [`Engine`] trait, through which records are read, scanned, and changed by visitors.
 
 use crate::{
-    Attributes, CheckpointedEngine, DurableEngine, Error, ErrorKind, Expiry, IndexedEngine, NumberedEngine,
-    OrderedEngine, Record, Result, SharedBytes, UnixSeconds,
+    Attributes, CheckpointedEngine, DurableEngine, Error, ErrorKind, Expiry, ImagedEngine, IndexedEngine,
+    NumberedEngine, OrderedEngine, Record, Result, SharedBytes, UnixSeconds,
 };
 use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
@@ -322,6 +322,11 @@ pub trait Engine: Send + Sync {
 
     /// Returns the interface for files, if the engine keeps its records in files.
     fn durable(&self) -> Option<&dyn DurableEngine> {
+        None
+    }
+
+    /// Returns the interface for copying the engine's buckets as they are, if the engine has it.
+    fn imaged(&self) -> Option<&dyn ImagedEngine> {
         None
     }
 

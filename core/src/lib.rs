@@ -15,6 +15,7 @@ pub mod decimal;
 mod durable;
 mod engine;
 mod error;
+mod image;
 mod indexed;
 mod numbered;
 mod operation;
@@ -32,6 +33,7 @@ pub use engine::{
     WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use image::{CopiedBuckets, ImageForm, ImagedEngine};
 pub use indexed::{ColumnIndex, IndexEntry, IndexKind, IndexRange, IndexedEngine, RowNumbers};
 pub use numbered::{NumberedEngine, key_of_number, number_of_key};
 pub use operation::{

@@ -9,6 +9,7 @@
 //! - `full`: what does a get cost while memory is scarce and uses are noted, compared with the same
 //!   records without a limit?
 //! - `churn`: does memory follow the live bytes after overwriting with other sizes and deleting?
+//! - `image`: how long does it take to copy all buckets to an image, and to adopt them?
 //!
 //! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions
 //! without arguments.
@@ -24,7 +25,8 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::Instant;
 use todana_core::{
-    Action, Attributes, Engine, Expiry, MemoryLimit, Record, SweepAim, UnixSeconds, Visitor, WhenFull,
+    Action, Attributes, Engine, Expiry, ImagedEngine, MemoryLimit, Record, SweepAim, UnixSeconds, Visitor,
+    WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 use visitor::{Remove, Set};
@@ -444,6 +446,49 @@ fn churn(records: u64) {
     );
 }
 
+fn image(records: u64) {
+    println!("# image: {records} records of 8 + 8 decimal digits, on one thread");
+    let before = MemHash::new(MemHashOptions::default()).expect("valid options");
+    for n in 0..records {
+        before.visit(&decimal(n), &mut Set(&decimal(arbitrary(n) % 100_000_000))).expect("no limit");
+    }
+    let form = before.image_form();
+    let (mut blocks, mut from, mut steps) = (vec![Vec::new()], None, Vec::new());
+    let start = Instant::now();
+    loop {
+        let step = Instant::now();
+        let block = blocks.last_mut().expect("the first");
+        let copied = before.copy_buckets(&form, from, &|_| false, block, &mut |_, _| ()).expect("same seed");
+        steps.push(step.elapsed().as_nanos() as f64 / 1e3);
+        if block.len() >= 256 << 10 {
+            blocks.push(Vec::with_capacity(300 << 10));
+        }
+        from = copied.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    let copied_s = start.elapsed().as_secs_f64();
+    let bytes: usize = blocks.iter().map(Vec::len).sum();
+    let after = MemHash::new(MemHashOptions::default()).expect("valid options");
+    let start = Instant::now();
+    assert!(after.begin_image_load(&form));
+    for block in &blocks {
+        let put = &mut |_: &[u8], _: Record<'_>| panic!("all buckets fit");
+        after.adopt_buckets(&form, block, &mut |_| (), put).expect("an intact block");
+    }
+    after.end_ordered_load();
+    let adopted_s = start.elapsed().as_secs_f64();
+    assert_eq!(after.status().records, records);
+    steps.sort_by(f64::total_cmp);
+    println!(
+        "copied {:.1} MB in {copied_s:.3} s, adopted in {adopted_s:.3} s; a step takes {:.1} us, 99 % of them at most {:.1}",
+        mb(bytes as u64),
+        steps[steps.len() / 2],
+        steps[steps.len() / 100 * 99]
+    );
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let question = words.first().map_or("all", String::as_str);
@@ -455,6 +500,7 @@ fn main() {
         ("sweep", sweep),
         ("full", full),
         ("churn", churn),
+        ("image", image),
     ] {
         if question == name || question == "all" {
             ask(records);

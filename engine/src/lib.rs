@@ -28,7 +28,10 @@ pub use disk_tree::{
     DamagedPlace, DiskTree, DiskTreeOptions, ExaminedTree, TreeDamage, TreeExamination, TreeSalvage,
 };
 pub use fixed::{FixedArray, FixedArrayOptions, FixedLayout, FixedTree};
-pub use mem_hash::{ClassBounds, Departure, DepartureCause, EvictionObserver, MemHash, MemHashOptions};
+pub use mem_hash::{
+    ClassBounds, Departure, DepartureCause, EvictionObserver, MemHash, MemHashOptions, expect_bucket_format,
+    read_bucket_block,
+};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::{bound_allocator, trim_allocator};
 pub use table::TableEngine;

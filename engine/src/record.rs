@@ -117,6 +117,19 @@ pub(crate) fn varint(bytes: &[u8], at: &mut usize) -> u64 {
     }
 }
 
+/// Does the same as `varint` for bytes that may end within the number. Returns `None` then.
+#[inline]
+fn checked_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+    let ends = |byte: &u8| *byte < 0x80;
+    let unread = bytes.get(*at..)?;
+    // A number has at most ten bytes; `varint` ignores the continuation bit of the tenth.
+    let len = unread.iter().take(9).position(ends).unwrap_or(9) + 1;
+    if len > unread.len() {
+        return None;
+    }
+    Some(varint(bytes, at))
+}
+
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -172,6 +185,54 @@ impl RecordParts {
         let key = next..next + key_len;
         let value = key.end..key.end + value_len;
         RecordParts { prefix, more, attributes_at, key_form, value_form, key, value }
+    }
+
+    /// Does the same as `read` for bytes that may not be those of a record. Returns `None` if the
+    /// fields before the key are not complete, or a length is greater than any of a record in a
+    /// block. The ends of the key and the value may lie beyond the bytes. `header` must be that of a
+    /// record, which is less than `PREFIX`.
+    #[inline]
+    pub(crate) fn checked(
+        bytes: &[u8],
+        prefix: u8,
+        more: u8,
+        header: u8,
+        mut next: usize,
+        key_lens: &[u8; 15],
+    ) -> Option<RecordParts> {
+        let (key_form, value_form) = (header >> 4, header & 15);
+        let key_len = match key_form {
+            KEY_VARIABLE => checked_varint(bytes, &mut next)?,
+            form => u64::from(key_lens[usize::from(form)]),
+        };
+        let value_len = match value_form {
+            VALUE_VARIABLE => checked_varint(bytes, &mut next)?,
+            form => u64::from(VALUE_LENS[usize::from(form)]),
+        };
+        if key_len.max(value_len) > BLOCK_RECORD_MAX as u64 {
+            return None;
+        }
+        let attributes_at = next;
+        if prefix != 0 {
+            if prefix & HAS_FLAGS != 0 {
+                checked_varint(bytes, &mut next)?;
+            }
+            if prefix & HAS_EXPIRY != 0 {
+                next += if more & MORE_WIDE_EXPIRY != 0 { 8 } else { 4 };
+                if more & MORE_SLIDING != 0 {
+                    checked_varint(bytes, &mut next)?;
+                }
+            }
+            if prefix & HAS_VERSION != 0 {
+                checked_varint(bytes, &mut next)?;
+            }
+            if more & MORE_ACCESS != 0 {
+                next += 4;
+            }
+        }
+        let key = next..next + key_len as usize;
+        let value = key.end..key.end + value_len as usize;
+        Some(RecordParts { prefix, more, attributes_at, key_form, value_form, key, value })
     }
 
     pub(crate) fn attributes(&self, bytes: &[u8]) -> Attributes {

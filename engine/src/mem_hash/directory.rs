@@ -12,11 +12,48 @@ use std::sync::Arc;
 const CHUNK: usize = 1024;
 const CHUNK_BYTES: usize = CHUNK * size_of::<u32>();
 
-pub(crate) struct BucketDirectory {
-    chunks: Vec<Box<[u32; CHUNK]>>,
+/// The maximum number of buckets.
+const LEN_MAX: usize = 1 << 31;
+
+/// The division of hashes among the buckets of a directory, which follows from the number of
+/// buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectoryShape {
     len: usize,
     /// The value `2^(level + 1) - 1`.
     mask: usize,
+}
+
+impl DirectoryShape {
+    /// Returns the shape of a directory with this number of buckets, if there can be that many.
+    pub(crate) fn with_len(len: usize) -> Option<DirectoryShape> {
+        let mask = 2usize.checked_shl(len.checked_ilog2()?)?.checked_sub(1)?;
+        (len <= LEN_MAX).then_some(DirectoryShape { len, mask })
+    }
+
+    /// Returns the number of buckets.
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// Returns the bucket of a hash. Only the low 32 bits of `hash` need to be correct.
+    #[inline]
+    pub(crate) fn bucket_of(self, hash: u64) -> usize {
+        let bucket = hash as usize & self.mask;
+        if bucket < self.len { bucket } else { bucket & (self.mask >> 1) }
+    }
+
+    /// Returns the number of low bits of the hash that select this bucket.
+    pub(crate) fn bits_of(self, bucket: usize) -> u32 {
+        let low = self.mask / 2 + 1;
+        let level = low.trailing_zeros();
+        if bucket >= low || bucket < self.len - low { level + 1 } else { level }
+    }
+}
+
+pub(crate) struct BucketDirectory {
+    chunks: Vec<Box<[u32; CHUNK]>>,
+    shape: DirectoryShape,
     budget: Arc<MemoryBudget>,
 }
 
@@ -24,13 +61,20 @@ impl BucketDirectory {
     /// Creates a directory with one empty bucket.
     pub(crate) fn new(budget: Arc<MemoryBudget>) -> BucketDirectory {
         budget.commit_anyway(CHUNK_BYTES);
-        BucketDirectory { chunks: vec![Box::new([0; CHUNK])], len: 1, mask: 1, budget }
+        let shape = DirectoryShape { len: 1, mask: 1 };
+        BucketDirectory { chunks: vec![Box::new([0; CHUNK])], shape, budget }
     }
 
     /// Returns the number of buckets.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.shape.len
+    }
+
+    /// Returns the division of hashes among the buckets.
+    #[inline]
+    pub(crate) fn shape(&self) -> DirectoryShape {
+        self.shape
     }
 
     /// Returns the memory that the directory uses.
@@ -41,15 +85,12 @@ impl BucketDirectory {
     /// Returns the bucket of a hash. Only the low 32 bits of `hash` need to be correct.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> usize {
-        let bucket = hash as usize & self.mask;
-        if bucket < self.len { bucket } else { bucket & (self.mask >> 1) }
+        self.shape.bucket_of(hash)
     }
 
     /// Returns the number of low bits of the hash that select this bucket.
     pub(crate) fn bits_of(&self, bucket: usize) -> u32 {
-        let low = self.mask / 2 + 1;
-        let level = low.trailing_zeros();
-        if bucket >= low || bucket < self.len - low { level + 1 } else { level }
+        self.shape.bits_of(bucket)
     }
 
     #[inline]
@@ -65,24 +106,24 @@ impl BucketDirectory {
     /// Returns the bucket that the next growth splits, the bit of the hash that selects the records
     /// to be moved, and the number of the new bucket.
     pub(crate) fn next_split(&self) -> (usize, u64, usize) {
-        let low = self.mask / 2 + 1;
-        (self.len - low, low as u64, self.len)
+        let low = self.shape.mask / 2 + 1;
+        (self.shape.len - low, low as u64, self.shape.len)
     }
 
     /// Adds the new bucket that `next_split` returns. The bucket is empty. Returns false if the
     /// maximum number of buckets is reached.
     pub(crate) fn grow(&mut self) -> bool {
-        if self.len >= 1 << 31 {
+        if self.shape.len >= LEN_MAX {
             return false;
         }
-        if self.len == self.chunks.len() * CHUNK {
+        if self.shape.len == self.chunks.len() * CHUNK {
             self.chunks.push(Box::new([0; CHUNK]));
             self.budget.commit_anyway(CHUNK_BYTES);
         }
-        self.set(self.len, BlockHandle::NONE);
-        self.len += 1;
-        if self.len > self.mask {
-            self.mask = self.mask * 2 + 1;
+        self.set(self.shape.len, BlockHandle::NONE);
+        self.shape.len += 1;
+        if self.shape.len > self.shape.mask {
+            self.shape.mask = self.shape.mask * 2 + 1;
         }
         true
     }
@@ -90,20 +131,20 @@ impl BucketDirectory {
     /// Returns the last bucket and the bucket that will receive its records when it is removed.
     /// Returns `None` if there is only one bucket.
     pub(crate) fn next_merge(&self) -> Option<(usize, usize)> {
-        let last = self.len - 1;
+        let last = self.shape.len - 1;
         (last > 0).then(|| (last, last & !(1 << last.ilog2())))
     }
 
     /// Removes the last bucket, which must be empty.
     pub(crate) fn shrink(&mut self) {
-        debug_assert!(self.len > 1 && self.get(self.len - 1).is_none());
-        self.len -= 1;
-        if self.len <= self.mask / 2 {
-            self.mask /= 2;
+        debug_assert!(self.shape.len > 1 && self.get(self.shape.len - 1).is_none());
+        self.shape.len -= 1;
+        if self.shape.len <= self.shape.mask / 2 {
+            self.shape.mask /= 2;
         }
         // One spare chunk is kept, so that a directory of fluctuating size does not allocate each
         // time.
-        if self.len + 2 * CHUNK <= self.chunks.len() * CHUNK {
+        if self.shape.len + 2 * CHUNK <= self.chunks.len() * CHUNK {
             self.chunks.pop();
             self.budget.release(CHUNK_BYTES);
             if self.chunks.capacity() > 2 * self.chunks.len() + 16 {
@@ -172,6 +213,7 @@ mod tests {
     fn bucket_bits_select_the_bucket() {
         let mut directory = directory();
         for _ in 0..3000 {
+            assert_eq!(DirectoryShape::with_len(directory.len()), Some(directory.shape()));
             let total: u64 = (0..directory.len()).map(|b| 1u64 << (32 - directory.bits_of(b))).sum();
             assert_eq!(total, 1 << 32, "the buckets cover all hashes once");
             for bucket in (0..directory.len()).step_by(97) {
@@ -182,5 +224,8 @@ mod tests {
             }
             directory.grow();
         }
+        assert_eq!(DirectoryShape::with_len(0), None);
+        assert_eq!(DirectoryShape::with_len(LEN_MAX + 1), None);
+        assert!(DirectoryShape::with_len(LEN_MAX).is_some());
     }
 }

@@ -16,6 +16,8 @@ pub(crate) const KEY_LENS: [u8; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 4, 8, 12, 16, 20,
 pub(crate) struct HashSeeds {
     number: [u64; 2],
     text: rapidhash::v3::RapidSecrets,
+    /// The number of seeds that the hash had before these.
+    pub(crate) generation: u32,
 }
 
 impl HashSeeds {
@@ -23,7 +25,7 @@ impl HashSeeds {
         let text = rapidhash::v3::RapidSecrets::seed(seed);
         let derive = |n: u64| rapidhash::v3::rapidhash_v3_seeded(&n.to_le_bytes(), &text);
         // The second number is odd, so that no multiplication is by zero.
-        HashSeeds { number: [derive(1), derive(2) | 1], text }
+        HashSeeds { number: [derive(1), derive(2) | 1], text, generation: 0 }
     }
 
     /// Returns the hash of a packed number, computed by two folded multiplications as in the wyhash
@@ -62,6 +64,8 @@ pub(crate) struct Key<'a> {
     /// The first eight stored bytes of the key, and a mask of the bytes that exist.
     word: u64,
     mask: u64,
+    /// The generation of the seeds by which the key was hashed.
+    pub(crate) generation: u32,
 }
 
 impl<'a> Key<'a> {
@@ -77,6 +81,7 @@ impl<'a> Key<'a> {
                 stored_len,
                 word: number,
                 mask: mask_of(stored_len),
+                generation: seeds.generation,
             };
         }
         let form = match text.len() {
@@ -95,6 +100,7 @@ impl<'a> Key<'a> {
             stored_len: text.len(),
             word: number_of(&text[..text.len().min(8)]),
             mask: mask_of(text.len()),
+            generation: seeds.generation,
         }
     }
 

@@ -17,15 +17,17 @@
 //! show as least used (see `eviction`). The engine knows the time only from `set_time` and uses it
 //! only for eviction; reads return expired records like all others.
 
+mod bucket_block;
 pub(crate) mod classes;
 pub(crate) mod departures;
 mod directory;
 mod eviction;
-
+mod image;
 mod key;
 mod queue;
 mod record;
 pub(crate) mod sample;
+mod seed_history;
 mod shard;
 mod uses;
 
@@ -33,17 +35,21 @@ pub(crate) use sample::thinner;
 
 use crate::arena::{MemoryBudget, NoRoom};
 use crate::huge::{self, TRIES, memory_full_error};
+use bucket_block::SHARDS_MAX;
+pub use bucket_block::{expect_bucket_format, read_bucket_block};
 pub use classes::ClassBounds;
 pub use departures::{Departure, DepartureCause, EvictionObserver};
 use key::{HashSeeds, Key};
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use seed_history::SeedHistory;
 use shard::{HashShard, VisitFailure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
-    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, MemoryLimit, Record, RecordSample, Result,
-    ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
+    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record, RecordSample,
+    Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer, Visitor,
+    WhenFull,
 };
 
 /// The options of a [`MemHash`].
@@ -109,8 +115,7 @@ struct PaddedShard(RwLock<HashShard>);
 pub struct MemHash {
     shards: Box<[PaddedShard]>,
     shard_bits: u32,
-    seed: u64,
-    seeds: HashSeeds,
+    seeds: SeedHistory,
     budget: Arc<MemoryBudget>,
     capacity_records: Option<u64>,
     /// The next shard on which maintenance or eviction works.
@@ -127,9 +132,9 @@ impl MemHash {
     /// is below one record per shard.
     pub fn new(options: MemHashOptions) -> Result<MemHash> {
         let bounds = Arc::new(ClassBounds::new(options.class_bounds));
-        let count = options.shards.unwrap_or(16).clamp(1, 4097).next_power_of_two();
-        if count > 4096 {
-            return Err(Error::new(ErrorKind::Invalid, "more than 4096 shards"));
+        let count = options.shards.unwrap_or(16).clamp(1, SHARDS_MAX + 1).next_power_of_two();
+        if count > SHARDS_MAX {
+            return Err(Error::new(ErrorKind::Invalid, format!("more than {SHARDS_MAX} shards")));
         }
         let capacity = options.capacity_records.unwrap_or(u64::MAX);
         if capacity < count as u64 {
@@ -138,8 +143,8 @@ impl MemHash {
                 format!("a capacity below {count} records, one a shard"),
             ));
         }
-        let seed = options.seed.unwrap_or_else(random_seed);
-        let seeds = HashSeeds::new(seed);
+        let history = SeedHistory::new(options.seed.unwrap_or_else(random_seed));
+        let seeds = history.current().seeds;
         let budget = Arc::new(MemoryBudget::new(options.limit));
         let shard = |index| {
             let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
@@ -156,8 +161,7 @@ impl MemHash {
         Ok(MemHash {
             shards: (0..count).map(shard).collect(),
             shard_bits: count.trailing_zeros(),
-            seed,
-            seeds,
+            seeds: history,
             budget: Arc::clone(&budget),
             capacity_records: options.capacity_records,
             next_shard: AtomicUsize::new(0),
@@ -176,7 +180,7 @@ impl MemHash {
     /// reads.
     #[inline]
     pub fn view_mut<T>(&mut self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
-        let key = Key::new(key, &self.seeds);
+        let key = Key::new(key, self.seeds());
         let index = self.index_of(key.hash);
         let attends = self.may_note_use(&key);
         let shard = self.shards[index].0.get_mut();
@@ -194,7 +198,7 @@ impl MemHash {
     /// errors are the same.
     #[inline]
     pub fn visit_mut(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let key = Key::new(key, &self.seeds);
+        let key = Key::new(key, self.seeds());
         let index = self.index_of(key.hash);
         let shard = self.shards[index].0.get_mut();
         shard.enter_noted_uses();
@@ -208,6 +212,23 @@ impl MemHash {
         }
     }
 
+    #[inline]
+    fn seeds(&self) -> &HashSeeds {
+        &self.seeds.current().seeds
+    }
+
+    /// Hashes a key and locks its shard for reading.
+    #[inline]
+    fn read_shard<'k>(&self, text: &'k [u8]) -> (Key<'k>, RwLockReadGuard<'_, HashShard>) {
+        loop {
+            let key = Key::new(text, self.seeds());
+            let shard = self.shard_of(key.hash).read();
+            if !shard.is_outdated(&key) {
+                return (key, shard);
+            }
+        }
+    }
+
     /// Returns true if reads of this key must be noted for statistics or eviction.
     #[inline]
     fn may_note_use(&self, key: &Key<'_>) -> bool {
@@ -216,8 +237,7 @@ impl MemHash {
 
     #[inline]
     fn index_of(&self, hash: u64) -> usize {
-        // There are two shifts, because a shift by 64 is not defined.
-        (hash >> 1 >> (63 - self.shard_bits)) as usize
+        bucket_block::shard_of(hash, self.shard_bits) as usize
     }
 
     #[inline]
@@ -281,15 +301,6 @@ impl MemHash {
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
-    /// Returns the position of a record in the order of a scan: its shard, then its hash with the
-    /// bits reversed. In this order a bucket is one range for any size of the directory, so splits
-    /// and merges do not disturb a scan.
-    #[inline]
-    fn place_of(&self, hash: u64) -> u64 {
-        let shard = self.index_of(hash) as u64;
-        shard << 1 << (63 - self.shard_bits) | hash.reverse_bits() >> self.shard_bits
-    }
-
     /// Shows the records of one bucket from the position `place` on, in order. Returns the position
     /// after the bucket or after the last record shown. The second result is `Break` if `see` has
     /// ended the scan.
@@ -299,12 +310,11 @@ impl MemHash {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> (Option<u64>, ControlFlow<()>) {
         let shard_bits = self.shard_bits;
-        let shard = (place >> 1 >> (63 - shard_bits)) as usize;
-        let hash = (place << shard_bits).reverse_bits();
+        let (shard, hash) = bucket_block::hash_of(place, shard_bits);
         let guard = self.shards[shard].0.read();
         let mut list = Vec::new();
         let (handle, bits) = guard.list_bucket(hash, &mut list);
-        list.iter_mut().for_each(|(hash, _)| *hash = self.place_of(*hash));
+        list.iter_mut().for_each(|(hash, _)| *hash = bucket_block::place_of(*hash, shard_bits));
         list.retain(|&(other, _)| other >= place);
         list.sort_unstable();
         for (index, &(shown, at)) in list.iter().enumerate() {
@@ -315,9 +325,7 @@ impl MemHash {
                 return (shown.checked_add(1), ControlFlow::Break(()));
             }
         }
-        // The range of the bucket contains the positions that begin with the shard and the `bits`
-        // low bits of the hash.
-        let last = place | u64::MAX.checked_shr(shard_bits + bits).unwrap_or(0);
+        let last = bucket_block::last_place(place, shard_bits, bits);
         (last.checked_add(1), ControlFlow::Continue(()))
     }
 }
@@ -325,14 +333,14 @@ impl MemHash {
 impl Engine for MemHash {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        let key = Key::new(key, &self.seeds);
-        let shard = self.shard_of(key.hash);
+        let (key, shard) = self.read_shard(key);
         if !self.may_note_use(&key) {
-            return Ok(shard.read().view(&key, see).is_some());
+            return Ok(shard.view(&key, see).is_some());
         }
-        let (seen, is_full) = shard.read().view_and_note_use(&key, see);
+        let (seen, is_full) = shard.view_and_note_use(&key, see);
+        drop(shard);
         if is_full {
-            match shard.try_write() {
+            match self.shard_of(key.hash).try_write() {
                 Some(mut shard) => shard.enter_noted_uses(),
                 // The thread that holds the lock enters the noted uses. The use by this read is
                 // lost.
@@ -343,23 +351,28 @@ impl Engine for MemHash {
     }
 
     fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        let key = Key::new(key, &self.seeds);
-        Ok(self.shard_of(key.hash).read().view(&key, see).is_some())
+        let (key, shard) = self.read_shard(key);
+        Ok(shard.view(&key, see).is_some())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let key = Key::new(key, &self.seeds);
-        let shard = self.shard_of(key.hash);
-        for attempt in 0..TRIES {
-            let NoRoom { bytes } =
-                match MemHash::change(shard, |shard| shard.visit(&key, visitor, attempt > 0)) {
-                    Ok(()) => return Ok(()),
-                    Err(VisitFailure::Error(error)) => return Err(error),
-                    Err(VisitFailure::NoRoom(no_room)) => no_room,
-                };
+        let mut attempt = 0;
+        while attempt < TRIES {
+            let key = Key::new(key, self.seeds());
+            let visited = MemHash::change(self.shard_of(key.hash), |shard| {
+                (!shard.is_outdated(&key)).then(|| shard.visit(&key, visitor, attempt > 0))
+            });
+            let NoRoom { bytes } = match visited {
+                // The key is hashed again.
+                None => continue,
+                Some(Ok(())) => return Ok(()),
+                Some(Err(VisitFailure::Error(error))) => return Err(error),
+                Some(Err(VisitFailure::NoRoom(no_room))) => no_room,
+            };
             if !self.try_make_room(bytes, attempt) {
                 break;
             }
+            attempt += 1;
         }
         Err(memory_full_error())
     }
@@ -415,13 +428,13 @@ impl Engine for MemHash {
 
     fn scan_order(&self) -> Option<ScanOrder> {
         let groups = self.shards.iter().map(|shard| shard.0.read().directory.len() as u64).sum();
-        Some(ScanOrder { seed: self.seed, groups })
+        Some(ScanOrder { seed: self.seeds.current().seed, groups })
     }
 
     fn begin_ordered_load(&self, order: ScanOrder) {
         // Records that are ordered by another seed arrive in random order here, which needs no
         // preparation.
-        if order.seed == self.seed {
+        if order.seed == self.seeds.current().seed {
             let buckets = usize::try_from(order.groups / self.shards.len() as u64).unwrap_or(usize::MAX);
             self.shards.iter().for_each(|shard| shard.0.write().expect(buckets));
         }
@@ -433,7 +446,7 @@ impl Engine for MemHash {
 
     #[inline]
     fn prefetch(&self, key: &[u8]) {
-        let key = Key::new(key, &self.seeds);
+        let key = Key::new(key, self.seeds());
         // If the shard is locked for writing, the writer loads the cache lines anyway.
         if let Some(shard) = self.shard_of(key.hash).try_read() {
             shard.prefetch(&key);
@@ -475,6 +488,10 @@ impl Engine for MemHash {
     }
 
     fn sweepable(&self) -> Option<&dyn SweepableEngine> {
+        Some(self)
+    }
+
+    fn imaged(&self) -> Option<&dyn ImagedEngine> {
         Some(self)
     }
 }

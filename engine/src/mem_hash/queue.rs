@@ -145,6 +145,17 @@ pub(super) fn tail_len(records: usize) -> usize {
     if records > usize::from(!TAIL_BITS) { 1 } else { MARKS_AT + records.div_ceil(2) }
 }
 
+/// Returns the length of the tail with which `bytes` begin, after a bucket with this number of
+/// records. Returns `None` if they do not begin with such a tail.
+pub(super) fn checked_tail_len(bytes: &[u8], records: usize) -> Option<usize> {
+    if *bytes.first()? == END {
+        return Some(1);
+    }
+    let len = tail_len(records);
+    let is_tail = bytes.len() >= len && bytes[..2] == [TAIL, TAIL_BITS | records.min(63) as u8] && len > 1;
+    is_tail.then_some(len)
+}
+
 /// Returns the offset and the new value of the byte that contains a record's mark, in the tail at
 /// `end`.
 pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: UseMark) -> (usize, u8) {

@@ -12,13 +12,13 @@
 //! Invariant: equal keys have equal stored bytes, because every key that can be packed is packed.
 //! Keys are therefore compared in their stored form.
 
-use super::key::{KEY_LENS, Key};
+use super::key::{KEY_LENS, KEY_VARIABLE, Key};
 use crate::record::{
     self, HAS_EXPIRY, HAS_MORE, MORE_BLOCK, MORE_HUGE, PREFIX, fixed_lens, number_of, u32_at,
 };
 pub(crate) use crate::record::{RecordParts, RecordReference};
 use std::ops::Range;
-use todana_core::{Attributes, decimal};
+use todana_core::{Attributes, Expiry, decimal};
 
 /// The byte that ends a bucket without marks.
 pub(crate) const END: u8 = 0xF0;
@@ -26,6 +26,8 @@ pub(crate) const END: u8 = 0xF0;
 /// bits of `TAIL_BITS`. In a record, that byte has at most one of these bits.
 pub(crate) const TAIL: u8 = PREFIX | HAS_MORE;
 pub(crate) const TAIL_BITS: u8 = MORE_BLOCK | MORE_HUGE;
+/// The maximum length of a record in a bucket. Longer records have a block of their own.
+pub(crate) const BUCKET_RECORD_MAX: usize = 1024;
 /// The length of a stub.
 pub(crate) const STUB_LEN: usize = 10;
 
@@ -135,6 +137,39 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<BucketEntry> {
     Some(BucketEntry { len, body: EntryBody::Inline(parts) })
 }
 
+/// Decodes the record at `at` of bytes that may not be those of a bucket. Returns `Some(None)` if a
+/// tail begins there. Returns `None` if neither a tail begins there nor a record that a bucket can
+/// contain and that other functions of this module can read.
+#[inline]
+pub(crate) fn checked(bytes: &[u8], at: usize) -> Option<Option<RecordParts>> {
+    let mut header = *bytes.get(at)?;
+    let (mut prefix, mut more, mut next) = (0, 0, at + 1);
+    if header >= PREFIX {
+        if header == END {
+            return Some(None);
+        }
+        prefix = header;
+        if prefix & HAS_MORE != 0 {
+            more = *bytes.get(next)?;
+            next += 1;
+            match more & TAIL_BITS {
+                0 => {}
+                TAIL_BITS if prefix == TAIL => return Some(None),
+                // Stubs refer to other parts of a shard.
+                _ => return None,
+            }
+        }
+        header = *bytes.get(next)?;
+        next += 1;
+        if header >= PREFIX {
+            return None;
+        }
+    }
+    let parts = RecordParts::checked(bytes, prefix, more, header, next, &KEY_LENS)?;
+    let fits = parts.value.end <= bytes.len() && parts.value.end - at <= BUCKET_RECORD_MAX;
+    (fits && parts.is_canonical(bytes)).then_some(Some(parts))
+}
+
 /// Returns true if a record with this first byte has attributes.
 #[inline]
 pub(crate) fn has_attributes(header: u8) -> bool {
@@ -159,6 +194,21 @@ pub(crate) fn inline_record(bytes: &[u8], at: usize) -> RecordParts {
 }
 
 impl RecordParts {
+    /// Returns true if the key is stored as [`Key`] stores its text, and a packed value is the
+    /// number of a text.
+    fn is_canonical(&self, bytes: &[u8]) -> bool {
+        let stored = &bytes[self.key.clone()];
+        let is_key = if self.key_form < 8 {
+            let number = number_of(stored);
+            number <= decimal::NUMBER_MAX && decimal::byte_len(number) == stored.len()
+        } else {
+            decimal::pack(stored).is_none()
+                && (self.key_form != KEY_VARIABLE
+                    || KEY_LENS[8..14].iter().all(|&len| usize::from(len) != stored.len()))
+        };
+        is_key && (self.value_form != 7 || number_of(&bytes[self.value.clone()]) <= decimal::NUMBER_MAX)
+    }
+
     /// Returns the key as text.
     pub(crate) fn key_text<'a>(&self, bytes: &'a [u8], digits: &'a mut [u8; 20]) -> &'a [u8] {
         let stored = &bytes[self.key.clone()];
@@ -273,6 +323,27 @@ pub(crate) fn end(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
+/// Returns the offset at which the records of a bucket end, and their number. Returns `None` if the
+/// bucket has stubs, or records for which `is_dead` returns true.
+#[inline]
+pub(crate) fn all_inline(bytes: &[u8], is_dead: &dyn Fn(Expiry) -> bool) -> Option<(usize, u32)> {
+    let (mut at, mut records) = (0, 0);
+    loop {
+        let len = plain_len(bytes[at]);
+        if len != 0 {
+            at += len;
+        } else {
+            let Some(BucketEntry { len, body }) = entry(bytes, at) else { return Some((at, records)) };
+            let EntryBody::Inline(parts) = body else { return None };
+            if parts.has_expiry() && is_dead(parts.expiry(bytes)) {
+                return None;
+            }
+            at += len;
+        }
+        records += 1;
+    }
+}
+
 /// Appends a stub.
 pub(crate) fn put_stub(out: &mut Vec<u8>, fingerprint: u32, reference: RecordReference) {
     let (more, reference) = match reference {
@@ -296,7 +367,7 @@ mod tests {
     use super::super::key::HashSeeds;
     use super::*;
     use proptest::prelude::*;
-    use todana_core::{Expiry, LastAccess, StaleMarks, UnixSeconds};
+    use todana_core::{LastAccess, StaleMarks, UnixSeconds};
 
     fn attributes() -> impl Strategy<Value = Attributes> {
         let expiry = prop_oneof![

@@ -283,6 +283,10 @@ impl Engine for TrackedEngine {
         self.engine.durable().map(|_| self as &dyn DurableEngine)
     }
 
+    fn imaged(&self) -> Option<&dyn ImagedEngine> {
+        self.engine.imaged()
+    }
+
     fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         self.engine.sweepable()
     }

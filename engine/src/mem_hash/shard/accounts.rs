@@ -105,12 +105,22 @@ impl HashShard {
             VisitEffect::Nothing => {}
             VisitEffect::Used => self.sample.used(hash, now),
             VisitEffect::Removed => self.sample.removed(hash),
-            VisitEffect::Stored { plain } => {
-                if self.sample.stored(hash, plain, now) {
-                    let mask = self.budget.thin_sample(self.sample.mask());
-                    self.sample.thin(mask);
-                }
-            }
+            VisitEffect::Stored { plain } => self.add_to_sample(hash, plain, now),
+        }
+    }
+
+    /// Notes a record that was stored without a visit.
+    #[inline]
+    pub(super) fn sample_stored(&mut self, hash: u32, plain: usize) {
+        if self.is_sampled(hash) {
+            self.add_to_sample(hash, plain, self.now());
+        }
+    }
+
+    fn add_to_sample(&mut self, hash: u32, plain: usize, now: u32) {
+        if self.sample.stored(hash, plain, now) {
+            let mask = self.budget.thin_sample(self.sample.mask());
+            self.sample.thin(mask);
         }
     }
 

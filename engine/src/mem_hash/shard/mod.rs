@@ -7,6 +7,7 @@
 //! first key in the block, so any block may move at any time.
 
 mod accounts;
+mod image;
 mod shape;
 mod sweep;
 mod write;
@@ -23,6 +24,8 @@ use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
 use crate::huge::HugeTable;
 use std::sync::Arc;
 use todana_core::{Error, Expiry, Record};
+
+pub(super) use image::{AdoptedRecord, CopyTarget};
 
 /// The reason why a visit failed.
 #[derive(Debug)]
@@ -149,6 +152,13 @@ impl HashShard {
 
     pub(super) fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Returns true if the seeds have changed since the key was hashed. The caller must then hash
+    /// it again.
+    #[inline]
+    pub(super) fn is_outdated(&self, key: &Key<'_>) -> bool {
+        key.generation != self.seeds.generation
     }
 
     pub(super) fn worst_moved(&self) -> u64 {
@@ -288,19 +298,7 @@ impl HashShard {
             let bytes = self.arena.bytes(handle);
             let mut at = 0;
             while let Some(entry) = record::entry(bytes, at) {
-                let hash = match &entry.body {
-                    EntryBody::Inline(parts) => {
-                        self.seeds.of_stored(parts.key_form, &bytes[parts.key.clone()])
-                    }
-                    EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
-                        self.huge.get(*index).hash
-                    }
-                    EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                        let bytes = self.arena.bytes(BlockHandle(*block));
-                        let parts = inline_record(bytes, 0);
-                        self.seeds.of_stored(parts.key_form, &bytes[parts.key])
-                    }
-                };
+                let hash = self.complete_hash(bytes, &entry);
                 list.push((hash, at));
                 at += entry.len;
             }

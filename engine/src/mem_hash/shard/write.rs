@@ -6,13 +6,10 @@ use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::key::Key;
 use crate::mem_hash::queue::BucketTail;
-use crate::mem_hash::record::{self, RecordReference, STUB_LEN, inline_record};
+use crate::mem_hash::record::{self, BUCKET_RECORD_MAX, RecordReference, STUB_LEN, inline_record};
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
-
-/// The maximum length of a record in a bucket. Longer records have a block of their own.
-const BUCKET_RECORD_MAX: usize = 1024;
 
 /// The change that an action of a visitor requires.
 pub(super) enum WritePlan {

@@ -1,0 +1,180 @@
+//! Copies a hash to an image, and adopts the buckets of one (see `bucket_block`).
+//!
+//! Both go through the buckets in the order of a scan, some tens of them under one lock, so that no
+//! other operation waits long. Cost: see benches/record (Nov 2026).
+
+use super::MemHash;
+use super::bucket_block::{
+    BUCKET_FORMAT, BlockBucket, BucketBlock, expect_bucket_format, hash_of, see_record, shard_of,
+};
+use super::key::HashSeeds;
+use super::record::RecordParts;
+use super::shard::{AdoptedRecord, CopyTarget};
+use std::ops::Range;
+use todana_core::{
+    Attributes, CopiedBuckets, Engine, Error, ErrorKind, Expiry, ImageForm, ImagedEngine, Record, Result,
+    ScanPosition,
+};
+
+/// The maximum number of buckets that are adopted under one lock.
+const BUCKETS_ADOPTED: usize = 64;
+
+/// Buckets of a block, before they are adopted.
+#[derive(Default)]
+struct AdoptedBatch {
+    buckets: Vec<(BlockBucket, Range<usize>)>,
+    /// The records of all buckets, each as it lies in the block.
+    parts: Vec<RecordParts>,
+    records: Vec<AdoptedRecord>,
+}
+
+impl ImagedEngine for MemHash {
+    fn image_form(&self) -> ImageForm {
+        let order = self.scan_order().expect("a hash has an order");
+        ImageForm { bucket_format: BUCKET_FORMAT, shards: self.shards.len() as u32, order }
+    }
+
+    fn copy_buckets(
+        &self,
+        form: &ImageForm,
+        from: Option<ScanPosition>,
+        is_dead: &dyn Fn(Expiry) -> bool,
+        image: &mut Vec<u8>,
+        see: &mut dyn FnMut(&[u8], Record<'_>),
+    ) -> Result<CopiedBuckets> {
+        let place = from.map_or(0, |from| from.number());
+        let shard_bits = self.shard_bits;
+        let (shard, _) = hash_of(place, shard_bits);
+        let guard = self.shards[shard].0.read();
+        // The seed changes while all shards are locked.
+        if self.seeds.current().seed != form.order.seed {
+            return Err(Error::new(ErrorKind::Busy, "image: all records were replaced meanwhile"));
+        }
+        let (records, next) = guard.copy_run(place, &mut CopyTarget { shard_bits, is_dead, image, see });
+        Ok(CopiedBuckets { records, next: next.map(ScanPosition::Number) })
+    }
+
+    fn begin_image_load(&self, form: &ImageForm) -> bool {
+        let order = form.order;
+        if self.seeds.current().seed == order.seed {
+            return true;
+        }
+        // All shards are locked at once, as in `clear`.
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::lock_exclusive(&shard.0)).collect();
+        if shards.iter().any(|shard| shard.records() > 0) {
+            return false;
+        }
+        let Some(seeds) = self.seeds.change(order.seed) else { return false };
+        let gone: Vec<_> = shards.iter_mut().map(|shard| shard.reseed(seeds)).collect();
+        drop(shards);
+        drop(gone);
+        true
+    }
+
+    fn adopt_buckets(
+        &self,
+        form: &ImageForm,
+        block: &[u8],
+        note: &mut dyn FnMut(&Attributes),
+        put: &mut dyn FnMut(&[u8], Record<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        expect_bucket_format(form.bucket_format)?;
+        let mut block = BucketBlock::new(block, form.shards)?;
+        let used = self.seeds.current();
+        let seeds =
+            (used.seed == form.order.seed && form.shards as usize == self.shards.len()).then_some(used.seeds);
+        let mut batch = AdoptedBatch::default();
+        let mut records = 0;
+        loop {
+            let goes_on = batch.read(&mut block, seeds.as_ref(), self.shard_bits)?;
+            records += batch.parts.len() as u64;
+            if let Some(seeds) = &seeds {
+                self.adopt_batch(form, &mut batch, block.bytes(), seeds, note);
+            }
+            for (_, range) in &batch.buckets {
+                for parts in &batch.parts[range.clone()] {
+                    see_record(block.bytes(), parts, put)?;
+                }
+            }
+            if !goes_on {
+                return Ok(records);
+            }
+        }
+    }
+}
+
+impl MemHash {
+    /// Adopts the buckets of a batch that fit. The others stay in the batch.
+    fn adopt_batch(
+        &self,
+        form: &ImageForm,
+        batch: &mut AdoptedBatch,
+        bytes: &[u8],
+        seeds: &HashSeeds,
+        note: &mut dyn FnMut(&Attributes),
+    ) {
+        let with_attributes = batch.parts.iter().filter(|parts| parts.prefix != 0);
+        with_attributes.for_each(|parts| note(&parts.attributes(bytes)));
+        let Some((first, _)) = batch.buckets.first() else { return };
+        // The directory of one shard may be somewhat larger than that of another.
+        let shards = self.shards.len() as u64;
+        let expected = form.order.groups / shards;
+        let buckets_max = expected + expected / 4 + 64;
+        let mut shard = MemHash::lock_exclusive(&self.shards[first.shard].0);
+        if shard.seeds.generation != seeds.generation {
+            return;
+        }
+        shard.expect_image(usize::try_from(buckets_max).unwrap_or(usize::MAX).min(first.shape.len()));
+        let records = &batch.records;
+        batch.buckets.retain(|(bucket, range)| {
+            !shard.adopt_bucket(bucket, &bytes[bucket.start..bucket.end], &records[range.clone()])
+        });
+    }
+}
+
+impl AdoptedBatch {
+    /// Reads the next buckets of a run, all of the same shard. Returns false at the end of the block. With
+    /// `seeds`, fails with `Corrupt` if a record is in a wrong bucket.
+    fn read(
+        &mut self,
+        block: &mut BucketBlock<'_>,
+        seeds: Option<&HashSeeds>,
+        shard_bits: u32,
+    ) -> Result<bool> {
+        self.buckets.clear();
+        self.parts.clear();
+        self.records.clear();
+        while self.buckets.len() < BUCKETS_ADOPTED {
+            let first = self.parts.len();
+            let parts = &mut self.parts;
+            let Some(bucket) = block.next_bucket(&mut |found| parts.push(found))? else { return Ok(false) };
+            if let Some(seeds) = seeds {
+                for parts in &self.parts[first..] {
+                    let record = adopted_record(block.bytes(), parts, &bucket, seeds, shard_bits);
+                    self.records.push(record.ok_or_else(|| block.damaged("a record in a wrong bucket"))?);
+                }
+            }
+            self.buckets.push((bucket, first..self.parts.len()));
+            if block.is_run_over() {
+                break;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Returns the data of a record for the statistics of its shard. Returns `None` if the record does
+/// not belong to the bucket.
+#[inline]
+fn adopted_record(
+    bytes: &[u8],
+    parts: &RecordParts,
+    bucket: &BlockBucket,
+    seeds: &HashSeeds,
+    shard_bits: u32,
+) -> Option<AdoptedRecord> {
+    let hash = seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]);
+    let is_there = shard_of(hash, shard_bits) == bucket.shard as u64
+        && hash & ((1 << bucket.bits) - 1) == bucket.bucket as u64;
+    is_there.then(|| AdoptedRecord { hash: hash as u32, plain_size: parts.plain_size(bytes) as u32 })
+}
