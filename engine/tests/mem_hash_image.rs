@@ -197,14 +197,15 @@ fn any_engine_reads_the_records_of_an_image() {
     let image = image(&before, &|_| false, &mut |_| ());
     let mut found = image.others.clone();
     for block in &image.blocks {
-        read_bucket_block(image.form.bucket_format, image.form.shards, block, &mut |key, record| {
+        read_bucket_block(&image.form, block, &mut |key, record| {
             found.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
             Ok(())
         })
         .unwrap();
     }
     assert!(found == records(&before));
-    let unknown = read_bucket_block(2, 2, &image.blocks[0], &mut |_, _| Ok(())).unwrap_err();
+    let unknown = ImageForm { bucket_format: 2, ..image.form };
+    let unknown = read_bucket_block(&unknown, &image.blocks[0], &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(unknown.to_string(), "image of bucket format 2; this program knows format 1");
 }
 

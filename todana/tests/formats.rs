@@ -16,7 +16,7 @@ use kept::{CrashDiskDatabase, DATA, open, open_with, options};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
+use todana::checkpoint::{CheckpointCompression, CheckpointForm, CheckpointOptions};
 use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana::{DataOptions, Records, verify};
 use todana_core::{
@@ -150,12 +150,12 @@ fn later_format_version_is_refused() {
         let whys: Vec<String> = names.iter().map(|name| format!("{name} at offset 0: {why}")).collect();
         assert!(whys.iter().any(|why| error.to_string().starts_with(why)), "{error}");
     }
-    let (disk, names) = changed(".checkpoint", 2, 92);
+    let (disk, names) = changed(".checkpoint", 3, 92);
     assert_eq!(names.len(), 2);
     let error = open(&disk, NOW, options(SyncPolicy::Never)).err().unwrap().to_string();
     assert!(error.contains("does not go back to position 0"), "{error}");
     for name in names {
-        let why = "format version 2; this program knows version 1";
+        let why = "format version 3; this program knows versions 1 to 2";
         assert!(error.contains(&format!("; {name} at offset 0: {why}")), "{error}");
     }
 }
@@ -225,7 +225,7 @@ fn with_transaction() -> Vec<&'static [u8]> {
 
 /// Creates records of every kind, in a log of several segments and, if compression is given, two
 /// checkpoints.
-fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
+fn made(compression: Option<CheckpointCompression>, form: CheckpointForm) -> Vec<(PathBuf, Vec<u8>)> {
     let disk = CrashDisk::new();
     let compression_or_none = compression.unwrap_or(CheckpointCompression::None);
     let kept = open_with(
@@ -234,6 +234,7 @@ fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
         DataOptions {
             log: LogOptions { segment_len: 600, ..options(SyncPolicy::Always) },
             checkpoints: CheckpointOptions {
+                form,
                 compression: compression_or_none,
                 ..CheckpointOptions::default()
             },
@@ -307,9 +308,10 @@ fn make_missing_fixtures() {
     let all = [
         // The fixtures of version 1 exist already. The program no longer writes that version.
         ("2/entries", by_hand(2, &with_transaction())),
-        ("2/log", made(None)),
-        ("2/plain", made(Some(CheckpointCompression::None))),
-        ("2/zstd", made(Some(CheckpointCompression::Zstd(1)))),
+        ("2/log", made(None, CheckpointForm::Portable)),
+        ("2/plain", made(Some(CheckpointCompression::None), CheckpointForm::Portable)),
+        ("2/zstd", made(Some(CheckpointCompression::Zstd(1)), CheckpointForm::Portable)),
+        ("2/image", made(Some(CheckpointCompression::Zstd(1)), CheckpointForm::Image)),
     ];
     for (name, files) in all {
         let folder = fixtures().join(name);

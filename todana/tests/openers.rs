@@ -14,6 +14,18 @@ fn fuzz_inputs_open_or_are_damaged() {
     fuzz_inputs::play_all("data_directory", 5, opener::open_any);
 }
 
+/// The seeds with intact images are read, and not only refused.
+#[test]
+fn seeds_with_images_have_records() {
+    for (name, records) in [("image_bucket", 3), ("image_other_seed", 3), ("image_bucket_and_rows", 3)] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/data_directory");
+        let bytes = std::fs::read(format!("{folder}/{name}")).unwrap();
+        let kept = opener::open_checkpoint(&bytes[1..]).unwrap();
+        assert_eq!(kept.records().len(), records, "{name}");
+        kept.kill();
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_open_or_are_damaged(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
@@ -41,7 +53,7 @@ proptest! {
     fn any_blocks_open_or_are_damaged(
         damage in 0u8..12,
         place in any::<[u8; 2]>(),
-        head in (0u8..16, 0u8..64, prop_oneof![Just(0u8), any::<u8>()]),
+        head in (0u8..64, 0u8..64, prop_oneof![Just(0u8), any::<u8>()]),
         blocks in proptest::collection::vec(block(), 0..6),
         log in proptest::option::of(proptest::collection::vec((1u8..6, proptest::collection::vec(0u8..4, 0..8)), 0..6)),
     ) {
@@ -80,9 +92,27 @@ fn block() -> impl Strategy<Value = (u8, u8, Vec<u8>)> {
         of_any,
         rows().prop_map(|content| (1, 2, content)),
         rows().prop_map(|content| (9, 2, content)),
+        buckets().prop_map(|content| (0, 1, content)),
         long,
         piece
     ]
+}
+
+/// A run of an image with one bucket, almost valid: a record and a tail.
+fn buckets() -> impl Strategy<Value = Vec<u8>> {
+    let place = prop_oneof![Just(0u64), any::<u64>()];
+    let sizes = (prop_oneof![Just(1u32), 0u32..5], prop_oneof![Just(1u32), 0u32..3]);
+    let record = prop_oneof![
+        Just(vec![0x00, 7, 9]),
+        Just(b"\xef\x03\x05keyvalue".to_vec()),
+        Just(b"\xf1\xef\x03\x01\xac\x02keyv".to_vec()),
+        proptest::collection::vec(any::<u8>(), 0..20),
+    ];
+    let tail =
+        prop_oneof![Just(vec![0xF0]), Just(b"\xf8\xc1\x02\0\0\0\0\0\0\x04\x05".to_vec()), Just(Vec::new())];
+    (place, sizes, record, tail).prop_map(|(place, (directory, buckets), record, tail)| {
+        [&place.to_le_bytes()[..], &directory.to_le_bytes(), &buckets.to_le_bytes(), &record, &tail].concat()
+    })
 }
 
 /// Two records in columns, almost valid: numbers, text, attributes.

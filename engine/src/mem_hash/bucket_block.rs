@@ -12,13 +12,14 @@
 //! not in a block.
 //!
 //! Invariant: whatever the bytes are, the decoder neither panics nor reads beyond them, and each
-//! bucket that it returns is one that a hash could contain, except for the hashes of its keys.
+//! bucket that it returns is one that a hash with the seed of the image could contain.
 
 use super::directory::DirectoryShape;
+use super::key::HashSeeds;
 use super::queue::checked_tail_len;
 use super::record::{self, RecordParts};
 use crate::record::u32_at;
-use todana_core::{Error, ErrorKind, Record, Result};
+use todana_core::{Error, ErrorKind, ImageForm, Record, Result};
 
 /// The number of this layout of buckets and blocks. It must change with the layout of records in
 /// buckets.
@@ -96,16 +97,20 @@ pub(super) struct BucketBlock<'b> {
     bytes: &'b [u8],
     at: usize,
     shard_bits: u32,
+    seeds: HashSeeds,
     run: Option<UnreadRun>,
 }
 
 impl<'b> BucketBlock<'b> {
-    /// Begins to read a block of an image with this number of shards.
-    pub(super) fn new(bytes: &'b [u8], shards: u32) -> Result<BucketBlock<'b>> {
+    /// Begins to read a block of an image of this form. Fails with `Corrupt` if the form is unknown.
+    pub(super) fn new(form: &ImageForm, bytes: &'b [u8]) -> Result<BucketBlock<'b>> {
+        expect_bucket_format(form.bucket_format)?;
+        let shards = form.shards;
         if !shards.is_power_of_two() || shards as usize > SHARDS_MAX {
             return Err(Error::new(ErrorKind::Corrupt, format!("image with {shards} shards")));
         }
-        Ok(BucketBlock { bytes, at: 0, shard_bits: shards.trailing_zeros(), run: None })
+        let seeds = HashSeeds::new(form.order.seed);
+        Ok(BucketBlock { bytes, at: 0, shard_bits: shards.trailing_zeros(), seeds, run: None })
     }
 
     pub(super) fn bytes(&self) -> &'b [u8] {
@@ -117,10 +122,13 @@ impl<'b> BucketBlock<'b> {
         self.run.as_ref().is_none_or(|run| run.buckets == 0)
     }
 
-    /// Returns the next bucket, and passes the parts of its records to `see`. Returns `None` at the
+    /// Returns the next bucket, and passes the parts and the hashes of its records to `see`. Returns `None` at the
     /// end of the block. Fails with `Corrupt` if the next bytes are not a bucket.
     #[inline]
-    pub(super) fn next_bucket(&mut self, see: &mut impl FnMut(RecordParts)) -> Result<Option<BlockBucket>> {
+    pub(super) fn next_bucket(
+        &mut self,
+        see: &mut impl FnMut(RecordParts, u64),
+    ) -> Result<Option<BlockBucket>> {
         while self.is_run_over() {
             if self.at == self.bytes.len() {
                 return Ok(None);
@@ -129,12 +137,12 @@ impl<'b> BucketBlock<'b> {
         }
         match self.read_bucket(see) {
             Some(bucket) => Ok(Some(bucket)),
-            None => Err(self.damaged("malformed bucket")),
+            None => Err(self.damaged("malformed bucket, or a record in a wrong one")),
         }
     }
 
     #[inline]
-    fn read_bucket(&mut self, see: &mut impl FnMut(RecordParts)) -> Option<BlockBucket> {
+    fn read_bucket(&mut self, see: &mut impl FnMut(RecordParts, u64)) -> Option<BlockBucket> {
         let run = self.run.as_mut()?;
         let (shard, hash) = hash_of(run.place, self.shard_bits);
         let bucket = run.shape.bucket_of(hash);
@@ -142,7 +150,13 @@ impl<'b> BucketBlock<'b> {
         let (start, mut records) = (self.at, 0);
         while let Some(parts) = record::checked(self.bytes, self.at)? {
             self.at = parts.value.end;
-            see(parts);
+            let hash = self.seeds.of_stored(parts.key_form, &self.bytes[parts.key.clone()]);
+            let is_there =
+                shard_of(hash, self.shard_bits) == shard as u64 && hash & ((1 << bits) - 1) == bucket as u64;
+            if !is_there {
+                return None;
+            }
+            see(parts, hash);
             records += 1;
         }
         let records_end = self.at;
@@ -167,26 +181,24 @@ impl<'b> BucketBlock<'b> {
         Some(UnreadRun { place, shape, buckets })
     }
 
-    pub(super) fn damaged(&self, what: &str) -> Error {
+    fn damaged(&self, what: &str) -> Error {
         Error::new(ErrorKind::Corrupt, format!("{what} at offset {} of the block", self.at))
     }
 }
 
 /// Passes the records of a block of an image to `see`, for any engine. Returns the number of
-/// records. Fails with `Corrupt` if the block is not one of an image in a known form, after the
-/// records before the damage were passed. Otherwise fails with the error of `see`.
+/// records. Fails with `Corrupt` if the block is not one of an image of this form, after the records
+/// before the damage were passed. Otherwise fails with the error of `see`.
 pub fn read_bucket_block(
-    bucket_format: u32,
-    shards: u32,
+    form: &ImageForm,
     block: &[u8],
     see: &mut dyn FnMut(&[u8], Record<'_>) -> Result<()>,
 ) -> Result<u64> {
-    expect_bucket_format(bucket_format)?;
-    let mut block = BucketBlock::new(block, shards)?;
+    let mut block = BucketBlock::new(form, block)?;
     let (mut found, mut records) = (Vec::new(), 0);
     loop {
         found.clear();
-        let bucket = block.next_bucket(&mut |parts| found.push(parts))?;
+        let bucket = block.next_bucket(&mut |parts, _| found.push(parts))?;
         for parts in &found {
             see_record(block.bytes(), parts, see)?;
             records += 1;

@@ -4,10 +4,7 @@
 //! other operation waits long. Cost: see benches/record (Nov 2026).
 
 use super::MemHash;
-use super::bucket_block::{
-    BUCKET_FORMAT, BlockBucket, BucketBlock, expect_bucket_format, hash_of, see_record, shard_of,
-};
-use super::key::HashSeeds;
+use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BucketBlock, hash_of, see_record};
 use super::record::RecordParts;
 use super::shard::{AdoptedRecord, CopyTarget};
 use std::ops::Range;
@@ -78,18 +75,16 @@ impl ImagedEngine for MemHash {
         note: &mut dyn FnMut(&Attributes),
         put: &mut dyn FnMut(&[u8], Record<'_>) -> Result<()>,
     ) -> Result<u64> {
-        expect_bucket_format(form.bucket_format)?;
-        let mut block = BucketBlock::new(block, form.shards)?;
         let used = self.seeds.current();
-        let seeds =
-            (used.seed == form.order.seed && form.shards as usize == self.shards.len()).then_some(used.seeds);
+        let is_own = used.seed == form.order.seed && form.shards as usize == self.shards.len();
+        let mut block = BucketBlock::new(form, block)?;
         let mut batch = AdoptedBatch::default();
         let mut records = 0;
         loop {
-            let goes_on = batch.read(&mut block, seeds.as_ref(), self.shard_bits)?;
+            let goes_on = batch.read(&mut block)?;
             records += batch.parts.len() as u64;
-            if let Some(seeds) = &seeds {
-                self.adopt_batch(form, &mut batch, block.bytes(), seeds, note);
+            if is_own {
+                self.adopt_batch(form, &mut batch, block.bytes(), used.seeds.generation, note);
             }
             for (_, range) in &batch.buckets {
                 for parts in &batch.parts[range.clone()] {
@@ -110,7 +105,7 @@ impl MemHash {
         form: &ImageForm,
         batch: &mut AdoptedBatch,
         bytes: &[u8],
-        seeds: &HashSeeds,
+        generation: u32,
         note: &mut dyn FnMut(&Attributes),
     ) {
         let with_attributes = batch.parts.iter().filter(|parts| parts.prefix != 0);
@@ -121,7 +116,7 @@ impl MemHash {
         let expected = form.order.groups / shards;
         let buckets_max = expected + expected / 4 + 64;
         let mut shard = MemHash::lock_exclusive(&self.shards[first.shard].0);
-        if shard.seeds.generation != seeds.generation {
+        if shard.seeds.generation != generation {
             return;
         }
         shard.expect_image(usize::try_from(buckets_max).unwrap_or(usize::MAX).min(first.shape.len()));
@@ -133,27 +128,20 @@ impl MemHash {
 }
 
 impl AdoptedBatch {
-    /// Reads the next buckets of a run, all of the same shard. Returns false at the end of the block. With
-    /// `seeds`, fails with `Corrupt` if a record is in a wrong bucket.
-    fn read(
-        &mut self,
-        block: &mut BucketBlock<'_>,
-        seeds: Option<&HashSeeds>,
-        shard_bits: u32,
-    ) -> Result<bool> {
+    /// Reads the next buckets of a run, all of the same shard. Returns false at the end of the block.
+    fn read(&mut self, block: &mut BucketBlock<'_>) -> Result<bool> {
         self.buckets.clear();
         self.parts.clear();
         self.records.clear();
+        let bytes = block.bytes();
         while self.buckets.len() < BUCKETS_ADOPTED {
             let first = self.parts.len();
-            let parts = &mut self.parts;
-            let Some(bucket) = block.next_bucket(&mut |found| parts.push(found))? else { return Ok(false) };
-            if let Some(seeds) = seeds {
-                for parts in &self.parts[first..] {
-                    let record = adopted_record(block.bytes(), parts, &bucket, seeds, shard_bits);
-                    self.records.push(record.ok_or_else(|| block.damaged("a record in a wrong bucket"))?);
-                }
-            }
+            let AdoptedBatch { parts, records, .. } = self;
+            let mut see = |found: RecordParts, hash: u64| {
+                records.push(AdoptedRecord { hash: hash as u32, plain_size: found.plain_size(bytes) as u32 });
+                parts.push(found);
+            };
+            let Some(bucket) = block.next_bucket(&mut see)? else { return Ok(false) };
             self.buckets.push((bucket, first..self.parts.len()));
             if block.is_run_over() {
                 break;
@@ -161,20 +149,4 @@ impl AdoptedBatch {
         }
         Ok(true)
     }
-}
-
-/// Returns the data of a record for the statistics of its shard. Returns `None` if the record does
-/// not belong to the bucket.
-#[inline]
-fn adopted_record(
-    bytes: &[u8],
-    parts: &RecordParts,
-    bucket: &BlockBucket,
-    seeds: &HashSeeds,
-    shard_bits: u32,
-) -> Option<AdoptedRecord> {
-    let hash = seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]);
-    let is_there = shard_of(hash, shard_bits) == bucket.shard as u64
-        && hash & ((1 << bucket.bits) - 1) == bucket.bucket as u64;
-    is_there.then(|| AdoptedRecord { hash: hash as u32, plain_size: parts.plain_size(bytes) as u32 })
 }

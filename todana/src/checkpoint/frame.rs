@@ -3,7 +3,8 @@
 
 use crate::file_header::{HeaderFormat, eight, four, sealed};
 use crate::update_log::{DatabaseIdentity, LogPosition};
-use todana_core::{ScanOrder, UnixSeconds};
+use todana_core::{ImageForm, ScanOrder, UnixSeconds};
+use todana_engine::expect_bucket_format;
 
 pub(crate) const HEADER_LEN: usize = 96;
 pub(crate) const BLOCK_FRAME_LEN: usize = 20;
@@ -11,8 +12,15 @@ pub(crate) const FOOTER_LEN: usize = 56;
 /// The longest content of a block.
 pub(crate) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const FORMAT: HeaderFormat<HEADER_LEN> =
-    HeaderFormat { magic: *b"TODANACP", version: 1, oldest: 1, what: "checkpoint" };
+const FORMAT: HeaderFormat<HEADER_LEN> = HeaderFormat {
+    magic: *b"TODANACP",
+    version: IMAGE_VERSION,
+    oldest: PORTABLE_VERSION,
+    what: "checkpoint",
+};
+/// The version of a checkpoint with all records one by one, and that of an image.
+const PORTABLE_VERSION: u32 = 1;
+const IMAGE_VERSION: u32 = 2;
 const END_MAGIC: &[u8; 8] = b"TODANAEC";
 
 /// The header of a checkpoint.
@@ -27,11 +35,32 @@ pub(crate) struct CheckpointHeader {
     pub(crate) planned_clear: Option<UnixSeconds>,
     /// The order of the records, if the engine returned them in a known order.
     pub(crate) order: Option<ScanOrder>,
+    /// The layout of the image, if the checkpoint contains buckets. It also has an order then.
+    pub(crate) image: Option<ImageLayout>,
+}
+
+/// The parts of an [`ImageForm`] beside its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ImageLayout {
+    pub(crate) bucket_format: u32,
+    pub(crate) shards: u32,
 }
 
 impl CheckpointHeader {
+    /// Returns the form of the buckets, if the checkpoint is an image.
+    pub(crate) fn image_form(&self) -> Option<ImageForm> {
+        let (ImageLayout { bucket_format, shards }, order) = self.image.zip(self.order)?;
+        Some(ImageForm { bucket_format, shards, order })
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = FORMAT.begin(&self.identity);
+        let version = if self.image.is_some() { IMAGE_VERSION } else { PORTABLE_VERSION };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        if let Some(image) = self.image {
+            bytes[36..40].copy_from_slice(&image.bucket_format.to_le_bytes());
+            bytes[88..92].copy_from_slice(&image.shards.to_le_bytes());
+        }
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.created_ms.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.version.to_le_bytes());
@@ -45,14 +74,24 @@ impl CheckpointHeader {
 
     /// Decodes a header. The error is a text that states the problem.
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<CheckpointHeader, String> {
+        let is_image = four(bytes, 8) == IMAGE_VERSION;
+        let identity = FORMAT.check(bytes, if is_image { &[] } else { &[36, 88] })?;
+        let image = ImageLayout { bucket_format: four(bytes, 36), shards: four(bytes, 88) };
+        if is_image {
+            expect_bucket_format(image.bucket_format).map_err(|error| error.to_string())?;
+            if !image.shards.is_power_of_two() || eight(bytes, 80) == 0 {
+                return Err("the header is not a valid one of an image".into());
+            }
+        }
         Ok(CheckpointHeader {
-            identity: FORMAT.check(bytes, &[36, 88])?,
+            identity,
             start: LogPosition(eight(bytes, 40)),
             created_ms: eight(bytes, 48),
             version: eight(bytes, 56),
             planned_clear: Some(eight(bytes, 64)).filter(|&at| at != 0).map(UnixSeconds),
             order: Some(ScanOrder { seed: eight(bytes, 72), groups: eight(bytes, 80) })
                 .filter(|order| order.groups != 0),
+            image: Some(image).filter(|_| is_image),
         })
     }
 
@@ -69,6 +108,8 @@ pub(crate) enum BlockKind {
     Records = 1,
     Long = 2,
     Piece = 3,
+    /// Buckets as they lie in the engine's memory, in an image only.
+    Buckets = 4,
 }
 
 /// How the content of a block is stored.
@@ -108,6 +149,7 @@ impl BlockFrame {
             1 => BlockKind::Records,
             2 => BlockKind::Long,
             3 => BlockKind::Piece,
+            4 => BlockKind::Buckets,
             _ => return None,
         };
         let method = match bytes[5] {
@@ -190,16 +232,20 @@ mod tests {
         version: 99,
         planned_clear: Some(UnixSeconds(1_900_000_000)),
         order: Some(ScanOrder { seed: 5, groups: 6 }),
+        image: None,
     };
 
     #[test]
     fn header_and_footer_detect_flipped_bits() {
-        let bytes = HEADER.encode();
-        assert_eq!(CheckpointHeader::decode(&bytes), Ok(HEADER));
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(CheckpointHeader::decode(&damaged).is_err(), "bit {bit}");
+        let image = Some(ImageLayout { bucket_format: 1, shards: 16 });
+        for header in [HEADER, CheckpointHeader { image, ..HEADER }] {
+            let bytes = header.encode();
+            assert_eq!(CheckpointHeader::decode(&bytes), Ok(header));
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes;
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(CheckpointHeader::decode(&damaged).is_err(), "bit {bit}");
+            }
         }
         let footer =
             CheckpointFooter { blocks: 1, records: 2, offset: 3, until: LogPosition(4), content_len: 5 };
@@ -215,14 +261,19 @@ mod tests {
 
     #[test]
     fn later_header_version_is_reported() {
-        let mut bytes = HEADER.encode();
-        bytes[8] = 2;
-        let crc = crc32c::crc32c(&bytes[..92]);
-        bytes[92..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(
-            CheckpointHeader::decode(&bytes),
-            Err("format version 2; this program knows version 1".into())
-        );
+        let changed = |header: CheckpointHeader, at: usize, byte: u8| {
+            let mut bytes = header.encode();
+            bytes[at] = byte;
+            let crc = crc32c::crc32c(&bytes[..92]);
+            bytes[92..].copy_from_slice(&crc.to_le_bytes());
+            CheckpointHeader::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(changed(HEADER, 8, 3), "format version 3; this program knows versions 1 to 2");
+        let image = Some(ImageLayout { bucket_format: 1, shards: 16 });
+        let image = CheckpointHeader { image, ..HEADER };
+        assert_eq!(changed(image, 36, 2), "image of bucket format 2; this program knows format 1");
+        assert_eq!(changed(image, 88, 17), "the header is not a valid one of an image");
+        assert_eq!(changed(image, 80, 0), "the header is not a valid one of an image");
     }
 
     #[test]

@@ -3,9 +3,14 @@
 //!
 //! ```text
 //! engine --scan of some records--> columns --one block: compress, checksum--> file    writer
+//!        --copy of some buckets--> image
 //!            under a shard's lock               under no lock
 //! file --blocks, divided among threads--> checksum, decompress --> records --> engine  reader
+//!                                                              --> buckets -->
 //! ```
+//!
+//! A checkpoint is portable, or an image: an engine with buckets copies these as they lie in
+//! memory, and takes them over as they are. Other engines read the records of an image one by one.
 //!
 //! Invariants: a file gets the name of a checkpoint only when the complete file is on disk, and the
 //! log is on disk up to the file's `until`. No record of a block is used before the block's
@@ -30,7 +35,7 @@ pub(crate) use reader::{CheckpointFailure, CheckpointReader, cancelled};
 pub(crate) use salvage::{SalvagedCheckpoint, salvage_checkpoint};
 pub(crate) use store::{CheckpointStore, FileHold, LoadedCheckpoint};
 pub use store::{DiskFootprint, HeldBytes, LogHold};
-pub use transfer::{CheckpointDecoder, TransferredCheckpoint, send_checkpoint};
+pub use transfer::{CheckpointDecoder, CheckpointTarget, TransferredCheckpoint, send_checkpoint};
 pub(crate) use writer::{CheckpointSink, write, write_empty};
 
 /// The most bytes of changes that should wait in memory if the engine writes them to disk only by
@@ -41,6 +46,8 @@ pub const FRONT_BYTES_MAX: u64 = 128 << 20;
 /// Options for writing checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
+    /// How records are stored.
+    pub form: CheckpointForm,
     /// The compression of blocks.
     pub compression: CheckpointCompression,
     /// A checkpoint is due when the log has grown by more than this since the last checkpoint, and
@@ -60,6 +67,7 @@ pub struct CheckpointOptions {
 impl Default for CheckpointOptions {
     fn default() -> Self {
         CheckpointOptions {
+            form: CheckpointForm::Image,
             compression: CheckpointCompression::Zstd(1),
             log_len_min: 64 << 20,
             log_kept_len: 0,
@@ -67,6 +75,15 @@ impl Default for CheckpointOptions {
             rests: 1,
         }
     }
+}
+
+/// How the records of a checkpoint are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointForm {
+    /// As an image, if the engine has images: its buckets as they lie in memory. Otherwise portable.
+    Image,
+    /// One by one. Every version of this program can read this form.
+    Portable,
 }
 
 /// How blocks are stored on disk.

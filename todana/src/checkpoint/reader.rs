@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Record, ScanOrder, SharedBytes};
+use todana_core::{Attributes, Error, ErrorKind, ImageForm, LONG_VALUE_LEN, Record, ScanOrder, SharedBytes};
+use todana_engine::read_bucket_block;
 
 /// The longest key and the longest value.
 const KEY_LEN_MAX: usize = 1 << 28;
@@ -105,9 +106,11 @@ impl CheckpointReader {
         database: &Database,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointFailure> {
-        if let Some(ScanOrder { seed, groups }) = self.header.order {
-            // An ordered load allocates memory for both numbers, and neither has been verified yet,
-            // so they are limited first.
+        // An ordered load allocates memory for the groups, whose number has not been verified yet,
+        // so it is limited first. Each bucket of an image has at least one byte.
+        if let Some(form) = self.image_form() {
+            database.begin_image_load(&form);
+        } else if let Some(ScanOrder { seed, groups }) = self.header.order {
             let groups = groups.min(self.footer.records).min(self.len());
             database.expect(ScanOrder { seed, groups });
         }
@@ -116,6 +119,12 @@ impl CheckpointReader {
         outcome?;
         database.resume(self.header.planned_clear, self.header.version);
         Ok(())
+    }
+
+    fn image_form(&self) -> Option<ImageForm> {
+        let form = self.header.image_form()?;
+        let order = ScanOrder { groups: form.order.groups.min(self.len()), ..form.order };
+        Some(ImageForm { order, ..form })
     }
 
     /// Reads the complete file and checks every checksum.
@@ -299,6 +308,7 @@ impl BlockReader<'_> {
             BlockKind::Long if frame.records == 1 => {
                 tally.add(self.long(unit, end, database)?);
             }
+            BlockKind::Buckets if end == unit.end => self.buckets(offset, tally.records, database)?,
             _ => return Err(self.reader.damaged(offset, "the file changed while it was read")),
         }
         Ok(tally)
@@ -367,6 +377,35 @@ impl BlockReader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Loads the buckets in `content`, which must have this number of records.
+    fn buckets(
+        &self,
+        offset: u64,
+        records: u64,
+        database: Option<&Database>,
+    ) -> Result<(), CheckpointFailure> {
+        let reader = self.reader;
+        let form =
+            reader.image_form().ok_or_else(|| reader.damaged(offset, "buckets outside of an image"))?;
+        let mut refused = None;
+        let mut put = |key: &[u8], record: Record<'_>| {
+            put(database, key, record).map_err(|failure| match failure {
+                CheckpointFailure::Damaged(why) => Error::new(ErrorKind::Corrupt, why),
+                CheckpointFailure::Refused(error) => refused.insert(error).clone(),
+            })
+        };
+        let found = match database {
+            Some(database) => database.adopt_buckets(&form, &self.content, &mut put),
+            None => read_bucket_block(&form, &self.content, &mut put),
+        };
+        match (found, refused) {
+            (Ok(found), _) if found == records => Ok(()),
+            (Ok(_), _) => Err(reader.damaged(offset, "a block does not contain the records that it gives")),
+            (Err(_), Some(error)) => Err(CheckpointFailure::Refused(error)),
+            (Err(error), None) => Err(reader.damaged(offset, &error.to_string())),
+        }
     }
 
     /// Loads a long record. Its first block, the head, is in `content`.

@@ -117,7 +117,7 @@ impl DamagedCheckpoint {
                 continue;
             };
             match frame.kind {
-                BlockKind::Records => {
+                BlockKind::Records | BlockKind::Buckets => {
                     unfinished = None;
                     units.push(IntactRange { offset, end, records: frame.records.into() });
                 }

@@ -11,12 +11,12 @@ use super::frame::{
 };
 use super::reader::long_head;
 use super::writer::{CheckpointSink, write};
-use super::{CheckpointCompression, CheckpointOptions};
+use super::{CheckpointCompression, CheckpointForm, CheckpointOptions};
 use crate::update_log::{DatabaseIdentity, LogPosition};
 use crate::{DataDirectory, Database};
 use std::io::{self, IoSlice};
 use std::sync::atomic::AtomicBool;
-use todana_core::{Attributes, Error, ErrorKind, Record, Result, UnixSeconds};
+use todana_core::{Attributes, Error, ErrorKind, ImageForm, Record, Result, UnixSeconds};
 
 /// Describes a checkpoint that has been sent or received completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,17 +48,18 @@ impl TransferredCheckpoint {
     }
 }
 
-/// Passes a checkpoint of the database to `send`, piece by piece, while the database is in use. The
-/// log is on disk up to the position `until` before this function returns. The caller must hold the
+/// Passes a checkpoint of the database to `send`, piece by piece, while the database is in use. `form`
+/// is one that the receiver can read. The log is on disk up to the position `until` before this function returns. The caller must hold the
 /// log ([`DataDirectory::hold`]) from a position before the call on. Fails with `Unavailable` if
 /// `send` fails.
 pub fn send_checkpoint(
     directory: &DataDirectory,
     database: &Database,
+    form: CheckpointForm,
     send: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<TransferredCheckpoint> {
-    let options =
-        CheckpointOptions { compression: CheckpointCompression::Zstd(1), ..CheckpointOptions::default() };
+    let compression = CheckpointCompression::Zstd(1);
+    let options = CheckpointOptions { form, compression, ..CheckpointOptions::default() };
     let written =
         write(database, directory.identity(), &options, &AtomicBool::new(false), &mut PieceSink { send })?;
     Ok(TransferredCheckpoint::of(&written.header, &written.footer))
@@ -107,7 +108,17 @@ struct DecodedTally {
 }
 
 /// Receives the records of a checkpoint.
-type PutRecord<'p> = dyn FnMut(&[u8], Record<'_>) -> Result<()> + 'p;
+pub trait CheckpointTarget {
+    /// Called before the first record. `form` is that of the image, if the checkpoint is one.
+    fn begin(&mut self, form: Option<&ImageForm>) -> Result<()>;
+
+    /// Stores a record.
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<()>;
+
+    /// Stores the records of a block of the image, and returns their number. Fails with `Corrupt`
+    /// if the block is not intact.
+    fn put_buckets(&mut self, form: &ImageForm, block: &[u8]) -> Result<u64>;
+}
 
 impl CheckpointDecoder {
     /// Appends the next bytes.
@@ -117,11 +128,14 @@ impl CheckpointDecoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Passes the records of all complete blocks to `put`. Returns the description of the
+    /// Passes the records of all complete blocks to `target`. Returns the description of the
     /// checkpoint after its last record. Fails with `Corrupt` if the bytes are not a checkpoint,
-    /// and with the error of `put`.
-    pub fn read_records(&mut self, put: &mut PutRecord<'_>) -> Result<Option<TransferredCheckpoint>> {
-        while self.end.is_none() && self.read_part(put)? {}
+    /// and with the error of `target`.
+    pub fn read_records(
+        &mut self,
+        target: &mut dyn CheckpointTarget,
+    ) -> Result<Option<TransferredCheckpoint>> {
+        while self.end.is_none() && self.read_part(target)? {}
         if self.end.is_some() && self.at < self.bytes.len() {
             return Err(self.damaged("bytes follow the footer"));
         }
@@ -129,13 +143,14 @@ impl CheckpointDecoder {
     }
 
     /// Reads the next header, block or footer. Returns false if it is incomplete.
-    fn read_part(&mut self, put: &mut PutRecord<'_>) -> Result<bool> {
+    fn read_part(&mut self, target: &mut dyn CheckpointTarget) -> Result<bool> {
         let unread = &self.bytes[self.at..];
         let Some(header) = self.header else {
             let Some(bytes) = unread.first_chunk::<HEADER_LEN>() else { return Ok(false) };
             let header = CheckpointHeader::decode(bytes).map_err(|why| self.damaged(&why))?;
             self.header = Some(header);
             self.advance(HEADER_LEN);
+            target.begin(header.image_form().as_ref())?;
             return Ok(true);
         };
         let Some(bytes) = unread.first_chunk::<BLOCK_FRAME_LEN>() else { return Ok(false) };
@@ -164,13 +179,13 @@ impl CheckpointDecoder {
         self.tally.blocks += 1;
         self.tally.records += u64::from(frame.records);
         self.tally.content_len += u64::from(frame.content_len);
-        self.read_block(&frame, put)?;
+        self.read_block(&frame, target)?;
         self.advance(len);
         Ok(true)
     }
 
     /// Reads the block whose content is in `content`.
-    fn read_block(&mut self, frame: &BlockFrame, put: &mut PutRecord<'_>) -> Result<()> {
+    fn read_block(&mut self, frame: &BlockFrame, target: &mut dyn CheckpointTarget) -> Result<()> {
         match (frame.kind, &mut self.long) {
             (BlockKind::Records, None) => {
                 let malformed =
@@ -178,7 +193,15 @@ impl CheckpointDecoder {
                 let mut rows = RowReader::new(&self.content, frame.records as usize).ok_or_else(malformed)?;
                 while !rows.is_done() {
                     let row = rows.next_row().ok_or_else(malformed)?;
-                    put(row.key.bytes(), Record::new(row.value.bytes(), row.attributes))?;
+                    target.put(row.key.bytes(), Record::new(row.value.bytes(), row.attributes))?;
+                }
+                return Ok(());
+            }
+            (BlockKind::Buckets, None) => {
+                let form = self.header.and_then(|header| header.image_form());
+                let form = form.ok_or_else(|| self.damaged("buckets outside of an image"))?;
+                if target.put_buckets(&form, &self.content)? != u64::from(frame.records) {
+                    return Err(self.damaged("a block does not contain the records that it gives"));
                 }
                 return Ok(());
             }
@@ -198,7 +221,7 @@ impl CheckpointDecoder {
             return Err(self.damaged("a long record is malformed"));
         }
         let (key, value) = long.bytes.split_at(long.key_len);
-        put(key, Record::new(value, long.attributes))
+        target.put(key, Record::new(value, long.attributes))
     }
 
     fn read_footer(&mut self, header: &CheckpointHeader) -> Result<bool> {
@@ -235,16 +258,40 @@ mod tests {
     use crate::{DataOptions, SystemClock};
     use std::collections::BTreeMap;
     use std::sync::Arc;
-    use todana_core::{Action, Expiry};
-    use todana_engine::{MemTree, MemTreeOptions};
+    use todana_core::{Action, Engine, Expiry};
+    use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions, read_bucket_block};
 
     type RecordsByKey = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
+    #[derive(Default)]
+    struct CollectedRecords(RecordsByKey);
+
+    impl CheckpointTarget for CollectedRecords {
+        fn begin(&mut self, _: Option<&ImageForm>) -> Result<()> {
+            Ok(())
+        }
+
+        fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<()> {
+            self.0.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
+            Ok(())
+        }
+
+        fn put_buckets(&mut self, form: &ImageForm, block: &[u8]) -> Result<u64> {
+            read_bucket_block(form, block, &mut |key, record| self.put(key, record))
+        }
+    }
+
+    fn engine(form: CheckpointForm) -> Box<dyn Engine> {
+        match form {
+            CheckpointForm::Image => Box::new(MemHash::new(MemHashOptions::default()).unwrap()),
+            CheckpointForm::Portable => Box::new(MemTree::new(MemTreeOptions::default()).unwrap()),
+        }
+    }
+
     /// Returns a checkpoint, and the records in it.
-    fn checkpoint() -> (Vec<u8>, TransferredCheckpoint, RecordsByKey) {
+    fn checkpoint(form: CheckpointForm) -> (Vec<u8>, TransferredCheckpoint, RecordsByKey) {
         let folder = tempfile::tempdir().unwrap();
-        let engine = MemTree::new(MemTreeOptions::default()).unwrap();
-        let database = Database::new(Box::new(engine), Arc::new(SystemClock));
+        let database = Database::new(engine(form), Arc::new(SystemClock));
         let directory =
             DataDirectory::open(Arc::new(todana_engine::disk::SystemDisk), folder.path()).unwrap();
         directory.restore(&database, Arc::new(SystemClock), &DataOptions::default(), &mut |_| ()).unwrap();
@@ -268,50 +315,50 @@ mod tests {
             records.insert(key, (value, attributes));
         }
         let mut bytes = Vec::new();
-        let sent = send_checkpoint(&directory, &database, &mut |piece| {
+        let sent = send_checkpoint(&directory, &database, form, &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });
         (bytes, sent.unwrap(), records)
     }
 
+    const FORMS: [CheckpointForm; 2] = [CheckpointForm::Image, CheckpointForm::Portable];
+
     #[test]
     fn checkpoint_is_decoded_in_pieces_of_any_length() {
-        let (bytes, sent, records) = checkpoint();
-        for len in [1, 19, 4096, bytes.len()] {
-            let mut decoder = CheckpointDecoder::default();
-            let mut found = RecordsByKey::new();
-            let mut put = |key: &[u8], record: Record<'_>| {
-                found.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
-                Ok(())
-            };
-            let mut end = None;
-            for piece in bytes.chunks(len) {
-                assert_eq!(end, None);
-                decoder.push(piece);
-                end = decoder.read_records(&mut put).unwrap();
+        for form in FORMS {
+            let (bytes, sent, records) = checkpoint(form);
+            for len in [1, 19, 4096, bytes.len()] {
+                let mut decoder = CheckpointDecoder::default();
+                let mut found = CollectedRecords::default();
+                let mut end = None;
+                for piece in bytes.chunks(len) {
+                    assert_eq!(end, None);
+                    decoder.push(piece);
+                    end = decoder.read_records(&mut found).unwrap();
+                }
+                assert_eq!(end, Some(sent));
+                assert!(found.0 == records);
             }
-            assert_eq!(end, Some(sent));
-            assert!(found == records);
+            assert_eq!(sent.records, 2000);
         }
-        assert_eq!(sent.records, 2000);
     }
 
     #[test]
     fn changed_byte_of_a_transfer_is_found() {
-        let (bytes, _, records) = checkpoint();
-        let mut random = fastrand::Rng::with_seed(5);
-        for _ in 0..200 {
-            let mut damaged = bytes.clone();
-            damaged[random.usize(..bytes.len())] ^= 1 << random.u8(..8);
-            let mut decoder = CheckpointDecoder::default();
-            decoder.push(&damaged);
-            // A damaged length can make the rest look incomplete.
-            let outcome = decoder.read_records(&mut |key, record| {
-                assert_eq!(records[key].0, record.value);
-                Ok(())
-            });
-            assert!(!matches!(outcome, Ok(Some(_))));
+        for form in FORMS {
+            let (bytes, _, records) = checkpoint(form);
+            let mut random = fastrand::Rng::with_seed(5);
+            for _ in 0..200 {
+                let mut damaged = bytes.clone();
+                damaged[random.usize(..bytes.len())] ^= 1 << random.u8(..8);
+                let mut decoder = CheckpointDecoder::default();
+                decoder.push(&damaged);
+                // A damaged length can make the rest look incomplete.
+                let mut found = CollectedRecords::default();
+                assert!(!matches!(decoder.read_records(&mut found), Ok(Some(_))));
+                assert!(found.0.iter().all(|(key, record)| records[key] == *record));
+            }
         }
     }
 }

@@ -4,8 +4,8 @@ use super::columns::{ColumnBuilder, put_attributes, tag_of};
 use super::frame::{
     self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, CheckpointFooter, FOOTER_LEN, HEADER_LEN,
 };
-use super::frame::{BlockKind, BlockMethod, CheckpointHeader};
-use super::{CheckpointCompression, CheckpointOptions};
+use super::frame::{BlockKind, BlockMethod, CheckpointHeader, ImageLayout};
+use super::{CheckpointCompression, CheckpointForm, CheckpointOptions};
 use crate::Database;
 use crate::disk::Disk;
 use crate::update_log::{DatabaseIdentity, LogPosition};
@@ -15,7 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Result, SharedBytes, UnixSeconds};
+use todana_core::{
+    Attributes, CopiedBuckets, Engine, Error, ErrorKind, Expiry, ImageForm, ImagedEngine, LONG_VALUE_LEN,
+    Record, Result, ScanPosition, SharedBytes, UnixSeconds,
+};
 use todana_engine::reserve::is_out_of_room;
 
 /// A block of records ends when its content has this length.
@@ -29,6 +32,10 @@ const EXPIRED_MARGIN_S: u64 = 60;
 const WORK_MAX: Duration = Duration::from_millis(1);
 /// The longest pause, however long the disk took before it.
 const REST_MAX: Duration = Duration::from_millis(20);
+
+/// The number of blocks with buckets that are written without compression after one that has gained
+/// too little by it.
+const UNCOMPRESSED_BLOCKS: u32 = 15;
 
 /// Receives the bytes of a checkpoint, piece by piece.
 pub(crate) trait CheckpointSink {
@@ -62,51 +69,30 @@ pub(crate) fn write(
     let no_log = || Error::new(ErrorKind::Invalid, "checkpoint: the database has no update log");
     let log = database.log().ok_or_else(no_log)?;
     let checkpoint_start = database.checkpoint_start().ok_or_else(no_log)?;
+    let engine = database.engine();
+    let imaged = engine.imaged().filter(|_| options.form == CheckpointForm::Image);
+    let form = imaged.map(ImagedEngine::image_form);
     let header = CheckpointHeader {
         identity,
         start: checkpoint_start.end,
         created_ms: database.now().0 * 1000,
         version: checkpoint_start.version,
         planned_clear: checkpoint_start.planned_clear,
-        order: database.engine().scan_order(),
+        order: form.map_or_else(|| engine.scan_order(), |form| Some(form.order)),
+        image: form.map(|ImageForm { bucket_format, shards, .. }| ImageLayout { bucket_format, shards }),
     };
     let mut blocks = BlockWriter::new(sink, &header, options.compression)?;
     let mut pace = WorkPacer { since: Instant::now(), rests: options.rests };
-    let mut columns = ColumnBuilder::default();
+    let mut content = WaitingContent::default();
     let mut place = None;
     loop {
-        let mut long = None;
-        let mut seen = 0;
         let removal_time = database.removal_time(database.now());
         let dead_since = UnixSeconds(removal_time.0.saturating_sub(EXPIRED_MARGIN_S));
-        place = database.engine().scan(place, &mut |key, record| {
-            seen += 1;
-            let is_long = record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN;
-            if !record.attributes.expiry.is_live(dead_since) {
-                // The record expired long ago: readers do not see it, and no later entry of the log
-                // revives it.
-            } else if is_long {
-                let value = record.shared.cloned().unwrap_or_else(|| Arc::new(record.value.to_vec()));
-                let next = LongRecord {
-                    key: key.to_vec(),
-                    value,
-                    attributes: record.attributes,
-                    before: long.take(),
-                };
-                long = Some(Box::new(next));
-            } else {
-                columns.push(key, &record);
-            }
-            let goes_on = long.is_none() && seen < GROUP_LEN && columns.len() < BLOCK_LEN;
-            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        while let Some(next) = long {
-            blocks.put_long(&next)?;
-            long = next.before;
-        }
-        if columns.len() >= BLOCK_LEN || (place.is_none() && columns.records() > 0) {
-            blocks.put_records(&mut columns)?;
-        }
+        place = match imaged.zip(form) {
+            Some((imaged, form)) => content.take_buckets(imaged, &form, place, dead_since)?,
+            None => content.take_records(engine, place, dead_since)?,
+        };
+        content.put_due(&mut blocks, place.is_none())?;
         if place.is_none() {
             break;
         }
@@ -130,8 +116,15 @@ pub(crate) fn write_empty(
     identity: DatabaseIdentity,
     start: LogPosition,
 ) -> Result<()> {
-    let header =
-        CheckpointHeader { identity, start, created_ms: 0, version: 0, planned_clear: None, order: None };
+    let header = CheckpointHeader {
+        identity,
+        start,
+        created_ms: 0,
+        version: 0,
+        planned_clear: None,
+        order: None,
+        image: None,
+    };
     let offset = HEADER_LEN as u64;
     let footer = CheckpointFooter { blocks: 0, records: 0, offset, until: start, content_len: 0 };
     let partial = directory.join("new.checkpoint.partial");
@@ -143,6 +136,93 @@ pub(crate) fn write_empty(
         disk.sync_directory(directory)
     };
     write().map_err(unwritable)
+}
+
+/// Records that were read from the engine and are not in a block yet.
+#[derive(Default)]
+struct WaitingContent {
+    columns: ColumnBuilder,
+    /// Columns of complete blocks, from a bucket with many records of medium length.
+    full: Vec<ColumnBuilder>,
+    long: Option<Box<LongRecord>>,
+    /// Buckets, and the number of their records.
+    image: Vec<u8>,
+    image_records: usize,
+}
+
+impl WaitingContent {
+    /// Scans some records. Records that expired before `dead_since` are left out: readers do not see
+    /// them, and no later entry of the log revives them.
+    fn take_records(
+        &mut self,
+        engine: &dyn Engine,
+        from: Option<ScanPosition>,
+        dead_since: UnixSeconds,
+    ) -> Result<Option<ScanPosition>> {
+        let mut seen = 0;
+        engine.scan(from, &mut |key, record| {
+            seen += 1;
+            if record.attributes.expiry.is_live(dead_since) {
+                self.push(key, &record);
+            }
+            let goes_on = self.long.is_none() && seen < GROUP_LEN && self.columns.len() < BLOCK_LEN;
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+    }
+
+    /// Copies some buckets. Records that expired before `dead_since` are left out.
+    fn take_buckets(
+        &mut self,
+        engine: &dyn ImagedEngine,
+        form: &ImageForm,
+        from: Option<ScanPosition>,
+        dead_since: UnixSeconds,
+    ) -> Result<Option<ScanPosition>> {
+        let mut image = std::mem::take(&mut self.image);
+        let is_dead = |expiry: Expiry| !expiry.is_live(dead_since);
+        let copied =
+            engine.copy_buckets(form, from, &is_dead, &mut image, &mut |key, record| self.push(key, &record));
+        self.image = image;
+        let CopiedBuckets { records, next } = copied?;
+        self.image_records += records as usize;
+        Ok(next)
+    }
+
+    fn push(&mut self, key: &[u8], record: &Record<'_>) {
+        if record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN {
+            let value = record.shared.cloned().unwrap_or_else(|| Arc::new(record.value.to_vec()));
+            let before = self.long.take();
+            let next = LongRecord { key: key.to_vec(), value, attributes: record.attributes, before };
+            self.long = Some(Box::new(next));
+            return;
+        }
+        self.columns.push(key, record);
+        if self.columns.len() >= BLOCK_LEN {
+            self.full.push(std::mem::take(&mut self.columns));
+        }
+    }
+
+    /// Writes the blocks that are complete; at the end, writes everything.
+    fn put_due(&mut self, blocks: &mut BlockWriter<'_>, is_end: bool) -> Result<()> {
+        let is_due = is_end || self.columns.len() >= BLOCK_LEN || !self.full.is_empty();
+        // A bucket is written before its other records, so that it finds its place free.
+        if self.image.len() >= BLOCK_LEN || (is_due || self.long.is_some()) && !self.image.is_empty() {
+            blocks.put(BlockKind::Buckets, self.image_records, &self.image)?;
+            self.image.clear();
+            self.image_records = 0;
+        }
+        while let Some(next) = self.long.take() {
+            blocks.put_long(&next)?;
+            self.long = next.before;
+        }
+        for mut columns in self.full.drain(..) {
+            blocks.put_records(&mut columns)?;
+        }
+        if is_due && self.columns.records() > 0 {
+            blocks.put_records(&mut self.columns)?;
+        }
+        Ok(())
+    }
 }
 
 /// A record that is stored in blocks of its own. The value is shared, so that nothing long is
@@ -182,6 +262,9 @@ struct BlockWriter<'s> {
     zstd: Option<zstd::bulk::Compressor<'static>>,
     content: Vec<u8>,
     packed: Vec<u8>,
+    /// The number of blocks with buckets that are not compressed, because an earlier one has gained
+    /// nothing.
+    uncompressed_due: u32,
     footer: CheckpointFooter,
 }
 
@@ -208,6 +291,7 @@ impl<'s> BlockWriter<'s> {
             zstd,
             content: Vec::new(),
             packed: Vec::new(),
+            uncompressed_due: 0,
             footer,
         })
     }
@@ -240,12 +324,19 @@ impl<'s> BlockWriter<'s> {
             return Err(Error::new(ErrorKind::Invalid, "checkpoint: too many records in one bucket"));
         }
         let mut method = BlockMethod::Plain;
-        if let Some(zstd) = &mut self.zstd {
+        let is_image = kind == BlockKind::Buckets;
+        if is_image && self.uncompressed_due > 0 {
+            self.uncompressed_due -= 1;
+        } else if let Some(zstd) = &mut self.zstd {
             self.packed.clear();
             self.packed.reserve(zstd::zstd_safe::compress_bound(content.len()));
             let len = zstd.compress_to_buffer(content, &mut self.packed).map_err(unwritable)?;
-            if len < content.len() {
+            // Numbers in buckets are packed already, and do not compress.
+            let gain_min = if is_image { content.len() / 8 } else { 1 };
+            if len + gain_min <= content.len() {
                 method = BlockMethod::Zstd;
+            } else if is_image {
+                self.uncompressed_due = UNCOMPRESSED_BLOCKS;
             }
         }
         let stored = if method == BlockMethod::Zstd { &self.packed[..] } else { content };

@@ -5,7 +5,8 @@ use super::{Database, OverwriteVisitor};
 use crate::flush;
 use crate::update_log::{LogChange, LogPosition, UpdateLog};
 use parking_lot::RwLockReadGuard;
-use todana_core::{Action, Expiry, Record, Result, ScanOrder, UnixSeconds};
+use todana_core::{Action, Attributes, Expiry, ImageForm, Record, Result, ScanOrder, UnixSeconds};
+use todana_engine::read_bucket_block;
 
 impl Database {
     /// Applies a change from a log or a checkpoint without logging it. An expired record is stored
@@ -101,6 +102,32 @@ impl Database {
     /// Returns true if the engine keeps its records in this order.
     pub(crate) fn keeps(&self, order: Option<ScanOrder>) -> bool {
         order.is_some_and(|order| self.engine.scan_order().is_some_and(|own| own.seed == order.seed))
+    }
+
+    /// Prepares the empty engine for the buckets of an image.
+    pub(crate) fn begin_image_load(&self, form: &ImageForm) {
+        if let Some(engine) = self.engine.imaged() {
+            engine.begin_image_load(form);
+        }
+    }
+
+    /// Adds the records of a block of an image without logging them. If the engine cannot take over
+    /// the buckets, the records are passed to `put`. Returns the number of all records. Fails with
+    /// `Corrupt` if the block is not intact, and with the error of `put`.
+    pub(crate) fn adopt_buckets(
+        &self,
+        form: &ImageForm,
+        block: &[u8],
+        put: &mut dyn FnMut(&[u8], Record<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        let Some(engine) = self.engine.imaged() else {
+            return read_bucket_block(form, block, put);
+        };
+        let mut note = |attributes: &Attributes| {
+            self.versions.note_assigned(attributes.version);
+            self.sweep.note_expiry(attributes.expiry);
+        };
+        engine.adopt_buckets(form, block, &mut note, put)
     }
 
     /// Returns the time of a planned clear.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
     Action, Attributes, BoundedEngine, CheckpointedEngine, ContentsToken, DiskUsage, DurableEngine, Engine,
-    EngineStatus, Error, ErrorKind, FrozenFile, IndexedEngine, NumberedEngine, OrderedEngine, Record,
-    RecordSample, Result, ScanOrder, ScanPosition, SweepableEngine, ValueBuffer, Visitor,
+    EngineStatus, Error, ErrorKind, FrozenFile, ImagedEngine, IndexedEngine, NumberedEngine, OrderedEngine,
+    Record, RecordSample, Result, ScanOrder, ScanPosition, SweepableEngine, ValueBuffer, Visitor,
 };
 
 /// The old state of a record.

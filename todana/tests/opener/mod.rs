@@ -77,6 +77,18 @@ pub(crate) fn open_any(bytes: &[u8]) {
     second.kill();
 }
 
+/// Opens a directory with a checkpoint of these blocks.
+pub(crate) fn open_checkpoint(bytes: &[u8]) -> Result<CrashDiskDatabase> {
+    let mut state = State::default();
+    for directory in ["log", "checkpoints"] {
+        let path = Path::new(DATA).join(directory);
+        state.apply(&Op::MakeDirectory { path }).expect("nothing is in its way");
+    }
+    state.put(&Path::new(DATA).join("identity"), identity());
+    state.put(&Path::new(DATA).join("checkpoints/00000000000000000000.checkpoint"), blocks(bytes));
+    open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never))
+}
+
 /// Salvages the damaged directory, or reports that it is not a database.
 fn salvage(state: State) {
     let disk = CrashDisk::with(state);
@@ -171,9 +183,10 @@ fn has(number: u8, bit: u8) -> bool {
 
 /// Returns a checkpoint with these blocks: `shape(1) records(1) len(2) content`, each.
 ///
-/// shape: bits 0-1 the kind; 2-3: 0 or 1 the content as it is, 2 compressed here, 3 declared as a
+/// shape: bits 0-1 the kind, where 0 means buckets in an image; 2-3: 0 or 1 the content as it is, 2 compressed here, 3 declared as a
 /// zstd frame of 4 times the length. head: the first byte's bits: 0 a version, 1 a planned clear, 2
-/// the engine's own seed, 3 another one; the second byte: the number of buckets as a power of 2;
+/// the engine's own seed, 3 another one, 4 an image, 5-7 its number of shards as a power of 2; the
+/// second byte: the number of buckets as a power of 2;
 /// the third: how far the log must reach. damage: 0 truncated at `place`, 1 a bit flipped there, 2
 /// a footer with more records, 3 with more blocks, 4 with more content; otherwise none.
 pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
@@ -188,9 +201,11 @@ pub(crate) fn blocks_at(start: u64, until: u64, bytes: &[u8]) -> Vec<u8> {
         return Vec::new();
     };
     let place = usize::from(u16::from_le_bytes(*place));
-    let mut file = b"TODANACP\x01\0\0\0\x60\0\0\0".to_vec();
+    let is_image = has(*head, 4);
+    let mut file = b"TODANACP".to_vec();
+    file.extend_from_slice(&[1 + u8::from(is_image), 0, 0, 0, 0x60, 0, 0, 0]);
     file.extend_from_slice(DATABASE_ID);
-    file.extend_from_slice(b"\x07\0\0\0\0\0\0\0");
+    file.extend_from_slice(&[7, 0, 0, 0, u8::from(is_image), 0, 0, 0]);
     let seed = if has(*head, 2) { 1 } else { 99 };
     let buckets = if has(*head, 2) || has(*head, 3) { 1 << (buckets % 64) } else { 0 };
     let numbers = [
@@ -202,7 +217,8 @@ pub(crate) fn blocks_at(start: u64, until: u64, bytes: &[u8]) -> Vec<u8> {
         buckets,
     ];
     numbers.iter().for_each(|number: &u64| file.extend_from_slice(&number.to_le_bytes()));
-    file.extend_from_slice(&[0; 4]);
+    let shards = if is_image { 1u32 << (head >> 5) } else { 0 };
+    file.extend_from_slice(&shards.to_le_bytes());
     let mut file = with_checksum(file);
     let header_crc: [u8; 4] = file[92..].try_into().expect("four bytes");
     let (mut count, mut records_all, mut content_all) = (0u64, 0u64, 0u64);
@@ -215,7 +231,8 @@ pub(crate) fn blocks_at(start: u64, until: u64, bytes: &[u8]) -> Vec<u8> {
             3 => (1, content.to_vec(), content.len() * 4),
             _ => (0, content.to_vec(), content.len()),
         };
-        let mut frame = vec![shape & 3, method, 0, 0];
+        let kind = if is_image && shape & 3 == 0 { 4 } else { shape & 3 };
+        let mut frame = vec![kind, method, 0, 0];
         for number in [stored.len(), content_len, usize::from(*records)] {
             frame.extend_from_slice(&(number as u32).to_le_bytes());
         }
