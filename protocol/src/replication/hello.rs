@@ -33,6 +33,9 @@ pub struct DatabaseRequest {
     pub number: u16,
     /// The first change that the replica wants.
     pub start: RequestedStart,
+    /// The format of buckets that the database can take over from an image. 0 if it wants all
+    /// records one by one.
+    pub bucket_format: u8,
 }
 
 /// The first change that a replica wants.
@@ -108,6 +111,7 @@ impl ReplicaHello {
                     }
                     RequestedStart::Beginning => out.push(2),
                 }
+                out.push(request.bucket_format);
             }
         });
     }
@@ -129,7 +133,7 @@ impl ReplicaHello {
                 2 => RequestedStart::Beginning,
                 _ => return Err(MalformedFrame),
             };
-            Ok(DatabaseRequest { number, start })
+            Ok(DatabaseRequest { number, start, bucket_format: fields.u8()? })
         })?;
         fields.expect_end()?;
         Ok(ReplicaHello { server_id, epoch, user, password, databases })
@@ -269,13 +273,14 @@ mod tests {
             user: b"ann".to_vec(),
             password: b"pw".to_vec(),
             databases: vec![
-                DatabaseRequest { number: 0, start: RequestedStart::Checkpoint },
+                DatabaseRequest { number: 0, start: RequestedStart::Checkpoint, bucket_format: 1 },
                 DatabaseRequest {
                     number: 2,
                     start: RequestedStart::Place(LogPlace {
                         database_id: *b"0123456789abcdef",
                         position: 513,
                     }),
+                    bucket_format: 0,
                 },
             ],
         }

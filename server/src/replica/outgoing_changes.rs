@@ -145,7 +145,7 @@ impl OutgoingChanges {
         let slack = scheme(0).first_of_second(SLACK_S);
         let after = if logged.len() > 1 { position.saturating_sub(slack) } else { position };
         let mut lines = Vec::new();
-        let (mut is_whole, mut clearings) = (true, false);
+        let mut is_whole = true;
         for (number, directory) in &logged {
             let (feed, begins) = ReplicationFeed::open(directory, scheme(*number), after)?;
             is_whole &= begins == FeedStart::Complete;
@@ -159,48 +159,54 @@ impl OutgoingChanges {
                 "replica: its position is ahead of this server's clock; it does not receive changes until then"
             );
         }
-        let mut scan = None;
-        let mut last = position;
-        if !is_whole {
-            // If this server follows another one, the two may be masters of each other. Records
-            // that only the replica has may then be the replica's own, so they must not be cleared.
-            let clears = shared.master_link.follow_state().master.is_none();
-            if clears {
-                tracing::warn!(
-                    server_id,
-                    "replica: the update log does not go back to its position; it is cleared and receives all records"
-                );
-            } else {
-                tracing::warn!(
-                    server_id,
-                    "replica: the update log does not go back to its position; it receives all records, but not \
-                     what was removed here meanwhile"
-                );
-            }
-            clearings = clears;
-            lines.clear();
-            for (number, directory) in &logged {
-                let end = shared.databases[*number].database.log().map(|log| log.end()).unwrap_or_default();
-                lines.push(DatabaseChanges::new(
-                    *number,
-                    ReplicationFeed::open_at(directory, scheme(*number), end)?,
-                ));
-            }
-            // Zero is lower than all time stamps of a log. If the replica is interrupted during the
-            // scan, it therefore requests everything again.
-            (scan, last) = (Some((0, None)), 0);
-        }
-        Ok(OutgoingChanges {
+        let mut changes = OutgoingChanges {
             shared: Arc::clone(shared),
             request,
             lines,
-            scan,
-            clears: clearings,
-            last,
-            has_scanned: !is_whole,
+            scan: None,
+            clears: false,
+            last: position,
+            has_scanned: false,
             skipped: 0,
             lost: LostAttributes::default(),
-        })
+        };
+        if !is_whole {
+            changes.begin_scan("does not go back to its position")?;
+        }
+        Ok(changes)
+    }
+
+    /// Begins to send all records, because the log lacks changes that the replica needs.
+    fn begin_scan(&mut self, why: &str) -> Result<()> {
+        let server_id = self.request.server_id();
+        // If this server follows another one, the two may be masters of each other. Records that only
+        // the replica has may then be the replica's own, so they must not be cleared.
+        self.clears = self.shared.master_link.follow_state().master.is_none();
+        if self.clears {
+            tracing::warn!(
+                server_id,
+                "replica: the update log {why}; it is cleared and receives all records"
+            );
+        } else {
+            tracing::warn!(
+                server_id,
+                "replica: the update log {why}; it receives all records, but not what was removed here \
+                 meanwhile"
+            );
+        }
+        let databases = self.shared.databases.len();
+        for line in &mut self.lines {
+            let directory = self.shared.persistence.exports.directory(line.number);
+            let directory = directory.ok_or_else(|| Error::new(ErrorKind::Closed, "the log is closed"))?;
+            let end = self.shared.databases[line.number].database.log().map(|log| log.end());
+            let scheme = self.request.stamps(line.number, databases);
+            let feed = ReplicationFeed::open_at(&directory, scheme, end.unwrap_or_default())?;
+            *line = DatabaseChanges::new(line.number, feed);
+        }
+        // Zero is lower than all time stamps of a log. If the replica is interrupted during the scan,
+        // it therefore requests everything again.
+        (self.scan, self.last, self.has_scanned) = (Some((0, None)), 0, true);
+        Ok(())
     }
 
     /// Begins a round, which sends all changes that the logs contain now. Returns a time stamp that
@@ -249,6 +255,10 @@ impl OutgoingChanges {
             // The log is read after a scan.
             for line in self.lines.iter_mut().filter(|_| self.scan.is_none()) {
                 line.fill(&self.shared, &self.request)?;
+            }
+            if self.scan.is_none() && self.lines.iter().any(|line| line.feed.has_gap()) {
+                self.begin_scan("lacks changes, which came with a copy of a master's records or are lost")?;
+                return Ok(true);
             }
             let first = self.lines.iter_mut().min_by_key(|line| line.next_stamp());
             let Some((line, stamp)) = first.and_then(|line| line.next().map(|stamp| (line, stamp))) else {

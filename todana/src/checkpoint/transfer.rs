@@ -33,6 +33,8 @@ pub struct TransferredCheckpoint {
     pub version: u64,
     /// The time of a planned clear.
     pub planned_clear: Option<UnixSeconds>,
+    /// True if the checkpoint is an image.
+    pub is_image: bool,
 }
 
 impl TransferredCheckpoint {
@@ -44,6 +46,7 @@ impl TransferredCheckpoint {
             records: footer.records,
             version: header.version,
             planned_clear: header.planned_clear,
+            is_image: header.image.is_some(),
         }
     }
 }
@@ -126,6 +129,11 @@ impl CheckpointDecoder {
         self.bytes.drain(..self.at);
         self.at = 0;
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns true if the bytes so far are those of an image.
+    pub fn is_image(&self) -> bool {
+        self.header.is_some_and(|header| header.image.is_some())
     }
 
     /// Passes the records of all complete blocks to `target`. Returns the description of the

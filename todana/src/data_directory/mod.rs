@@ -86,6 +86,9 @@ pub struct OpeningReport {
     /// How many bytes of changes are lost according to the replayed part of the log. A salvage
     /// records such a loss in the log.
     pub lost: u64,
+    /// True if the replayed part of the log lacks changes: they are lost, or they came with a copy
+    /// of a master's records that was not completed.
+    pub has_gap: bool,
     /// The position of the log's end, where new entries are appended.
     pub end: LogPosition,
     /// The bytes after `end` that were cut off.
@@ -103,6 +106,9 @@ impl OpeningReport {
         let mut notes: Vec<String> = refused.collect();
         if self.lost > 0 {
             notes.push(format!("update log: {} bytes are lost, as marked by a repair", self.lost));
+        } else if self.has_gap {
+            let what = "update log: lacks records that were copied from a master";
+            notes.push(format!("{what}; this server must copy them again, as a replica"));
         }
         if let LogTail::Torn { path, offset, len } = &self.tail {
             notes.push(format!(
@@ -285,7 +291,10 @@ impl DataDirectory {
             let done = checkpoint_len + reader.position().0 - start.0;
             progress(LoadProgress { remaining: reader.remaining(), done })
         });
-        let ReplaySummary { entries, lost } = entries.map_err(|error| trouble.unwrap_or(error))?;
+        let ReplaySummary { entries, lost, has_gap } = entries.map_err(|error| trouble.unwrap_or(error))?;
+        if has_gap {
+            database.note_lacking_changes();
+        }
         if let Some(allowance) = allowance {
             allowance.end(database, clock.now())?;
         }
@@ -312,7 +321,7 @@ impl DataDirectory {
         self.history.lock().last = found;
         let took = began.elapsed();
         let LoadedCheckpoint { refused, spare, .. } = brought;
-        Ok(OpeningReport { checkpoint, refused, spare, entries, lost, end, tail, took })
+        Ok(OpeningReport { checkpoint, refused, spare, entries, lost, has_gap, end, tail, took })
     }
 
     /// Writes a checkpoint of the database that was restored from this directory, while the
@@ -333,6 +342,9 @@ impl DataDirectory {
             Some(engine) => self.checkpoint_store.checkpoint_engine(database, engine, &self.path, &options),
             None => self.checkpoint_store.write_new(database, &options, stops),
         };
+        if let Ok(made) = &made {
+            database.note_checkpoint_start(made.start);
+        }
         self.history.lock().add(&made);
         self.measure(database);
         made
@@ -373,18 +385,19 @@ impl DataDirectory {
     /// Returns true if the log has grown enough since the last checkpoint for another one.
     pub fn is_checkpoint_due(&self, database: &Database) -> bool {
         let options = *self.checkpoints.lock();
-        database.log().is_some_and(|log| {
-            // On a full disk, the space of removed records becomes free only by the next
-            // checkpoint.
-            let is_full = log.takes_only_removals();
-            match database.engine().checkpointed() {
-                Some(engine) => {
-                    let len = log.end().0.saturating_sub(engine.log_position());
-                    engine.is_due() || len > if is_full { 0 } else { options.log_len_min }
+        database.awaits_checkpoint()
+            || database.log().is_some_and(|log| {
+                // On a full disk, the space of removed records becomes free only by the next
+                // checkpoint.
+                let is_full = log.takes_only_removals();
+                match database.engine().checkpointed() {
+                    Some(engine) => {
+                        let len = log.end().0.saturating_sub(engine.log_position());
+                        engine.is_due() || len > if is_full { 0 } else { options.log_len_min }
+                    }
+                    None => self.checkpoint_store.is_due(log.end(), &options, is_full),
                 }
-                None => self.checkpoint_store.is_due(log.end(), &options, is_full),
-            }
-        })
+            })
     }
 
     /// Returns the disk space in use as last measured. Does not wait for the disk.

@@ -35,13 +35,20 @@ pub(crate) struct ReplaySummary {
     pub(crate) entries: u64,
     /// Bytes of changes that are lost, according to entries that record a loss.
     pub(crate) lost: u64,
+    /// True if changes are lost after the last removal of all records.
+    pub(crate) has_gap: bool,
 }
 
 impl ReplaySummary {
     fn count(&mut self, change: &LogChange<'_>) {
         self.entries += 1;
-        if let LogChange::Lost { len } = change {
-            self.lost += len;
+        match change {
+            LogChange::Lost { len } => {
+                self.lost += len;
+                self.has_gap = true;
+            }
+            LogChange::Clear => self.has_gap = false,
+            _ => {}
         }
     }
 }

@@ -7,14 +7,14 @@
 //! master's clock has passed its expiry in the log. Removals of expired records are not in the log.
 
 use super::{Database, OverwriteVisitor};
-use crate::checkpoint::TransferredCheckpoint;
+use crate::checkpoint::{CheckpointTarget, TransferredCheckpoint};
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
 use crate::transaction::EngineView;
-use crate::update_log::LogChange;
+use crate::update_log::{LogChange, LogPosition};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana_core::{Action, Error, ErrorKind, Result, UnixSeconds};
+use todana_core::{Action, Error, ErrorKind, ImageForm, Record, Result, UnixSeconds};
 
 /// The clock of the master is not limited.
 const ANY_TIME: u64 = u64::MAX;
@@ -29,11 +29,21 @@ pub(super) struct FollowedMaster {
     refuses_clients: AtomicBool,
     /// The time at the master up to which its changes are here, in Unix seconds.
     time_s: AtomicU64,
+    /// A position of this database's log. Until a checkpoint of a later state is on disk, a part of
+    /// the records is only in memory. 0 if all records are on disk or in the log.
+    unlogged_until: AtomicU64,
+    /// True if the log that was replayed at the opening lacks changes.
+    lacks_changes: AtomicBool,
 }
 
 impl Default for FollowedMaster {
     fn default() -> Self {
-        FollowedMaster { refuses_clients: AtomicBool::new(false), time_s: AtomicU64::new(ANY_TIME) }
+        FollowedMaster {
+            refuses_clients: AtomicBool::new(false),
+            time_s: AtomicU64::new(ANY_TIME),
+            unlogged_until: AtomicU64::new(0),
+            lacks_changes: AtomicBool::new(false),
+        }
     }
 }
 
@@ -60,6 +70,49 @@ impl Database {
         }
     }
 
+    /// Returns the format of the buckets that the database can take over from an image, if it can.
+    pub fn bucket_format(&self) -> Option<u32> {
+        self.engine.imaged().map(|engine| engine.image_form().bucket_format)
+    }
+
+    /// Returns a target for the records of a master's checkpoint. `is_image` states that the part of
+    /// the checkpoint that was read before is an image. The records of an image are not logged,
+    /// because that would take longer than the copy.
+    pub fn copy_from<'d>(
+        &'d self,
+        origin: u32,
+        worker_counters: &'d WorkerCounters,
+        is_image: bool,
+    ) -> impl CheckpointTarget + use<'d> {
+        CopiedRecords { database: self, origin, worker_counters, is_image }
+    }
+
+    /// Returns true while copied records are only in memory. The next checkpoint ends this, and is
+    /// due at once.
+    pub fn awaits_checkpoint(&self) -> bool {
+        self.followed.unlogged_until.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that a checkpoint is on disk whose log begins at this position.
+    pub(crate) fn note_checkpoint_start(&self, start: LogPosition) {
+        let unlogged_until = &self.followed.unlogged_until;
+        let until = unlogged_until.load(Ordering::Acquire);
+        if until <= start.0 {
+            // If records were copied again meanwhile, they are not in the checkpoint.
+            let _ = unlogged_until.compare_exchange(until, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if the database was restored from a log that lacks changes: a salvage has marked
+    /// them as lost, or they came with a copy of a master's records.
+    pub fn lacks_changes(&self) -> bool {
+        self.followed.lacks_changes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_lacking_changes(&self) {
+        self.followed.lacks_changes.store(true, Ordering::Relaxed);
+    }
+
     /// Takes over the state of the master beside its records, after all records of a checkpoint
     /// have been applied.
     pub fn adopt_checkpoint(
@@ -69,6 +122,15 @@ impl Database {
         checkpoint: &TransferredCheckpoint,
     ) -> Result<()> {
         self.versions.note_assigned(checkpoint.version);
+        if checkpoint.is_image {
+            self.engine.end_ordered_load();
+            if let Some(log) = self.log.get() {
+                // Readers of this log must copy the records, too. All records are in the engine now,
+                // so a checkpoint or a copy that begins after this entry contains them.
+                let end = log.append(&LogChange::Lost { len: 0 });
+                self.followed.unlogged_until.store(end.0, Ordering::Release);
+            }
+        }
         let plan = LogChange::PlanClear { at: checkpoint.planned_clear };
         self.apply_entry(origin, worker_counters, &plan).map(|_| ())
     }
@@ -157,6 +219,17 @@ impl Database {
         }
     }
 
+    /// Applies a change without logging it. If there is no room, removes expired records.
+    fn replay_with_room(&self, change: &LogChange<'_>) -> Result<()> {
+        loop {
+            let removed = self.sweep.removed_total();
+            match self.replay(change) {
+                Err(error) if super::is_full(&error) && self.relieve(self.clock.now(), removed) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     fn overwrite(
         &self,
         origin: u32,
@@ -177,6 +250,36 @@ impl Database {
                 outcome => return outcome.map(|_| commit.get()),
             }
         }
+    }
+}
+
+/// Stores the records of a master's checkpoint.
+struct CopiedRecords<'d> {
+    database: &'d Database,
+    origin: u32,
+    worker_counters: &'d WorkerCounters,
+    is_image: bool,
+}
+
+impl CheckpointTarget for CopiedRecords<'_> {
+    fn begin(&mut self, form: Option<&ImageForm>) -> Result<()> {
+        self.is_image = form.is_some();
+        form.iter().for_each(|form| self.database.begin_image_load(form));
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<()> {
+        let put = LogChange::Put { key, record };
+        if self.is_image {
+            return self.database.replay_with_room(&put);
+        }
+        self.database.apply_entry(self.origin, self.worker_counters, &put).map(|_| ())
+    }
+
+    fn put_buckets(&mut self, form: &ImageForm, block: &[u8]) -> Result<u64> {
+        self.database.adopt_buckets(form, block, &mut |key, record| {
+            self.database.replay_with_room(&LogChange::Put { key, record })
+        })
     }
 }
 

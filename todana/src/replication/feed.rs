@@ -30,6 +30,7 @@ pub struct ReplicationFeed {
     /// Changes up to and including this time stamp are skipped.
     after: u64,
     piece: Vec<u8>,
+    has_gap: bool,
 }
 
 impl ReplicationFeed {
@@ -82,12 +83,18 @@ impl ReplicationFeed {
     fn of(bytes: LogBytes, scheme: StampScheme, after: u64) -> ReplicationFeed {
         let entries = EntryDecoder::new(bytes.identity().database_id, bytes.position());
         let stamps = StampAssigner::new(scheme);
-        ReplicationFeed { bytes, entries, stamps, after, piece: Vec::new() }
+        ReplicationFeed { bytes, entries, stamps, after, piece: Vec::new(), has_gap: false }
     }
 
     /// Returns the position after the last entry that was read.
     pub fn position(&self) -> LogPosition {
         self.bytes.position()
+    }
+
+    /// Returns true if the changes that were read lack some: they are lost, or came with a copy of a
+    /// master's records. The reader must read all records.
+    pub fn has_gap(&self) -> bool {
+        self.has_gap
     }
 
     /// Returns the number of bytes of log that are on disk only because of this feed.
@@ -128,7 +135,8 @@ impl ReplicationFeed {
                 | LogChange::Clear) => {
                     show(stamps.at(position.0), &change);
                 }
-                LogChange::PlanClear { .. } | LogChange::Lost { .. } => {}
+                LogChange::Lost { .. } => self.has_gap |= stamps.at(position.0) > after,
+                LogChange::PlanClear { .. } => {}
             }
         }
         Ok(())

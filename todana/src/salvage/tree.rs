@@ -185,7 +185,7 @@ impl RecordSource for TreeSource<'_> {
         let damage = self.restore_records(into, progress)?;
         let mark = LogPosition(self.tree.mark());
         let mut reader = LogReader::open(Arc::clone(&self.disk), &self.log, self.identity, mark)?;
-        let ReplaySummary { entries, lost } = replay(into, &mut reader, &mut |reader| {
+        let ReplaySummary { entries, lost, .. } = replay(into, &mut reader, &mut |reader| {
             let done = reader.position().0 - mark.0;
             progress(LoadProgress { done, remaining: reader.remaining() });
             ControlFlow::Continue(())

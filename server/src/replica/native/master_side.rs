@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use todana::checkpoint::send_checkpoint;
+use todana::checkpoint::{CheckpointForm, send_checkpoint};
 use todana::update_log::{LogBytes, LogPosition, UpdateLog};
 use todana::{DataDirectory, Database};
 use todana_core::{Error, ErrorKind, Result};
@@ -33,6 +33,8 @@ pub(super) struct SentDatabase {
     /// The number of the database.
     pub(super) number: u16,
     source: LoggedDatabase,
+    /// The form of a checkpoint that the replica can take.
+    form: CheckpointForm,
     /// The rest of the log. `None` until the checkpoint has been sent.
     bytes: Option<LogBytes>,
     /// The position up to which the replica has applied the log.
@@ -119,7 +121,12 @@ impl MasterSide {
             let start = if bytes.is_some() { AnsweredStart::Requested } else { AnsweredStart::Checkpoint };
             answers.push(DatabaseAnswer { number: request.number, database_id, start });
             let applied = bytes.as_ref().map_or(0, |bytes| bytes.position().0);
-            sent.push(SentDatabase { number: request.number, source, bytes, applied, stored: applied });
+            let form = match source.database.bucket_format() {
+                Some(own) if own == u32::from(request.bucket_format) => CheckpointForm::Image,
+                _ => CheckpointForm::Portable,
+            };
+            let number = request.number;
+            sent.push(SentDatabase { number, source, form, bytes, applied, stored: applied });
         }
         let (frames, piece, out) = Default::default();
         let (asked_us, answered_us) = (0, 0);
@@ -202,7 +209,7 @@ impl SentDatabase {
         let number = self.number;
         let hold = directory.hold(self.source.log()?.end());
         let held = hold.held();
-        let sent = send_checkpoint(directory, database, &mut |piece| {
+        let sent = send_checkpoint(directory, database, self.form, &mut |piece| {
             for piece in piece.chunks(PIECE_LEN) {
                 out.clear();
                 MasterMessage::Checkpoint { number, bytes: piece }.put(out);

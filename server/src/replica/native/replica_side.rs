@@ -134,6 +134,8 @@ impl FollowedDatabase {
         stored: Option<StoredState>,
         is_pair: bool,
     ) -> FollowedDatabase {
+        // Without some of its records, the database is no longer the one that was at the place.
+        let stored = if database.lacks_changes() { stored.map(|_| StoredState::Copying) } else { stored };
         let is_copying = stored == Some(StoredState::Copying);
         let place = match stored {
             Some(StoredState::Place(place)) => Some(place),
@@ -168,6 +170,8 @@ impl FollowedDatabase {
         match self.place {
             // The merge begins again after a death.
             Some(place) if place.position < self.merged_until => None,
+            // The copied records are not in the log, and not on disk yet.
+            Some(_) if self.database.awaits_checkpoint() => Some(StoredState::Copying),
             Some(place) => Some(StoredState::Place(place)),
             None => self.is_copying.then_some(StoredState::Copying),
         }
@@ -189,6 +193,14 @@ impl FollowedDatabase {
         }
     }
 
+    /// Returns the format of buckets that the database can take over from an image, or 0. The log
+    /// does not contain the records of an image, so a server of a pair, which sends its log to its
+    /// own master, takes none.
+    fn bucket_format(&self) -> u8 {
+        let format = self.database.bucket_format().filter(|_| !self.is_pair);
+        format.and_then(|format| u8::try_from(format).ok()).unwrap_or_default()
+    }
+
     /// Returns true if the records may be changes of this server's clients.
     fn has_own_records(&self) -> bool {
         self.is_pair && !self.is_copying && self.database.status().records > 0
@@ -200,7 +212,7 @@ impl FollowedDatabase {
         if self.is_pair {
             return StreamError::Refused(format!("{why}; {EMPTY_ONE}"));
         }
-        self.place = None;
+        (self.place, self.fresh_at_us) = (None, 0);
         StreamError::MustCopy(why)
     }
 
@@ -253,7 +265,11 @@ impl ReplicaSide {
             user: user.into(),
             password: password.into(),
             databases: databases
-                .map(|followed| DatabaseRequest { number: followed.number, start: followed.wanted() })
+                .map(|followed| DatabaseRequest {
+                    number: followed.number,
+                    start: followed.wanted(),
+                    bucket_format: followed.bucket_format(),
+                })
                 .collect(),
         };
         hello.put(out);
@@ -473,10 +489,8 @@ impl FollowedDatabase {
             database.clear_from(origin, worker_counters).map_err(StreamError::Failed)?;
         }
         checkpoint.decoder.push(bytes);
-        let end = checkpoint.decoder.read_records(&mut |key, record| {
-            let put = LogChange::Put { key, record };
-            database.apply_entry(origin, worker_counters, &put).map(|_| ())
-        });
+        let mut copy = database.copy_from(origin, worker_counters, checkpoint.decoder.is_image());
+        let end = checkpoint.decoder.read_records(&mut copy);
         let end = end.map_err(|error| match error.kind() {
             ErrorKind::Corrupt => StreamError::Malformed("a checkpoint is damaged"),
             _ => StreamError::Failed(error),
