@@ -28,8 +28,10 @@ const GROUP_LEN: usize = 256;
 /// A record is still written during this time after its expiry. A touch that read the clock before
 /// the expiry may still be in progress, and its log entry is useless without the record.
 const EXPIRED_MARGIN_S: u64 = 60;
-/// The longest working time between two pauses.
+/// The longest working time between two pauses. Copying buckets needs most of the memory's bandwidth,
+/// so it pauses more often.
 const WORK_MAX: Duration = Duration::from_millis(1);
+const IMAGE_WORK_MAX: Duration = Duration::from_micros(200);
 /// The longest pause, however long the disk took before it.
 const REST_MAX: Duration = Duration::from_millis(20);
 
@@ -82,7 +84,8 @@ pub(crate) fn write(
         image: form.map(|ImageForm { bucket_format, shards, .. }| ImageLayout { bucket_format, shards }),
     };
     let mut blocks = BlockWriter::new(sink, &header, options.compression)?;
-    let mut pace = WorkPacer { since: Instant::now(), rests: options.rests };
+    let work_max = if form.is_some() { IMAGE_WORK_MAX } else { WORK_MAX };
+    let mut pace = WorkPacer { since: Instant::now(), rests: options.rests, work_max };
     let mut content = WaitingContent::default();
     let mut place = None;
     loop {
@@ -240,12 +243,13 @@ struct LongRecord {
 struct WorkPacer {
     since: Instant,
     rests: u32,
+    work_max: Duration,
 }
 
 impl WorkPacer {
     fn rest(&mut self) {
         let worked = self.since.elapsed();
-        if worked >= WORK_MAX {
+        if worked >= self.work_max {
             let rest = (worked * self.rests).min(REST_MAX);
             if !rest.is_zero() {
                 std::thread::sleep(rest);
