@@ -252,12 +252,15 @@ impl OutgoingChanges {
 
     fn take_changes(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         loop {
-            // The log is read after a scan.
-            for line in self.lines.iter_mut().filter(|_| self.scan.is_none()) {
+            // The log is read after a scan, and up to a gap.
+            let has_gap = |lines: &[DatabaseChanges]| lines.iter().any(|line| line.feed.has_gap());
+            let reads = self.scan.is_none() && !has_gap(&self.lines);
+            for line in self.lines.iter_mut().filter(|_| reads) {
                 line.fill(&self.shared, &self.request)?;
             }
-            if self.scan.is_none() && self.lines.iter().any(|line| line.feed.has_gap()) {
-                self.begin_scan("lacks changes, which came with a copy of a master's records or are lost")?;
+            // The changes before the gap are sent first, because all records may be removed there.
+            if has_gap(&self.lines) && self.lines.iter().all(|line| line.queue.is_empty()) {
+                self.begin_scan("lacks changes: they are lost, or came with a copy of a master's records")?;
                 return Ok(true);
             }
             let first = self.lines.iter_mut().min_by_key(|line| line.next_stamp());
