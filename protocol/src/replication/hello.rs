@@ -293,10 +293,10 @@ mod tests {
         hello().put(&mut bytes);
         let expected: &[&[u8]] = &[
             b"\xdaTODANA\x01",
-            b"\x34\0\0\0\x9f\x89\xe1\x98",
+            b"\x36\0\0\0\x70\x3f\xf2\x62",
             b"\x01\x07\0\x03\0\0\0\0\0\0\0\x03\0ann\x02\0pw\x02\0",
-            b"\0\0\0",
-            b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0",
+            b"\0\0\0\x01",
+            b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0\0",
         ];
         assert_eq!(bytes.escape_ascii().to_string(), expected.concat().escape_ascii().to_string());
         assert_eq!(ReplicaHello::read(&content(&bytes[8..])), Ok(hello()));
