@@ -189,8 +189,8 @@ impl RecordParts {
 
     /// Does the same as `read` for bytes that may not be those of a record. Returns `None` if the
     /// fields before the key are not complete, or a length is greater than any of a record in a
-    /// block. The ends of the key and the value may lie beyond the bytes. `header` must be that of a
-    /// record, which is less than `PREFIX`.
+    /// block. The ends of the key and the value may lie beyond the bytes. `header` must be that of
+    /// a record, which is less than `PREFIX`.
     #[inline]
     pub(crate) fn checked(
         bytes: &[u8],

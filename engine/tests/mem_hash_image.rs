@@ -224,7 +224,7 @@ fn long_expired_records_are_left_out() {
 /// Buckets are split and merged between the steps of a copy. Records that nobody changes are copied
 /// exactly once.
 #[test]
-fn growth_and_shrinkage_during_a_copy_lose_no_record() {
+fn resizing_during_a_copy_loses_no_record() {
     for grows in [true, false] {
         let before = hash(2, Some(3));
         fill(&before, 2_000);

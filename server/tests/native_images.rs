@@ -1,6 +1,6 @@
 //! Tests full copies by image: a replica takes over the buckets and the seed of its master. The
-//! records are then not in the log of the replica, so its own restart and its own replicas must find
-//! them elsewhere.
+//! records are then not in the log of the replica, so its own restart and its own replicas must
+//! find them elsewhere.
 
 mod running;
 
@@ -116,7 +116,7 @@ fn checkpoint(running: &Running) {
 }
 
 #[test]
-fn replica_takes_over_buckets_and_seed_of_its_master() {
+fn replica_takes_over_buckets_and_seed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let master = Running::start(server_options(1, "mem:hash", folder, None));

@@ -102,7 +102,8 @@ pub(super) struct BucketBlock<'b> {
 }
 
 impl<'b> BucketBlock<'b> {
-    /// Begins to read a block of an image of this form. Fails with `Corrupt` if the form is unknown.
+    /// Begins to read a block of an image of this form. Fails with `Corrupt` if the form is
+    /// unknown.
     pub(super) fn new(form: &ImageForm, bytes: &'b [u8]) -> Result<BucketBlock<'b>> {
         expect_bucket_format(form.bucket_format)?;
         let shards = form.shards;
@@ -122,8 +123,9 @@ impl<'b> BucketBlock<'b> {
         self.run.as_ref().is_none_or(|run| run.buckets == 0)
     }
 
-    /// Returns the next bucket, and passes the parts and the hashes of its records to `see`. Returns `None` at the
-    /// end of the block. Fails with `Corrupt` if the next bytes are not a bucket.
+    /// Returns the next bucket, and passes the parts and the hashes of its records to `see`.
+    /// Returns `None` at the end of the block. Fails with `Corrupt` if the next bytes are not a
+    /// bucket.
     #[inline]
     pub(super) fn next_bucket(
         &mut self,
@@ -187,8 +189,8 @@ impl<'b> BucketBlock<'b> {
 }
 
 /// Passes the records of a block of an image to `see`, for any engine. Returns the number of
-/// records. Fails with `Corrupt` if the block is not one of an image of this form, after the records
-/// before the damage were passed. Otherwise fails with the error of `see`.
+/// records. Fails with `Corrupt` if the block is not one of an image of this form, after the
+/// records before the damage were passed. Otherwise fails with the error of `see`.
 pub fn read_bucket_block(
     form: &ImageForm,
     block: &[u8],

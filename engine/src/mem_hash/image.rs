@@ -128,7 +128,8 @@ impl MemHash {
 }
 
 impl AdoptedBatch {
-    /// Reads the next buckets of a run, all of the same shard. Returns false at the end of the block.
+    /// Reads the next buckets of a run, all of the same shard. Returns false at the end of the
+    /// block.
     fn read(&mut self, block: &mut BucketBlock<'_>) -> Result<bool> {
         self.buckets.clear();
         self.parts.clear();

@@ -38,8 +38,8 @@ impl SeedHistory {
         used
     }
 
-    /// Replaces the current seed. The caller excludes other changes. Returns the seeds, or `None` if
-    /// there were too many changes.
+    /// Replaces the current seed. The caller excludes other changes. Returns the seeds, or `None`
+    /// if there were too many changes.
     pub(super) fn change(&self, seed: u64) -> Option<HashSeeds> {
         let current = self.current();
         let generation = current.seeds.generation + 1;

@@ -179,8 +179,8 @@ impl OutgoingChanges {
     /// Begins to send all records, because the log lacks changes that the replica needs.
     fn begin_scan(&mut self, why: &str) -> Result<()> {
         let server_id = self.request.server_id();
-        // If this server follows another one, the two may be masters of each other. Records that only
-        // the replica has may then be the replica's own, so they must not be cleared.
+        // If this server follows another one, the two may be masters of each other. Records that
+        // only the replica has may then be the replica's own, so they must not be cleared.
         self.clears = self.shared.master_link.follow_state().master.is_none();
         if self.clears {
             tracing::warn!(
@@ -203,8 +203,8 @@ impl OutgoingChanges {
             let feed = ReplicationFeed::open_at(&directory, scheme, end.unwrap_or_default())?;
             *line = DatabaseChanges::new(line.number, feed);
         }
-        // Zero is lower than all time stamps of a log. If the replica is interrupted during the scan,
-        // it therefore requests everything again.
+        // Zero is lower than all time stamps of a log. If the replica is interrupted during the
+        // scan, it therefore requests everything again.
         (self.scan, self.last, self.has_scanned) = (Some((0, None)), 0, true);
         Ok(())
     }

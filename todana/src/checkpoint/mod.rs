@@ -80,7 +80,8 @@ impl Default for CheckpointOptions {
 /// How the records of a checkpoint are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointForm {
-    /// As an image, if the engine has images: its buckets as they lie in memory. Otherwise portable.
+    /// As an image, if the engine has images: its buckets as they lie in memory. Otherwise
+    /// portable.
     Image,
     /// One by one. Every version of this program can read this form.
     Portable,

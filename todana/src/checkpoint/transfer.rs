@@ -51,10 +51,10 @@ impl TransferredCheckpoint {
     }
 }
 
-/// Passes a checkpoint of the database to `send`, piece by piece, while the database is in use. `form`
-/// is one that the receiver can read. The log is on disk up to the position `until` before this function returns. The caller must hold the
-/// log ([`DataDirectory::hold`]) from a position before the call on. Fails with `Unavailable` if
-/// `send` fails.
+/// Passes a checkpoint of the database to `send`, piece by piece, while the database is in use.
+/// `form` is one that the receiver can read. The log is on disk up to the position `until` before
+/// this function returns. The caller must hold the log ([`DataDirectory::hold`]) from a position
+/// before the call on. Fails with `Unavailable` if `send` fails.
 pub fn send_checkpoint(
     directory: &DataDirectory,
     database: &Database,

@@ -28,8 +28,8 @@ const GROUP_LEN: usize = 256;
 /// A record is still written during this time after its expiry. A touch that read the clock before
 /// the expiry may still be in progress, and its log entry is useless without the record.
 const EXPIRED_MARGIN_S: u64 = 60;
-/// The longest working time between two pauses. Copying buckets needs most of the memory's bandwidth,
-/// so it pauses more often.
+/// The longest working time between two pauses. Copying buckets needs most of the memory's
+/// bandwidth, so it pauses more often.
 const WORK_MAX: Duration = Duration::from_millis(1);
 const IMAGE_WORK_MAX: Duration = Duration::from_micros(200);
 /// The longest pause, however long the disk took before it.
@@ -154,8 +154,8 @@ struct WaitingContent {
 }
 
 impl WaitingContent {
-    /// Scans some records. Records that expired before `dead_since` are left out: readers do not see
-    /// them, and no later entry of the log revives them.
+    /// Scans some records. Records that expired before `dead_since` are left out: readers do not
+    /// see them, and no later entry of the log revives them.
     fn take_records(
         &mut self,
         engine: &dyn Engine,

@@ -75,8 +75,8 @@ impl Database {
         self.engine.imaged().map(|engine| engine.image_form().bucket_format)
     }
 
-    /// Returns a target for the records of a master's checkpoint. `is_image` states that the part of
-    /// the checkpoint that was read before is an image. The records of an image are not logged,
+    /// Returns a target for the records of a master's checkpoint. `is_image` states that the part
+    /// of the checkpoint that was read before is an image. The records of an image are not logged,
     /// because that would take longer than the copy.
     pub fn copy_from<'d>(
         &'d self,
@@ -103,8 +103,8 @@ impl Database {
         }
     }
 
-    /// Returns true if the database was restored from a log that lacks changes: a salvage has marked
-    /// them as lost, or they came with a copy of a master's records.
+    /// Returns true if the database was restored from a log that lacks changes: a salvage has
+    /// marked them as lost, or they came with a copy of a master's records.
     pub fn lacks_changes(&self) -> bool {
         self.followed.lacks_changes.load(Ordering::Relaxed)
     }
@@ -125,8 +125,8 @@ impl Database {
         if checkpoint.is_image {
             self.engine.end_ordered_load();
             if let Some(log) = self.log.get() {
-                // Readers of this log must copy the records, too. All records are in the engine now,
-                // so a checkpoint or a copy that begins after this entry contains them.
+                // Readers of this log must copy the records, too. All records are in the engine
+                // now, so a checkpoint or a copy that begins after this entry contains them.
                 let end = log.append(&LogChange::Lost { len: 0 });
                 self.followed.unlogged_until.store(end.0, Ordering::Release);
             }

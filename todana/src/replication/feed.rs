@@ -91,8 +91,8 @@ impl ReplicationFeed {
         self.bytes.position()
     }
 
-    /// Returns true if the changes that were read lack some: they are lost, or came with a copy of a
-    /// master's records. The reader must read all records.
+    /// Returns true if the changes that were read lack some: they are lost, or came with a copy of
+    /// a master's records. The reader must read all records.
     pub fn has_gap(&self) -> bool {
         self.has_gap
     }

@@ -183,12 +183,12 @@ fn has(number: u8, bit: u8) -> bool {
 
 /// Returns a checkpoint with these blocks: `shape(1) records(1) len(2) content`, each.
 ///
-/// shape: bits 0-1 the kind, where 0 means buckets in an image; 2-3: 0 or 1 the content as it is, 2 compressed here, 3 declared as a
-/// zstd frame of 4 times the length. head: the first byte's bits: 0 a version, 1 a planned clear, 2
-/// the engine's own seed, 3 another one, 4 an image, 5-7 its number of shards as a power of 2; the
-/// second byte: the number of buckets as a power of 2;
-/// the third: how far the log must reach. damage: 0 truncated at `place`, 1 a bit flipped there, 2
-/// a footer with more records, 3 with more blocks, 4 with more content; otherwise none.
+/// shape: bits 0-1 the kind, where 0 means buckets in an image; 2-3: 0 or 1 the content as it is, 2
+/// compressed here, 3 declared as a zstd frame of 4 times the length. head: the first byte's bits:
+/// 0 a version, 1 a planned clear, 2 the engine's own seed, 3 another one, 4 an image, 5-7 its
+/// number of shards as a power of 2; the second byte: the number of buckets as a power of 2; the
+/// third: how far the log must reach. damage: 0 truncated at `place`, 1 a bit flipped there, 2 a
+/// footer with more records, 3 with more blocks, 4 with more content; otherwise none.
 pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
     let until = bytes.get(5).copied().unwrap_or_default();
     blocks_at(0, until.into(), bytes)

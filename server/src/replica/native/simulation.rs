@@ -79,7 +79,8 @@ impl SimulatedServer {
         let engine: Box<dyn Engine> = match self.is_tree {
             true => Box::new(MemTree::new(MemTreeOptions::default()).unwrap()),
             false => {
-                // A replica takes over the seed of an image, and its buckets if it has as many shards.
+                // A replica takes over the seed of an image, and its buckets if it has as many
+                // shards.
                 let (seed, shards) = (Some(self.index as u64), Some(1 << (self.index / 2)));
                 let options = MemHashOptions { seed, shards, ..MemHashOptions::default() };
                 Box::new(MemHash::new(options).unwrap())
