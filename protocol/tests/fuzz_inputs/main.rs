@@ -59,13 +59,14 @@ targets! {
 }
 
 /// The targets of the manifest whose short forms are elsewhere.
-const ELSEWHERE: [&str; 10] = [
+const ELSEWHERE: [&str; 11] = [
     "session",
     "data_directory",
     "backup_stream",
     "log_stream",
     "salvage",
     "disk_hash",
+    "image_blocks",
     "mixed_dialects",
     "table_search",
     "proxy_client",

@@ -51,6 +51,9 @@ impl TransferredCheckpoint {
     }
 }
 
+/// The length of the pauses, as a multiple of the working time between them.
+const RESTS: u32 = 3;
+
 /// Passes a checkpoint of the database to `send`, piece by piece, while the database is in use.
 /// `form` is one that the receiver can read. The log is on disk up to the position `until` before
 /// this function returns. The caller must hold the log ([`DataDirectory::hold`]) from a position
@@ -62,7 +65,8 @@ pub fn send_checkpoint(
     send: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<TransferredCheckpoint> {
     let compression = CheckpointCompression::Zstd(1);
-    let options = CheckpointOptions { form, compression, ..CheckpointOptions::default() };
+    // The receiver is often slower, so longer pauses cost nothing.
+    let options = CheckpointOptions { form, compression, rests: RESTS, ..CheckpointOptions::default() };
     let written =
         write(database, directory.identity(), &options, &AtomicBool::new(false), &mut PieceSink { send })?;
     Ok(TransferredCheckpoint::of(&written.header, &written.footer))

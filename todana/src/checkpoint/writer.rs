@@ -23,6 +23,9 @@ use todana_engine::reserve::is_out_of_room;
 
 /// A block of records ends when its content has this length.
 const BLOCK_LEN: usize = 256 << 10;
+/// A block of buckets ends when its content has this length. Compressing and sending it takes about
+/// as long as copying the buckets between two pauses.
+const IMAGE_BLOCK_LEN: usize = 64 << 10;
 /// How many records are scanned between two readings of the clock.
 const GROUP_LEN: usize = 256;
 /// A record is still written during this time after its expiry. A touch that read the clock before
@@ -31,7 +34,7 @@ const EXPIRED_MARGIN_S: u64 = 60;
 /// The longest working time between two pauses. Copying buckets needs most of the memory's
 /// bandwidth, so it pauses more often.
 const WORK_MAX: Duration = Duration::from_millis(1);
-const IMAGE_WORK_MAX: Duration = Duration::from_micros(200);
+const IMAGE_WORK_MAX: Duration = Duration::from_micros(100);
 /// The longest pause, however long the disk took before it.
 const REST_MAX: Duration = Duration::from_millis(20);
 
@@ -209,7 +212,7 @@ impl WaitingContent {
     fn put_due(&mut self, blocks: &mut BlockWriter<'_>, is_end: bool) -> Result<()> {
         let is_due = is_end || self.columns.len() >= BLOCK_LEN || !self.full.is_empty();
         // A bucket is written before its other records, so that it finds its place free.
-        if self.image.len() >= BLOCK_LEN || (is_due || self.long.is_some()) && !self.image.is_empty() {
+        if self.image.len() >= IMAGE_BLOCK_LEN || (is_due || self.long.is_some()) && !self.image.is_empty() {
             blocks.put(BlockKind::Buckets, self.image_records, &self.image)?;
             self.image.clear();
             self.image_records = 0;
