@@ -255,7 +255,7 @@ fn replica_may_send_much_before_it_reads() {
     replica.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     replica.set_nodelay(true).unwrap();
     let mut out = GREETING.to_vec();
-    let databases = vec![DatabaseRequest { number: 0, start: RequestedStart::Checkpoint }];
+    let databases = vec![DatabaseRequest { number: 0, start: RequestedStart::Checkpoint, path: Vec::new() }];
     ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
     replica.write_all(&out).unwrap();
     out.clear();

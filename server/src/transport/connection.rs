@@ -10,6 +10,7 @@ use crate::transport::output::ConnectionOutput;
 use crate::transport::served_listener::ListenerClient;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 use todana_core::RefusalReason;
 
 /// The smallest growth of the buffer of an incomplete request, if at least this number of bytes is
@@ -71,9 +72,18 @@ pub(crate) struct PendingDurability {
     /// The databases that were changed in the last turn, one bit for each. All databases from
     /// number 63 on share the last bit.
     pub(crate) changed: u64,
+    /// The time until which replicas must have confirmed the changes.
+    pub(crate) ack_deadline: Option<Instant>,
     /// True while the connection is in its worker's list of connections that wait for the update
     /// log. It is not served during that time.
     pub(crate) is_parked: bool,
+}
+
+impl PendingDurability {
+    /// Notes that the changes may be acknowledged.
+    pub(crate) fn clear_commits(&mut self) {
+        (self.pending_commits, self.ack_deadline) = Default::default();
+    }
 }
 
 /// The reason why the server closes a connection.
@@ -163,7 +173,7 @@ impl Connection {
         let mut output = ConnectionOutput::default();
         self.session.refuse(refusal, &mut output);
         self.pending = Some(Box::new(output));
-        self.durability.pending_commits = PendingCommits::default();
+        self.durability.clear_commits();
         self.closing = true;
     }
 

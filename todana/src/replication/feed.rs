@@ -128,7 +128,7 @@ impl ReplicationFeed {
                 | LogChange::Clear) => {
                     show(stamps.at(position.0), &change);
                 }
-                LogChange::PlanClear { .. } | LogChange::Lost { .. } => {}
+                LogChange::PlanClear { .. } | LogChange::Epoch(_) | LogChange::Lost { .. } => {}
             }
         }
         Ok(())

@@ -1,14 +1,17 @@
 //! The thread that serves a replica in Todana's own protocol.
 
-use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide};
+use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide, SentDatabase};
+use super::promotion;
 use crate::replica::connected_replica::ConnectedReplica;
+use crate::replica::options::MasterProtocol;
 use crate::replica::replica_stream::ReplicaStream;
 use crate::shared::SharedState;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana_protocol::replication::ReplicaHello;
+use todana::update_log::Epoch;
+use todana_protocol::replication::{MasterWelcome, ReplicaHello};
 
 /// The interval between heartbeats without changes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,8 +35,25 @@ pub(in crate::replica) fn serve(
     };
     let mut out = Vec::new();
     let own = shared.options.databases.replication.server_id;
-    let accepted = MasterSide::accept(hello, own, 0, &find, &mut out);
+    let options = &shared.options.databases.replication;
+    let follows = options.master.is_some() && options.protocol == MasterProtocol::Native;
+    let epoch = promotion::server_epoch(shared);
+    if hello.epoch > epoch.0 && (!follows || promotion::is_promoted(shared)) {
+        promotion::supersede(shared, Epoch(hello.epoch)).map_err(io::Error::other)?;
+    }
+    let accepted = match promotion::superseded_by(shared) {
+        Some(_) if hello.epoch <= epoch.0 && !follows => {
+            let why = "another server has become the master";
+            MasterWelcome::put_refusal(why, &mut out);
+            Err(why.into())
+        }
+        _ => MasterSide::accept(hello, own, epoch.0, &find, &mut out),
+    };
     stream.send(&out)?;
+    if hello.databases.is_empty() {
+        // A promoted server has stated its epoch.
+        return Ok(());
+    }
     let mut side = match accepted {
         Ok(side) => side,
         Err(why) => {
@@ -74,6 +94,11 @@ pub(in crate::replica) fn serve(
             let position = side.databases.first().map_or(0, |sent| sent.applied);
             let lag = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
             replica.note_position(position, lag, Instant::now());
+            let confirm =
+                |sent: &SentDatabase| shared.acks.note(server_id, usize::from(sent.number), sent.applied);
+            if side.databases.iter().fold(false, |has_more, sent| confirm(sent) || has_more) {
+                shared.wake_queues.log_advanced();
+            }
         }
         if heard_at.elapsed() >= SILENCE_MAX {
             return Err(io::Error::other("no message for 30 seconds"));
