@@ -7,9 +7,9 @@ use clap::Args;
 use std::io::Write;
 
 pub(crate) const AFTER_HELP: &str = "\
-The server stops following its master and takes changes. It tells its former
-master as soon as it can reach it, which then refuses changes. Restart the former
-master and the other replicas with --replicate todana://SERVER. docs/replication.md
+The server stops following its master and takes changes. As soon as it reaches
+its former master, that server refuses changes. Restart the former master and
+the other replicas with --replicate todana://SERVER. docs/replication.md
 describes the procedure.
 
 Example:

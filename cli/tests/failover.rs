@@ -28,7 +28,7 @@ const LIFE_MAX_MS: u64 = 120;
 const UNCONFIRMED: &str = "SERVER_ERROR the changes were made here, but may not be on a replica\r\n";
 const SUPERSEDED: &str = "SERVER_ERROR another server has become the master; send changes to it\r\n";
 
-/// A server whose port changes, behind an address that does not.
+/// A server whose port changes, and an address that does not.
 struct FailoverServer {
     id: usize,
     folder: String,
@@ -246,7 +246,7 @@ fn failovers_lose_no_acknowledged_write() {
     println!("{rounds} failovers, {acknowledged} acknowledged writes, {salvaged} salvaged writes");
 }
 
-/// A master that comes back as it was is told by the promoted server, refuses changes, and
+/// A master that comes back as it was learns about the promoted server, refuses changes, and
 /// remembers that. A promoted server does not follow its old master again.
 #[test]
 fn former_master_is_fenced() {

@@ -97,8 +97,8 @@ impl Connection {
         })
     }
 
-    /// Makes the server the master, and waits until it is. With `is_forced`, its records need not be
-    /// complete. Returns the number of the epoch.
+    /// Makes the server the master, and waits until it is. With `is_forced`, its records need not
+    /// be complete. Returns the number of the epoch.
     pub fn promote(&mut self, is_forced: bool) -> Result<u64, Error> {
         self.line(if is_forced { "todana promote force" } else { "todana promote" })?;
         self.head(b"PROMOTED")?.number("epoch")

@@ -376,7 +376,7 @@ mod tests {
         hello().put(&mut bytes);
         let expected: &[&[u8]] = &[
             b"\xdaTODANA\x01",
-            b"\x50\0\0\0(\xab5U",
+            b"\x58\0\0\0j\x9e[\xad",
             b"\x01\x07\0\x03\0\0\0\0\0\0\0\x03\0ann\x02\0pw\x02\0",
             b"\0\0\0\0\0",
             b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0",

@@ -1,8 +1,8 @@
 //! The branch at which the log of a server ends because another server became the master: finding
 //! the branch in this server's log, and writing the changes after it to a file.
 //!
-//! Invariant: a salvaged log contains the entries after the branch as they are in the log, so it has
-//! exactly the changes that only this server has.
+//! Invariant: a salvaged log contains the entries after the branch as they are in the log, so it
+//! has exactly the changes that only this server has.
 
 use super::{DataDirectory, EpochHistory, EpochRole, LOG, cannot};
 use crate::Database;
@@ -40,8 +40,8 @@ impl DataDirectory {
         self.enter_epochs(database, EpochHistory { role, ..history })
     }
 
-    /// Takes over the epochs of a master, whose records will be copied or have been copied. They are
-    /// on disk and in the log when this returns.
+    /// Takes over the epochs of a master, whose records will be copied or have been copied. They
+    /// are on disk and in the log when this returns.
     pub fn replace_epochs(
         &self,
         database: &Database,

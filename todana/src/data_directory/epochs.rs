@@ -2,16 +2,13 @@
 //! (docs/format/data-directory.md, section 3).
 //!
 //! ```text
-//! todana epochs 1
-//! state promoted
-//! logged yes
-//! superseded 0
-//! epoch 65538 LOG 0 LOG 513         the new master's log; the epoch, the log and the position of its end
-//! crc 7f0c21aa                      CRC32C of the lines before it
+//! todana epochs 1 state promoted logged yes superseded 0 epoch 65538 LOG 0 LOG 513         the new
+//! master's log; the epoch, the log and the position of its end crc 7f0c21aa
+//! CRC32C of the lines before it
 //! ```
 //!
-//! The log of the first master ended at the branch where the first epoch begins, and so on. A server
-//! that has more of a log than its end has changes that the new master does not have.
+//! The log of the first master ended at the branch where the first epoch begins, and so on. A
+//! server that has more of a log than its end has changes that the new master does not have.
 
 use super::cannot;
 use crate::disk::Disk;
@@ -61,8 +58,8 @@ impl EpochHistory {
         self.starts.last().map_or(Epoch::default(), |start| start.epoch)
     }
 
-    /// Returns the ends of the logs that ended, in their order, and then the place in the log of the
-    /// current master, if it is known.
+    /// Returns the ends of the logs that ended, in their order, and then the place in the log of
+    /// the current master, if it is known.
     pub fn path(&self, current: Option<EpochPlace>) -> Vec<EpochPlace> {
         self.starts.iter().filter_map(|start| start.ended).chain(current).collect()
     }
@@ -101,8 +98,8 @@ impl EpochHistory {
     }
 }
 
-/// Returns the last place that two histories have in common, where the first one is that of a server
-/// that wants to follow. Returns `None` if they have no log in common.
+/// Returns the last place that two histories have in common, where the first one is that of a
+/// server that wants to follow. Returns `None` if they have no log in common.
 pub fn common_place(replica: &[EpochPlace], master: &[EpochPlace]) -> Option<EpochPlace> {
     replica.iter().rev().find_map(|&place| {
         let is_same = |other: &&EpochPlace| (other.epoch, other.log_id) == (place.epoch, place.log_id);
@@ -237,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn common_place_is_the_end_of_the_shorter_part() {
+    fn common_place_ends_the_shorter_part() {
         let master = [place(0, FIRST, 100), place(1, SECOND, 50), place(2, FIRST, 700)];
         assert_eq!(common_place(&[place(0, FIRST, 130)], &master), Some(place(0, FIRST, 100)));
         assert_eq!(common_place(&[place(0, FIRST, 70)], &master), Some(place(0, FIRST, 70)));

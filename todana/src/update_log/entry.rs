@@ -43,8 +43,8 @@ pub struct LogPosition(pub u64);
 /// The ID of a log, which is that of its database.
 pub type LogId = [u8; 16];
 
-/// The number of an epoch: a count of promotions, and the server ID of the server that was promoted.
-/// A later epoch has a greater number. 0 is the epoch before any promotion.
+/// The number of an epoch: a count of promotions, and the server ID of the server that was
+/// promoted. A later epoch has a greater number. 0 is the epoch before any promotion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
@@ -126,8 +126,8 @@ pub enum LogChange<'a> {
         /// The position up to which the log was on disk when the mark was written.
         synced: LogPosition,
     },
-    /// The beginning of an epoch, which is not a change. The entries before it come from the log that
-    /// ended.
+    /// The beginning of an epoch, which is not a change. The entries before it come from the log
+    /// that ended.
     Epoch(EpochStart),
     /// Changes of several records, of which a reader sees all or none.
     Transaction(TransactionChanges<'a>),

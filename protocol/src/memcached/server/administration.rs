@@ -293,7 +293,7 @@ mod tests {
     fn export_commands_accept_no_extra_words() {
         let of = |database, what| Ok(ExportRequest { database, what });
         let log = |from, follows| of(0, ExportKind::Log { from, follows });
-        let cases: [(&[u8], Result<ExportRequest, &str>); 25] = [
+        let cases: [(&[u8], Result<ExportRequest, &str>); 28] = [
             (b" promote", of(0, ExportKind::Promotion { is_forced: false })),
             (b" promote force", of(0, ExportKind::Promotion { is_forced: true })),
             (b" promote now", Err(BAD_FORMAT)),

@@ -144,8 +144,8 @@ impl ExportTable {
         Ok(ExportReceiver(pipe))
     }
 
-    /// Starts a thread that makes a call which may wait, for a connection. Its result is the line that
-    /// the connection receives. Returns the reason if the call is refused.
+    /// Starts a thread that makes a call which may wait, for a connection. Its result is the line
+    /// that the connection receives. Returns the reason if the call is refused.
     pub(crate) fn start_call(
         &self,
         export: ExportRequest,

@@ -1,5 +1,5 @@
-//! Follows the epochs of a master (docs/replication.md, "Promotion"): the place that a replica states
-//! in the logs of earlier masters, and the changes that only this server has.
+//! Follows the epochs of a master (docs/replication.md, "Promotion"): the place that a replica
+//! states in the logs of earlier masters, and the changes that only this server has.
 //!
 //! Invariant: before a database that has changes of its own is replaced by the records of a new
 //! master, these changes are in a salvaged log on disk.

@@ -306,8 +306,8 @@ impl NativeFollower {
         }
     }
 
-    /// Waits until the applied changes are durable, as the options of the databases state. The master
-    /// may acknowledge them after it has received the positions.
+    /// Waits until the applied changes are durable, as the options of the databases state. The
+    /// master may acknowledge them after it has received the positions.
     fn make_durable(&self) -> Result<(), StreamError> {
         let may_continue = || self.may_continue();
         for followed in &self.side.databases {

@@ -8,8 +8,8 @@
 //! crc 7f0c21aa                  CRC32C of the lines before it
 //! ```
 //!
-//! The first line of a database has its number at the master, both IDs, the position, the end of the
-//! own log, and the epoch and the place in the log of the first master, if these are known.
+//! The first line of a database has its number at the master, both IDs, the position, the end of
+//! the own log, and the epoch and the place in the log of the first master, if these are known.
 //!
 //! The file is replaced as a whole, so a crash leaves either the old positions or the new ones. A
 //! position counts only for the database whose ID stands beside it: the file may have survived a

@@ -1,9 +1,9 @@
 //! Promotions: this server becomes the master in a new epoch, or meets a server that has become it
 //! (docs/replication.md, "Promotion").
 //!
-//! Invariants: a server accepts changes in a new epoch only after the epoch is on its disk. A server
-//! that has met a later epoch refuses changes until it follows the master of that epoch, or is
-//! promoted itself, also after a restart.
+//! Invariants: a server accepts changes in a new epoch only after the epoch is on its disk. A
+//! server that has met a later epoch refuses changes until it follows the master of that epoch, or
+//! is promoted itself, also after a restart.
 
 use super::branch::to_logged;
 use super::replica_side::FollowedDatabase;

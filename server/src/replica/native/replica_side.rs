@@ -432,8 +432,8 @@ impl FollowedDatabase {
                 own_log.set_source(source);
             }
             let mut is_clear = false;
-            // In a pair, a change that this server has made or passed on comes back. A former master
-            // that is a replica needs the changes that it has made.
+            // In a pair, a change that this server has made or passed on comes back. A former
+            // master that is a replica needs the changes that it has made.
             if !(self.is_pair && origin.has_passed(own)) {
                 is_clear = entry.change == LogChange::Clear;
                 if is_clear && self.place.is_some_and(|place| place.position < self.merged_until) {

@@ -45,7 +45,8 @@ const DATAGRAMS: usize = 64;
 
 /// The interval at which replies that wait for replicas are checked.
 const HELD_CHECK: Duration = Duration::from_millis(5);
-/// The maximum number of replies that wait for replicas. Older ones are dropped, as datagrams may be.
+/// The maximum number of replies that wait for replicas. Older ones are dropped, as datagrams may
+/// be.
 const HELD_MAX: usize = 4096;
 
 const TOO_LARGE: &str = "SERVER_ERROR reply too large for UDP";
