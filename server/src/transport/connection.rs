@@ -7,6 +7,7 @@ use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
 use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
+use crate::transport::refused_replies::put_errors;
 use crate::transport::served_listener::ListenerClient;
 use std::io;
 use std::sync::Arc;
@@ -168,10 +169,15 @@ impl Connection {
     }
 
     /// Discards the replies that may acknowledge lost writes. Sends an error, unless a part of a
-    /// reply has already been sent, and closes the connection.
-    pub(crate) fn refuse_changes(&mut self, refusal: RefusalReason) {
+    /// reply has already been sent, and closes the connection. `replies` are the bytes of the
+    /// replies.
+    pub(crate) fn refuse_changes(&mut self, refusal: RefusalReason, replies: &[u8]) {
         let mut output = ConnectionOutput::default();
         self.session.refuse(refusal, &mut output);
+        let is_of_replicas = matches!(refusal, RefusalReason::Unconfirmed | RefusalReason::Superseded);
+        if output.is_empty() && is_of_replicas {
+            put_errors(self.session.reply_dialect(), refusal, replies, &mut output);
+        }
         self.pending = Some(Box::new(output));
         self.durability.clear_commits();
         self.closing = true;

@@ -353,8 +353,15 @@ impl Worker {
             not_durable().map(|(durability, _)| durability).find(|durability| !durability.takes_changes());
         let refusal = refusal.map(Durability::refusal);
         if let Some(refusal) = refusal.or_else(|| self.unconfirmed(index)) {
+            let mut replies = Vec::new();
+            let unsent = match &mut self.connections[index].pending {
+                Some(pending) => &mut **pending,
+                None => &mut self.output,
+            };
+            // Writing to a vector does not fail.
+            let _ = unsent.write_to(&mut replies);
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].refuse_changes(refusal);
+            self.connections[index].refuse_changes(refusal, &replies);
         } else {
             self.park(index);
             return false;

@@ -89,6 +89,10 @@ impl NativeFollower {
             true => Vec::new(),
             false => followed_databases(shared, &keeper),
         };
+        if is_master {
+            // The options made them replicas.
+            shared.databases.each(|database| database.follow_master(false));
+        }
         NativeFollower {
             side: ReplicaSide::new(server_id, keeper.epoch(), databases),
             master,
