@@ -269,6 +269,7 @@ fn former_master_is_fenced() {
     // Until then, its changes are only here.
     eventually("the old master is fenced", || old.client().set("c0-1", b"only here") == SUPERSEDED);
     assert_eq!(new.client().set("c0-2", b"third"), "STORED\r\n");
+    assert_eq!(new.running().expect(&["replicas"], 0), "no master and no replicas\n");
     old.kill();
     old.start_with(None, &[]);
     assert_eq!(old.client().set("c0-2", b"no"), SUPERSEDED);

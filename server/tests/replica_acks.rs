@@ -1,6 +1,6 @@
 //! Tests replies that wait for replicas (`--ack`), in every dialect: without a replica, each client
-//! gets an error, and reads are not delayed. With a replica, each gets its reply, and the replica has
-//! the change.
+//! gets an error, and reads are not delayed. With a replica, each gets its reply, and the replica
+//! has the change.
 
 mod running;
 

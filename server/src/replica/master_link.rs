@@ -138,6 +138,13 @@ impl MasterLink {
         self.lock().protocol != MasterProtocol::Native
     }
 
+    /// Sets the master that is followed in Todana's own protocol. A promoted server follows none.
+    pub(super) fn set_native_master(&self, master: Option<MasterAddress>) {
+        self.lock().master = master;
+        self.note_caught_up(None);
+        self.is_connected.store(false, Ordering::Relaxed);
+    }
+
     /// Notes changes that only this server had, and that are now in a salvaged log.
     pub(super) fn note_salvaged(&self, log: &SalvagedLog) {
         let mut salvaged = self.salvaged.lock().unwrap_or_else(PoisonError::into_inner);

@@ -92,6 +92,7 @@ impl NativeFollower {
         if is_master {
             // The options made them replicas.
             shared.databases.each(|database| database.follow_master(false));
+            shared.master_link.set_native_master(None);
         }
         NativeFollower {
             side: ReplicaSide::new(server_id, keeper.epoch(), databases),
@@ -178,7 +179,7 @@ impl NativeFollower {
         self.side.databases.clear();
         self.keeper.note_epoch(epoch.0);
         self.store();
-        self.shared.master_link.note_caught_up(None);
+        self.shared.master_link.set_native_master(None);
         tracing::warn!(%epoch, "replication: this server was promoted and takes changes");
         Ok(format!("PROMOTED epoch={epoch}"))
     }
@@ -187,6 +188,7 @@ impl NativeFollower {
     fn follow_again(&mut self) {
         tracing::warn!("replication: this server follows its master again");
         self.is_master = false;
+        self.shared.master_link.set_native_master(Some(self.master.clone()));
         self.side.databases = followed_databases(&self.shared, &self.keeper);
     }
 
