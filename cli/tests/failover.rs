@@ -28,6 +28,8 @@ const LIFE_MAX_MS: u64 = 120;
 const UNCONFIRMED: &str = "SERVER_ERROR the changes were made here, but may not be on a replica\r\n";
 const SUPERSEDED: &str = "SERVER_ERROR another server has become the master; send changes to it\r\n";
 
+const REPLICA: &str = "SERVER_ERROR this server is a replica; send changes to its master\r\n";
+
 /// A server whose port changes, and an address that does not.
 struct FailoverServer {
     id: usize,
@@ -39,7 +41,8 @@ struct FailoverServer {
 
 impl FailoverServer {
     fn new(folder: &TestFolder, id: usize, kind: &'static str) -> FailoverServer {
-        let folder = folder.path(&format!("data{id}"));
+        let ending = if kind == "tree" { ".tree" } else { "" };
+        let folder = folder.path(&format!("data{id}{ending}"));
         FailoverServer { id, folder, kind, running: None, line: Line::new() }
     }
 
@@ -286,4 +289,70 @@ fn former_master_is_fenced() {
     old.running().expect(&["promote"], 0);
     assert_eq!(old.client().set("c0-3", b"fourth"), "STORED\r\n");
     eventually("the databases are equal", || old.values() == new.values());
+}
+
+/// A replica that has never reached its master can be promoted. A server with other changes does not
+/// lose them by following it.
+#[test]
+fn replica_without_master_is_promoted() {
+    let folder = TestFolder::new();
+    let mut old = FailoverServer::new(&folder, 1, "mem:hash");
+    let mut new = FailoverServer::new(&folder, 2, "mem:hash");
+    new.start_with(Some(&old), &[]);
+    assert_eq!(new.client().set("c0-0", b"1"), REPLICA);
+    new.running().expect(&["promote"], 0);
+    assert_eq!(new.client().set("c0-0", b"new"), "STORED\r\n");
+    old.start_with(None, &[]);
+    eventually("the old master is fenced", || old.client().set("c0-1", b"old") == SUPERSEDED);
+    old.kill();
+    old.start_with(None, &[]);
+    let own = old.values();
+    old.kill();
+    old.start_with(Some(&new), &[]);
+    if own[1].is_some() {
+        // It refuses to follow, and keeps its records.
+        assert_eq!(old.values()[1].as_deref(), Some("old"));
+        assert_eq!(old.client().set("c0-1", b"no"), REPLICA);
+        old.kill();
+        std::fs::remove_dir_all(&old.folder).unwrap();
+        old.start_with(Some(&new), &[]);
+    }
+    eventually("the databases are equal", || old.values() == new.values());
+}
+
+/// The last server of a chain goes on following the promoted one, also one whose own master was not
+/// the promoted server, once it is pointed to it.
+#[test]
+fn chains_follow_the_promoted_server() {
+    let folder = TestFolder::new();
+    let mut servers: Vec<_> = (1..=4)
+        .map(|id| FailoverServer::new(&folder, id, if id == 2 { "tree" } else { "mem:tree" }))
+        .collect();
+    let [first, second, last, sibling] = &mut servers[..] else { panic!("four servers") };
+    first.start_with(None, &[]);
+    second.start_with(Some(first), &[]);
+    last.start_with(Some(second), &[]);
+    sibling.start_with(Some(first), &[]);
+    assert_eq!(first.client().set("c0-0", b"1"), "STORED\r\n");
+    eventually("the record arrives", || {
+        [&*last, sibling].iter().all(|server| server.values()[0].as_deref() == Some("1"))
+    });
+    first.kill();
+    second.running().expect(&["promote"], 0);
+    assert_eq!(second.client().set("c0-1", b"2"), "STORED\r\n");
+    eventually("the change arrives", || last.values()[1].as_deref() == Some("2"));
+    sibling.kill();
+    sibling.start_with(Some(second), &[]);
+    eventually("the change arrives", || sibling.values()[1].as_deref() == Some("2"));
+    // The last server of the chain knows the epoch, so it can be the next master.
+    second.kill();
+    let promoted = last.running().expect(&["promote"], 0);
+    assert_eq!(promoted, "the server is the master, in epoch 2\n");
+    assert_eq!(last.client().set("c0-2", b"3"), "STORED\r\n");
+    for server in [first, second, sibling] {
+        server.kill();
+        server.start_with(Some(last), &[]);
+        eventually("the databases are equal", || server.values() == last.values());
+        assert!(server.salvaged().is_empty());
+    }
 }

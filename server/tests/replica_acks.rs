@@ -5,10 +5,12 @@
 mod running;
 
 use running::{Client, Running, WAIT_MAX, eventually, options};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 use todana::update_log::SyncPolicy;
+use todana_protocol::replication::{GREETING, ReplicaHello};
 use todana_server::{
     DataDirectoryOptions, DatabaseName, DatabaseOptions, KyotoMode, KyotoOptions, ListenOptions,
     MasterAddress, MasterProtocol, ProtocolOptions, ReplicationOptions, ServerOptions, TyrantMode,
@@ -145,4 +147,43 @@ fn confirmed_change_is_at_the_replica() {
         writer.set(b"key", value.as_bytes());
         replica.connect().expect_value(b"key", value.as_bytes());
     }
+}
+
+/// A change that waits for replicas gets its error as soon as the server knows of a later master.
+#[test]
+fn waiting_change_fails_when_superseded() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = server_options(1, folder.path(), None);
+    options.databases.replication.ack_time_max = 2 * WAIT_MAX;
+    let master = Running::start(options);
+    let mut waiting = master.connect();
+    waiting.send(b"set key 0 0 1\r\nv\r\n");
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    datagrams.connect(master.udp_addresses[0]).unwrap();
+    datagrams.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    datagrams.send(b"\0\x01\0\0\0\x01\0\0set other 0 0 1\r\nw\r\n").unwrap();
+    eventually("both changes", || {
+        let mut client = master.connect();
+        client.send(b"mg key\r\nmg other\r\n");
+        client.line() == "HD\r\n" && client.line() == "HD\r\n"
+    });
+    let mut greeting = GREETING.to_vec();
+    ReplicaHello { server_id: 2, epoch: 1 << 16 | 2, ..ReplicaHello::default() }.put(&mut greeting);
+    let mut promoted = TcpStream::connect(master.addresses[0]).unwrap();
+    promoted.write_all(&greeting).unwrap();
+    let mut refusal = Vec::new();
+    promoted.read_to_end(&mut refusal).unwrap();
+    let text = b"the replica is in epoch 1, this server only in epoch 0";
+    assert!(refusal.ends_with(text), "{}", refusal.escape_ascii());
+    const SUPERSEDED: &[u8] = b"SERVER_ERROR another server has become the master; send changes to it\r\n";
+    waiting.expect(SUPERSEDED);
+    let mut buffer = [0; 2000];
+    let len = datagrams.recv(&mut buffer).unwrap();
+    assert!(buffer[8..len].starts_with(b"SERVER_ERROR "), "{}", buffer[8..len].escape_ascii());
+    for change in [&b"set key 0 0 1\r\nx\r\n"[..], b"delete key\r\n", b"flush_all\r\n"] {
+        let mut client = master.connect();
+        client.send(change);
+        client.expect(SUPERSEDED);
+    }
+    assert_eq!(master.connect().stat("todana_superseded"), "1");
 }

@@ -180,6 +180,7 @@ impl NativeFollower {
         self.keeper.note_epoch(epoch.0);
         self.store();
         self.shared.master_link.set_native_master(None);
+        self.shared.master_link.followed.note(&[]);
         tracing::warn!(%epoch, "replication: this server was promoted and takes changes");
         Ok(format!("PROMOTED epoch={epoch}"))
     }
@@ -190,6 +191,7 @@ impl NativeFollower {
         self.is_master = false;
         self.shared.master_link.set_native_master(Some(self.master.clone()));
         self.side.databases = followed_databases(&self.shared, &self.keeper);
+        self.note_progress();
     }
 
     /// Tells the former master that this server is the master.

@@ -19,6 +19,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The pause between two looks at the logs. Each look with new changes syncs them.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The pause if replies wait for replicas.
+const ACK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Serves a replica until it or the server ends.
 pub(in crate::replica) fn serve(
@@ -67,6 +69,7 @@ pub(in crate::replica) fn serve(
         copies => tracing::info!(server_id, copies, "replica: connected; receives all records"),
     }
     let numbers: Vec<u16> = side.databases.iter().map(|sent| sent.number).collect();
+    let pause = if shared.acks.is_needed() { ACK_PAUSE } else { PAUSE };
     let mut input = Vec::new();
     let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
     while stream.is_running() {
@@ -88,7 +91,7 @@ pub(in crate::replica) fn serve(
             stream.send(&out)?;
             spoke_at = Some(began_at);
         }
-        stream.receive_within(PAUSE, &mut input)?;
+        stream.receive_within(pause, &mut input)?;
         if side.receive(&input).map_err(|_| io::Error::other("a message is malformed"))? {
             heard_at = Instant::now();
             let position = side.databases.first().map_or(0, |sent| sent.applied);
@@ -103,7 +106,7 @@ pub(in crate::replica) fn serve(
         if heard_at.elapsed() >= SILENCE_MAX {
             return Err(io::Error::other("no message for 30 seconds"));
         }
-        if let Some(left) = PAUSE.checked_sub(began_at.elapsed()).filter(|_| is_due) {
+        if let Some(left) = pause.checked_sub(began_at.elapsed()).filter(|_| is_due) {
             std::thread::sleep(left);
         }
     }
