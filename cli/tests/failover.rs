@@ -291,8 +291,8 @@ fn former_master_is_fenced() {
     eventually("the databases are equal", || old.values() == new.values());
 }
 
-/// A replica that has never reached its master can be promoted. A server with other changes does not
-/// lose them by following it.
+/// A replica that has never reached its master can be promoted. A server with other changes does
+/// not lose them by following it.
 #[test]
 fn replica_without_master_is_promoted() {
     let folder = TestFolder::new();

@@ -191,6 +191,8 @@ impl NativeFollower {
         self.is_master = false;
         self.shared.master_link.set_native_master(Some(self.master.clone()));
         self.side.databases = followed_databases(&self.shared, &self.keeper);
+        // They refuse changes as replicas now. Other databases of this server take them again.
+        self.shared.databases.each(|database| database.set_superseded(false));
         self.note_progress();
     }
 
