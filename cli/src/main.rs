@@ -24,6 +24,7 @@ mod nutcracker;
 mod option_sources;
 mod password;
 mod progress;
+mod promote;
 mod proxy;
 mod record_commands;
 mod record_servers;
@@ -59,7 +60,8 @@ A memcached-compatible key-value server that needs little memory, and its tools
 Usage: todana [COMMAND]
 
 Server     serve proxy config as password    run a server, also as memcached
-           ping stats log replicas bench     check, watch and measure it
+           ping stats log replicas promote   check, watch and direct it
+           bench                             measure it
 Records    get set delete incr decr touch    read and change records by key
            list count load dump flush        list, import, export, remove all
 Databases  copy merge compact                on disk, while no server uses them
@@ -116,6 +118,9 @@ enum ProgramCommand {
     /// Print the replicas of a server and its master, and their lag
     #[command(after_help = replicas::AFTER_HELP)]
     Replicas(replicas::ReplicasArguments),
+    /// Make a replica the master
+    #[command(after_help = promote::AFTER_HELP)]
+    Promote(promote::PromoteArguments),
     /// Back up a running server, a data directory or a database on disk
     #[command(after_help = backup::AFTER_HELP)]
     Backup(backup::BackupArguments),
@@ -281,6 +286,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Database(command)) => database::run_whole(*command),
         Some(ProgramCommand::Checkpoint(arguments)) => checkpoint::run(&arguments),
         Some(ProgramCommand::Replicas(arguments)) => replicas::run(&arguments),
+        Some(ProgramCommand::Promote(arguments)) => promote::run(&arguments),
         Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
         Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),
         Some(ProgramCommand::Log(arguments)) => log::run(&arguments),

@@ -121,6 +121,10 @@ pub enum RefusalReason {
     TooOld,
     /// The request names a position in a log that this server does not follow.
     OtherLog,
+    /// Another server has become the master in the place of this one.
+    Superseded,
+    /// The change was made here, but not enough replicas have confirmed it in time.
+    Unconfirmed,
     /// A flush at a later time cannot be scheduled, because the schedule would not survive a
     /// restart.
     NoPlans,

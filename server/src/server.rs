@@ -19,7 +19,7 @@ use crate::options::ServerOptions;
 use crate::pid_file::PidFile;
 use crate::process;
 use crate::proxy::{LiveProxy, ProxyReloader, ProxyState, ServerResolver};
-use crate::replica::{MasterLink, ReplicaTable};
+use crate::replica::{MasterLink, ReplicaAcks, ReplicaTable};
 use crate::session::kyoto::{KyotoState, LuaProcedures};
 use crate::session::login::LoginAuthenticator;
 use crate::session::tyrant::{TyrantScripts, TyrantState};
@@ -197,6 +197,7 @@ impl Server {
         let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
         let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
         let proxy = options.proxy.as_ref().map(ProxyState::new).transpose().map_err(io::Error::other)?;
+        let (database_count, replication) = (databases.len(), &options.databases.replication);
         let shared = Arc::new(SharedState {
             proxy: proxy.map(|state| Arc::new(LiveProxy::new(state))),
             observation: ServerObservation::new(&options, &clock, observers, connection_table),
@@ -209,6 +210,7 @@ impl Server {
             kyoto: KyotoState::new(scripts, options.limits.threads, &wake_queues),
             tyrant: TyrantState::new(tyrant_scripts),
             wake_queues,
+            acks: ReplicaAcks::new(replication.acks, replication.ack_time_max, database_count),
             replicas: ReplicaTable::default(),
             master_link: MasterLink::default(),
             listening: ListeningAddresses {

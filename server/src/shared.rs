@@ -7,7 +7,7 @@ use crate::lifecycle::ServerLifecycle;
 use crate::observation::ServerObservation;
 use crate::options::{KyotoMode, ServerOptions, TyrantMode};
 use crate::proxy::LiveProxy;
-use crate::replica::{MasterLink, ReplicaTable};
+use crate::replica::{MasterLink, ReplicaAcks, ReplicaTable};
 use crate::session::kyoto::{KyotoState, STALL};
 use crate::session::login::LoginAuthenticator;
 use crate::session::tyrant::TyrantState;
@@ -36,6 +36,8 @@ pub(crate) struct SharedState {
     pub(crate) tyrant: TyrantState,
     /// The replicas that follow this server.
     pub(crate) replicas: ReplicaTable,
+    /// The changes that they have confirmed.
+    pub(crate) acks: ReplicaAcks,
     /// The master that this server follows.
     pub(crate) master_link: MasterLink,
     pub(crate) listening: ListeningAddresses,

@@ -255,7 +255,9 @@ fn replica_may_send_much_before_it_reads() {
     replica.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     replica.set_nodelay(true).unwrap();
     let mut out = GREETING.to_vec();
-    let databases = vec![DatabaseRequest { number: 0, start: RequestedStart::Checkpoint, bucket_format: 0 }];
+    let request =
+        DatabaseRequest { number: 0, start: RequestedStart::Checkpoint, bucket_format: 0, path: Vec::new() };
+    let databases = vec![request];
     ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
     replica.write_all(&out).unwrap();
     out.clear();

@@ -140,7 +140,7 @@ fn later_format_version_is_refused() {
         (CrashDisk::with(state(&files)), names)
     };
     for (suffix, version, checksum, known) in
-        [("identity", 2, 32, "version 1"), (".log", 3, 60, "versions 1 to 2")]
+        [("identity", 2, 32, "version 1"), (".log", 4, 60, "versions 1 to 3")]
     {
         let (disk, names) = changed(suffix, version, checksum);
         let error = open(&disk, NOW, options(SyncPolicy::Never)).err().unwrap();
@@ -190,6 +190,14 @@ const ENTRIES: [&[u8]; 16] = [
 /// Version 2 added this entry: puts and removals as one transaction.
 const TRANSACTION: &[u8] = b"\x07\x08\x01\x03onenew\x06\x03\x04last\x0b\x09\x03two\x05flags";
 
+/// Version 3 added these entries: an epoch with and without its end of the epoch before, and a put
+/// with a source.
+const EPOCH_ENTRIES: [&[u8]; 3] = [
+    b"\x08\x02\0\x01\0\0\0\0\0fedcba9876543210\x01\0\0\0\0\0\0\0fedcba9876543210\x01\x02\0\0\0\0\0\0",
+    b"\x08\x02\0\x02\0\0\0\0\0fedcba9876543210",
+    b"\x81\x14\x05\xac\x02\x06sourcevalue",
+];
+
 /// Creates a log with these entries.
 fn by_hand(version: u8, entries: &[&[u8]]) -> Vec<(PathBuf, Vec<u8>)> {
     const ID: &[u8; 16] = b"0123456789abcdef";
@@ -217,6 +225,11 @@ fn by_hand(version: u8, entries: &[&[u8]]) -> Vec<(PathBuf, Vec<u8>)> {
 fn format_page_entries_equal_the_fixtures() {
     assert_eq!(files(&fixtures().join("1/entries")), by_hand(1, &ENTRIES));
     assert_eq!(files(&fixtures().join("2/entries")), by_hand(2, &with_transaction()));
+    assert_eq!(files(&fixtures().join("3/entries")), by_hand(3, &with_epochs()));
+}
+
+fn with_epochs() -> Vec<&'static [u8]> {
+    with_transaction().into_iter().chain(EPOCH_ENTRIES).collect()
 }
 
 fn with_transaction() -> Vec<&'static [u8]> {
@@ -306,12 +319,12 @@ fn made(compression: Option<CheckpointCompression>, form: CheckpointForm) -> Vec
 #[ignore = "makes the fixtures that are missing"]
 fn make_missing_fixtures() {
     let all = [
-        // The fixtures of version 1 exist already. The program no longer writes that version.
-        ("2/entries", by_hand(2, &with_transaction())),
-        ("2/log", made(None, CheckpointForm::Portable)),
-        ("2/plain", made(Some(CheckpointCompression::None), CheckpointForm::Portable)),
-        ("2/zstd", made(Some(CheckpointCompression::Zstd(1)), CheckpointForm::Portable)),
-        ("2/image", made(Some(CheckpointCompression::Zstd(1)), CheckpointForm::Image)),
+        // The fixtures of versions 1 and 2 exist already. The program no longer writes them.
+        ("3/entries", by_hand(3, &with_epochs())),
+        ("3/log", made(None, CheckpointForm::Portable)),
+        ("3/plain", made(Some(CheckpointCompression::None), CheckpointForm::Portable)),
+        ("3/zstd", made(Some(CheckpointCompression::Zstd(1)), CheckpointForm::Portable)),
+        ("3/image", made(Some(CheckpointCompression::Zstd(1)), CheckpointForm::Image)),
     ];
     for (name, files) in all {
         let folder = fixtures().join(name);

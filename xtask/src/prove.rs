@@ -53,6 +53,16 @@ pub(crate) enum Proof {
         #[arg(long, default_value_t = 10_000_000)]
         reads: u64,
     },
+    /// Kill a master under load, promote its replica, let the old master return, and check that no
+    /// acknowledged write is lost and that exactly the other ones are salvaged
+    Failover {
+        /// Number of failovers
+        #[arg(long, default_value_t = 200)]
+        rounds: u32,
+        /// The seed that an earlier run printed
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Send random requests through a proxy of fake servers with faults, and of memcached servers
     /// that are killed, and compare the replies with a model. Move a million records to more
     /// servers
@@ -109,6 +119,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("replication-native", || replication_native(100_000, None));
     report.step("replication-kills", || replication_kills(50_000));
     report.step("freshness", || freshness(10_000_000));
+    report.step("failover", || failover(200, None));
     report.step("proxy", || proxy(1_000_000, 200, None));
     sanitize::full(report);
     fuzz::run(report, None, 600);
@@ -129,6 +140,7 @@ impl Proof {
                 report.step("replication-kills", || replication_kills(writes));
             }
             Proof::Freshness { reads } => report.step("freshness", || freshness(reads)),
+            Proof::Failover { rounds, seed } => report.step("failover", || failover(rounds, seed)),
             Proof::Proxy { requests, rounds, seed } => {
                 report.step("proxy", || proxy(requests, rounds, seed));
             }
@@ -185,6 +197,16 @@ fn replication_kills(writes: u32) -> StepOutcome {
 fn freshness(reads: u64) -> StepOutcome {
     let test = ["test", "-p", "todana-server", "--profile", PROFILE, "--test", "replica_freshness"];
     cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_READS", &reads.to_string()).run()
+}
+
+fn failover(rounds: u32, seed: Option<u64>) -> StepOutcome {
+    let test = ["test", "-p", "todana-cli", "--profile", PROFILE, "--test", "failover", "failovers"];
+    let mut run =
+        cargo(&[&test[..], &["--", "--nocapture"]].concat()).env("TODANA_ROUNDS", &rounds.to_string());
+    if let Some(seed) = seed {
+        run = run.env("TODANA_SEED", &seed.to_string());
+    }
+    run.run()
 }
 
 fn proxy(requests: u64, rounds: u32, seed: Option<u64>) -> StepOutcome {

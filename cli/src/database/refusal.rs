@@ -16,6 +16,9 @@ pub(super) fn refused(reply: &Reply<'_>) -> CommandFailure {
             "the database cannot be written"
         }
         Reply::Refused(RefusalReason::ReadOnly) => "the database is open for reading only",
+        Reply::Refused(RefusalReason::Replica | RefusalReason::Superseded) => {
+            "another server is the master; send changes to it"
+        }
         Reply::Refused(RefusalReason::Damaged) => "the record is damaged on disk",
         Reply::Refused(RefusalReason::Unavailable) => "the disk cannot be read or written",
         Reply::Refused(RefusalReason::Unreachable) => "the cluster has not executed the request",

@@ -170,7 +170,7 @@ fn replication(settings: &KyotoSettings) -> ReplicationOptions {
         interval: asked
             .interval_ms
             .map_or(none.interval, |ms| Duration::from_secs_f64(ms.min(86_400e3) / 1e3)),
-        native: none.native,
+        ..none
     }
 }
 

@@ -32,10 +32,10 @@ One line per change, with tabs between the columns:
   position  time  origin  operation  key  attributes  value
 origin is the ID of the server that made the change, and :ID of the server that
 it was received from, if that is a third one. The operations are put,
-retag (new attributes, same value), remove, clear, plan-clear, transaction and
-lost. Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS,
+retag (new attributes, same value), remove, clear, plan-clear, transaction,
+epoch (a server was promoted) and lost. Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS,
 span=SECONDS of a sliding expiry, version=, stale, token-out, at=UNIX-SECONDS of
-a planned clear, changes= of a transaction, bytes= lost, values= of a list; - for
+a planned clear, changes= of a transaction, epoch=, bytes= lost, values= of a list; - for
 none. Key and value are escaped as in a dump: \\\\ \\t \\n \\r \\xHH. A truncated value
 ends in \\... A list is printed as it is stored: each value after its length.
 
@@ -380,6 +380,7 @@ fn put(
         LogChange::Clear => ("clear", None, none, None),
         LogChange::PlanClear { .. } => ("plan-clear", None, none, None),
         LogChange::Transaction(_) => ("transaction", None, none, None),
+        LogChange::Epoch(_) => ("epoch", None, none, None),
         LogChange::Lost { .. } => ("lost", None, none, None),
     };
     let (position, time) = (position.0, moment::text(time_ms));
@@ -394,6 +395,7 @@ fn put(
     }
     match entry.change {
         LogChange::PlanClear { at } => words.push(format!("at={}", at.map_or(0, |at| at.0))),
+        LogChange::Epoch(start) => words.push(format!("epoch={}", start.epoch)),
         LogChange::Lost { len } => words.push(format!("bytes={len}")),
         LogChange::Transaction(changes) => words.push(format!("changes={}", changes.iter().count())),
         _ => {}

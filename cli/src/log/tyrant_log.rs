@@ -127,7 +127,7 @@ impl TyrantLines {
                     self.put_change(out, position, origin, &change, is_wanted)?;
                 }
             }
-            LogChange::PlanClear { .. } | LogChange::Lost { .. } => {}
+            LogChange::PlanClear { .. } | LogChange::Epoch(_) | LogChange::Lost { .. } => {}
             change => self.put_change(out, position, origin, change, is_wanted)?,
         }
         Ok(())

@@ -135,6 +135,14 @@ pub(crate) struct ServeArguments {
     /// Milliseconds between two requests to a master that has no changes to send
     #[arg(long, env = "TODANA_REPLICA_INTERVAL", default_value = "40", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = REPLICATION)]
     replica_interval: u32,
+    /// Acknowledge a change only after this number of replicas have confirmed it, in Todana's own
+    /// protocol; 0 does not wait for replicas
+    #[arg(long, env = "TODANA_ACK", default_value = "0", value_parser = number::<u8>, value_name = "NUMBER", help_heading = REPLICATION)]
+    ack: u8,
+    /// Milliseconds within which they must confirm it; the client then gets an error, although the
+    /// change has been made here
+    #[arg(long, env = "TODANA_ACK_TIMEOUT", default_value = "1000", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = REPLICATION)]
+    ack_timeout: u32,
     /// ID that names this server as the origin of changes, 0 to 65535; must differ among servers
     /// that replicate each other
     #[arg(long, env = "TODANA_SERVER_ID", default_value = "1", value_parser = number::<u16>, value_name = "NUMBER", help_heading = REPLICATION)]

@@ -53,6 +53,8 @@ impl ServeArguments {
             protocol: master.map_or(MasterProtocol::Kyoto, |master| master.protocol),
             position_file: self.replica_position.clone(),
             interval: Duration::from_millis(self.replica_interval.into()),
+            acks: self.ack.into(),
+            ack_time_max: Duration::from_millis(self.ack_timeout.into()),
             native: self.native_replica(master.and_then(|master| master.native.as_ref()))?,
         })
     }

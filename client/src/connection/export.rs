@@ -97,6 +97,13 @@ impl Connection {
         })
     }
 
+    /// Makes the server the master, and waits until it is. With `is_forced`, its records need not
+    /// be complete. Returns the number of the epoch.
+    pub fn promote(&mut self, is_forced: bool) -> Result<u64, Error> {
+        self.line(if is_forced { "todana promote force" } else { "todana promote" })?;
+        self.head(b"PROMOTED")?.number("epoch")
+    }
+
     /// Requests a backup of the database with this number. The server sends at most `rate` bytes
     /// per second. [`next_frame`](Self::next_frame) returns the frames.
     pub fn begin_backup(&mut self, database: u32, rate: Option<NonZeroU64>) -> Result<(), Error> {

@@ -64,6 +64,12 @@ pub struct ExportRequest {
 pub enum ExportKind {
     /// A checkpoint, which stays in the data directory.
     Checkpoint,
+    /// The promotion of the server, which is a replica, to the master. It exports nothing, but may
+    /// take as long.
+    Promotion {
+        /// True if the records need not be complete.
+        is_forced: bool,
+    },
     /// A backup, which is sent to the client.
     Backup {
         /// The maximum rate in bytes per second.

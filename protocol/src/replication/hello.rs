@@ -27,7 +27,7 @@ pub struct ReplicaHello {
 }
 
 /// A database of the master that the replica wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseRequest {
     /// The number of the database at the master.
     pub number: u16,
@@ -36,6 +36,9 @@ pub struct DatabaseRequest {
     /// The format of buckets that the database can take over from an image. 0 if it wants all
     /// records one by one.
     pub bucket_format: u8,
+    /// For each master whose changes the replica has, in their order, the place in its log up to
+    /// which the replica has them.
+    pub path: Vec<EpochPlace>,
 }
 
 /// The first change that a replica wants.
@@ -59,6 +62,15 @@ pub struct LogPlace {
     pub position: u64,
 }
 
+/// A place in the log of the master of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochPlace {
+    /// The number of the epoch.
+    pub epoch: u64,
+    /// The place.
+    pub place: LogPlace,
+}
+
 /// The answer of a master that accepts the replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterWelcome {
@@ -71,7 +83,7 @@ pub struct MasterWelcome {
 }
 
 /// The answer for a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseAnswer {
     /// The number of the database at the master.
     pub number: u16,
@@ -79,6 +91,22 @@ pub struct DatabaseAnswer {
     pub database_id: [u8; 16],
     /// The first message about the database.
     pub start: AnsweredStart,
+    /// The last place in a log that the replica and the master have in common. `None` if the master
+    /// knows no log of the replica's path.
+    pub branch: Option<EpochPlace>,
+    /// The epochs that the master knows, in their order.
+    pub epochs: Vec<EpochRecord>,
+}
+
+/// An epoch: the time in which one server is the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochRecord {
+    /// The number of the epoch.
+    pub epoch: u64,
+    /// The ID of the master's database.
+    pub database_id: [u8; 16],
+    /// The end of the epoch before. `None` if the master had followed no other server.
+    pub ended: Option<EpochPlace>,
 }
 
 /// The first message about a database.
@@ -88,6 +116,8 @@ pub enum AnsweredStart {
     Requested,
     /// A checkpoint, and then the log from its position on.
     Checkpoint,
+    /// The log of the master from this position on, which belongs to the branch.
+    Branch(u64),
 }
 
 impl ReplicaHello {
@@ -106,12 +136,13 @@ impl ReplicaHello {
                     RequestedStart::Checkpoint => out.push(0),
                     RequestedStart::Place(place) => {
                         out.push(1);
-                        out.extend_from_slice(&place.database_id);
-                        out.extend_from_slice(&place.position.to_le_bytes());
+                        put_place(&place, out);
                     }
                     RequestedStart::Beginning => out.push(2),
                 }
                 out.push(request.bucket_format);
+                out.extend_from_slice(&(request.path.len() as u16).to_le_bytes());
+                request.path.iter().for_each(|place| put_epoch_place(place, out));
             }
         });
     }
@@ -126,14 +157,12 @@ impl ReplicaHello {
             let number = fields.u16()?;
             let start = match fields.u8()? {
                 0 => RequestedStart::Checkpoint,
-                1 => {
-                    let (database_id, position) = (fields.id()?, fields.u64()?);
-                    RequestedStart::Place(LogPlace { database_id, position })
-                }
+                1 => RequestedStart::Place(fields.place()?),
                 2 => RequestedStart::Beginning,
                 _ => return Err(MalformedFrame),
             };
-            Ok(DatabaseRequest { number, start, bucket_format: fields.u8()? })
+            let (bucket_format, path) = (fields.u8()?, fields.list(FieldReader::epoch_place)?);
+            Ok(DatabaseRequest { number, start, bucket_format, path })
         })?;
         fields.expect_end()?;
         Ok(ReplicaHello { server_id, epoch, user, password, databases })
@@ -151,7 +180,21 @@ impl MasterWelcome {
             for answer in &self.databases {
                 out.extend_from_slice(&answer.number.to_le_bytes());
                 out.extend_from_slice(&answer.database_id);
-                out.push(u8::from(answer.start == AnsweredStart::Checkpoint));
+                match answer.start {
+                    AnsweredStart::Requested => out.push(0),
+                    AnsweredStart::Checkpoint => out.push(1),
+                    AnsweredStart::Branch(position) => {
+                        out.push(2);
+                        out.extend_from_slice(&position.to_le_bytes());
+                    }
+                }
+                put_some_place(answer.branch.as_ref(), out);
+                out.extend_from_slice(&(answer.epochs.len() as u16).to_le_bytes());
+                for EpochRecord { epoch, database_id, ended } in &answer.epochs {
+                    out.extend_from_slice(&epoch.to_le_bytes());
+                    out.extend_from_slice(database_id);
+                    put_some_place(ended.as_ref(), out);
+                }
             }
         });
     }
@@ -182,9 +225,15 @@ impl MasterWelcome {
             let start = match fields.u8()? {
                 0 => AnsweredStart::Requested,
                 1 => AnsweredStart::Checkpoint,
+                2 => AnsweredStart::Branch(fields.u64()?),
                 _ => return Err(MalformedFrame),
             };
-            Ok(DatabaseAnswer { number, database_id, start })
+            let branch = fields.some_place()?;
+            let epochs = fields.list(|fields| {
+                let (epoch, database_id) = (fields.u64()?, fields.id()?);
+                Ok(EpochRecord { epoch, database_id, ended: fields.some_place()? })
+            })?;
+            Ok(DatabaseAnswer { number, database_id, start, branch, epochs })
         })?;
         fields.expect_end()?;
         Ok(Ok(MasterWelcome { server_id, epoch, databases }))
@@ -194,6 +243,23 @@ impl MasterWelcome {
 fn put_text(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(text.len() as u16).to_le_bytes());
     out.extend_from_slice(text);
+}
+
+fn put_place(place: &LogPlace, out: &mut Vec<u8>) {
+    out.extend_from_slice(&place.database_id);
+    out.extend_from_slice(&place.position.to_le_bytes());
+}
+
+fn put_epoch_place(place: &EpochPlace, out: &mut Vec<u8>) {
+    out.extend_from_slice(&place.epoch.to_le_bytes());
+    put_place(&place.place, out);
+}
+
+pub(super) fn put_some_place(place: Option<&EpochPlace>, out: &mut Vec<u8>) {
+    out.push(u8::from(place.is_some()));
+    if let Some(place) = place {
+        put_epoch_place(place, out);
+    }
 }
 
 /// Reads the fields of a message.
@@ -224,6 +290,22 @@ impl<'c> FieldReader<'c> {
 
     fn id(&mut self) -> Result<[u8; 16], MalformedFrame> {
         self.array()
+    }
+
+    fn place(&mut self) -> Result<LogPlace, MalformedFrame> {
+        Ok(LogPlace { database_id: self.id()?, position: self.u64()? })
+    }
+
+    fn epoch_place(&mut self) -> Result<EpochPlace, MalformedFrame> {
+        Ok(EpochPlace { epoch: self.u64()?, place: self.place()? })
+    }
+
+    pub(super) fn some_place(&mut self) -> Result<Option<EpochPlace>, MalformedFrame> {
+        match self.u8()? {
+            0 => Ok(None),
+            1 => self.epoch_place().map(Some),
+            _ => Err(MalformedFrame),
+        }
     }
 
     fn text(&mut self) -> Result<&'c [u8], MalformedFrame> {
@@ -266,6 +348,14 @@ mod tests {
         decoder.next_content().unwrap().unwrap().to_vec()
     }
 
+    fn place(position: u64) -> LogPlace {
+        LogPlace { database_id: *b"0123456789abcdef", position }
+    }
+
+    fn epoch_place(position: u64) -> EpochPlace {
+        EpochPlace { epoch: 3, place: place(position) }
+    }
+
     fn hello() -> ReplicaHello {
         ReplicaHello {
             server_id: 7,
@@ -273,14 +363,17 @@ mod tests {
             user: b"ann".to_vec(),
             password: b"pw".to_vec(),
             databases: vec![
-                DatabaseRequest { number: 0, start: RequestedStart::Checkpoint, bucket_format: 1 },
+                DatabaseRequest {
+                    number: 0,
+                    start: RequestedStart::Checkpoint,
+                    bucket_format: 1,
+                    path: Vec::new(),
+                },
                 DatabaseRequest {
                     number: 2,
-                    start: RequestedStart::Place(LogPlace {
-                        database_id: *b"0123456789abcdef",
-                        position: 513,
-                    }),
+                    start: RequestedStart::Place(place(513)),
                     bucket_format: 0,
+                    path: vec![epoch_place(513)],
                 },
             ],
         }
@@ -293,10 +386,11 @@ mod tests {
         hello().put(&mut bytes);
         let expected: &[&[u8]] = &[
             b"\xdaTODANA\x01",
-            b"\x36\0\0\0\x70\x3f\xf2\x62",
+            b"\x58\0\0\0j\x9e[\xad",
             b"\x01\x07\0\x03\0\0\0\0\0\0\0\x03\0ann\x02\0pw\x02\0",
-            b"\0\0\0\x01",
-            b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0\0",
+            b"\0\0\0\0\0",
+            b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0",
+            b"\x01\0\x03\0\0\0\0\0\0\x000123456789abcdef\x01\x02\0\0\0\0\0\0",
         ];
         assert_eq!(bytes.escape_ascii().to_string(), expected.concat().escape_ascii().to_string());
         assert_eq!(ReplicaHello::read(&content(&bytes[8..])), Ok(hello()));
@@ -304,8 +398,19 @@ mod tests {
 
     #[test]
     fn welcome_and_refusal_round_trip() {
-        let answer = |number, start| DatabaseAnswer { number, database_id: [number as u8; 16], start };
-        let databases = vec![answer(0, AnsweredStart::Checkpoint), answer(2, AnsweredStart::Requested)];
+        let epochs = vec![
+            EpochRecord { epoch: 65538, database_id: [9; 16], ended: Some(epoch_place(7)) },
+            EpochRecord { epoch: 131_073, database_id: [8; 16], ended: None },
+        ];
+        let answer = |number, start, branch| {
+            let database_id = [number as u8; 16];
+            DatabaseAnswer { number, database_id, start, branch, epochs: epochs.clone() }
+        };
+        let databases = vec![
+            answer(0, AnsweredStart::Checkpoint, None),
+            answer(2, AnsweredStart::Requested, None),
+            answer(3, AnsweredStart::Branch(99), Some(epoch_place(513))),
+        ];
         let welcome = MasterWelcome { server_id: 1, epoch: 4, databases };
         let mut bytes = Vec::new();
         welcome.put(&mut bytes);

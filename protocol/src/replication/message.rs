@@ -1,7 +1,7 @@
 //! The messages after the greeting.
 
 use super::frame::{MalformedFrame, put_frame};
-use super::{DATABASES_MAX, FieldReader};
+use super::{DATABASES_MAX, EpochPlace, FieldReader, put_some_place};
 
 const APPLIED: u8 = 2;
 const LOG: u8 = 18;
@@ -41,14 +41,26 @@ pub enum MasterMessage<'c> {
         /// The age of the master's own records at that moment in microseconds: 0 unless it is a
         /// replica itself. `u64::MAX` if it is unknown.
         age_us: u64,
-        /// For each database its number, and the end of its log.
-        ends: Vec<(u16, u64)>,
+        /// The end of the log of each database.
+        ends: Vec<LogEnd>,
     },
     /// The master cannot continue. The connection ends after this message.
     Failed {
         /// The reason.
         reason: &'c [u8],
     },
+}
+
+/// The end of the log of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    /// The number of the database.
+    pub number: u16,
+    /// The position after the last entry.
+    pub end: u64,
+    /// For a master that is itself a replica: the place up to which it has the log of the
+    /// first master, if that is known.
+    pub source: Option<EpochPlace>,
 }
 
 /// A message of a replica after its greeting.
@@ -96,9 +108,10 @@ impl MasterMessage<'_> {
                     out.extend_from_slice(&time.to_le_bytes());
                 }
                 out.extend_from_slice(&(ends.len().min(DATABASES_MAX) as u16).to_le_bytes());
-                for (number, end) in ends {
+                for LogEnd { number, end, source } in ends {
                     out.extend_from_slice(&number.to_le_bytes());
                     out.extend_from_slice(&end.to_le_bytes());
+                    put_some_place(source.as_ref(), out);
                 }
             }
             MasterMessage::Failed { reason } => {
@@ -120,7 +133,10 @@ impl MasterMessage<'_> {
             HEARTBEAT => {
                 let (time_ms, clock_s) = (fields.u64()?, fields.u64()?);
                 let (asked_us, age_us) = (fields.u64()?, fields.u64()?);
-                let ends = fields.list(|fields| Ok((fields.u16()?, fields.u64()?)))?;
+                let ends = fields.list(|fields| {
+                    let (number, end) = (fields.u16()?, fields.u64()?);
+                    Ok(LogEnd { number, end, source: fields.some_place()? })
+                })?;
                 fields.expect_end()?;
                 Ok(MasterMessage::Heartbeat { time_ms, clock_s, asked_us, age_us, ends })
             }
@@ -164,11 +180,15 @@ impl ReplicaMessage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FrameDecoder;
+    use super::super::{FrameDecoder, LogPlace};
     use super::*;
 
     #[test]
     fn messages_round_trip() {
+        let place = LogPlace { database_id: [5; 16], position: 8 };
+        let source = Some(EpochPlace { epoch: 4, place });
+        let ends =
+            vec![LogEnd { number: 0, end: 9, source: None }, LogEnd { number: 3, end: 1 << 41, source }];
         let all = [
             MasterMessage::Log { number: 3, position: 1 << 40, bytes: b"entries" },
             MasterMessage::Checkpoint { number: 0, bytes: b"blocks" },
@@ -177,7 +197,7 @@ mod tests {
                 clock_s: 1_800_000_000,
                 asked_us: 7,
                 age_us: u64::MAX,
-                ends: vec![(0, 9), (3, 1 << 41)],
+                ends,
             },
             MasterMessage::Failed { reason: b"disk" },
         ];

@@ -14,9 +14,9 @@ mod message;
 
 pub use frame::{CONTENT_LEN_MAX, FIRST_BYTE, FrameDecoder, GREETING, MalformedFrame, VERSION};
 pub use hello::{
-    AnsweredStart, DATABASES_MAX, DatabaseAnswer, DatabaseRequest, LogPlace, MasterWelcome, NAME_LEN_MAX,
-    ReplicaHello, RequestedStart,
+    AnsweredStart, DATABASES_MAX, DatabaseAnswer, DatabaseRequest, EpochPlace, EpochRecord, LogPlace,
+    MasterWelcome, NAME_LEN_MAX, ReplicaHello, RequestedStart,
 };
-pub use message::{AppliedPosition, MasterMessage, ReplicaMessage};
+pub use message::{AppliedPosition, LogEnd, MasterMessage, ReplicaMessage};
 
-use hello::FieldReader;
+use hello::{FieldReader, put_some_place};

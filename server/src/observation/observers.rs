@@ -374,7 +374,9 @@ impl OperationOutcome {
             // memcached has no word for these refusals, because it keeps nothing on disk.
             Reply::Refused(RefusalReason::Damaged) => "damaged",
             Reply::Refused(RefusalReason::Busy) => "busy",
-            Reply::Refused(RefusalReason::ReadOnly | RefusalReason::Replica) => "read_only",
+            Reply::Refused(RefusalReason::ReadOnly | RefusalReason::Replica | RefusalReason::Superseded) => {
+                "read_only"
+            }
             Reply::Refused(RefusalReason::Unreachable | RefusalReason::Overloaded) => "unreachable",
             Reply::Refused(RefusalReason::OutcomeUnknown) => "unknown",
             Reply::Refused(

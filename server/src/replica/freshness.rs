@@ -108,6 +108,10 @@ pub(crate) fn check(
             let oldest_us = since_start_us(arrived).saturating_sub(ms.saturating_mul(1000));
             followed.fresh_at_us >= oldest_us.max(1)
         }
+        (RequiredFreshness::MaxAge { .. }, None) if shared.databases[index].database.is_superseded() => {
+            // Another server has become the master, and this one does not follow it.
+            return FreshnessCheck::Never(RefusalReason::TooOld);
+        }
         (RequiredFreshness::MaxAge { .. }, None) if link.follow_state().master.is_some() => {
             // The protocol of this master has no age.
             return FreshnessCheck::Never(RefusalReason::TooOld);

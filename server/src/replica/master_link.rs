@@ -3,17 +3,25 @@
 
 use super::freshness::FollowedPositions;
 use super::master_follower::MasterFollower;
-use super::native::NativeFollower;
+use super::native::{NativeFollower, promote_former_master, refuse_former_master};
 use super::options::{MasterAddress, MasterProtocol};
 use super::position;
+use crate::databases::ServedDatabase;
+use crate::handle::StopStage;
 use crate::shared::SharedState;
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::disk::Disk;
 use todana::replication::STAMPS_PER_SECOND;
+use todana::{Durability, SalvagedLog};
+
+/// The interval at which a request for a promotion checks whether the server stops.
+const PROMOTION_CHECK: Duration = Duration::from_millis(100);
 
 /// The master that this server follows, and the position in its log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,18 +51,36 @@ impl FollowState {
     }
 }
 
+/// A request to make this server the master.
+pub(super) struct PromotionRequest {
+    pub(super) is_forced: bool,
+    answer: Sender<Result<String, String>>,
+}
+
+impl PromotionRequest {
+    /// Answers the request: with a line for the operator, or the reason of a failure.
+    pub(super) fn answer(self, outcome: Result<String, String>) {
+        // If this fails, the connection of the operator has ended.
+        let _ = self.answer.send(outcome);
+    }
+}
+
 /// The link to the master, shared by all threads.
 #[derive(Default)]
 pub(crate) struct MasterLink {
     state: Mutex<FollowState>,
     pub(super) changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
+    promotions: Mutex<Vec<PromotionRequest>>,
     pub(super) is_connected: AtomicBool,
     /// The bytes of the logs of a master that have not been applied, if the protocol is Todana's
     /// own.
     lag_bytes: AtomicU64,
     /// The databases that follow a master in Todana's own protocol.
     pub(crate) followed: FollowedPositions,
+    /// The number of changes that were salvaged, because only this server had them, and the
+    /// directory of the last ones.
+    salvaged: Mutex<(u64, PathBuf)>,
     /// The last moment when this server had all records of its master.
     had_all_at: Mutex<Option<Instant>>,
 }
@@ -112,6 +138,60 @@ impl MasterLink {
         self.lock().protocol != MasterProtocol::Native
     }
 
+    /// Sets the master that is followed in Todana's own protocol. A promoted server follows none.
+    pub(super) fn set_native_master(&self, master: Option<MasterAddress>) {
+        self.lock().master = master;
+        self.note_caught_up(None);
+        self.is_connected.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes changes that only this server had, and that are now in a salvaged log.
+    pub(super) fn note_salvaged(&self, log: &SalvagedLog) {
+        let mut salvaged = self.salvaged.lock().unwrap_or_else(PoisonError::into_inner);
+        *salvaged = (salvaged.0 + log.changes, log.directory.clone());
+    }
+
+    /// Returns the number of changes that were salvaged since the start, and the directory of the
+    /// last ones.
+    pub(crate) fn salvaged(&self) -> (u64, PathBuf) {
+        self.salvaged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn promotions(&self) -> MutexGuard<'_, Vec<PromotionRequest>> {
+        self.promotions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has_promotions(&self) -> bool {
+        !self.promotions().is_empty()
+    }
+
+    pub(super) fn take_promotions(&self) -> Vec<PromotionRequest> {
+        std::mem::take(&mut *self.promotions())
+    }
+
+    /// Makes this server the master, and waits until it is. Returns a line for the operator, or the
+    /// reason of a failure. With `is_forced`, the records need not be complete.
+    pub(crate) fn promote(&self, shared: &SharedState, is_forced: bool) -> Result<String, String> {
+        let follows =
+            |link: &MasterLink| link.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if !follows(self) {
+            return promote_former_master(shared).map(|epoch| format!("PROMOTED epoch={epoch}"));
+        }
+        if self.is_changeable() {
+            return Err("this server follows no master in Todana's own protocol".into());
+        }
+        let (answer, outcome) = channel();
+        self.promotions().push(PromotionRequest { is_forced, answer });
+        // The thread answers, or drops the request when the server stops.
+        loop {
+            match outcome.recv_timeout(PROMOTION_CHECK) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Timeout) if shared.lifecycle.stopping() == StopStage::No => {}
+                Err(_) => return Err("the server is stopping".into()),
+            }
+        }
+    }
+
     /// Changes the master, the position or the interval. The change has effect at once.
     pub(crate) fn change(&self, set: impl FnOnce(&mut FollowState)) {
         let mut state = self.lock();
@@ -135,12 +215,22 @@ impl MasterLink {
         disk: &Arc<dyn Disk>,
     ) -> io::Result<()> {
         let options = &shared.options.databases.replication;
+        let has_log =
+            |served: &ServedDatabase| matches!(served.database.durability(), Some(Durability::Log(_)));
+        if let Some(number) =
+            shared.databases.iter().position(|served| !has_log(served)).filter(|_| options.acks > 0)
+        {
+            let why =
+                "only databases in memory with a data directory and trees on disk can wait for replicas";
+            return Err(io::Error::other(format!("--ack: database {number}: {why}")));
+        }
         if let (MasterProtocol::Native, Some(master)) = (options.protocol, &options.master) {
             let (master, protocol) = (Some(master.clone()), options.protocol);
             *self.lock() = FollowState { master, protocol, ..FollowState::default() };
             let follower = NativeFollower::new(shared, Arc::clone(disk));
             return self.run_thread(move || follower.run());
         }
+        refuse_former_master(shared);
         if options.master.is_none() && options.position_file.is_none() {
             return Ok(());
         }

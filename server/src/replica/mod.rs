@@ -8,6 +8,7 @@
 //! outgoing_changes   the logs of all databases, merged into one stream of messages
 //! replica_table      a thread for each replica that follows this server
 //! connected_replica  the figures of such a replica
+//! replica_acks       the changes that replicas have confirmed
 //! master_link        the master of this server, and the position in its log
 //! master_follower    the thread that follows it
 //! applied_message    the result of applying a message of the master
@@ -32,6 +33,7 @@ mod native;
 mod options;
 mod outgoing_changes;
 mod position;
+mod replica_acks;
 mod replica_request;
 mod replica_stream;
 mod replica_table;
@@ -40,7 +42,9 @@ mod tyrant_master;
 
 pub(crate) use connected_replica::ConnectedReplica;
 pub(crate) use master_link::{FollowState, MasterLink};
+pub(crate) use native::server_epoch;
 pub use options::{MasterAddress, MasterProtocol, NativeReplicaOptions, ReplicationOptions};
+pub(crate) use replica_acks::ReplicaAcks;
 pub(crate) use replica_request::ReplicaRequest;
 pub(crate) use replica_table::{ReplicaGreeting, ReplicaTable};
 pub(crate) use served_target::ServedTarget;

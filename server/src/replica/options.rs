@@ -58,6 +58,10 @@ pub struct ReplicationOptions {
     pub interval: Duration,
     /// The options of Todana's own protocol.
     pub native: NativeReplicaOptions,
+    /// The number of replicas that must have a change before it is acknowledged.
+    pub acks: usize,
+    /// The time within which they must confirm it.
+    pub ack_time_max: Duration,
 }
 
 /// The options of a replica in Todana's own protocol.
@@ -96,6 +100,8 @@ impl Default for ReplicationOptions {
             position_file: None,
             interval: Duration::from_millis(40),
             native: NativeReplicaOptions::default(),
+            acks: 0,
+            ack_time_max: Duration::from_secs(1),
         }
     }
 }

@@ -174,7 +174,10 @@ fn exclude_own_changes(
                     }
                 }),
                 LogChange::Clear => keys.clear(),
-                LogChange::PlanClear { .. } | LogChange::Mark { .. } | LogChange::Lost { .. } => {}
+                LogChange::PlanClear { .. }
+                | LogChange::Mark { .. }
+                | LogChange::Epoch(_)
+                | LogChange::Lost { .. } => {}
             }
         }
     }

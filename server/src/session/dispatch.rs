@@ -17,6 +17,7 @@ use crate::options::{KyotoMode, ListenerProtocol};
 use crate::replica::{ReplicaGreeting, ReplicaRequest};
 use crate::shared::SharedState;
 use crate::transport::output::ConnectionOutput;
+use crate::transport::refused_replies::ReplyDialect;
 use todana_core::RefusalReason;
 use todana_protocol::memcached::DialectChoice;
 
@@ -220,6 +221,20 @@ impl AnySession {
 
     pub(crate) fn refuse(&self, refusal: RefusalReason, output: &mut ConnectionOutput) {
         dispatch!(self, session => session.refuse(refusal, output));
+    }
+
+    /// Returns the form of the session's replies.
+    pub(crate) fn reply_dialect(&self) -> ReplyDialect {
+        match self {
+            AnySession::Undetected(session) | AnySession::Memcached(session)
+                if session.dialect.is_binary() =>
+            {
+                ReplyDialect::Packets
+            }
+            AnySession::Kyoto(_) => ReplyDialect::Kyoto,
+            AnySession::Tyrant(_) => ReplyDialect::Tyrant,
+            _ => ReplyDialect::Lines,
+        }
     }
 
     pub(crate) fn cut_short(&self, workers: &mut DialectWorkers, output: &mut ConnectionOutput) {

@@ -7,9 +7,11 @@ use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
 use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
+use crate::transport::refused_replies::put_errors;
 use crate::transport::served_listener::ListenerClient;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 use todana_core::RefusalReason;
 
 /// The smallest growth of the buffer of an incomplete request, if at least this number of bytes is
@@ -71,9 +73,18 @@ pub(crate) struct PendingDurability {
     /// The databases that were changed in the last turn, one bit for each. All databases from
     /// number 63 on share the last bit.
     pub(crate) changed: u64,
+    /// The time until which replicas must have confirmed the changes.
+    pub(crate) ack_deadline: Option<Instant>,
     /// True while the connection is in its worker's list of connections that wait for the update
     /// log. It is not served during that time.
     pub(crate) is_parked: bool,
+}
+
+impl PendingDurability {
+    /// Notes that the changes may be acknowledged.
+    pub(crate) fn clear_commits(&mut self) {
+        (self.pending_commits, self.ack_deadline) = Default::default();
+    }
 }
 
 /// The reason why the server closes a connection.
@@ -158,12 +169,17 @@ impl Connection {
     }
 
     /// Discards the replies that may acknowledge lost writes. Sends an error, unless a part of a
-    /// reply has already been sent, and closes the connection.
-    pub(crate) fn refuse_changes(&mut self, refusal: RefusalReason) {
+    /// reply has already been sent, and closes the connection. `replies` are the bytes of the
+    /// replies.
+    pub(crate) fn refuse_changes(&mut self, refusal: RefusalReason, replies: &[u8]) {
         let mut output = ConnectionOutput::default();
         self.session.refuse(refusal, &mut output);
+        let is_of_replicas = matches!(refusal, RefusalReason::Unconfirmed | RefusalReason::Superseded);
+        if output.is_empty() && is_of_replicas {
+            put_errors(self.session.reply_dialect(), refusal, replies, &mut output);
+        }
         self.pending = Some(Box::new(output));
-        self.durability.pending_commits = PendingCommits::default();
+        self.durability.clear_commits();
         self.closing = true;
     }
 

@@ -6,6 +6,7 @@
 //! served_listener          a listener and its clients
 //! worker                   one readiness loop, which owns its connections
 //! connection, output       a connection, and its bytes to send
+//! refused_replies          errors in place of replies that replicas have not confirmed
 //! idle                     detection of idle connections
 //! tls, udp                 TLS, and UDP
 //! ```
@@ -17,6 +18,7 @@ pub(crate) mod descriptors;
 pub(crate) mod idle;
 pub(crate) mod listener;
 pub(crate) mod output;
+pub(crate) mod refused_replies;
 pub(crate) mod served_listener;
 pub(crate) mod tls;
 pub(crate) mod udp;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::{Clock, CommitPoint, Database, Durability};
+use todana_core::RefusalReason;
 
 /// The token of the worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -148,6 +149,9 @@ impl Worker {
                 {
                     self.serve(index);
                 }
+            }
+            if self.first_ack_deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+                self.resume_durable();
             }
             self.wake_timed_out();
             self.finish_server_turn();
@@ -330,28 +334,63 @@ impl Worker {
         if pending_commits.is_empty() {
             return true;
         }
+        let is_confirmed =
+            || pending_commits.iter().all(|(number, point)| self.shared.acks.is_confirmed(number, point));
         let not_durable =
             || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
-        let has_durable_changes = not_durable().next().is_none() || {
+        let is_done = || not_durable().next().is_none() && is_confirmed();
+        let has_durable_changes = is_done() || {
             self.shared.wake_queues.awaits_log(self.number);
             // The log may have advanced after the first check, before this worker registered for a
             // wake-up.
-            not_durable().next().is_none()
+            is_done()
         };
         if has_durable_changes {
-            self.connections[index].durability.pending_commits = PendingCommits::default();
+            self.connections[index].durability.clear_commits();
             return true;
         }
         let refusal =
             not_durable().map(|(durability, _)| durability).find(|durability| !durability.takes_changes());
-        if let Some(refusal) = refusal.map(Durability::refusal) {
+        let refusal = refusal.map(Durability::refusal);
+        if let Some(refusal) = refusal.or_else(|| self.unconfirmed(index)) {
+            let mut replies = Vec::new();
+            let unsent = match &mut self.connections[index].pending {
+                Some(pending) => &mut **pending,
+                None => &mut self.output,
+            };
+            // Writing to a vector does not fail.
+            let _ = unsent.write_to(&mut replies);
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].refuse_changes(refusal);
+            self.connections[index].refuse_changes(refusal, &replies);
         } else {
             self.park(index);
             return false;
         }
         true
+    }
+
+    /// Returns the reason for which the changes of a connection will not be confirmed by replicas.
+    /// Returns `None` if they may still be.
+    fn unconfirmed(&self, index: usize) -> Option<RefusalReason> {
+        let durability = &self.connections[index].durability;
+        let deadline = durability.ack_deadline.filter(|_| self.shared.acks.is_needed())?;
+        let is_superseded =
+            |(number, _): (usize, CommitPoint)| self.shared.databases[number].database.is_superseded();
+        if durability.pending_commits.iter().any(is_superseded) {
+            return Some(RefusalReason::Superseded);
+        }
+        (Instant::now() >= deadline).then_some(RefusalReason::Unconfirmed)
+    }
+
+    /// Returns the first time at which a change is no longer awaited from replicas.
+    fn first_ack_deadline(&self) -> Option<Instant> {
+        if !self.shared.acks.is_needed() {
+            return None;
+        }
+        // All connections wait for the same time, so the first one that waits has the first
+        // deadline.
+        let deadline = |&index: &usize| self.connections.get(index)?.durability.ack_deadline;
+        self.parked.iter().find_map(deadline)
     }
 
     /// Returns true if a connection may make more changes although its earlier ones are not
@@ -441,7 +480,8 @@ impl Worker {
     /// deadline, and servers are checked in time.
     fn until_first_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
         let servers = self.context.proxy.as_ref().and_then(ProxyWorker::next_deadline);
-        let first = [self.context.waits.first_deadline(), servers].into_iter().flatten().min();
+        let all = [self.context.waits.first_deadline(), servers, self.first_ack_deadline()];
+        let first = all.into_iter().flatten().min();
         let wait = first.map(|first| first.saturating_duration_since(Instant::now()));
         [timeout, wait].into_iter().flatten().min()
     }
@@ -656,6 +696,9 @@ impl Worker {
             self.shared.databases.request_durability(number, point);
             connection.durability.pending_commits.note(number, point);
             connection.durability.changed |= 1 << number.min(LAST_BIT);
+            if self.shared.acks.is_needed() {
+                connection.durability.ack_deadline.get_or_insert_with(|| self.shared.acks.deadline());
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 //! changes from then on (docs/format/data-directory.md).
 
 mod allowance;
+mod branch;
+mod epochs;
 pub(crate) mod identity;
 mod replay;
 mod replica_log;
@@ -20,7 +22,7 @@ use crate::open::contents::expect_kind;
 pub(crate) use crate::open::contents::{CHECKPOINTS, LOG};
 use crate::open::hinted;
 use crate::update_log::{
-    DatabaseIdentity, LogBytes, LogOptions, LogPlace, LogPosition, LogReader, LogTail, UpdateLog,
+    DatabaseIdentity, EpochPlace, LogBytes, LogOptions, LogPlace, LogPosition, LogReader, LogTail, UpdateLog,
     append_recent, segments, write_lost_segment,
 };
 use crate::versions::OPENINGS_MARGIN;
@@ -36,6 +38,8 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
+pub use branch::SalvagedLog;
+pub use epochs::{EpochHistory, EpochRole, common_place};
 pub(crate) use replay::{ReplaySummary, replay};
 pub(crate) use staged_directory::StagedDirectory;
 pub use verification::{NewestCheckpoint, VerificationReport, verify};
@@ -64,6 +68,9 @@ pub struct DataDirectory {
     checkpoints: Mutex<CheckpointOptions>,
     footprint: Mutex<DiskFootprint>,
     history: Mutex<CheckpointHistory>,
+    epochs: Mutex<EpochHistory>,
+    /// The place in the log of the master up to which the database has its changes.
+    followed: Mutex<Option<EpochPlace>>,
     lock: DirectoryLock,
 }
 
@@ -152,7 +159,8 @@ impl DataDirectory {
         let checkpoint_store =
             CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
-        let (footprint, history) = Default::default();
+        let (footprint, history, followed) = Default::default();
+        let epochs = Mutex::new(EpochHistory::read(&*disk, &path)?);
         let reserve = Reserve::find(Arc::clone(&disk), &path);
         let log_disk = ReserveDisk { disk: Arc::clone(&disk), reserve };
         let directory = DataDirectory {
@@ -164,6 +172,8 @@ impl DataDirectory {
             checkpoints,
             footprint,
             history,
+            epochs,
+            followed,
             lock,
         };
         directory.remove_partial(&directory.path.join(LOG))?;
@@ -202,6 +212,32 @@ impl DataDirectory {
     /// Returns the identity of the database.
     pub fn identity(&self) -> DatabaseIdentity {
         self.identity
+    }
+
+    /// Returns the epochs that the database knows.
+    pub fn epochs(&self) -> EpochHistory {
+        self.epochs.lock().clone()
+    }
+
+    /// Stores the epochs. They are on disk when this returns.
+    pub fn store_epochs(&self, history: EpochHistory) -> Result<()> {
+        let mut stored = self.epochs.lock();
+        if *stored != history {
+            history.write(&*self.disk, &self.path)?;
+            *stored = history;
+        }
+        Ok(())
+    }
+
+    /// Returns the place in the log of the master up to which the database has its changes, if it
+    /// is known.
+    pub fn followed(&self) -> Option<EpochPlace> {
+        *self.followed.lock()
+    }
+
+    /// Notes the place in the log of the master up to which the database has its changes.
+    pub fn note_followed(&self, place: Option<EpochPlace>) {
+        *self.followed.lock() = place;
     }
 
     /// Restores the directory's records into an empty database, and logs the database's changes
@@ -315,6 +351,7 @@ impl DataDirectory {
             drop(reader);
             let log = UpdateLog::start(self.log_place(openings), end, clock, options.log)?;
             database.attach(log, openings);
+            self.complete_epochs(database)?;
             self.measure(database);
         }
         let found = checkpoint.clone().map(|found| CheckpointInfo { took: Duration::ZERO, ..found });

@@ -130,7 +130,7 @@ fn distribute(
                     channel.send_batch();
                 }
             }
-            LogChange::Mark { .. } | LogChange::Lost { .. } => {}
+            LogChange::Mark { .. } | LogChange::Epoch(_) | LogChange::Lost { .. } => {}
             change => {
                 channels.iter_mut().for_each(ReplayChannel::finish);
                 if !failed.load(Ordering::Relaxed) {

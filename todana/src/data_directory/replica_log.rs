@@ -105,6 +105,7 @@ impl DataDirectory {
         let openings = durable.open_count();
         let log = UpdateLog::start(self.log_place(openings), begin, clock, options.log)?;
         database.attach(log, openings);
+        self.complete_epochs(database)?;
         self.measure(database);
         Ok(end.is_some() || is_new)
     }

@@ -331,7 +331,7 @@ fn read_log(
     loop {
         let found = reader.next_entry().map(|entry| {
             entry.map(|(_, entry)| match entry.change {
-                LogChange::Mark { .. } => (0, 0),
+                LogChange::Mark { .. } | LogChange::Epoch(_) => (0, 0),
                 LogChange::Lost { len } => (0, len),
                 _ => (1, 0),
             })

@@ -27,6 +27,8 @@ const CLOCK_MARGIN_S: u64 = 2;
 pub(super) struct FollowedMaster {
     /// True if only the master may change records.
     refuses_clients: AtomicBool,
+    /// True if changes are refused because another server has become the master.
+    is_superseded: AtomicBool,
     /// The time at the master up to which its changes are here, in Unix seconds.
     time_s: AtomicU64,
     /// A position of this database's log. Until a checkpoint of a later state is on disk, a part of
@@ -40,6 +42,7 @@ impl Default for FollowedMaster {
     fn default() -> Self {
         FollowedMaster {
             refuses_clients: AtomicBool::new(false),
+            is_superseded: AtomicBool::new(false),
             time_s: AtomicU64::new(ANY_TIME),
             unlogged_until: AtomicU64::new(0),
             lacks_changes: AtomicBool::new(false),
@@ -60,6 +63,17 @@ impl Database {
     #[inline]
     pub fn is_replica(&self) -> bool {
         self.followed.refuses_clients.load(Ordering::Relaxed)
+    }
+
+    /// Refuses changes of clients because another server has become the master, or ends that.
+    pub fn set_superseded(&self, is_superseded: bool) {
+        self.followed.is_superseded.store(is_superseded, Ordering::Relaxed);
+    }
+
+    /// Returns true if changes of clients are refused because another server has become the master.
+    #[inline]
+    pub fn is_superseded(&self) -> bool {
+        self.followed.is_superseded.load(Ordering::Relaxed)
     }
 
     /// Notes that all changes which the master made before this time are here.
@@ -143,13 +157,14 @@ impl Database {
     /// Returns true if a change of this origin must be refused.
     #[inline]
     pub(super) fn refuses_origin(&self, origin: Option<u32>) -> bool {
-        self.is_read_only || (origin.is_none() && self.is_replica())
+        self.is_read_only || (origin.is_none() && (self.is_replica() || self.is_superseded()))
     }
 
     /// Fails with `Invalid` if a change of this origin must be refused.
     pub(super) fn refuse_origin(&self, origin: Option<u32>) -> Result<()> {
         match (self.is_read_only, self.refuses_origin(origin)) {
             (true, _) => Err(super::read_only()),
+            (false, true) if self.is_superseded() => Err(superseded()),
             (false, true) => Err(replica()),
             (false, false) => Ok(()),
         }
@@ -213,6 +228,8 @@ impl Database {
                 self.note_master_time(UnixSeconds(time_ms / 1000));
                 Ok(CommitPoint::NONE)
             }
+            // The caller takes over the epoch.
+            LogChange::Epoch(_) => Ok(CommitPoint::NONE),
             LogChange::Lost { .. } => {
                 Err(Error::new(ErrorKind::Corrupt, "update log: changes are lost, as marked by a repair"))
             }
@@ -281,6 +298,10 @@ impl CheckpointTarget for CopiedRecords<'_> {
             self.database.replay_with_room(&LogChange::Put { key, record })
         })
     }
+}
+
+fn superseded() -> Error {
+    Error::read_only("another server has become the master; send changes to it")
 }
 
 pub(crate) fn replica() -> Error {

@@ -495,6 +495,16 @@ impl Database {
         self.log().map_or_else(|| self.sync_engine_files(), |log| self.sync_to(log.end()))
     }
 
+    /// Waits until all earlier changes are durable, as the sync policy states. Gives up once
+    /// `keep_waiting` returns false. Fails as [`sync`](Self::sync) does.
+    pub fn await_durability(&self, keep_waiting: &dyn Fn() -> bool) -> Result<()> {
+        match self.durability() {
+            Some(Durability::Log(log)) => log.wait_while(log.end(), keep_waiting).map(|_| ()),
+            Some(Durability::Files(files)) if files.is_synced_for_each_reply() => self.sync_engine_files(),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until the log is on disk up to this position. If the engine has files, they are synced
     /// first, so that replicas never receive changes that these files could still lose. Fails as
     /// [`sync`](Self::sync) does.
@@ -573,7 +583,11 @@ impl Database {
         let now = self.clock.now();
         self.flush_if_due(now);
         if self.refuses_origin(origin) && is_change(command) {
-            let refusal = if self.is_read_only { RefusalReason::ReadOnly } else { RefusalReason::Replica };
+            let refusal = match self.is_read_only {
+                true => RefusalReason::ReadOnly,
+                false if self.is_superseded() => RefusalReason::Superseded,
+                false => RefusalReason::Replica,
+            };
             reply(Reply::Refused(refusal));
             return CommitPoint::NONE;
         }

@@ -37,7 +37,7 @@ impl Database {
                 Ok(())
             }
             LogChange::Transaction(changes) => changes.iter().try_for_each(|change| self.replay(&change)),
-            LogChange::Mark { .. } | LogChange::Lost { .. } => Ok(()),
+            LogChange::Mark { .. } | LogChange::Epoch(_) | LogChange::Lost { .. } => Ok(()),
         }
     }
 

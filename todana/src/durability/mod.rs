@@ -12,7 +12,7 @@ mod engine_files;
 pub use crate::update_log::DurabilityHealth;
 pub(crate) use engine_files::{EngineFiles, start_sync_thread};
 
-use crate::update_log::{LogPosition, UpdateLog};
+use crate::update_log::{LogPosition, SyncPolicy, UpdateLog};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{DurableEngine, RefusalReason, Result};
@@ -92,6 +92,13 @@ pub struct EngineDurability<'d> {
     pub(crate) files: &'d EngineFiles,
     pub(crate) engine: &'d dyn DurableEngine,
     pub(crate) log: Option<&'d UpdateLog>,
+}
+
+impl EngineDurability<'_> {
+    /// Returns true if a reply to a change is sent only after the files are synced.
+    pub(crate) fn is_synced_for_each_reply(&self) -> bool {
+        self.files.sync() == SyncPolicy::Always
+    }
 }
 
 impl Durability<'_> {

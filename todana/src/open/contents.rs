@@ -37,7 +37,7 @@ impl EntryOwner {
         match name {
             "index" => EntryOwner::Hash,
             _ if is_segment(name) || is_number(name, ".dictionary", 3) => EntryOwner::Hash,
-            "identity" | LOG | CHECKPOINTS => EntryOwner::DataDirectory,
+            "identity" | "epochs" | LOG | CHECKPOINTS => EntryOwner::DataDirectory,
             "backup" => EntryOwner::Backup,
             "__KCDIR__" => EntryOwner::KyotoCabinet,
             "lock" | "lost+found" | RECENT | RESERVE => EntryOwner::Common,

@@ -64,7 +64,7 @@ pub(crate) fn refusal_error(reply: Reply<'_>) -> Error {
             Error::new(ErrorKind::Unavailable, "the files of the database cannot be written")
         }
         Reply::Refused(RefusalReason::ReadOnly) => read_only(),
-        Reply::Refused(RefusalReason::Replica) => replica(),
+        Reply::Refused(RefusalReason::Replica | RefusalReason::Superseded) => replica(),
         Reply::Refused(RefusalReason::Damaged) => {
             Error::new(ErrorKind::Corrupt, "the record is damaged on disk")
         }

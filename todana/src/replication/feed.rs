@@ -136,7 +136,7 @@ impl ReplicationFeed {
                     show(stamps.at(position.0), &change);
                 }
                 LogChange::Lost { .. } => self.has_gap |= stamps.at(position.0) > after,
-                LogChange::PlanClear { .. } => {}
+                LogChange::PlanClear { .. } | LogChange::Epoch(_) => {}
             }
         }
         Ok(())

@@ -137,14 +137,14 @@ impl UndoLog {
         entry.clear();
         let log_end = database.log().map(UpdateLog::end);
         if let Some(synced) = log_end.filter(|_| self.len == 0) {
-            encode(&LogEntry { origin: None, change: LogChange::Mark { time_ms: 0, synced } }, false, entry);
+            encode(&LogEntry::own(LogChange::Mark { time_ms: 0, synced }), false, entry);
         }
         let origin = Some(origin);
         let exists = database.peek_stored(key, &mut |record| {
-            encode(&LogEntry { origin, change: LogChange::Put { key, record } }, false, entry);
+            encode(&LogEntry { origin, source: None, change: LogChange::Put { key, record } }, false, entry);
         })?;
         if !exists {
-            encode(&LogEntry { origin, change: LogChange::Remove { key } }, false, entry);
+            encode(&LogEntry { origin, source: None, change: LogChange::Remove { key } }, false, entry);
         }
         let identity = DatabaseIdentity { server_id: 0, database_id: database_id(self.position) };
         let mut position = LogPosition(self.len);

@@ -30,11 +30,65 @@ const STALE: u8 = 0x01;
 const TOKEN_OUT: u8 = 0x02;
 const ORIGIN: u8 = 0x04;
 const VALUE_LIST: u8 = 0x08;
+const SOURCE: u8 = 0x10;
+
+/// The tag of an entry that begins an epoch: that of a mark, with a bit that marks never have.
+const EPOCH: u8 = MARK | FLAGS;
 
 /// A position in the update log: the number of bytes of entries before it, counted from the
 /// creation of the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition(pub u64);
+
+/// The ID of a log, which is that of its database.
+pub type LogId = [u8; 16];
+
+/// The number of an epoch: a count of promotions, and the server ID of the server that was
+/// promoted. A later epoch has a greater number. 0 is the epoch before any promotion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// Returns the count of promotions.
+    pub fn count(self) -> u64 {
+        self.0 >> 16
+    }
+
+    /// Returns the epoch that the promotion of this server begins after this one.
+    pub fn next(self, server_id: u16) -> Epoch {
+        Epoch(((self.0 >> 16) + 1) << 16 | u64::from(server_id))
+    }
+}
+
+impl std::fmt::Display for Epoch {
+    /// Writes the count of promotions.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.count().fmt(out)
+    }
+}
+
+/// A place in the log of the master of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochPlace {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The ID of the master's log.
+    pub log_id: LogId,
+    /// The position up to which a server has the changes of the epoch.
+    pub position: LogPosition,
+}
+
+/// The beginning of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochStart {
+    /// The number of the epoch.
+    pub epoch: Epoch,
+    /// The ID of the new master's log.
+    pub log_id: LogId,
+    /// The end of the epoch before: the place up to which the new master had its changes. Later
+    /// entries of that log are not valid. `None` if the new master had not followed another server.
+    pub ended: Option<EpochPlace>,
+}
 
 /// One change, as the log describes it. Access times of records are not logged.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,6 +126,9 @@ pub enum LogChange<'a> {
         /// The position up to which the log was on disk when the mark was written.
         synced: LogPosition,
     },
+    /// The beginning of an epoch, which is not a change. The entries before it come from the log
+    /// that ended.
+    Epoch(EpochStart),
     /// Changes of several records, of which a reader sees all or none.
     Transaction(TransactionChanges<'a>),
     /// A loss: this entry replaces damaged or missing entries. A salvage writes it.
@@ -106,8 +163,9 @@ impl<'a> TransactionChanges<'a> {
 fn next_change<'a>(rest: &mut ByteReader<'a>) -> Option<LogChange<'a>> {
     let len = usize::try_from(rest.varint()?).ok()?;
     let entry = decode_plain(rest.take(len)?)?;
-    let fits =
-        entry.origin.is_none() && matches!(entry.change, LogChange::Put { .. } | LogChange::Remove { .. });
+    let fits = entry.origin.is_none()
+        && entry.source.is_none()
+        && matches!(entry.change, LogChange::Put { .. } | LogChange::Remove { .. });
     fits.then_some(entry.change)
 }
 
@@ -122,7 +180,7 @@ impl TransactionEncoder {
     /// Adds a put or a removal. Returns false if the entry would exceed the maximum length.
     pub(crate) fn push(&mut self, change: LogChange<'_>) -> bool {
         self.one.clear();
-        encode(&LogEntry { origin: None, change }, false, &mut self.one);
+        encode(&LogEntry::own(change), false, &mut self.one);
         let content = &self.one[FRAME_LEN..];
         if self.bytes.len() + content.len() + 16 > CONTENT_LEN_MAX as usize {
             return false;
@@ -157,8 +215,22 @@ impl TransactionEncoder {
 pub struct LogEntry<'a> {
     /// The ID of the server that made the change first. `None` if that is the server of this log.
     pub origin: Option<u32>,
+    /// The position after this change in the log of the master whose changes a replica logs.
+    pub source: Option<LogPosition>,
     /// The change.
     pub change: LogChange<'a>,
+}
+
+impl<'a> LogEntry<'a> {
+    /// Returns the entry of a change that was made first by the server of the log.
+    pub(crate) fn own(change: LogChange<'a>) -> LogEntry<'a> {
+        LogEntry { origin: None, source: None, change }
+    }
+
+    /// Returns true if the entry changes records. Marks and beginnings of epochs do not.
+    pub fn is_change(&self) -> bool {
+        !matches!(self.change, LogChange::Mark { .. } | LogChange::Epoch(_))
+    }
 }
 
 /// Appends frame and content to `out`. The CRC stays 0 until the writer thread computes it. With
@@ -170,18 +242,18 @@ pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>)
     let mut apart = 0;
     match &entry.change {
         LogChange::Put { key, record } => {
-            put_head(PUT, entry.origin, Some(key), &record.attributes, out);
+            put_head(PUT, entry, Some(key), &record.attributes, out);
             if value_apart {
                 apart = record.value.len();
             } else {
                 out.extend_from_slice(record.value);
             }
         }
-        LogChange::Retag { key, attributes } => put_head(RETAG, entry.origin, Some(key), attributes, out),
-        LogChange::Remove { key } => put_head(REMOVE, entry.origin, Some(key), &Attributes::default(), out),
-        LogChange::Clear => put_head(CLEAR, entry.origin, None, &Attributes::default(), out),
+        LogChange::Retag { key, attributes } => put_head(RETAG, entry, Some(key), attributes, out),
+        LogChange::Remove { key } => put_head(REMOVE, entry, Some(key), &Attributes::default(), out),
+        LogChange::Clear => put_head(CLEAR, entry, None, &Attributes::default(), out),
         LogChange::PlanClear { at } => {
-            put_head(PLAN, entry.origin, None, &Attributes::default(), out);
+            put_head(PLAN, entry, None, &Attributes::default(), out);
             put_varint(at.map_or(0, |at| at.0), out);
         }
         LogChange::Mark { time_ms, synced } => {
@@ -189,8 +261,9 @@ pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>)
             out.extend_from_slice(&time_ms.to_le_bytes());
             out.extend_from_slice(&synced.0.to_le_bytes());
         }
+        LogChange::Epoch(start) => put_epoch(start, out),
         LogChange::Transaction(changes) => {
-            put_head(TRANSACTION, entry.origin, None, &Attributes::default(), out);
+            put_head(TRANSACTION, entry, None, &Attributes::default(), out);
             out.extend_from_slice(changes.0);
         }
         LogChange::Lost { len } => {
@@ -203,12 +276,14 @@ pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>)
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
 }
 
-fn put_head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attributes, out: &mut Vec<u8>) {
+fn put_head(kind: u8, entry: &LogEntry<'_>, key: Option<&[u8]>, attributes: &Attributes, out: &mut Vec<u8>) {
+    let LogEntry { origin, source, .. } = *entry;
     let Attributes { flags, expiry, version, marks, access: _, has_value_list } = *attributes;
     let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let more = bit(marks.stale, STALE)
         | bit(marks.token_sent, TOKEN_OUT)
         | bit(origin.is_some(), ORIGIN)
+        | bit(source.is_some(), SOURCE)
         | bit(has_value_list, VALUE_LIST);
     out.push(
         kind | bit(flags != 0, FLAGS)
@@ -222,6 +297,9 @@ fn put_head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attr
     }
     if let Some(origin) = origin {
         put_varint(origin.into(), out);
+    }
+    if let Some(source) = source {
+        put_varint(source.0, out);
     }
     if let Some(key) = key {
         put_varint(key.len() as u64, out);
@@ -239,6 +317,32 @@ fn put_head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attr
     if version != 0 {
         put_varint(version, out);
     }
+}
+
+fn put_epoch(start: &EpochStart, out: &mut Vec<u8>) {
+    out.push(EPOCH);
+    out.extend_from_slice(&start.epoch.0.to_le_bytes());
+    out.extend_from_slice(&start.log_id);
+    if let Some(EpochPlace { epoch, log_id, position }) = start.ended {
+        out.extend_from_slice(&epoch.0.to_le_bytes());
+        out.extend_from_slice(&log_id);
+        out.extend_from_slice(&position.0.to_le_bytes());
+    }
+}
+
+/// Decodes the content of an entry that begins an epoch, without its tag.
+fn decode_epoch(content: &[u8]) -> Option<EpochStart> {
+    let mut rest = ByteReader(content);
+    let (epoch, log_id) = (Epoch(rest.u64_le()?), rest.log_id()?);
+    let ended = match rest.0.is_empty() {
+        true => None,
+        false => Some(EpochPlace {
+            epoch: Epoch(rest.u64_le()?),
+            log_id: rest.log_id()?,
+            position: LogPosition(rest.u64_le()?),
+        }),
+    };
+    rest.0.is_empty().then_some(EpochStart { epoch, log_id, ended })
 }
 
 pub(crate) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
@@ -266,11 +370,11 @@ pub(crate) fn decode(content: &[u8]) -> Option<LogEntry<'_>> {
     let mut rest = ByteReader(content);
     let tag = rest.byte()?;
     let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
-    if tag & !(KIND | MORE) != 0 || more != (if tag & MORE != 0 { ORIGIN } else { 0 }) {
+    if tag & !(KIND | MORE) != 0 || (tag & MORE != 0) != (more != 0) || more & !(ORIGIN | SOURCE) != 0 {
         return None;
     }
-    let origin = if more & ORIGIN != 0 { Some(rest.varint()?.try_into().ok()?) } else { None };
-    Some(LogEntry { origin, change: LogChange::Transaction(TransactionChanges::checked(rest.0)?) })
+    let (origin, source) = origin_and_source(more, &mut rest)?;
+    Some(LogEntry { origin, source, change: LogChange::Transaction(TransactionChanges::checked(rest.0)?) })
 }
 
 /// Decodes the content of an entry that is not a transaction.
@@ -278,20 +382,23 @@ fn decode_plain(content: &[u8]) -> Option<LogEntry<'_>> {
     let mut rest = ByteReader(content);
     let tag = rest.byte()?;
     let kind = tag & KIND;
+    if tag == EPOCH {
+        return Some(LogEntry::own(LogChange::Epoch(decode_epoch(rest.0)?)));
+    }
     if kind == MARK {
         let mark = LogChange::Mark { time_ms: rest.u64_le()?, synced: LogPosition(rest.u64_le()?) };
-        return (tag == MARK && rest.0.is_empty()).then_some(LogEntry { origin: None, change: mark });
+        return (tag == MARK && rest.0.is_empty()).then_some(LogEntry::own(mark));
     }
     if kind == LOST {
         let is_lost = tag == LOST && rest.0.iter().all(|&byte| byte == 0);
         let change = LogChange::Lost { len: rest.0.len() as u64 };
-        return is_lost.then_some(LogEntry { origin: None, change });
+        return is_lost.then_some(LogEntry::own(change));
     }
     let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
-    if (tag & MORE != 0) != (more != 0) || more & !(STALE | TOKEN_OUT | ORIGIN | VALUE_LIST) != 0 {
+    if (tag & MORE != 0) != (more != 0) || more & !(STALE | TOKEN_OUT | ORIGIN | VALUE_LIST | SOURCE) != 0 {
         return None;
     }
-    let origin = if more & ORIGIN != 0 { Some(rest.varint()?.try_into().ok()?) } else { None };
+    let (origin, source) = origin_and_source(more, &mut rest)?;
     let key = if matches!(kind, PUT | RETAG | REMOVE) {
         let len = usize::try_from(rest.varint()?).ok()?;
         rest.take(len)?
@@ -314,7 +421,13 @@ fn decode_plain(content: &[u8]) -> Option<LogEntry<'_>> {
         }
         _ => return None,
     };
-    rest.0.is_empty().then_some(LogEntry { origin, change })
+    rest.0.is_empty().then_some(LogEntry { origin, source, change })
+}
+
+fn origin_and_source(more: u8, rest: &mut ByteReader<'_>) -> Option<(Option<u32>, Option<LogPosition>)> {
+    let origin = if more & ORIGIN != 0 { Some(rest.varint()?.try_into().ok()?) } else { None };
+    let source = if more & SOURCE != 0 { Some(LogPosition(rest.varint()?)) } else { None };
+    Some((origin, source))
 }
 
 fn attributes(tag: u8, more: u8, rest: &mut ByteReader<'_>) -> Option<Attributes> {
@@ -356,6 +469,10 @@ impl<'a> ByteReader<'a> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
     }
 
+    fn log_id(&mut self) -> Option<LogId> {
+        self.take(16)?.try_into().ok()
+    }
+
     pub(crate) fn varint(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -388,7 +505,7 @@ mod tests {
     }
 
     fn own(change: LogChange<'_>) -> LogEntry<'_> {
-        LogEntry { origin: None, change }
+        LogEntry::own(change)
     }
 
     #[test]
@@ -404,10 +521,27 @@ mod tests {
             access: None,
         };
         assert_eq!(
-            content(&LogEntry { origin: Some(5), change: LogChange::Retag { key: b"k", attributes } }),
+            content(&LogEntry {
+                origin: Some(5),
+                source: None,
+                change: LogChange::Retag { key: b"k", attributes }
+            }),
             b"\xfa\x05\x05\x01k\xac\x02\x80\xa4\xa7\xda\x06\x3c\x07"
         );
         assert_eq!(content(&own(LogChange::Remove { key: b"" })), b"\x03\x00");
+        let source = Some(LogPosition(300));
+        assert_eq!(
+            content(&LogEntry { origin: Some(5), source, change: LogChange::Clear }),
+            b"\x84\x14\x05\xac\x02"
+        );
+        let epoch = Epoch(2 << 16 | 1);
+        let ended = EpochPlace { epoch, log_id: *b"fedcba9876543210", position: LogPosition(513) };
+        let start =
+            EpochStart { epoch: Epoch(3 << 16 | 2), log_id: *b"0123456789abcdef", ended: Some(ended) };
+        assert_eq!(
+            content(&own(LogChange::Epoch(start))),
+            b"\x08\x02\0\x03\0\0\0\0\00123456789abcdef\x01\0\x02\0\0\0\0\0fedcba9876543210\x01\x02\0\0\0\0\0\0"
+        );
         assert_eq!(content(&own(LogChange::Clear)), b"\x04");
         assert_eq!(content(&own(LogChange::PlanClear { at: Some(UnixSeconds(128)) })), b"\x05\x80\x01");
         assert_eq!(content(&own(LogChange::PlanClear { at: None })), b"\x05\x00");
@@ -445,8 +579,9 @@ mod tests {
     proptest! {
         #[test]
         fn encoded_entry_decodes_to_itself(
-            kind in 0..7,
+            kind in 0..8,
             origin in proptest::option::of(any::<u32>()),
+            source in proptest::option::of(any::<u64>()),
             key in proptest::collection::vec(any::<u8>(), 0..200),
             value in proptest::collection::vec(any::<u8>(), 0..200),
             attributes in attributes(),
@@ -457,6 +592,13 @@ mod tests {
             let has_room = gathered.push(LogChange::Remove { key: &value })
                 && gathered.push(LogChange::Put { key, record });
             prop_assert!(has_room);
+            let ended = source.map(|position| EpochPlace {
+                epoch: Epoch(!number),
+                log_id: [3; 16],
+                position: LogPosition(position),
+            });
+            let start = EpochStart { epoch: Epoch(number), log_id: [9; 16], ended };
+            let source = source.filter(|_| !matches!(kind, 5 | 7)).map(LogPosition);
             let (change, origin) = match kind {
                 0 => (LogChange::Put { key, record }, origin),
                 1 => (LogChange::Retag { key, attributes }, origin),
@@ -464,9 +606,10 @@ mod tests {
                 3 => (LogChange::Clear, origin),
                 6 => (gathered.change(), origin),
                 4 => (LogChange::PlanClear { at: nonzero(number).map(UnixSeconds) }, origin),
+                7 => (LogChange::Epoch(start), None),
                 _ => (LogChange::Mark { time_ms: number, synced: LogPosition(!number) }, None),
             };
-            let entry = LogEntry { origin, change };
+            let entry = LogEntry { origin, source, change };
             let bytes = content(&entry);
             prop_assert_eq!(decode(&bytes), Some(entry));
             if let LogChange::Transaction(changes) = entry.change {

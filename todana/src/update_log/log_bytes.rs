@@ -293,6 +293,13 @@ impl EntryDecoder {
         Ok(Some((position, entry)))
     }
 
+    /// Returns the position after the next entry, if its first bytes have arrived.
+    pub fn end_of_next(&self) -> LogPosition {
+        let frame = self.bytes[self.at..].first_chunk::<FRAME_LEN>();
+        let size = frame.map_or(0, |frame| u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]));
+        LogPosition(self.position.0.saturating_add(FRAME_LEN as u64 + u64::from(size)))
+    }
+
     /// Returns the position after the last entry returned.
     pub fn position(&self) -> LogPosition {
         self.position

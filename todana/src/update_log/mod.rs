@@ -36,7 +36,7 @@ use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::Reserve;
 
 pub(crate) use entry::{ByteReader, TransactionEncoder, decode, encode, put_varint};
-pub use entry::{LogChange, LogEntry, LogPosition, TransactionChanges};
+pub use entry::{Epoch, EpochPlace, EpochStart, LogChange, LogEntry, LogId, LogPosition, TransactionChanges};
 pub(crate) use follower::last_mark_ms;
 pub use follower::{EntryCallback, LogFollower, SegmentInfo, segments};
 pub use log_bytes::{EntryDecoder, LogBytes};
@@ -47,7 +47,7 @@ pub(crate) use recent::{append_recent, with_recent};
 pub use segment::DatabaseIdentity;
 pub(crate) use segment::{
     HEADER_LEN as SEGMENT_HEADER_LEN, created_ms, name_of as segment_name, openings_of, position_of,
-    start_of as segment_start,
+    segment_header, start_of as segment_start,
 };
 pub(crate) use writer::LogPlace;
 
@@ -144,6 +144,9 @@ struct UpdateLogState {
     exposed: AtomicU64,
     /// The end of the last entry that is on disk.
     synced: AtomicU64,
+    /// The position in the master's log that entries of other servers state as their source. 0 if
+    /// they state none.
+    source: AtomicU64,
     /// The start of the segment that is being written.
     segment_start: AtomicU64,
     /// The time at which the oldest change that is not on disk becomes overdue, in microseconds
@@ -188,6 +191,7 @@ impl UpdateLog {
             written: AtomicU64::new(end.0),
             exposed: AtomicU64::new(end.0),
             synced: AtomicU64::new(end.0),
+            source: AtomicU64::new(0),
             segment_start: AtomicU64::new(end.0),
             due_us: AtomicU64::new(0),
             created: Instant::now(),
@@ -236,7 +240,9 @@ impl UpdateLog {
             return pending.discard();
         }
         let (is_first, start) = (pending.is_empty(), pending.batch.end());
-        let end = pending.append(now_ms, &LogEntry { origin, change: *change });
+        let source = self.shared.source.load(Ordering::Relaxed);
+        let source = (source > 0 && origin.is_some()).then_some(LogPosition(source));
+        let end = pending.append(now_ms, &LogEntry { origin, source, change: *change });
         if self.shared.uses_recent() && !pending.keep_recent(start, self.written(), self.synced()) {
             pending.write_now = true;
             self.shared.exposed.store(end.0, Ordering::Release);
@@ -249,6 +255,12 @@ impl UpdateLog {
             self.shared.work_available.notify_one();
         }
         end
+    }
+
+    /// Makes the following entries with another origin state this source. Called by the thread that
+    /// applies the changes of a master, before each of them.
+    pub fn set_source(&self, source: Option<LogPosition>) {
+        self.shared.source.store(source.map_or(0, |source| source.0), Ordering::Relaxed);
     }
 
     /// Returns the position after the last entry.

@@ -96,7 +96,7 @@ impl PendingEntries {
             self.oldest_at.get_or_insert_with(Instant::now);
             // The writer thread replaces the synced position later.
             let change = LogChange::Mark { time_ms: now_ms, synced: LogPosition(0) };
-            self.batch.push(&LogEntry { origin: None, change });
+            self.batch.push(&LogEntry::own(change));
         }
         self.batch.push(entry);
         self.entries += 1;
@@ -239,7 +239,7 @@ mod tests {
                 pending.awaited_entries = wanted;
             }
             let is_first = pending.is_empty();
-            pending.append(1_000, &LogEntry { origin: None, change: LogChange::Remove { key: b"k" } });
+            pending.append(1_000, &LogEntry::own(LogChange::Remove { key: b"k" }));
             pending.wakes_writer(is_first)
         };
         assert_eq!([append(Some(0)), append(None)], [true, false]);

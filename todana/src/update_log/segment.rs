@@ -27,7 +27,7 @@ impl DatabaseIdentity {
 
 pub(crate) const HEADER_LEN: usize = 64;
 const FORMAT: HeaderFormat<HEADER_LEN> =
-    HeaderFormat { magic: *b"TODANALG", version: 2, oldest: 1, what: "segment of an update log" };
+    HeaderFormat { magic: *b"TODANALG", version: 3, oldest: 1, what: "segment of an update log" };
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,15 @@ impl SegmentHeader {
         let (openings, start) = (four(bytes, 36), LogPosition(eight(bytes, 40)));
         Ok(SegmentHeader { identity, openings, start, created_ms: eight(bytes, 48) })
     }
+}
+
+/// Returns the header of a segment that is not part of an open log.
+pub(crate) fn segment_header(
+    identity: DatabaseIdentity,
+    start: LogPosition,
+    created_ms: u64,
+) -> [u8; HEADER_LEN] {
+    SegmentHeader { identity, openings: 1, start, created_ms }.encode()
 }
 
 /// Returns the highest number of openings in the readable headers of a directory's segments.
@@ -119,7 +128,7 @@ mod tests {
     #[test]
     fn segment_header_has_the_documented_layout() {
         let bytes = HEADER.encode();
-        assert_eq!(&bytes[..16], b"TODANALG\x02\0\0\0\x40\0\0\0");
+        assert_eq!(&bytes[..16], b"TODANALG\x03\0\0\0\x40\0\0\0");
         assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\x03\0\0\0");
         assert_eq!(&bytes[40..48], b"\x04\x03\x02\x01\0\0\0\0");
         assert_eq!(bytes[48..56], 1_800_000_000_123u64.to_le_bytes());

@@ -497,7 +497,7 @@ impl LogWriter {
     fn write_final_mark(&mut self) {
         let mut last = EntryBatch::new(self.end);
         let change = LogChange::Mark { time_ms: self.clock.now().0.saturating_mul(1000), synced: self.end };
-        last.push(&LogEntry { origin: None, change });
+        last.push(&LogEntry::own(change));
         last.seal(self.place.identity.seed(), self.end);
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
         // If the mark cannot be written, readers lose only that distinction.

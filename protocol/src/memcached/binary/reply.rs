@@ -175,13 +175,15 @@ fn refused(refusal: RefusalReason) -> PacketStatus {
         | RefusalReason::Busy
         | RefusalReason::Unreachable
         | RefusalReason::OutcomeUnknown
+        | RefusalReason::Unconfirmed
         | RefusalReason::Overloaded
         | RefusalReason::TooOld => PacketStatus::TemporaryFailure,
         RefusalReason::Damaged => PacketStatus::InternalError,
         RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => PacketStatus::NotAuthenticated,
-        RefusalReason::ReadOnly | RefusalReason::Replica | RefusalReason::NotOnCluster => {
-            PacketStatus::NotSupported
-        }
+        RefusalReason::ReadOnly
+        | RefusalReason::Replica
+        | RefusalReason::Superseded
+        | RefusalReason::NotOnCluster => PacketStatus::NotSupported,
         RefusalReason::NoPlans | RefusalReason::OtherLog => PacketStatus::Invalid,
         // No packet sets a memory limit.
         RefusalReason::LimitTooSmall | RefusalReason::LimitInBytes | RefusalReason::LimitNotAdjustable => {

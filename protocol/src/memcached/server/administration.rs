@@ -123,6 +123,13 @@ fn export(mut words: LineWords<'_>) -> Result<ExportRequest, &'static str> {
     let mut word = words.next();
     let what = match what {
         Some(b"checkpoint") => ExportKind::Checkpoint,
+        Some(b"promote") => {
+            let is_forced = word == Some(b"force");
+            if is_forced {
+                word = words.next();
+            }
+            ExportKind::Promotion { is_forced }
+        }
         Some(b"backup") => {
             let mut rate = None;
             if word.is_some() && word != DATABASE {
@@ -286,7 +293,10 @@ mod tests {
     fn export_commands_accept_no_extra_words() {
         let of = |database, what| Ok(ExportRequest { database, what });
         let log = |from, follows| of(0, ExportKind::Log { from, follows });
-        let cases: [(&[u8], Result<ExportRequest, &str>); 25] = [
+        let cases: [(&[u8], Result<ExportRequest, &str>); 28] = [
+            (b" promote", of(0, ExportKind::Promotion { is_forced: false })),
+            (b" promote force", of(0, ExportKind::Promotion { is_forced: true })),
+            (b" promote now", Err(BAD_FORMAT)),
             (b" checkpoint", of(0, ExportKind::Checkpoint)),
             (b" checkpoint  ", of(0, ExportKind::Checkpoint)),
             (b" checkpoint db 3", of(3, ExportKind::Checkpoint)),

@@ -77,7 +77,9 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
             | RefusalReason::OutcomeUnknown
             | RefusalReason::Overloaded
             | RefusalReason::NotOnCluster
-            | RefusalReason::Replica),
+            | RefusalReason::Replica
+            | RefusalReason::Superseded
+            | RefusalReason::Unconfirmed),
         ) if form.is_last => {
             return refused_line(refusal_text(*refusal), out);
         }
@@ -284,6 +286,8 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
         RefusalReason::Replica => "SERVER_ERROR this server is a replica; send changes to its master",
         RefusalReason::TooOld => "SERVER_ERROR the records of this replica are too old",
         RefusalReason::OtherLog => "SERVER_ERROR the position is not in the log of this server or its master",
+        RefusalReason::Superseded => "SERVER_ERROR another server has become the master; send changes to it",
+        RefusalReason::Unconfirmed => "SERVER_ERROR the changes were made here, but may not be on a replica",
         RefusalReason::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         RefusalReason::Damaged => "SERVER_ERROR the record is damaged on disk",
         RefusalReason::Unavailable => "SERVER_ERROR the database is unavailable",

@@ -144,6 +144,30 @@ impl ExportTable {
         Ok(ExportReceiver(pipe))
     }
 
+    /// Starts a thread that makes a call which may wait, for a connection. Its result is the line
+    /// that the connection receives. Returns the reason if the call is refused.
+    pub(crate) fn start_call(
+        &self,
+        export: ExportRequest,
+        handle: WakeHandle,
+        database: &Arc<Database>,
+        call: impl FnOnce() -> String + Send + 'static,
+    ) -> Result<ExportReceiver, &'static str> {
+        let pipe = Arc::new(ExportPipe::new(handle));
+        let mut jobs = self.jobs();
+        self.remove_finished(&mut jobs);
+        if jobs.iter().filter(|job| job.export.what == export.what && !job.pipe.is_done()).count() > 0 {
+            return Err(BUSY);
+        }
+        let its_own = Arc::clone(&pipe);
+        let thread = std::thread::Builder::new().name("export".into());
+        let thread = thread.spawn(move || its_own.end((call() + "\r\n").into_bytes()));
+        let thread = thread.map_err(|_| NO_THREAD)?;
+        jobs.push(ExportJob { export, database: Arc::downgrade(database), pipe: Arc::clone(&pipe), thread });
+        self.count.store(jobs.len(), Ordering::Relaxed);
+        Ok(ExportReceiver(pipe))
+    }
+
     /// Notifies the exports that the update log has grown.
     pub(crate) fn notify_log_growth(&self) {
         if self.count.load(Ordering::Relaxed) > 0 {

@@ -42,6 +42,7 @@ pub(super) fn run(
     };
     let outcome = match (export, &source) {
         (ExportKind::Backup { rate }, source) => backup(source, database, pipe, rate),
+        (ExportKind::Promotion { .. }, _) => Err(Error::new(ErrorKind::Invalid, "not an export")),
         (ExportKind::Checkpoint, ExportSource::Directory(directory)) => checkpoint(directory, database, pipe),
         (ExportKind::Log { from, follows }, ExportSource::Directory(directory)) => {
             log(directory, database, pipe, from, follows)

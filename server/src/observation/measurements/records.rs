@@ -3,6 +3,7 @@
 use super::databases::{health, takes_writes};
 use super::{MeasurementValue, ServerReadings, table};
 use crate::process;
+use crate::replica::server_epoch;
 use crate::shared::SharedState;
 use std::time::Duration;
 use todana::Clock;
@@ -159,6 +160,17 @@ table! { REPLICATION, "Replication",
     _, "repl_interval", _, Gauge, "Seconds between two requests for the master's changes." => of_master(r, || r.follow_state.interval);
     _, "repl_delay", _, Gauge, "Age of the position in seconds." =>
         of_master(r, || process::unix_time().saturating_sub(r.follow_state.position_time()));
+    "todana_epoch", _, "todana_epoch", Gauge,
+        "The number of promotions among the servers of this replication, as far as this server knows." =>
+        if_logged(s, || server_epoch(s).count());
+    "todana_superseded", _, "todana_superseded", Gauge,
+        "1 while this server refuses changes because another one has become the master." =>
+        if_logged(s, || u64::from(s.databases.iter().any(|served| served.database.is_superseded())));
+    "todana_salvaged_changes", _, "todana_salvaged_changes_total", Counter,
+        "Changes that only this server had when another one had become the master. They are in salvaged logs." =>
+        if_logged(s, || s.master_link.salvaged().0);
+    "todana_salvaged_log", _, "todana_salvaged_log_info{directory}", Gauge, "The directory of the last salvaged log, which `todana log` prints." =>
+        Some(s.master_link.salvaged()).filter(|(changes, _)| *changes > 0).map(|(_, directory)| directory.display().to_string());
     "todana_replicas", _, "todana_replicas", Gauge, "Replicas that follow this server." =>
         if_logged(s, || s.replicas.connected().len());
     "todana_replica_flags_lost", _, "todana_replica_flags_lost_total", Counter,

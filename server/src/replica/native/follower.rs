@@ -5,8 +5,10 @@
 
 use super::master_stream::{MasterStream, login};
 use super::positions::{OwnIds, PositionFile, PositionKeeper};
+use super::promotion;
 use super::replica_side::{FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
 use super::served::unix_ms;
+use crate::databases::ServedDatabase;
 use crate::handle::StopStage;
 use crate::replica::freshness::now_us;
 use crate::replica::master_follower::wait_for_disk;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::disk::Disk;
+use todana::update_log::Epoch;
 use todana_protocol::replication::ReplicaMessage;
 
 /// The pause after a failed connection to the master, before the next attempt.
@@ -33,12 +36,16 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval at which positions are stated at most while changes arrive without a pause.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
 const BUFFER_LEN: usize = 128 << 10;
+/// The time limit of the answer to an announcement.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The thread that follows the master.
 pub(in crate::replica) struct NativeFollower {
     shared: Arc<SharedState>,
     master: MasterAddress,
     side: ReplicaSide,
+    /// True if this server was promoted. It then announces itself to its former master.
+    is_master: bool,
     keeper: PositionKeeper,
     stored_at: Instant,
     last_warning: String,
@@ -77,19 +84,20 @@ impl NativeFollower {
             let path = keeper.path().unwrap_or(Path::new("")).display();
             tracing::error!("{path}: {error}; all records of the master are copied");
         }
-        let mut databases = Vec::new();
-        let options = &options.native;
-        let followed = if options.database.is_some() { 1 } else { shared.databases.len() };
-        for (index, served) in shared.databases.iter().take(followed).enumerate() {
-            let number = options.database.unwrap_or(index as u16);
-            let counters = served.database.worker_counters();
-            let stored = keeper.state(index, number);
-            let is_pair = options.accepts_writes;
-            databases.push(FollowedDatabase::new(number, &served.database, &counters, stored, is_pair));
+        let is_master = promotion::is_promoted(shared);
+        let databases = match is_master {
+            true => Vec::new(),
+            false => followed_databases(shared, &keeper),
+        };
+        if is_master {
+            // The options made them replicas.
+            shared.databases.each(|database| database.follow_master(false));
+            shared.master_link.set_native_master(None);
         }
         NativeFollower {
             side: ReplicaSide::new(server_id, keeper.epoch(), databases),
             master,
+            is_master,
             keeper,
             stored_at: Instant::now(),
             last_warning: String::new(),
@@ -101,9 +109,22 @@ impl NativeFollower {
     pub(in crate::replica) fn run(mut self) {
         // The positions count for the IDs of this process from now on.
         self.store();
+        if self.is_master {
+            tracing::warn!(
+                epoch = %promotion::server_epoch(&self.shared),
+                "replication: this server was promoted, so it does not follow the master of its options"
+            );
+        }
         while self.may_continue() {
+            for request in self.shared.master_link.take_promotions() {
+                let outcome = self.promote(request.is_forced);
+                request.answer(outcome);
+            }
+            if self.is_master && !promotion::is_promoted(&self.shared) {
+                self.follow_again();
+            }
             self.side.reset();
-            let ended = self.follow();
+            let ended = if self.is_master { self.announce() } else { self.follow() };
             self.shared.master_link.is_connected.store(false, Ordering::Relaxed);
             let why = match ended {
                 Ok(()) | Err(FollowEnd::Stopped) => None,
@@ -128,7 +149,7 @@ impl NativeFollower {
                 }
             }
             let since = Instant::now();
-            while since.elapsed() < RETRY && self.may_continue() {
+            while since.elapsed() < RETRY && self.may_continue() && !self.is_interrupted() {
                 std::thread::park_timeout(CHECK_INTERVAL);
             }
         }
@@ -136,6 +157,70 @@ impl NativeFollower {
 
     fn may_continue(&self) -> bool {
         self.shared.lifecycle.stopping() == StopStage::No
+    }
+
+    /// Returns true if the thread has something to do beside following its master.
+    fn is_interrupted(&self) -> bool {
+        let is_demoted = self.is_master && promotion::superseded_by(&self.shared).is_some();
+        self.shared.master_link.has_promotions() || is_demoted
+    }
+
+    /// Makes this server the master.
+    fn promote(&mut self, is_forced: bool) -> Result<String, String> {
+        if self.is_master {
+            return Err("this server is the master already".into());
+        }
+        if self.side.databases.iter().any(|followed| followed.is_pair) {
+            return Err("this server takes changes of clients already, as one of a pair".into());
+        }
+        let epoch = promotion::promote(&self.shared, &self.side.databases, is_forced)?;
+        self.is_master = true;
+        // The positions belong to the log of a master that is followed no more.
+        self.side.databases.clear();
+        self.keeper.note_epoch(epoch.0);
+        self.store();
+        self.shared.master_link.set_native_master(None);
+        self.shared.master_link.followed.note(&[]);
+        tracing::warn!(%epoch, "replication: this server was promoted and takes changes");
+        Ok(format!("PROMOTED epoch={epoch}"))
+    }
+
+    /// Follows the master of the options, after another server has become the master.
+    fn follow_again(&mut self) {
+        tracing::warn!("replication: this server follows its master again");
+        self.is_master = false;
+        self.shared.master_link.set_native_master(Some(self.master.clone()));
+        self.side.databases = followed_databases(&self.shared, &self.keeper);
+        // They refuse changes as replicas now. Other databases of this server take them again.
+        self.shared.databases.each(|database| database.set_superseded(false));
+        self.note_progress();
+    }
+
+    /// Tells the former master that this server is the master.
+    fn announce(&mut self) -> Result<(), FollowEnd> {
+        let options = &self.shared.options.databases.replication;
+        let (user, password) = login(&options.native)?;
+        let epoch = promotion::server_epoch(&self.shared);
+        let mut side = ReplicaSide::new(options.server_id, epoch.0, Vec::new());
+        let mut stream = MasterStream::connect(&self.master, options.native.tls.as_ref())?;
+        let mut out = Vec::new();
+        side.put_greeting(user.as_bytes(), password.as_bytes(), &mut out);
+        stream.send(&out)?;
+        let mut buffer = vec![0; BUFFER_LEN];
+        let since = Instant::now();
+        while since.elapsed() < ANSWER_TIME_MAX && self.may_continue() && !self.is_interrupted() {
+            match stream.read(&mut buffer) {
+                Ok(0) => return Err(io::Error::other("the server closed the connection").into()),
+                Ok(len) => side.push(&buffer[..len]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if let Some(StreamEvent::Accepted { epoch, .. }) = side.next_event()? {
+                promotion::supersede(&self.shared, Epoch(epoch)).map_err(StreamError::Failed)?;
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn follow(&mut self) -> Result<(), FollowEnd> {
@@ -149,7 +234,7 @@ impl NativeFollower {
         let (mut heard_at, mut stated_at) = (Instant::now(), Instant::now());
         let mut stated = Vec::new();
         loop {
-            if !self.may_continue() {
+            if !self.may_continue() || self.is_interrupted() {
                 return Err(FollowEnd::Stopped);
             }
             let is_idle = match stream.read(&mut buffer) {
@@ -165,6 +250,7 @@ impl NativeFollower {
                 Err(error) => return Err(error.into()),
             };
             let outcome = self.apply();
+            self.report_salvaged();
             self.note_progress();
             if outcome? {
                 heard_at = Instant::now();
@@ -172,6 +258,7 @@ impl NativeFollower {
                 return Err(io::Error::other("no message for 60 seconds").into());
             }
             wait_for_disk(&self.shared).map_err(StreamError::Failed)?;
+            self.make_durable()?;
             if self.stored_at.elapsed() >= STORE_INTERVAL {
                 self.store();
             }
@@ -197,9 +284,10 @@ impl NativeFollower {
             match event {
                 StreamEvent::Applied | StreamEvent::Heartbeat => {}
                 StreamEvent::MustStore => self.must_store()?,
-                StreamEvent::Accepted { master_id, copies, .. } => {
+                StreamEvent::Accepted { master_id, copies, epoch } => {
                     // Records may be removed from now on.
                     self.note_progress();
+                    self.keeper.note_epoch(epoch);
                     self.must_store()?;
                     self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
                     let master = format!("{}:{}", self.master.host, self.master.port);
@@ -213,6 +301,29 @@ impl NativeFollower {
             }
         }
         Ok(has_message)
+    }
+
+    /// Reports the changes that only this server had.
+    fn report_salvaged(&mut self) {
+        for (database, log) in self.side.salvaged.drain(..) {
+            tracing::warn!(
+                database,
+                changes = log.changes,
+                "replication: changes that only this server had are not merged; `todana log {}` prints them",
+                log.directory.display()
+            );
+            self.shared.master_link.note_salvaged(&log);
+        }
+    }
+
+    /// Waits until the applied changes are durable, as the options of the databases state. The
+    /// master may acknowledge them after it has received the positions.
+    fn make_durable(&self) -> Result<(), StreamError> {
+        let may_continue = || self.may_continue();
+        for followed in &self.side.databases {
+            followed.database.await_durability(&may_continue).map_err(StreamError::Failed)?;
+        }
+        Ok(())
     }
 
     fn note_progress(&self) {
@@ -257,6 +368,26 @@ impl NativeFollower {
             }
         }
     }
+}
+
+/// Makes the databases replicas, with the places that are stored.
+fn followed_databases(shared: &SharedState, keeper: &PositionKeeper) -> Vec<FollowedDatabase> {
+    let options = &shared.options.databases.replication.native;
+    let followed = if options.database.is_some() { 1 } else { shared.databases.len() };
+    let databases = shared.databases.iter().take(followed).enumerate();
+    let one = |(index, served): (usize, &ServedDatabase)| {
+        let number = options.database.unwrap_or(index as u16);
+        let counters = served.database.worker_counters();
+        let stored = keeper.state(index, number);
+        let is_pair = options.accepts_writes;
+        let followed = FollowedDatabase::new(number, &served.database, &counters, stored, is_pair);
+        let directory = shared.persistence.exports.directory(index);
+        match directory.filter(|_| served.database.log().is_some()) {
+            Some(directory) => followed.in_directory(directory, stored),
+            None => followed,
+        }
+    };
+    databases.map(one).collect()
 }
 
 /// Returns the path of the file with the positions: the one of the options, or one in the first

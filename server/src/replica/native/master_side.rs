@@ -4,15 +4,16 @@
 //! Invariant: only changes that are on this server's disk are sent, so no replica has more than
 //! this server after a crash.
 
+use super::branch::{to_logged, to_record, to_sent};
 use std::io;
 use std::sync::Arc;
 use todana::checkpoint::{CheckpointForm, send_checkpoint};
-use todana::update_log::{LogBytes, LogPosition, UpdateLog};
-use todana::{DataDirectory, Database};
+use todana::update_log::{Epoch, LogBytes, LogPosition, UpdateLog};
+use todana::{DataDirectory, Database, common_place};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{
-    AnsweredStart, DatabaseAnswer, FrameDecoder, MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello,
-    ReplicaMessage, RequestedStart,
+    AnsweredStart, DatabaseAnswer, EpochPlace, FrameDecoder, LogEnd, MalformedFrame, MasterMessage,
+    MasterWelcome, ReplicaHello, ReplicaMessage, RequestedStart,
 };
 
 /// The number of bytes of a log that are read and sent at a time.
@@ -79,7 +80,7 @@ impl MasterSide {
         find: &dyn Fn(u16) -> std::result::Result<LoggedDatabase, String>,
         out: &mut Vec<u8>,
     ) -> std::result::Result<MasterSide, String> {
-        let accepted = MasterSide::open(hello, own, find);
+        let accepted = MasterSide::open(hello, own, epoch, find);
         match accepted {
             Ok((side, databases)) => {
                 MasterWelcome { server_id: own, epoch, databases }.put(out);
@@ -95,8 +96,13 @@ impl MasterSide {
     fn open(
         hello: &ReplicaHello,
         own: u16,
+        epoch: u64,
         find: &dyn Fn(u16) -> std::result::Result<LoggedDatabase, String>,
     ) -> std::result::Result<(MasterSide, Vec<DatabaseAnswer>), String> {
+        if hello.epoch > epoch {
+            let (theirs, epoch) = (Epoch(hello.epoch), Epoch(epoch));
+            return Err(format!("the replica is in epoch {theirs}, this server only in epoch {epoch}"));
+        }
         if hello.server_id == own {
             return Err(format!("the replica has the server ID of its master, {own}: give each its own"));
         }
@@ -117,9 +123,19 @@ impl MasterSide {
                 RequestedStart::Beginning => source.directory.complete_log_bytes(&source.database),
                 RequestedStart::Place(_) | RequestedStart::Checkpoint => Ok(None),
             };
-            let bytes = bytes.map_err(|error| error.to_string())?;
-            let start = if bytes.is_some() { AnsweredStart::Requested } else { AnsweredStart::Checkpoint };
-            answers.push(DatabaseAnswer { number: request.number, database_id, start });
+            let mut bytes = bytes.map_err(|error| error.to_string())?;
+            let mut start = AnsweredStart::Requested;
+            let mut branch = None;
+            if bytes.is_none() {
+                branch = source.branch_of(&request.path)?;
+                bytes = source.log_after(branch).map_err(|error| error.to_string())?;
+                start = match &bytes {
+                    Some(bytes) => AnsweredStart::Branch(bytes.position().0),
+                    None => AnsweredStart::Checkpoint,
+                };
+            }
+            let epochs = source.directory.epochs().starts.iter().map(to_record).collect();
+            answers.push(DatabaseAnswer { number: request.number, database_id, start, branch, epochs });
             let applied = bytes.as_ref().map_or(0, |bytes| bytes.position().0);
             let form = match source.database.bucket_format() {
                 Some(own) if own == u32::from(request.bucket_format) => CheckpointForm::Image,
@@ -174,8 +190,7 @@ impl MasterSide {
 
     /// Appends a heartbeat.
     pub(super) fn put_heartbeat(&self, times: &HeartbeatTimes, out: &mut Vec<u8>) {
-        let end = |sent: &SentDatabase| sent.source.log().map_or(0, |log| log.end().0);
-        let ends = self.databases.iter().map(|sent| (sent.number, end(sent))).collect();
+        let ends = self.databases.iter().map(SentDatabase::stated_end).collect();
         let HeartbeatTimes { time_ms, clock_s, age_us } = *times;
         MasterMessage::Heartbeat { time_ms, clock_s, asked_us: self.answered_us, age_us, ends }.put(out);
     }
@@ -204,6 +219,16 @@ impl SentDatabase {
         self.source.log().map_or(0, |log| log.end().0)
     }
 
+    fn stated_end(&self) -> LogEnd {
+        // The place in the log of the first master must be one before the end.
+        let before = self.source.place();
+        let end = self.end();
+        let id =
+            |place: Option<todana::update_log::EpochPlace>| place.map(|place| (place.epoch, place.log_id));
+        let source = before.filter(|_| id(before) == id(self.source.place())).map(to_sent);
+        LogEnd { number: self.number, end, source }
+    }
+
     fn send_checkpoint(&mut self, out: &mut Vec<u8>, send: &mut SendBytes<'_>) -> Result<()> {
         let LoggedDatabase { database, directory } = &self.source;
         let number = self.number;
@@ -228,6 +253,44 @@ impl SentDatabase {
 impl LoggedDatabase {
     fn log(&self) -> Result<&UpdateLog> {
         self.database.log().ok_or_else(|| Error::new(ErrorKind::Closed, "the update log is closed"))
+    }
+
+    /// Returns the place up to which the database has the log of the first master. If that is this
+    /// server, returns the end of its log.
+    fn place(&self) -> Option<todana::update_log::EpochPlace> {
+        if self.database.is_replica() {
+            return self.directory.followed();
+        }
+        let (epoch, position) = (self.directory.epochs().epoch(), self.log().ok()?.end());
+        let log_id = self.directory.identity().database_id;
+        Some(todana::update_log::EpochPlace { epoch, log_id, position })
+    }
+
+    /// Returns the last place that a replica with this path has in common with this server. Fails
+    /// if this server may get there by receiving more of the same log.
+    fn branch_of(&self, path: &[EpochPlace]) -> std::result::Result<Option<EpochPlace>, String> {
+        let path: Vec<_> = path.iter().copied().map(to_logged).collect();
+        let (place, history) = (self.place(), self.directory.epochs());
+        let branch = common_place(&path, &history.path(place));
+        if history.starts.is_empty() && path.last() != branch.as_ref() && !self.database.is_replica() {
+            // This server has lost a part of its log, and no other one has been promoted.
+            return Ok(None);
+        }
+        let is_behind = self.database.is_replica()
+            && branch.is_some_and(|branch| Some(branch) == place && path.last() != Some(&branch));
+        if is_behind {
+            return Err("the replica has more changes than this server, which is itself a replica".into());
+        }
+        Ok(branch.map(to_sent))
+    }
+
+    /// Returns the log after a place. Returns `None` if the log does not go back to it.
+    fn log_after(&self, place: Option<EpochPlace>) -> Result<Option<LogBytes>> {
+        let Some(place) = place else { return Ok(None) };
+        match self.directory.position_of(&self.database, to_logged(place))? {
+            Some(position) => self.log_from(position.0),
+            None => Ok(None),
+        }
     }
 
     /// Returns the log from a position on. Returns `None` if the position is not between two

@@ -1,12 +1,15 @@
 //! The file with the positions of a replica in the logs of its master:
 //!
 //! ```text
-//! todana replica 1
+//! todana replica 2
 //! epoch 3
-//! 0 OWN-ID MASTER-ID 513        number of the database at the master, both IDs, and the position
+//! 0 OWN-ID MASTER-ID 513 700 3 SOURCE-ID 490
 //! 1 OWN-ID copying              all records of the master were being copied
 //! crc 7f0c21aa                  CRC32C of the lines before it
 //! ```
+//!
+//! The first line of a database has its number at the master, both IDs, the position, the end of
+//! the own log, and the epoch and the place in the log of the first master, if these are known.
 //!
 //! The file is replaced as a whole, so a crash leaves either the old positions or the new ones. A
 //! position counts only for the database whose ID stands beside it: the file may have survived a
@@ -17,9 +20,9 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::Disk;
-use todana_protocol::replication::LogPlace;
+use todana_protocol::replication::{EpochPlace, LogPlace};
 
-const HEAD: &str = "todana replica 1";
+const HEAD: &str = "todana replica 2";
 const COPYING: &str = "copying";
 /// The maximum length of the file in bytes.
 const LEN_MAX: u64 = 256 << 10;
@@ -49,10 +52,22 @@ pub(super) struct StoredPlace {
 /// How much of its master a database has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoredState {
-    /// The changes before this place.
-    Place(LogPlace),
+    /// The changes before a place.
+    Place(ReachedPlace),
     /// A part of the records.
     Copying,
+}
+
+/// The place up to which a database has the changes of its master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReachedPlace {
+    /// The place in the log of the master.
+    pub(super) place: LogPlace,
+    /// The end of the log of the database here. Its later entries are changes after the place.
+    pub(super) own_end: u64,
+    /// The place in the log of the first master, whose changes may have passed several servers.
+    /// `None` if it is not known.
+    pub(super) source: Option<EpochPlace>,
 }
 
 /// The IDs of a database here.
@@ -124,6 +139,7 @@ pub(super) struct PositionKeeper {
     /// The IDs of each database here.
     own_ids: Vec<OwnIds>,
     stored: StoredPositions,
+    epoch: u64,
 }
 
 impl PositionKeeper {
@@ -135,7 +151,8 @@ impl PositionKeeper {
             Ok(stored) => (stored, Ok(())),
             Err(error) => (StoredPositions::default(), Err(error)),
         };
-        (PositionKeeper { file, own_ids, stored }, outcome)
+        let epoch = stored.epoch;
+        (PositionKeeper { file, own_ids, stored, epoch }, outcome)
     }
 
     pub(super) fn path(&self) -> Option<&Path> {
@@ -143,7 +160,12 @@ impl PositionKeeper {
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.stored.epoch
+        self.epoch
+    }
+
+    /// Notes an epoch, which is stored with the next positions.
+    pub(super) fn note_epoch(&mut self, epoch: u64) {
+        self.epoch = self.epoch.max(epoch);
     }
 
     /// Returns the stored state of the database with this index and this number at the master.
@@ -160,7 +182,7 @@ impl PositionKeeper {
         let places = databases.iter().zip(&self.own_ids).filter_map(|(followed, own_ids)| {
             Some(StoredPlace { number: followed.number, own_id: own_ids.left?, state: followed.state()? })
         });
-        let positions = StoredPositions { epoch: self.stored.epoch, places: places.collect() };
+        let positions = StoredPositions { epoch: self.epoch, places: places.collect() };
         if let Some(file) = self.file.as_ref().filter(|_| positions != self.stored) {
             databases.iter().try_for_each(|followed| followed.database.sync()).map_err(io::Error::other)?;
             file.write(&positions)?;
@@ -169,8 +191,7 @@ impl PositionKeeper {
                 followed.stored = followed.applied();
             }
         }
-        databases.iter_mut().for_each(FollowedDatabase::note_stored);
-        Ok(())
+        databases.iter_mut().try_for_each(FollowedDatabase::note_stored).map_err(io::Error::other)
     }
 }
 
@@ -181,8 +202,12 @@ fn format(positions: &StoredPositions) -> String {
     for StoredPlace { number, own_id, state } in &positions.places {
         let own = hex(own_id);
         let _ = match state {
-            StoredState::Place(place) => {
-                writeln!(text, "{number} {own} {} {}", hex(&place.database_id), place.position)
+            StoredState::Place(ReachedPlace { place, own_end, source }) => {
+                let source = source.map(|EpochPlace { epoch, place }| {
+                    format!(" {epoch} {} {}", hex(&place.database_id), place.position)
+                });
+                let (masters, source) = (hex(&place.database_id), source.unwrap_or_default());
+                writeln!(text, "{number} {own} {masters} {} {own_end}{source}", place.position)
             }
             StoredState::Copying => writeln!(text, "{number} {own} {COPYING}"),
         };
@@ -211,7 +236,20 @@ fn parse(text: &str) -> Option<StoredPositions> {
             COPYING => StoredState::Copying,
             masters => {
                 let (database_id, position) = (id(masters)?, words.next()?.parse().ok()?);
-                StoredState::Place(LogPlace { database_id, position })
+                let own_end = words.next()?.parse().ok()?;
+                let source = match words.next() {
+                    None => None,
+                    Some(epoch) => {
+                        let database_id = id(words.next()?)?;
+                        let place = LogPlace { database_id, position: words.next()?.parse().ok()? };
+                        Some(EpochPlace { epoch: epoch.parse().ok()?, place })
+                    }
+                };
+                StoredState::Place(ReachedPlace {
+                    place: LogPlace { database_id, position },
+                    own_end,
+                    source,
+                })
             }
         };
         words.next().is_none().then_some(StoredPlace { number, own_id, state })
@@ -231,8 +269,12 @@ mod tests {
 
     fn positions() -> StoredPositions {
         let place = LogPlace { database_id: *b"fedcba9876543210", position: 513 };
+        let source = LogPlace { database_id: *b"0123456789abcdef", position: 490 };
+        let source = Some(EpochPlace { epoch: 3, place: source });
+        let reached = |source| StoredState::Place(ReachedPlace { place, own_end: 700, source });
         let places = vec![
-            StoredPlace { number: 0, own_id: [0xa; 16], state: StoredState::Place(place) },
+            StoredPlace { number: 0, own_id: [0xa; 16], state: reached(source) },
+            StoredPlace { number: 2, own_id: [0xa; 16], state: reached(None) },
             StoredPlace { number: 1, own_id: [0xb; 16], state: StoredState::Copying },
         ];
         StoredPositions { epoch: 3, places }
@@ -251,10 +293,12 @@ mod tests {
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert_eq!(
             text,
-            "todana replica 1\nepoch 3\n\
-             0 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a 66656463626139383736353433323130 513\n\
+            "todana replica 2\nepoch 3\n\
+             0 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a 66656463626139383736353433323130 513 700 \
+             3 30313233343536373839616263646566 490\n\
+             2 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a 66656463626139383736353433323130 513 700\n\
              1 0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b copying\n\
-             crc cf01c2a8\n"
+             crc 01c616dd\n"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

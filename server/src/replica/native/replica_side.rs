@@ -5,16 +5,17 @@
 //! its checksum, its database and its position are right. Otherwise the stream ends with an error,
 //! and the next one begins after the last entry that was applied, or with a checkpoint.
 
-use super::positions::StoredState;
+use super::branch::{self, BranchOutcome};
+use super::positions::{ReachedPlace, StoredState};
 use std::sync::Arc;
 use todana::checkpoint::CheckpointDecoder;
 use todana::replication::ChangeOrigin;
-use todana::update_log::{EntryDecoder, LogChange, LogPosition};
-use todana::{Database, UnixSeconds, WorkerCounters};
+use todana::update_log::{EntryDecoder, EpochStart, LogChange, LogPosition};
+use todana::{DataDirectory, Database, SalvagedLog, UnixSeconds, WorkerCounters};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::replication::{
-    AnsweredStart, AppliedPosition, DatabaseAnswer, DatabaseRequest, FrameDecoder, GREETING, LogPlace,
-    MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, RequestedStart,
+    AnsweredStart, AppliedPosition, DatabaseAnswer, DatabaseRequest, EpochPlace, FrameDecoder, GREETING,
+    LogEnd, LogPlace, MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, RequestedStart,
 };
 
 /// A database of a replica, and the place in the log of its master.
@@ -23,6 +24,11 @@ pub(in crate::replica) struct FollowedDatabase {
     pub(super) number: u16,
     pub(super) database: Arc<Database>,
     pub(super) worker_counters: Arc<WorkerCounters>,
+    /// The files of the database, if it has an update log.
+    pub(super) directory: Option<Arc<DataDirectory>>,
+    /// The place in the log of the first master, whose changes may have passed several servers.
+    /// `None` if it is not known.
+    pub(super) source: Option<EpochPlace>,
     /// The place after the last entry that was applied. `None` if all records must be copied.
     pub(super) place: Option<LogPlace>,
     /// The position from which the replica continues after its own death.
@@ -38,7 +44,7 @@ pub(in crate::replica) struct FollowedDatabase {
     /// the replica's own messages, in microseconds. 0 if no such time is known.
     pub(in crate::replica) fresh_at_us: u64,
     /// True if clients may change records here, too: the server and its master are a pair.
-    is_pair: bool,
+    pub(super) is_pair: bool,
     /// True while the records are a part of those of the master. The database then refuses changes
     /// of clients, because a copy that is cut off begins with the removal of all records.
     pub(super) is_copying: bool,
@@ -48,6 +54,8 @@ pub(in crate::replica) struct FollowedDatabase {
     /// The end of the master's log when this server, with records of its own, began to apply it
     /// from its beginning. `u64::MAX` until the master has stated it.
     merged_until: u64,
+    /// The epochs that the master knew when it accepted this replica.
+    pub(super) offered_epochs: Vec<EpochStart>,
     receiving: ReceivedPart,
 }
 
@@ -122,6 +130,9 @@ pub(super) struct ReplicaSide {
     master_id: Option<u16>,
     /// The index of a database whose entries have not all been applied.
     pending: Option<usize>,
+    /// The changes that only this server had, with the index of the database. They are in files,
+    /// and will not be in the database any more.
+    pub(super) salvaged: Vec<(usize, SalvagedLog)>,
 }
 
 impl FollowedDatabase {
@@ -137,15 +148,17 @@ impl FollowedDatabase {
         // Without some of its records, the database is no longer the one that was at the place.
         let stored = if database.lacks_changes() { stored.map(|_| StoredState::Copying) } else { stored };
         let is_copying = stored == Some(StoredState::Copying);
-        let place = match stored {
-            Some(StoredState::Place(place)) => Some(place),
-            _ => None,
+        let (place, source) = match stored {
+            Some(StoredState::Place(ReachedPlace { place, source, .. })) => (Some(place), source),
+            _ => (None, None),
         };
         database.follow_master(!is_pair || is_copying);
         FollowedDatabase {
             number,
             database: Arc::clone(database),
             worker_counters: Arc::clone(counters),
+            directory: None,
+            source,
             place,
             stored: place.map_or(0, |place| place.position),
             complete_from: 0,
@@ -156,6 +169,7 @@ impl FollowedDatabase {
             is_copying,
             wants_beginning: false,
             merged_until: 0,
+            offered_epochs: Vec::new(),
             receiving: ReceivedPart::Nothing,
         }
     }
@@ -172,17 +186,22 @@ impl FollowedDatabase {
             Some(place) if place.position < self.merged_until => None,
             // The copied records are not in the log, and not on disk yet.
             Some(_) if self.database.awaits_checkpoint() => Some(StoredState::Copying),
-            Some(place) => Some(StoredState::Place(place)),
+            Some(place) => {
+                let own_end = self.database.log().map_or(0, |log| log.end().0);
+                Some(StoredState::Place(ReachedPlace { place, own_end, source: self.source }))
+            }
             None => self.is_copying.then_some(StoredState::Copying),
         }
     }
 
     /// Notes that the state is stored, or that no state outlives the process.
-    pub(super) fn note_stored(&mut self) {
-        if self.is_copying && self.place.is_some() {
+    pub(super) fn note_stored(&mut self) -> todana_core::Result<()> {
+        if self.is_copying && self.place.is_some() && !self.database.awaits_checkpoint() {
+            self.end_copy()?;
             self.is_copying = false;
             self.database.follow_master(!self.is_pair);
         }
+        Ok(())
     }
 
     fn wanted(&self) -> RequestedStart {
@@ -241,7 +260,8 @@ impl FollowedDatabase {
 impl ReplicaSide {
     pub(super) fn new(server_id: u16, epoch: u64, databases: Vec<FollowedDatabase>) -> ReplicaSide {
         let frames = FrameDecoder::default();
-        ReplicaSide { server_id, epoch, databases, frames, master_id: None, pending: None }
+        let (master_id, pending, salvaged) = Default::default();
+        ReplicaSide { server_id, epoch, databases, frames, master_id, pending, salvaged }
     }
 
     /// Ends the current stream. The next one begins with a greeting.
@@ -261,7 +281,7 @@ impl ReplicaSide {
         let databases = self.databases.iter();
         let hello = ReplicaHello {
             server_id: self.server_id,
-            epoch: self.epoch,
+            epoch: self.epoch(),
             user: user.into(),
             password: password.into(),
             databases: databases
@@ -269,10 +289,17 @@ impl ReplicaSide {
                     number: followed.number,
                     start: followed.wanted(),
                     bucket_format: followed.bucket_format(),
+                    path: followed.path(),
                 })
                 .collect(),
         };
         hello.put(out);
+    }
+
+    /// Returns the highest epoch that this server knows.
+    pub(super) fn epoch(&self) -> u64 {
+        let directories = self.databases.iter().filter_map(|followed| followed.directory.as_ref());
+        directories.map(|directory| directory.epochs().epoch().0).fold(self.epoch, u64::max)
     }
 
     /// Returns the positions of all databases.
@@ -322,7 +349,7 @@ impl ReplicaSide {
                 self.databases[index].copy(index, master_id, bytes).map(Some)
             }
             MasterMessage::Heartbeat { time_ms, clock_s, asked_us, age_us, ends } => {
-                for (number, end) in ends {
+                for LogEnd { number, end, source } in ends {
                     let index = find(&mut self.databases, number)?;
                     let followed = &mut self.databases[index];
                     (followed.master_end, followed.master_time_ms) = (end, time_ms);
@@ -331,6 +358,7 @@ impl ReplicaSide {
                     }
                     if followed.has_all() {
                         followed.database.note_master_time(UnixSeconds(clock_s));
+                        followed.note_source(source).map_err(StreamError::Failed)?;
                     }
                     // The changes before this message have been applied.
                     if followed.is_complete() {
@@ -355,7 +383,13 @@ impl ReplicaSide {
             return Err(StreamError::Malformed("the answer is about other databases"));
         }
         let mut all = Vec::new();
-        for (followed, answer) in self.databases.iter_mut().zip(&welcome.databases) {
+        for (index, answer) in welcome.databases.iter().enumerate() {
+            let followed = &mut self.databases[index];
+            match branch::leave(followed, answer, welcome.epoch) {
+                Ok(BranchOutcome::Salvaged(log)) => self.salvaged.push((index, log)),
+                Ok(BranchOutcome::Nothing) => {}
+                Err(error) => return Err(StreamError::Refused(error.to_string())),
+            }
             all.push(followed.part(answer)?);
         }
         let mut copies = 0;
@@ -374,43 +408,68 @@ impl ReplicaSide {
         let (own, master_id) = (self.server_id, self.master_id.unwrap_or_default());
         self.pending = None;
         let followed = &mut self.databases[index];
-        let ReceivedPart::Log(log) = &mut followed.receiving else {
+        let receiving = std::mem::replace(&mut followed.receiving, ReceivedPart::Nothing);
+        let ReceivedPart::Log(mut log) = receiving else {
             return Err(StreamError::Malformed("the log comes before its checkpoint"));
         };
+        let outcome = followed.apply_log(&mut log, own, master_id);
+        followed.receiving = ReceivedPart::Log(log);
+        followed.note_followed();
+        if matches!(outcome, Ok(StreamEvent::MustStore)) {
+            self.pending = Some(index);
+        }
+        outcome
+    }
+}
+
+impl FollowedDatabase {
+    fn apply_log(
+        &mut self,
+        log: &mut ReceivedLog,
+        own: u16,
+        master_id: u16,
+    ) -> Result<StreamEvent, StreamError> {
         loop {
+            let end = log.entries.end_of_next();
             let entry = match log.entries.next_entry() {
                 Ok(Some((_, entry))) => entry,
                 Ok(None) => return Ok(StreamEvent::Applied),
                 Err(error) => {
                     let why = error.to_string();
-                    return Err(followed.give_up(why));
+                    return Err(self.give_up(why));
                 }
             };
             let origin = entry.origin.map_or(ChangeOrigin::new(master_id, 0), ChangeOrigin::from);
+            let source = self.source_of(log.database_id, end.0, entry.source);
+            if let Some(own_log) = self.database.log() {
+                own_log.set_source(source);
+            }
             let mut is_clear = false;
-            // A change that this server has made or passed on comes back from a master that follows
-            // it.
-            if !origin.has_passed(own) {
+            // In a pair, a change that this server has made or passed on comes back. A former
+            // master that is a replica needs the changes that it has made.
+            if !(self.is_pair && origin.has_passed(own)) {
                 is_clear = entry.change == LogChange::Clear;
-                if is_clear && followed.place.is_some_and(|place| place.position < followed.merged_until) {
+                if is_clear && self.place.is_some_and(|place| place.position < self.merged_until) {
                     let why = "its update log removes all records, also those of this server's clients";
                     return Err(StreamError::Refused(format!("{why}; {EMPTY_ONE}")));
                 }
-                let applied =
-                    followed.database.apply_entry(origin.into(), &followed.worker_counters, &entry.change);
+                let applied = self.database.apply_entry(origin.into(), &self.worker_counters, &entry.change);
                 match applied {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
                         let why = error.to_string();
-                        return Err(followed.give_up(why));
+                        return Err(self.give_up(why));
                     }
                     Err(error) => return Err(StreamError::Failed(error)),
                 }
             }
-            let position = log.entries.position().0;
-            followed.place = Some(LogPlace { database_id: log.database_id, position });
+            if let LogChange::Epoch(start) = entry.change {
+                self.enter_epoch(start, log.database_id, end.0).map_err(StreamError::Failed)?;
+            } else if let (Some(reached), Some(position)) = (&mut self.source, source) {
+                reached.place.position = position.0;
+            }
+            self.place = Some(LogPlace { database_id: log.database_id, position: end.0 });
             if is_clear {
-                self.pending = Some(index);
                 return Ok(StreamEvent::MustStore);
             }
         }
@@ -440,6 +499,11 @@ impl FollowedDatabase {
                 Ok(ReceivedPart::log(LogPlace { database_id, position: 0 }))
             }
             (AnsweredStart::Requested, _) => Err(StreamError::Malformed("the log of another database")),
+            (AnsweredStart::Branch(_), _) if self.is_copying => {
+                let why = "this server had changes that its master has not".into();
+                Err(StreamError::MustCopy(why))
+            }
+            (AnsweredStart::Branch(position), _) => Ok(ReceivedPart::log(LogPlace { database_id, position })),
             (AnsweredStart::Checkpoint, RequestedStart::Place(_)) if self.is_pair => {
                 // The other server has begun anew, with a copy of this server's records.
                 self.wants_beginning = true;
@@ -461,7 +525,7 @@ impl FollowedDatabase {
 
     fn begin(&mut self, part: ReceivedPart) {
         match &part {
-            ReceivedPart::Log(log) if log.next_byte == 0 => {
+            ReceivedPart::Log(log) if log.next_byte == 0 && self.source.is_none() => {
                 self.place = Some(LogPlace { database_id: log.database_id, position: 0 });
                 (self.complete_from, self.fresh_at_us) = (0, 0);
                 self.merged_until = if self.has_own_records() { u64::MAX } else { 0 };
@@ -470,9 +534,16 @@ impl FollowedDatabase {
                 // From now on, the records are those of no moment.
                 (self.place, self.is_copying, self.merged_until) = (None, true, 0);
                 self.fresh_at_us = 0;
+                self.source = None;
                 self.database.follow_master(true);
             }
-            ReceivedPart::Log(_) | ReceivedPart::Nothing => {}
+            ReceivedPart::Log(log) => {
+                let place = LogPlace { database_id: log.database_id, position: log.next_byte };
+                if self.place != Some(place) {
+                    (self.place, self.complete_from, self.fresh_at_us) = (Some(place), 0, 0);
+                }
+            }
+            ReceivedPart::Nothing => {}
         }
         self.wants_beginning = false;
         self.receiving = part;
@@ -485,6 +556,9 @@ impl FollowedDatabase {
             return Err(StreamError::Malformed("a checkpoint that was not announced"));
         };
         let origin = u32::from(master_id);
+        if let Some(log) = database.log() {
+            log.set_source(None);
+        }
         if std::mem::take(&mut checkpoint.clears) {
             database.clear_from(origin, worker_counters).map_err(StreamError::Failed)?;
         }

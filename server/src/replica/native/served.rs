@@ -1,14 +1,17 @@
 //! The thread that serves a replica in Todana's own protocol.
 
-use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide};
+use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide, SentDatabase};
+use super::promotion;
 use crate::replica::connected_replica::ConnectedReplica;
+use crate::replica::options::MasterProtocol;
 use crate::replica::replica_stream::ReplicaStream;
 use crate::shared::SharedState;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana_protocol::replication::ReplicaHello;
+use todana::update_log::Epoch;
+use todana_protocol::replication::{MasterWelcome, ReplicaHello};
 
 /// The interval between heartbeats without changes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -16,6 +19,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The pause between two looks at the logs. Each look with new changes syncs them.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The pause if replies wait for replicas.
+const ACK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Serves a replica until it or the server ends.
 pub(in crate::replica) fn serve(
@@ -32,8 +37,25 @@ pub(in crate::replica) fn serve(
     };
     let mut out = Vec::new();
     let own = shared.options.databases.replication.server_id;
-    let accepted = MasterSide::accept(hello, own, 0, &find, &mut out);
+    let options = &shared.options.databases.replication;
+    let follows = options.master.is_some() && options.protocol == MasterProtocol::Native;
+    let epoch = promotion::server_epoch(shared);
+    if hello.epoch > epoch.0 && (!follows || promotion::is_promoted(shared)) {
+        promotion::supersede(shared, Epoch(hello.epoch)).map_err(io::Error::other)?;
+    }
+    let accepted = match promotion::superseded_by(shared) {
+        Some(_) if hello.epoch <= epoch.0 && !follows => {
+            let why = "another server has become the master";
+            MasterWelcome::put_refusal(why, &mut out);
+            Err(why.into())
+        }
+        _ => MasterSide::accept(hello, own, epoch.0, &find, &mut out),
+    };
     stream.send(&out)?;
+    if hello.databases.is_empty() {
+        // A promoted server has stated its epoch.
+        return Ok(());
+    }
     let mut side = match accepted {
         Ok(side) => side,
         Err(why) => {
@@ -47,6 +69,7 @@ pub(in crate::replica) fn serve(
         copies => tracing::info!(server_id, copies, "replica: connected; receives all records"),
     }
     let numbers: Vec<u16> = side.databases.iter().map(|sent| sent.number).collect();
+    let pause = if shared.acks.is_needed() { ACK_PAUSE } else { PAUSE };
     let mut input = Vec::new();
     let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
     while stream.is_running() {
@@ -68,17 +91,22 @@ pub(in crate::replica) fn serve(
             stream.send(&out)?;
             spoke_at = Some(began_at);
         }
-        stream.receive_within(PAUSE, &mut input)?;
+        stream.receive_within(pause, &mut input)?;
         if side.receive(&input).map_err(|_| io::Error::other("a message is malformed"))? {
             heard_at = Instant::now();
             let position = side.databases.first().map_or(0, |sent| sent.applied);
             let lag = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
             replica.note_position(position, lag, Instant::now());
+            let confirm =
+                |sent: &SentDatabase| shared.acks.note(server_id, usize::from(sent.number), sent.applied);
+            if side.databases.iter().fold(false, |has_more, sent| confirm(sent) || has_more) {
+                shared.wake_queues.log_advanced();
+            }
         }
         if heard_at.elapsed() >= SILENCE_MAX {
             return Err(io::Error::other("no message for 30 seconds"));
         }
-        if let Some(left) = PAUSE.checked_sub(began_at.elapsed()).filter(|_| is_due) {
+        if let Some(left) = pause.checked_sub(began_at.elapsed()).filter(|_| is_due) {
             std::thread::sleep(left);
         }
     }

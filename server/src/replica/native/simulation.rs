@@ -6,6 +6,8 @@
 
 #[path = "../../../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+#[path = "failover_simulation.rs"]
+mod failover;
 
 use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide};
 use super::positions::{OwnIds, PositionFile, PositionKeeper};
@@ -16,8 +18,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use todana::checkpoint::CheckpointOptions;
-use todana::update_log::{LogOptions, SyncPolicy};
-use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, UnixSeconds, WorkerCounters};
+use todana::update_log::{Epoch, LogOptions, SyncPolicy};
+use todana::{
+    Clock, DataDirectory, DataOptions, Database, EpochHistory, ManualClock, UnixSeconds, WorkerCounters,
+};
 use todana_core::{
     Arithmetic, Attributes, Delete, Engine, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
@@ -48,6 +52,8 @@ struct SimulatedServer {
     index: usize,
     is_tree: bool,
     is_pair: bool,
+    /// True if checkpoints remove no log.
+    keeps_log: bool,
     master: Option<usize>,
     disk: CrashDisk,
     clock: Arc<ManualClock>,
@@ -98,7 +104,7 @@ impl SimulatedServer {
             ..LogOptions::default()
         };
         // A pair must not lose log, because its servers have changes of their own clients.
-        let log_kept_len = if self.is_pair { 1 << 30 } else { 0 };
+        let log_kept_len = if self.is_pair || self.keeps_log { 1 << 30 } else { 0 };
         let checkpoints = CheckpointOptions { rests: 0, log_kept_len, ..CheckpointOptions::default() };
         directory.restore(&database, clock, &DataOptions { log, checkpoints }, &mut |_| ()).unwrap();
         let file = PositionFile::new(disk, "/data/replica-position".into());
@@ -108,7 +114,9 @@ impl SimulatedServer {
         outcome.unwrap();
         let counters = database.worker_counters();
         let side = self.master.map(|_| {
-            let followed = FollowedDatabase::new(0, &database, &counters, keeper.state(0, 0), self.is_pair);
+            let stored = keeper.state(0, 0);
+            let followed = FollowedDatabase::new(0, &database, &counters, stored, self.is_pair);
+            let followed = followed.in_directory(Arc::clone(&directory), stored);
             ReplicaSide::new(self.id(), 0, vec![followed])
         });
         self.running = Some(RunningNode { database, directory, counters, side, keeper });
@@ -147,6 +155,13 @@ impl SimulatedServer {
 
     fn running(&self) -> &RunningNode {
         self.running.as_ref().expect("it runs between steps")
+    }
+
+    /// Notes that a master of this epoch exists.
+    fn supersede(&self, epoch: Epoch) {
+        let directory = &self.running().directory;
+        let history = EpochHistory { superseded_by: epoch, ..directory.epochs() };
+        directory.store_epochs(history).unwrap();
     }
 
     /// Returns the records that have not expired.
@@ -234,6 +249,8 @@ struct NetworkSimulation {
     steps: u64,
     /// For each step, the place at which the log of each server ended after it.
     ends: Vec<Vec<LogPlace>>,
+    /// The last reason for which each replica has closed its connection.
+    errors: Vec<Option<StreamError>>,
 }
 
 impl NetworkSimulation {
@@ -251,12 +268,22 @@ impl NetworkSimulation {
             let (disk, clock) = (CrashDisk::new(), Arc::clone(&clock));
             let is_tree = random.bool();
             let (was_emptied, running) = (false, None);
-            let mut node =
-                SimulatedServer { index, is_tree, is_pair, master, disk, clock, was_emptied, running };
+            let mut node = SimulatedServer {
+                index,
+                is_tree,
+                is_pair,
+                keeps_log: false,
+                master,
+                disk,
+                clock,
+                was_emptied,
+                running,
+            };
             node.start();
             nodes.push(node);
         }
         let connections = nodes.iter().map(|_| None).collect();
+        let errors = nodes.iter().map(|_| None).collect();
         NetworkSimulation {
             nodes,
             shape,
@@ -267,6 +294,7 @@ impl NetworkSimulation {
             has_lost_disk: false,
             steps: 0,
             ends: Vec::new(),
+            errors,
         }
     }
 
@@ -306,11 +334,16 @@ impl NetworkSimulation {
                 }
                 self.nodes[at].start();
                 self.connections[at] = None;
-                for (replica, &master) in self.shape.masters.iter().enumerate() {
-                    if master == Some(at) {
-                        self.connections[replica] = None;
-                    }
-                }
+                self.cut_replicas(at);
+            }
+        }
+    }
+
+    /// Closes the connections of the replicas of a server.
+    fn cut_replicas(&mut self, at: usize) {
+        for (node, connection) in self.nodes.iter().zip(&mut self.connections) {
+            if node.master == Some(at) {
+                *connection = None;
             }
         }
     }
@@ -333,7 +366,7 @@ impl NetworkSimulation {
 
     /// Moves some bytes between a replica and its master, or all of them.
     fn run_link(&mut self, at: usize, moves_all: bool) {
-        let Some(master) = self.shape.masters[at] else { return };
+        let Some(master) = self.nodes[at].master else { return };
         if self.connections[at].is_none() {
             let side = self.nodes[at].running.as_mut().and_then(|running| running.side.as_mut());
             let side = side.expect("it follows a master");
@@ -360,9 +393,13 @@ impl NetworkSimulation {
             let RunningNode { database, directory, .. } = node.running();
             let (database, directory) = (Arc::clone(database), Arc::clone(directory));
             let source = LoggedDatabase { database, directory };
-            let side =
-                MasterSide::accept(&hello, node.id(), 0, &|_| Ok(source.clone()), &mut connection.to_replica);
-            connection.master = Some(side.unwrap());
+            let epoch = source.directory.epochs().epoch().0;
+            if hello.epoch > epoch && node.master.is_none() {
+                node.supersede(Epoch(hello.epoch));
+            }
+            let find = |_| Ok(source.clone());
+            let side = MasterSide::accept(&hello, node.id(), epoch, &find, &mut connection.to_replica);
+            connection.master = side.ok();
             connection.to_master.clear();
             connection.has_greeted = true;
             return;
@@ -382,6 +419,7 @@ impl NetworkSimulation {
 
     /// Delivers bytes of the master. Returns false if the replica closes the connection.
     fn run_replica(&mut self, at: usize, connection: &mut SimulatedLink, moves_all: bool) -> bool {
+        let master = self.nodes[at].master.expect("it follows a master");
         let running = self.nodes[at].running.as_mut().expect("it runs between steps");
         let side = running.side.as_mut().expect("it follows a master");
         let waiting = connection.to_replica.len();
@@ -400,13 +438,14 @@ impl NetworkSimulation {
                     if std::env::var("TODANA_TRACE").is_ok() {
                         eprintln!("{at}: {error:?}");
                     }
+                    self.errors[at] = Some(error);
                     return false;
                 }
             }
         }
         for followed in &side.databases {
             let Some(step) = followed.fresh_at_us.checked_sub(1) else { continue };
-            let ended = self.ends[step as usize][self.shape.masters[at].expect("it follows a master")];
+            let ended = self.ends[step as usize][master];
             let place = followed.place.expect("its records are known");
             let is_fresh = place.database_id != ended.database_id || place.position >= ended.position;
             assert!(is_fresh, "{place:?} at step {step}, not {ended:?}");

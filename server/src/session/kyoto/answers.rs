@@ -123,7 +123,9 @@ pub(super) fn failure(error: Error) -> CallFailure<'static> {
 /// Returns the failure for a reply that the procedure does not handle itself.
 pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
     failure_of_kind(match reply {
-        Reply::Refused(RefusalReason::ReadOnly | RefusalReason::Replica) => return NO_PERMISSION,
+        Reply::Refused(RefusalReason::ReadOnly | RefusalReason::Replica | RefusalReason::Superseded) => {
+            return NO_PERMISSION;
+        }
         Reply::Refused(RefusalReason::NotEnabled) => return NOT_THROUGH_PROXY,
         Reply::Refused(RefusalReason::NotOnCluster) => return NOT_ON_CLUSTER,
         Reply::Refused(RefusalReason::Unreachable) => {
@@ -141,7 +143,10 @@ pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
         Reply::Refused(RefusalReason::Damaged) => ErrorKind::Corrupt,
         Reply::Refused(RefusalReason::Busy) => ErrorKind::Busy,
         Reply::Refused(
-            RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable | RefusalReason::Unavailable,
+            RefusalReason::LogUnwritable
+            | RefusalReason::FilesUnwritable
+            | RefusalReason::Unavailable
+            | RefusalReason::Unconfirmed,
         ) => ErrorKind::Unavailable,
         _ => ErrorKind::Invalid,
     })

@@ -8,8 +8,9 @@ use crate::session::wake::{WakeReason, WakeTicket};
 use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
+use std::sync::Arc;
 use todana_core::{RefusalReason, Reply};
-use todana_protocol::memcached::ExportRequest;
+use todana_protocol::memcached::{ExportKind, ExportRequest};
 use todana_protocol::memcached::{ReplyForm, encode};
 
 /// The line that ends an export if the server stops before the export is complete.
@@ -41,7 +42,18 @@ impl ExportSession {
         let ticket = handle.ticket;
         let shared = &context.shared;
         let database = shared.databases.get(export.database as usize).map(|served| &served.database);
-        let started = shared.persistence.exports.start(export, handle, database);
+        let exports = &shared.persistence.exports;
+        let started = match export.what {
+            ExportKind::Promotion { is_forced } => {
+                let its_own = Arc::clone(shared);
+                let promote = move || {
+                    let outcome = its_own.master_link.promote(&its_own, is_forced);
+                    outcome.unwrap_or_else(|why| format!("SERVER_ERROR {why}"))
+                };
+                exports.start_call(export, handle, &shared.databases.primary().database, promote)
+            }
+            _ => exports.start(export, handle, database),
+        };
         let receiving = started.inspect_err(|_| context.waits.leave(ticket))?;
         Ok(ExportSession {
             receiving,

@@ -16,6 +16,7 @@ mod socket;
 
 pub(crate) use socket::DatagramSocket;
 
+use crate::databases::PRIMARY_DATABASE;
 use crate::execution::Executor;
 use crate::handle::StopStage;
 use crate::session::memcached::commands::answer;
@@ -28,8 +29,10 @@ use message::RequestId;
 use mio::{Events, Poll, Token, Waker};
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use todana::Clock;
+use std::time::{Duration, Instant};
+use todana::{Clock, CommitPoint};
 use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::MemcachedCommand;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits, MemcachedStep, ReplyForm, encode};
@@ -40,6 +43,12 @@ const BUFFER: usize = 64 << 10;
 /// The maximum number of datagrams that are served from one socket before another socket is served.
 const DATAGRAMS: usize = 64;
 
+/// The interval at which replies that wait for replicas are checked.
+const HELD_CHECK: Duration = Duration::from_millis(5);
+/// The maximum number of replies that wait for replicas. Older ones are dropped, as datagrams may
+/// be.
+const HELD_MAX: usize = 4096;
+
 const TOO_LARGE: &str = "SERVER_ERROR reply too large for UDP";
 
 /// The thread that serves UDP.
@@ -49,6 +58,18 @@ pub(crate) struct UdpThread {
     sockets: Vec<DatagramSocket>,
     server: DatagramServer,
     buffer: Vec<u8>,
+    /// The replies that wait for replicas, with their sockets and destinations.
+    held: Vec<(usize, SocketAddr, HeldReply)>,
+}
+
+/// A reply to a change that replicas have not confirmed yet.
+struct HeldReply {
+    id: RequestId,
+    message: Vec<u8>,
+    /// The reply if they do not confirm it in time.
+    error: Vec<u8>,
+    point: CommitPoint,
+    deadline: Instant,
 }
 
 impl UdpThread {
@@ -65,7 +86,7 @@ impl UdpThread {
         let context = WorkerContext::new(&shared, number);
         let reply_max = shared.options.listen.udp_reply_max;
         let server = DatagramServer::new(context, shared.limits(), reply_max);
-        Ok((UdpThread { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
+        Ok((UdpThread { shared, poll, sockets, server, buffer: vec![0; BUFFER], held: Vec::new() }, waker))
     }
 
     /// Runs until the server stops.
@@ -73,7 +94,11 @@ impl UdpThread {
         let mut events = Events::with_capacity(64);
         let mut ready = VecDeque::new();
         while self.shared.lifecycle.stopping() == StopStage::No {
-            let timeout = (!ready.is_empty()).then_some(std::time::Duration::ZERO);
+            let timeout = match (ready.is_empty(), self.held.is_empty()) {
+                (false, _) => Some(Duration::ZERO),
+                (true, false) => Some(HELD_CHECK),
+                (true, true) => None,
+            };
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -87,6 +112,7 @@ impl UdpThread {
                     ready.push_back(index);
                 }
             }
+            self.release_held();
             for _ in 0..ready.len() {
                 if let Some(index) = ready.pop_front()
                     && !self.serve(index)
@@ -95,6 +121,29 @@ impl UdpThread {
                 }
             }
         }
+    }
+
+    /// Sends the replies to changes that replicas have confirmed, and errors in place of those that
+    /// they have not confirmed in time.
+    fn release_held(&mut self) {
+        let counters = &self.shared.observation.workers[self.server.context.worker];
+        let (shared, sockets) = (&self.shared, &self.sockets);
+        self.held.retain(|(index, peer, reply)| {
+            let message = if shared.acks.is_confirmed(PRIMARY_DATABASE, reply.point) {
+                &reply.message
+            } else if Instant::now() >= reply.deadline || shared.databases.primary().database.is_superseded()
+            {
+                &reply.error
+            } else {
+                return true;
+            };
+            message::send(reply.id, message, |datagram| {
+                let sent = sockets[*index].send(datagram, *peer);
+                counters.bytes_written.add(*sent.as_ref().unwrap_or(&0) as u64);
+                sent.is_ok()
+            });
+            false
+        });
     }
 
     /// Serves the datagrams that wait at a socket. Returns false if more may be waiting.
@@ -116,6 +165,11 @@ impl UdpThread {
                         counters.bytes_written.add(*sent.as_ref().unwrap_or(&0) as u64);
                         sent.is_ok()
                     });
+                    let held = std::mem::take(&mut self.server.held);
+                    self.held.extend(held.into_iter().map(|reply| (index, peer, reply)));
+                    if self.held.len() > HELD_MAX {
+                        self.held.drain(..self.held.len() - HELD_MAX);
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 // Other errors report that an earlier reply did not reach its destination.
@@ -135,12 +189,17 @@ struct DatagramServer {
     output: ConnectionOutput,
     message: Vec<u8>,
     scratch: Vec<u8>,
+    /// The last change of the current message for which replicas are awaited, and the reply if they
+    /// do not confirm it.
+    awaited: Option<(CommitPoint, Vec<u8>)>,
+    /// The replies that wait for replicas.
+    held: Vec<HeldReply>,
 }
 
 impl DatagramServer {
     fn new(context: WorkerContext, limits: MemcachedLimits, reply_max: usize) -> Self {
-        let (output, message, scratch) = Default::default();
-        DatagramServer { context, limits, reply_max, output, message, scratch }
+        let (output, message, scratch, awaited, held) = Default::default();
+        DatagramServer { context, limits, reply_max, output, message, scratch, awaited, held }
     }
 
     /// Answers each request in a datagram by a message.
@@ -185,10 +244,18 @@ impl DatagramServer {
                         } else {
                             session.execute(&mut self.context, &request, &mut self.output)
                         };
-                        if !settle(&self.context) {
+                        match settle(&self.context) {
                             // It is unknown whether the change is durable, so no reply is sent.
                             // Clients that use UDP expect lost replies.
-                            self.output.clear(0);
+                            Err(()) => self.output.clear(0),
+                            Ok(Some(point)) => {
+                                let (mut error, mut bytes) = (ConnectionOutput::default(), Vec::new());
+                                answer(&request, &Reply::Refused(RefusalReason::Unconfirmed), &mut error);
+                                // Writing to a vector does not fail.
+                                let _ = error.write_to(&mut bytes);
+                                self.awaited = Some((point, bytes));
+                            }
+                            Ok(None) => {}
                         }
                         next
                     }
@@ -228,20 +295,30 @@ impl DatagramServer {
         if self.output.len() <= room {
             // Writing to a vector does not fail.
             let _ = self.output.write_to(&mut self.message);
-            message::send(id, &self.message, send);
+            match self.awaited.take() {
+                Some(_) if self.message.is_empty() => {}
+                Some((point, error)) => {
+                    let (message, deadline) = (self.message.clone(), self.context.shared.acks.deadline());
+                    self.held.push(HeldReply { id, message, error, point, deadline });
+                }
+                None => message::send(id, &self.message, send),
+            }
         }
         self.output.clear(BUFFER);
         self.message.len()
     }
 }
 
-/// Waits until the writes since the previous call are durable. Returns false if it is unknown
-/// whether they are.
-fn settle(context: &WorkerContext) -> bool {
-    let (shared, Some(local)) = (&context.shared, context.executor.databases().first()) else { return true };
+/// Waits until the writes since the previous call are durable. Returns the point that replicas have
+/// not confirmed, if their confirmation is needed. Fails if it is unknown whether the writes are
+/// durable.
+fn settle(context: &WorkerContext) -> Result<Option<CommitPoint>, ()> {
+    let (shared, Some(local)) = (&context.shared, context.executor.databases().first()) else {
+        return Ok(None);
+    };
     // If there were no writes, nothing has to be waited for.
-    let Some(point) = local.take_commit() else { return true };
-    let Some(durability) = shared.databases.primary().database.durability() else { return true };
+    let Some(point) = local.take_commit() else { return Ok(None) };
+    let Some(durability) = shared.databases.primary().database.durability() else { return Ok(None) };
     durability.request(point);
     // A server that stops does not wait for a disk that does not respond.
     let may_continue = || shared.lifecycle.stopping() == StopStage::No;
@@ -249,8 +326,9 @@ fn settle(context: &WorkerContext) -> bool {
     if !is_durable {
         // Later replies must wait for this commit, too.
         local.note_commit(point);
+        return Err(());
     }
-    is_durable
+    Ok((!shared.acks.is_confirmed(PRIMARY_DATABASE, point)).then_some(point))
 }
 
 fn refuse(output: &mut ConnectionOutput, write: impl FnOnce(&mut ConnectionOutput)) -> NextAction {

@@ -353,7 +353,7 @@ fn write_lost(seed: u32, start: LogPosition, mut lost: u64, to: &dyn File, end: 
         let len = if lost > PIECE_LEN + ENTRY_LEN_MIN { PIECE_LEN } else { lost };
         let mut bytes = Vec::new();
         let change = LogChange::Lost { len: len - ENTRY_LEN_MIN };
-        entry::encode(&LogEntry { origin: None, change }, false, &mut bytes);
+        entry::encode(&LogEntry::own(change), false, &mut bytes);
         let position = LogPosition(start.0 + *end - HEADER_LEN as u64);
         let frame = entry::crc_of_frame(seed, position, (len - FRAME_LEN as u64) as u32);
         let crc = crc32c::crc32c_append(frame, &bytes[FRAME_LEN..]);

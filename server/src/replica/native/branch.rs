@@ -1,0 +1,260 @@
+//! Follows the epochs of a master (docs/replication.md, "Promotion"): the place that a replica
+//! states in the logs of earlier masters, and the changes that only this server has.
+//!
+//! Invariant: before a database that has changes of its own is replaced by the records of a new
+//! master, these changes are in a salvaged log on disk.
+
+use super::positions::StoredState;
+use super::replica_side::FollowedDatabase;
+use std::sync::Arc;
+use todana::update_log::{Epoch, EpochStart, LogPosition};
+use todana::{DataDirectory, EpochHistory, EpochRole, SalvagedLog};
+use todana_core::{Error, ErrorKind, Result};
+use todana_protocol::replication::{AnsweredStart, DatabaseAnswer, EpochPlace, EpochRecord, LogPlace};
+
+/// The result of leaving the log of an earlier master.
+pub(super) enum BranchOutcome {
+    /// This server has no changes that the master does not have.
+    Nothing,
+    /// This server had such changes. They are in this log, and all records must be copied.
+    Salvaged(SalvagedLog),
+}
+
+/// Returns the place in the form of the protocol.
+pub(super) fn to_sent(place: todana::update_log::EpochPlace) -> EpochPlace {
+    let place_in_log = LogPlace { database_id: place.log_id, position: place.position.0 };
+    EpochPlace { epoch: place.epoch.0, place: place_in_log }
+}
+
+/// Returns the place of the protocol in the form of the log.
+pub(super) fn to_logged(sent: EpochPlace) -> todana::update_log::EpochPlace {
+    let EpochPlace { epoch, place: LogPlace { database_id, position } } = sent;
+    todana::update_log::EpochPlace {
+        epoch: Epoch(epoch),
+        log_id: database_id,
+        position: LogPosition(position),
+    }
+}
+
+/// Returns the beginning of an epoch in the form of the protocol.
+pub(super) fn to_record(start: &EpochStart) -> EpochRecord {
+    EpochRecord { epoch: start.epoch.0, database_id: start.log_id, ended: start.ended.map(to_sent) }
+}
+
+fn to_start(record: &EpochRecord) -> EpochStart {
+    EpochStart { epoch: Epoch(record.epoch), log_id: record.database_id, ended: record.ended.map(to_logged) }
+}
+
+/// Leaves the log of an earlier master, if the answer of the master does not continue it. Fails if
+/// changes of this server would be lost without a trace.
+pub(super) fn leave(
+    followed: &mut FollowedDatabase,
+    answer: &DatabaseAnswer,
+    epoch: u64,
+) -> Result<BranchOutcome> {
+    followed.offered_epochs = answer.epochs.iter().map(to_start).collect();
+    let Some(directory) = followed.directory.clone().filter(|_| !followed.is_pair) else {
+        return Ok(BranchOutcome::Nothing);
+    };
+    if answer.start == AnsweredStart::Requested || epoch == 0 {
+        return Ok(BranchOutcome::Nothing);
+    }
+    let outcome = match answer.branch {
+        _ if followed.is_copying => BranchOutcome::Nothing,
+        Some(branch) => salvage_after(followed, &directory, branch)?,
+        None => {
+            expect_no_changes(followed, &directory, epoch)?;
+            BranchOutcome::Nothing
+        }
+    };
+    if matches!(outcome, BranchOutcome::Salvaged(_)) || answer.start == AnsweredStart::Checkpoint {
+        // The records are no longer those of any place.
+        (followed.place, followed.is_copying) = (None, true);
+        followed.set_source(None);
+        let starts = followed.offered_epochs.clone();
+        directory.replace_epochs(&followed.database, starts, EpochRole::Copying)?;
+    } else if let Some(branch) = answer.branch {
+        directory.return_to(&followed.database, to_logged(branch), Epoch(epoch))?;
+        followed.set_source(Some(branch));
+    }
+    Ok(outcome)
+}
+
+/// Writes the changes after a place, if there are any, to a salvaged log.
+fn salvage_after(
+    followed: &FollowedDatabase,
+    directory: &DataDirectory,
+    branch: EpochPlace,
+) -> Result<BranchOutcome> {
+    if followed.path().last() == Some(&branch) {
+        return Ok(BranchOutcome::Nothing);
+    }
+    let Some(from) = directory.position_of(&followed.database, to_logged(branch))? else {
+        let why = "the update log of this server does not go back to the changes that only it has; keep a copy \
+                   of its data directory elsewhere, and empty it";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    };
+    let salvaged = directory.salvage_after(&followed.database, from)?;
+    Ok(salvaged.map_or(BranchOutcome::Nothing, BranchOutcome::Salvaged))
+}
+
+/// Fails if this server has changes, of which a master of this epoch knows nothing.
+fn expect_no_changes(followed: &FollowedDatabase, directory: &DataDirectory, epoch: u64) -> Result<()> {
+    let is_unknown = !followed.path().is_empty() && directory.epochs().epoch().0 < epoch;
+    if !is_unknown || followed.database.status().records == 0 {
+        return Ok(());
+    }
+    let is_on_disk = followed.database.engine().durable().is_some();
+    if is_on_disk || followed.source.is_some() || directory.has_own_changes(&followed.database)? {
+        let why = "it has never had the changes of this server; keep a copy of this server's data directory \
+                   elsewhere, and empty it";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    Ok(())
+}
+
+impl FollowedDatabase {
+    /// Adds the files of the database. If it has applied changes after its stored place, continues
+    /// after them. `stored` is the state with which it was created.
+    pub(super) fn in_directory(
+        mut self,
+        directory: Arc<DataDirectory>,
+        stored: Option<StoredState>,
+    ) -> FollowedDatabase {
+        if let Some(StoredState::Place(reached)) = stored.filter(|_| !self.is_pair) {
+            let end = self.database.log().map_or(0, |log| log.end().0);
+            let from = LogPosition(reached.own_end.min(end));
+            // If that part of the log is gone, the stored place counts.
+            if let Ok((part, position)) = directory.last_source(&self.database, from) {
+                let earlier = self.source;
+                let part = part.or(earlier.map(|at| (Epoch(at.epoch), at.place.database_id)));
+                self.source = part.and_then(|(Epoch(epoch), database_id)| {
+                    let earlier =
+                        earlier.filter(|at| (at.epoch, at.place.database_id) == (epoch, database_id));
+                    let position = position.map(|position| position.0);
+                    let position = position.max(earlier.map(|at| at.place.position))?;
+                    Some(EpochPlace { epoch, place: LogPlace { database_id, position } })
+                });
+            }
+            if let (Some(source), Some(place)) = (self.source, &mut self.place)
+                && source.place.database_id == place.database_id
+            {
+                place.position = place.position.max(source.place.position);
+            }
+        }
+        if directory.epochs().role == EpochRole::Copying {
+            (self.place, self.source, self.is_copying) = (None, None, true);
+        }
+        self.directory = Some(directory);
+        self.note_followed();
+        self
+    }
+
+    /// Returns the places up to which this server has the logs of the masters of its changes.
+    pub(super) fn path(&self) -> Vec<EpochPlace> {
+        let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair && !self.is_copying) else {
+            return Vec::new();
+        };
+        let (history, log_id) = (directory.epochs(), directory.identity().database_id);
+        let was_master =
+            self.place.is_none() && history.starts.last().is_none_or(|last| last.log_id == log_id);
+        let position = self.database.log().map_or(LogPosition(0), |log| log.end());
+        let own = todana::update_log::EpochPlace { epoch: history.epoch(), log_id, position };
+        match self.source.map(to_logged).or(was_master.then_some(own)) {
+            Some(current) => history.path(Some(current)).into_iter().map(to_sent).collect(),
+            // The database may have more than the ended epochs.
+            None => Vec::new(),
+        }
+    }
+
+    /// Sets the place in the log of the first master.
+    pub(super) fn set_source(&mut self, source: Option<EpochPlace>) {
+        self.source = source;
+        self.note_followed();
+        if let Some(log) = self.database.log() {
+            log.set_source(None);
+        }
+    }
+
+    /// Takes over the place in the log of the first master, which the master has stated. Fails if
+    /// the beginning of its epoch has not arrived; the next greeting receives it.
+    pub(super) fn note_source(&mut self, stated: Option<EpochPlace>) -> Result<()> {
+        let (false, Some(stated)) = (self.is_pair, stated) else { return Ok(()) };
+        if let Some(directory) = &self.directory
+            && stated.epoch > directory.epochs().epoch().0
+        {
+            // The records were copied after the beginning of the epoch.
+            let mut starts = self.offered_epochs.clone();
+            starts.retain(|start| start.epoch.0 <= stated.epoch);
+            if starts.last().is_none_or(|last| last.epoch.0 < stated.epoch) {
+                return Err(Error::new(ErrorKind::Busy, "the master has entered another epoch"));
+            }
+            directory.replace_epochs(&self.database, starts, directory.epochs().role)?;
+        }
+        match &mut self.source {
+            Some(at) if (at.epoch, at.place.database_id) == (stated.epoch, stated.place.database_id) => {
+                at.place.position = at.place.position.max(stated.place.position);
+            }
+            source => {
+                *source = Some(stated);
+                if let Some(directory) = &self.directory {
+                    directory.note_source(&self.database, to_logged(stated));
+                }
+            }
+        }
+        self.note_followed();
+        Ok(())
+    }
+
+    /// Enters an epoch whose beginning is in the log of the master, in an entry before `end`.
+    pub(super) fn enter_epoch(&mut self, start: EpochStart, master: [u8; 16], end: u64) -> Result<()> {
+        if let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair)
+            && start.epoch > directory.epochs().epoch()
+        {
+            let role = match directory.epochs().role {
+                EpochRole::Copying => EpochRole::Copying,
+                EpochRole::Promoted | EpochRole::Unchanged => EpochRole::Unchanged,
+            };
+            directory.begin_epoch(&self.database, start, role)?;
+        }
+        let (epoch, database_id) = (start.epoch.0, start.log_id);
+        let source = match database_id == master {
+            true => Some(EpochPlace { epoch, place: LogPlace { database_id, position: end } }),
+            false => self.source.filter(|at| (at.epoch, at.place.database_id) == (epoch, database_id)),
+        };
+        self.set_source(source);
+        Ok(())
+    }
+
+    /// Returns the source of an entry that ends at a place in the log of the master and states
+    /// `stated` itself.
+    pub(super) fn source_of(
+        &self,
+        master: [u8; 16],
+        end: u64,
+        stated: Option<LogPosition>,
+    ) -> Option<LogPosition> {
+        match self.source {
+            _ if self.is_pair => None,
+            Some(source) if source.place.database_id == master => Some(LogPosition(end)),
+            _ => stated,
+        }
+    }
+
+    /// Makes the place in the log of the first master known to the replicas of this server.
+    pub(super) fn note_followed(&self) {
+        if let Some(directory) = &self.directory {
+            directory.note_followed(self.source.map(to_logged));
+        }
+    }
+
+    /// Notes that the copy of all records is complete and stored.
+    pub(super) fn end_copy(&self) -> Result<()> {
+        match &self.directory {
+            Some(directory) if directory.epochs().role == EpochRole::Copying => {
+                directory.store_epochs(EpochHistory { role: EpochRole::Unchanged, ..directory.epochs() })
+            }
+            _ => Ok(()),
+        }
+    }
+}

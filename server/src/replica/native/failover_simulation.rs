@@ -1,0 +1,299 @@
+//! Simulations in which replicas are promoted, former masters go on for a while, and all servers
+//! follow the last master at the end. Every change is at the last master or in a salvaged log then,
+//! and never in both.
+
+use super::super::promotion;
+use super::*;
+use std::collections::{BTreeSet, HashMap};
+use todana::update_log::{EpochPlace, LogChange, LogFollower, LogId};
+
+const STEPS: u32 = 160;
+const SHAPES: [ReplicationShape; 3] = [
+    ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
+    ReplicationShape { masters: &[None, Some(0), Some(0)], writers: &[0] },
+    ReplicationShape { masters: &[None, Some(0), Some(1)], writers: &[0] },
+];
+
+/// A change of a client: the key, and the value, which no other change has.
+type ClientChange = (Vec<u8>, Vec<u8>);
+
+/// The changes that the clients of one server have made, with the positions after them.
+#[derive(Default)]
+struct ClientLog(Vec<(u64, ClientChange)>);
+
+struct FailoverSimulation {
+    network: NetworkSimulation,
+    /// The server that was promoted last, or the first master.
+    leader: usize,
+    logs: HashMap<(Epoch, LogId), ClientLog>,
+    changes: u64,
+    promotions: u32,
+    /// True if a server was promoted that had never followed the last master. It may have changes
+    /// that the last master did not have, so that they are salvaged elsewhere.
+    has_passed_over: bool,
+    emptied: u32,
+    salvaged: BTreeSet<ClientChange>,
+    /// The changes in the copies of data directories that an operator has kept.
+    kept_copies: BTreeSet<ClientChange>,
+}
+
+impl FailoverSimulation {
+    fn new(seed: u64) -> FailoverSimulation {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let shape = &SHAPES[random.usize(..SHAPES.len())];
+        let mut network = NetworkSimulation::of_shape(shape, random);
+        for node in &mut network.nodes {
+            node.keeps_log = true;
+            node.end(None);
+            node.start();
+        }
+        let (logs, salvaged, kept_copies) = Default::default();
+        FailoverSimulation {
+            network,
+            leader: 0,
+            logs,
+            changes: 0,
+            promotions: 0,
+            has_passed_over: false,
+            emptied: 0,
+            salvaged,
+            kept_copies,
+        }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.network.random.usize(..below)
+    }
+
+    fn step(&mut self) {
+        self.network.begin_step();
+        let at = self.random(self.network.nodes.len());
+        match self.random(32) {
+            0..10 => {
+                let writer = if self.random(4) == 0 { at } else { self.leader };
+                (0..=self.random(4)).for_each(|_| self.write(writer));
+            }
+            10..22 => self.network.run_link(at, false),
+            22 => self.network.connections[at] = None,
+            23 => self.network.corrupt(at),
+            24 => self.network.store(at),
+            25 => {
+                let RunningNode { directory, database, .. } = self.network.nodes[at].running();
+                directory.checkpoint(database).unwrap();
+            }
+            26 => self.promote(at),
+            27 | 28 => self.point_to_leader(at),
+            29 => self.announce(),
+            _ => {
+                let power_lost = (self.random(2) == 0).then(|| self.network.random.u64(..));
+                self.restart(at, power_lost);
+            }
+        }
+    }
+
+    /// Changes a record at a server, if it is a master and does not know of a later one.
+    fn write(&mut self, at: usize) {
+        let node = &self.network.nodes[at];
+        let RunningNode { database, directory, counters, .. } = node.running();
+        let history = directory.epochs();
+        let own = directory.identity().database_id;
+        let is_former = history.starts.last().is_some_and(|last| last.log_id != own);
+        if node.master.is_some() || is_former || history.superseded_by > history.epoch() {
+            return;
+        }
+        self.changes += 1;
+        let key = format!("k{}", self.network.random.u64(..KEYS)).into_bytes();
+        let value = self.changes.to_string().into_bytes();
+        let store = Store { key: &key, value: &value, ..Store::default() };
+        database.execute(counters, &Operation::Store(store), &mut |_| ());
+        let end = database.log().unwrap().end().0;
+        self.logs.entry((history.epoch(), own)).or_default().0.push((end, (key.clone(), value.clone())));
+    }
+
+    fn restart(&mut self, at: usize, power_lost: Option<u64>) {
+        let network = &mut self.network;
+        network.nodes[at].end(power_lost);
+        network.nodes[at].start();
+        network.connections[at] = None;
+        network.cut_replicas(at);
+        let RunningNode { database, directory, .. } = network.nodes[at].running();
+        let end = database.log().unwrap().end().0;
+        // A power failure may have lost the last changes of clients, which no replica has.
+        let own = directory.identity().database_id;
+        for (_, log) in self.logs.iter_mut().filter(|((_, id), _)| *id == own) {
+            log.0.retain(|(position, _)| *position <= end);
+        }
+    }
+
+    /// Makes a replica the master. The former masters and the other replicas do not know that.
+    fn promote(&mut self, at: usize) {
+        let epochs = self.network.nodes.iter().map(|node| node.running().directory.epochs().epoch());
+        let epoch = epochs.max().unwrap();
+        let node = &mut self.network.nodes[at];
+        let (id, running) = (node.id(), node.running.as_mut().unwrap());
+        let Some(side) = &mut running.side else { return };
+        let place = side.databases[0].source;
+        if place.is_none() || promotion::begin_all(&side.databases, epoch.next(id), false).is_err() {
+            return;
+        }
+        self.has_passed_over |= place.is_some_and(|place| place.epoch != epoch.0);
+        side.databases.clear();
+        running.keeper.store(&mut []).unwrap();
+        running.side = None;
+        node.master = None;
+        self.network.connections[at] = None;
+        self.leader = at;
+        self.promotions += 1;
+        let expected = self.state_of(&self.line_of(at));
+        assert_eq!(values(&self.network.nodes[at]), expected, "server {at} at {place:?}");
+    }
+
+    fn point_to_leader(&mut self, at: usize) {
+        if at == self.leader {
+            return;
+        }
+        self.network.nodes[at].master = Some(self.leader);
+        self.restart(at, None);
+    }
+
+    /// Lets the last master state its epoch to another server that believes to be one.
+    fn announce(&mut self) {
+        let epoch = self.network.nodes[self.leader].running().directory.epochs().epoch();
+        for node in self.network.nodes.iter().filter(|node| node.master.is_none()) {
+            if epoch > node.running().directory.epochs().epoch() {
+                node.supersede(epoch);
+            }
+        }
+    }
+
+    /// Returns the changes that a master has, in their order, as its epochs state them.
+    fn line_of(&self, at: usize) -> Vec<ClientChange> {
+        let RunningNode { database, directory, .. } = self.network.nodes[at].running();
+        let (log_id, position) = (directory.identity().database_id, database.log().unwrap().end());
+        let history = directory.epochs();
+        let path = history.path(Some(EpochPlace { epoch: history.epoch(), log_id, position }));
+        let mut line = Vec::new();
+        for place in path {
+            let Some(log) = self.logs.get(&(place.epoch, place.log_id)) else { continue };
+            let has = log.0.iter().filter(|(end, _)| *end <= place.position.0);
+            line.extend(has.map(|(_, change)| change.clone()));
+        }
+        line
+    }
+
+    fn state_of(&self, line: &[ClientChange]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        line.iter().cloned().collect()
+    }
+
+    /// Lets all servers follow the last master, and compares all changes.
+    fn expect_nothing_lost(&mut self, seed: u64) {
+        for at in 0..self.network.nodes.len() {
+            self.point_to_leader(at);
+        }
+        self.network.errors.iter_mut().for_each(|error| *error = None);
+        for _ in 0..8 {
+            self.network.begin_step();
+            (0..self.network.nodes.len()).for_each(|at| self.network.run_link(at, true));
+        }
+        (0..self.network.nodes.len()).for_each(|at| self.empty_refused(at));
+        self.network.begin_step();
+        self.network.expect_equal(seed);
+        let line = self.line_of(self.leader);
+        let expected = self.state_of(&line);
+        assert_eq!(values(&self.network.nodes[self.leader]), expected, "seed {seed}");
+        for at in 0..self.network.nodes.len() {
+            self.read_salvaged(at);
+        }
+        let kept: BTreeSet<ClientChange> = line.into_iter().collect();
+        for log in self.logs.values() {
+            for (_, change) in &log.0 {
+                let (is_kept, is_salvaged) = (kept.contains(change), self.salvaged.contains(change));
+                // A change that was overwritten is not in the records of a copied directory.
+                let is_copied =
+                    self.kept_copies.contains(change) || (self.has_passed_over && self.emptied > 0);
+                assert!(
+                    is_kept || is_salvaged || is_copied,
+                    "seed {seed}: {} is lost",
+                    change.1.escape_ascii()
+                );
+                assert!(
+                    self.has_passed_over || !(is_kept && is_salvaged),
+                    "seed {seed}: {} is salvaged",
+                    change.1.escape_ascii()
+                );
+            }
+        }
+        let all: BTreeSet<&ClientChange> =
+            self.logs.values().flat_map(|log| log.0.iter().map(|(_, change)| change)).collect();
+        assert!(self.salvaged.iter().all(|change| all.contains(change)), "seed {seed}: nobody made it");
+    }
+
+    /// Empties a server that has changes which it cannot separate from those of the master. It was
+    /// given all records at a place after the one at which the master was promoted.
+    fn empty_refused(&mut self, at: usize) {
+        let Some(StreamError::Refused(why)) = self.network.errors[at].take() else { return };
+        if !why.ends_with("empty it") {
+            return;
+        }
+        for directory in ["/data/log", "/data/salvage"] {
+            self.kept_copies.extend(self.changes_in(at, Path::new(directory)));
+        }
+        self.read_salvaged(at);
+        let records = self.network.nodes[at].records();
+        self.kept_copies.extend(records.into_iter().map(|(key, (value, _))| (key, value)));
+        self.network.nodes[at].end(None);
+        self.network.nodes[at].disk = CrashDisk::new();
+        self.network.nodes[at].start();
+        self.network.connections[at] = None;
+        self.network.cut_replicas(at);
+        self.emptied += 1;
+    }
+
+    fn changes_in(&self, at: usize, directory: &Path) -> Vec<ClientChange> {
+        let disk: Arc<dyn todana::disk::Disk> = Arc::new(self.network.nodes[at].disk.clone());
+        let mut changes = Vec::new();
+        if let Ok(mut log) = LogFollower::open(disk, directory, None, None) {
+            log.read_new(&mut |_, _, entry| {
+                if let LogChange::Put { key, record } = entry.change {
+                    changes.push((key.to_vec(), record.value.to_vec()));
+                }
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        }
+        changes
+    }
+
+    fn read_salvaged(&mut self, at: usize) {
+        let disk: Arc<dyn todana::disk::Disk> = Arc::new(self.network.nodes[at].disk.clone());
+        let folder = Path::new("/data/salvage");
+        for name in disk.list(folder).unwrap_or_default() {
+            let changes = self.changes_in(at, &folder.join(&name));
+            self.salvaged.extend(changes);
+        }
+    }
+}
+
+fn values(node: &SimulatedServer) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    node.records().into_iter().map(|(key, (value, _))| (key, value)).collect()
+}
+
+#[test]
+fn promotions_lose_no_change() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = number("TODANA_SEEDS").unwrap_or(300);
+    let first = number("TODANA_SEED").unwrap_or_else(|| fastrand::u64(..1 << 48));
+    println!("{seeds} simulations, TODANA_SEED={first}");
+    let (mut promotions, mut salvaged, mut copies, mut emptied) = (0, 0, 0, 0);
+    for seed in first..first + seeds {
+        let mut simulation = FailoverSimulation::new(seed);
+        (0..STEPS).for_each(|_| simulation.step());
+        simulation.expect_nothing_lost(seed);
+        promotions += simulation.promotions;
+        salvaged += simulation.salvaged.len();
+        copies += simulation.network.copies;
+        emptied += simulation.emptied;
+    }
+    println!("{promotions} promotions, {salvaged} salvaged changes, {copies} copies, {emptied} emptied");
+    assert!(seeds < 100 || (promotions > 0 && salvaged > 0));
+}
