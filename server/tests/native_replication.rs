@@ -255,9 +255,8 @@ fn replica_may_send_much_before_it_reads() {
     replica.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     replica.set_nodelay(true).unwrap();
     let mut out = GREETING.to_vec();
-    let request =
-        DatabaseRequest { number: 0, start: RequestedStart::Checkpoint, bucket_format: 0, path: Vec::new() };
-    let databases = vec![request];
+    let start = RequestedStart::Checkpoint;
+    let databases = vec![DatabaseRequest { number: 0, start, bucket_format: 0, path: Vec::new() }];
     ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
     replica.write_all(&out).unwrap();
     out.clear();

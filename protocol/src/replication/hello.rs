@@ -161,7 +161,8 @@ impl ReplicaHello {
                 2 => RequestedStart::Beginning,
                 _ => return Err(MalformedFrame),
             };
-            let (bucket_format, path) = (fields.u8()?, fields.list(FieldReader::epoch_place)?);
+            let bucket_format = fields.u8()?;
+            let path = fields.list(FieldReader::epoch_place)?;
             Ok(DatabaseRequest { number, start, bucket_format, path })
         })?;
         fields.expect_end()?;
@@ -386,10 +387,10 @@ mod tests {
         hello().put(&mut bytes);
         let expected: &[&[u8]] = &[
             b"\xdaTODANA\x01",
-            b"\x58\0\0\0j\x9e[\xad",
+            b"\x5a\0\0\0\xb2\x86\x8a\xed",
             b"\x01\x07\0\x03\0\0\0\0\0\0\0\x03\0ann\x02\0pw\x02\0",
-            b"\0\0\0\0\0",
-            b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0",
+            b"\0\0\0\x01\0\0",
+            b"\x02\0\x010123456789abcdef\x01\x02\0\0\0\0\0\0\0",
             b"\x01\0\x03\0\0\0\0\0\0\x000123456789abcdef\x01\x02\0\0\0\0\0\0",
         ];
         assert_eq!(bytes.escape_ascii().to_string(), expected.concat().escape_ascii().to_string());

@@ -154,8 +154,8 @@ impl DataDirectory {
         Ok(has_changes)
     }
 
-    /// Returns the last source that entries after a position state, and its epoch and its log if an
-    /// epoch began there.
+    /// Returns the last source that entries after a position state, and its epoch and its log, if
+    /// the log goes back to the beginning of that epoch.
     pub fn last_source(
         &self,
         database: &Database,
@@ -169,6 +169,16 @@ impl DataDirectory {
             source = source.max(entry.source);
             ControlFlow::Continue(())
         })?;
+        if part.is_none() && source.is_some() {
+            self.see_entries(database, None, &mut |position, entry| {
+                if let LogChange::Epoch(start) = entry.change
+                    && position < from
+                {
+                    part = Some((start.epoch, start.log_id));
+                }
+                if position < from { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+        }
         Ok((part, source))
     }
 
@@ -287,7 +297,9 @@ impl PlaceSearch {
                 self.first_later.get_or_insert(position);
             }
             // All records are copied here, and the copy has no sources.
-            (LogChange::Clear, None) if self.first_later.is_none() => self.has_earlier = false,
+            (LogChange::Clear | LogChange::Lost { .. }, None) if self.first_later.is_none() => {
+                self.has_earlier = false
+            }
             _ => {}
         }
     }

@@ -121,10 +121,10 @@ impl FollowedDatabase {
         directory: Arc<DataDirectory>,
         stored: Option<StoredState>,
     ) -> FollowedDatabase {
-        if let Some(StoredState::Place(reached)) = stored.filter(|_| !self.is_pair) {
+        if let Some(StoredState::Place(reached)) = stored.filter(|_| !self.is_pair && !self.is_copying) {
             let end = self.database.log().map_or(0, |log| log.end().0);
             let from = LogPosition(reached.own_end.min(end));
-            // If that part of the log is gone, the stored place counts.
+            // If that part of the log is gone, it is unknown how far the records are.
             if let Ok((part, position)) = directory.last_source(&self.database, from) {
                 let earlier = self.source;
                 let part = part.or(earlier.map(|at| (Epoch(at.epoch), at.place.database_id)));
@@ -135,11 +135,15 @@ impl FollowedDatabase {
                     let position = position.max(earlier.map(|at| at.place.position))?;
                     Some(EpochPlace { epoch, place: LogPlace { database_id, position } })
                 });
+            } else {
+                self.source = None;
             }
-            if let (Some(source), Some(place)) = (self.source, &mut self.place)
-                && source.place.database_id == place.database_id
-            {
-                place.position = place.position.max(source.place.position);
+            if let (Some(source), Some(place)) = (self.source, &mut self.place) {
+                if source.place.database_id == place.database_id {
+                    place.position = place.position.max(source.place.position);
+                } else if Some(source) != reached.source {
+                    self.reapplied_until = source.place.position;
+                }
             }
         }
         if directory.epochs().role == EpochRole::Copying {
@@ -169,7 +173,7 @@ impl FollowedDatabase {
 
     /// Sets the place in the log of the first master.
     pub(super) fn set_source(&mut self, source: Option<EpochPlace>) {
-        self.source = source;
+        (self.source, self.reapplied_until) = (source, 0);
         self.note_followed();
         if let Some(log) = self.database.log() {
             log.set_source(None);
@@ -191,6 +195,7 @@ impl FollowedDatabase {
             }
             directory.replace_epochs(&self.database, starts, directory.epochs().role)?;
         }
+        self.reapplied_until = 0;
         match &mut self.source {
             Some(at) if (at.epoch, at.place.database_id) == (stated.epoch, stated.place.database_id) => {
                 at.place.position = at.place.position.max(stated.place.position);

@@ -100,7 +100,10 @@ pub(super) fn begin_all(followed: &[FollowedDatabase], epoch: Epoch, is_forced: 
                  one with --data-dir"
             ));
         };
-        let is_incomplete = followed.is_copying || (followed.place.is_some() && followed.source.is_none());
+        let is_incomplete = followed.is_copying
+            || followed.reapplied_until > 0
+            || followed.database.awaits_checkpoint()
+            || (followed.place.is_some() && followed.source.is_none());
         if is_incomplete && !is_forced {
             return Err(format!(
                 "database {number} does not have all records of its master yet; --force promotes it nevertheless"

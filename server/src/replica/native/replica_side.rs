@@ -54,6 +54,10 @@ pub(in crate::replica) struct FollowedDatabase {
     /// The end of the master's log when this server, with records of its own, began to apply it
     /// from its beginning. `u64::MAX` until the master has stated it.
     merged_until: u64,
+    /// The place in the log of the first master up to which the database has had its changes, if a
+    /// part of them is applied again after a death. The records are those of an earlier moment
+    /// until then. 0 if they are not.
+    pub(super) reapplied_until: u64,
     /// The epochs that the master knew when it accepted this replica.
     pub(super) offered_epochs: Vec<EpochStart>,
     receiving: ReceivedPart,
@@ -169,6 +173,7 @@ impl FollowedDatabase {
             is_copying,
             wants_beginning: false,
             merged_until: 0,
+            reapplied_until: 0,
             offered_epochs: Vec::new(),
             receiving: ReceivedPart::Nothing,
         }
@@ -196,7 +201,7 @@ impl FollowedDatabase {
 
     /// Notes that the state is stored, or that no state outlives the process.
     pub(super) fn note_stored(&mut self) -> todana_core::Result<()> {
-        if self.is_copying && self.place.is_some() && !self.database.awaits_checkpoint() {
+        if self.is_copying && self.place.is_some() {
             self.end_copy()?;
             self.is_copying = false;
             self.database.follow_master(!self.is_pair);
@@ -466,7 +471,10 @@ impl FollowedDatabase {
             if let LogChange::Epoch(start) = entry.change {
                 self.enter_epoch(start, log.database_id, end.0).map_err(StreamError::Failed)?;
             } else if let (Some(reached), Some(position)) = (&mut self.source, source) {
-                reached.place.position = position.0;
+                reached.place.position = reached.place.position.max(position.0);
+                if position.0 >= self.reapplied_until {
+                    self.reapplied_until = 0;
+                }
             }
             self.place = Some(LogPlace { database_id: log.database_id, position: end.0 });
             if is_clear {
