@@ -375,7 +375,7 @@ fn reader_sees_what_it_requires() {
     }
     for (required, status) in [
         (format!("{id}-{beyond}"), "HTTP/1.1 503 Service Unavailable"),
-        ("0123456789abcdef-1".into(), "HTTP/1.1 503 Service Unavailable"),
+        ("0123456789abcdef-1".into(), "HTTP/1.1 400 Bad Request"),
         ("soon".into(), "HTTP/1.1 400 Bad Request"),
     ] {
         assert_eq!(exchange(&mut at_replica, "GET /page", &required, "").status, status);

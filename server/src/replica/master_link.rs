@@ -132,6 +132,12 @@ impl MasterLink {
         state.master_time_ms = time_ms.unwrap_or(state.master_time_ms);
     }
 
+    /// Returns true if this server follows a master in a protocol of the originals.
+    pub(crate) fn follows_originals(&self) -> bool {
+        let state = self.lock();
+        state.master.is_some() && state.protocol != MasterProtocol::Native
+    }
+
     /// Returns true if clients may choose another master. They cannot if the server follows one in
     /// Todana's own protocol.
     pub(crate) fn is_changeable(&self) -> bool {

@@ -94,6 +94,7 @@ impl NativeFollower {
             shared.databases.each(|database| database.follow_master(false));
             shared.master_link.set_native_master(None);
         }
+        shared.master_link.followed.note(&databases);
         NativeFollower {
             side: ReplicaSide::new(server_id, keeper.epoch(), databases),
             master,
@@ -283,13 +284,18 @@ impl NativeFollower {
             has_message = true;
             match event {
                 StreamEvent::Applied | StreamEvent::Heartbeat => {}
-                StreamEvent::MustStore => self.must_store()?,
+                StreamEvent::Received => self.note_progress(),
+                StreamEvent::MustStore => {
+                    self.note_progress();
+                    self.must_store()?;
+                }
                 StreamEvent::Accepted { master_id, copies, epoch } => {
                     // Records may be removed from now on.
                     self.note_progress();
                     self.keeper.note_epoch(epoch);
                     self.must_store()?;
                     self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
+                    self.shared.master_link.followed.note_master(master_id);
                     let master = format!("{}:{}", self.master.host, self.master.port);
                     tracing::info!(master_id, copies, "follows {master}");
                     self.last_warning.clear();

@@ -12,8 +12,8 @@ use todana::update_log::{Epoch, LogBytes, LogPosition, UpdateLog};
 use todana::{DataDirectory, Database, common_place};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{
-    AnsweredStart, DatabaseAnswer, EpochPlace, FrameDecoder, LogEnd, MalformedFrame, MasterMessage,
-    MasterWelcome, ReplicaHello, ReplicaMessage, RequestedStart,
+    AnsweredStart, DatabaseAnswer, EpochPlace, LogEnd, MalformedFrame, MasterMessage, MasterWelcome,
+    ReplicaHello, ReplicaMessage, RequestedStart,
 };
 
 /// The number of bytes of a log that are read and sent at a time.
@@ -47,10 +47,9 @@ pub(super) struct SentDatabase {
 /// The stream to one replica.
 pub(super) struct MasterSide {
     pub(super) databases: Vec<SentDatabase>,
-    frames: FrameDecoder,
-    /// The time that the replica stated last, and the one before the changes were looked for that
-    /// were sent last.
+    /// The time that the replica has stated last.
     asked_us: u64,
+    /// The time that the replica had stated when changes were last looked for.
     answered_us: u64,
     piece: Vec<u8>,
     out: Vec<u8>,
@@ -144,9 +143,9 @@ impl MasterSide {
             let number = request.number;
             sent.push(SentDatabase { number, source, form, bytes, applied, stored: applied });
         }
-        let (frames, piece, out) = Default::default();
+        let (piece, out) = Default::default();
         let (asked_us, answered_us) = (0, 0);
-        Ok((MasterSide { databases: sent, frames, asked_us, answered_us, piece, out }, answers))
+        Ok((MasterSide { databases: sent, asked_us, answered_us, piece, out }, answers))
     }
 
     /// Returns the number of databases whose checkpoints have not been sent.
@@ -195,21 +194,17 @@ impl MasterSide {
         MasterMessage::Heartbeat { time_ms, clock_s, asked_us: self.answered_us, age_us, ends }.put(out);
     }
 
-    /// Reads bytes of the replica. Returns true if it has stated its positions.
-    pub(super) fn receive(&mut self, bytes: &[u8]) -> std::result::Result<bool, MalformedFrame> {
-        self.frames.push(bytes);
-        let mut has_moved = false;
-        while let Some(content) = self.frames.next_content()? {
-            let ReplicaMessage::Applied { asked_us, positions } = ReplicaMessage::read(content)?;
-            self.asked_us = asked_us;
-            for position in positions {
-                let sent = self.databases.iter_mut().find(|sent| sent.number == position.number);
-                let sent = sent.ok_or(MalformedFrame)?;
-                (sent.applied, sent.stored) = (position.applied, position.stored);
-                has_moved = true;
-            }
+    /// Notes the positions that the replica has stated. Fails if it has stated one of a database
+    /// that it does not follow.
+    pub(super) fn note(&mut self, statement: ReplicaMessage) -> std::result::Result<(), MalformedFrame> {
+        let ReplicaMessage::Applied { asked_us, positions } = statement;
+        self.asked_us = asked_us;
+        for position in positions {
+            let sent = self.databases.iter_mut().find(|sent| sent.number == position.number);
+            let sent = sent.ok_or(MalformedFrame)?;
+            (sent.applied, sent.stored) = (position.applied, position.stored);
         }
-        Ok(has_moved)
+        Ok(())
     }
 }
 

@@ -113,6 +113,8 @@ pub(super) enum StreamEvent {
     /// The master has accepted this replica. The positions must be stored before the next call,
     /// because some may have been given up.
     Accepted { master_id: u16, epoch: u64, copies: usize },
+    /// Changes have arrived, and are applied by the next call.
+    Received,
     /// Changes were applied.
     Applied,
     /// All records of the database with this index have been copied.
@@ -256,6 +258,15 @@ impl FollowedDatabase {
         self.complete_place().is_some()
     }
 
+    /// Returns the place up to which changes have arrived. The records may show any of them.
+    pub(in crate::replica) fn received_place(&self) -> Option<LogPlace> {
+        let place = self.complete_place()?;
+        match &self.receiving {
+            ReceivedPart::Log(log) => Some(LogPlace { position: place.position.max(log.next_byte), ..place }),
+            _ => Some(place),
+        }
+    }
+
     /// Returns the place of which the records are all those that the master had there.
     pub(in crate::replica) fn complete_place(&self) -> Option<LogPlace> {
         self.place.filter(|place| place.position >= self.complete_from)
@@ -347,7 +358,8 @@ impl ReplicaSide {
                 }
                 log.next_byte += bytes.len() as u64;
                 log.entries.push(bytes);
-                self.apply_entries(index).map(Some)
+                self.pending = Some(index);
+                Ok(Some(StreamEvent::Received))
             }
             MasterMessage::Checkpoint { number, bytes } => {
                 let index = find(&mut self.databases, number)?;
@@ -366,7 +378,9 @@ impl ReplicaSide {
                         followed.note_source(source).map_err(StreamError::Failed)?;
                     }
                     // The changes before this message have been applied.
-                    if followed.is_complete() {
+                    if age_us == u64::MAX {
+                        followed.fresh_at_us = 0;
+                    } else if followed.is_complete() {
                         followed.fresh_at_us = followed.fresh_at_us.max(asked_us.saturating_sub(age_us));
                     }
                 }
@@ -478,6 +492,8 @@ impl FollowedDatabase {
             }
             self.place = Some(LogPlace { database_id: log.database_id, position: end.0 });
             if is_clear {
+                // A copy of all records at the master may begin in this way.
+                self.fresh_at_us = 0;
                 return Ok(StreamEvent::MustStore);
             }
         }
@@ -536,7 +552,7 @@ impl FollowedDatabase {
             ReceivedPart::Log(log) if log.next_byte == 0 && self.source.is_none() => {
                 self.place = Some(LogPlace { database_id: log.database_id, position: 0 });
                 (self.complete_from, self.fresh_at_us) = (0, 0);
-                self.merged_until = if self.has_own_records() { u64::MAX } else { 0 };
+                self.merged_until = if self.is_pair { u64::MAX } else { 0 };
             }
             ReceivedPart::Checkpoint(_) => {
                 // From now on, the records are those of no moment.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana::update_log::Epoch;
-use todana_protocol::replication::{MasterWelcome, ReplicaHello};
+use todana_protocol::replication::{FrameDecoder, MasterWelcome, ReplicaHello, ReplicaMessage};
 
 /// The interval between heartbeats without changes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -70,21 +70,26 @@ pub(in crate::replica) fn serve(
     }
     let numbers: Vec<u16> = side.databases.iter().map(|sent| sent.number).collect();
     let pause = if shared.acks.is_needed() { ACK_PAUSE } else { PAUSE };
-    let mut input = Vec::new();
+    let age_us = || match shared.master_link.follows_originals() {
+        true => u64::MAX,
+        false => shared.master_link.followed.age_us(&numbers, server_id),
+    };
+    let (mut input, mut statements) = (Vec::new(), ReplicaStatements::default());
     let (mut spoke_at, mut heard_at) = (None::<Instant>, Instant::now());
     while stream.is_running() {
         let began_at = Instant::now();
-        let times = HeartbeatTimes {
-            time_ms: unix_ms(),
-            clock_s: shared.clock.now().0,
-            age_us: shared.master_link.followed.age_us(&numbers),
-        };
-        input.clear();
+        let mut times =
+            HeartbeatTimes { time_ms: unix_ms(), clock_s: shared.clock.now().0, age_us: age_us() };
         let is_due = side.send_due(&mut |bytes| {
             stream.send(bytes)?;
-            stream.receive_within(Duration::ZERO, &mut input)
+            stream.receive_within(Duration::ZERO, &mut input)?;
+            statements.push(&mut input)
         });
         let is_due = is_due.map_err(io::Error::other)?;
+        if age_us() == u64::MAX {
+            // A full copy of this server's own records may have begun among the changes.
+            times.age_us = u64::MAX;
+        }
         if is_due || spoke_at.is_none_or(|at| at.elapsed() >= HEARTBEAT_INTERVAL) {
             out.clear();
             side.put_heartbeat(&times, &mut out);
@@ -92,7 +97,9 @@ pub(in crate::replica) fn serve(
             spoke_at = Some(began_at);
         }
         stream.receive_within(pause, &mut input)?;
-        if side.receive(&input).map_err(|_| io::Error::other("a message is malformed"))? {
+        statements.push(&mut input)?;
+        if let Some(statement) = statements.take() {
+            side.note(statement).map_err(|_| malformed())?;
             heard_at = Instant::now();
             let position = side.databases.first().map_or(0, |sent| sent.applied);
             let lag = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
@@ -111,6 +118,33 @@ pub(in crate::replica) fn serve(
         }
     }
     Ok(())
+}
+
+/// Reads the messages of a replica, and keeps the last statement of its positions.
+#[derive(Default)]
+struct ReplicaStatements {
+    frames: FrameDecoder,
+    last: Option<ReplicaMessage>,
+}
+
+impl ReplicaStatements {
+    /// Reads bytes, and removes them.
+    fn push(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        self.frames.push(bytes);
+        bytes.clear();
+        while let Some(content) = self.frames.next_content().map_err(|_| malformed())? {
+            self.last = Some(ReplicaMessage::read(content).map_err(|_| malformed())?);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Option<ReplicaMessage> {
+        self.last.take()
+    }
+}
+
+fn malformed() -> io::Error {
+    io::Error::other("a message is malformed")
 }
 
 fn logged_database(shared: &SharedState, number: u16) -> Result<LoggedDatabase, String> {

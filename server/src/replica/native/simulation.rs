@@ -405,7 +405,11 @@ impl NetworkSimulation {
             return;
         }
         let Some(side) = &mut connection.master else { return };
-        side.receive(&std::mem::take(&mut connection.to_master)).unwrap();
+        let mut frames = FrameDecoder::default();
+        frames.push(&std::mem::take(&mut connection.to_master));
+        while let Some(content) = frames.next_content().unwrap() {
+            side.note(ReplicaMessage::read(content).unwrap()).unwrap();
+        }
         let to_replica = &mut connection.to_replica;
         if to_replica.len() < NETWORK_MAX {
             side.send_due(&mut |bytes| {
@@ -429,7 +433,7 @@ impl NetworkSimulation {
         loop {
             match side.next_event() {
                 Ok(None) => break,
-                Ok(Some(StreamEvent::Applied | StreamEvent::Heartbeat)) => {}
+                Ok(Some(StreamEvent::Received | StreamEvent::Applied | StreamEvent::Heartbeat)) => {}
                 Ok(Some(event)) => {
                     self.copies += u32::from(matches!(event, StreamEvent::Copied { .. }));
                     running.keeper.store(&mut side.databases).unwrap();
@@ -576,6 +580,7 @@ fn damaged_log_keeps_the_position_of_a_pair() {
     let (mut bytes, log) = (Vec::new(), [b'x'; 40]);
     MasterMessage::Log { number: 0, position: place.position, bytes: &log }.put(&mut bytes);
     side.push(&bytes);
+    assert_eq!(side.next_event().unwrap(), Some(StreamEvent::Received));
     let error = side.next_event().unwrap_err();
     assert!(matches!(&error, StreamError::Refused(why) if why.ends_with(EMPTY_ONE)), "{error:?}");
     assert_eq!(side.databases[0].place, Some(place));

@@ -37,6 +37,10 @@ const PROXY_FAILURE: CallFailure<'static> = CallFailure::Detailed {
     detail: "the server of the record has not executed the call",
 };
 
+/// The records are older than the request allows.
+pub(super) const TOO_OLD: CallFailure<'static> =
+    CallFailure::Other { status: AnswerStatus::TimedOut, text: "the records of this replica are too old" };
+
 /// The parts from which the answer to a call is written: its form, its signal and its output.
 pub(super) struct CallAnswer<'a> {
     pub(super) form: HttpForm,

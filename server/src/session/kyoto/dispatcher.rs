@@ -1,6 +1,6 @@
 //! Decodes the requests of a connection and passes each to its procedure.
 
-use super::answers::{CallAnswer, NOT_THROUGH_PROXY};
+use super::answers::{CallAnswer, NOT_THROUGH_PROXY, TOO_OLD};
 use super::background_call::{AnswerForm, BackgroundCall};
 use super::call_context::{ANSWER_MAX, CallContext};
 use super::long_call;
@@ -21,6 +21,7 @@ use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
+use todana_core::RefusalReason;
 use todana_protocol::kyoto::{
     self, AnswerBanner, AnswerStatus, BulkOperation, BulkPiece, CallFailure, DatabaseTarget, FreshnessHeader,
     HttpForm, KyotoLimits, KyotoRequest, KyotoStep as Decoded, MapScratch, ProcedureCall, RestAnswer,
@@ -303,31 +304,38 @@ impl KyotoWorker {
                 let text = "X-Todana-Freshness: neither milliseconds nor a position";
                 return Err(CallFailure::Other { status: AnswerStatus::BadRequest, text });
             }
+            FreshnessHeader::Present(_) if self.call_context.shared.is_proxy() => {
+                return Err(NOT_THROUGH_PROXY);
+            }
             FreshnessHeader::Present(required) => required,
         };
         let asked_at = match session.wait {
             KyotoWait::AskedAt(asked_at) => asked_at,
-            KyotoWait::No => Instant::now(),
-            // The request has been checked before it waited for something else.
+            KyotoWait::No | KyotoWait::Signalled => Instant::now(),
+            // The request is not executed, or was executed before.
             _ => return Ok(true),
         };
         let shared = &self.call_context.shared;
-        let is_refused =
-            match freshness::check(shared, self.call_context.database(target)?, required, asked_at) {
-                FreshnessCheck::Fresh => {
-                    session.wait = KyotoWait::No;
-                    return Ok(true);
-                }
-                FreshnessCheck::TooOld => !freshness::may_wait(shared, asked_at),
-                FreshnessCheck::Never(_) => true,
-            };
-        if is_refused {
+        let checked = freshness::check(shared, self.call_context.database(target)?, required, asked_at);
+        let was_signalled = matches!(session.wait, KyotoWait::Signalled);
+        let outcome = match checked {
+            // The call continues after its signal.
+            FreshnessCheck::Fresh if was_signalled => return Ok(true),
+            FreshnessCheck::Fresh => Ok(true),
+            // A call that was signalled does not wait again.
+            FreshnessCheck::TooOld if !was_signalled && freshness::may_wait(shared, asked_at) => Ok(false),
+            FreshnessCheck::Never(RefusalReason::OtherLog) => {
+                let text = "the position is not in the log of this server or its master";
+                Err(CallFailure::Other { status: AnswerStatus::BadRequest, text })
+            }
+            FreshnessCheck::TooOld | FreshnessCheck::Never(_) => Err(TOO_OLD),
+        };
+        if !matches!(outcome, Ok(false)) {
             session.wait = KyotoWait::No;
-            let text = "the records of this replica are too old, or the position is in another log";
-            return Err(CallFailure::Other { status: AnswerStatus::TimedOut, text });
+            return outcome;
         }
         let ticket = context.waits.ticket();
-        context.waits.enter(ticket, Some(Instant::now() + freshness::CHECK_INTERVAL));
+        context.waits.enter(ticket, Some(freshness::next_check(asked_at)));
         session.wait = KyotoWait::ForMaster { asked_at, ticket };
         Ok(false)
     }

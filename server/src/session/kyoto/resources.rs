@@ -1,6 +1,6 @@
 //! Executes REST requests.
 
-use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
+use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, TOO_OLD, refused};
 use super::call_context::CallContext;
 use super::session::KyotoSession;
 use crate::execution::Completion;
@@ -71,6 +71,12 @@ impl CallContext {
         let mut ended = Ok(());
         let completion = session.pending.execute(context, database, &operation, &mut |reply| {
             count.add(1);
+            if let FreshnessHeader::Present(required) = rest.form.freshness
+                && !freshness::still_holds(&self.shared, database, required)
+            {
+                ended = Err(TOO_OLD);
+                return;
+            }
             let answer = match reply {
                 Reply::Hit(hit) => {
                     let xt = time_of(hit.record.attributes.expiry).filter(|_| !is_persistent);

@@ -52,6 +52,10 @@ fn answer_with_position(
     reply: &Reply<'_>,
     output: &mut ConnectionOutput,
 ) {
+    let required = request.form.freshness().unwrap_or(RequiredFreshness::Any);
+    if !freshness::still_holds(shared, database, required) {
+        return answer(request, &Reply::Refused(RefusalReason::TooOld), output);
+    }
     let position = freshness::position(shared, database);
     let text = position.map(|position| position.to_string()).unwrap_or_default();
     encode(&request.form.with_position(text.as_bytes()), reply, output);
@@ -66,6 +70,11 @@ impl MemcachedSession {
         request: &MemcachedRequest<'_>,
         output: &mut ConnectionOutput,
     ) -> NextAction {
+        if let Some(required) = request.form.freshness()
+            && let Some(next) = self.await_changes(context, request, required, output)
+        {
+            return next;
+        }
         if self.is_of_tyrant() {
             if let Some(key) = text::locked_key(context, request) {
                 return self.execute_locked(context, key, request, output);
@@ -74,42 +83,38 @@ impl MemcachedSession {
                 return NextAction::Continue;
             }
         }
-        if let Some(required) = request.form.freshness() {
-            return self.execute_fresh(context, request, required, output);
-        }
         self.execute_any(context, request, output)
     }
 
-    /// Executes a request that requires a freshness, or asks for the position in the log. While
-    /// this server is a replica whose records are too old, the connection waits.
+    /// Lets the connection wait while this server is a replica whose records are too old for a
+    /// request. Returns `None` once they are new enough.
     #[cold]
-    fn execute_fresh(
+    fn await_changes(
         &mut self,
         context: &mut WorkerContext,
         request: &MemcachedRequest<'_>,
         required: RequiredFreshness,
         output: &mut ConnectionOutput,
-    ) -> NextAction {
+    ) -> Option<NextAction> {
         let shared = Arc::clone(&context.shared);
         let asked_at = self.asked_at.take().unwrap_or_else(Instant::now);
         match freshness::check(&shared, self.database, required, asked_at) {
-            FreshnessCheck::Fresh => {}
+            FreshnessCheck::Fresh => None,
             FreshnessCheck::TooOld if freshness::may_wait(&shared, asked_at) => {
                 let ticket = context.waits.ticket();
-                context.waits.enter(ticket, Some(Instant::now() + freshness::CHECK_INTERVAL));
+                context.waits.enter(ticket, Some(freshness::next_check(asked_at)));
                 (self.asked_at, self.lock_wait) = (Some(asked_at), LockWait::Waiting(ticket));
-                return NextAction::Wait;
+                Some(NextAction::Wait)
             }
             FreshnessCheck::TooOld => {
                 answer(request, &Reply::Refused(RefusalReason::TooOld), output);
-                return NextAction::Continue;
+                Some(NextAction::Continue)
             }
             FreshnessCheck::Never(refusal) => {
                 answer(request, &Reply::Refused(refusal), output);
-                return NextAction::Continue;
+                Some(NextAction::Continue)
             }
         }
-        self.execute_any(context, request, output)
     }
 
     /// Executes a request of Tokyo Tyrant under the lock of its key. If a call of a script holds
@@ -309,6 +314,7 @@ impl MemcachedSession {
             return next;
         }
         let at = output.end();
+        let is_first_attempt = self.asked_at.is_none();
         let next = self.execute(context, request, output);
         let (reply, is_binary) = (output.copied_from(at), self.dialect.is_binary());
         // The lines of statistics are not logged, and neither is the `END` after them. The reply to
@@ -317,7 +323,9 @@ impl MemcachedSession {
         let is_logged =
             !matches!(next, NextAction::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
         context.shared.observation.log_request(|entry| {
-            entry.request(descriptor, head);
+            if is_first_attempt {
+                entry.request(descriptor, head);
+            }
             if is_logged {
                 entry.answer(descriptor, is_binary, request.form.is_last_of_line(), reply);
             }

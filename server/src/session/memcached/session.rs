@@ -257,7 +257,8 @@ impl MemcachedSession {
     fn read_ahead(&mut self, context: &mut WorkerContext, batch: &[Option<MemcachedRequest<'_>>]) {
         let is_read = |request: &&MemcachedRequest<'_>| {
             let MemcachedCommand::Operation(Operation::Get(get)) = &request.command else { return false };
-            get.touch.is_none() && get.vivify.is_none() && !request.form.closes()
+            let is_plain = get.touch.is_none() && get.vivify.is_none();
+            is_plain && !request.form.closes() && request.form.freshness().is_none()
         };
         if !self.pending.is_waiting()
             || context.logs_requests

@@ -32,9 +32,10 @@ const FLUSH_REFUSED: &[u8] = b"CLIENT_ERROR flush_all not allowed";
 /// The reply to a request whose route refuses it.
 const REFUSED: &str = "CLIENT_ERROR refused by the proxy";
 /// The reply to a request above the limit of its route.
-/// The reply to a request whose route has several servers, which have different logs.
-const NO_FRESHNESS: &[u8] = b"CLIENT_ERROR the flag Y needs a route to one server";
 const OVER_LIMIT: &[u8] = b"SERVER_ERROR limit of the route: busy";
+/// The reply to a request that requires a freshness, if its route has several servers: they have
+/// different logs.
+const NO_FRESHNESS: &[u8] = b"CLIENT_ERROR the flag Y needs a route to one server";
 
 /// The reply to a longer value.
 const VALUE_TOO_LONG: &[u8] = b"SERVER_ERROR value too long for its route";
