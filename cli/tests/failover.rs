@@ -89,6 +89,14 @@ impl FailoverServer {
         eventually("a replica confirms", || self.client().set("marker", value.as_bytes()) == "STORED\r\n");
     }
 
+    /// Writes another record, and waits until replicas have it. The first records may arrive before
+    /// the master has stated that they are complete.
+    fn expect_arrival(&self, replicas: &[&FailoverServer]) {
+        assert_eq!(self.client().set("arrival", b"1"), "STORED\r\n");
+        let has_it = |server: &&FailoverServer| server.client().ask("mg arrival\r\n") == "HD\r\n";
+        eventually("the record arrives", || replicas.iter().all(has_it));
+    }
+
     fn values(&self) -> Vec<Option<String>> {
         let mut client = self.client();
         let key = |number| format!("c{}-{}", number / KEYS, number % KEYS);
@@ -260,6 +268,7 @@ fn former_master_is_fenced() {
     assert_eq!(old.client().set("c0-0", b"first"), "STORED\r\n");
     new.start_with(Some(&old), &[]);
     eventually("the record arrives", || new.values()[0].as_deref() == Some("first"));
+    old.expect_arrival(&[&new]);
     old.kill();
     new.running().expect(&["promote"], 0);
     let again = refused(&["promote", "-S", &new.running().address], 3);
@@ -337,6 +346,7 @@ fn chains_follow_the_promoted_server() {
     eventually("the record arrives", || {
         [&*last, sibling].iter().all(|server| server.values()[0].as_deref() == Some("1"))
     });
+    first.expect_arrival(&[second, last, sibling]);
     first.kill();
     second.running().expect(&["promote"], 0);
     assert_eq!(second.client().set("c0-1", b"2"), "STORED\r\n");

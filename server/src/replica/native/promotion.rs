@@ -102,7 +102,6 @@ pub(super) fn begin_all(followed: &[FollowedDatabase], epoch: Epoch, is_forced: 
         };
         let is_incomplete = followed.is_copying
             || followed.reapplied_until > 0
-            || followed.database.awaits_checkpoint()
             || (followed.place.is_some() && followed.source.is_none());
         if is_incomplete && !is_forced {
             return Err(format!(
