@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use todana_core::{Action, Engine, ErrorKind, ImageForm, ImagedEngine, Record, ScanOrder, Visitor};
 use todana_engine::{MemHash, MemHashOptions, read_bucket_block};
 
-/// The most buckets of a hash, by the form of the image. Their number limits the memory that a block
-/// can request.
+/// The most buckets of a hash, by the form of the image. Their number limits the memory that a
+/// block can request.
 const BUCKETS_MAX: u64 = 1 << 12;
 const SEED: u64 = 3;
 
