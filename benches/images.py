@@ -11,10 +11,10 @@ with keys and values of eight digits are stored in both. Then the program measur
 - restart: the time from the start of the process until it replies with a record, and the same for
   Redis with its RDB file
 
-The client sends a get each millisecond, in a process of its own. ROUNDS (5) rounds; the table shows
-the medians, and percentiles of all rounds together. The program fails if a bar is missed: a copy of
-at most 3 s; latency at most 2 times that before; additional memory of at most 5 % and 16 MB; a
-restart of at most 0.25 times that of Redis.
+The client sends a get each millisecond, in a process of its own. There are ROUNDS (5) rounds. The
+table shows medians, and percentiles of all rounds together. The program fails if a bar is missed: a
+copy of at most 3 s; latency at most 2 times that before; additional memory of at most 5 % and 16
+MB; a restart of at most 0.25 times that of Redis.
 """
 
 import multiprocessing
