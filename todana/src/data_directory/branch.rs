@@ -155,20 +155,27 @@ impl DataDirectory {
     }
 
     /// Returns the last source that entries after a position state, and its epoch and its log, if
-    /// the log goes back to the beginning of that epoch.
+    /// the log goes back to the beginning of that epoch. Fails with `Invalid` if a copy of all
+    /// records has begun after the position.
     pub fn last_source(
         &self,
         database: &Database,
         from: LogPosition,
     ) -> Result<(Option<(Epoch, LogId)>, Option<LogPosition>)> {
-        let (mut part, mut source) = (None, None);
+        let (mut part, mut source, mut is_copied) = (None, None, false);
         self.see_entries(database, Some(from), &mut |_, entry| {
-            if let LogChange::Epoch(start) = entry.change {
-                (part, source) = (Some((start.epoch, start.log_id)), None);
+            match entry.change {
+                LogChange::Epoch(start) => (part, source) = (Some((start.epoch, start.log_id)), None),
+                LogChange::Clear => is_copied |= entry.source.is_none(),
+                _ => {}
             }
             source = source.max(entry.source);
             ControlFlow::Continue(())
         })?;
+        if is_copied {
+            let message = "a copy of all records has begun after this position of the update log";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         if part.is_none() && source.is_some() {
             self.see_entries(database, None, &mut |position, entry| {
                 if let LogChange::Epoch(start) = entry.change

@@ -494,6 +494,9 @@ impl FollowedDatabase {
             if is_clear {
                 // A copy of all records at the master may begin in this way.
                 self.fresh_at_us = 0;
+                if source.is_none() && self.source.is_some() {
+                    self.set_source(None);
+                }
                 return Ok(StreamEvent::MustStore);
             }
         }
