@@ -82,7 +82,7 @@ pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, WorkerCounters};
 pub use data_directory::{
     DataDirectory, DataOptions, EpochHistory, EpochRole, LoadProgress, NewestCheckpoint, OpeningReport,
-    SalvagedLog, VerificationReport, common_place, refuse_overlap, seed_of, verify,
+    LastSource, SalvagedLog, VerificationReport, common_place, refuse_overlap, seed_of, verify,
 };
 pub use database::{CountedOperation, Database, OverwriteVisitor};
 pub use db::{

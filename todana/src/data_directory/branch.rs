@@ -28,6 +28,15 @@ pub struct SalvagedLog {
     pub changes: u64,
 }
 
+/// The last source that the entries of a log state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastSource {
+    /// The epoch and its log, if an epoch began among the entries.
+    pub part: Option<(Epoch, LogId)>,
+    /// The position in that log.
+    pub position: Option<LogPosition>,
+}
+
 /// Receives an entry and its position.
 type SeeEntry<'s> = dyn FnMut(LogPosition, &LogEntry<'_>) -> ControlFlow<()> + 's;
 
@@ -161,7 +170,7 @@ impl DataDirectory {
         &self,
         database: &Database,
         from: LogPosition,
-    ) -> Result<(Option<(Epoch, LogId)>, Option<LogPosition>)> {
+    ) -> Result<LastSource> {
         let (mut part, mut source, mut is_copied) = (None, None, false);
         self.see_entries(database, Some(from), &mut |_, entry| {
             match entry.change {
@@ -186,7 +195,7 @@ impl DataDirectory {
                 if position < from { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
         }
-        Ok((part, source))
+        Ok(LastSource { part, position: source })
     }
 
     /// Writes the log after a position to a log of its own in the folder `salvage`. It is on disk

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
-pub use branch::SalvagedLog;
+pub use branch::{LastSource, SalvagedLog};
 pub use epochs::{EpochHistory, EpochRole, common_place};
 pub(crate) use replay::{ReplaySummary, replay};
 pub(crate) use staged_directory::StagedDirectory;

@@ -7,6 +7,7 @@
 use super::positions::StoredState;
 use super::replica_side::FollowedDatabase;
 use std::sync::Arc;
+use todana::LastSource;
 use todana::update_log::{Epoch, EpochStart, LogPosition};
 use todana::{DataDirectory, EpochHistory, EpochRole, SalvagedLog};
 use todana_core::{Error, ErrorKind, Result};
@@ -125,7 +126,7 @@ impl FollowedDatabase {
             let end = self.database.log().map_or(0, |log| log.end().0);
             let from = LogPosition(reached.own_end.min(end));
             // If that part of the log is gone, it is unknown how far the records are.
-            if let Ok((part, position)) = directory.last_source(&self.database, from) {
+            if let Ok(LastSource { part, position }) = directory.last_source(&self.database, from) {
                 let earlier = self.source;
                 let part = part.or(earlier.map(|at| (Epoch(at.epoch), at.place.database_id)));
                 self.source = part.and_then(|(Epoch(epoch), database_id)| {
