@@ -74,7 +74,6 @@ Examples:
   export TODANA_SERVER=127.0.0.1:11311   use it in all following commands
   todana set hello world --ttl 1h        store a record for an hour
   todana get hello                       print its value
-  todana list -S ./carts.hash            print the keys of a database on disk
 
 -S HOST:PORT or TODANA_SERVER names the server [default: 127.0.0.1:11211];
 -S ./x.hash or ./x.tree (or --db) opens a database that no server uses.

@@ -166,11 +166,7 @@ impl DataDirectory {
     /// Returns the last source that entries after a position state, and its epoch and its log, if
     /// the log goes back to the beginning of that epoch. Fails with `Invalid` if a copy of all
     /// records has begun after the position.
-    pub fn last_source(
-        &self,
-        database: &Database,
-        from: LogPosition,
-    ) -> Result<LastSource> {
+    pub fn last_source(&self, database: &Database, from: LogPosition) -> Result<LastSource> {
         let (mut part, mut source, mut is_copied) = (None, None, false);
         self.see_entries(database, Some(from), &mut |_, entry| {
             match entry.change {

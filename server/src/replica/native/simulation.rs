@@ -149,8 +149,13 @@ impl SimulatedServer {
     /// Returns false until a server whose disk was replaced has copied the records of the other:
     /// its clients must wait for that (docs/replication.md).
     fn may_write(&self) -> bool {
+        !self.was_emptied || self.is_whole()
+    }
+
+    /// Returns true if it is not in the middle of a copy.
+    fn is_whole(&self) -> bool {
         let side = self.running().side.as_ref();
-        !self.was_emptied || side.is_none_or(|side| side.databases.iter().all(|one| one.place.is_some()))
+        side.is_none_or(|side| side.databases.iter().all(|one| one.place.is_some()))
     }
 
     fn running(&self) -> &RunningNode {
@@ -328,7 +333,9 @@ impl NetworkSimulation {
             _ => {
                 let power_lost = random.bool().then(|| random.u64(..));
                 self.nodes[at].end(power_lost);
-                if self.nodes[at].is_pair && !self.has_lost_disk && random.u8(..4) == 0 {
+                // A copy that is cut by the loss of its source cannot be completed.
+                let other_is_whole = self.nodes.iter().all(|node| node.index == at || node.is_whole());
+                if self.nodes[at].is_pair && other_is_whole && !self.has_lost_disk && random.u8(..4) == 0 {
                     self.nodes[at].lose_disk();
                     self.has_lost_disk = true;
                 }
