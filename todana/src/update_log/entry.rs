@@ -540,7 +540,7 @@ mod tests {
             EpochStart { epoch: Epoch(3 << 16 | 2), log_id: *b"0123456789abcdef", ended: Some(ended) };
         assert_eq!(
             content(&own(LogChange::Epoch(start))),
-            b"\x08\x02\0\x03\0\0\0\0\00123456789abcdef\x01\0\x02\0\0\0\0\0fedcba9876543210\x01\x02\0\0\0\0\0\0"
+            b"\x08\x02\0\x03\0\0\0\0\x000123456789abcdef\x01\0\x02\0\0\0\0\0fedcba9876543210\x01\x02\0\0\0\0\0\0"
         );
         assert_eq!(content(&own(LogChange::Clear)), b"\x04");
         assert_eq!(content(&own(LogChange::PlanClear { at: Some(UnixSeconds(128)) })), b"\x05\x80\x01");

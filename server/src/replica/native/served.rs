@@ -1,6 +1,6 @@
 //! The thread that serves a replica in Todana's own protocol.
 
-use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide, SentDatabase};
+use super::master_side::{HeartbeatTimes, LoggedDatabase, MasterSide};
 use super::promotion;
 use crate::replica::connected_replica::ConnectedReplica;
 use crate::replica::options::MasterProtocol;
@@ -104,9 +104,11 @@ pub(in crate::replica) fn serve(
             let position = side.databases.first().map_or(0, |sent| sent.applied);
             let lag = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
             replica.note_position(position, lag, Instant::now());
-            let confirm =
-                |sent: &SentDatabase| shared.acks.note(server_id, usize::from(sent.number), sent.applied);
-            if side.databases.iter().fold(false, |has_more, sent| confirm(sent) || has_more) {
+            let mut has_more = false;
+            for sent in &side.databases {
+                has_more |= shared.acks.note(server_id, usize::from(sent.number), sent.applied);
+            }
+            if has_more {
                 shared.wake_queues.log_advanced();
             }
         }
