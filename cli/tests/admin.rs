@@ -18,28 +18,29 @@ fn get(place: &str) -> String {
 }
 
 #[test]
-fn banner_shows_the_metrics_page() {
+fn banner_shows_the_admin_page() {
     let server = RunningServer::start(&[]);
-    let (_, place) = server.banner[0].trim_end().split_once(", metrics: ").expect("a place");
-    assert!(get(place).contains("\nmemcached_up 1\n"));
+    let (_, place) = server.banner[0].trim_end().split_once(", admin page: ").expect("a place");
+    let metrics = format!("{place}metrics");
+    assert!(get(&metrics).contains("\nmemcached_up 1\n"));
     server.expect(&["set", "a", "1"], 0);
-    assert!(get(place).contains("\nmemcached_commands_total{command=\"set\",status=\"hit\"} 1\n"));
+    assert!(get(&metrics).contains("\nmemcached_commands_total{command=\"set\",status=\"hit\"} 1\n"));
 }
 
 #[test]
 fn pages_are_off_for_private_sockets() {
     let off = RunningServer::start(&["--admin-port", "0"]);
-    assert!(!off.banner[0].contains("metrics"), "{:?}", off.banner);
+    assert!(!off.banner[0].contains("admin page"), "{:?}", off.banner);
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket").display().to_string();
     let private = RunningServer::start(&["-s", &socket]);
-    assert!(!private.banner[0].contains("metrics"), "{:?}", private.banner);
+    assert!(!private.banner[0].contains("admin page"), "{:?}", private.banner);
 }
 
 #[test]
 fn occupied_admin_port_is_refused_by_name() {
     let first = RunningServer::start(&[]);
-    let (_, place) = first.banner[0].split_once(", metrics: http://127.0.0.1:").unwrap();
+    let (_, place) = first.banner[0].split_once(", admin page: http://127.0.0.1:").unwrap();
     let port = place.split('/').next().unwrap();
     let second = todana().args(["serve", "-p", "-1", "--admin-port", port]).output().unwrap();
     assert_eq!(second.status.code(), Some(3));
@@ -53,9 +54,9 @@ fn config_file_can_enable_pages() {
     let file = folder.path().join("todana.toml");
     std::fs::write(&file, "admin-port = -1\nadmin-listen = [\"127.0.0.2\"]\n").unwrap();
     let server = RunningServer::start(&["--config", &file.display().to_string()]);
-    let (_, place) = server.banner[0].trim_end().split_once(", metrics: ").expect("a place");
+    let (_, place) = server.banner[0].trim_end().split_once(", admin page: ").expect("a place");
     assert!(place.starts_with("http://127.0.0.2:"), "{place}");
-    assert!(get(&place.replace("metrics", "healthz")).ends_with("\r\n\r\nok\n"));
+    assert!(get(&format!("{place}healthz")).ends_with("\r\n\r\nok\n"));
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl LoggedServer {
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
-        let (_, metrics) = banner[0].trim_end().split_once(", metrics: http://").expect("a place");
+        let (_, metrics) = banner[0].trim_end().split_once(", admin page: http://").expect("a place");
         let metrics = metrics.split('/').next().expect("it has a first part").to_string();
         LoggedServer { child, address, metrics, log }
     }

@@ -15,7 +15,7 @@ use todana_server::{
 };
 
 fn pages() -> Option<AdminOptions> {
-    Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true })
+    Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() })
 }
 
 fn start() -> Running {
@@ -72,7 +72,10 @@ fn pages_answer_and_others_are_not_there() {
     let head = exchange(&server, b"HEAD /healthz HTTP/1.0\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("\r\nContent-Length: 3\r\n"), "{head}");
     assert!(head.ends_with("\r\n\r\n"), "{head}");
-    let post = exchange(&server, b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+    let post = exchange(
+        &server,
+        b"POST /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
+    );
     assert!(post.starts_with("HTTP/1.1 405 ") && post.contains("\r\nAllow: GET, HEAD\r\n"), "{post}");
 }
 
@@ -86,7 +89,7 @@ fn server_has_no_pages_by_default() {
 fn optional_admin_pages_do_not_prevent_a_start() {
     let taken = start();
     let port = taken.admin_addresses[0].port();
-    let admin = |is_required| Some(AdminOptions { listen: Vec::new(), port, is_required });
+    let admin = |is_required| Some(AdminOptions { port, is_required, ..AdminOptions::default() });
     let server = Running::start(ServerOptions {
         observation: ObservationOptions { admin: admin(false), ..options().observation },
         ..options()

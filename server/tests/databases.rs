@@ -294,7 +294,7 @@ fn moody_of(name: &str, sync: SyncPolicy) -> Moody {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
     let name = folder.path().join(name).display().to_string();
-    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
     let options = ServerOptions {
         listen: ListenOptions { port: 0, ..serving(&[&name], sync).listen },
         observation: ObservationOptions { admin, ..serving(&[&name], sync).observation },
@@ -413,7 +413,7 @@ fn stop_ends_although_a_write_hangs() {
         let folder = tempfile::tempdir().unwrap();
         let disk = MoodyDisk::default();
         let name = folder.path().join("x.hash").display().to_string();
-        let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+        let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
         let udp_port = over_udp.then_some(0);
         let options = ServerOptions {
             listen: ListenOptions { port: 0, udp_port, ..serving(&[&name], SyncPolicy::Never).listen },
@@ -510,7 +510,7 @@ fn memcached_commands_use_the_first_of_several_databases() {
     let names = ["mem:tree".to_string(), format!("carts={}", at("x.hash")), at("y.tree")];
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for _ in 0..2 {
-        let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+        let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
         let mut server = Running::start(ServerOptions {
             observation: ObservationOptions { admin, ..serving(&names, SyncPolicy::Never).observation },
             ..serving(&names, SyncPolicy::Never)
@@ -570,7 +570,7 @@ fn background_maintains_every_database() {
         drop(client);
         server.join();
     }
-    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
     let options = ServerOptions {
         protocols: ProtocolOptions { debug_commands: true, ..options().protocols },
         databases: DatabaseOptions { further: all(), sync, ..options().databases },

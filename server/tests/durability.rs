@@ -374,7 +374,7 @@ fn stop_during_recovery_leaves_the_data_unchanged() {
         server.handle.stop();
         server.join();
     }
-    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
     let mut server = Server::bind(ServerOptions {
         observation: ObservationOptions { admin, ..options().observation },
         ..options()
@@ -417,7 +417,7 @@ fn metric(pages: SocketAddr, name: &str) -> String {
 
 #[test]
 fn full_disk_is_reported_until_it_has_room() {
-    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
     let kept = start_with(
         SyncPolicy::Always,
         ServerOptions { observation: ObservationOptions { admin, ..options().observation }, ..options() },
@@ -459,7 +459,7 @@ fn full_disk_is_reported_until_it_has_room() {
 fn server_with_unreadable_data_is_not_ready() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("identity"), b"not one").unwrap();
-    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
     let data = Some(DataDirectoryOptions::new(folder.path().into(), SyncPolicy::Never));
     let mut server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..options().listen },
@@ -500,7 +500,7 @@ fn unsynced_bytes_are_limited_by_the_memory_limit() {
 
 #[test]
 fn checkpoints_and_files_are_reported_accurately() {
-    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let admin = Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() });
     let kept = start_with(
         SyncPolicy::Always,
         ServerOptions { observation: ObservationOptions { admin, ..options().observation }, ..options() },

@@ -246,7 +246,7 @@ fn servers_are_counted() {
         pools,
         ..ProxyOptions::default()
     };
-    let admin = AdminOptions { listen: Vec::new(), port: 0, is_required: true };
+    let admin = AdminOptions { port: 0, is_required: true, ..AdminOptions::default() };
     let observation = ObservationOptions { admin: Some(admin), ..ObservationOptions::default() };
     let bound = Server::bind(ServerOptions { proxy: Some(proxy.clone()), observation, ..options() }).unwrap();
     let reloader = bound.proxy_reloader().unwrap();

@@ -253,7 +253,7 @@ fn page(server: &Running, path: &str) -> String {
 /// Starts a proxy with one worker and admin pages.
 fn start_with_pages(proxy: ProxyOptions) -> Running {
     let limits = LimitOptions { threads: 1, ..LimitOptions::default() };
-    let admin = AdminOptions { listen: Vec::new(), port: 0, is_required: true };
+    let admin = AdminOptions { port: 0, is_required: true, ..AdminOptions::default() };
     let observation = ObservationOptions { admin: Some(admin), ..ObservationOptions::default() };
     Running::start(ServerOptions { proxy: Some(proxy), limits, observation, ..options() })
 }

@@ -16,7 +16,7 @@ const STAMPS_PER_SECOND: u64 = 1_000_000_000;
 fn with_pages(options: ServerOptions) -> ServerOptions {
     ServerOptions {
         observation: ObservationOptions {
-            admin: Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true }),
+            admin: Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() }),
             ..options.observation
         },
         ..options

@@ -1,6 +1,7 @@
 //! `cargo xtask TASK` runs every task of this repository, also in CI.
 #![forbid(unsafe_code)]
 
+mod browser;
 mod c;
 mod cassandra;
 mod clients;
@@ -126,10 +127,14 @@ fn test(report: &mut StepReport, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if ["clients", "garbage", "soak", "differential", "pages"].iter().any(|step| report.wants(step)) {
+    if ["clients", "browser", "garbage", "soak", "differential", "pages"]
+        .iter()
+        .any(|step| report.wants(step))
+    {
         build(report);
     }
     clients::run(report);
+    browser::run(report);
     python::run(report);
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));

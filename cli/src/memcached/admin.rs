@@ -8,6 +8,7 @@ use todana_server::AdminOptions;
 
 const PORT: &str = "TODANA_ADMIN_PORT";
 const LISTEN: &str = "TODANA_ADMIN_LISTEN";
+const TOKEN_FILE: &str = "TODANA_ADMIN_TOKEN_FILE";
 
 /// Returns the options of the pages, or `None` if no port is given.
 pub(super) fn asked(
@@ -22,7 +23,13 @@ pub(super) fn asked(
         })?,
     };
     let listen = variable(LISTEN).unwrap_or_else(|| "127.0.0.1".into());
-    Ok(Some(AdminOptions { listen: listen.split(',').map(String::from).collect(), port, is_required: true }))
+    Ok(Some(AdminOptions {
+        listen: listen.split(',').map(String::from).collect(),
+        port,
+        token_file: variable(TOKEN_FILE).map(Into::into),
+        may_write: false,
+        is_required: true,
+    }))
 }
 
 #[cfg(test)]
@@ -40,7 +47,7 @@ mod tests {
         }
         let pages = |listen: &[&str], port| {
             let listen = listen.iter().map(ToString::to_string).collect();
-            AdminOptions { listen, port, is_required: true }
+            AdminOptions { listen, port, is_required: true, ..AdminOptions::default() }
         };
         assert!(matches!(asked_by(&[(PORT, "9150")]), Ok(Some(a)) if a == pages(&["127.0.0.1"], 9150)));
         assert!(

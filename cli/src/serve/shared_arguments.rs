@@ -46,13 +46,20 @@ pub(crate) struct NetworkArguments {
     /// Requests that are served for one connection before other connections get a turn
     #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
     pub(crate) max_reqs_per_event: u32,
-    /// Port of the pages /metrics, /healthz and /readyz; 0 for none, -1 lets the system choose
-    /// [default: 10000 above the TCP port; none with a Unix socket]
+    /// Port of the admin page and of /metrics, /healthz and /readyz; 0 for none, -1 lets the system
+    /// choose [default: 10000 above the TCP port; none with a Unix socket]
     #[arg(long, env = "TODANA_ADMIN_PORT", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     pub(crate) admin_port: Option<i32>,
     /// Addresses of the admin pages, without TLS
     #[arg(long, env = "TODANA_ADMIN_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
     pub(crate) admin_listen: Vec<String>,
+    /// Ask the users of the admin page for the token in the first line of this file; needed if the
+    /// page does not listen on loopback, or if clients have to log in
+    #[arg(long, env = "TODANA_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = NETWORK)]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// Let users of the admin page change and delete records
+    #[arg(long, env = "TODANA_ADMIN_WRITE", help_heading = NETWORK)]
+    pub(crate) admin_write: bool,
     /// Use TLS, with the certificate chain in this PEM file; SIGHUP and `refresh_certs` reload it
     #[arg(long, env = "TODANA_TLS_CERT", value_name = "FILE", help_heading = TLS)]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -180,7 +187,13 @@ impl NetworkArguments {
             Some(port) => u16::try_from(port).unwrap_or(0),
             None => beside(tcp_port?),
         };
-        Some(AdminOptions { listen: self.admin_listen.clone(), port, is_required: self.admin_port.is_some() })
+        Some(AdminOptions {
+            listen: self.admin_listen.clone(),
+            port,
+            token_file: self.admin_token_file.clone(),
+            may_write: self.admin_write,
+            is_required: self.admin_port.is_some() || self.admin_token_file.is_some(),
+        })
     }
 
     /// Returns the limits on clients.

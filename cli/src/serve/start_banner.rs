@@ -185,10 +185,10 @@ impl StartBanner {
         });
         let warning = excess + &self.warning(listening_on);
         let memory = self.memory.as_ref().map_or_else(String::new, |memory| format!(" {memory},"));
-        let metrics =
-            admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
+        let admin_page =
+            admin.first().map_or_else(String::new, |place| format!(", admin page: http://{place}/"));
         let text = format!(
-            "todana {}: memcached's protocol,{memory} {} threads, persistence: {persistence}{metrics}\n\
+            "todana {}: memcached's protocol,{memory} {} threads, persistence: {persistence}{admin_page}\n\
              listening on {}\n\
              try: {}\n{databases}{data}{warning}",
             env!("CARGO_PKG_VERSION"),

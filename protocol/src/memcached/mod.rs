@@ -15,5 +15,5 @@ pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};
 pub use command::{ClockShift, LoginCredentials, MemcachedCommand};
 pub use server::{
     DialectChoice, HiddenReplies, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest,
-    MemcachedStep, ReplyForm, ReplySink, RequestHead, encode, put_uri_encoded,
+    MemcachedStep, ReplyForm, ReplySink, RequestHead, encode, put_uri_encoded, refusal_text,
 };

@@ -42,8 +42,8 @@ impl Default for ObservationOptions {
     }
 }
 
-/// The options of the admin pages: `/metrics`, `/healthz` and `/readyz` over HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The options of the admin pages over HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminOptions {
     /// The addresses to listen on, in the form of
     /// [`ListenOptions::addresses`](super::ListenOptions::addresses). An empty list stands for
@@ -51,6 +51,11 @@ pub struct AdminOptions {
     pub listen: Vec<String>,
     /// The port of addresses without a port; 0 lets the system choose one.
     pub port: u16,
+    /// A file whose first line is the token that requests for `/api/` must have. Without one, these
+    /// requests are answered only on loopback, and only if clients need no login.
+    pub token_file: Option<PathBuf>,
+    /// True if requests for `/api/` may change records.
+    pub may_write: bool,
     /// True if the server does not start when the address cannot be bound. False logs a warning and
     /// starts without the pages.
     pub is_required: bool,

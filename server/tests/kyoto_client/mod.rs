@@ -80,7 +80,7 @@ pub(crate) fn page(server: &Running, name: &str) -> u64 {
 pub(crate) fn watched() -> ServerOptions {
     ServerOptions {
         observation: ObservationOptions {
-            admin: Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true }),
+            admin: Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() }),
             ..kyoto().observation
         },
         ..kyoto()

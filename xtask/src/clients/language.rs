@@ -156,17 +156,25 @@ pub(super) fn memjs_login() -> PreparedProgram {
 }
 
 fn node(file: &str) -> PreparedProgram {
-    const PACKAGE: &str = "memjs@1.3.2";
+    let modules = npm("memjs@1.3.2")?;
+    Ok(ClientProgram::new("node", &[&format!("tests/clients/node/{file}")]).env("NODE_PATH", &modules))
+}
+
+/// Installs a package, given as `NAME@VERSION`, without running its scripts. Returns the folder of
+/// all packages.
+pub(crate) fn npm(package: &str) -> Result<String, StepOutcome> {
+    let (name, version) = package.split_once('@').unwrap_or((package, ""));
+    let (folder, modules) = (installed("node"), installed("node/node_modules"));
     require(|| program("node", &["--version"]).succeeds(), "node", &["nodejs"])?;
-    if !Path::new(&installed("node/node_modules/memjs/package.json")).exists() {
+    let manifest = std::fs::read_to_string(format!("{modules}/{name}/package.json")).unwrap_or_default();
+    if !manifest.contains(&format!("\"version\": \"{version}\"")) {
         require(|| program("npm", &["--version"]).succeeds(), "npm", &["npm"])?;
-        let words = ["install", "--ignore-scripts", "--no-audit", "--prefix", &installed("node"), PACKAGE];
+        let words = ["install", "--ignore-scripts", "--no-audit", "--prefix", &folder, package];
         if !program("npm", &words).succeeds() {
-            return Err(StepOutcome::Skipped("memjs: cannot be installed with npm".into()));
+            return Err(StepOutcome::Skipped(format!("{name}: cannot be installed with npm")));
         }
     }
-    let modules = installed("node/node_modules");
-    Ok(ClientProgram::new("node", &[&format!("tests/clients/node/{file}")]).env("NODE_PATH", &modules))
+    Ok(modules)
 }
 
 /// Ruby's client, from Debian; Debian 12 has version 3.

@@ -142,7 +142,7 @@ impl SoakServer {
         }
         server.addresses = addresses(&banner, &ports)?;
         server.admin = banner
-            .split_once("metrics: http://")
+            .split_once("admin page: http://")
             .and_then(|(_, rest)| rest.split_once('/'))
             .map(|(address, _)| address.to_string());
         let (_, mut asker) = server.connect_and_ask("version").map_err(text)?;

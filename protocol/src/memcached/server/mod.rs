@@ -38,7 +38,7 @@ mod words;
 
 pub use form::ReplyForm;
 pub use forwarding::HiddenReplies;
-pub use reply::{ReplySink, encode, put_uri_encoded};
+pub use reply::{ReplySink, encode, put_uri_encoded, refusal_text};
 
 pub(super) use reply::{body as put_value, prefixes as put_prefixes};
 

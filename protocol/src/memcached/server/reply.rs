@@ -274,7 +274,8 @@ pub(in crate::memcached) fn prefixes(all: &[PrefixCounters<'_>], out: &mut impl 
     }
 }
 
-fn refusal_text(refusal: RefusalReason) -> &'static str {
+/// Returns the line, without its end, that reports a refusal to clients of the text dialects.
+pub fn refusal_text(refusal: RefusalReason) -> &'static str {
     match refusal {
         RefusalReason::TooLarge => TOO_LARGE,
         RefusalReason::OutOfMemory => "SERVER_ERROR out of memory",

@@ -1,6 +1,8 @@
 //! Defines a connection to the admin pages, which answers requests one after another.
 
-use super::http::{HttpRequest, HttpResponse, ParsedRequest, REQUEST_BYTES_MAX, parse};
+use super::http::{
+    HttpMethod, HttpRequest, HttpResponse, ParsedRequest, REQUEST_BYTES_MAX, ResponseBody, parse,
+};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,8 @@ pub(super) enum ConnectionFate {
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionStage {
     Serving,
+    /// Events are sent until the client closes the connection.
+    Streaming,
     /// The last response is being sent.
     Closing,
     /// The last response is sent, and further bytes of the client are read and discarded.
@@ -85,6 +89,7 @@ impl<S: AdminSocket> AdminConnection<S> {
             let step = match self.stage {
                 _ if self.sent < self.output.len() => self.send(now),
                 ConnectionStage::Serving => self.receive(now, answer),
+                ConnectionStage::Streaming => self.await_end(),
                 ConnectionStage::Closing => self.close_output(now),
                 ConnectionStage::Draining => self.drain(),
             };
@@ -104,6 +109,10 @@ impl<S: AdminSocket> AdminConnection<S> {
         if self.sent == self.output.len() {
             (self.output, self.sent) = (Vec::new(), 0);
             self.since = now;
+            if self.stage == ConnectionStage::Streaming {
+                self.deadline = now + IDLE;
+                return Ok(true);
+            }
             // The input after a request is the beginning of the next request, or a complete one.
             self.deadline = now + if self.input.is_empty() { IDLE } else { REQUEST_TIME_MAX };
         }
@@ -122,7 +131,8 @@ impl<S: AdminSocket> AdminConnection<S> {
                     self.requests += 1;
                     let keeps_alive = request.keeps_alive && self.requests < REQUESTS_MAX;
                     self.input.drain(..len);
-                    self.respond(&answer(&request), request.is_head, keeps_alive, now);
+                    let is_head = request.method == HttpMethod::Head;
+                    self.respond(&answer(&request), is_head, keeps_alive, now);
                     return Ok(true);
                 }
                 ParsedRequest::Refused(status) => {
@@ -145,10 +155,30 @@ impl<S: AdminSocket> AdminConnection<S> {
     fn respond(&mut self, response: &HttpResponse, is_head: bool, keeps_alive: bool, now: Instant) {
         self.output = response.encode(is_head, keeps_alive);
         self.deadline = now + REQUEST_TIME_MAX;
-        if !keeps_alive {
+        if response.body == ResponseBody::Events && !is_head {
+            self.stage = ConnectionStage::Streaming;
+        } else if !keeps_alive {
             self.stage = ConnectionStage::Closing;
             self.input = Vec::new();
         }
+    }
+
+    /// Returns true if the connection receives events.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.stage == ConnectionStage::Streaming
+    }
+
+    /// Adds an event to the output, unless the client has not received the last one yet.
+    pub(super) fn push_event(&mut self, event: &[u8], now: Instant) {
+        if self.output.is_empty() {
+            self.output = event.to_vec();
+            self.deadline = now + REQUEST_TIME_MAX;
+        }
+    }
+
+    /// Reads what a client sends that receives events. Only its end has a meaning.
+    fn await_end(&mut self) -> io::Result<bool> {
+        Ok(self.socket.read(&mut [0; 2048])? > 0)
     }
 
     fn close_output(&mut self, now: Instant) -> io::Result<bool> {
@@ -292,6 +322,27 @@ mod tests {
         let mut conversation = AdminConnection::new(socket, now);
         assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
         assert_eq!(conversation.socket.taken, b"");
+    }
+
+    #[test]
+    fn slow_client_misses_events() {
+        let now = Instant::now();
+        let mut conversation = AdminConnection::new(script(&[b"GET /e HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
+        let mut answer = |_: &HttpRequest| HttpResponse::events();
+        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Stays);
+        assert!(conversation.is_streaming());
+        let head = conversation.socket.taken.len();
+        conversation.push_event(b"data: 1\n\n", now);
+        conversation.socket.takes = 0;
+        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Stays);
+        assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX, "a client must read an event");
+        conversation.push_event(b"data: 2\n\n", now);
+        conversation.socket.takes = usize::MAX;
+        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Stays);
+        conversation.push_event(b"data: 3\n\n", now);
+        conversation.socket.ended = true;
+        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Ends);
+        assert_eq!(&conversation.socket.taken[head..], b"data: 1\n\ndata: 3\n\n");
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Serves the admin pages, which are for monitoring, on a port of their own.
+//! Serves the admin pages on a port of their own: a page for people, and figures for monitoring.
 //!
 //! ```text
 //! http        bytes -> request, response -> bytes
-//! connection  answers requests one after another
-//! pages       /  /healthz  /readyz  /metrics  /metrics/totals
+//! connection  answers requests one after another, or sends events
+//! pages       /  /healthz  /readyz  /metrics  /metrics/totals, and the files in page/
 //! metrics     measurements -> exposition, Prometheus' text format
+//! api         /api/: JSON for the page
+//! access      who may use /api/
 //! ```
 //!
 //! Invariants: one thread serves the pages, and it is not a worker. A request is limited in size
@@ -13,6 +15,8 @@
 //!
 //! These pages are not on the common port, because each path there is the key of a record.
 
+mod access;
+mod api;
 mod connection;
 mod exposition;
 mod http;
@@ -22,6 +26,7 @@ mod pages;
 use crate::options::{AdminOptions, ListenOptions, ServerOptions};
 use crate::shared::SharedState;
 use crate::transport::listener::{ClientListener, ClientStream};
+use access::ApiAccess;
 use connection::{AdminConnection, ConnectionFate};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -30,6 +35,7 @@ use slab::Slab;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -42,6 +48,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The maximum number of connections that are accepted before existing ones are served again.
 const ACCEPTED_AT_ONCE: usize = 8;
 
+/// The minimum length of a token. Nothing limits how often a client may guess.
+const TOKEN_LEN_MIN: usize = 16;
+/// The time between two events with the status of the server.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+
 const WAKE: Token = Token(usize::MAX);
 /// The lowest token of a connection. Lower tokens are those of listeners.
 const FIRST_CONNECTION: usize = 1 << 16;
@@ -53,6 +64,10 @@ pub(crate) struct AdminListener {
     listeners: Vec<ClientListener>,
     addresses: Vec<SocketAddr>,
     connections: Slab<AdminConnection<TcpStream>>,
+    token: Option<String>,
+    may_write: bool,
+    /// The time of the next event for connections that receive events.
+    next_event: Instant,
 }
 
 /// The reason why the admin pages could not be started. It is the inner error of a server that
@@ -87,6 +102,19 @@ impl AdminStopper {
     }
 }
 
+/// Returns the token in the first line of a file.
+fn read_token(file: &Path) -> io::Result<String> {
+    let fail =
+        |kind, why: String| io::Error::new(kind, format!("--admin-token-file {}: {why}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| fail(error.kind(), error.to_string()))?;
+    let token = text.lines().next().unwrap_or_default().trim();
+    if token.len() < TOKEN_LEN_MIN {
+        let why = format!("the token needs {TOKEN_LEN_MIN} characters at least");
+        return Err(fail(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(token.to_string())
+}
+
 impl AdminListener {
     /// Binds the addresses of the options. Returns `None` if there are no pages, or if the
     /// addresses cannot be bound and the pages are not required.
@@ -110,11 +138,11 @@ impl AdminListener {
         }
     }
 
-    fn listen(options: &AdminOptions) -> io::Result<AdminListener> {
+    fn listen(admin: &AdminOptions) -> io::Result<AdminListener> {
         let options = ServerOptions {
             listen: ListenOptions {
-                addresses: options.listen.clone(),
-                port: options.port,
+                addresses: admin.listen.clone(),
+                port: admin.port,
                 backlog: BACKLOG,
                 ..ListenOptions::default()
             },
@@ -130,7 +158,9 @@ impl AdminListener {
             listener.register(poll.registry(), Token(index))?;
         }
         let stopper = AdminStopper { waker, ends: Arc::new(AtomicBool::new(false)) };
-        Ok(AdminListener { poll, stopper, listeners, addresses, connections: Slab::new() })
+        let (token, may_write) = (admin.token_file.as_deref().map(read_token).transpose()?, admin.may_write);
+        let (connections, next_event) = (Slab::new(), Instant::now());
+        Ok(AdminListener { poll, stopper, listeners, addresses, connections, token, may_write, next_event })
     }
 
     /// Returns the bound addresses, with the ports that the system chose.
@@ -144,14 +174,19 @@ impl AdminListener {
 
     /// Serves until the stopper is used.
     pub(crate) fn run(mut self, shared: Arc<SharedState>) {
-        let mut pages = AdminPages::new(shared);
+        let is_local = self.addresses.iter().all(|address| address.ip().is_loopback());
+        let is_open = is_local && !shared.logins.are_wanted();
+        let access = ApiAccess::new(self.token.clone(), is_open, self.may_write);
+        let mut pages = AdminPages::new(shared, access);
         let mut events = Events::with_capacity(64);
         // The listeners that may have more connections.
         let mut pending: Vec<usize> = Vec::new();
         let mut pause = Duration::ZERO;
         while !self.stopper.ends.load(Ordering::SeqCst) {
             let next_deadline = self.connections.iter().map(|(_, one)| one.deadline).min();
-            let timeout = next_deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let next_event = self.has_streams().then_some(self.next_event);
+            let next = [next_deadline, next_event].into_iter().flatten().min();
+            let timeout = next.map(|next| next.saturating_duration_since(Instant::now()));
             let timeout =
                 if pending.is_empty() { timeout } else { Some(timeout.map_or(pause, |t| t.min(pause))) };
             if let Err(error) = self.poll.poll(&mut events, timeout)
@@ -182,7 +217,28 @@ impl AdminListener {
                     }
                 }
             }
+            self.send_events(&mut pages);
             self.end_late();
+        }
+    }
+
+    fn has_streams(&self) -> bool {
+        self.connections.iter().any(|(_, connection)| connection.is_streaming())
+    }
+
+    /// Sends an event to the connections that receive events, if it is due.
+    fn send_events(&mut self, pages: &mut AdminPages) {
+        let now = Instant::now();
+        if now < self.next_event || !self.has_streams() {
+            return;
+        }
+        self.next_event = now + EVENT_INTERVAL;
+        let event = pages.status_event();
+        let streams = self.connections.iter().filter(|(_, connection)| connection.is_streaming());
+        let streams: Vec<usize> = streams.map(|(index, _)| index).collect();
+        for index in streams {
+            self.connections[index].push_event(&event, now);
+            self.proceed(index, pages);
         }
     }
 

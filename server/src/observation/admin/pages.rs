@@ -1,5 +1,7 @@
 //! Answers requests for the admin pages.
 
+use super::access::ApiAccess;
+use super::api::AdminApi;
 use super::exposition;
 use super::http::{HttpRequest, HttpResponse, HttpStatus};
 use super::metrics::MetricsPage;
@@ -12,14 +14,32 @@ use todana_protocol::kyoto::is_own_host;
 
 const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
 
+/// The files of the page, with their paths and types. uPlot 1.6.32 draws the charts (MIT licence,
+/// github.com/leeoniya/uPlot); its files are those of its package `uplot`, unchanged.
+const FILES: [(&str, &str, &[u8]); 5] = [
+    ("/", "text/html; charset=utf-8", include_bytes!("page/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_bytes!("page/page.css")),
+    ("/page.js", "text/javascript; charset=utf-8", include_bytes!("page/page.js")),
+    ("/uplot.css", "text/css; charset=utf-8", include_bytes!("page/uPlot.min.css")),
+    ("/uplot.js", "text/javascript; charset=utf-8", include_bytes!("page/uPlot.iife.min.js")),
+];
+
 pub(super) struct AdminPages {
     shared: Arc<SharedState>,
     metrics: MetricsPage,
+    api: AdminApi,
+    access: ApiAccess,
 }
 
 impl AdminPages {
-    pub(super) fn new(shared: Arc<SharedState>) -> AdminPages {
-        AdminPages { shared, metrics: MetricsPage::default() }
+    pub(super) fn new(shared: Arc<SharedState>, access: ApiAccess) -> AdminPages {
+        let api = AdminApi::new(&shared);
+        AdminPages { shared, metrics: MetricsPage::default(), api, access }
+    }
+
+    /// Returns an event with the status of the server.
+    pub(super) fn status_event(&self) -> Vec<u8> {
+        self.api.status_event()
     }
 
     pub(super) fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
@@ -28,6 +48,20 @@ impl AdminPages {
         if !is_own && (request.is_of_browser || !hosts.is_empty()) {
             let text = "this host name is not the server's; --http-host allows it\n";
             return HttpResponse::text(HttpStatus::Forbidden, text);
+        }
+        if let Some(path) = request.path.strip_prefix("/api/") {
+            return match self.access.refusal(request) {
+                Some(refusal) => refusal,
+                None => self.api.answer(path, request),
+            };
+        }
+        if !request.method.only_reads() {
+            return HttpResponse::refusal(HttpStatus::MethodNotAllowed);
+        }
+        if let Some((_, kind, file)) = FILES.iter().find(|(path, ..)| *path == request.path)
+            && (request.path != "/" || request.is_of_browser)
+        {
+            return HttpResponse::whole(HttpStatus::Ok, kind, *file);
         }
         match request.path.as_str() {
             "/" => HttpResponse::text(HttpStatus::Ok, self.index()),
@@ -60,7 +94,7 @@ impl AdminPages {
 
     fn metrics(&mut self, with_classes: bool) -> HttpResponse {
         let body = self.metrics.text(&self.shared, with_classes);
-        HttpResponse { status: HttpStatus::Ok, content_type: exposition::CONTENT_TYPE, body }
+        HttpResponse::whole(HttpStatus::Ok, exposition::CONTENT_TYPE, body.into_bytes())
     }
 
     fn log_is_stuck(&self) -> bool {

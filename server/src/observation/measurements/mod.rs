@@ -54,8 +54,7 @@ pub(crate) enum MetricKind {
 
 /// A table of rows about one kind of subject. It is a section of docs/metrics.md.
 pub(crate) struct MeasurementTable<S: 'static> {
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the page needs it"))]
-    title: &'static str,
+    pub(crate) title: &'static str,
     #[cfg_attr(not(test), expect(dead_code, reason = "only the page needs it"))]
     about: &'static str,
     pub(crate) rows: &'static [MeasurementRow<S>],

@@ -108,7 +108,7 @@ impl LoginAuthenticator {
 }
 
 /// Compares in constant time if both values have the same length.
-fn are_equal(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn are_equal(one: &[u8], other: &[u8]) -> bool {
     let differ = |found: u8, (one, other): (&u8, &u8)| black_box(found | (one ^ other));
     one.len() == other.len() && one.iter().zip(other).fold(0, differ) == 0
 }

@@ -21,7 +21,7 @@ mod reloadable_file;
 mod tokens;
 mod verifier;
 
-pub(crate) use basic::{BasicLogin, LoginVerdict};
+pub(crate) use basic::{BasicLogin, LoginVerdict, are_equal};
 
 use crate::options::AuthenticationMode;
 use crate::session::wake::{WaitingConnections, WakeTicket};

@@ -1,0 +1,103 @@
+//! Answers the requests of the admin page: JSON under `/api/`, which docs/admin-page.md describes.
+//!
+//! ```text
+//! status       the figures of the server, its databases and its replicas
+//! records      search of keys, one record, changes of it
+//! connections  the open connections
+//! query        the parameters of a request
+//! ```
+
+mod connections;
+mod query;
+mod records;
+mod status;
+
+use super::http::{HttpMethod, HttpRequest, HttpResponse, HttpStatus};
+use crate::execution::LocalDatabase;
+use crate::shared::SharedState;
+use query::ApiQuery;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The content type of all answers.
+const JSON: &str = "application/json";
+
+/// Why a request is not answered: the status, and a sentence for the user.
+pub(super) struct ApiError(HttpStatus, String);
+
+impl ApiError {
+    fn new(status: HttpStatus, why: impl Into<String>) -> ApiError {
+        ApiError(status, why.into())
+    }
+
+    fn not_found(what: &str) -> ApiError {
+        ApiError::new(HttpStatus::NotFound, format!("there is no {what}"))
+    }
+}
+
+impl From<todana_core::Error> for ApiError {
+    fn from(error: todana_core::Error) -> ApiError {
+        ApiError::new(HttpStatus::Failed, error.to_string())
+    }
+}
+
+type ApiResult = Result<Value, ApiError>;
+
+pub(super) struct AdminApi {
+    shared: Arc<SharedState>,
+    databases: Vec<LocalDatabase>,
+}
+
+impl AdminApi {
+    pub(super) fn new(shared: &Arc<SharedState>) -> AdminApi {
+        AdminApi { shared: Arc::clone(shared), databases: LocalDatabase::all(shared) }
+    }
+
+    /// Answers a request for this path below `/api/`.
+    pub(super) fn answer(&mut self, path: &str, request: &HttpRequest) -> HttpResponse {
+        if (path, request.method) == ("events", HttpMethod::Get) {
+            return HttpResponse::events();
+        }
+        match self.value(path, request) {
+            Ok(value) => HttpResponse::whole(HttpStatus::Ok, JSON, value.to_string().into_bytes()),
+            Err(ApiError(status, why)) => {
+                HttpResponse::whole(status, JSON, json!({ "error": why }).to_string().into_bytes())
+            }
+        }
+    }
+
+    fn value(&self, path: &str, request: &HttpRequest) -> ApiResult {
+        let query = ApiQuery::parse(&request.query);
+        match (path, request.method) {
+            (_, HttpMethod::Head) => Err(ApiError::new(HttpStatus::MethodNotAllowed, "use GET")),
+            ("status", HttpMethod::Get) => Ok(status::status(&self.shared)),
+            ("figures", HttpMethod::Get) => Ok(status::figures()),
+            ("connections", HttpMethod::Get) => Ok(connections::list(&self.shared, &query)),
+            ("records", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => {
+                Err(ApiError::new(HttpStatus::Forbidden, "the server was started with -X: it lists no keys"))
+            }
+            ("records", HttpMethod::Get) => records::search(self.database(&query)?, &query),
+            ("record", HttpMethod::Get) => records::read(self.database(&query)?, &query),
+            ("record", HttpMethod::Post) => records::read_for_change(self.database(&query)?, &query),
+            ("record", HttpMethod::Put) => {
+                let limits = &self.shared.options.limits;
+                records::store(self.database(&query)?, &query, &request.body, limits)
+            }
+            ("record", HttpMethod::Delete) => records::remove(self.database(&query)?, &query),
+            _ => Err(ApiError::not_found("such request")),
+        }
+    }
+
+    /// Returns an event with the status of the server.
+    pub(super) fn status_event(&self) -> Vec<u8> {
+        format!("event: status\ndata: {}\n\n", status::status(&self.shared)).into_bytes()
+    }
+
+    /// Returns the database that the parameter `db` names, by its name or its number.
+    fn database(&self, query: &ApiQuery) -> Result<&LocalDatabase, ApiError> {
+        let name = query.text("db").unwrap_or_else(|| "0".into());
+        let by_name = self.databases.iter().find(|database| database.served().name.label() == name);
+        let by_number = || self.databases.get(name.parse::<usize>().ok()?);
+        by_name.or_else(by_number).ok_or_else(|| ApiError::not_found("such database"))
+    }
+}
