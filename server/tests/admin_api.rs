@@ -139,6 +139,13 @@ fn searches_find_all_keys_page_by_page() {
     let one = get(&server, "/api/records?pattern=user:7:?");
     assert_eq!(one["records"][0]["key"], "user:7:x");
     assert_eq!((&one["records"][0]["flags"], &one["records"][0]["value_len"]), (&5.into(), &1.into()));
+    let mut client = server.connect();
+    client.set(b"long", &[b'x'; 2000]);
+    let large = get(&server, "/api/records?min_len=2000");
+    assert_eq!(
+        (large["records"].as_array().unwrap().len(), &large["records"][0]["key"]),
+        (1, &"long".into())
+    );
     for (path, status) in [
         ("/api/records?after=z", 400),
         ("/api/records?limit=x", 400),
@@ -162,6 +169,20 @@ fn tree_is_searched_from_the_prefix_on() {
     assert_eq!(found, numbered(1500..1510, |number| number.to_string()));
     assert!(page["next"].is_null());
     assert!(page["seen"].as_u64().unwrap() <= 11, "{page}");
+}
+
+#[test]
+fn hot_keys_are_counted_by_database() {
+    let server = start(AdminOptions::default(), &["mem:hash", "mem:hash"]);
+    let mut client = server.connect();
+    for number in 0..40 {
+        client.set(format!("k{}", number % 20).as_bytes(), b"v");
+        client.set(b"hot", b"v");
+    }
+    let keys = get(&server, "/api/hot-keys");
+    assert_eq!((&keys["keys"][0]["key"], &keys["keys"][0]["requests"]), (&"hot".into(), &40.into()));
+    assert_eq!(keys["keys"].as_array().unwrap().len(), 21);
+    assert_eq!(get(&server, "/api/hot-keys?db=1")["keys"].as_array().unwrap().len(), 0);
 }
 
 #[test]

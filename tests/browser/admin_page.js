@@ -20,7 +20,7 @@ const CHROMIUM = [
   "--disable-component-update", "--disable-sync",
 ];
 const WAIT_MS = 30000;
-const VIEWS = ["overview", "databases", "records", "connections", "replication", "figures"];
+const VIEWS = ["overview", "databases", "records", "hot keys", "connections", "replication", "figures"];
 const running = new Set();
 
 /** Starts a server. Returns its process, the address for clients, and that of the page. */
@@ -127,12 +127,17 @@ async function fullServer(open) {
   const data = fs.mkdtempSync(path.join(os.tmpdir(), "admin-page-"));
   const server = await start("--data-dir", data);
   const filling = spawn(todana, ["bench", `127.0.0.1:${server.port}`, "--load-only", "--keys", "1000000", "--value-size", "key"]);
+  const filled = new Promise((resolve) => filling.once("exit", resolve));
   const page = await open(server.page);
   await page.locator("canvas").first().waitFor();
-  await new Promise((resolve) => filling.once("exit", resolve));
+  await filled;
   await page.locator(".tile", { hasText: "records" }).getByText("1.00 M").waitFor();
   await shot(page, "full-overview");
   await checkAccess(page, "full overview");
+  const last = (name) => page.locator("figure", { hasText: name }).locator(".note");
+  assert.match(await last("Time of a request in the server").textContent(), /^half [\d.]+ (µs|ms), 99 % [\d.]+ (µs|ms)/);
+  await goTo(page, "hot keys");
+  await page.getByRole("cell", { name: /^0\d{7}$/ }).first().waitFor();
   await goTo(page, "databases");
   await page.getByRole("link", { name: "mem:hash" }).click();
   await page.getByText(/^1\d\d found|^[2-9]\d\d found/).waitFor();

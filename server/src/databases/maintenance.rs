@@ -14,6 +14,8 @@ use todana_core::{Error, ErrorKind, Result};
 /// The minimum interval between two trims of the allocator. A trim locks the allocator.
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
 
+/// The number of ticks, a minute, after which the counts of hot keys are halved.
+const HOT_KEY_TICKS: u64 = 600;
 /// The number of ticks after the start until the allocator returns the memory that only the start
 /// needed.
 const SETTLED_TICKS: u64 = 2;
@@ -29,6 +31,9 @@ pub(crate) fn run(shared: &SharedState) {
         let start = Instant::now();
         let tick = shared.observation.maintenance_rounds.fetch_add(1, Ordering::Relaxed);
         shared.persistence.exports.check(tick);
+        if tick.is_multiple_of(HOT_KEY_TICKS) {
+            shared.databases.iter().for_each(|served| served.hot_keys.halve());
+        }
         for (served, upkeep) in shared.databases.iter().zip(&upkeeps) {
             upkeep.tick(start);
             served.log_damage();

@@ -1,6 +1,7 @@
 //! Defines a database as all threads of a server share it: its name, its records, the state of its
 //! files, and the state that was last logged.
 
+use crate::observation::hot_keys::HotKeys;
 use crate::options::DataDirectoryOptions;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(crate) struct ServedDatabase {
     /// The lock that a command of `synchronize` holds while it has an image of the database. Two
     /// images at a time would have the same name.
     pub(crate) image_turn: Mutex<()>,
+    /// The keys that are requested most.
+    pub(crate) hot_keys: HotKeys,
     logged: Mutex<LoggedState>,
     /// The connection to the cluster, once it is open, if the records are on one.
     #[cfg(feature = "cassandra")]
@@ -48,6 +51,7 @@ impl ServedDatabase {
             data,
             has_buffers,
             image_turn: Mutex::default(),
+            hot_keys: HotKeys::default(),
             logged: Mutex::default(),
             #[cfg(feature = "cassandra")]
             remote: OnceLock::new(),

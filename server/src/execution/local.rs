@@ -3,9 +3,11 @@
 use super::{Completion, Executor};
 use crate::databases::ServedDatabase;
 use crate::databases::pending_commits::WorkerDatabase;
+use crate::observation::hot_keys::{HotKeyCounter, SampleRate};
 use crate::shared::SharedState;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::time::Instant;
 #[cfg(feature = "cassandra")]
 use todana::CountedOperation;
 use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
@@ -132,11 +134,20 @@ impl Records for LocalDatabase {
 pub(crate) struct LocalExecutor {
     shared: Arc<SharedState>,
     databases: Vec<LocalDatabase>,
+    /// The counters of hot keys, one for each database.
+    hot_keys: Vec<HotKeyCounter>,
 }
+
+/// The number of keys that a worker counts in each database.
+const HOT_KEYS: usize = 100;
 
 impl LocalExecutor {
     pub(crate) fn new(shared: &Arc<SharedState>) -> LocalExecutor {
-        LocalExecutor { shared: Arc::clone(shared), databases: LocalDatabase::all(shared) }
+        let databases = shared.databases.iter();
+        let hot_keys =
+            databases.map(|served| served.hot_keys.join(HOT_KEYS, SampleRate::OF_SERVER, Instant::now()));
+        let hot_keys = hot_keys.collect();
+        LocalExecutor { shared: Arc::clone(shared), databases: LocalDatabase::all(shared), hot_keys }
     }
 }
 
@@ -155,6 +166,9 @@ impl Executor for LocalExecutor {
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
+        if let Some(key) = operation.key() {
+            self.hot_keys[number].note_request(key, 0, Instant::now);
+        }
         let LocalDatabase { database, counters, .. } = &self.databases[number];
         counters.commits.note(database.execute(&counters.worker_counters, operation, reply));
         Completion::Done

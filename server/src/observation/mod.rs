@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod class_events;
 pub(crate) mod connection_table;
 pub(crate) mod counters;
+pub(crate) mod hot_keys;
 pub(crate) mod log_file;
 pub(crate) mod logging;
 pub(crate) mod measurements;
@@ -12,6 +13,7 @@ pub(crate) mod observers;
 pub(crate) mod prefixes;
 pub(crate) mod request_log;
 pub(crate) mod statistics;
+pub(crate) mod turn_times;
 pub(crate) mod watchers;
 pub(crate) mod worker_counter;
 
@@ -20,6 +22,7 @@ use crate::observation::counters::{ConnectionCounters, CounterSums, WorkerCounte
 use crate::observation::observers::EventObservers;
 use crate::observation::prefixes::PrefixStatistics;
 use crate::observation::request_log::{RequestLog, RequestLogEntry};
+use crate::observation::turn_times::TurnTimes;
 use crate::observation::watchers::WatcherTable;
 use crate::options::ServerOptions;
 use crate::session::memcached::crawler::CrawlerState;
@@ -36,6 +39,8 @@ pub(crate) struct ServerObservation {
     pub(crate) started_at: u64,
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
+    /// The times of each worker.
+    pub(crate) turn_times: Vec<TurnTimes>,
     /// The sums of the counters at the last `stats reset`.
     at_reset: Mutex<CounterSums>,
     pub(crate) verbosity: AtomicU32,
@@ -61,6 +66,7 @@ impl ServerObservation {
             connections: ConnectionCounters::default(),
             // There are counters for each worker, and for the UDP thread.
             workers: (0..=options.limits.threads).map(|_| WorkerCounters::default()).collect(),
+            turn_times: (0..options.limits.threads).map(|_| TurnTimes::default()).collect(),
             at_reset: Mutex::default(),
             verbosity: AtomicU32::new(options.observation.verbosity.into()),
             request_log: options.observation.logs_requests.then(RequestLog::new),

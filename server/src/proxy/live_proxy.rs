@@ -3,10 +3,10 @@
 //! A state never changes. Each worker adopts a new one at the beginning of a turn; requests under
 //! way keep the old one. Servers that both have keep their connections, health and counters.
 
-use super::hot_keys::HotKeys;
 use super::proxy_counters::ProxyCounters;
 use super::proxy_state::ProxyState;
 use crate::handle::ServerHandle;
+use crate::observation::hot_keys::HotKeys;
 use crate::options::{ListenerPlace, OptionsError, ProxyListener, ProxyOptions};
 use crate::transport::acceptor::ListenerChanges;
 use crate::transport::served_listener::{ListenerClients, ServedListener};

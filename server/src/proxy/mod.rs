@@ -13,7 +13,7 @@
 //! server_counters, proxy_counters   the counters of a server, of a pool and of the proxy
 //! proxy_metrics  the metrics
 //! turn_queue     the sessions that wait because too many requests are in flight
-//! hot_keys       the keys that are requested most;  kept_bytes: the memory of requests under way
+//! kept_bytes     the memory of requests under way
 //! server_resolver the thread that resolves names
 //! server_health  whether a server is up, and when to probe it again
 //! server_access  certificates and logins
@@ -28,7 +28,6 @@
 //! Not here: rings and sockets (`todana_client`), the order of replies (`session::proxy`).
 
 mod ejection;
-mod hot_keys;
 mod kept_bytes;
 mod kept_filters;
 mod live_proxy;

@@ -9,6 +9,7 @@ use super::proxy_state::{ProxyState, ServerPlace};
 use super::server_link::{LinkPosition, LinkTurn, ServerLink};
 use super::server_request::{ReplyDelivery, RequestTag, SendRefusal};
 use super::turn_queue::TurnQueue;
+use crate::observation::hot_keys::SampleRate;
 use crate::options::PoolOptions;
 use mio::event::Event;
 use mio::{Registry, Token};
@@ -70,7 +71,7 @@ impl ProxyWorker {
             in_flight: 0,
             check_at: None,
             granted,
-            hot_keys: live.hot_keys.join(state.hot_keys, now),
+            hot_keys: live.hot_keys.join(state.hot_keys, SampleRate::OF_PROXY, now),
             buffer,
             tally,
             kept: kept.clone(),
@@ -369,7 +370,8 @@ impl ProxyWorker {
     /// Counts a request of `len` bytes for a key.
     #[inline]
     pub(crate) fn note_key(&mut self, key: &[u8], len: usize) {
-        self.turn.hot_keys.note_request(key, len, self.turn.now);
+        let now = self.turn.now;
+        self.turn.hot_keys.note_request(key, len, || now);
     }
 
     /// Returns the time of this turn.

@@ -1,7 +1,6 @@
 //! The connections of one worker to one server: connects, sends, detects the dialect of the server,
 //! repeats requests whose connection was lost, and probes a server that is down.
 
-use super::hot_keys::HotKeyCounter;
 use super::kept_bytes::KeptBytes;
 use super::near_cache::NearFill;
 use super::pool_server::{OpenConnection, PoolServer};
@@ -10,6 +9,7 @@ use super::server_counters::{ReadCounts, ServerCount, ServerTally};
 use super::server_request::{ReplyDelivery, RequestTag, SERVER_TOKENS, SendRefusal};
 use super::shared_reads::SharedReads;
 use super::value_lanes::{LaneProgress, LaneUser, READ_LANES, UPLOAD_LANES, VALUE_STALL, ValueLanes};
+use crate::observation::hot_keys::HotKeyCounter;
 use crate::options::{PoolOptions, PoolProtocol};
 use mio::event::Event;
 use mio::{Registry, Token};
@@ -499,7 +499,7 @@ impl ServerLink {
         let (hot_keys, now) = (&mut turn.hot_keys, turn.now);
         let deliver = |owner: &RequestOwner, part: ReplyPart<'_>| {
             if let Some(key) = part.key {
-                hot_keys.note_value(key, part.bytes.len(), now);
+                hot_keys.note_value(key, part.bytes.len(), || now);
             }
             answered += usize::from(counts && part.is_last && owner.is_client());
             has_answered |= !matches!(owner, RequestOwner::Expired);

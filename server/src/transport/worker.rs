@@ -3,6 +3,7 @@
 use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::handle::StopStage;
+use crate::observation::turn_times::is_measured;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::proxy::RecordRuns;
@@ -56,6 +57,7 @@ pub(crate) struct Worker {
     /// The time of the last wake-up, in seconds since the start of the server. It is updated only
     /// if idle time is limited.
     now_s: u64,
+    wake_ups: u32,
     buffer: Vec<u8>,
     /// The memory for reads of long values that a proxy passes on. It is empty until there is one.
     passed_buffer: Vec<u8>,
@@ -95,6 +97,7 @@ impl Worker {
             parked: Vec::new(),
             idle,
             now_s: 0,
+            wake_ups: 0,
             buffer: vec![0; BUFFER],
             passed_buffer: Vec::new(),
             output: ConnectionOutput::default(),
@@ -123,6 +126,8 @@ impl Worker {
                 return;
             }
             self.shared.clock.tick();
+            self.wake_ups = self.wake_ups.wrapping_add(1);
+            let measured_from = is_measured(self.wake_ups).then(Instant::now);
             if let Some(proxy) = &mut self.context.proxy {
                 proxy.tick();
             }
@@ -138,7 +143,12 @@ impl Worker {
                         self.close_stalled();
                     }
                     Token(index) if index >= SERVER_TOKENS => self.on_server_event(event),
-                    Token(index) => self.on_event(index, event),
+                    Token(index) => {
+                        self.on_event(index, event);
+                        if let Some(began) = measured_from {
+                            self.shared.observation.turn_times[self.number].note(began.elapsed());
+                        }
+                    }
                 }
             }
             for _ in 0..self.ready.len() {

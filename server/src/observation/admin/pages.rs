@@ -38,7 +38,7 @@ impl AdminPages {
     }
 
     /// Returns an event with the status of the server.
-    pub(super) fn status_event(&self) -> Vec<u8> {
+    pub(super) fn status_event(&mut self) -> Vec<u8> {
         self.api.status_event()
     }
 

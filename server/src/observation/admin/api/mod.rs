@@ -14,6 +14,7 @@ mod status;
 
 use super::http::{HttpMethod, HttpRequest, HttpResponse, HttpStatus};
 use crate::execution::LocalDatabase;
+use crate::observation::turn_times::TurnTimeSums;
 use crate::shared::SharedState;
 use query::ApiQuery;
 use serde_json::{Value, json};
@@ -41,16 +42,23 @@ impl From<todana_core::Error> for ApiError {
     }
 }
 
+fn lists_no_keys() -> ApiError {
+    ApiError::new(HttpStatus::Forbidden, "the server was started with -X: it lists no keys")
+}
+
 type ApiResult = Result<Value, ApiError>;
 
 pub(super) struct AdminApi {
     shared: Arc<SharedState>,
     databases: Vec<LocalDatabase>,
+    /// The times of requests at the last event.
+    times: TurnTimeSums,
 }
 
 impl AdminApi {
     pub(super) fn new(shared: &Arc<SharedState>) -> AdminApi {
-        AdminApi { shared: Arc::clone(shared), databases: LocalDatabase::all(shared) }
+        let times = status::turn_times(shared);
+        AdminApi { shared: Arc::clone(shared), databases: LocalDatabase::all(shared), times }
     }
 
     /// Answers a request for this path below `/api/`.
@@ -70,13 +78,15 @@ impl AdminApi {
         let query = ApiQuery::parse(&request.query);
         match (path, request.method) {
             (_, HttpMethod::Head) => Err(ApiError::new(HttpStatus::MethodNotAllowed, "use GET")),
-            ("status", HttpMethod::Get) => Ok(status::status(&self.shared)),
+            ("status", HttpMethod::Get) => {
+                Ok(status::status(&self.shared, &status::turn_times(&self.shared)))
+            }
             ("figures", HttpMethod::Get) => Ok(status::figures()),
             ("connections", HttpMethod::Get) => Ok(connections::list(&self.shared, &query)),
-            ("records", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => {
-                Err(ApiError::new(HttpStatus::Forbidden, "the server was started with -X: it lists no keys"))
-            }
+            ("records", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => Err(lists_no_keys()),
             ("records", HttpMethod::Get) => records::search(self.database(&query)?, &query),
+            ("hot-keys", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => Err(lists_no_keys()),
+            ("hot-keys", HttpMethod::Get) => Ok(records::hot_keys(self.database(&query)?)),
             ("record", HttpMethod::Get) => records::read(self.database(&query)?, &query),
             ("record", HttpMethod::Post) => records::read_for_change(self.database(&query)?, &query),
             ("record", HttpMethod::Put) => {
@@ -88,9 +98,12 @@ impl AdminApi {
         }
     }
 
-    /// Returns an event with the status of the server.
-    pub(super) fn status_event(&self) -> Vec<u8> {
-        format!("event: status\ndata: {}\n\n", status::status(&self.shared)).into_bytes()
+    /// Returns an event with the status of the server. The times of requests are those since the
+    /// last event.
+    pub(super) fn status_event(&mut self) -> Vec<u8> {
+        let times = status::turn_times(&self.shared);
+        let recent = times.since(&std::mem::replace(&mut self.times, times.clone()));
+        format!("event: status\ndata: {}\n\n", status::status(&self.shared, &recent)).into_bytes()
     }
 
     /// Returns the database that the parameter `db` names, by its name or its number.

@@ -22,6 +22,7 @@ use todana_protocol::memcached::{item_size, refusal_text};
 /// The number of records in an answer, unless the request gives another one.
 const LIMIT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
+const HOT_KEYS_SHOWN: usize = 50;
 /// The time after which a search is interrupted. The page continues it with another request.
 const SEARCH_TIME: Duration = Duration::from_millis(10);
 /// The number of bytes of a value in an answer. `value_len` shows that there are more.
@@ -56,7 +57,7 @@ impl SearchPlace {
 }
 
 /// Returns the records whose keys match `pattern`, in which `*` stands for any bytes and `?` for
-/// one. An answer may have no records and still a place at which to continue.
+/// one, and whose values have `min_len` bytes at least. An answer may have no records and still a place at which to continue.
 pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
     let database = database(local)?;
     let pattern = query.bytes("pattern").unwrap_or(b"*");
@@ -69,13 +70,14 @@ pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
         None => SearchPlace::Start,
         Some(text) => SearchPlace::parse(&text).ok_or_else(|| invalid("after is malformed"))?,
     };
+    let len_min = query.number("min_len", 0)?;
     let (mut found, mut seen) = (Vec::new(), 0u64);
     let began = Instant::now();
     loop {
         let mut is_beyond = false;
         let mut see = |key: &[u8], record: Record<'_>| {
             seen += 1;
-            if expression.is_match(key) {
+            if record.value.len() as u64 >= len_min && expression.is_match(key) {
                 found.push(listed(database, key, &record));
             }
             ControlFlow::Continue(())
@@ -106,6 +108,17 @@ pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
             return Ok(json!({ "records": found, "seen": seen, "next": place.text() }));
         }
     }
+}
+
+/// Returns the keys that are requested most, with the estimated number of their requests in the
+/// last minutes.
+pub(super) fn hot_keys(local: &LocalDatabase) -> Value {
+    let all = local.served().hot_keys.all();
+    let shown = all.iter().take(HOT_KEYS_SHOWN).map(|hot| {
+        let key = String::from_utf8_lossy(&hot.key);
+        json!({ "key": key, "id": encoded(&hot.key), "requests": hot.requests })
+    });
+    json!({ "keys": shown.collect::<Vec<_>>() })
 }
 
 /// Returns the attributes and the value of a record.

@@ -4,12 +4,14 @@ use crate::observation::measurements::{
     DATABASES, DatabaseReadings, MeasurementRow, MeasurementTable, MeasurementValue, MetricKind, REPLICAS,
     SERVER, ServerReadings,
 };
+use crate::observation::turn_times::TurnTimeSums;
 use crate::shared::SharedState;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns all figures of the server, of each database and of each replica.
-pub(super) fn status(shared: &SharedState) -> Value {
+/// Returns all figures of the server, of each database and of each replica. `times` are the times
+/// of requests to show.
+pub(super) fn status(shared: &SharedState, times: &TurnTimeSums) -> Value {
     let readings = ServerReadings::take(shared);
     let mut figures = Map::new();
     SERVER.iter().for_each(|table| put(shared, table, &readings, &mut figures));
@@ -22,9 +24,20 @@ pub(super) fn status(shared: &SharedState) -> Value {
         "is_proxy": shared.is_proxy(),
         "listening": shared.listening.names,
         "figures": figures,
+        "times_us": times_us(times),
         "databases": databases.collect::<Vec<_>>(),
         "replicas": replicas.collect::<Vec<_>>(),
     })
+}
+
+/// Returns the times of requests of all workers since the start.
+pub(super) fn turn_times(shared: &SharedState) -> TurnTimeSums {
+    TurnTimeSums::of(shared.observation.turn_times.iter())
+}
+
+fn times_us(times: &TurnTimeSums) -> Value {
+    let us = |thousandths| times.quantile(thousandths).map(|time| time.as_secs_f64() * 1e6);
+    json!({ "p50": us(500), "p90": us(900), "p99": us(990), "p999": us(999) })
 }
 
 /// Returns the names and meanings of all figures.

@@ -69,6 +69,8 @@ function bytes(value) {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
 }
 
+const micros = (value) => (value === null ? "-" : value < 1000 ? `${Math.round(value)} µs` : `${(value / 1000).toFixed(1)} ms`);
+
 const time = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);
 
 function duration(seconds) {
@@ -182,6 +184,7 @@ function take(status) {
       time: status.time_ms / 1000,
       rates: REQUESTS.map(([, names]) => rate(...names)),
       hitRatio: hits + misses > 0 ? hits / (hits + misses) : null,
+      times: status.times_us,
       received: rate("bytes_read"),
       sent: rate("bytes_written"),
       memory: now.todana_anonymous_bytes,
@@ -248,6 +251,9 @@ function overview() {
   const all = [
     chart("Requests per second", REQUESTS.map(([label], at) => [label, (sample) => sample.rates[at]]), count),
     chart("Reads that found a record", [["hit ratio", (sample) => sample.hitRatio]], (value) => percent(value)),
+    chart("Time of a request in the server", [
+      ["half", (sample) => sample.times.p50], ["99 %", (sample) => sample.times.p99], ["99.9 %", (sample) => sample.times.p999],
+    ], micros),
     chart("Memory", [["process", (sample) => sample.memory], ["records", (sample) => sample.live]], bytes),
     chart("Network, bytes per second", [["received", (sample) => sample.received], ["sent", (sample) => sample.sent]], bytes),
     chart("Records removed per second", [["evicted", (sample) => sample.evictions], ["expired", (sample) => sample.expired]], count),
@@ -365,6 +371,26 @@ function connections() {
   };
 }
 
+async function hotKeys(database = "0") {
+  const names = (state.last ?? (await read("status"))).databases;
+  const go = () => {
+    location.hash = `#hot/${choice.value}`;
+  };
+  const choice = databaseChoice(names, database, go);
+  const [place, one] = [make("div", {}), make("div", {})];
+  main.replaceChildren(
+    make("h2", {}, "Hot keys"),
+    make("p", { class: "note" }, "The keys that are requested most, estimated from a sample of the last minutes."),
+    make("form", { onsubmit: (event) => event.preventDefault() }, make("label", {}, "Database", choice)), place, one,
+  );
+  return async () => {
+    if (place.contains(document.activeElement)) return;
+    const { keys } = await read(`hot-keys?db=${encodeURIComponent(database)}`);
+    const rows = keys.map((hot) => row(keyButton(database, hot, one), numberCell(count(hot.requests))));
+    place.replaceChildren(rows.length ? table("Hot keys", ["key", "#requests"], rows) : make("p", {}, "No key was requested."));
+  };
+}
+
 function replication() {
   const place = make("div", {});
   main.replaceChildren(make("h2", {}, "Replication"), place);
@@ -421,29 +447,37 @@ async function figures(name) {
 
 // --- records ------------------------------------------------------------------------------------
 
-async function records(database = "0", pattern = "") {
+async function records(database = "0", pattern = "", least = "") {
   const names = (state.last ?? (await read("status"))).databases;
-  const choice = make("select", { id: "database" }, names.map((one, at) => make("option", { value: String(at), selected: String(at) === database }, one.name)));
+  const choice = databaseChoice(names, database);
   const field = make("input", { id: "pattern", type: "search", value: pattern, placeholder: "user:*", size: 30, spellcheck: "false" });
+  const size = make("input", { id: "least", type: "number", min: "0", value: least, placeholder: "0" });
   const [list, one, note] = [make("div", {}), make("div", {}), make("p", { class: "note", role: "status" })];
   const submit = (event) => {
     event.preventDefault();
-    location.hash = `#records/${choice.value}/${encodeURIComponent(field.value)}`;
+    const length = Number(size.value) > 0 ? `/${size.value}` : "";
+    location.hash = `#records/${choice.value}/${encodeURIComponent(field.value || "*")}${length}`;
   };
   main.replaceChildren(
     make("h2", {}, "Records"),
     make("form", { onsubmit: submit },
       make("label", {}, "Database", choice),
       make("label", {}, "Keys: * stands for any text, ? for one byte", field),
+      make("label", {}, "Bytes of the value, at least", size),
       make("button", {}, "Search"),
     ),
     note, list, one,
   );
-  if (pattern) search(database, pattern, list, one, note);
+  if (pattern) search(database, pattern, least, list, one, note);
   return null;
 }
 
-async function search(database, pattern, list, one, note) {
+function databaseChoice(names, database, onchange = () => {}) {
+  const option = (one, at) => make("option", { value: String(at), selected: String(at) === database }, one.name);
+  return make("select", { id: "database", onchange }, names.map(option));
+}
+
+async function search(database, pattern, least, list, one, note) {
   const wanted = /[*?]/.test(pattern) ? pattern : `${pattern}*`;
   const body = make("tbody", {});
   const more = make("button", { type: "button", hidden: true }, "More");
@@ -457,7 +491,7 @@ async function search(database, pattern, list, one, note) {
     const target = found + 100;
     try {
       do {
-        const query = `db=${encodeURIComponent(database)}&pattern=${encodeURIComponent(wanted)}&after=${encodeURIComponent(next)}`;
+        const query = `db=${encodeURIComponent(database)}&pattern=${encodeURIComponent(wanted)}&after=${encodeURIComponent(next)}&min_len=${Number(least) || 0}`;
         const page = await read(`records?${query}`);
         if (!list.contains(body)) return;
         [next, seen, found] = [page.next, seen + page.seen, found + page.records.length];
@@ -475,10 +509,14 @@ async function search(database, pattern, list, one, note) {
 
 const SHOWN_KEY = 120;
 
-function listed(database, record, one) {
+/** Returns a button that shows a record. */
+function keyButton(database, record, one) {
   const name = record.key.length > SHOWN_KEY ? `${record.key.slice(0, SHOWN_KEY)}…` : record.key;
-  const open = make("button", { type: "button", class: "mono", onclick: () => openRecord(database, record.id, one) }, visible(name));
-  return row(open, numberCell(count(record.value_len)), numberCell(record.flags), numberCell(record.ttl_s === null ? "never" : duration(record.ttl_s)));
+  return make("button", { type: "button", class: "mono", onclick: () => openRecord(database, record.id, one) }, visible(name));
+}
+
+function listed(database, record, one) {
+  return row(keyButton(database, record, one), numberCell(count(record.value_len)), numberCell(record.flags), numberCell(record.ttl_s === null ? "never" : duration(record.ttl_s)));
 }
 
 /** Returns text in which control characters, and those that change its direction, are visible. */
@@ -576,14 +614,14 @@ function formsOf(value) {
 
 // --- navigation ---------------------------------------------------------------------------------
 
-const VIEWS = { overview, databases, records, connections, replication, figures };
+const VIEWS = { overview, databases, records, hot: hotKeys, connections, replication, figures };
 
 /** Shows the view that the address names: #VIEW/PARAMETER/... */
 async function show() {
   const [name, ...parameters] = location.hash.slice(1).split("/");
   const view = Object.hasOwn(VIEWS, name) ? name : "overview";
   const links = Object.keys(VIEWS).map((one) =>
-    make("a", { href: `#${one}`, "aria-current": one === view ? "page" : undefined }, one[0].toUpperCase() + one.slice(1)));
+    make("a", { href: `#${one}`, "aria-current": one === view ? "page" : undefined }, one === "hot" ? "Hot keys" : one[0].toUpperCase() + one.slice(1)));
   document.getElementById("views").replaceChildren(...links);
   charts.clear();
   state.view = null;

@@ -9,12 +9,24 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The number of requests in a second after which a worker counts a sample. Counting all takes a
-/// fifth of the instructions of a read (callgrind, 2026-11-24).
-const COUNTED_ALL: u32 = 1_000;
-/// The mean distance between two requests of a sample. The distances are from 1 to this number
-/// twice, less 1.
-const SAMPLE_DISTANCE: u32 = 16;
+/// Which requests a worker counts. Counting all takes a fifth of the instructions of a read
+/// (callgrind, 2026-11-24).
+#[derive(Clone, Copy)]
+pub(crate) struct SampleRate {
+    /// The number of requests in a second after which a worker counts a sample.
+    counted_all: u32,
+    /// The mean distance between two requests of a sample. The distances are from 1 to this number
+    /// twice, less 1.
+    distance: u32,
+}
+
+impl SampleRate {
+    /// For a proxy, which passes on fewer requests than a server executes.
+    pub(crate) const OF_PROXY: SampleRate = SampleRate { counted_all: 1_000, distance: 16 };
+    /// For a server: with a million requests in a second, about a thousand are counted, which takes
+    /// less than a thousandth of a core.
+    pub(crate) const OF_SERVER: SampleRate = SampleRate { counted_all: 100, distance: 1024 };
+}
 
 /// The sketches of all workers.
 #[derive(Default)]
@@ -30,11 +42,17 @@ pub(crate) struct HotKey {
 
 impl HotKeys {
     /// Adds the sketch of a worker, which has at most `max` keys.
-    pub(super) fn join(&self, max: usize, now: Instant) -> HotKeyCounter {
+    pub(crate) fn join(&self, max: usize, rate: SampleRate, now: Instant) -> HotKeyCounter {
         let sketch = Arc::new(Mutex::new(KeySketch { max, ..KeySketch::default() }));
         lock(&self.0).push(Arc::clone(&sketch));
-        let sampling = SampleChoice { since: now, counted: 0, skip: 0, random: 1 };
+        let sampling = SampleChoice { rate, since: now, counted: 0, skip: 0, random: 1 };
         HotKeyCounter { sketch, is_on: max > 0, requests: sampling, values: sampling }
+    }
+
+    /// Halves all counts, so that they show the requests of the last minutes if this is done each
+    /// minute.
+    pub(crate) fn halve(&self) {
+        lock(&self.0).iter().for_each(|sketch| lock(sketch).halve());
     }
 
     /// Returns the keys of all workers, the most frequent first.
@@ -57,7 +75,7 @@ impl HotKeys {
 }
 
 /// The sketch of a worker, with the choice of its sample.
-pub(super) struct HotKeyCounter {
+pub(crate) struct HotKeyCounter {
     sketch: Arc<Mutex<KeySketch>>,
     is_on: bool,
     requests: SampleChoice,
@@ -66,7 +84,7 @@ pub(super) struct HotKeyCounter {
 
 impl HotKeyCounter {
     /// Changes the number of keys. The keys that are counted stay if it is not smaller.
-    pub(super) fn set_max(&mut self, max: usize) {
+    pub(crate) fn set_max(&mut self, max: usize) {
         let mut sketch = lock(&self.sketch);
         if max < sketch.max {
             *sketch = KeySketch::default();
@@ -77,7 +95,7 @@ impl HotKeyCounter {
 
     /// Counts a request.
     #[inline]
-    pub(super) fn note_request(&mut self, key: &[u8], len: usize, now: Instant) {
+    pub(crate) fn note_request(&mut self, key: &[u8], len: usize, now: impl FnOnce() -> Instant) {
         if self.is_on
             && let Some(weight) = self.requests.weight(now)
         {
@@ -87,7 +105,7 @@ impl HotKeyCounter {
 
     /// Adds the bytes of a value in a reply to those of its key, if the key is counted.
     #[inline]
-    pub(super) fn note_value(&mut self, key: &[u8], len: usize, now: Instant) {
+    pub(crate) fn note_value(&mut self, key: &[u8], len: usize, now: impl FnOnce() -> Instant) {
         if self.is_on
             && let Some(weight) = self.values.weight(now)
         {
@@ -99,6 +117,7 @@ impl HotKeyCounter {
 /// Chooses the requests that are counted.
 #[derive(Clone, Copy)]
 struct SampleChoice {
+    rate: SampleRate,
     /// The beginning of a second, and the number of requests that were counted since then.
     since: Instant,
     counted: u32,
@@ -110,28 +129,30 @@ struct SampleChoice {
 impl SampleChoice {
     /// Returns the number of requests for which the present one is counted, or `None` if it is not.
     #[inline]
-    fn weight(&mut self, now: Instant) -> Option<u64> {
+    fn weight(&mut self, now: impl FnOnce() -> Instant) -> Option<u64> {
         if self.skip > 0 {
             self.skip -= 1;
             return None;
         }
-        Some(self.next_weight(now))
+        self.next_weight(now())
     }
 
-    fn next_weight(&mut self, now: Instant) -> u64 {
+    fn next_weight(&mut self, now: Instant) -> Option<u64> {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
             (self.since, self.counted) = (now, 0);
         }
         self.counted += 1;
-        if self.counted <= COUNTED_ALL {
-            return 1;
+        if self.counted <= self.rate.counted_all {
+            return Some(1);
         }
+        // The first request of a sample is chosen at random, too.
+        let is_chosen = self.counted > self.rate.counted_all + 1;
         // Equal distances would miss keys of requests that come in a pattern (xorshift).
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
-        self.skip = self.random % (2 * SAMPLE_DISTANCE - 1);
-        u64::from(SAMPLE_DISTANCE)
+        self.skip = self.random % (2 * self.rate.distance - 1);
+        is_chosen.then_some(u64::from(self.rate.distance))
     }
 }
 
@@ -184,6 +205,13 @@ impl KeySketch {
         self.keys[place].bytes += bytes;
     }
 
+    fn halve(&mut self) {
+        for key in &mut self.keys {
+            (key.requests, key.bytes) = (key.requests / 2, key.bytes / 2);
+        }
+        (self.floor, self.cursor) = (0, 0);
+    }
+
     fn add_bytes(&mut self, key: &[u8], bytes: u64) {
         if let Some(place) = self.places.get(key) {
             self.keys[*place].bytes += bytes;
@@ -202,29 +230,33 @@ mod tests {
     #[test]
     fn frequent_keys_remain_among_many() {
         let (all, now) = (HotKeys::default(), Instant::now());
-        let mut counters = [all.join(10, now), all.join(10, now)];
+        let mut counters = [all.join(10, SampleRate::OF_PROXY, now), all.join(10, SampleRate::OF_PROXY, now)];
         for number in 0..4000 {
             let counter = &mut counters[number % 2];
             // Each counter counts all of up to 1,000 requests in a second.
             let now = now + Duration::from_secs(number as u64 / 250);
             for key in ["a", "b", "a"] {
-                counter.note_request(key.as_bytes(), 5, now);
+                counter.note_request(key.as_bytes(), 5, || now);
             }
-            counter.note_request(format!("k{number}").as_bytes(), 7, now);
+            counter.note_request(format!("k{number}").as_bytes(), 7, || now);
         }
         let keys = all.all();
         let counts = [0, 1].map(|place| (&*keys[place].key, keys[place].requests, keys[place].bytes));
         assert_eq!(counts, [(&b"a"[..], 8000, 40_000), (b"b", 4000, 20_000)]);
         // The sum of all counts is the number of requests.
         assert_eq!(keys.iter().map(|key| key.requests).sum::<u64>(), 16_000);
+        all.halve();
+        assert_eq!(all.all()[0].requests, 4000);
+        counters[0].note_request(b"new", 1, || now + Duration::from_secs(60));
+        assert!(all.all().iter().any(|key| &*key.key == b"new"));
     }
 
     #[test]
     fn sample_stands_for_all_requests() {
         let (all, now) = (HotKeys::default(), Instant::now());
-        let mut counter = all.join(10, now);
+        let mut counter = all.join(10, SampleRate::OF_PROXY, now);
         for number in 0..1_000_000 {
-            counter.note_request(if number % 4 == 0 { b"a" } else { b"b" }, 1, now);
+            counter.note_request(if number % 4 == 0 { b"a" } else { b"b" }, 1, || now);
         }
         let keys = all.all();
         let near = |counted: u64, real: u64| counted.abs_diff(real) < real / 20;
@@ -233,7 +265,7 @@ mod tests {
         // After a second, all requests are counted again.
         counter.requests.skip = 0;
         let before = all.all()[1].requests;
-        (0..3).for_each(|_| counter.note_request(b"a", 1, now + Duration::from_secs(1)));
+        (0..3).for_each(|_| counter.note_request(b"a", 1, || now + Duration::from_secs(1)));
         assert_eq!(all.all()[1].requests, before + 3);
     }
 }
