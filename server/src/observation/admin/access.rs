@@ -3,7 +3,7 @@
 use super::http::{HttpRequest, HttpResponse, HttpStatus};
 use crate::session::login::are_equal;
 
-/// Who may use the JSON interface.
+/// The rule for requests to the JSON interface.
 pub(super) struct ApiAccess {
     /// The token that every request must have.
     token: Option<String>,

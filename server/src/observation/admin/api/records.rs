@@ -57,7 +57,8 @@ impl SearchPlace {
 }
 
 /// Returns the records whose keys match `pattern`, in which `*` stands for any bytes and `?` for
-/// one, and whose values have `min_len` bytes at least. An answer may have no records and still a place at which to continue.
+/// one, and whose values have `min_len` bytes at least. An answer may have no records and still a
+/// place at which to continue.
 pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
     let database = database(local)?;
     let pattern = query.bytes("pattern").unwrap_or(b"*");

@@ -21,7 +21,7 @@ function readToken() {
 
 // --- elements -----------------------------------------------------------------------------------
 
-/** Creates an element. Attributes that begin with "on" are listeners; children are text or nodes. */
+/** Creates an element. Attributes that begin with "on" are listeners. Children are text, nodes. */
 function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -222,7 +222,7 @@ function chart(title, lines, format) {
       height: 170,
       cursor: { y: false },
       legend: { live: false },
-      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      scales: { x: { range: (_, first, last) => [last - HISTORY_MAX, last] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map(time) }, { ...axis, size: 70, values: (_, ticks) => ticks.map(format) }],
       series: [{}, ...lines.map(([label], at) => ({ label, stroke: colours[at], width: 1.5, points: { show: false } }))],
     };
