@@ -10,6 +10,7 @@ mod fuzz;
 mod garbage;
 #[cfg(test)]
 mod links;
+mod monitoring;
 mod pages;
 mod prove;
 mod python;
@@ -127,7 +128,7 @@ fn test(report: &mut StepReport, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if ["clients", "browser", "garbage", "soak", "differential", "pages"]
+    if ["clients", "browser", "monitoring", "garbage", "soak", "differential", "pages"]
         .iter()
         .any(|step| report.wants(step))
     {
@@ -135,6 +136,7 @@ fn test(report: &mut StepReport, only: Option<&str>) {
     }
     clients::run(report);
     browser::run(report);
+    monitoring::run(report);
     python::run(report);
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));
