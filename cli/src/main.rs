@@ -38,6 +38,7 @@ mod serving;
 mod statistics;
 mod suggestions;
 mod time_to_live;
+mod top;
 mod tyrant;
 mod tyrant_tools;
 mod verify;
@@ -61,7 +62,7 @@ Usage: todana [COMMAND]
 
 Server     serve proxy config as password    run a server, also as memcached
            ping stats log replicas promote   check, watch and direct it
-           bench                             measure it
+           bench top                         measure it, see what it does
 Records    get set delete incr decr touch    read and change records by key
            list count load dump flush        list, import, export, remove all
 Databases  copy merge compact                on disk, while no server uses them
@@ -150,6 +151,9 @@ enum ProgramCommand {
     /// Measure the throughput, latency and memory of a server, or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
+    /// Show what a server does, and refresh it
+    #[command(after_help = top::AFTER_HELP)]
+    Top(top::TopArguments),
     /// Serve one address for several memcached servers, or print which of them holds a key
     #[command(
         after_help = proxy::AFTER_HELP,
@@ -286,6 +290,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Checkpoint(arguments)) => checkpoint::run(&arguments),
         Some(ProgramCommand::Replicas(arguments)) => replicas::run(&arguments),
         Some(ProgramCommand::Promote(arguments)) => promote::run(&arguments),
+        Some(ProgramCommand::Top(arguments)) => top::run(&arguments),
         Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
         Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),
         Some(ProgramCommand::Log(arguments)) => log::run(&arguments),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// The commands that completions and manual pages must contain.
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 23] = [
     "serve",
     "config",
     "get",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 22] = [
     "verify",
     "salvage",
     "bench",
+    "top",
     "completions",
     "man",
 ];
@@ -50,6 +51,22 @@ fn banner_has_three_lines_and_signals_stop_cleanly() {
         server.stdout.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "", "nothing behind the banner");
     }
+}
+
+#[test]
+fn top_shows_the_figures_of_a_server() {
+    let server = RunningServer::start(&[]);
+    server.expect(&["set", "hello", "world"], 0);
+    let shown = server.expect(&["top", "--count", "1"], 0);
+    for line in [
+        "server       todana ",
+        "requests/s   get 0  set 0",
+        "records      1  evicted",
+        "database     mem:hash",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "no escape sequences outside of a terminal: {shown}");
 }
 
 #[test]
