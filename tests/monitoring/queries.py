@@ -29,7 +29,7 @@ WAIT_S = 90
 SAMPLES = 4
 CHILDREN = []
 
-# What the usual dashboards and alerts for memcached_exporter read.
+# The queries of the usual dashboards and alerts for memcached_exporter.
 EXPORTER_QUERIES = [
     'sum(rate(memcached_commands_total{command="get", status="hit"}[1m])) / sum(rate(memcached_commands_total{command="get"}[1m]))',
     "sum without (job, instance) (rate(memcached_commands_total[1m]))",
