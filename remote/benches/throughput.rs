@@ -1,8 +1,11 @@
 //! Question: how much of the driver's throughput is left through a database, and through a server?
 //!
-//! Each round stores and reads the same records in three ways: by the driver alone, by
-//! `RemoteDatabase`, and by the server whose address `TODANA_SERVER` has, which must serve the
-//! keyspace `todana_throughput` of the same cluster. `TODANA_CASSANDRA` names the cluster.
+//! Each round stores and reads the same records in four ways: by the driver alone, by
+//! `RemoteDatabase`, and by the server whose address `TODANA_SERVER` has, with many connections of
+//! one request at a time, and with few connections of several. The server must serve the keyspace
+//! `todana_throughput` of the same cluster. `TODANA_CASSANDRA` names the cluster. The CPU time of a
+//! request is shown for this process, and for the processes `TODANA_PIDS`, as in `SERVER,NODE`. The
+//! figures at the end are medians over the rounds, also those of the ratios to the driver.
 
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::prepared::PreparedStatement;
@@ -19,13 +22,34 @@ use tokio::runtime::Runtime;
 
 /// The requests that are under way at the same time.
 const AT_ONCE: usize = 64;
+/// The requests of a connection with several requests at a time.
+const PIPELINED: usize = 16;
 const KEYS: u64 = 20_000;
 const VALUE: [u8; 100] = [b'v'; 100];
 const ROUND: Duration = Duration::from_secs(4);
-const ROUNDS: usize = 3;
+/// The first round warms up the cluster, and is not counted.
+const ROUNDS: usize = 6;
+const WAYS: [&str; 4] = ["driver", "database", "64 x 1", "4 x 16"];
 
 fn key(number: u64) -> String {
     format!("user:{:08}", number % KEYS)
+}
+
+/// Returns the CPU time of each process, in microseconds.
+fn cpu_us(pids: &[String]) -> Vec<f64> {
+    let of = |pid: &String| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name of the program can contain spaces.
+        let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = words.get(11)?.parse::<f64>().ok()? + words.get(12)?.parse::<f64>().ok()?;
+        Some(ticks * 10_000.0)
+    };
+    pids.iter().map(|pid| of(pid).unwrap_or(0.0)).collect()
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 /// Calls `request` from `AT_ONCE` tasks until the round ends. Returns the requests per second.
@@ -74,27 +98,31 @@ fn database_rate(database: &RemoteDatabase, operation: impl Fn(u64) -> OwnedOper
     }
 }
 
-/// Sends requests through `AT_ONCE` connections until the round ends. Returns the requests per
-/// second.
-fn server_rate(runtime: &Runtime, address: &str, request: fn(u64) -> String, end: &'static [u8]) -> f64 {
+/// Sends requests through connections until the round ends, each with `AT_ONCE / connections`
+/// requests at a time. Each reply has `reply_len` bytes. Returns the requests per second.
+fn server_rate(
+    runtime: &Runtime,
+    address: &str,
+    connections: usize,
+    request: fn(u64) -> String,
+    (reply_len, end): (usize, &'static [u8]),
+) -> f64 {
     let (next, began) = (Arc::new(AtomicU64::new(0)), Instant::now());
+    let at_a_time = AT_ONCE / connections;
     runtime.block_on(async {
         let mut tasks = Vec::new();
-        for _ in 0..AT_ONCE {
+        for _ in 0..connections {
             let next = Arc::clone(&next);
             let mut stream = TcpStream::connect(address).await.expect("the server listens");
             stream.set_nodelay(true).expect("a socket has this option");
             tasks.push(tokio::spawn(async move {
-                let mut buffer = vec![0; 4096];
+                let mut replies = vec![0; reply_len * at_a_time];
                 while began.elapsed() < ROUND {
-                    let text = request(next.fetch_add(1, Ordering::Relaxed));
+                    let first = next.fetch_add(at_a_time as u64, Ordering::Relaxed);
+                    let text: String = (first..first + at_a_time as u64).map(request).collect();
                     stream.write_all(text.as_bytes()).await.expect("the server reads");
-                    let mut len = 0;
-                    while !buffer[..len].ends_with(end) {
-                        let got = stream.read(&mut buffer[len..]).await.expect("the server answers");
-                        assert!(got > 0, "the server has closed the connection");
-                        len += got;
-                    }
+                    stream.read_exact(&mut replies).await.expect("the server answers");
+                    assert!(replies.chunks(reply_len).all(|reply| reply.ends_with(end)));
                 }
             }));
         }
@@ -127,46 +155,74 @@ fn main() {
         let get: PreparedStatement = session.prepare(get).await.expect("the table exists");
         (Arc::new(session), set, get)
     });
-    let server = std::env::var("TODANA_SERVER").ok();
-    println!("{:8} {:>12} {:>12} {:>12}", "", "driver", "database", "server");
-    let mut sums = [[0.0; 3]; 2];
-    for _ in 0..ROUNDS {
-        let (shared, statement) = (Arc::clone(&session), set.clone());
-        let sets = rate(&runtime, move |number| {
+    let Ok(server) = std::env::var("TODANA_SERVER") else {
+        println!("skipped: TODANA_SERVER names no server");
+        return;
+    };
+    let others = std::env::var("TODANA_PIDS").unwrap_or_default();
+    let others = others.split(',').filter(|pid| !pid.is_empty()).map(str::to_owned);
+    let pids: Vec<String> = std::iter::once("self".to_owned()).chain(others).collect();
+    let direct = |is_set: bool| {
+        let (shared, statement) = (Arc::clone(&session), if is_set { &set } else { &get }.clone());
+        rate(&runtime, move |number| {
             let (session, statement) = (Arc::clone(&shared), statement.clone());
             async move {
-                let values = (&VALUE[..], 0, number as i64, key(number).into_bytes());
-                session.execute_unpaged(&statement, values).await.expect("the record is stored");
+                let key = key(number).into_bytes();
+                let result = match is_set {
+                    true => session.execute_unpaged(&statement, (&VALUE[..], 0, number as i64, key)).await,
+                    false => session.execute_unpaged(&statement, (key,)).await,
+                };
+                result.expect("the cluster answers");
             }
-        });
-        let stored = database_rate(&database, |number| {
+        })
+    };
+    let through_database = |is_set: bool| {
+        database_rate(&database, |number| {
             let key = key(number);
             let store = Store { key: key.as_bytes(), value: &VALUE, ..Store::default() };
-            OwnedOperation::new(&Operation::Store(store))
-        });
+            let get = Get { key: key.as_bytes(), ..Get::default() };
+            OwnedOperation::new(&if is_set { Operation::Store(store) } else { Operation::Get(get) })
+        })
+    };
+    let through_server = |is_set: bool, connections| {
         let set_text = |number| format!("set {} 0 0 100\r\n{}\r\n", key(number), "v".repeat(100));
-        let sent = server.as_ref().map_or(0.0, |at| server_rate(&runtime, at, set_text, b"STORED\r\n"));
-        let (shared, statement) = (Arc::clone(&session), get.clone());
-        let gets = rate(&runtime, move |number| {
-            let (session, statement) = (Arc::clone(&shared), statement.clone());
-            async move {
-                let values = (key(number).into_bytes(),);
-                session.execute_unpaged(&statement, values).await.expect("the record is read");
-            }
-        });
-        let read = database_rate(&database, |number| {
-            OwnedOperation::new(&Operation::Get(Get { key: key(number).as_bytes(), ..Get::default() }))
-        });
         let get_text = |number| format!("get {}\r\n", key(number));
-        let asked = server.as_ref().map_or(0.0, |at| server_rate(&runtime, at, get_text, b"END\r\n"));
-        for (index, (word, rates)) in
-            [("set", [sets, stored, sent]), ("get", [gets, read, asked])].into_iter().enumerate()
-        {
-            println!("{word:8} {:12.0} {:12.0} {:12.0}", rates[0], rates[1], rates[2]);
-            (0..3).for_each(|way| sums[index][way] += rates[way]);
+        let hit_len = "VALUE user:00000000 0 100\r\n".len() + VALUE.len() + "\r\nEND\r\n".len();
+        let request = if is_set { set_text } else { get_text };
+        let reply = if is_set { (8, &b"STORED\r\n"[..]) } else { (hit_len, &b"v\r\nEND\r\n"[..]) };
+        server_rate(&runtime, &server, connections, request, reply)
+    };
+    println!("{:4} {:12} {:>9}  CPU time of a request in us, of {}", "", "", "a second", pids.join(", "));
+    let mut rates: [[Vec<f64>; 4]; 2] = Default::default();
+    for round in 0..ROUNDS {
+        for (is_set, rates) in [true, false].into_iter().zip(&mut rates) {
+            for (way, rates) in rates.iter_mut().enumerate() {
+                let (before, began) = (cpu_us(&pids), Instant::now());
+                let rate = match way {
+                    0 => direct(is_set),
+                    1 => through_database(is_set),
+                    2 => through_server(is_set, AT_ONCE),
+                    _ => through_server(is_set, AT_ONCE / PIPELINED),
+                };
+                let requests = rate * began.elapsed().as_secs_f64();
+                let cpu = cpu_us(&pids).into_iter().zip(before);
+                let cpu: String =
+                    cpu.map(|(after, before)| format!(" {:6.1}", (after - before) / requests)).collect();
+                println!("{:4} {:12} {rate:9.0} {cpu}", if is_set { "set" } else { "get" }, WAYS[way]);
+                if round > 0 {
+                    rates.push(rate);
+                }
+            }
         }
     }
-    for (word, sum) in [("set", sums[0]), ("get", sums[1])] {
-        println!("{word}: database {:.2}, server {:.2} of the driver", sum[1] / sum[0], sum[2] / sum[0]);
+    for (word, rates) in ["set", "get"].into_iter().zip(&rates) {
+        for (way, name) in WAYS.into_iter().enumerate() {
+            let ratios = rates[way].iter().zip(&rates[0]).map(|(rate, driver)| rate / driver).collect();
+            println!(
+                "{word} {name:9}: {:.0} a second, {:.2} of the driver",
+                median(rates[way].clone()),
+                median(ratios)
+            );
+        }
     }
 }
