@@ -151,6 +151,8 @@ impl StatementProfiles {
         let mut statement = session.prepare(text).await.map_err(|error| failed(text, &error))?;
         statement.set_execution_profile_handle(Some(self.plain.clone()));
         statement.set_is_idempotent(true);
+        // The columns of a table never change, so the answers need not name them.
+        statement.set_use_cached_result_metadata(true);
         Ok(statement)
     }
 

@@ -8,17 +8,17 @@ use crate::record_change::{execute_on_record, version_of};
 use crate::row::{RowLifetime, StoredRow};
 use crate::scan::{HashScan, OrderedWalk};
 use crate::token::RowToken;
+use crate::turn_queue::TurnQueue;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use todana::{ClusterName, DatabaseName, DetachedChange, Records, ScanDirection, execute_detached};
 use todana_core::{
     Error, ErrorKind, Get, Operation, OwnedOperation, OwnedReply, Record, RefusalReason, Reply, Result,
     ScanPosition, StaleMarks, Store, StoreMode, StoredReply, Ttl, Visitor,
 };
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
 
 /// The longest key of Cassandra.
 const KEY_LEN_MAX: usize = 65_535;
@@ -45,13 +45,14 @@ pub struct RemoteDatabase {
 struct RemoteShared {
     cluster: Arc<Cluster>,
     is_strict: bool,
-    /// The operations that may be executed at the same time. The others wait.
-    turns: Semaphore,
+    turns: TurnQueue<QueuedOperation>,
     in_flight_max: usize,
     in_flight: AtomicUsize,
     bytes: AtomicUsize,
     queues: KeyQueues<QueuedOperation>,
     cache: Option<NearCache>,
+    /// The replies that are passed on together.
+    replies: Mutex<Vec<(ReplyCallback, OwnedReply)>>,
 }
 
 /// An operation that waits for its turn or its reply. Dropping it ends its share of the limits.
@@ -65,8 +66,26 @@ struct QueuedOperation {
 impl QueuedOperation {
     fn finish(mut self, reply: OwnedReply) {
         if let Some(done) = self.done.take() {
-            done(reply);
+            self.shared.reply(done, reply);
         }
+    }
+
+    fn refuse(mut self, refusal: RefusalReason) {
+        if let Some(done) = self.done.take() {
+            done(OwnedReply::new(Reply::Refused(refusal)));
+        }
+    }
+}
+
+/// Passes on the replies of a database when it is dropped, also if the runtime ends before.
+struct ReplyBatch(Arc<RemoteShared>);
+
+impl Drop for ReplyBatch {
+    fn drop(&mut self) {
+        let mut replies = self.0.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = std::mem::take(&mut *replies);
+        drop(replies);
+        taken.into_iter().for_each(|(done, reply)| done(reply));
     }
 }
 
@@ -74,8 +93,8 @@ impl Drop for QueuedOperation {
     fn drop(&mut self) {
         self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.shared.bytes.fetch_sub(self.len, Ordering::Relaxed);
-        // The runtime ends before the operation does.
         if let Some(done) = self.done.take() {
+            // The runtime has ended before the operation.
             done(OwnedReply::new(Reply::Refused(RefusalReason::OutcomeUnknown)));
         }
     }
@@ -85,6 +104,8 @@ impl Drop for RemoteDatabase {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
+            // The operations own a reference to their queue.
+            drop(self.shared.turns.take_all());
         }
     }
 }
@@ -148,12 +169,13 @@ impl RemoteDatabase {
         let shared = RemoteShared {
             cluster: Arc::new(connected),
             is_strict: cluster.is_strict,
-            turns: Semaphore::new(cluster.in_flight_max as usize),
+            turns: TurnQueue::new(cluster.in_flight_max as usize),
             in_flight_max: cluster.in_flight_max as usize * WAITING_PER_TURN,
             in_flight: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             queues: KeyQueues::new(),
             cache,
+            replies: Mutex::default(),
         };
         Ok(RemoteDatabase { shared: Arc::new(shared), runtime: Some(runtime) })
     }
@@ -196,8 +218,9 @@ impl RemoteDatabase {
             _ => None,
         };
         match refusal {
-            Some(refusal) => queued.finish(OwnedReply::new(Reply::Refused(refusal))),
-            None => drop(self.runtime().spawn(queued.execute())),
+            Some(refusal) => queued.refuse(refusal),
+            None if shared.turns.add(queued) => drop(self.runtime().spawn(take_turns(Arc::clone(shared)))),
+            None => {}
         }
     }
 }
@@ -210,11 +233,16 @@ fn is_cacheable(get: &Get<'_>) -> bool {
         && !get.needs.access
 }
 
+/// Executes one operation after the other. A task that continues costs much less than a new one,
+/// because the futures of the driver are large.
+async fn take_turns(shared: Arc<RemoteShared>) {
+    while let Some(operation) = shared.turns.next().await {
+        operation.execute(&shared).await;
+    }
+}
+
 impl QueuedOperation {
-    async fn execute(self) {
-        let shared = Arc::clone(&self.shared);
-        // The semaphore is never closed.
-        let _turn = shared.turns.acquire().await;
+    async fn execute(self, shared: &Arc<RemoteShared>) {
         let operation = self.operation.borrowed();
         if is_read(&operation) {
             if let Some(reply) = shared.read(&operation).await {
@@ -232,6 +260,12 @@ impl QueuedOperation {
             let reply = shared.overwrite(&store).await;
             return self.finish(OwnedReply::new(reply));
         }
+        // The futures of conditional writes are large. The tasks of other operations stay small.
+        Box::pin(self.execute_in_order(shared)).await;
+    }
+
+    /// Executes an operation after those that wait for the same record.
+    async fn execute_in_order(self, shared: &RemoteShared) {
         let key = self.operation.borrowed().key().unwrap_or_default().to_vec();
         let Some(first) = shared.queues.enter(&key, self) else { return };
         let mut batch = vec![first];
@@ -249,6 +283,22 @@ impl QueuedOperation {
 }
 
 impl RemoteShared {
+    /// Passes a reply on, together with those of the other tasks that can continue now. The thread
+    /// that takes the replies is then woken once for all of them.
+    fn reply(self: &Arc<Self>, done: ReplyCallback, reply: OwnedReply) {
+        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        replies.push((done, reply));
+        if replies.len() > 1 {
+            return;
+        }
+        drop(replies);
+        let batch = ReplyBatch(Arc::clone(self));
+        tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            drop(batch);
+        });
+    }
+
     fn note_write(&self, key: &[u8]) {
         if let Some(cache) = &self.cache {
             cache.note_write(key);

@@ -3,6 +3,7 @@
 //! ```text
 //! RemoteDatabase  the handle: submits an operation, whose reply is passed to a callback
 //! near_cache      recently read records, in memory, in front of the cluster
+//! turn_queue      the operations that wait for a task, and the tasks that wait for operations
 //! key_queue       the operations that wait for their turn on the same key
 //! record_change   operations that read a record, compute the change, and store it conditionally
 //! cluster         the session of the driver: statements, time limits, outcomes
@@ -27,5 +28,6 @@ mod row;
 mod scan;
 mod schema;
 mod token;
+mod turn_queue;
 
 pub use database::{RemoteDatabase, ReplyCallback};

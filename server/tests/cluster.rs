@@ -175,6 +175,14 @@ fn pipelined_requests_keep_their_order() {
         requests.extend(format!("get k{} no k{0}\r\nget none\r\n", number % 5).into_bytes());
         let hit = format!("VALUE k{} 0 2\r\n{number:02}\r\n", number % 5);
         replies.extend(format!("{hit}{hit}END\r\nEND\r\n").into_bytes());
+        // The changes of several records run at the same time, those of one record one by one.
+        requests.extend(format!("incr k{0} 3\r\nset a 0 0 1 noreply\r\na\r\n", number % 5).bytes());
+        requests.extend(b"delete b\r\nset b 0 0 1\r\nb\r\nappend a 0 0 1\r\n+\r\nms c 1 q\r\nc\r\n");
+        requests.extend(b"get a c\r\ntouch none 0\r\ndelete b\r\nmd c q\r\nget c\r\n");
+        let changed = format!("{}\r\nNOT_FOUND\r\nSTORED\r\nSTORED\r\n", number + 3);
+        replies.extend(changed.into_bytes());
+        replies.extend(b"VALUE a 0 2\r\na+\r\nVALUE c 0 1\r\nc\r\nEND\r\n");
+        replies.extend(b"NOT_FOUND\r\nDELETED\r\nEND\r\n");
     }
     client.send(&requests);
     client.expect(&replies);

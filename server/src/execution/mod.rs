@@ -69,11 +69,14 @@ pub(crate) trait Executor {
         self.execute(database, operation, reply)
     }
 
-    /// Returns true if the reads of a connection's later requests may begin before the reply to an
-    /// earlier read has arrived.
+    /// Returns true if the operations of a connection's later requests may begin before the reply to
+    /// an earlier one has arrived.
     fn runs_ahead(&self, _database: usize) -> bool {
         false
     }
+
+    /// Ends a turn of the worker: begins the operations that have been collected in it.
+    fn end_turn(&mut self) {}
 
     /// Passes the reply of a pending operation, whose ticket is ready, to `reply`.
     fn take_reply(&mut self, _ticket: WakeTicket, _reply: &mut dyn FnMut(Reply<'_>)) {}
@@ -184,6 +187,11 @@ impl Executor for AnyExecutor {
 
     fn runs_ahead(&self, database: usize) -> bool {
         dispatch!(self, executor => executor.runs_ahead(database))
+    }
+
+    #[inline]
+    fn end_turn(&mut self) {
+        dispatch!(self, executor => executor.end_turn());
     }
 
     fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {

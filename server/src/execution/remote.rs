@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use todana::CountedOperation;
 use todana_core::{Operation, OwnedOperation, OwnedReply, RefusalReason, Reply, ValueBuffer};
+use todana_remote::ReplyCallback;
 
 /// The most bytes of values that replies keep until their sessions take them. A single value may be
 /// longer.
@@ -18,6 +19,8 @@ pub(crate) struct RemoteExecutor {
     local: LocalExecutor,
     shared: Arc<SharedState>,
     worker: u32,
+    /// The operations of this turn, with the numbers of their databases.
+    new: Vec<(usize, OwnedOperation, ReplyCallback)>,
     replies: Arc<Mutex<ArrivedReplies>>,
 }
 
@@ -59,8 +62,8 @@ impl ArrivedReplies {
 
 impl RemoteExecutor {
     pub(super) fn new(shared: &Arc<SharedState>, worker: usize, local: LocalExecutor) -> RemoteExecutor {
-        let replies = Arc::default();
-        RemoteExecutor { local, shared: Arc::clone(shared), worker: worker as u32, replies }
+        let (new, replies) = Default::default();
+        RemoteExecutor { local, shared: Arc::clone(shared), worker: worker as u32, new, replies }
     }
 }
 
@@ -84,11 +87,18 @@ impl Executor for RemoteExecutor {
         locked(&self.replies).awaited.insert(ticket, (database, CountedOperation::of(operation)));
         let replies = Arc::clone(&self.replies);
         let done = move |reply| locked(&replies).complete(ticket, reply, &queues);
-        match served.remote() {
-            Some(remote) => remote.submit(OwnedOperation::new(operation), Box::new(done)),
-            None => done(OwnedReply::new(Reply::Refused(RefusalReason::Unreachable))),
-        }
+        self.new.push((database, OwnedOperation::new(operation), Box::new(done)));
         Completion::Pending(ticket)
+    }
+
+    fn end_turn(&mut self) {
+        // The driver's threads are woken once for all of them.
+        for (database, operation, done) in self.new.drain(..) {
+            match self.shared.databases[database].remote() {
+                Some(remote) => remote.submit(operation, done),
+                None => done(OwnedReply::new(Reply::Refused(RefusalReason::Unreachable))),
+            }
+        }
     }
 
     fn execute_alone(

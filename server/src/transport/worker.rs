@@ -112,6 +112,7 @@ impl Worker {
         let mut events = Events::with_capacity(256);
         let mut deadline = None;
         loop {
+            self.context.executor.end_turn();
             let timeout = if !self.ready.is_empty() {
                 Some(Duration::ZERO)
             } else {
@@ -183,6 +184,7 @@ impl Worker {
         }
         let left: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         left.into_iter().for_each(|index| self.close(index));
+        self.context.executor.end_turn();
     }
 
     /// Returns the time for which a stop waits for replies and for peers that read them.

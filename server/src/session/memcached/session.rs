@@ -13,7 +13,7 @@ use crate::session::{AnySession, BATCH, NextAction, RetainedMemory, Session, Ses
 use crate::shared::SharedState;
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::time::Instant;
-use todana_core::{Operation, RefusalReason, Reply};
+use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::MemcachedCommand;
 use todana_protocol::memcached::{
     DialectChoice, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep as Decoded, ReplyForm,
@@ -233,7 +233,7 @@ impl MemcachedSession {
                         // then. If it waits for a lock, it is executed then.
                         (*at, self.dialect) = before();
                         if turn.context.executor.runs_ahead(self.database) {
-                            self.read_ahead(turn.context, &batch[index..]);
+                            self.run_ahead(turn.context, &batch[index..]);
                         }
                         return Ok(NextAction::Wait);
                     }
@@ -250,28 +250,20 @@ impl MemcachedSession {
         }
     }
 
-    /// Begins the reads that directly follow a pending read, so that the connection waits for all
-    /// of them at the same time. A read after another request could miss its effect, so it must
-    /// wait.
+    /// Begins the operations that directly follow a pending one, so that the connection waits for
+    /// all of them at the same time. Of several operations on one record, the later ones wait.
     #[cold]
-    fn read_ahead(&mut self, context: &mut WorkerContext, batch: &[Option<MemcachedRequest<'_>>]) {
-        let is_read = |request: &&MemcachedRequest<'_>| {
-            let MemcachedCommand::Operation(Operation::Get(get)) = &request.command else { return false };
-            let is_plain = get.touch.is_none() && get.vivify.is_none();
-            is_plain && !request.form.closes() && request.form.freshness().is_none()
-        };
-        if !self.pending.is_waiting()
-            || context.logs_requests
-            || context.shared.observation.observers.is_active()
-        {
+    fn run_ahead(&mut self, context: &mut WorkerContext, batch: &[Option<MemcachedRequest<'_>>]) {
+        let is_observed = context.logs_requests || context.shared.observation.observers.is_active();
+        // Tokyo Tyrant's session checks each request before it is executed.
+        if !self.pending.is_waiting() || is_observed || self.is_of_tyrant() {
             return;
         }
         let mut keys = Vec::new();
-        for (index, request) in batch.iter().flatten().take_while(is_read).enumerate() {
+        for (index, request) in batch.iter().flatten().enumerate() {
             let MemcachedCommand::Operation(operation) = &request.command else { return };
-            // A read can change the marks of its record, which the next one must see.
-            let key = operation.key();
-            if keys.contains(&key) {
+            let Some(key) = operation.key().filter(|key| !keys.contains(key)) else { return };
+            if request.form.closes() || request.form.freshness().is_some() {
                 return;
             }
             keys.push(key);
@@ -286,7 +278,7 @@ impl MemcachedSession {
     }
 
     /// Answers the requests whose replies have arrived. The first request is at the start of
-    /// `data`, or is the head of an upload; the others were read ahead.
+    /// `data`, or is the head of an upload; the others were run ahead.
     #[cold]
     fn end_pending(
         &mut self,

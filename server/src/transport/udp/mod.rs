@@ -283,6 +283,7 @@ impl DatagramServer {
         }
         // A reply that is pending is dropped. Clients that use UDP expect lost replies.
         session.leave(&mut self.context);
+        self.context.executor.end_turn();
         // The reply to the last key of a line has been sent, so nothing should remain. Clearing the
         // output makes sure of that.
         self.output.clear(0);
