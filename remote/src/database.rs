@@ -309,14 +309,14 @@ impl RemoteShared {
     /// wins the right to recompute a stale value.
     async fn read(&self, operation: &Operation<'_>) -> Option<OwnedReply> {
         let key = operation.key().unwrap_or_default();
-        let began = self.cache.as_ref().map(|cache| cache.begin_read(key));
+        let began = self.cache.as_ref().map(|cache| cache.begin_read(key, self.cluster.now()));
         let row = match self.cluster.read(key, false).await {
             Ok(row) => row,
             Err(failure) => return Some(OwnedReply::new(Reply::Refused(failure.refusal()))),
         };
         let now = self.cluster.now();
         if let (Some(cache), Some(began), Some(row)) = (&self.cache, began, &row) {
-            cache.put(key, row, began, now);
+            cache.put(key, row, began);
         }
         let (reply, change) = execute_detached(operation, row.as_ref().map(StoredRow::record), now, 0);
         (change == DetachedChange::Keep).then_some(reply)

@@ -28,9 +28,12 @@ pub(crate) struct NearCache {
     writes: Vec<AtomicU64>,
 }
 
-/// The state of a key's writes when a read begins.
+/// The beginning of a read: the number of the key's writes, and the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WriteCount(u64);
+pub(crate) struct ReadBegin {
+    writes: u64,
+    at: UnixSeconds,
+}
 
 impl NearCache {
     /// Creates a cache of this size, whose records stay for `ttl_s` seconds.
@@ -66,24 +69,29 @@ impl NearCache {
     }
 
     /// Notes the beginning of a read.
-    pub(crate) fn begin_read(&self, key: &[u8]) -> WriteCount {
-        WriteCount(self.counter(key).load(Ordering::SeqCst))
+    pub(crate) fn begin_read(&self, key: &[u8], now: UnixSeconds) -> ReadBegin {
+        ReadBegin { writes: self.counter(key).load(Ordering::SeqCst), at: now }
+    }
+
+    fn is_written_since(&self, key: &[u8], began: ReadBegin) -> bool {
+        self.counter(key).load(Ordering::SeqCst) != began.writes
     }
 
     /// Keeps a record that was read, unless this server has written the key since the read began.
-    pub(crate) fn put(&self, key: &[u8], row: &StoredRow, began: WriteCount, now: UnixSeconds) {
-        if self.begin_read(key) != began {
+    /// Its time counts from then, because another server may have written it during the read.
+    pub(crate) fn put(&self, key: &[u8], row: &StoredRow, began: ReadBegin) {
+        if self.is_written_since(key, began) {
             return;
         }
         let mut value = Vec::with_capacity(HEAD_LEN + row.value.len());
-        value.extend_from_slice(&(now.0 + self.ttl_s).to_le_bytes());
+        value.extend_from_slice(&(began.at.0 + self.ttl_s).to_le_bytes());
         value.extend_from_slice(&row.token.column().to_le_bytes());
         value.extend_from_slice(&row.value);
         let attributes = Attributes { flags: row.flags, expiry: row.expiry, ..Attributes::default() };
         let record = Record::new(&value, attributes);
         // A record that finds no room is not kept.
         let _ = self.engine.visit(key, &mut OverwriteVisitor(Action::Put(record)));
-        if self.begin_read(key) != began {
+        if self.is_written_since(key, began) {
             self.remove(key);
         }
     }
@@ -123,10 +131,10 @@ mod tests {
     fn cached_record_ends_with_its_times_and_writes() {
         let cache = NearCache::new(4 << 20, 2).unwrap();
         assert_eq!(cache.get(b"k", NOW), None);
-        cache.put(b"k", &row(b"one"), cache.begin_read(b"k"), NOW);
+        cache.put(b"k", &row(b"one"), cache.begin_read(b"k", NOW));
         assert_eq!(cache.get(b"k", UnixSeconds(1001)), Some(row(b"one")));
         assert_eq!(cache.get(b"k", UnixSeconds(1002)), None);
-        cache.put(b"k", &row(b"two"), cache.begin_read(b"k"), UnixSeconds(1002));
+        cache.put(b"k", &row(b"two"), cache.begin_read(b"k", UnixSeconds(1002)));
         assert_eq!(cache.get(b"k", UnixSeconds(1002)), Some(row(b"two")));
         assert_eq!(cache.get(b"k", UnixSeconds(1003)), None);
         cache.note_write(b"k");
@@ -136,13 +144,13 @@ mod tests {
     #[test]
     fn record_read_before_a_write_is_not_kept() {
         let cache = NearCache::new(4 << 20, 5).unwrap();
-        let began = cache.begin_read(b"k");
+        let began = cache.begin_read(b"k", NOW);
         cache.note_write(b"k");
-        cache.put(b"k", &row(b"old"), began, NOW);
+        cache.put(b"k", &row(b"old"), began);
         assert_eq!(cache.get(b"k", NOW), None);
-        let began = cache.begin_read(b"k");
+        let began = cache.begin_read(b"k", NOW);
         cache.clear();
-        cache.put(b"k", &row(b"old"), began, NOW);
+        cache.put(b"k", &row(b"old"), began);
         assert_eq!(cache.get(b"k", NOW), None);
     }
 }
