@@ -276,6 +276,11 @@ impl Cluster {
         self.buckets.map(|buckets| ((hash() >> 32) % u64::from(buckets)) as i16)
     }
 
+    /// Returns the token of a key in a hash table: its place in the order of the cluster.
+    pub(crate) fn place(&self, key: &[u8]) -> Option<i64> {
+        self.reading.calculate_token(&(key,)).ok().flatten().map(|token| token.value())
+    }
+
     /// Waits for the turn of the bucket of a key, in an ordered table.
     async fn bucket_turn(&self, key: &[u8]) -> Option<MutexGuard<'_, ()>> {
         match self.bucket(key) {

@@ -88,7 +88,7 @@ fn page_rows(rows: usize, bytes: usize) -> i32 {
 /// A scan of a hash table.
 pub(crate) struct HashScan {
     cluster: Arc<Cluster>,
-    /// The key after which the scan began, until a later key has been seen.
+    /// The key after which the scan begins.
     after: Option<Vec<u8>>,
     paging: Option<PagingState>,
     rows_max: i32,
@@ -123,13 +123,13 @@ impl HashScan {
         let (result, next) = page.map_err(|error| failed(&error))?;
         self.paging = next.into_paging_control_flow().continue_value_or_none();
         let rows = result.into_rows_result().map_err(|error| failed(&error))?;
-        let (mut records, mut bytes, mut first_token) = (Vec::with_capacity(rows.rows_num()), 0, None);
+        let place_after = self.after.as_deref().and_then(|key| self.cluster.place(key));
+        let (mut records, mut bytes) = (Vec::with_capacity(rows.rows_num()), 0);
         for row in rows.rows::<HashColumns>().map_err(|error| failed(&error))? {
             let (key, value, flags, token, expiry, ttl, place) = row.map_err(|error| failed(&error))?;
             // Keys with the same token are ordered by their bytes. Those up to the last key have
             // been passed before.
-            let first = *first_token.get_or_insert(place);
-            if self.after.as_ref().is_some_and(|after| place == first && key <= *after) {
+            if place_after == Some(place) && self.after.as_ref().is_some_and(|after| key <= *after) {
                 continue;
             }
             if let Some(row) = StoredRow::new((value, flags, token, expiry, ttl), self.cluster.now()) {

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use todana::{DatabaseName, Db, Expiry, Records, ScanDirection, Ttl};
 use todana_core::{
     Arithmetic, Delete, ErrorKind, Get, Modify, Operation, OwnedOperation, OwnedReply, RefusalReason, Reply,
-    ReplyNeeds, Store, StoreMode, Touch, ValueChange,
+    ReplyNeeds, ScanPosition, Store, StoreMode, Touch, ValueChange,
 };
 use todana_remote::RemoteDatabase;
 
@@ -242,6 +242,41 @@ fn scans_show_all_records_page_by_page() {
         assert_eq!(keys(&database, ScanDirection::Up, Bound::Excluded(b"2000"), 40), all[at + 1..at + 41]);
         let below: Vec<Vec<u8>> = all[at - 39..=at].iter().rev().cloned().collect();
         assert_eq!(keys(&database, ScanDirection::Down, Bound::Included(b"2000"), 40), below);
+    }
+}
+
+/// Returns the next `limit` keys of a scan.
+fn scanned(database: &RemoteDatabase, place: &mut Option<ScanPosition>, limit: usize) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let see = &mut |key: &[u8], _: todana::Record<'_>| {
+        keys.push(key.to_vec());
+        if keys.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    *place = database.scan(place.take(), see).unwrap();
+    keys
+}
+
+#[test]
+fn scans_continue_at_any_record_also_a_removed_one() {
+    for words in ["", "#ordered=3"] {
+        let Some(database) = open("todana_removals", words) else { return };
+        for number in 0..300 {
+            let key = format!("{number}");
+            execute(&database, &Operation::Store(Store { key: key.as_bytes(), ..Store::default() }));
+        }
+        for first in 1..20 {
+            let mut place = None;
+            let begin = scanned(&database, &mut place, first);
+            // The rest has several pages.
+            let rest = scanned(&database, &mut place, usize::MAX);
+            assert_eq!((begin.len(), rest.len()), (first, 300 - first), "{words}");
+        }
+        let (mut found, mut place) = (std::collections::BTreeSet::new(), None);
+        while let [key] = &scanned(&database, &mut place, 1)[..] {
+            execute(&database, &Operation::Delete(Delete { key, ..Delete::default() }));
+            assert!(found.insert(key.clone()));
+        }
+        assert_eq!(found.len(), 300, "{words}");
     }
 }
 
