@@ -71,11 +71,7 @@ impl Running {
     }
 
     pub(crate) fn connect_to(&self, address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-        stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
-        Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+        Client::connect(address)
     }
 
     /// Waits until the server has ended.
@@ -110,6 +106,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
+        Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
