@@ -1,7 +1,7 @@
 //! Checks that take too long for the tests.
 
 use crate::step::{PROFILE, StepOutcome, StepReport, built, cargo};
-use crate::{build, differential, fuzz, garbage, sanitize, soak};
+use crate::{build, cassandra, differential, fuzz, garbage, sanitize, soak};
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,6 +77,17 @@ pub(crate) enum Proof {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Run the conformance suite on a cluster of Apache Cassandra over the wire. Then kill, pause
+    /// and add nodes of a cluster with three copies while clients write, and check that no
+    /// acknowledged write is lost
+    Cassandra {
+        /// Length of the faults in minutes
+        #[arg(long, default_value_t = 5.0)]
+        minutes: f64,
+        /// Run only the faults
+        #[arg(long)]
+        faults: bool,
+    },
     /// Send sessions of random bytes to a running server
     Garbage {
         /// Number of sessions
@@ -121,6 +132,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("freshness", || freshness(10_000_000));
     report.step("failover", || failover(200, None));
     report.step("proxy", || proxy(1_000_000, 200, None));
+    cassandra::prove(report, Duration::from_secs(300));
     sanitize::full(report);
     fuzz::run(report, None, 600);
 }
@@ -143,6 +155,11 @@ impl Proof {
             Proof::Failover { rounds, seed } => report.step("failover", || failover(rounds, seed)),
             Proof::Proxy { requests, rounds, seed } => {
                 report.step("proxy", || proxy(requests, rounds, seed));
+            }
+            Proof::Cassandra { minutes, faults } => {
+                report.only(faults.then_some("cassandra: faults"));
+                build(report);
+                cassandra::prove(report, Duration::from_secs_f64(minutes.clamp(0.5, 600.0) * 60.0));
             }
             Proof::Garbage { sessions } => {
                 build(report);

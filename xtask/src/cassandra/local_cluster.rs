@@ -2,6 +2,7 @@
 //! Maven's central repository. It needs Maven and Java 11 or 17.
 
 use crate::step::{program, target_directory};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -48,6 +49,8 @@ pub(super) struct LocalCluster {
     folder: PathBuf,
     classpath: String,
     ports: ClusterPorts,
+    /// The number of nodes at the start. The tokens of later ones are between theirs.
+    first_nodes: usize,
     nodes: Vec<Child>,
 }
 
@@ -69,25 +72,66 @@ impl LocalCluster {
         let _ = fs::remove_dir_all(folder.join("nodes"));
         let classpath = classpath(&folder)?;
         let ports = ClusterPorts { clients: free_port()?, nodes: free_port()?, management: free_port()? };
-        let mut cluster = LocalCluster { folder, classpath, ports, nodes: Vec::new() };
+        let mut cluster = LocalCluster { folder, classpath, ports, first_nodes: nodes, nodes: Vec::new() };
         for number in 1..=nodes {
-            let node = cluster.launch(number, nodes)?;
+            let node = cluster.launch(number)?;
             cluster.nodes.push(node);
         }
-        let since = Instant::now();
         for number in 1..=nodes {
-            while TcpStream::connect((address(number), ports.clients)).is_err() {
-                let has_ended = cluster.nodes[number - 1].try_wait().is_ok_and(|ended| ended.is_some());
-                if has_ended || since.elapsed() > START_MAX {
-                    return Err(format!(
-                        "node {number} of Cassandra does not serve clients; see {}",
-                        cluster.node_folder(number).display()
-                    ));
-                }
-                std::thread::sleep(Duration::from_millis(200));
-            }
+            cluster.await_clients(number)?;
         }
         Ok(cluster)
+    }
+
+    /// Waits until a node serves clients.
+    fn await_clients(&mut self, number: usize) -> Result<(), String> {
+        let since = Instant::now();
+        while TcpStream::connect((address(number), self.ports.clients)).is_err() {
+            let has_ended = self.nodes[number - 1].try_wait().is_ok_and(|ended| ended.is_some());
+            if has_ended || since.elapsed() > START_MAX {
+                return Err(format!(
+                    "node {number} of Cassandra does not serve clients; see {}",
+                    self.node_folder(number).display()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    /// Adds a node, which first copies its share of the records.
+    pub(super) fn add(&mut self) -> Result<(), String> {
+        let number = self.nodes.len() + 1;
+        let node = self.launch(number)?;
+        self.nodes.push(node);
+        self.await_clients(number)
+    }
+
+    /// Kills a node.
+    pub(super) fn kill(&mut self, number: usize) -> Result<(), String> {
+        let node = &mut self.nodes[number - 1];
+        node.kill().and_then(|()| node.wait()).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Starts a killed node with its files.
+    pub(super) fn start_again(&mut self, number: usize) -> Result<(), String> {
+        self.nodes[number - 1] = self.launch(number)?;
+        self.await_clients(number)
+    }
+
+    /// Pauses a node, whose connections stay open.
+    pub(super) fn pause(&self, number: usize) -> Result<(), String> {
+        self.signal(number, Signal::STOP)
+    }
+
+    /// Lets a paused node continue.
+    pub(super) fn resume(&self, number: usize) -> Result<(), String> {
+        self.signal(number, Signal::CONT)
+    }
+
+    fn signal(&self, number: usize, signal: Signal) -> Result<(), String> {
+        let pid = Pid::from_child(&self.nodes[number - 1]);
+        kill_process(pid, signal).map_err(|error| error.to_string())
     }
 
     /// Returns the addresses for clients, separated by commas.
@@ -101,7 +145,7 @@ impl LocalCluster {
         self.folder.join("nodes").join(number.to_string())
     }
 
-    fn launch(&self, number: usize, nodes: usize) -> Result<Child, String> {
+    fn launch(&self, number: usize) -> Result<Child, String> {
         let folder = self.node_folder(number);
         let configuration = folder.join("conf");
         let write = |name: &str, text: &str| {
@@ -109,7 +153,7 @@ impl LocalCluster {
         };
         fs::create_dir_all(&configuration).map_err(|error| error.to_string())?;
         fs::create_dir_all(folder.join("tmp")).map_err(|error| error.to_string())?;
-        write("cassandra.yaml", &self.configuration(number, nodes, &folder))?;
+        write("cassandra.yaml", &self.configuration(number, &folder))?;
         write("cassandra-rackdc.properties", "dc=dc1\nrack=rack1\n")?;
         write("logback.xml", &logging(&folder))?;
         let console = File::create(folder.join("console.log")).map_err(|error| error.to_string())?;
@@ -138,6 +182,7 @@ impl LocalCluster {
             ("cassandra.logdir", shown(&folder)),
             ("cassandra.jmx.local.port", (usize::from(self.ports.management) + number).to_string()),
             ("cassandra.ring_delay_ms", "5000".into()),
+            ("cassandra.consistent.rangemovement", "false".into()),
             ("cassandra.skip_wait_for_gossip_to_settle", "0".into()),
             ("cassandra.superuser_setup_delay_ms", "0".into()),
             ("cassandra-foreground", "yes".into()),
@@ -151,15 +196,19 @@ impl LocalCluster {
     }
 
     /// Returns the text of a node's `cassandra.yaml`.
-    fn configuration(&self, number: usize, nodes: usize, folder: &Path) -> String {
+    fn configuration(&self, number: usize, folder: &Path) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &dyn std::fmt::Display| {
             // A write to a String cannot fail.
             let _ = writeln!(text, "{name}: {value}");
         };
-        // One token for each node, so that all nodes can start at once.
-        let step = u64::MAX / nodes as u64;
-        line("initial_token", &(i64::MIN as i128 + i128::from(step) * number as i128));
+        // One token for each node, so that all nodes can start at once. A later node takes half of
+        // the range of another one.
+        let step = i128::from(u64::MAX) / self.first_nodes as i128;
+        let is_first = number <= self.first_nodes;
+        let end = i128::from(i64::MIN) + step * ((number - 1) % self.first_nodes + 1) as i128;
+        line("initial_token", &(if is_first { end } else { end - step / 2 }));
+        line("auto_bootstrap", &!is_first);
         line("listen_address", &address(number));
         line("rpc_address", &address(number));
         line("storage_port", &self.ports.nodes);
@@ -184,7 +233,6 @@ impl LocalCluster {
 const SETTINGS: &str = "\
 cluster_name: todana-test
 num_tokens: 1
-auto_bootstrap: false
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
 endpoint_snitch: GossipingPropertyFileSnitch
 start_native_transport: true

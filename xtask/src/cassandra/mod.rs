@@ -1,10 +1,12 @@
 //! Tests databases on clusters, with real Apache Cassandra if it can be started here
 //! (`local_cluster`).
 
+mod faults;
 mod local_cluster;
 
 use crate::step::{FEATURES, PROFILE, StepOutcome, StepReport, cargo};
 use local_cluster::LocalCluster;
+use std::time::Duration;
 
 pub(crate) fn run(report: &mut StepReport) {
     report.step("cassandra", || {
@@ -16,6 +18,28 @@ pub(crate) fn run(report: &mut StepReport) {
             Ok(cluster) => tests_on(&cluster.contact_points()),
             Err(why) => StepOutcome::Skipped(why),
         }
+    });
+}
+
+/// Runs the conformance suite over the wire, and then kills, pauses and adds nodes under load.
+pub(crate) fn prove(report: &mut StepReport, length: Duration) {
+    report.step("cassandra: conformance", || match LocalCluster::start(1) {
+        Ok(cluster) => {
+            let words = ["test", "-p", "todana-server", "--features", "cassandra", "--profile", PROFILE];
+            let test = ["--test", "cluster_conformance", "--", "--ignored", "--nocapture"];
+            cargo(&[&words[..], &test].concat())
+                .env("TODANA_CASSANDRA", &cluster.contact_points())
+                .env("TODANA_CASES", "1")
+                .run()
+        }
+        Err(why) => StepOutcome::Skipped(why),
+    });
+    report.step("cassandra: faults", || match LocalCluster::start(3) {
+        Ok(mut cluster) => match faults::run(&mut cluster, length) {
+            Ok(()) => StepOutcome::Passed,
+            Err(problems) => StepOutcome::Failed(problems),
+        },
+        Err(why) => StepOutcome::Skipped(why),
     });
 }
 
