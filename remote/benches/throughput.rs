@@ -1,11 +1,11 @@
 //! Question: how much of the driver's throughput is left through a database, and through a server?
 //!
-//! Each round stores and reads the same records in four ways: by the driver alone, by
-//! `RemoteDatabase`, and by the server whose address `TODANA_SERVER` has, with many connections of
-//! one request at a time, and with few connections of several. The server must serve the keyspace
-//! `todana_throughput` of the same cluster. `TODANA_CASSANDRA` names the cluster. The CPU time of a
-//! request is shown for this process, and for the processes `TODANA_PIDS`, as in `SERVER,NODE`. The
-//! figures at the end are medians over the rounds, also those of the ratios to the driver.
+//! Each round stores and reads the same records in several ways: by the driver alone, by
+//! `RemoteDatabase`, and by each server of `TODANA_SERVER` (addresses, separated by commas), with
+//! many connections of one request at a time, and with few connections of several. The servers must
+//! serve the keyspace `todana_throughput` of the cluster that `TODANA_CASSANDRA` names. The CPU time
+//! of a request is shown for this process, and for the processes `TODANA_PIDS`, as in `SERVER,NODE`.
+//! The figures at the end are medians over the rounds, also those of the ratios to the driver.
 
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::prepared::PreparedStatement;
@@ -29,7 +29,6 @@ const VALUE: [u8; 100] = [b'v'; 100];
 const ROUND: Duration = Duration::from_secs(4);
 /// The first round warms up the cluster, and is not counted.
 const ROUNDS: usize = 6;
-const WAYS: [&str; 4] = ["driver", "database", "64 x 1", "4 x 16"];
 
 fn key(number: u64) -> String {
     format!("user:{:08}", number % KEYS)
@@ -155,10 +154,8 @@ fn main() {
         let get: PreparedStatement = session.prepare(get).await.expect("the table exists");
         (Arc::new(session), set, get)
     });
-    let Ok(server) = std::env::var("TODANA_SERVER") else {
-        println!("skipped: TODANA_SERVER names no server");
-        return;
-    };
+    let servers = std::env::var("TODANA_SERVER").unwrap_or_default();
+    let servers: Vec<&str> = servers.split(',').filter(|server| !server.is_empty()).collect();
     let others = std::env::var("TODANA_PIDS").unwrap_or_default();
     let others = others.split(',').filter(|pid| !pid.is_empty()).map(str::to_owned);
     let pids: Vec<String> = std::iter::once("self".to_owned()).chain(others).collect();
@@ -184,31 +181,37 @@ fn main() {
             OwnedOperation::new(&if is_set { Operation::Store(store) } else { Operation::Get(get) })
         })
     };
-    let through_server = |is_set: bool, connections| {
+    let through_server = |is_set: bool, server: &str, connections| {
         let set_text = |number| format!("set {} 0 0 100\r\n{}\r\n", key(number), "v".repeat(100));
         let get_text = |number| format!("get {}\r\n", key(number));
         let hit_len = "VALUE user:00000000 0 100\r\n".len() + VALUE.len() + "\r\nEND\r\n".len();
         let request = if is_set { set_text } else { get_text };
         let reply = if is_set { (8, &b"STORED\r\n"[..]) } else { (hit_len, &b"v\r\nEND\r\n"[..]) };
-        server_rate(&runtime, &server, connections, request, reply)
+        server_rate(&runtime, server, connections, request, reply)
     };
-    println!("{:4} {:12} {:>9}  CPU time of a request in us, of {}", "", "", "a second", pids.join(", "));
-    let mut rates: [[Vec<f64>; 4]; 2] = Default::default();
+    let mut ways = vec![("driver".to_owned(), None), ("database".to_owned(), None)];
+    for (number, server) in servers.iter().enumerate() {
+        for (connections, at_a_time) in [(AT_ONCE, 1), (AT_ONCE / PIPELINED, PIPELINED)] {
+            let name = format!("server {}: {connections} x {at_a_time}", number + 1);
+            ways.push((name, Some((*server, connections))));
+        }
+    }
+    println!("{:34}  CPU time of a request in us, of {}", "", pids.join(", "));
+    let mut rates = [vec![Vec::new(); ways.len()], vec![Vec::new(); ways.len()]];
     for round in 0..ROUNDS {
         for (is_set, rates) in [true, false].into_iter().zip(&mut rates) {
-            for (way, rates) in rates.iter_mut().enumerate() {
+            for ((name, server), rates) in ways.iter().zip(rates) {
                 let (before, began) = (cpu_us(&pids), Instant::now());
-                let rate = match way {
-                    0 => direct(is_set),
-                    1 => through_database(is_set),
-                    2 => through_server(is_set, AT_ONCE),
-                    _ => through_server(is_set, AT_ONCE / PIPELINED),
+                let rate = match server {
+                    Some((server, connections)) => through_server(is_set, server, *connections),
+                    None if name == "driver" => direct(is_set),
+                    None => through_database(is_set),
                 };
                 let requests = rate * began.elapsed().as_secs_f64();
                 let cpu = cpu_us(&pids).into_iter().zip(before);
                 let cpu: String =
                     cpu.map(|(after, before)| format!(" {:6.1}", (after - before) / requests)).collect();
-                println!("{:4} {:12} {rate:9.0} {cpu}", if is_set { "set" } else { "get" }, WAYS[way]);
+                println!("{:4} {name:20} {rate:9.0} {cpu}", if is_set { "set" } else { "get" });
                 if round > 0 {
                     rates.push(rate);
                 }
@@ -216,13 +219,10 @@ fn main() {
         }
     }
     for (word, rates) in ["set", "get"].into_iter().zip(&rates) {
-        for (way, name) in WAYS.into_iter().enumerate() {
-            let ratios = rates[way].iter().zip(&rates[0]).map(|(rate, driver)| rate / driver).collect();
-            println!(
-                "{word} {name:9}: {:.0} a second, {:.2} of the driver",
-                median(rates[way].clone()),
-                median(ratios)
-            );
+        for ((name, _), of_way) in ways.iter().zip(rates) {
+            let ratios = of_way.iter().zip(&rates[0]).map(|(rate, driver)| rate / driver).collect();
+            let (rate, ratio) = (median(of_way.clone()), median(ratios));
+            println!("{word} {name:20}: {rate:.0} a second, {ratio:.2} of the driver");
         }
     }
 }

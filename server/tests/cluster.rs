@@ -13,7 +13,9 @@ use running::Running;
 use std::path::PathBuf;
 use todana::DatabaseName;
 use todana_protocol::tyrant::{TyrantPutMode, TyrantRequest};
-use todana_server::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec, Server, ServerOptions};
+use todana_server::{
+    DataDirectoryOptions, DatabaseOptions, DatabaseSpec, ListenOptions, Server, ServerOptions,
+};
 
 /// Starts a server with an empty database on the cluster, and a database in memory named `near`.
 fn serve(keyspace: &str, words: &str, options: ServerOptions) -> Option<Running> {
@@ -197,6 +199,10 @@ fn start_refuses_options_that_a_cluster_cannot_have() {
         Server::bind(options).map(drop).unwrap_err().to_string()
     };
     let data = DataDirectoryOptions::new(PathBuf::from("./data"), databases.sync);
-    let text = refused(DatabaseOptions { data: Some(data), ..databases });
+    let text = refused(DatabaseOptions { data: Some(data), ..databases.clone() });
     assert!(text.ends_with("the cluster keeps the records; leave out the data directory"), "{text}");
+    let listen = ListenOptions { udp_port: Some(0), ..running::options().listen };
+    let options = ServerOptions { databases, listen, ..running::options() };
+    let text = Server::bind(options).map(drop).unwrap_err().to_string();
+    assert_eq!(text, "UDP sends no replies of a cluster; leave out -U, or put another database first");
 }

@@ -85,6 +85,9 @@ impl ServerOptions {
             return wrong("the item size may be at most half of the memory limit (-I, -m)");
         }
         listen.validate()?;
+        if listen.udp_port.is_some() && databases.all()[0].name.cluster.is_some() {
+            return wrong("UDP sends no replies of a cluster; leave out -U, or put another database first");
+        }
         let authentication = &protocols.authentication;
         if listen.udp_port.is_some()
             && matches!(authentication, AuthenticationMode::Text(_) | AuthenticationMode::Passwords(_))
