@@ -3,9 +3,10 @@
 //! Each round stores and reads the same records in several ways: by the driver alone, by
 //! `RemoteDatabase`, and by each server of `TODANA_SERVER` (addresses, separated by commas), with
 //! many connections of one request at a time, and with few connections of several. The servers must
-//! serve the keyspace `todana_throughput` of the cluster that `TODANA_CASSANDRA` names. The CPU time
-//! of a request is shown for this process, and for the processes `TODANA_PIDS`, as in `SERVER,NODE`.
-//! The figures at the end are medians over the rounds, also those of the ratios to the driver.
+//! serve the keyspace `todana_throughput` of the cluster that `TODANA_CASSANDRA` names. The CPU
+//! time of a request is shown for this process, and for the processes `TODANA_PIDS`, as in
+//! `SERVER,NODE`. The figures at the end are medians over the rounds, also those of the ratios to
+//! the driver.
 
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::prepared::PreparedStatement;

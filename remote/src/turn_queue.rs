@@ -84,7 +84,7 @@ mod tests {
     use tokio::task::yield_now;
 
     #[test]
-    fn tasks_take_all_operations_in_order_and_are_reused() {
+    fn reused_tasks_take_all_operations_in_order() {
         let runtime = Builder::new_current_thread().build().unwrap();
         let (queue, started) = (Arc::new(TurnQueue::new(2)), AtomicUsize::new(0));
         let taken = Arc::new(Mutex::new(Vec::new()));

@@ -257,7 +257,7 @@ fn scanned(database: &RemoteDatabase, place: &mut Option<ScanPosition>, limit: u
 }
 
 #[test]
-fn scans_continue_at_any_record_also_a_removed_one() {
+fn scans_continue_at_any_removed_record() {
     for words in ["", "#ordered=3"] {
         let Some(database) = open("todana_removals", words) else { return };
         for number in 0..300 {

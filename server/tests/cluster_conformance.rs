@@ -4,8 +4,8 @@
 //!
 //! A visit reads the record and stores the change by `cas`, again if another client was faster. The
 //! attributes of the suite are any, also those that a cluster refuses, so they are a part of the
-//! value. Limits, sweeps and buffers are those of memory. Scans beside writers of many records would
-//! take an hour; `remote/tests/operations.rs` tests scans.
+//! value. Limits, sweeps and buffers are those of memory. Scans beside writers of many records
+//! would take an hour; `remote/tests/operations.rs` tests scans.
 #![cfg(feature = "cassandra")]
 
 mod cassandra;
@@ -51,6 +51,11 @@ const KEY_LEN_MAX: usize = 65_000;
 
 /// The server that all engines of this process use.
 static SERVER: Mutex<Option<SocketAddr>> = Mutex::new(None);
+
+/// The status and the columns of an answer.
+type Answer = (u16, Vec<(Vec<u8>, Vec<u8>)>);
+/// A test of the suite.
+type Promise = fn(&Subject);
 
 /// A database of the server as an engine.
 struct WireEngine {
@@ -107,7 +112,7 @@ fn sent_key(key: &[u8]) -> Vec<u8> {
 
 impl WireEngine {
     /// Calls a procedure. Returns the status and the columns of the answer.
-    fn call(&self, name: &str, pairs: &[(&[u8], &[u8])]) -> (u16, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn call(&self, name: &str, pairs: &[(&[u8], &[u8])]) -> Answer {
         let idle = self.clients.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut client = idle.unwrap_or_else(connect);
         let answer = call(&mut client, name, pairs);
@@ -127,7 +132,7 @@ fn connect() -> Client {
     Client::connect(SERVER.lock().unwrap().expect("the server runs"))
 }
 
-fn call(client: &mut Client, name: &str, pairs: &[(&[u8], &[u8])]) -> (u16, Vec<(Vec<u8>, Vec<u8>)>) {
+fn call(client: &mut Client, name: &str, pairs: &[(&[u8], &[u8])]) -> Answer {
     let line = |(name, value): &(&[u8], &[u8])| {
         format!("{}\t{}\n", BASE64_STANDARD.encode(name), BASE64_STANDARD.encode(value))
     };
@@ -280,7 +285,7 @@ fn conformance_suite_holds_over_the_wire() {
         let server = Running::start(ServerOptions { databases, limits, ..kyoto() });
         *SERVER.lock().unwrap() = Some(server.addresses[0]);
         let subject = Subject { keeps: true, open };
-        let promises: [(&str, fn(&Subject)); 9] = [
+        let promises: [(&str, Promise); 9] = [
             ("operations", operations::random_operations_agree_with_the_model),
             ("growth", operations::growth_and_shrinkage_lose_no_record),
             ("visitors", operations::visitor_is_applied_only_after_a_change),

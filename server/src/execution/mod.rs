@@ -69,8 +69,8 @@ pub(crate) trait Executor {
         self.execute(database, operation, reply)
     }
 
-    /// Returns true if the operations of a connection's later requests may begin before the reply to
-    /// an earlier one has arrived.
+    /// Returns true if the operations of a connection's later requests may begin before the reply
+    /// to an earlier one has arrived.
     fn runs_ahead(&self, _database: usize) -> bool {
         false
     }
