@@ -5,7 +5,7 @@
 //! A visit reads the record and stores the change by `cas`, again if another client was faster. The
 //! attributes of the suite are any, also those that a cluster refuses, so they are a part of the
 //! value. Limits, sweeps and buffers are those of memory. Scans beside writers of many records
-//! would take an hour; `remote/tests/operations.rs` tests scans.
+//! take too long; `remote/tests/operations.rs` tests scans.
 #![cfg(feature = "cassandra")]
 
 mod cassandra;
