@@ -125,9 +125,11 @@ impl FollowedDatabase {
         if let Some(StoredState::Place(reached)) = stored.filter(|_| !self.is_pair && !self.is_copying) {
             let end = self.database.log().map_or(0, |log| log.end().0);
             let from = LogPosition(reached.own_end.min(end));
+            let mut has_entered = false;
             // If that part of the log is gone, it is unknown how far the records are.
             if let Ok(LastSource { part, position }) = directory.last_source(&self.database, from) {
                 let earlier = self.source;
+                has_entered = part.is_some();
                 let part = part.or(earlier.map(|at| (Epoch(at.epoch), at.place.database_id)));
                 self.source = part.and_then(|(Epoch(epoch), database_id)| {
                     let earlier =
@@ -143,8 +145,11 @@ impl FollowedDatabase {
                 if source.place.database_id == place.database_id {
                     place.position = place.position.max(source.place.position);
                 } else if Some(source) != reached.source {
-                    self.reapplied_until = source.place.position;
+                    (self.reapplied_until, self.is_before_own_epoch) = (source.place.position, has_entered);
                 }
+            } else {
+                // It may have had changes of that epoch, or none.
+                self.is_before_own_epoch = !directory.epochs().starts.is_empty();
             }
         }
         if directory.epochs().role == EpochRole::Copying {
@@ -175,6 +180,7 @@ impl FollowedDatabase {
     /// Sets the place in the log of the first master.
     pub(super) fn set_source(&mut self, source: Option<EpochPlace>) {
         (self.source, self.reapplied_until) = (source, 0);
+        self.is_before_own_epoch &= source.is_none();
         self.note_followed();
         if let Some(log) = self.database.log() {
             log.set_source(None);
@@ -196,7 +202,7 @@ impl FollowedDatabase {
             }
             directory.replace_epochs(&self.database, starts, directory.epochs().role)?;
         }
-        self.reapplied_until = 0;
+        (self.reapplied_until, self.is_before_own_epoch) = (0, false);
         match &mut self.source {
             Some(at) if (at.epoch, at.place.database_id) == (stated.epoch, stated.place.database_id) => {
                 at.place.position = at.place.position.max(stated.place.position);
@@ -228,7 +234,10 @@ impl FollowedDatabase {
             true => Some(EpochPlace { epoch, place: LogPlace { database_id, position: end } }),
             false => self.source.filter(|at| (at.epoch, at.place.database_id) == (epoch, database_id)),
         };
+        let own = self.directory.as_ref().map(|directory| directory.epochs().epoch());
+        let is_before = self.is_before_own_epoch && own.is_some_and(|own| start.epoch < own);
         self.set_source(source);
+        self.is_before_own_epoch = is_before;
         Ok(())
     }
 
@@ -241,7 +250,7 @@ impl FollowedDatabase {
         stated: Option<LogPosition>,
     ) -> Option<LogPosition> {
         match self.source {
-            _ if self.is_pair => None,
+            _ if self.is_pair || self.is_before_own_epoch => None,
             Some(source) if source.place.database_id == master => Some(LogPosition(end)),
             _ => stated,
         }

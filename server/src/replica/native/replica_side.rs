@@ -58,6 +58,10 @@ pub(in crate::replica) struct FollowedDatabase {
     /// part of them is applied again after a death. The records are those of an earlier moment
     /// until then. 0 if they are not.
     pub(super) reapplied_until: u64,
+    /// True while changes are applied again, after a death, from before the epoch that the own log
+    /// has entered last. The log must not state their sources: they would be taken for places in
+    /// the log of that epoch.
+    pub(super) is_before_own_epoch: bool,
     /// The epochs that the master knew when it accepted this replica.
     pub(super) offered_epochs: Vec<EpochStart>,
     receiving: ReceivedPart,
@@ -176,6 +180,7 @@ impl FollowedDatabase {
             wants_beginning: false,
             merged_until: 0,
             reapplied_until: 0,
+            is_before_own_epoch: false,
             offered_epochs: Vec::new(),
             receiving: ReceivedPart::Nothing,
         }
