@@ -165,9 +165,10 @@ impl DataDirectory {
 
     /// Returns the last source that entries after a position state, and its epoch and its log, if
     /// the log goes back to the beginning of that epoch. Fails with `Invalid` if a copy of all
-    /// records has begun after the position.
+    /// records has begun after the position, or if later changes state no source.
     pub fn last_source(&self, database: &Database, from: LogPosition) -> Result<LastSource> {
-        let (mut part, mut source, mut is_copied) = (None, None, false);
+        let (mut part, mut source) = (None, None);
+        let (mut is_copied, mut is_unknown) = (false, false);
         self.see_entries(database, Some(from), &mut |_, entry| {
             match entry.change {
                 LogChange::Epoch(start) => (part, source) = (Some((start.epoch, start.log_id)), None),
@@ -175,10 +176,14 @@ impl DataDirectory {
                 _ => {}
             }
             source = source.max(entry.source);
+            is_unknown |= entry.is_change() && entry.source.is_none();
+            if matches!(entry.change, LogChange::Epoch(_)) {
+                is_unknown = false;
+            }
             ControlFlow::Continue(())
         })?;
-        if is_copied {
-            let message = "a copy of all records has begun after this position of the update log";
+        if is_copied || is_unknown {
+            let message = "changes after this position of the update log state no source";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if part.is_none() && source.is_some() {
@@ -308,9 +313,10 @@ impl PlaceSearch {
             (_, Some(_)) if self.has_earlier => {
                 self.first_later.get_or_insert(position);
             }
-            // All records are copied here, and the copy has no sources.
-            (LogChange::Clear | LogChange::Lost { .. }, None) if self.first_later.is_none() => {
-                self.has_earlier = false
+            // All records are copied here, or the master did not know the sources.
+            (change, None) if self.first_later.is_none() => {
+                let is_lost = matches!(change, LogChange::Lost { .. });
+                self.has_earlier &= !(is_lost || entry.is_change());
             }
             _ => {}
         }

@@ -8,6 +8,9 @@ use std::collections::{BTreeSet, HashMap};
 use todana::update_log::{EpochPlace, LogChange, LogFollower, LogId};
 
 const STEPS: u32 = 160;
+/// Seeds that have shown faults: sources of an earlier epoch in the log of a replica that applied
+/// changes again, and changes without sources after ones with them.
+const FORMER_FAULTS: [u64; 2] = [511311296187, 511311296234];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
     ReplicationShape { masters: &[None, Some(0), Some(0)], writers: &[0] },
@@ -22,6 +25,7 @@ type ClientChange = (Vec<u8>, Vec<u8>);
 struct ClientLog(Vec<(u64, ClientChange)>);
 
 struct FailoverSimulation {
+    seed: u64,
     network: NetworkSimulation,
     /// The server that was promoted last, or the first master.
     leader: usize,
@@ -49,6 +53,7 @@ impl FailoverSimulation {
         }
         let (logs, salvaged, kept_copies) = Default::default();
         FailoverSimulation {
+            seed,
             network,
             leader: 0,
             logs,
@@ -145,7 +150,7 @@ impl FailoverSimulation {
         self.leader = at;
         self.promotions += 1;
         let expected = self.state_of(&self.line_of(at));
-        assert_eq!(values(&self.network.nodes[at]), expected, "server {at} at {place:?}");
+        assert_eq!(values(&self.network.nodes[at]), expected, "seed {}: server {at} at {place:?}", self.seed);
     }
 
     fn point_to_leader(&mut self, at: usize) {
@@ -289,7 +294,7 @@ fn promotions_lose_no_change() {
     let first = number("TODANA_SEED").unwrap_or(first);
     println!("{seeds} simulations, TODANA_SEED={first}");
     let (mut promotions, mut salvaged, mut copies, mut emptied) = (0, 0, 0, 0);
-    for seed in first..first + seeds {
+    for seed in FORMER_FAULTS.into_iter().chain(first..first + seeds) {
         let mut simulation = FailoverSimulation::new(seed);
         (0..STEPS).for_each(|_| simulation.step());
         simulation.expect_nothing_lost(seed);

@@ -494,6 +494,10 @@ impl FollowedDatabase {
                 if position.0 >= self.reapplied_until {
                     self.reapplied_until = 0;
                 }
+            } else if self.source.is_some() && entry.is_change() && !self.is_before_own_epoch && !self.is_pair
+            {
+                // The master does not know how far it has the log of the first one.
+                self.set_source(None);
             }
             self.place = Some(LogPlace { database_id: log.database_id, position: end.0 });
             if is_clear {
