@@ -301,8 +301,11 @@ impl PlaceSearch {
             (LogChange::Epoch(start), _) => {
                 if let Some(ended) = start.ended {
                     let part = self.part.unwrap_or((ended.epoch, ended.log_id));
-                    if part == (self.place.epoch, self.place.log_id) {
-                        self.has_earlier |= self.place.position >= ended.position;
+                    // A part that ended before the place lacks changes before the place. This
+                    // server has got them later, by a copy of all records.
+                    if part == (self.place.epoch, self.place.log_id) && self.place.position <= ended.position
+                    {
+                        self.has_earlier |= self.place.position == ended.position;
                         self.end_part(position);
                     }
                 }
