@@ -21,7 +21,6 @@ const FOREIGN_COMMANDS: [(&str, &str); 15] = [
     ("scan", "list"),
     ("server", "serve"),
     ("start", "serve"),
-    ("top", "stats"),
 ];
 const SHELLS: [&str; 5] = ["cli", "console", "interactive", "repl", "shell"];
 

@@ -117,7 +117,6 @@ fn commands_of_other_tools_are_understood_or_answered() {
         ("gte", "did you mean `todana get`?"),
         ("sta", "did you mean `todana stats`?"),
         ("scan", "use `todana list`"),
-        ("top", "use `todana stats`"),
         ("monitor", "use `todana log --follow`"),
         ("server", "use `todana serve`"),
         ("save", "use `todana checkpoint`"),

@@ -108,6 +108,9 @@ impl AdminApi {
 
     /// Returns the database that the parameter `db` names, by its name or its number.
     fn database(&self, query: &ApiQuery) -> Result<&LocalDatabase, ApiError> {
+        if self.shared.lifecycle.is_loading() {
+            return Err(ApiError::new(HttpStatus::Unavailable, "the server is loading its data"));
+        }
         let name = query.text("db").unwrap_or_else(|| "0".into());
         let by_name = self.databases.iter().find(|database| database.served().name.label() == name);
         let by_number = || self.databases.get(name.parse::<usize>().ok()?);

@@ -25,6 +25,8 @@ const LIMIT_MAX: u64 = 1000;
 const HOT_KEYS_SHOWN: usize = 50;
 /// The time after which a search is interrupted. The page continues it with another request.
 const SEARCH_TIME: Duration = Duration::from_millis(10);
+/// The time for which a change waits for the disk. The other pages wait meanwhile.
+const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// The number of bytes of a value in an answer. `value_len` shows that there are more.
 const VALUE_MAX: usize = 1 << 20;
 
@@ -211,7 +213,14 @@ fn change(local: &LocalDatabase, operation: &Operation<'_>) -> ApiResult {
         }
     })?;
     if let (Some(point), Some(durability)) = (local.take_commit(), database.durability()) {
-        durability.wait(point)?;
+        durability.request(point);
+        let deadline = Instant::now() + DURABLE_WITHIN;
+        if !durability.wait_while(point, &|| Instant::now() < deadline) {
+            // The next change waits for this one, too.
+            local.note_commit(point);
+            let why = "the change was made, but is not on disk yet";
+            return Err(ApiError::new(HttpStatus::Unavailable, why));
+        }
     }
     outcome
 }
