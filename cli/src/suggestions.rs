@@ -6,7 +6,7 @@ use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
 
 /// Commands of other tools, each with the command that has the same effect here.
-const FOREIGN_COMMANDS: [(&str, &str); 15] = [
+const FOREIGN_COMMANDS: [(&str, &str); 14] = [
     ("add", "set --add"),
     ("bgsave", "checkpoint"),
     ("dbsize", "count"),
