@@ -195,12 +195,7 @@ impl FollowedDatabase {
             && stated.epoch > directory.epochs().epoch().0
         {
             // The records were copied after the beginning of the epoch.
-            let mut starts = self.offered_epochs.clone();
-            starts.retain(|start| start.epoch.0 <= stated.epoch);
-            if starts.last().is_none_or(|last| last.epoch.0 < stated.epoch) {
-                return Err(Error::new(ErrorKind::Busy, "the master has entered another epoch"));
-            }
-            directory.replace_epochs(&self.database, starts, directory.epochs().role)?;
+            self.take_offered_epochs(directory, Epoch(stated.epoch), directory.epochs().role)?;
         }
         (self.reapplied_until, self.is_before_own_epoch) = (0, false);
         match &mut self.source {
@@ -218,6 +213,17 @@ impl FollowedDatabase {
         Ok(())
     }
 
+    /// Takes over the epochs up to this one from the answer of the master. Fails if the master has
+    /// entered the epoch after its answer; the next greeting receives it.
+    fn take_offered_epochs(&self, directory: &DataDirectory, epoch: Epoch, role: EpochRole) -> Result<()> {
+        let mut starts = self.offered_epochs.clone();
+        starts.retain(|start| start.epoch <= epoch);
+        if starts.last().is_none_or(|last| last.epoch < epoch) {
+            return Err(Error::new(ErrorKind::Busy, "the master has entered another epoch"));
+        }
+        directory.replace_epochs(&self.database, starts, role)
+    }
+
     /// Enters an epoch whose beginning is in the log of the master, in an entry before `end`.
     pub(super) fn enter_epoch(&mut self, start: EpochStart, master: [u8; 16], end: u64) -> Result<()> {
         if let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair)
@@ -227,7 +233,12 @@ impl FollowedDatabase {
                 EpochRole::Copying => EpochRole::Copying,
                 EpochRole::Promoted | EpochRole::Unchanged => EpochRole::Unchanged,
             };
-            directory.begin_epoch(&self.database, start, role)?;
+            match start.ended {
+                Some(_) => directory.begin_epoch(&self.database, start, role)?,
+                // The master only notes the log that it follows. It entered the epoch before its
+                // records were copied here.
+                None => self.take_offered_epochs(directory, start.epoch, role)?,
+            }
         }
         let (epoch, database_id) = (start.epoch.0, start.log_id);
         let source = match database_id == master {

@@ -9,9 +9,9 @@ use todana::update_log::{EpochPlace, LogChange, LogFollower, LogId};
 
 const STEPS: u32 = 160;
 /// Seeds that have shown faults: sources of an earlier epoch in the log of a replica that applied
-/// changes again, changes without sources after ones with them, and a place in a part of the log
-/// that had ended before it.
-const FORMER_FAULTS: [u64; 3] = [511311296187, 511311296234, 511311297398];
+/// changes again, changes without sources after ones with them, a place in a part of the log that
+/// had ended before it, and an epoch whose beginning was in a part of the log that was not read.
+const FORMER_FAULTS: [u64; 4] = [511311296187, 511311296234, 511311297398, 234260346304833];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
     ReplicationShape { masters: &[None, Some(0), Some(0)], writers: &[0] },
