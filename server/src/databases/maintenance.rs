@@ -31,7 +31,7 @@ pub(crate) fn run(shared: &SharedState) {
         let start = Instant::now();
         let tick = shared.observation.maintenance_rounds.fetch_add(1, Ordering::Relaxed);
         shared.persistence.exports.check(tick);
-        if tick.is_multiple_of(HOT_KEY_TICKS) {
+        if tick > 0 && tick.is_multiple_of(HOT_KEY_TICKS) {
             shared.databases.iter().for_each(|served| served.hot_keys.halve());
         }
         for (served, upkeep) in shared.databases.iter().zip(&upkeeps) {

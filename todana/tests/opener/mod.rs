@@ -72,7 +72,13 @@ pub(crate) fn open_any(bytes: &[u8]) {
     first.kill();
     let second =
         judge(open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never))).expect("it was opened before");
-    assert_eq!(second.records(), records);
+    if (4..=6).contains(&kind) {
+        // Several threads load the blocks of a checkpoint. If an input has a key in two blocks,
+        // either record may remain. The log after a real checkpoint has the last one.
+        assert!(second.records().keys().eq(records.keys()));
+    } else {
+        assert_eq!(second.records(), records);
+    }
     assert_eq!((second.opened.end, &second.opened.tail), (end, &LogTail::Clean));
     second.kill();
 }
