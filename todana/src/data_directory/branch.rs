@@ -171,15 +171,14 @@ impl DataDirectory {
         let (mut is_copied, mut is_unknown) = (false, false);
         self.see_entries(database, Some(from), &mut |_, entry| {
             match entry.change {
-                LogChange::Epoch(start) => (part, source) = (Some((start.epoch, start.log_id)), None),
+                LogChange::Epoch(start) => {
+                    (part, source, is_unknown) = (Some((start.epoch, start.log_id)), None, false);
+                }
                 LogChange::Clear => is_copied |= entry.source.is_none(),
                 _ => {}
             }
             source = source.max(entry.source);
             is_unknown |= entry.is_change() && entry.source.is_none();
-            if matches!(entry.change, LogChange::Epoch(_)) {
-                is_unknown = false;
-            }
             ControlFlow::Continue(())
         })?;
         if is_copied || is_unknown {

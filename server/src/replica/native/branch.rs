@@ -4,7 +4,7 @@
 //! Invariant: before a database that has changes of its own is replaced by the records of a new
 //! master, these changes are in a salvaged log on disk.
 
-use super::positions::StoredState;
+use super::reached_place::StoredState;
 use super::replica_side::FollowedDatabase;
 use std::sync::Arc;
 use todana::LastSource;

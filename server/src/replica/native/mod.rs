@@ -3,6 +3,7 @@
 //! ```text
 //! replica_side   bytes of a master in, changes of databases out
 //! master_side    logs of databases in, bytes for a replica out
+//! reached_place  how much of its master a database has
 //! positions      the file with the positions of a replica
 //! branch         the epochs of masters, and the changes that only a former master has
 //! promotion      the beginnings of epochs, and servers that are masters no more
@@ -21,6 +22,7 @@ mod master_side;
 mod master_stream;
 mod positions;
 mod promotion;
+mod reached_place;
 mod replica_side;
 mod served;
 #[cfg(test)]

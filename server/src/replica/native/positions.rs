@@ -15,6 +15,7 @@
 //! position counts only for the database whose ID stands beside it: the file may have survived a
 //! database that was removed or restored.
 
+use super::reached_place::{ReachedPlace, StoredState};
 use super::replica_side::FollowedDatabase;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -47,27 +48,6 @@ pub(super) struct StoredPlace {
     pub(super) own_id: DatabaseId,
     /// How much of the master the database has.
     pub(super) state: StoredState,
-}
-
-/// How much of its master a database has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoredState {
-    /// The changes before a place.
-    Place(ReachedPlace),
-    /// A part of the records.
-    Copying,
-}
-
-/// The place up to which a database has the changes of its master.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReachedPlace {
-    /// The place in the log of the master.
-    pub(super) place: LogPlace,
-    /// The end of the log of the database here. Its later entries are changes after the place.
-    pub(super) own_end: u64,
-    /// The place in the log of the first master, whose changes may have passed several servers.
-    /// `None` if it is not known.
-    pub(super) source: Option<EpochPlace>,
 }
 
 /// The IDs of a database here.

@@ -6,7 +6,7 @@
 //! and the next one begins after the last entry that was applied, or with a checkpoint.
 
 use super::branch::{self, BranchOutcome};
-use super::positions::{ReachedPlace, StoredState};
+use super::reached_place::{ReachedPlace, StoredState};
 use std::sync::Arc;
 use todana::checkpoint::CheckpointDecoder;
 use todana::replication::ChangeOrigin;
