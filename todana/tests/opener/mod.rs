@@ -68,13 +68,16 @@ pub(crate) fn open_any(bytes: &[u8]) {
     // If a file has two damages, either may be reported, because several threads search for them.
     assert_eq!(damages.len(), refused.len(), "{damages:?} {refused:?}");
     let (records, end) = (first.records(), first.opened.end);
+    // A checkpoint with one key in two blocks has fewer records than it states.
+    let stated = first.opened.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.records);
+    let repeats_keys = stated > 0 && stated + first.opened.entries > records.len() as u64;
     let state = first.disk.state();
     first.kill();
     let second =
         judge(open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never))).expect("it was opened before");
-    if (4..=6).contains(&kind) {
-        // Several threads load the blocks of a checkpoint. If an input has a key in two blocks,
-        // either record may remain. The log after a real checkpoint has the last one.
+    if repeats_keys {
+        // Several threads load the blocks of a checkpoint, so either record of such a key may
+        // remain. The log after a real checkpoint has the last one.
         assert!(second.records().keys().eq(records.keys()));
     } else {
         assert_eq!(second.records(), records);
