@@ -6,8 +6,8 @@ use running::{Running, WAIT_MAX, options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{
-    AdminOptions, DatabaseName, DatabaseOptions, DatabaseSpec, LimitOptions, ObservationOptions, Server,
-    ServerOptions,
+    AdminOptions, DatabaseName, DatabaseOptions, DatabaseSpec, LimitOptions, ListenOptions,
+    ObservationOptions, Server, ServerOptions,
 };
 
 /// A response: status, head and body.
@@ -244,7 +244,8 @@ fn token_is_needed_where_clients_need_one() {
     std::fs::write(&file, "short\n").unwrap();
     let admin = Some(AdminOptions { token_file: Some(file), is_required: true, ..AdminOptions::default() });
     let observation = ObservationOptions { admin, ..options().observation };
-    let error = Server::bind(ServerOptions { observation, ..options() }).err().unwrap();
+    let listen = ListenOptions { port: 0, ..options().listen };
+    let error = Server::bind(ServerOptions { observation, listen, ..options() }).err().unwrap();
     assert!(error.to_string().contains("16 characters"), "{error}");
 }
 
