@@ -1,9 +1,7 @@
 //! Opens the admin page in a real browser.
 
-use crate::clients::npm;
-use crate::step::{
-    StepOutcome, StepReport, built, install_debian, program, target_directory, with_time_limit,
-};
+use crate::clients::{npm, require};
+use crate::step::{StepOutcome, StepReport, built, program, target_directory, with_time_limit};
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 
@@ -12,10 +10,7 @@ pub(crate) fn run(report: &mut StepReport) {
 }
 
 fn test() -> Result<StepOutcome, StepOutcome> {
-    let is_installed = || program(CHROMIUM, &["--version"]).succeeds();
-    if !(is_installed() || install_debian(&["chromium"]) && is_installed()) {
-        return Err(StepOutcome::Skipped("chromium: not installed".into()));
-    }
+    require(|| program(CHROMIUM, &["--version"]).succeeds(), "chromium", &["chromium"])?;
     npm("playwright-core@1.64.1")?;
     let modules = npm("axe-core@4.14.1")?;
     let screenshots = target_directory().join("admin-page").display().to_string();

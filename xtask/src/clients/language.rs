@@ -235,7 +235,7 @@ fn php(file: &str) -> PreparedProgram {
 }
 
 /// Installs the Debian packages if `has` returns false, and skips the step if it still does.
-fn require(has: impl Fn() -> bool, what: &str, packages: &[&str]) -> Result<(), StepOutcome> {
+pub(crate) fn require(has: impl Fn() -> bool, what: &str, packages: &[&str]) -> Result<(), StepOutcome> {
     if has() || (install_debian(packages) && has()) {
         return Ok(());
     }

@@ -10,7 +10,7 @@ mod program;
 mod server;
 mod tools;
 
-pub(crate) use language::{PYTHON, certificate_in, npm, pip};
+pub(crate) use language::{PYTHON, certificate_in, npm, pip, require};
 pub(crate) use server::TestServer;
 
 use crate::step::{StepOutcome, StepReport};
