@@ -5,8 +5,7 @@
 //! connection  answers requests one after another, or sends events
 //! pages       /  /healthz  /readyz  /metrics  /metrics/totals, and the files in page/
 //! metrics     measurements -> exposition, Prometheus' text format
-//! api         /api/: JSON for the page
-//! access      who may use /api/
+//! api         /api/: JSON for the page, for those who may use it
 //! ```
 //!
 //! Invariants: one thread serves the pages, and it is not a worker. A request is limited in size
@@ -15,7 +14,6 @@
 //!
 //! These pages are not on the common port, because each path there is the key of a record.
 
-mod access;
 mod api;
 mod connection;
 mod exposition;
@@ -26,7 +24,7 @@ mod pages;
 use crate::options::{AdminOptions, ListenOptions, ServerOptions};
 use crate::shared::SharedState;
 use crate::transport::listener::{ClientListener, ClientStream};
-use access::ApiAccess;
+use api::ApiAccess;
 use connection::{AdminConnection, ConnectionFate};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -176,7 +174,7 @@ impl AdminListener {
     pub(crate) fn run(mut self, shared: Arc<SharedState>) {
         let is_local = self.addresses.iter().all(|address| address.ip().is_loopback());
         let is_open = is_local && !shared.logins.are_wanted();
-        let access = ApiAccess::new(self.token.clone(), is_open, self.may_write);
+        let access = ApiAccess::new(self.token.take(), is_open, self.may_write);
         let mut pages = AdminPages::new(shared, access);
         let mut events = Events::with_capacity(64);
         // The listeners that may have more connections.

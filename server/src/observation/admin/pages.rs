@@ -1,7 +1,6 @@
 //! Answers requests for the admin pages.
 
-use super::access::ApiAccess;
-use super::api::AdminApi;
+use super::api::{AdminApi, ApiAccess};
 use super::exposition;
 use super::http::{HttpRequest, HttpResponse, HttpStatus};
 use super::metrics::MetricsPage;
@@ -28,13 +27,12 @@ pub(super) struct AdminPages {
     shared: Arc<SharedState>,
     metrics: MetricsPage,
     api: AdminApi,
-    access: ApiAccess,
 }
 
 impl AdminPages {
     pub(super) fn new(shared: Arc<SharedState>, access: ApiAccess) -> AdminPages {
-        let api = AdminApi::new(&shared);
-        AdminPages { shared, metrics: MetricsPage::default(), api, access }
+        let api = AdminApi::new(&shared, access);
+        AdminPages { shared, metrics: MetricsPage::default(), api }
     }
 
     /// Returns an event with the status of the server.
@@ -50,10 +48,7 @@ impl AdminPages {
             return HttpResponse::text(HttpStatus::Forbidden, text);
         }
         if let Some(path) = request.path.strip_prefix("/api/") {
-            return match self.access.refusal(request) {
-                Some(refusal) => refusal,
-                None => self.api.answer(path, request),
-            };
+            return self.api.answer(path, request);
         }
         if !request.method.only_reads() {
             return HttpResponse::refusal(HttpStatus::MethodNotAllowed);

@@ -1,14 +1,15 @@
 //! Lists the open connections.
 
+use super::ApiResult;
 use super::query::ApiQuery;
 use crate::shared::SharedState;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The number of connections in an answer, unless the request gives another one.
 const LIMIT: u64 = 200;
 
-pub(super) fn list(shared: &SharedState, query: &ApiQuery) -> Value {
-    let limit = query.number("limit", LIMIT).unwrap_or(LIMIT) as usize;
+pub(super) fn list(shared: &SharedState, query: &ApiQuery) -> ApiResult {
+    let limit = query.number("limit", LIMIT)? as usize;
     let now = todana::Clock::now(&*shared.clock).0;
     let all = shared.observation.connection_table.connections();
     let count = all.len();
@@ -21,5 +22,5 @@ pub(super) fn list(shared: &SharedState, query: &ApiQuery) -> Value {
             "idle_s": now.saturating_sub(info.last_command_at()),
         })
     });
-    json!({ "connections": shown.collect::<Vec<_>>(), "count": count })
+    Ok(json!({ "connections": shown.collect::<Vec<_>>(), "count": count }))
 }

@@ -5,12 +5,16 @@
 //! records      search of keys, one record, changes of it
 //! connections  the open connections
 //! query        the parameters of a request
+//! access       the requests that are permitted
 //! ```
 
+mod access;
 mod connections;
 mod query;
 mod records;
 mod status;
+
+pub(super) use access::ApiAccess;
 
 use super::http::{HttpMethod, HttpRequest, HttpResponse, HttpStatus};
 use crate::execution::LocalDatabase;
@@ -42,31 +46,29 @@ impl From<todana_core::Error> for ApiError {
     }
 }
 
-fn lists_no_keys() -> ApiError {
-    ApiError::new(HttpStatus::Forbidden, "the server was started with -X: it lists no keys")
-}
-
 type ApiResult = Result<Value, ApiError>;
 
 pub(super) struct AdminApi {
     shared: Arc<SharedState>,
     databases: Vec<LocalDatabase>,
+    access: ApiAccess,
     /// The times of requests at the last event.
     times: TurnTimeSums,
 }
 
 impl AdminApi {
-    pub(super) fn new(shared: &Arc<SharedState>) -> AdminApi {
-        let times = status::turn_times(shared);
-        AdminApi { shared: Arc::clone(shared), databases: LocalDatabase::all(shared), times }
+    pub(super) fn new(shared: &Arc<SharedState>, access: ApiAccess) -> AdminApi {
+        let (databases, times) = (LocalDatabase::all(shared), status::turn_times(shared));
+        AdminApi { shared: Arc::clone(shared), databases, access, times }
     }
 
     /// Answers a request for this path below `/api/`.
     pub(super) fn answer(&mut self, path: &str, request: &HttpRequest) -> HttpResponse {
-        if (path, request.method) == ("events", HttpMethod::Get) {
+        let access = self.access.check(request);
+        if access.is_ok() && (path, request.method) == ("events", HttpMethod::Get) {
             return HttpResponse::events();
         }
-        match self.value(path, request) {
+        match access.and_then(|()| self.value(path, request)) {
             Ok(value) => HttpResponse::whole(HttpStatus::Ok, JSON, value.to_string().into_bytes()),
             Err(ApiError(status, why)) => {
                 HttpResponse::whole(status, JSON, json!({ "error": why }).to_string().into_bytes())
@@ -82,10 +84,11 @@ impl AdminApi {
                 Ok(status::status(&self.shared, &status::turn_times(&self.shared)))
             }
             ("figures", HttpMethod::Get) => Ok(status::figures()),
-            ("connections", HttpMethod::Get) => Ok(connections::list(&self.shared, &query)),
-            ("records", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => Err(lists_no_keys()),
+            ("connections", HttpMethod::Get) => connections::list(&self.shared, &query),
+            ("records" | "hot-keys", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => {
+                Err(ApiError::new(HttpStatus::Forbidden, "the server was started with -X: it lists no keys"))
+            }
             ("records", HttpMethod::Get) => records::search(self.database(&query)?, &query),
-            ("hot-keys", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => Err(lists_no_keys()),
             ("hot-keys", HttpMethod::Get) => Ok(records::hot_keys(self.database(&query)?)),
             ("record", HttpMethod::Get) => records::read(self.database(&query)?, &query),
             ("record", HttpMethod::Post) => records::read_for_change(self.database(&query)?, &query),

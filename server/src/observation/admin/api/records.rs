@@ -32,7 +32,6 @@ const VALUE_MAX: usize = 1 << 20;
 
 /// Where a search continues: a position of the engine, or a key after which to continue.
 enum SearchPlace {
-    Start,
     At(ScanPosition),
     After(Vec<u8>),
 }
@@ -48,13 +47,12 @@ impl SearchPlace {
         })
     }
 
-    fn text(&self) -> Option<String> {
-        Some(match self {
-            SearchPlace::Start => return None,
+    fn text(&self) -> String {
+        match self {
             SearchPlace::At(ScanPosition::Number(number)) => format!("n{number}"),
             SearchPlace::At(ScanPosition::Key(key)) => format!("k{}", encoded(key)),
             SearchPlace::After(key) => format!("a{}", encoded(key)),
-        })
+        }
     }
 }
 
@@ -68,11 +66,9 @@ pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
     let wildcard = pattern.iter().position(|byte| b"*?".contains(byte));
     let prefix = &pattern[..wildcard.unwrap_or(pattern.len())];
     let limit = query.number("limit", LIMIT)?.clamp(1, LIMIT_MAX) as usize;
-    let place = query.text("after").filter(|text| !text.is_empty());
-    let mut place = match place {
-        None => SearchPlace::Start,
-        Some(text) => SearchPlace::parse(&text).ok_or_else(|| invalid("after is malformed"))?,
-    };
+    let after = query.text("after").filter(|text| !text.is_empty());
+    let place = after.map(|text| SearchPlace::parse(&text).ok_or_else(|| invalid("after is malformed")));
+    let mut place = place.transpose()?;
     let len_min = query.number("min_len", 0)?;
     let (mut found, mut seen) = (Vec::new(), 0u64);
     let began = Instant::now();
@@ -87,7 +83,7 @@ pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
         };
         let next = if database.engine().ordered().is_some() {
             let from = match &place {
-                SearchPlace::After(key) => Bound::Excluded(&**key),
+                Some(SearchPlace::After(key)) => Bound::Excluded(&**key),
                 _ => Bound::Included(prefix),
             };
             let last = database.walk_group(ScanDirection::Up, from, &mut |key, record| {
@@ -97,18 +93,15 @@ pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
             last.map(SearchPlace::After)
         } else {
             let from = match place {
-                SearchPlace::At(position) => Some(position),
+                Some(SearchPlace::At(position)) => Some(position),
                 _ => None,
             };
             database.scan_group(from, &mut see)?.map(SearchPlace::At)
         };
-        place = match next {
-            Some(next) if !is_beyond => next,
-            _ => SearchPlace::Start,
-        };
-        let is_over = matches!(place, SearchPlace::Start);
-        if is_over || found.len() >= limit || began.elapsed() >= SEARCH_TIME {
-            return Ok(json!({ "records": found, "seen": seen, "next": place.text() }));
+        place = next.filter(|_| !is_beyond);
+        if place.is_none() || found.len() >= limit || began.elapsed() >= SEARCH_TIME {
+            let next = place.as_ref().map(SearchPlace::text);
+            return Ok(json!({ "records": found, "seen": seen, "next": next }));
         }
     }
 }
@@ -296,7 +289,7 @@ mod tests {
     #[test]
     fn places_keep_any_key() {
         let place = SearchPlace::After(b"a\0%&\xff".to_vec());
-        let text = place.text().unwrap();
+        let text = place.text();
         assert!(matches!(SearchPlace::parse(&text), Some(SearchPlace::After(key)) if key == b"a\0%&\xff"));
         assert!(SearchPlace::parse("").is_none() && SearchPlace::parse("nx").is_none());
     }

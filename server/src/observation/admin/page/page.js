@@ -479,12 +479,10 @@ function databaseChoice(names, database, onchange = () => {}) {
 
 async function search(database, pattern, least, list, one, note) {
   const wanted = /[*?]/.test(pattern) ? pattern : `${pattern}*`;
-  const body = make("tbody", {});
+  const shown = table("Records", ["key", "#bytes", "#flags", "#expires in"], []);
+  const body = shown.querySelector("tbody");
   const more = make("button", { type: "button", hidden: true }, "More");
-  const heads = ["key", "#bytes", "#flags", "#expires in"].map((text) =>
-    make("th", { scope: "col", class: text.startsWith("#") ? "number" : undefined }, text.replace("#", "")));
-  const all = make("table", {}, make("thead", {}, make("tr", {}, heads)), body);
-  list.replaceChildren(make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Records" }, all), more);
+  list.replaceChildren(shown, more);
   let [next, seen, found] = ["", 0, 0];
   const load = async () => {
     more.hidden = true;

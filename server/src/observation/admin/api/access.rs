@@ -1,10 +1,11 @@
 //! Decides which requests for the JSON interface are answered.
 
-use super::http::{HttpRequest, HttpResponse, HttpStatus};
+use super::ApiError;
+use crate::observation::admin::http::{HttpRequest, HttpStatus};
 use crate::session::login::are_equal;
 
 /// The rule for requests to the JSON interface.
-pub(super) struct ApiAccess {
+pub(in crate::observation::admin) struct ApiAccess {
     /// The token that every request must have.
     token: Option<String>,
     /// True if the pages listen on loopback only and clients need no login, so that a request
@@ -15,49 +16,45 @@ pub(super) struct ApiAccess {
 }
 
 impl ApiAccess {
-    pub(super) fn new(token: Option<String>, is_open: bool, may_write: bool) -> ApiAccess {
+    pub(in crate::observation::admin) fn new(
+        token: Option<String>,
+        is_open: bool,
+        may_write: bool,
+    ) -> ApiAccess {
         ApiAccess { token, is_open, may_write }
     }
 
-    /// Returns the response to a request that is not permitted.
-    pub(super) fn refusal(&self, request: &HttpRequest) -> Option<HttpResponse> {
-        let refuse = |status, why: &str| {
-            let body = serde_json::json!({ "error": why }).to_string();
-            Some(HttpResponse::whole(status, "application/json", body.into_bytes()))
-        };
+    /// Fails if a request is not permitted.
+    pub(super) fn check(&self, request: &HttpRequest) -> Result<(), ApiError> {
+        let refuse = |status, why: &str| Err(ApiError::new(status, why));
         if request.is_cross_site {
             return refuse(HttpStatus::Forbidden, "the request is from a page of another site");
         }
-        let is_admitted = match (&self.token, &request.token) {
-            (None, _) => self.is_open,
-            (Some(token), Some(given)) => are_equal(token.as_bytes(), given.as_bytes()),
-            (Some(_), None) => false,
-        };
-        if !is_admitted && self.token.is_none() {
-            return refuse(
-                HttpStatus::Forbidden,
-                "start the server with --admin-token-file to use this page",
-            );
-        }
-        if !is_admitted {
-            return refuse(HttpStatus::Unauthorized, "the token is missing or wrong");
+        match (&self.token, &request.token) {
+            (None, _) if self.is_open => {}
+            (None, _) => {
+                let why = "start the server with --admin-token-file to use this page";
+                return refuse(HttpStatus::Forbidden, why);
+            }
+            (Some(token), Some(given)) if are_equal(token.as_bytes(), given.as_bytes()) => {}
+            (Some(_), _) => return refuse(HttpStatus::Unauthorized, "the token is missing or wrong"),
         }
         if !request.method.only_reads() && !self.may_write {
             return refuse(HttpStatus::Forbidden, "start the server with --admin-write to allow changes");
         }
-        None
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::http::{ParsedRequest, parse};
     use super::*;
+    use crate::observation::admin::http::{ParsedRequest, parse};
 
     fn status(access: &ApiAccess, method: &str, headers: &str) -> Option<HttpStatus> {
         let text = format!("{method} /api/status HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
         let ParsedRequest::Whole(request, _) = parse(text.as_bytes()) else { panic!("{text}") };
-        access.refusal(&request).map(|response| response.status)
+        access.check(&request).err().map(|ApiError(status, _)| status)
     }
 
     #[test]
