@@ -21,7 +21,9 @@ function readToken() {
 
 // --- elements -----------------------------------------------------------------------------------
 
-/** Creates an element. Attributes that begin with "on" are listeners. Children are text, nodes. */
+/**
+ * Creates an element. Attributes that begin with "on" are listeners. Children are text or nodes.
+ */
 function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
