@@ -57,7 +57,14 @@ pub(super) fn leave(
     let Some(directory) = followed.directory.clone().filter(|_| !followed.is_pair) else {
         return Ok(BranchOutcome::Nothing);
     };
-    if answer.start == AnsweredStart::Requested || epoch == 0 {
+    if answer.start == AnsweredStart::Requested {
+        return Ok(BranchOutcome::Nothing);
+    }
+    if epoch == 0 {
+        // Without a promotion, the master continues where this server is, also in another log.
+        if matches!(answer.start, AnsweredStart::Branch(_)) {
+            followed.set_source(answer.branch);
+        }
         return Ok(BranchOutcome::Nothing);
     }
     let outcome = match answer.branch {
