@@ -46,7 +46,7 @@ impl DataDirectory {
     pub fn begin_epoch(&self, database: &Database, start: EpochStart, role: EpochRole) -> Result<()> {
         let mut history = self.epochs();
         history.add(start);
-        self.enter_epochs(database, EpochHistory { role, ..history })
+        self.enter_epochs(database, EpochHistory { role, ..history }, &|start| start)
     }
 
     /// Takes over the epochs of a master, whose records will be copied or have been copied. They
@@ -58,14 +58,20 @@ impl DataDirectory {
         role: EpochRole,
     ) -> Result<()> {
         let history = EpochHistory { starts, role, ..self.epochs() };
-        self.enter_epochs(database, history)
+        self.enter_epochs(database, history, &without_end)
     }
 
-    fn enter_epochs(&self, database: &Database, history: EpochHistory) -> Result<()> {
+    /// Stores epochs, and appends those to the log that are new, in the form that `logged` returns.
+    fn enter_epochs(
+        &self,
+        database: &Database,
+        history: EpochHistory,
+        logged: &dyn Fn(EpochStart) -> EpochStart,
+    ) -> Result<()> {
         let known = self.epochs().starts;
         let superseded_by = Epoch::default();
         self.store_epochs(EpochHistory { superseded_by, is_unlogged: true, ..history })?;
-        self.log_epochs(database, &known)
+        self.log_epochs(database, &known, logged)
     }
 
     /// Returns to the epoch of a place, up to which the database has the changes of a master and no
@@ -104,16 +110,21 @@ impl DataDirectory {
             }
             ControlFlow::Continue(())
         })?;
-        self.log_epochs(database, &known)
+        self.log_epochs(database, &known, &without_end)
     }
 
-    /// Appends the epochs to the log that are not among these.
-    fn log_epochs(&self, database: &Database, known: &[EpochStart]) -> Result<()> {
+    /// Appends the epochs to the log that are not among these, in the form that `logged` returns.
+    fn log_epochs(
+        &self,
+        database: &Database,
+        known: &[EpochStart],
+        logged: &dyn Fn(EpochStart) -> EpochStart,
+    ) -> Result<()> {
         let history = self.epochs();
         let log = self.log_of(database)?;
         log.set_source(None);
         for start in history.starts.iter().filter(|start| !known.contains(start)) {
-            log.append(&LogChange::Epoch(*start));
+            log.append(&LogChange::Epoch(logged(*start)));
         }
         log.sync_to(log.end())?;
         self.store_epochs(EpochHistory { is_unlogged: false, ..history })
@@ -275,6 +286,12 @@ impl DataDirectory {
         };
         database.log().ok_or_else(closed)
     }
+}
+
+/// Returns the form of an epoch in a log that may have changes of the epoch before this entry. The
+/// end of the earlier epoch is not at the entry then, so the entry must not state it.
+fn without_end(start: EpochStart) -> EpochStart {
+    EpochStart { ended: None, ..start }
 }
 
 /// Searches the position in a log that belongs to a place in the log of its master. The log has one
