@@ -58,7 +58,7 @@ pub use options::{
     NutcrackerStatsOptions, ObservationOptions, OptionsError, PeriodicCall, PluginOptions, PoolLogin,
     PoolOptions, PoolProtocol, PoolTlsOptions, PoolVbuckets, ProtocolOptions, ProxyListener, ProxyName,
     ProxyOptions, ProxyRoutes, ProxyVersion, ReplicaRead, ReplicaWrite, RouteTree, ScriptText, ServerOptions,
-    ShadowedRequests, TyrantMode, TyrantOptions, WhenDown,
+    ShadowedRequests, SlowRequestOptions, TyrantMode, TyrantOptions, WhenDown,
 };
 pub use pid_file::PidFile;
 pub use proxy::{ProxyReloader, check_proxy};

@@ -5,9 +5,11 @@ mod running;
 use running::{Running, WAIT_MAX, options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::time::Instant;
 use todana_server::{
-    AdminOptions, DatabaseName, DatabaseOptions, DatabaseSpec, LimitOptions, ListenOptions,
-    ObservationOptions, Server, ServerOptions,
+    AdminOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, LimitOptions,
+    ListenOptions, ObservationOptions, Server, ServerOptions, SyncPolicy,
 };
 
 /// A response: status, head and body.
@@ -228,6 +230,92 @@ fn records_change_only_where_allowed() {
         "above the limit of a record"
     );
     assert_eq!(request(&server, "PUT /api/record?key=", "", b"x").status, 400);
+}
+
+/// Starts a server that keeps its data in `folder/data` and may write backups to `folder/backups`.
+fn start_with_data(folder: &Path) -> Running {
+    let backups = Some(folder.join("backups"));
+    let admin =
+        AdminOptions { port: 0, is_required: true, may_write: true, backups, ..AdminOptions::default() };
+    let data = Some(DataDirectoryOptions::new(folder.join("data"), SyncPolicy::Always));
+    let observation = ObservationOptions { admin: Some(admin), ..options().observation };
+    let databases = DatabaseOptions { data, ..options().databases };
+    Running::start(ServerOptions { observation, databases, ..options() })
+}
+
+/// Waits until the file of the log of slow requests has this text.
+fn wait_for_log(folder: &Path, text: &str) {
+    let file = folder.join("data/slow-requests.jsonl");
+    let began = Instant::now();
+    while !std::fs::read_to_string(&file).is_ok_and(|log| log.contains(text)) {
+        assert!(began.elapsed() < WAIT_MAX, "{text}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn large_requests_are_listed_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_with_data(folder.path());
+    let (mut client, value) = (server.connect(), "x".repeat(300_000));
+    client.send(format!("set small 0 0 1\r\nx\r\nset big 0 0 300000\r\n{value}\r\n").as_bytes());
+    client.expect(b"STORED\r\nSTORED\r\n");
+    client.send(b"get big\r\n");
+    client.expect(format!("VALUE big 0 300000\r\n{value}\r\nEND\r\n").as_bytes());
+    wait_for_log(folder.path(), "\"get\"");
+    drop((client, server));
+    let server = start_with_data(folder.path());
+    let list = get(&server, "/api/slow-requests");
+    let large: Vec<_> =
+        list["requests"].as_array().unwrap().iter().filter(|one| one["why"] == "large").collect();
+    assert_eq!(large.len(), 2, "{list}");
+    assert_eq!((&large[0]["operation"], &large[0]["key"]), (&"get".into(), &"big".into()), "{list}");
+    assert!(large[0]["sent"].as_u64().unwrap() >= 300_000, "{list}");
+    assert_eq!(
+        (&large[1]["operation"], &large[1]["value_len"]),
+        (&"store".into(), &300_000.into()),
+        "{list}"
+    );
+    assert_eq!((&list["slow_ms"], &list["large_bytes"]), (&10.into(), &(256 << 10).into()));
+}
+
+#[test]
+fn checkpoint_and_backup_report_their_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_with_data(folder.path());
+    store(&server, &numbered(0..100, |number| format!("k{number}")));
+    assert_eq!(get(&server, "/api/export"), serde_json::Value::Null);
+    let outcome = |what: &str| {
+        let started = request(&server, &format!("POST /api/{what}"), "", b"");
+        assert_eq!(started.status, 200, "{}", started.body);
+        let began = Instant::now();
+        loop {
+            let state = get(&server, "/api/export");
+            assert_eq!(
+                (&state["what"], &state["error"]),
+                (&what.into(), &serde_json::Value::Null),
+                "{state}"
+            );
+            if let Some(outcome) = state["outcome"].as_str() {
+                break outcome.to_string();
+            }
+            assert!(began.elapsed() < WAIT_MAX, "{state}");
+        }
+    };
+    let text = outcome("checkpoint");
+    assert!(text.starts_with("a checkpoint of 100 records, "), "{text}");
+    let text = outcome("backup");
+    let (directory, rest) = text.split_once(": a backup of ").unwrap();
+    assert!(rest.starts_with("100 records, "), "{text}");
+    assert!(Path::new(directory).starts_with(folder.path().join("backups")), "{text}");
+    assert!(Path::new(directory).join("backup").is_file());
+    // Neither is possible without files.
+    let server = start(AdminOptions { may_write: true, ..AdminOptions::default() }, &[]);
+    for (what, status, why) in [("checkpoint", 409, "--data-dir"), ("backup", 403, "--admin-backups")] {
+        let refused = request(&server, &format!("POST /api/{what}"), "", b"");
+        assert_eq!(refused.status, status, "{}", refused.body);
+        assert!(refused.body.contains(why), "{}", refused.body);
+    }
 }
 
 #[test]

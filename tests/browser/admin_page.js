@@ -20,7 +20,7 @@ const CHROMIUM = [
   "--disable-component-update", "--disable-sync",
 ];
 const WAIT_MS = 30000;
-const VIEWS = ["overview", "databases", "records", "hot keys", "connections", "replication", "figures"];
+const VIEWS = ["overview", "databases", "records", "hot keys", "slow requests", "connections", "replication", "figures"];
 const running = new Set();
 
 /** Starts a server. Returns its process, the address for clients, and that of the page. */
@@ -65,7 +65,7 @@ function store(server, records) {
 async function main() {
   fs.mkdirSync(folder, { recursive: true });
   const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: CHROMIUM });
-  const tests = { emptyServer, fullServer, hostileRecords, changes, token, lostServer, narrowScreen };
+  const tests = { emptyServer, fullServer, hostileRecords, changes, checkpointAndBackup, token, lostServer, narrowScreen };
   try {
     for (const [name, test] of Object.entries(tests)) {
       const faults = [];
@@ -153,6 +153,8 @@ async function fullServer(open) {
   await page.getByText("8 bytes, flags 0, expires never").waitFor();
   assert.equal(await page.locator("pre").textContent(), "00777777");
   await shot(page, "full-record");
+  await goTo(page, "slow requests");
+  await page.getByText(/^Requests that take 10 ms or more/).waitFor();
   await page.close();
   await stop(server);
   fs.rmSync(data, { recursive: true });
@@ -227,6 +229,33 @@ async function changes(open) {
   await reader.getByText("--admin-write").waitFor();
   await reader.close();
   await stop(closed);
+}
+
+async function checkpointAndBackup(open) {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), "admin-page-"));
+  const options = ["--data-dir", path.join(folder, "data"), "--admin-backups", path.join(folder, "backups"), "--admin-write"];
+  const server = await start(...options);
+  const value = "x".repeat(300000);
+  await store(server, [["large", value], ["row", "name\0ann\0age\u000033"]]);
+  const page = await open(`${server.page}#databases`);
+  await page.getByRole("button", { name: "Write a checkpoint" }).click();
+  await page.getByText(/a checkpoint of 2 records/).waitFor();
+  await page.getByRole("button", { name: "Back up" }).click();
+  await page.getByText(/a backup of 2 records/).waitFor();
+  assert.equal(fs.readdirSync(path.join(folder, "backups")).length, 1);
+  await shot(page, "backup");
+  await checkAccess(page, "backup");
+  await goTo(page, "slow requests");
+  await page.getByRole("cell", { name: "large", exact: true }).first().waitFor();
+  await shot(page, "slow-requests");
+  await checkAccess(page, "slow requests");
+  await page.goto(`${server.page}#records/0/row`);
+  await page.getByRole("button", { name: "row" }).click();
+  await page.getByLabel("Show as").selectOption("table");
+  assert.equal(await page.locator("pre").textContent(), "name: ann\nage: 33");
+  await page.close();
+  await stop(server);
+  fs.rmSync(folder, { recursive: true });
 }
 
 async function token(open) {

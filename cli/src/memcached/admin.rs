@@ -28,6 +28,7 @@ pub(super) fn asked(
         port,
         token_file: variable(TOKEN_FILE).map(Into::into),
         may_write: false,
+        backups: None,
         is_required: true,
     }))
 }

@@ -9,8 +9,8 @@ use super::settings::{AcceptedProtocol, MemcachedSettings, PortChoice};
 use std::path::PathBuf;
 use todana_server::{
     AuthenticationMode, DatabaseOptions, DialectChoice, KyotoOptions, LimitOptions, ListenOptions,
-    MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions, TlsOptions,
-    TyrantOptions,
+    MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions,
+    SlowRequestOptions, TlsOptions, TyrantOptions,
 };
 
 /// The variable that names the users file for SASL. memcached reads it if it was built with that
@@ -94,6 +94,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             prefix_delimiter: settings.prefix_delimiter,
             track_sizes: settings.extended.track_sizes,
             crawler_enabled: settings.extended.lru_crawler,
+            slow_requests: SlowRequestOptions::default(),
             // memcached has no option for admin pages: see `admin`.
             admin: None,
         },
@@ -369,6 +370,7 @@ mod tests {
                     prefix_delimiter: Some(b'/'),
                     track_sizes: true,
                     crawler_enabled: false,
+                    slow_requests: SlowRequestOptions::default(),
                     admin: None
                 },
                 limits: LimitOptions {

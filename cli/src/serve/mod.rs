@@ -196,6 +196,12 @@ pub(crate) struct ServeArguments {
     /// detail`
     #[arg(short = 'X', long, env = "TODANA_DISABLE_DUMPING", help_heading = PROCESS)]
     disable_dumping: bool,
+    /// Log requests that take this many milliseconds or more, for the admin page; 0 logs none
+    #[arg(long, env = "TODANA_SLOW_REQUEST", default_value = "10", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = PROCESS)]
+    slow_request: u32,
+    /// Log requests with a value or replies of this size or more there, too; 0 logs none
+    #[arg(long, env = "TODANA_LARGE_REQUEST", default_value = "256k", value_parser = values::size, value_name = "SIZE", help_heading = PROCESS)]
+    large_request: u64,
     /// Refuse the `watch` command
     #[arg(short = 'W', long, env = "TODANA_DISABLE_WATCH", help_heading = PROCESS)]
     disable_watch: bool,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use todana_server::{
     CheckpointOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, DatabaseStorage,
     KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, ObservationOptions,
-    ProtocolOptions, ServerOptions, SnapshotCompression, SnapshotOptions, TyrantMode, TyrantOptions,
+    ProtocolOptions, ServerOptions, SlowRequestOptions, SnapshotCompression, SnapshotOptions, TyrantMode,
+    TyrantOptions,
 };
 
 impl ServeArguments {
@@ -77,6 +78,11 @@ impl ServeArguments {
                 admin,
                 prefix_delimiter: self.prefix_delimiter,
                 track_sizes: self.track_sizes,
+                slow_requests: SlowRequestOptions {
+                    slow_from: Some(Duration::from_millis(self.slow_request.into()))
+                        .filter(|from| !from.is_zero()),
+                    large_from: Some(self.large_request).filter(|from| *from > 0),
+                },
                 ..ObservationOptions::default()
             },
             limits: LimitOptions {

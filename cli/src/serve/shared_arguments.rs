@@ -57,7 +57,11 @@ pub(crate) struct NetworkArguments {
     /// page does not listen on loopback, or if clients have to log in
     #[arg(long, env = "TODANA_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = NETWORK)]
     pub(crate) admin_token_file: Option<PathBuf>,
-    /// Let users of the admin page change and delete records
+    /// Let users of the admin page write backups to new folders of this directory (with
+    /// --admin-write)
+    #[arg(long, env = "TODANA_ADMIN_BACKUPS", value_name = "DIR", help_heading = NETWORK)]
+    pub(crate) admin_backups: Option<PathBuf>,
+    /// Let users of the admin page change and delete records, and start checkpoints
     #[arg(long, env = "TODANA_ADMIN_WRITE", help_heading = NETWORK)]
     pub(crate) admin_write: bool,
     /// Use TLS, with the certificate chain in this PEM file; SIGHUP and `refresh_certs` reload it
@@ -192,6 +196,7 @@ impl NetworkArguments {
             port,
             token_file: self.admin_token_file.clone(),
             may_write: self.admin_write,
+            backups: self.admin_backups.clone(),
             is_required: self.admin_port.is_some() || self.admin_token_file.is_some(),
         })
     }

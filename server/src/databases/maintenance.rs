@@ -31,6 +31,9 @@ pub(crate) fn run(shared: &SharedState) {
         let start = Instant::now();
         let tick = shared.observation.maintenance_rounds.fetch_add(1, Ordering::Relaxed);
         shared.persistence.exports.check(tick);
+        if let Err(error) = shared.observation.slow_requests.write() {
+            tracing::debug!(%error, "the log of slow requests cannot be written");
+        }
         if tick > 0 && tick.is_multiple_of(HOT_KEY_TICKS) {
             shared.databases.iter().for_each(|served| served.hot_keys.halve());
         }

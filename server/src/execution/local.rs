@@ -4,6 +4,7 @@ use super::{Completion, Executor};
 use crate::databases::ServedDatabase;
 use crate::databases::pending_commits::WorkerDatabase;
 use crate::observation::hot_keys::{HotKeyCounter, SampleRate};
+use crate::observation::slow_requests::FirstRequest;
 use crate::shared::SharedState;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -136,6 +137,7 @@ pub(crate) struct LocalExecutor {
     databases: Vec<LocalDatabase>,
     /// The counters of hot keys, one for each database.
     hot_keys: Vec<HotKeyCounter>,
+    pub(super) first: FirstRequest,
 }
 
 /// The number of keys that a worker counts in each database.
@@ -147,7 +149,8 @@ impl LocalExecutor {
         let hot_keys =
             databases.map(|served| served.hot_keys.join(HOT_KEYS, SampleRate::OF_SERVER, Instant::now()));
         let hot_keys = hot_keys.collect();
-        LocalExecutor { shared: Arc::clone(shared), databases: LocalDatabase::all(shared), hot_keys }
+        let (shared, databases) = (Arc::clone(shared), LocalDatabase::all(shared));
+        LocalExecutor { shared, databases, hot_keys, first: FirstRequest::default() }
     }
 }
 
@@ -168,6 +171,7 @@ impl Executor for LocalExecutor {
     ) -> Completion {
         if let Some(key) = operation.key() {
             self.hot_keys[number].note_request(key, 0, Instant::now);
+            self.first.note(number, operation, key);
         }
         let LocalDatabase { database, counters, .. } = &self.databases[number];
         counters.commits.note(database.execute(&counters.worker_counters, operation, reply));

@@ -37,6 +37,7 @@ pub(crate) use routed::{OPERATIONS_MAX, RoutedExecutor, RoutedOperation};
 
 #[cfg(feature = "cassandra")]
 use crate::databases::ServedDatabase;
+use crate::observation::slow_requests::FirstRequest;
 use crate::session::wake::WakeTicket;
 use crate::shared::SharedState;
 use std::sync::Arc;
@@ -156,6 +157,15 @@ impl AnyExecutor {
             return AnyExecutor::Remote(RemoteExecutor::new(shared, worker, local));
         }
         AnyExecutor::Local(local)
+    }
+
+    /// Returns the first request of this turn for a database of this process.
+    #[inline]
+    pub(crate) fn first_request(&mut self) -> Option<&mut FirstRequest> {
+        match self {
+            AnyExecutor::Local(local) => Some(&mut local.first),
+            _ => None,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod nutcracker_port;
 pub(crate) mod observers;
 pub(crate) mod prefixes;
 pub(crate) mod request_log;
+pub(crate) mod slow_requests;
 pub(crate) mod statistics;
 pub(crate) mod turn_times;
 pub(crate) mod watchers;
@@ -22,6 +23,7 @@ use crate::observation::counters::{ConnectionCounters, CounterSums, WorkerCounte
 use crate::observation::observers::EventObservers;
 use crate::observation::prefixes::PrefixStatistics;
 use crate::observation::request_log::{RequestLog, RequestLogEntry};
+use crate::observation::slow_requests::SlowRequests;
 use crate::observation::turn_times::TurnTimes;
 use crate::observation::watchers::WatcherTable;
 use crate::options::ServerOptions;
@@ -41,6 +43,7 @@ pub(crate) struct ServerObservation {
     pub(crate) workers: Vec<WorkerCounters>,
     /// The times of each worker.
     pub(crate) turn_times: Vec<TurnTimes>,
+    pub(crate) slow_requests: SlowRequests,
     /// The sums of the counters at the last `stats reset`.
     at_reset: Mutex<CounterSums>,
     pub(crate) verbosity: AtomicU32,
@@ -67,6 +70,10 @@ impl ServerObservation {
             // There are counters for each worker, and for the UDP thread.
             workers: (0..=options.limits.threads).map(|_| WorkerCounters::default()).collect(),
             turn_times: (0..options.limits.threads).map(|_| TurnTimes::default()).collect(),
+            slow_requests: SlowRequests::new(
+                options.observation.slow_requests,
+                options.databases.data.as_ref().map(|data| &*data.directory),
+            ),
             at_reset: Mutex::default(),
             verbosity: AtomicU32::new(options.observation.verbosity.into()),
             request_log: options.observation.logs_requests.then(RequestLog::new),

@@ -1,5 +1,6 @@
 //! Defines the options of logs, statistics and monitoring.
 
+pub use crate::observation::slow_requests::SlowRequestOptions;
 use std::path::PathBuf;
 
 /// Options of logs, statistics and monitoring.
@@ -23,6 +24,8 @@ pub struct ObservationOptions {
     pub track_sizes: bool,
     /// True if the crawler is enabled, which serves the lists of `lru_crawler`.
     pub crawler_enabled: bool,
+    /// The requests that are in the log of slow requests.
+    pub slow_requests: SlowRequestOptions,
     /// The options of the admin pages; `None` means that there are no pages.
     pub admin: Option<AdminOptions>,
 }
@@ -37,6 +40,7 @@ impl Default for ObservationOptions {
             prefix_delimiter: None,
             track_sizes: false,
             crawler_enabled: true,
+            slow_requests: SlowRequestOptions::default(),
             admin: None,
         }
     }
@@ -56,6 +60,8 @@ pub struct AdminOptions {
     pub token_file: Option<PathBuf>,
     /// True if requests for `/api/` may change records.
     pub may_write: bool,
+    /// The directory to which the page may write backups, each in a folder of its own.
+    pub backups: Option<PathBuf>,
     /// True if the server does not start when the address cannot be bound. False logs a warning and
     /// starts without the pages.
     pub is_required: bool,

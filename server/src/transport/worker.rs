@@ -3,7 +3,9 @@
 use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::handle::StopStage;
+use crate::observation::slow_requests::{FirstRequest, MeasuredTurn};
 use crate::observation::turn_times::is_measured;
+use crate::process::unix_time;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::proxy::RecordRuns;
@@ -52,7 +54,7 @@ pub(crate) struct Worker {
     context: WorkerContext,
     dialects: DialectWorkers,
     /// Connections whose replies wait for the update log.
-    parked: Vec<usize>,
+    parked: Vec<(usize, Duration)>,
     idle: Option<IdleTimer>,
     /// The time of the last wake-up, in seconds since the start of the server. It is updated only
     /// if idle time is limited.
@@ -317,10 +319,11 @@ impl Worker {
 
     /// Serves the connections whose replies waited for the update log.
     fn resume_durable(&mut self) {
-        for index in std::mem::take(&mut self.parked) {
+        for (index, since) in std::mem::take(&mut self.parked) {
             if let Some(connection) = self.connections.get_mut(index)
                 && std::mem::take(&mut connection.durability.is_parked)
             {
+                self.note_wait(index, since);
                 self.serve(index);
             }
         }
@@ -401,7 +404,7 @@ impl Worker {
         }
         // All connections wait for the same time, so the first one that waits has the first
         // deadline.
-        let deadline = |&index: &usize| self.connections.get(index)?.durability.ack_deadline;
+        let deadline = |&(index, _): &(usize, Duration)| self.connections.get(index)?.durability.ack_deadline;
         self.parked.iter().find_map(deadline)
     }
 
@@ -455,8 +458,8 @@ impl Worker {
 
     fn park(&mut self, index: usize) {
         if !std::mem::replace(&mut self.connections[index].durability.is_parked, true) {
-            debug_assert!(!self.parked.contains(&index), "in the list twice");
-            self.parked.push(index);
+            debug_assert!(self.parked.iter().all(|parked| parked.0 != index), "in the list twice");
+            self.parked.push((index, self.shared.observation.slow_requests.begin()));
         }
     }
 
@@ -555,7 +558,7 @@ impl Worker {
 
     /// Serves a connection: sends pending output, reads, executes, sends.
     fn serve(&mut self, index: usize) {
-        let outcome = self.turn(index);
+        let outcome = self.measured_turn(index);
         let connection = &mut self.connections[index];
         connection.show(self.shared.clock.now().0);
         connection.active_s = self.now_s;
@@ -585,6 +588,41 @@ impl Worker {
         if connection.closing && connection.pending.is_none() && !connection.session.has_replies_to_come() {
             self.close(index);
         }
+    }
+
+    /// Gives a connection its turn, and logs it if it was slow or large.
+    fn measured_turn(&mut self, index: usize) -> io::Result<()> {
+        let transferred = |worker: &Worker| {
+            let counters = &worker.shared.observation.workers[worker.number];
+            let waiting =
+                worker.connections[index].pending.as_ref().map_or(0, |pending| pending.len() as u64);
+            (counters.bytes_read.get(), counters.bytes_written.get() + waiting)
+        };
+        let began = self.shared.observation.slow_requests.begin();
+        let before = transferred(self);
+        let outcome = self.turn(index);
+        let after = transferred(self);
+        let observation = &self.shared.observation;
+        let mut none = FirstRequest::default();
+        let first = self.context.executor.first_request().unwrap_or(&mut none);
+        let turn = MeasuredTurn {
+            time: observation.slow_requests.since(began),
+            bytes_received: after.0 - before.0,
+            bytes_sent: after.1.saturating_sub(before.1),
+            first,
+        };
+        let client = &self.connections[index].info.peer;
+        observation.slow_requests.note_turn(&turn, || (unix_time(), client.to_string()));
+        first.clear();
+        outcome
+    }
+
+    /// Logs a connection that has been parked since this time, if that was long.
+    fn note_wait(&self, index: usize, since: Duration) {
+        let observation = &self.shared.observation;
+        let client = &self.connections[index].info.peer;
+        let time = observation.slow_requests.since(since);
+        observation.slow_requests.note_wait(time, || (unix_time(), client.to_string()));
     }
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
@@ -750,7 +788,7 @@ impl Worker {
         self.shared.observation.connection_table.remove(&connection.info);
         if connection.durability.is_parked {
             // The next connection with this index is not parked.
-            self.parked.retain(|&parked| parked != index);
+            self.parked.retain(|&(parked, _)| parked != index);
         }
         let hello = connection.session.leave(&mut self.context);
         // The session may change databases when it ends. No connection waits for these changes.

@@ -2,9 +2,12 @@
 //! (docs/format/data-directory.md, section 3).
 //!
 //! ```text
-//! todana epochs 1 state promoted logged yes superseded 0 epoch 65538 LOG 0 LOG 513         the new
-//! master's log; the epoch, the log and the position of its end crc 7f0c21aa
-//! CRC32C of the lines before it
+//! todana epochs 1
+//! state promoted
+//! logged yes
+//! superseded 0
+//! epoch 65538 LOG 0 LOG 513   the new master's log; the epoch, the log and the position of its end
+//! crc 7f0c21aa                CRC32C of the lines before it
 //! ```
 //!
 //! The log of the first master ended at the branch where the first epoch begins, and so on. A

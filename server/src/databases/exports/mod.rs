@@ -19,6 +19,7 @@ use crate::session::wake::WakeHandle;
 use crate::transport::output::ConnectionOutput;
 use pipe::{ExportPipe, TakenFrames};
 use producer::ExportSource;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -74,6 +75,16 @@ struct ExportJob {
 /// The receiving end of an export, which its connection owns. Dropping the value ends the export.
 pub(crate) struct ExportReceiver(Arc<ExportPipe>);
 
+/// The progress of a checkpoint or a backup that no client receives.
+#[derive(Debug, Default)]
+pub(crate) struct ExportProgress {
+    /// The bytes that are written, and those of the whole. Both are 0 for a checkpoint.
+    pub(crate) done: AtomicU64,
+    pub(crate) total: AtomicU64,
+    /// The result in words, once it is over.
+    pub(crate) outcome: OnceLock<Result<String, String>>,
+}
+
 impl ExportReceiver {
     /// Moves frames to an output while the output holds less than `len_max` bytes. Returns true if
     /// the export is complete.
@@ -115,33 +126,32 @@ impl ExportTable {
         handle: WakeHandle,
         database: Option<&Arc<Database>>,
     ) -> Result<ExportReceiver, &'static str> {
-        let number = export.database as usize;
         let database = database.ok_or(NO_DATABASE)?;
-        let source = match (self.directory(number), database.engine().durable()) {
-            (_, Some(_)) if !matches!(export.what, ExportKind::Backup { .. }) => return Err(NO_LOG),
-            (_, Some(_)) => ExportSource::Files,
-            (Some(directory), None) => ExportSource::Directory(directory),
-            (None, None) => return Err(NO_DIRECTORY),
-        };
-        let mut jobs = self.jobs();
-        self.remove_finished(&mut jobs);
-        let reads_log = |export: &ExportRequest| matches!(export.what, ExportKind::Log { .. });
-        let is_like = |job: &&ExportJob| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
-        let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
-        if jobs.iter().filter(is_like).count() >= most {
-            return Err(BUSY);
-        }
+        let source = self.source(&export, database)?;
         let pipe = Arc::new(ExportPipe::new(handle));
-        // The export is counted before its thread starts, so that the thread misses no
-        // notification.
-        self.count.store(jobs.len() + 1, Ordering::Relaxed);
-        let of = Arc::downgrade(database);
-        let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
-        let thread = std::thread::Builder::new().name("export".into());
-        let thread = thread.spawn(move || producer::run(export.what, source, &database, &its_own));
-        let thread = thread.map_err(|_| NO_THREAD)?;
-        jobs.push(ExportJob { export, database: of, pipe: Arc::clone(&pipe), thread });
+        let what = export.what;
+        self.spawn(export, database, &pipe, move |database, pipe| {
+            producer::run(what, source, database, pipe);
+        })?;
         Ok(ExportReceiver(pipe))
+    }
+
+    /// Starts a checkpoint or a backup that no client receives. A backup is written to the
+    /// directory `target`. Returns the reason if it is refused.
+    pub(crate) fn start_here(
+        &self,
+        export: ExportRequest,
+        database: &Arc<Database>,
+        target: PathBuf,
+    ) -> Result<Arc<ExportProgress>, &'static str> {
+        let source = self.source(&export, database)?;
+        let progress = Arc::new(ExportProgress::default());
+        let (what, its_own) = (export.what, Arc::clone(&progress));
+        let pipe = Arc::new(ExportPipe::new(None));
+        self.spawn(export, database, &pipe, move |database, pipe| {
+            producer::run_here(what, source, database, pipe, &target, &its_own);
+        })?;
+        Ok(progress)
     }
 
     /// Starts a thread that makes a call which may wait, for a connection. Its result is the line
@@ -154,18 +164,47 @@ impl ExportTable {
         call: impl FnOnce() -> String + Send + 'static,
     ) -> Result<ExportReceiver, &'static str> {
         let pipe = Arc::new(ExportPipe::new(handle));
+        self.spawn(export, database, &pipe, move |_, pipe| pipe.end((call() + "\r\n").into_bytes()))?;
+        Ok(ExportReceiver(pipe))
+    }
+
+    fn source(&self, export: &ExportRequest, database: &Database) -> Result<ExportSource, &'static str> {
+        match (self.directory(export.database as usize), database.engine().durable()) {
+            (_, Some(_)) if !matches!(export.what, ExportKind::Backup { .. }) => Err(NO_LOG),
+            (_, Some(_)) => Ok(ExportSource::Files),
+            (Some(directory), None) => Ok(ExportSource::Directory(directory)),
+            (None, None) => Err(NO_DIRECTORY),
+        }
+    }
+
+    /// Starts the thread of an export. Returns the reason if there are too many of its kind.
+    fn spawn(
+        &self,
+        export: ExportRequest,
+        database: &Arc<Database>,
+        pipe: &Arc<ExportPipe>,
+        run: impl FnOnce(&Arc<Database>, &Arc<ExportPipe>) + Send + 'static,
+    ) -> Result<(), &'static str> {
         let mut jobs = self.jobs();
         self.remove_finished(&mut jobs);
-        if jobs.iter().filter(|job| job.export.what == export.what && !job.pipe.is_done()).count() > 0 {
+        let group = |export: &ExportRequest| match export.what {
+            ExportKind::Log { .. } => ("log", LOGS_MAX),
+            ExportKind::Backup { .. } | ExportKind::Checkpoint => ("backup", BACKUPS_MAX),
+            ExportKind::Promotion { .. } => ("promotion", 1),
+        };
+        let is_like = |job: &&ExportJob| group(&job.export) == group(&export) && !job.pipe.is_done();
+        if jobs.iter().filter(is_like).count() >= group(&export).1 {
             return Err(BUSY);
         }
-        let its_own = Arc::clone(&pipe);
+        // The export is counted before its thread starts, so that the thread misses no
+        // notification.
+        self.count.store(jobs.len() + 1, Ordering::Relaxed);
+        let of = Arc::downgrade(database);
+        let (database, its_own) = (Arc::clone(database), Arc::clone(pipe));
         let thread = std::thread::Builder::new().name("export".into());
-        let thread = thread.spawn(move || its_own.end((call() + "\r\n").into_bytes()));
-        let thread = thread.map_err(|_| NO_THREAD)?;
-        jobs.push(ExportJob { export, database: Arc::downgrade(database), pipe: Arc::clone(&pipe), thread });
-        self.count.store(jobs.len(), Ordering::Relaxed);
-        Ok(ExportReceiver(pipe))
+        let thread = thread.spawn(move || run(&database, &its_own)).map_err(|_| NO_THREAD)?;
+        jobs.push(ExportJob { export, database: of, pipe: Arc::clone(pipe), thread });
+        Ok(())
     }
 
     /// Notifies the exports that the update log has grown.

@@ -17,8 +17,8 @@ const WAIT: &[u8] = b"WAIT\r\n";
 /// A pipe with the frames that were produced and not sent. The producer may wait for the pipe; the
 /// worker never does.
 pub(super) struct ExportPipe {
-    /// Wakes the receiving connection.
-    handle: WakeHandle,
+    /// Wakes the receiving connection. `None` if no client receives the export.
+    handle: Option<WakeHandle>,
     state: Mutex<PipeState>,
     /// Signals that the pipe has space, or that the update log has grown.
     changed: Condvar,
@@ -54,9 +54,9 @@ pub(super) enum TakenFrames {
 }
 
 impl ExportPipe {
-    pub(super) fn new(handle: WakeHandle) -> ExportPipe {
+    pub(super) fn new(handle: impl Into<Option<WakeHandle>>) -> ExportPipe {
         ExportPipe {
-            handle,
+            handle: handle.into(),
             state: Mutex::default(),
             changed: Condvar::new(),
             is_receiver_closed: AtomicBool::new(false),
@@ -97,8 +97,8 @@ impl ExportPipe {
         state.len += frame.len();
         state.has_moved = true;
         state.frames.push_back(frame);
-        if was_empty {
-            self.handle.wake();
+        if let (true, Some(handle)) = (was_empty, &self.handle) {
+            handle.wake();
         }
     }
 
@@ -169,7 +169,7 @@ impl ExportPipe {
     /// Returns true if no more frames will be taken from the pipe.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
-        state.is_over && (state.frames.is_empty() || self.is_receiver_closed())
+        state.is_over && (state.frames.is_empty() || self.is_receiver_closed() || self.handle.is_none())
     }
 
     /// Notifies the producer that the update log has grown.
@@ -199,7 +199,10 @@ impl ExportPipe {
     /// true if frames have waited for `checks_max` checks, so that the receiver reads nothing.
     pub(super) fn check_receiver(&self, checks_max: u32) -> bool {
         let mut state = self.state();
-        if std::mem::take(&mut state.has_moved) || state.is_over && state.frames.is_empty() {
+        if self.handle.is_none()
+            || std::mem::take(&mut state.has_moved)
+            || state.is_over && state.frames.is_empty()
+        {
             state.quiet_checks = 0;
         } else if state.frames.is_empty() {
             self.push(&mut state, WAIT.to_vec());

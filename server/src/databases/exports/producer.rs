@@ -1,12 +1,15 @@
 //! Runs the thread that produces an export and puts its frames into the pipe one after another.
 
+use super::ExportProgress;
 use super::pipe::ExportPipe;
 use super::rate_limit::RateLimit;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use todana::backup::BackupSender;
+use todana::LoadProgress;
+use todana::backup::{BackupReceiver, BackupSender};
 use todana::disk::SystemDisk;
 use todana::update_log::{DurabilityHealth, LogBytes, LogPosition};
 use todana::{DataDirectory, Database};
@@ -61,6 +64,66 @@ pub(super) fn run(
     pipe.end(last);
 }
 
+/// Writes a checkpoint, or a backup to the directory `target`.
+pub(super) fn run_here(
+    export: ExportKind,
+    source: ExportSource,
+    database: &Arc<Database>,
+    pipe: &Arc<ExportPipe>,
+    target: &Path,
+    progress: &ExportProgress,
+) {
+    let _ending = EndOnDrop(pipe);
+    let outcome = match (export, &source) {
+        (ExportKind::Checkpoint, ExportSource::Directory(directory)) => directory
+            .checkpoint_unless(database, pipe.stop_flag())
+            .map(|made| format!("a checkpoint of {} records, {} bytes, was written", made.records, made.len)),
+        _ => backup_here(&source, database, pipe, target, progress),
+    };
+    drop(source);
+    let outcome = outcome.map_err(|error| {
+        tracing::warn!(%error, "an export that was requested on the admin page failed");
+        error.to_string()
+    });
+    let _ = progress.outcome.set(outcome);
+}
+
+fn backup_here(
+    source: &ExportSource,
+    database: &Arc<Database>,
+    pipe: &ExportPipe,
+    target: &Path,
+    progress: &ExportProgress,
+) -> Result<String> {
+    let mut backup = sender(source, database, pipe)?;
+    let mut receiver = BackupReceiver::create(Arc::new(SystemDisk), target)?;
+    let mut piece = Vec::new();
+    while backup.next(&mut piece)? {
+        if pipe.is_stopped() {
+            return Err(receiver_closed());
+        }
+        receiver.take(&piece)?;
+        piece.clear();
+        let LoadProgress { done, remaining, .. } = receiver.progress();
+        progress.done.store(done, Ordering::Relaxed);
+        progress.total.store(done + remaining, Ordering::Relaxed);
+    }
+    let made = receiver.finish(&mut |done| progress.done.store(done, Ordering::Relaxed))?;
+    Ok(format!("{}: a backup of {} records, {} bytes", target.display(), made.records, made.len))
+}
+
+/// Begins a backup. The files that are kept for it are counted for its pipe.
+fn sender(source: &ExportSource, database: &Arc<Database>, pipe: &ExportPipe) -> Result<BackupSender> {
+    let backup = match source {
+        ExportSource::Directory(directory) => BackupSender::start(directory, database, pipe.stop_flag())?,
+        ExportSource::Files => BackupSender::of_files(Arc::new(SystemDisk), database)?,
+    };
+    if let Some(held) = backup.held() {
+        pipe.set_held(held);
+    }
+    Ok(backup)
+}
+
 /// Formats an error for clients on one line. Clients need not know where the server keeps its
 /// files, so the path of the data directory is removed from the text.
 fn for_clients(error: &str, directory: &Path) -> String {
@@ -100,13 +163,7 @@ fn backup(
     pipe: &ExportPipe,
     rate: Option<NonZeroU64>,
 ) -> Result<Vec<u8>> {
-    let mut backup = match source {
-        ExportSource::Directory(directory) => BackupSender::start(directory, database, pipe.stop_flag())?,
-        ExportSource::Files => BackupSender::of_files(Arc::new(SystemDisk), database)?,
-    };
-    if let Some(held) = backup.held() {
-        pipe.set_held(held);
-    }
+    let mut backup = sender(source, database, pipe)?;
     let mut flow = PacedOutput { pipe, rate_limit: rate.map(RateLimit::new), started_at: Instant::now() };
     let mut piece = Vec::new();
     while backup.next(&mut piece)? {

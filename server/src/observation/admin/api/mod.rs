@@ -4,14 +4,18 @@
 //! status       the figures of the server, its databases and its replicas
 //! records      search of keys, one record, changes of it
 //! connections  the open connections
+//! slow_requests  the log of slow and large requests
+//! exports      checkpoints and backups
 //! query        the parameters of a request
 //! access       the requests that are permitted
 //! ```
 
 mod access;
 mod connections;
+mod exports;
 mod query;
 mod records;
+mod slow_requests;
 mod status;
 
 pub(super) use access::ApiAccess;
@@ -20,6 +24,7 @@ use super::http::{HttpMethod, HttpRequest, HttpResponse, HttpStatus};
 use crate::execution::LocalDatabase;
 use crate::observation::turn_times::TurnTimeSums;
 use crate::shared::SharedState;
+use exports::RequestedExport;
 use query::ApiQuery;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -52,6 +57,7 @@ pub(super) struct AdminApi {
     shared: Arc<SharedState>,
     databases: Vec<LocalDatabase>,
     access: ApiAccess,
+    export: RequestedExport,
     /// The times of requests at the last event.
     times: TurnTimeSums,
 }
@@ -59,7 +65,8 @@ pub(super) struct AdminApi {
 impl AdminApi {
     pub(super) fn new(shared: &Arc<SharedState>, access: ApiAccess) -> AdminApi {
         let (databases, times) = (LocalDatabase::all(shared), status::turn_times(shared));
-        AdminApi { shared: Arc::clone(shared), databases, access, times }
+        let (shared, export) = (Arc::clone(shared), RequestedExport::default());
+        AdminApi { shared, databases, access, export, times }
     }
 
     /// Answers a request for this path below `/api/`.
@@ -85,6 +92,10 @@ impl AdminApi {
             }
             ("figures", HttpMethod::Get) => Ok(status::figures()),
             ("connections", HttpMethod::Get) => connections::list(&self.shared, &query),
+            ("export", HttpMethod::Get) => Ok(self.export.state()),
+            ("checkpoint", HttpMethod::Post) => self.export.checkpoint(&self.shared, self.database(&query)?),
+            ("backup", HttpMethod::Post) => self.export.backup(&self.shared, self.database(&query)?),
+            ("slow-requests", HttpMethod::Get) => Ok(slow_requests::list(&self.shared)),
             ("records" | "hot-keys", HttpMethod::Get) if !self.shared.options.limits.dump_allowed => {
                 Err(ApiError::new(HttpStatus::Forbidden, "the server was started with -X: it lists no keys"))
             }

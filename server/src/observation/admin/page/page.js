@@ -267,6 +267,10 @@ function overview() {
     make("h2", {}, "The last five minutes"), make("div", { class: "charts" }, all.map((one) => one.figure)),
   );
   all.forEach((one) => one.draw());
+  let keyShare = null;
+  read("records?limit=200").then((page) => {
+    keyShare = shareOfKeys(page.records);
+  }, () => {}); // Without a sample, keys and values are shown together.
   return () => {
     if (!state.last) return;
     const figures = state.last.figures;
@@ -283,21 +287,33 @@ function overview() {
       tile("todana_last_checkpoint_time", "last checkpoint",
         figures.todana_last_checkpoint_time ? `${duration(state.last.time_ms / 1000 - figures.todana_last_checkpoint_time)} ago` : "none"),
     );
-    memory.replaceChildren(...memoryBar(figures));
+    memory.replaceChildren(...memoryBar(figures, keyShare));
     warnings.replaceChildren(...warningsOf(state.last).map((text) => make("p", { class: "bad" }, text)));
     all.forEach((one) => one.update());
   };
 }
 
-/** Returns a bar with the parts of the memory of the process. */
-function memoryBar(figures) {
+/** Returns the share of keys in the bytes of some records, or null without records. */
+function shareOfKeys(some) {
+  const keys = some.reduce((all, record) => all + record.id.replace(/%../g, "x").length, 0);
+  const values = some.reduce((all, record) => all + record.value_len, 0);
+  return keys > 0 ? keys / (keys + values) : null;
+}
+
+/**
+ * Returns a bar with the parts of the memory of the process. `keyShare` is the share of keys in the
+ * records, or null if it is not known.
+ */
+function memoryBar(figures, keyShare) {
   const index = figures.hash_bytes ?? 0;
   const held = figures.todana_committed_bytes ?? 0;
   const records = Math.min(figures.bytes ?? 0, Math.max(0, held - index));
   const process = figures.todana_anonymous_bytes ?? 0;
   const limit = figures.limit_maxbytes;
   const parts = [
-    ["records", records, "bytes"],
+    ...(keyShare === null
+      ? [["records", records, "bytes"]]
+      : [["keys (estimated)", records * keyShare, "bytes"], ["values (estimated)", records * (1 - keyShare), "bytes"]]),
     ["index", index, "hash_bytes"],
     ["free in the engine", Math.max(0, held - index - records), "todana_committed_bytes"],
     ["connections, log and program", Math.max(0, process - held), "todana_anonymous_bytes"],
@@ -336,10 +352,24 @@ function warningsOf(status) {
 }
 
 function databases() {
-  const place = make("div", {});
-  main.replaceChildren(make("h2", {}, "Databases"), place);
-  return () => {
+  const [place, one] = [make("div", {}), make("div", { role: "status" })];
+  main.replaceChildren(make("h2", {}, "Databases"), place, make("h2", {}, "Checkpoint and backup"), one);
+  const [names, outcome] = [make("select", { id: "database" }), make("div", {})];
+  const start = (what) => make("button", { type: "button", onclick: async () => {
+    try {
+      showExport(outcome, await read(`${what}?db=${names.value}`, { method: "POST" }));
+    } catch (error) {
+      outcome.replaceChildren(make("p", { class: "bad", role: "alert" }, error.message));
+    }
+  } }, what === "backup" ? "Back up" : "Write a checkpoint");
+  one.append(make("form", { onsubmit: (event) => event.preventDefault() }, make("label", {}, "Database", names), start("checkpoint"), start("backup")), outcome);
+  return async () => {
     if (!state.last) return;
+    if (names.options.length !== state.last.databases.length) {
+      names.replaceChildren(...state.last.databases.map((one, at) => make("option", { value: String(at) }, one.name)));
+    }
+    const last = await read("export");
+    if (last) showExport(outcome, last);
     const rows = state.last.databases.map((one, at) =>
       row(
         make("a", { href: `#records/${at}/*` }, one.name), one.kind, numberCell(count(one.records)), numberCell(bytes(one.bytes)),
@@ -350,6 +380,39 @@ function databases() {
     const heads = ["name", "kind", "#records", "#bytes", "#memory", "#files", "#log", "#evictions", "health"];
     const none = state.last.is_proxy ? "A proxy has no databases." : "There is no database.";
     place.replaceChildren(rows.length ? table("Databases", heads, rows) : make("p", {}, none));
+  };
+}
+
+/** Shows the progress or the result of a checkpoint or a backup. */
+function showExport(place, last) {
+  const text = last.error ?? last.outcome;
+  const took = `${last.what} of ${last.database}: ${duration(last.seconds)}`;
+  if (text) {
+    place.replaceChildren(make("p", { class: last.error ? "bad" : undefined }, `${took}; ${text}`));
+    return;
+  }
+  const bar = make("progress", { "aria-label": took, max: last.total || undefined, value: last.total ? last.done : undefined });
+  place.replaceChildren(make("p", {}, took, " ", bar, last.total ? ` ${bytes(last.done)} of ${bytes(last.total)}` : ""));
+}
+
+function slowRequests() {
+  const place = make("div", {});
+  main.replaceChildren(make("h2", {}, "Slow requests"), place);
+  const WHY = { slow: "slow", large: "large", wait: "waited for the disk or for replicas" };
+  return async () => {
+    const { requests, skipped, slow_ms: slow, large_bytes: large } = await read("slow-requests");
+    const rows = requests.map((one) =>
+      row(new Date(one.time_ms).toLocaleString(), WHY[one.why] ?? one.why, numberCell(`${one.ms} ms`), one.operation ?? "",
+        visible((one.key ?? "").slice(0, SHOWN_KEY)), numberCell(bytes(one.value_len)), numberCell(bytes(one.received)),
+        numberCell(bytes(one.sent)), one.client),
+    );
+    const limits = [slow === null ? [] : [`take ${slow} ms or more`], large === null ? [] : [`have ${bytes(large)} or more`]].flat();
+    place.replaceChildren(
+      make("p", { class: "note" }, limits.length ? `Requests that ${limits.join(" or ")}, the newest first${skipped ? `; ${skipped} more were only counted` : ""}.` : "The log is switched off."),
+      rows.length
+        ? table("Slow requests", ["time", "why", "#duration", "operation", "first key", "#value", "#received", "#sent", "client"], rows)
+        : make("p", {}, "There was none."),
+    );
   };
 }
 
@@ -596,6 +659,11 @@ function formsOf(value) {
       // It is not JSON.
     }
     forms.text = () => text;
+    const cells = text.split("\0");
+    // Columns of a row of a table: names and values, each ended by a zero byte except the last.
+    if (cells.length > 1 && cells.length % 2 === 0) {
+      forms.table = () => cells.flatMap((cell, at) => (at % 2 ? [] : [`${visible(cell)}: ${visible(cells[at + 1])}`])).join("\n");
+    }
   } catch {
     // It is not text.
   }
@@ -614,14 +682,15 @@ function formsOf(value) {
 
 // --- navigation ---------------------------------------------------------------------------------
 
-const VIEWS = { overview, databases, records, hot: hotKeys, connections, replication, figures };
+const VIEWS = { overview, databases, records, hot: hotKeys, slow: slowRequests, connections, replication, figures };
+const VIEW_NAMES = { hot: "Hot keys", slow: "Slow requests" };
 
 /** Shows the view that the address names: #VIEW/PARAMETER/... */
 async function show() {
   const [name, ...parameters] = location.hash.slice(1).split("/");
   const view = Object.hasOwn(VIEWS, name) ? name : "overview";
   const links = Object.keys(VIEWS).map((one) =>
-    make("a", { href: `#${one}`, "aria-current": one === view ? "page" : undefined }, one === "hot" ? "Hot keys" : one[0].toUpperCase() + one.slice(1)));
+    make("a", { href: `#${one}`, "aria-current": one === view ? "page" : undefined }, VIEW_NAMES[one] ?? one[0].toUpperCase() + one.slice(1)));
   document.getElementById("views").replaceChildren(...links);
   charts.clear();
   state.view = null;
