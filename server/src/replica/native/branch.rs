@@ -13,6 +13,10 @@ use todana::{DataDirectory, EpochHistory, EpochRole, SalvagedLog};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{AnsweredStart, DatabaseAnswer, EpochPlace, EpochRecord, LogPlace};
 
+/// The value of `reapplied_until` if it is only known that changes are applied again. The master
+/// then states in a heartbeat how far the records are.
+const UNKNOWN: u64 = u64::MAX;
+
 /// The result of leaving the log of an earlier master.
 pub(super) enum BranchOutcome {
     /// This server has no changes that the master does not have.
@@ -75,7 +79,8 @@ pub(super) fn leave(
             BranchOutcome::Nothing
         }
     };
-    if matches!(outcome, BranchOutcome::Salvaged(_)) || answer.start == AnsweredStart::Checkpoint {
+    let must_copy = answer.start == AnsweredStart::Checkpoint || !followed.knows_path();
+    if must_copy || matches!(outcome, BranchOutcome::Salvaged(_)) {
         // The records are no longer those of any place.
         (followed.place, followed.is_copying) = (None, true);
         followed.set_source(None);
@@ -138,6 +143,10 @@ impl FollowedDatabase {
                 let earlier = self.source;
                 has_entered = part.is_some();
                 let part = part.or(earlier.map(|at| (Epoch(at.epoch), at.place.database_id)));
+                let place = reached.place;
+                self.least_source = part
+                    .filter(|(_, database_id)| *database_id == place.database_id)
+                    .map(|(Epoch(epoch), _)| EpochPlace { epoch, place });
                 self.source = part.and_then(|(Epoch(epoch), database_id)| {
                     let earlier =
                         earlier.filter(|at| (at.epoch, at.place.database_id) == (epoch, database_id));
@@ -146,7 +155,7 @@ impl FollowedDatabase {
                     Some(EpochPlace { epoch, place: LogPlace { database_id, position } })
                 });
             } else {
-                self.source = None;
+                (self.source, self.least_source) = (None, self.source);
             }
             if let (Some(source), Some(place)) = (self.source, &mut self.place) {
                 if source.place.database_id == place.database_id {
@@ -157,6 +166,9 @@ impl FollowedDatabase {
             } else {
                 // It may have had changes of that epoch, or none.
                 self.is_before_own_epoch = !directory.epochs().starts.is_empty();
+                if reached.own_end < end {
+                    self.reapplied_until = UNKNOWN;
+                }
             }
         }
         if directory.epochs().role == EpochRole::Copying {
@@ -167,25 +179,38 @@ impl FollowedDatabase {
         self
     }
 
+    /// Returns true if `path` is known exactly. Otherwise the records may have later changes, too.
+    fn knows_path(&self) -> bool {
+        self.source.is_some() || self.was_master()
+    }
+
+    /// Returns true if the records are those of a former master that has followed no other one.
+    fn was_master(&self) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        let (history, log_id) = (directory.epochs(), directory.identity().database_id);
+        self.place.is_none() && history.starts.last().is_none_or(|last| last.log_id == log_id)
+    }
+
     /// Returns the places up to which this server has the logs of the masters of its changes.
     pub(super) fn path(&self) -> Vec<EpochPlace> {
         let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair && !self.is_copying) else {
             return Vec::new();
         };
         let (history, log_id) = (directory.epochs(), directory.identity().database_id);
-        let was_master =
-            self.place.is_none() && history.starts.last().is_none_or(|last| last.log_id == log_id);
         let position = self.database.log().map_or(LogPosition(0), |log| log.end());
         let own = todana::update_log::EpochPlace { epoch: history.epoch(), log_id, position };
-        match self.source.map(to_logged).or(was_master.then_some(own)) {
-            Some(current) => history.path(Some(current)).into_iter().map(to_sent).collect(),
-            // The database may have more than the ended epochs.
-            None => Vec::new(),
+        let current = self.source.map(to_logged).or(self.was_master().then_some(own));
+        // A server that has entered an epoch has all changes of the earlier ones.
+        let least = self.least_source.map(to_logged).filter(|at| at.epoch == history.epoch());
+        match current {
+            None if history.starts.is_empty() => Vec::new(),
+            current => history.path(current.or(least)).into_iter().map(to_sent).collect(),
         }
     }
 
     /// Sets the place in the log of the first master.
     pub(super) fn set_source(&mut self, source: Option<EpochPlace>) {
+        self.least_source = if source.is_none() { self.source.or(self.least_source) } else { None };
         (self.source, self.reapplied_until) = (source, 0);
         self.is_before_own_epoch &= source.is_none();
         self.note_followed();
@@ -254,8 +279,12 @@ impl FollowedDatabase {
         };
         let own = self.directory.as_ref().map(|directory| directory.epochs().epoch());
         let is_before = self.is_before_own_epoch && own.is_some_and(|own| start.epoch < own);
+        let is_unknown = self.reapplied_until == UNKNOWN;
         self.set_source(source);
         self.is_before_own_epoch = is_before;
+        if is_unknown {
+            self.reapplied_until = UNKNOWN;
+        }
         Ok(())
     }
 

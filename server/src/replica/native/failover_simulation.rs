@@ -12,10 +12,19 @@ const STEPS: u32 = 160;
 /// Seeds that have shown faults: sources of an earlier epoch in the log of a replica that applied
 /// changes again, changes without sources after ones with them, a place in a part of the log that
 /// had ended before it, an epoch whose beginning was in a part of the log that was not read, a place
-/// in the log of another master without a promotion, and an epoch that a replica logged after
-/// changes of it.
-const FORMER_FAULTS: [u64; 6] =
-    [511311296187, 511311296234, 511311297398, 234260346304833, 63903613400792, 280216857610655];
+/// in the log of another master without a promotion, an epoch that a replica logged after changes of
+/// it, a promotion while changes were applied again, and own changes of a server that did not know
+/// its place.
+const FORMER_FAULTS: [u64; 8] = [
+    511311296187,
+    511311296234,
+    511311297398,
+    234260346304833,
+    63903613400792,
+    280216857610655,
+    229076716030185,
+    229076716053788,
+];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
     ReplicationShape { masters: &[None, Some(0), Some(0)], writers: &[0] },

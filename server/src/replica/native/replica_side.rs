@@ -29,6 +29,9 @@ pub(in crate::replica) struct FollowedDatabase {
     /// The place in the log of the first master, whose changes may have passed several servers.
     /// `None` if it is not known.
     pub(super) source: Option<EpochPlace>,
+    /// If `source` is not known: a place up to which the database has the log of the first master,
+    /// and perhaps more of it.
+    pub(super) least_source: Option<EpochPlace>,
     /// The place after the last entry that was applied. `None` if all records must be copied.
     pub(super) place: Option<LogPlace>,
     /// The position from which the replica continues after its own death.
@@ -169,6 +172,7 @@ impl FollowedDatabase {
             worker_counters: Arc::clone(counters),
             directory: None,
             source,
+            least_source: None,
             place,
             stored: place.map_or(0, |place| place.position),
             complete_from: 0,
@@ -570,7 +574,7 @@ impl FollowedDatabase {
                 // From now on, the records are those of no moment.
                 (self.place, self.is_copying, self.merged_until) = (None, true, 0);
                 self.fresh_at_us = 0;
-                self.source = None;
+                (self.source, self.least_source) = (None, None);
                 self.database.follow_master(true);
             }
             ReceivedPart::Log(log) => {
