@@ -11,10 +11,10 @@ use todana::update_log::{EpochPlace, LogChange, LogFollower, LogId};
 const STEPS: u32 = 160;
 /// Seeds that have shown faults: sources of an earlier epoch in the log of a replica that applied
 /// changes again, changes without sources after ones with them, a place in a part of the log that
-/// had ended before it, an epoch whose beginning was in a part of the log that was not read, a place
-/// in the log of another master without a promotion, an epoch that a replica logged after changes of
-/// it, a promotion while changes were applied again, and own changes of a server that did not know
-/// its place.
+/// had ended before it, an epoch whose beginning was in a part of the log that was not read, a
+/// place in the log of another master without a promotion, an epoch that a replica logged after
+/// changes of it, a promotion while changes were applied again, and own changes of a server that
+/// did not know its place.
 const FORMER_FAULTS: [u64; 8] = [
     511311296187,
     511311296234,
@@ -225,8 +225,9 @@ impl FailoverSimulation {
         let is_there = |change: &ClientChange| {
             kept.contains(change) || self.salvaged.contains(change) || self.kept_copies.contains(change)
         };
-        // A copy of all records, in a salvaged log or in the directory of a server that was emptied,
-        // lacks changes that were overwritten before. Only a server that was passed over needs one.
+        // A copy of all records, in a salvaged log or in the directory of a server that was
+        // emptied, lacks changes that were overwritten before. Only a server that was passed over
+        // needs one.
         let is_overwritten = |change: &ClientChange| {
             let number = |change: &ClientChange| String::from_utf8_lossy(&change.1).parse::<u64>().ok();
             let all = self.logs.values().flat_map(|log| &log.0).map(|(_, change)| change);
