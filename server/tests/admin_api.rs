@@ -3,6 +3,7 @@
 mod running;
 
 use running::{Running, WAIT_MAX, options};
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -230,6 +231,32 @@ fn records_change_only_where_allowed() {
         "above the limit of a record"
     );
     assert_eq!(request(&server, "PUT /api/record?key=", "", b"x").status, 400);
+}
+
+/// Many connections that send parts of requests, or nothing, close each other, not those of clients.
+#[test]
+fn thousand_admin_connections_harm_no_clients() {
+    let server = start(AdminOptions::default(), &[]);
+    let mut client = server.connect();
+    let mut open = VecDeque::new();
+    for number in 0..1000 {
+        let mut stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
+        let parts: [&[u8]; 4] = [
+            b"",
+            b"GET /api/",
+            b"PUT /api/record?key=a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\nx",
+            b"\xff\r\n\r\n",
+        ];
+        // The server may have closed it already.
+        let _ = stream.write_all(parts[number % parts.len()]);
+        open.push_back(stream);
+        if open.len() > 400 {
+            open.pop_front();
+        }
+        client.send(b"set a 0 0 1\r\nv\r\nget a\r\n");
+        client.expect(b"STORED\r\nVALUE a 0 1\r\nv\r\nEND\r\n");
+    }
+    assert_eq!(get(&server, "/api/status")["figures"]["curr_items"], 1);
 }
 
 /// Starts a server that keeps its data in `folder/data` and may write backups to `folder/backups`.
