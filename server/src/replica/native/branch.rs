@@ -166,9 +166,7 @@ impl FollowedDatabase {
             } else {
                 // It may have had changes of that epoch, or none.
                 self.is_before_own_epoch = !directory.epochs().starts.is_empty();
-                if reached.own_end < end {
-                    self.reapplied_until = UNKNOWN;
-                }
+                self.reapplied_until = UNKNOWN;
             }
         }
         if directory.epochs().role == EpochRole::Copying {

@@ -13,9 +13,9 @@ const STEPS: u32 = 160;
 /// changes again, changes without sources after ones with them, a place in a part of the log that
 /// had ended before it, an epoch whose beginning was in a part of the log that was not read, a
 /// place in the log of another master without a promotion, an epoch that a replica logged after
-/// changes of it, a promotion while changes were applied again, and own changes of a server that
-/// did not know its place.
-const FORMER_FAULTS: [u64; 8] = [
+/// changes of it, a promotion while changes were applied again, own changes of a server that did
+/// not know its place, and a place that was stored while changes were applied again.
+const FORMER_FAULTS: [u64; 9] = [
     511311296187,
     511311296234,
     511311297398,
@@ -24,6 +24,7 @@ const FORMER_FAULTS: [u64; 8] = [
     280216857610655,
     229076716030185,
     229076716053788,
+    50455215778680,
 ];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },

@@ -204,7 +204,10 @@ impl FollowedDatabase {
             Some(_) if self.database.awaits_checkpoint() => Some(StoredState::Copying),
             Some(place) => {
                 let own_end = self.database.log().map_or(0, |log| log.end().0);
-                Some(StoredState::Place(ReachedPlace { place, own_end, source: self.source }))
+                // While changes are applied again, the source is not that of the place.
+                let is_exact = self.reapplied_until == 0 && !self.is_before_own_epoch;
+                let source = self.source.filter(|_| is_exact);
+                Some(StoredState::Place(ReachedPlace { place, own_end, source }))
             }
             None => self.is_copying.then_some(StoredState::Copying),
         }
