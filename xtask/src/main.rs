@@ -16,6 +16,7 @@ mod prove;
 mod python;
 mod release;
 mod sanitize;
+mod site;
 mod soak;
 mod step;
 mod tests;
@@ -64,6 +65,8 @@ enum Task {
     },
     /// Build the release executable, with its debug information in a separate file
     Release,
+    /// Render README and docs/ as a site with search, into target/site/book
+    Site,
     /// Run all checks that take too long for the tests, or one of them
     Prove {
         #[command(subcommand)]
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
             report.step("install", || c::install(&prefix));
         }
         Task::Release => report.step("release", release::run),
+        Task::Site => report.step("site", site::run),
         Task::Prove { proof: Some(proof) } => proof.run(&mut report, &called_from),
         Task::Prove { proof: None } => prove::all(&mut report),
     }
@@ -122,6 +126,7 @@ fn test(report: &mut StepReport, only: Option<&str>) {
     });
     tests::run(report);
     c::run(report);
+    report.step("site", site::test);
     report.step("docs", || {
         let words = ["doc", "--workspace", "--no-deps", "--exclude", "todana-cli"];
         cargo(&[&words[..], &["--features", "todana-server/cassandra", "--profile", PROFILE]].concat())

@@ -1,0 +1,113 @@
+//! Renders README, `docs/` and the other pages as a site with search, by mdBook.
+
+use crate::step::{StepOutcome, cargo, program, target_directory};
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+const VERSION: &str = "0.4.52";
+/// The folder of the project into which mdBook is installed.
+const INSTALLED: &str = ".clients/mdbook";
+/// The page whose headings and links are the contents of the site.
+const CONTENTS: &str = "docs/README.md";
+const BOOK: &str =
+    "[book]\ntitle = \"Todana\"\nlanguage = \"en\"\n\n[output.html]\nno-section-label = true\n";
+
+/// Renders the site, and installs mdBook before if it is missing.
+pub(crate) fn run() -> StepOutcome {
+    if !has_mdbook() {
+        println!("mdBook {VERSION} is compiled into {INSTALLED}");
+        let install = ["install", "mdbook", "--version", VERSION, "--locked", "--root", INSTALLED];
+        if !cargo(&install).succeeds() {
+            return StepOutcome::Failed("mdBook cannot be installed".into());
+        }
+    }
+    build()
+}
+
+/// Renders the site if mdBook is there.
+pub(crate) fn test() -> StepOutcome {
+    if has_mdbook() {
+        build()
+    } else {
+        StepOutcome::Skipped("no mdBook; `cargo xtask site` installs it".into())
+    }
+}
+
+fn mdbook() -> String {
+    format!("{INSTALLED}/bin/mdbook")
+}
+
+fn has_mdbook() -> bool {
+    Path::new(&mdbook()).is_file()
+}
+
+fn build() -> StepOutcome {
+    match written() {
+        Ok(folder) => {
+            let outcome = program(&mdbook(), &["build", &folder.display().to_string()]).run();
+            println!("{}", folder.join("book/index.html").display());
+            outcome
+        }
+        Err(error) => StepOutcome::Failed(error.to_string()),
+    }
+}
+
+/// Writes the sources of the site to a folder: the pages at their paths in this repository, so that
+/// their links stay right.
+fn written() -> std::io::Result<PathBuf> {
+    let folder = target_directory().join("site");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let listed = program("git", &["ls-files", "*.md", "*.svg", "*.png", "monitoring"]).output()?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let pages: Vec<&str> = listed.lines().filter(|path| Path::new(path).exists()).collect();
+    for page in &pages {
+        let copy = folder.join("src").join(page);
+        std::fs::create_dir_all(copy.parent().expect("a file has a folder"))?;
+        std::fs::copy(page, copy)?;
+    }
+    std::fs::write(folder.join("book.toml"), BOOK)?;
+    std::fs::write(folder.join("src/SUMMARY.md"), summary(&std::fs::read_to_string(CONTENTS)?, &pages))?;
+    Ok(folder)
+}
+
+/// Returns the contents of the site: the headings and links of a page in `docs/`, and the pages that
+/// it does not name.
+fn summary(contents: &str, pages: &[&str]) -> String {
+    let mut text = String::from("[Todana](README.md)\n");
+    let mut named = HashSet::from(["README.md".to_string(), CONTENTS.to_string()]);
+    for line in contents.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            let _ = write!(text, "\n# {heading}\n\n");
+        }
+        for part in line.split('[').skip(1) {
+            let Some((name, rest)) = part.split_once("](") else { continue };
+            let Some((target, _)) = rest.split_once(')') else { continue };
+            let path = target.strip_prefix("../").map_or_else(|| format!("docs/{target}"), str::to_string);
+            if pages.contains(&path.as_str()) && named.insert(path.clone()) {
+                let _ = writeln!(text, "- [{name}]({path})");
+            }
+        }
+    }
+    text.push_str("\n# Further pages\n\n");
+    for page in pages.iter().filter(|page| page.ends_with(".md") && !named.contains(**page)) {
+        let _ = writeln!(text, "- [{}]({page})", page.trim_end_matches(".md"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn site_has_all_pages_once() {
+        let contents = "# Docs\n\n## Using\n| [One](one.md) | see [Two](../two.md) and [One](one.md#x) |\n";
+        let pages = ["README.md", "docs/README.md", "docs/one.md", "docs/more.md", "two.md", "docs/a.svg"];
+        let expected = "[Todana](README.md)\n\n# Using\n\n- [One](docs/one.md)\n- [Two](two.md)\n\n\
+             # Further pages\n\n- [docs/more](docs/more.md)\n";
+        assert_eq!(summary(contents, &pages), expected);
+    }
+}
