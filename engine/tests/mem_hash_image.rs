@@ -163,7 +163,7 @@ fn exercise(hash: &MemHash) {
 
 /// The size of the directory in an image of a few bytes once let the hash exceed its memory limit.
 #[test]
-fn directory_of_an_image_fits_within_the_memory_limit() {
+fn directory_of_an_image_respects_memory_limit() {
     let limited = hash(1, Some(5));
     let limit = MemoryLimit { bytes: Some(1 << 20), when_full: WhenFull::Refuse };
     limited.bounded().unwrap().set_limit(limit);

@@ -239,7 +239,7 @@ fn replica_logs_in_at_its_master() {
 /// A replica of a former master once never followed the promoted server if a part of its log was
 /// damaged that the replica did not need.
 #[test]
-fn damaged_log_of_a_promoted_server_does_not_keep_a_replica_away() {
+fn replica_copies_past_damage_at_promoted_server() {
     let folder = tempfile::tempdir().unwrap();
     let options = |id, master| server_options(id, "mem:tree", folder.path(), master);
     let master = Running::start(options(1, None));

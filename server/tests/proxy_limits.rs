@@ -207,8 +207,8 @@ fn long_wait_refuses_only_the_request_that_waited() {
     }
 }
 
-/// The bytes of requests that a server does not take were once not counted as memory. Later, a request
-/// was refused because those before it took the memory.
+/// The bytes of requests that a server does not take were once not counted as memory. Later, a
+/// request was refused because those before it took the memory.
 #[test]
 fn clients_wait_while_a_server_takes_nothing() {
     let (listener, address) = listener();

@@ -81,7 +81,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 /// A replica that states positions which it was not sent is disconnected, and confirms nothing.
 #[test]
-fn claim_of_changes_that_were_not_sent_confirms_nothing() {
+fn claim_of_unsent_changes_confirms_nothing() {
     for (start, applied) in [
         (RequestedStart::Checkpoint, u64::MAX),
         (RequestedStart::Beginning, 1 << 20),
@@ -111,7 +111,7 @@ fn claim_of_changes_that_were_not_sent_confirms_nothing() {
 /// A replica stated its position in the log of its former master to the new one while that one
 /// prepared its answer. The new master took it for a position in its own log.
 #[test]
-fn replica_states_no_position_before_its_master_accepts_it() {
+fn unaccepted_replica_states_no_position() {
     let folder = tempfile::tempdir().unwrap();
     let former = Running::start(server_options(1, folder.path(), None));
     let replica = Running::start(server_options(2, folder.path(), Some(former.addresses[0])));

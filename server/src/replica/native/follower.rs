@@ -268,7 +268,7 @@ impl NativeFollower {
                 true => stated_at.elapsed() >= CHECK_INTERVAL,
                 false => is_idle || stated_at.elapsed() >= STATE_INTERVAL,
             };
-            // Until the master has accepted this replica, the positions may be those in another log.
+            // Until the master has accepted this replica, the positions may belong to another log.
             if is_due && self.shared.master_link.is_connected() {
                 out.clear();
                 ReplicaMessage::Applied { asked_us: now_us(), positions: positions.clone() }.put(&mut out);

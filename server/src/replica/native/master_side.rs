@@ -284,8 +284,8 @@ impl LoggedDatabase {
         Ok(branch.map(to_sent))
     }
 
-    /// Returns the log after a place. Returns `None` if the log does not go back to it, or is damaged
-    /// where the place is searched.
+    /// Returns the log after a place. Returns `None` if the log does not go back to it, or is
+    /// damaged where the place is searched.
     fn log_after(&self, place: Option<EpochPlace>) -> Result<Option<LogBytes>> {
         let Some(place) = place else { return Ok(None) };
         match self.directory.position_of(&self.database, to_logged(place)) {
