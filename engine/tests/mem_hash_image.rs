@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
     Attributes, Engine, ErrorKind, Expiry, ImageForm, ImagedEngine, LastAccess, MemoryLimit, Record,
-    StaleMarks, UnixSeconds, WhenFull,
+    ScanOrder, StaleMarks, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions, read_bucket_block};
 use visitor::{Remove, Set};
@@ -159,6 +159,23 @@ fn exercise(hash: &MemHash) {
     while hash.maintain() {}
     let status = hash.status();
     assert_eq!((status.records, status.live_bytes), (0, 0));
+}
+
+/// The size of the directory in an image of a few bytes once let the hash exceed its memory limit.
+#[test]
+fn directory_of_an_image_respects_memory_limit() {
+    let limited = hash(1, Some(5));
+    let limit = MemoryLimit { bytes: Some(1 << 20), when_full: WhenFull::Refuse };
+    limited.bounded().unwrap().set_limit(limit);
+    let order = ScanOrder { seed: 5, groups: u64::MAX };
+    let form = ImageForm { order, ..limited.image_form() };
+    // One empty bucket of a directory with 2^24 buckets.
+    let block = [&[0; 8][..], &(1u32 << 24).to_le_bytes(), &1u32.to_le_bytes(), b"\xf0"].concat();
+    let adopted = limited.adopt_buckets(&form, &block, &mut |_| (), &mut |_, _| unreachable!());
+    assert_eq!(adopted.unwrap(), 0);
+    let committed = limited.status().committed_bytes;
+    assert!(committed <= 1 << 20, "{committed}");
+    put(&limited, b"key", Record::new(b"value", Attributes::default()));
 }
 
 #[test]

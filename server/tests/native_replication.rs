@@ -6,6 +6,7 @@ mod running;
 use running::{Client, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 use todana::update_log::SyncPolicy;
@@ -233,6 +234,47 @@ fn replica_logs_in_at_its_master() {
         client.send(b"get last\r\n");
         client.expect(b"END\r\n");
     }
+}
+
+/// A replica of a former master once never followed the promoted server if a part of its log was
+/// damaged that the replica did not need.
+#[test]
+fn replica_copies_past_damage_at_promoted_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = |id, master| server_options(id, "mem:tree", folder.path(), master);
+    let master = Running::start(options(1, None));
+    master.connect().set(b"damaged", b"value");
+    let at_master = Some(master.addresses[0]);
+    let [promoted, replica] = [2, 3].map(|id| Running::start(options(id, at_master)));
+    // This change arrives in the log.
+    master.connect().set(b"damaged", b"another value");
+    for server in [&promoted, &replica] {
+        follows(server, &mut master.connect());
+    }
+    drop((replica, master));
+    let mut client = promoted.connect();
+    client.send(b"todana promote\r\n");
+    assert!(client.line().starts_with("PROMOTED"));
+    client.set(b"later", b"1");
+    let log = folder.path().join("2/log");
+    let mut damaged = 0;
+    for file in std::fs::read_dir(log).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(13).position(|window| window == b"another value");
+        let Some(at) = at else { continue };
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(b"A", at as u64).unwrap();
+        damaged += 1;
+    }
+    assert_eq!(damaged, 1);
+    let replica = Running::start(options(3, Some(promoted.addresses[0])));
+    eventually("the last record", || {
+        let mut client = replica.connect();
+        client.send(b"get later\r\n");
+        client.line() != "END\r\n"
+    });
+    replica.connect().expect_value(b"damaged", b"another value");
 }
 
 /// A master once sent without reading meanwhile. A replica whose own messages then found no room

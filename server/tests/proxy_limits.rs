@@ -207,7 +207,8 @@ fn long_wait_refuses_only_the_request_that_waited() {
     }
 }
 
-/// The bytes of requests that a server does not take were once not counted as memory.
+/// The bytes of requests that a server does not take were once not counted as memory. Later, a
+/// request was refused because those before it took the memory.
 #[test]
 fn clients_wait_while_a_server_takes_nothing() {
     let (listener, address) = listener();
@@ -240,6 +241,7 @@ fn clients_wait_while_a_server_takes_nothing() {
     let count = sent.div_ceil(request.len());
     let ending = std::thread::spawn(move || rest.write_all(&missing).unwrap());
     let mut server = listener.accept().unwrap().0;
+    server.set_read_timeout(Some(running::WAIT_MAX)).unwrap();
     let mut bytes = vec![0; request.len()];
     for _ in 0..count {
         server.read_exact(&mut bytes).unwrap();

@@ -201,6 +201,16 @@ fn own_replicas_hold_all_values() {
     let tyrant = Running::start(with_database("mem:tree", following(&at("tyrant"), address, true)));
     let kyoto = Running::start(with_database("mem:tree", kyoto_following(&at("kyoto"), 9, address)));
     let hash = Running::start(kyoto_following(&at("hash"), 10, address));
+    let all = "a 0 a 1 a 2";
+    let replicas =
+        [("tyrant", &tyrant, all, "1 2"), ("kyoto", &kyoto, all, "1 2"), ("hash", &hash, "a", "1")];
+    // A copy that includes the changes below would show the last of them before other records.
+    for (name, replica, old, _) in replicas {
+        let mut client = replica.connect();
+        for (key, expected) in [("old", old), ("plain", "2")] {
+            eventually(name, || misc(&mut client, "get", &[key]).as_deref() == Some(expected));
+        }
+    }
     let mut client = master.connect();
     for (name, arguments, _) in CHANGES {
         misc(&mut client, name, arguments).unwrap();
@@ -208,10 +218,7 @@ fn own_replicas_hold_all_values() {
     misc(&mut client, "putlist", &["new", "1", "new", "2", "end", "1"]).unwrap();
     client.send(b"touch new 1000\r\nset end 0 0 1\r\n2\r\n");
     client.expect(b"TOUCHED\r\nSTORED\r\n");
-    let all = "a 0 a 1 a 2";
-    for (name, replica, old, new) in
-        [("tyrant", &tyrant, all, "1 2"), ("kyoto", &kyoto, all, "1 2"), ("hash", &hash, "a", "1")]
-    {
+    for (name, replica, old, new) in replicas {
         let mut client = replica.connect();
         eventually(name, || misc(&mut client, "get", &["end"]).as_deref() == Some("2"));
         for (key, expected) in [("old", old), ("new", new), ("plain", "2"), ("k", "z"), ("x", "1")] {

@@ -114,7 +114,7 @@ impl MemHash {
         // The directory of one shard may be somewhat larger than that of another.
         let shards = self.shards.len() as u64;
         let expected = form.order.groups / shards;
-        let buckets_max = expected + expected / 4 + 64;
+        let buckets_max = expected.saturating_add(expected / 4 + 64);
         let mut shard = MemHash::lock_exclusive(&self.shards[first.shard].0);
         if shard.seeds.generation != generation {
             return;

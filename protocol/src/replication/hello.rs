@@ -7,6 +7,8 @@ pub const DATABASES_MAX: usize = 1024;
 /// The maximum length of a user's name or a password in bytes.
 pub const NAME_LEN_MAX: usize = 1024;
 
+/// The highest epoch in a greeting or its answer. It leaves room for later promotions.
+const EPOCH_MAX: u64 = u64::MAX >> 8;
 const HELLO: u8 = 1;
 const WELCOME: u8 = 16;
 const REFUSED: u8 = 17;
@@ -151,7 +153,7 @@ impl ReplicaHello {
     pub fn read(content: &[u8]) -> Result<ReplicaHello, MalformedFrame> {
         let mut fields = FieldReader(content);
         fields.expect_kind(HELLO)?;
-        let (server_id, epoch) = (fields.u16()?, fields.u64()?);
+        let (server_id, epoch) = (fields.u16()?, fields.epoch()?);
         let (user, password) = (fields.text()?.to_vec(), fields.text()?.to_vec());
         let databases = fields.list(|fields| {
             let number = fields.u16()?;
@@ -220,7 +222,7 @@ impl MasterWelcome {
             return Ok(Err(reason));
         }
         fields.expect_kind(WELCOME)?;
-        let (server_id, epoch) = (fields.u16()?, fields.u64()?);
+        let (server_id, epoch) = (fields.u16()?, fields.epoch()?);
         let databases = fields.list(|fields| {
             let (number, database_id) = (fields.u16()?, fields.id()?);
             let start = match fields.u8()? {
@@ -231,7 +233,7 @@ impl MasterWelcome {
             };
             let branch = fields.some_place()?;
             let epochs = fields.list(|fields| {
-                let (epoch, database_id) = (fields.u64()?, fields.id()?);
+                let (epoch, database_id) = (fields.epoch()?, fields.id()?);
                 Ok(EpochRecord { epoch, database_id, ended: fields.some_place()? })
             })?;
             Ok(DatabaseAnswer { number, database_id, start, branch, epochs })
@@ -297,8 +299,12 @@ impl<'c> FieldReader<'c> {
         Ok(LogPlace { database_id: self.id()?, position: self.u64()? })
     }
 
+    fn epoch(&mut self) -> Result<u64, MalformedFrame> {
+        self.u64().and_then(|epoch| if epoch <= EPOCH_MAX { Ok(epoch) } else { Err(MalformedFrame) })
+    }
+
     fn epoch_place(&mut self) -> Result<EpochPlace, MalformedFrame> {
-        Ok(EpochPlace { epoch: self.u64()?, place: self.place()? })
+        Ok(EpochPlace { epoch: self.epoch()?, place: self.place()? })
     }
 
     pub(super) fn some_place(&mut self) -> Result<Option<EpochPlace>, MalformedFrame> {
@@ -419,6 +425,19 @@ mod tests {
         bytes.clear();
         MasterWelcome::put_refusal("no", &mut bytes);
         assert_eq!(MasterWelcome::read(&content(&bytes)), Ok(Err("no".into())));
+    }
+
+    /// After the last epoch, no promotion would be possible.
+    #[test]
+    fn epoch_without_later_ones_is_malformed() {
+        for (epoch, is_valid) in [(EPOCH_MAX, true), (EPOCH_MAX + 1, false), (u64::MAX, false)] {
+            let mut bytes = Vec::new();
+            ReplicaHello { epoch, ..hello() }.put(&mut bytes);
+            assert_eq!(ReplicaHello::read(&content(&bytes)).is_ok(), is_valid, "{epoch}");
+            bytes.clear();
+            MasterWelcome { server_id: 1, epoch, databases: Vec::new() }.put(&mut bytes);
+            assert_eq!(MasterWelcome::read(&content(&bytes)).is_ok(), is_valid, "{epoch}");
+        }
     }
 
     #[test]

@@ -509,6 +509,16 @@ impl Worker {
                 deliver(connections, ready, records, tag, delivery);
             });
         }
+        // The clients of the replies are served before the end of the turn.
+        self.count_kept_requests();
+    }
+
+    /// Counts the requests that wait for servers as memory of connections.
+    fn count_kept_requests(&mut self) {
+        let kept = self.context.proxy.as_ref().map_or(0, |proxy| proxy.kept_len() as u64);
+        if kept != self.counted_kept {
+            self.shared.memory.held_changed(std::mem::replace(&mut self.counted_kept, kept), kept);
+        }
     }
 
     /// Sends the requests of this turn to their servers, and ends those that are overdue.
@@ -522,10 +532,7 @@ impl Worker {
             };
             proxy.flush(see);
             proxy.check_deadlines(see);
-            let kept = proxy.kept_len() as u64;
-            if kept != self.counted_kept {
-                self.shared.memory.held_changed(std::mem::replace(&mut self.counted_kept, kept), kept);
-            }
+            self.count_kept_requests();
             if !self.records.has_changed() {
                 return;
             }

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::disk::Disk;
 use todana::update_log::Epoch;
-use todana_protocol::replication::ReplicaMessage;
+use todana_protocol::replication::{AppliedPosition, ReplicaMessage};
 
 /// The pause after a failed connection to the master, before the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
@@ -263,12 +263,13 @@ impl NativeFollower {
             if self.stored_at.elapsed() >= STORE_INTERVAL {
                 self.store();
             }
-            let positions = self.side.positions();
+            let positions = self.durable_positions();
             let is_due = match positions == stated {
                 true => stated_at.elapsed() >= CHECK_INTERVAL,
                 false => is_idle || stated_at.elapsed() >= STATE_INTERVAL,
             };
-            if is_due {
+            // Until the master has accepted this replica, the positions may belong to another log.
+            if is_due && self.shared.master_link.is_connected() {
                 out.clear();
                 ReplicaMessage::Applied { asked_us: now_us(), positions: positions.clone() }.put(&mut out);
                 stream.send(&out)?;
@@ -330,6 +331,17 @@ impl NativeFollower {
             followed.database.await_durability(&may_continue).map_err(StreamError::Failed)?;
         }
         Ok(())
+    }
+
+    /// Returns the positions, without those of databases whose copied records are only in memory.
+    fn durable_positions(&self) -> Vec<AppliedPosition> {
+        let mut positions = self.side.positions();
+        for (position, followed) in positions.iter_mut().zip(&self.side.databases) {
+            if followed.database.awaits_checkpoint() {
+                position.applied = 0;
+            }
+        }
+        positions
     }
 
     fn note_progress(&self) {

@@ -195,13 +195,13 @@ impl MasterSide {
     }
 
     /// Notes the positions that the replica has stated. Fails if it has stated one of a database
-    /// that it does not follow.
+    /// that it does not follow, or one after the changes that it was sent.
     pub(super) fn note(&mut self, statement: ReplicaMessage) -> std::result::Result<(), MalformedFrame> {
         let ReplicaMessage::Applied { asked_us, positions } = statement;
         self.asked_us = asked_us;
         for position in positions {
             let sent = self.databases.iter_mut().find(|sent| sent.number == position.number);
-            let sent = sent.ok_or(MalformedFrame)?;
+            let sent = sent.filter(|sent| position.applied <= sent.position()).ok_or(MalformedFrame)?;
             (sent.applied, sent.stored) = (position.applied, position.stored);
         }
         Ok(())
@@ -212,6 +212,11 @@ impl SentDatabase {
     /// Returns the position after the last change of the database.
     pub(super) fn end(&self) -> u64 {
         self.source.log().map_or(0, |log| log.end().0)
+    }
+
+    /// Returns the position up to which the log was sent. 0 before the checkpoint was sent.
+    fn position(&self) -> u64 {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.position().0)
     }
 
     fn stated_end(&self) -> LogEnd {
@@ -279,12 +284,15 @@ impl LoggedDatabase {
         Ok(branch.map(to_sent))
     }
 
-    /// Returns the log after a place. Returns `None` if the log does not go back to it.
+    /// Returns the log after a place. Returns `None` if the log does not go back to it, or is
+    /// damaged where the place is searched.
     fn log_after(&self, place: Option<EpochPlace>) -> Result<Option<LogBytes>> {
         let Some(place) = place else { return Ok(None) };
-        match self.directory.position_of(&self.database, to_logged(place))? {
-            Some(position) => self.log_from(position.0),
-            None => Ok(None),
+        match self.directory.position_of(&self.database, to_logged(place)) {
+            Ok(Some(position)) => self.log_from(position.0),
+            Ok(None) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

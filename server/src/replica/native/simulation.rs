@@ -76,6 +76,7 @@ struct SimulatedLink {
     to_master: Vec<u8>,
     to_replica: Vec<u8>,
     has_greeted: bool,
+    is_accepted: bool,
 }
 
 type RecordsByKey = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
@@ -442,6 +443,7 @@ impl NetworkSimulation {
                 Ok(None) => break,
                 Ok(Some(StreamEvent::Received | StreamEvent::Applied | StreamEvent::Heartbeat)) => {}
                 Ok(Some(event)) => {
+                    connection.is_accepted |= matches!(event, StreamEvent::Accepted { .. });
                     self.copies += u32::from(matches!(event, StreamEvent::Copied { .. }));
                     running.keeper.store(&mut side.databases).unwrap();
                 }
@@ -461,7 +463,7 @@ impl NetworkSimulation {
             let is_fresh = place.database_id != ended.database_id || place.position >= ended.position;
             assert!(is_fresh, "{place:?} at step {step}, not {ended:?}");
         }
-        if connection.to_master.len() < NETWORK_MAX && connection.has_greeted {
+        if connection.to_master.len() < NETWORK_MAX && connection.is_accepted {
             let message = ReplicaMessage::Applied { asked_us: self.steps, positions: side.positions() };
             message.put(&mut connection.to_master);
         }

@@ -457,8 +457,6 @@ impl Session for ProxySession {
         input: &[u8],
     ) -> SessionProgress {
         worker.limits.unfinished_len_max = turn.room;
-        // Each client may have one request under way, however much memory others take.
-        self.awaits_all |= turn.room == 0 && !self.waiting.is_empty();
         let WorkerContext { proxy: Some(proxy), waits, shared, .. } = &mut *turn.context else {
             return SessionProgress { consumed: 0, next: NextAction::Close };
         };
@@ -472,6 +470,10 @@ impl Session for ProxySession {
         let next = loop {
             if !is_in_line {
                 let has_input = consumed < input.len();
+                // The requests under way take memory, for which the next one would be refused. Each
+                // client may have one request under way, however much memory others take.
+                let has_room = turn.room > input.len() - consumed;
+                self.awaits_all |= !has_room && !self.waiting.is_empty();
                 if let Some(next) =
                     self.settle(routing.proxy, turn.output, (connection, *turn.budget), has_input)
                 {
