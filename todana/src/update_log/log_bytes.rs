@@ -246,19 +246,21 @@ pub struct EntryDecoder {
     bytes: Vec<u8>,
     /// How many of `bytes` have been returned as entries.
     at: usize,
+    /// The number of bytes of the last entry.
+    last_len: usize,
 }
 
 impl EntryDecoder {
     /// Creates a decoder for the log of this database, from a position on.
     pub fn new(database_id: [u8; 16], from: LogPosition) -> EntryDecoder {
         let seed = DatabaseIdentity { server_id: 0, database_id }.seed();
-        EntryDecoder { seed, position: from, bytes: Vec::new(), at: 0 }
+        EntryDecoder { seed, position: from, bytes: Vec::new(), at: 0, last_len: 0 }
     }
 
     /// Appends the next bytes. They are kept until their entry has been returned.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.at);
-        self.at = 0;
+        (self.at, self.last_len) = (0, 0);
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -289,8 +291,17 @@ impl EntryDecoder {
             Error::new(ErrorKind::Corrupt, message)
         })?;
         self.at += len;
+        self.last_len = len;
         self.position = LogPosition(end);
         Ok(Some((position, entry)))
+    }
+
+    /// Makes [`next_entry`](Self::next_entry) return the last entry again, unless bytes were
+    /// appended after it.
+    pub fn put_back(&mut self) {
+        let len = std::mem::take(&mut self.last_len);
+        self.at -= len;
+        self.position.0 -= len as u64;
     }
 
     /// Returns the position after the next entry, if its first bytes have arrived.

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana::disk::Disk;
 use todana::update_log::Epoch;
-use todana_protocol::replication::{AppliedPosition, ReplicaMessage};
+use todana_protocol::replication::AppliedPosition;
 
 /// The pause after a failed connection to the master, before the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
@@ -271,7 +271,7 @@ impl NativeFollower {
             // Until the master has accepted this replica, the positions may belong to another log.
             if is_due && self.shared.master_link.is_connected() {
                 out.clear();
-                ReplicaMessage::Applied { asked_us: now_us(), positions: positions.clone() }.put(&mut out);
+                self.side.put_positions(now_us(), &mut out);
                 stream.send(&out)?;
                 (stated, stated_at) = (positions, Instant::now());
             }

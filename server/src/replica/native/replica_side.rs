@@ -15,7 +15,8 @@ use todana::{DataDirectory, Database, SalvagedLog, UnixSeconds, WorkerCounters};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::replication::{
     AnsweredStart, AppliedPosition, DatabaseAnswer, DatabaseRequest, EpochPlace, FrameDecoder, GREETING,
-    LogEnd, LogPlace, MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, RequestedStart,
+    LogEnd, LogPlace, MalformedFrame, MasterMessage, MasterWelcome, ReplicaHello, ReplicaMessage,
+    RequestedStart,
 };
 
 /// A database of a replica, and the place in the log of its master.
@@ -143,6 +144,8 @@ pub(super) struct ReplicaSide {
     master_id: Option<u16>,
     /// The index of a database whose entries have not all been applied.
     pending: Option<usize>,
+    /// The time of this server in its last message, which the master may state.
+    asked_us: u64,
     /// The changes that only this server had, with the index of the database. They are in files,
     /// and will not be in the database any more.
     pub(super) salvaged: Vec<(usize, SalvagedLog)>,
@@ -288,8 +291,8 @@ impl FollowedDatabase {
 impl ReplicaSide {
     pub(super) fn new(server_id: u16, epoch: u64, databases: Vec<FollowedDatabase>) -> ReplicaSide {
         let frames = FrameDecoder::default();
-        let (master_id, pending, salvaged) = Default::default();
-        ReplicaSide { server_id, epoch, databases, frames, master_id, pending, salvaged }
+        let (master_id, pending, asked_us, salvaged) = Default::default();
+        ReplicaSide { server_id, epoch, databases, frames, master_id, pending, asked_us, salvaged }
     }
 
     /// Ends the current stream. The next one begins with a greeting.
@@ -340,6 +343,12 @@ impl ReplicaSide {
         positions.collect()
     }
 
+    /// Appends a message with the positions of all databases, and with the time of this server.
+    pub(super) fn put_positions(&mut self, now_us: u64, out: &mut Vec<u8>) {
+        self.asked_us = now_us;
+        ReplicaMessage::Applied { asked_us: now_us, positions: self.positions() }.put(out);
+    }
+
     /// Appends bytes of the master.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.frames.push(bytes);
@@ -368,7 +377,8 @@ impl ReplicaSide {
                 if position != log.next_byte {
                     return Err(StreamError::Malformed("the log has a gap"));
                 }
-                log.next_byte += bytes.len() as u64;
+                let end = log.next_byte.checked_add(bytes.len() as u64);
+                log.next_byte = end.ok_or(StreamError::Malformed("the log has no end"))?;
                 log.entries.push(bytes);
                 self.pending = Some(index);
                 Ok(Some(StreamEvent::Received))
@@ -393,7 +403,8 @@ impl ReplicaSide {
                     if age_us == u64::MAX {
                         followed.fresh_at_us = 0;
                     } else if followed.is_complete() {
-                        followed.fresh_at_us = followed.fresh_at_us.max(asked_us.saturating_sub(age_us));
+                        let at_us = asked_us.min(self.asked_us).saturating_sub(age_us);
+                        followed.fresh_at_us = followed.fresh_at_us.max(at_us);
                     }
                 }
                 Ok(Some(StreamEvent::Heartbeat))
@@ -480,6 +491,12 @@ impl FollowedDatabase {
             // master that is a replica needs the changes that it has made.
             if !(self.is_pair && origin.has_passed(own)) {
                 is_clear = entry.change == LogChange::Clear;
+                if is_clear && self.fresh_at_us > 0 {
+                    // Readers learn that the records are not fresh before they are removed.
+                    self.fresh_at_us = 0;
+                    log.entries.put_back();
+                    return Ok(StreamEvent::MustStore);
+                }
                 if is_clear && self.place.is_some_and(|place| place.position < self.merged_until) {
                     let why = "its update log removes all records, also those of this server's clients";
                     return Err(StreamError::Refused(format!("{why}; {EMPTY_ONE}")));

@@ -27,7 +27,7 @@ use todana_core::{
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use todana_protocol::replication::{
-    FrameDecoder, GREETING, LogPlace, MasterMessage, ReplicaHello, ReplicaMessage,
+    FrameDecoder, GREETING, LogEnd, LogPlace, MasterMessage, ReplicaHello, ReplicaMessage,
 };
 
 const KEYS: u64 = 12;
@@ -464,8 +464,7 @@ impl NetworkSimulation {
             assert!(is_fresh, "{place:?} at step {step}, not {ended:?}");
         }
         if connection.to_master.len() < NETWORK_MAX && connection.is_accepted {
-            let message = ReplicaMessage::Applied { asked_us: self.steps, positions: side.positions() };
-            message.put(&mut connection.to_master);
+            side.put_positions(self.steps, &mut connection.to_master);
         }
         true
     }
@@ -593,6 +592,23 @@ fn damaged_log_keeps_the_position_of_a_pair() {
     let error = side.next_event().unwrap_err();
     assert!(matches!(&error, StreamError::Refused(why) if why.ends_with(EMPTY_ONE)), "{error:?}");
     assert_eq!(side.databases[0].place, Some(place));
+}
+
+/// A master cannot state that it has answered a later message than the last one.
+#[test]
+fn master_cannot_feign_fresh_records() {
+    let mut simulation = NetworkSimulation::of_shape(&SHAPES[0], fastrand::Rng::with_seed(1));
+    set(&simulation.nodes[0], b"key");
+    simulation.expect_equal(0);
+    let steps = simulation.steps;
+    let side = simulation.nodes[1].running.as_mut().unwrap().side.as_mut().unwrap();
+    let ends = vec![LogEnd { number: 0, end: side.databases[0].applied(), source: None }];
+    let mut bytes = Vec::new();
+    MasterMessage::Heartbeat { time_ms: 1, clock_s: 1, asked_us: u64::MAX, age_us: 0, ends }.put(&mut bytes);
+    side.push(&bytes);
+    assert_eq!(side.next_event().unwrap(), Some(StreamEvent::Heartbeat));
+    let fresh_at = side.databases[0].fresh_at_us;
+    assert!((1..=steps).contains(&fresh_at), "{fresh_at}");
 }
 
 /// Simulates with seeds that have shown faults, and with as many further ones as the environment
