@@ -10,8 +10,17 @@ const VERSION: &str = "0.4.52";
 const INSTALLED: &str = ".clients/mdbook";
 /// The page whose headings and links are the contents of the site.
 const CONTENTS: &str = "docs/README.md";
-const BOOK: &str =
-    "[book]\ntitle = \"Todana\"\nlanguage = \"en\"\n\n[output.html]\nno-section-label = true\n";
+const BOOK: &str = r#"[book]
+title = "Todana"
+language = "en"
+
+# They would rename README, and read text between double braces.
+[build]
+use-default-preprocessors = false
+
+[output.html]
+no-section-label = true
+"#;
 
 /// Renders the site, and installs mdBook before if it is missing.
 pub(crate) fn run() -> StepOutcome {
@@ -45,12 +54,37 @@ fn has_mdbook() -> bool {
 fn build() -> StepOutcome {
     match written() {
         Ok(folder) => {
-            let outcome = program(&mdbook(), &["build", &folder.display().to_string()]).run();
-            println!("{}", folder.join("book/index.html").display());
-            outcome
+            let book = folder.join("book");
+            match program(&mdbook(), &["build", &folder.display().to_string()]).run() {
+                StepOutcome::Passed => checked(&book),
+                outcome => outcome,
+            }
         }
         Err(error) => StepOutcome::Failed(error.to_string()),
     }
+}
+
+/// Checks that the links between pages lead to files.
+fn checked(book: &Path) -> StepOutcome {
+    let pages = program("find", &[&book.display().to_string(), "-name", "*.html"]).output();
+    let Ok(pages) = pages else { return StepOutcome::Failed("find: cannot be run".into()) };
+    let mut broken = Vec::new();
+    for page in String::from_utf8_lossy(&pages.stdout).lines() {
+        // mdBook writes pages of its own, with links that depend on where they are shown.
+        if ["404.html", "print.html", "toc.html", "index.html"].iter().any(|own| page.ends_with(own)) {
+            continue;
+        }
+        let folder = Path::new(page).parent().expect("a file has a folder");
+        let text = std::fs::read_to_string(page).unwrap_or_default();
+        for link in text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.contains(':') && !path.is_empty() && !folder.join(path).exists() {
+                broken.push(format!("{page}: {link}"));
+            }
+        }
+    }
+    println!("{}", book.join("index.html").display());
+    if broken.is_empty() { StepOutcome::Passed } else { StepOutcome::Failed(broken.join(", ")) }
 }
 
 /// Writes the sources of the site to a folder: the pages at their paths in this repository, so that
@@ -60,7 +94,8 @@ fn written() -> std::io::Result<PathBuf> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let listed = program("git", &["ls-files", "*.md", "*.svg", "*.png", "monitoring"]).output()?;
+    let listed =
+        program("git", &["ls-files", "*.md", "*.svg", "*.png", "monitoring", "examples"]).output()?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let pages: Vec<&str> = listed.lines().filter(|path| Path::new(path).exists()).collect();
     for page in &pages {
@@ -76,7 +111,7 @@ fn written() -> std::io::Result<PathBuf> {
 /// Returns the contents of the site: the headings and links of a page in `docs/`, and the pages that
 /// it does not name.
 fn summary(contents: &str, pages: &[&str]) -> String {
-    let mut text = String::from("[Todana](README.md)\n");
+    let mut text = String::from("[Todana](README.md)\n\n[Contents](docs/README.md)\n");
     let mut named = HashSet::from(["README.md".to_string(), CONTENTS.to_string()]);
     for line in contents.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
@@ -106,7 +141,7 @@ mod tests {
     fn site_has_all_pages_once() {
         let contents = "# Docs\n\n## Using\n| [One](one.md) | see [Two](../two.md) and [One](one.md#x) |\n";
         let pages = ["README.md", "docs/README.md", "docs/one.md", "docs/more.md", "two.md", "docs/a.svg"];
-        let expected = "[Todana](README.md)\n\n# Using\n\n- [One](docs/one.md)\n- [Two](two.md)\n\n\
+        let expected = "[Todana](README.md)\n\n[Contents](docs/README.md)\n\n# Using\n\n- [One](docs/one.md)\n- [Two](two.md)\n\n\
              # Further pages\n\n- [docs/more](docs/more.md)\n";
         assert_eq!(summary(contents, &pages), expected);
     }
