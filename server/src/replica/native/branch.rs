@@ -179,14 +179,17 @@ impl FollowedDatabase {
 
     /// Returns true if `path` is known exactly. Otherwise the records may have later changes, too.
     fn knows_path(&self) -> bool {
-        self.source.is_some() || self.was_master()
+        self.source.is_some() || self.own_place().is_some()
     }
 
-    /// Returns true if the records are those of a former master that has followed no other one.
-    fn was_master(&self) -> bool {
-        let Some(directory) = &self.directory else { return false };
+    /// Returns the end of this server's own log, if its records are those of a former master that
+    /// has followed no other one.
+    fn own_place(&self) -> Option<EpochPlace> {
+        let directory = self.directory.as_ref().filter(|_| !self.is_pair && !self.is_copying)?;
         let (history, log_id) = (directory.epochs(), directory.identity().database_id);
-        self.place.is_none() && history.starts.last().is_none_or(|last| last.log_id == log_id)
+        let is_last = self.place.is_none() && history.starts.last().is_none_or(|last| last.log_id == log_id);
+        let position = self.database.log().filter(|_| is_last)?.end();
+        Some(to_sent(todana::update_log::EpochPlace { epoch: history.epoch(), log_id, position }))
     }
 
     /// Returns the places up to which this server has the logs of the masters of its changes.
@@ -194,15 +197,12 @@ impl FollowedDatabase {
         let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair && !self.is_copying) else {
             return Vec::new();
         };
-        let (history, log_id) = (directory.epochs(), directory.identity().database_id);
-        let position = self.database.log().map_or(LogPosition(0), |log| log.end());
-        let own = todana::update_log::EpochPlace { epoch: history.epoch(), log_id, position };
-        let current = self.source.map(to_logged).or(self.was_master().then_some(own));
+        let history = directory.epochs();
         // A server that has entered an epoch has all changes of the earlier ones.
-        let least = self.least_source.map(to_logged).filter(|at| at.epoch == history.epoch());
-        match current {
+        let least = self.least_source.filter(|at| at.epoch == history.epoch().0);
+        match self.source.or(self.own_place()) {
             None if history.starts.is_empty() => Vec::new(),
-            current => history.path(current.or(least)).into_iter().map(to_sent).collect(),
+            current => history.path(current.or(least).map(to_logged)).into_iter().map(to_sent).collect(),
         }
     }
 
@@ -304,7 +304,7 @@ impl FollowedDatabase {
     /// Makes the place in the log of the first master known to the replicas of this server.
     pub(super) fn note_followed(&self) {
         if let Some(directory) = &self.directory {
-            directory.note_followed(self.source.map(to_logged));
+            directory.note_followed(self.source.or(self.own_place()).map(to_logged));
         }
     }
 
