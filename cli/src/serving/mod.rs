@@ -17,6 +17,7 @@
 mod background;
 mod server_failure;
 mod server_personality;
+mod service_manager;
 
 pub(crate) use background::{BackgroundStart, error_stream, reason};
 pub(crate) use server_failure::ServerFailure;
@@ -122,6 +123,7 @@ impl SignalControls {
 
     /// Stops the server. A second call stops it without waiting for anything.
     pub(crate) fn stop(&self) {
+        service_manager::notify(service_manager::STOPPING);
         self.handle.stop();
     }
 
@@ -160,6 +162,7 @@ pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P:
         Ok(opened) => {
             is_loading.store(false, Ordering::SeqCst);
             program.started(&server, opened.as_ref());
+            service_manager::notify(service_manager::READY);
             let outcome = server.run().map(|()| false);
             outcome.map_err(|error| program.refusal(ServingProblem::Run(&error)))
         }
