@@ -11,6 +11,7 @@ mod garbage;
 #[cfg(test)]
 mod links;
 mod monitoring;
+mod packages;
 mod pages;
 mod prove;
 mod python;
@@ -133,7 +134,7 @@ fn test(report: &mut StepReport, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if ["clients", "browser", "monitoring", "garbage", "soak", "differential", "pages"]
+    if ["clients", "browser", "monitoring", "packages", "garbage", "soak", "differential", "pages"]
         .iter()
         .any(|step| report.wants(step))
     {
@@ -142,6 +143,7 @@ fn test(report: &mut StepReport, only: Option<&str>) {
     clients::run(report);
     browser::run(report);
     monitoring::run(report);
+    packages::test(report);
     python::run(report);
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));
