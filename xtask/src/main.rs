@@ -68,6 +68,14 @@ enum Task {
     Release,
     /// Render README and docs/ as a site with search, into target/site/book
     Site,
+    /// Build the packages into target/packages: debian, image, archive, wheel
+    Package {
+        /// Only this package
+        package: Option<String>,
+        /// The folder from which users will download the archive; writes Homebrew's formula
+        #[arg(long)]
+        url: Option<String>,
+    },
     /// Run all checks that take too long for the tests, or one of them
     Prove {
         #[command(subcommand)]
@@ -95,6 +103,7 @@ fn main() -> ExitCode {
         }
         Task::Release => report.step("release", release::run),
         Task::Site => report.step("site", site::run),
+        Task::Package { package, url } => packages::build(&mut report, package.as_deref(), url.as_deref()),
         Task::Prove { proof: Some(proof) } => proof.run(&mut report, &called_from),
         Task::Prove { proof: None } => prove::all(&mut report),
     }

@@ -1,7 +1,7 @@
 //! Checks that take too long for the tests.
 
 use crate::step::{PROFILE, StepOutcome, StepReport, built, cargo};
-use crate::{build, cassandra, differential, fuzz, garbage, sanitize, soak};
+use crate::{build, cassandra, differential, fuzz, garbage, packages, sanitize, soak};
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -88,6 +88,9 @@ pub(crate) enum Proof {
         #[arg(long)]
         faults: bool,
     },
+    /// Build the packages as they are released, install each without a network, and compare the
+    /// executables of two builds in different folders
+    Packages,
     /// Send sessions of random bytes to a running server
     Garbage {
         /// Number of sessions
@@ -133,6 +136,7 @@ pub(crate) fn all(report: &mut StepReport) {
     report.step("failover", || failover(200, None));
     report.step("proxy", || proxy(1_000_000, 200, None));
     cassandra::prove(report, Duration::from_secs(300));
+    packages::prove(report);
     sanitize::full(report);
     fuzz::run(report, None, 600);
 }
@@ -161,6 +165,7 @@ impl Proof {
                 build(report);
                 cassandra::prove(report, Duration::from_secs_f64(minutes.clamp(0.5, 600.0) * 60.0));
             }
+            Proof::Packages => packages::prove(report),
             Proof::Garbage { sessions } => {
                 build(report);
                 report.step("garbage", || garbage::run(sessions));

@@ -1,7 +1,15 @@
 //! Tar archives whose bytes depend only on their entries: fixed times and owners.
 
+use super::built_files::BuiltFiles;
+use super::clean_root::{failed, passed};
+use super::executable::host;
+use super::homebrew;
+use crate::clients::require;
+use crate::step::{StepOutcome, program};
 use flate2::{Compression, GzBuilder};
+use std::fs;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// A file or folder of an archive.
 pub(super) struct ArchiveEntry {
@@ -49,4 +57,67 @@ pub(super) fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;
     encoder.finish()
+}
+
+/// Writes the files into an archive, whose name and folder are in the metadata for `cargo binstall`
+/// in cli/Cargo.toml.
+pub(super) fn build(files: &BuiltFiles, folder: &Path) -> Result<PathBuf, StepOutcome> {
+    let name = format!("todana-{}-{}", files.version, host()?);
+    let mut entries = vec![ArchiveEntry::folder(&format!("{name}/"), 0o755, 0)];
+    add(&files.folder, &name, &mut entries).map_err(failed)?;
+    let archive = folder.join(format!("{name}.tar.gz"));
+    let bytes = tar(&entries, files.epoch).and_then(|bytes| gzip(&bytes)).map_err(failed)?;
+    fs::write(&archive, bytes).map_err(failed)?;
+    Ok(archive)
+}
+
+/// Adds the files of a folder, ordered by name.
+fn add(folder: &Path, name: &str, entries: &mut Vec<ArchiveEntry>) -> io::Result<()> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    paths.sort();
+    for path in paths {
+        let name = format!("{name}/{}", path.file_name().unwrap_or_default().to_string_lossy());
+        if path.is_dir() {
+            entries.push(ArchiveEntry::folder(&format!("{name}/"), 0o755, 0));
+            add(&path, &name, entries)?;
+        } else {
+            let mode = if path.ends_with("built/todana") { 0o755 } else { 0o644 };
+            entries.push(ArchiveEntry::file(&name, mode, fs::read(path)?));
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks the archive at the place that the metadata for `cargo binstall` names, and checks
+/// Homebrew's formula.
+pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, StepOutcome> {
+    let archive = build(files, folder)?;
+    let manifest: toml::Value = fs::read_to_string("cli/Cargo.toml")
+        .map_err(failed)?
+        .parse()
+        .map_err(|error: toml::de::Error| StepOutcome::Failed(format!("cli/Cargo.toml: {error}")))?;
+    let metadata = &manifest["package"]["metadata"]["binstall"];
+    let host = host()?;
+    let named = |field: &str| {
+        let template = metadata[field].as_str().unwrap_or_default();
+        let values = [("version", &*files.version), ("target", &host), ("bin", "todana"), ("binary-ext", "")];
+        values
+            .iter()
+            .fold(template.to_string(), |text, (name, value)| text.replace(&format!("{{ {name} }}"), value))
+    };
+    let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if named("pkg-url").rsplit('/').next() != Some(&*name) || metadata["pkg-fmt"].as_str() != Some("tgz") {
+        return Err(StepOutcome::Failed(format!("cli/Cargo.toml: names another archive than {name}")));
+    }
+    let path = archive.display().to_string();
+    passed(program("tar", &["-x", "-f", &path, "-C", &folder.display().to_string()]).run())?;
+    passed(program(folder.join(named("bin-dir")), &["version"]).run())?;
+    homebrew::write(&archive, "file:///downloads/", &files.version)?;
+    require(|| program("ruby", &["--version"]).succeeds(), "ruby", &["ruby"])?;
+    Ok(program(
+        "ruby",
+        &["tests/packages/formula.rb", &folder.join("todana.rb").display().to_string(), &path],
+    )
+    .run())
 }

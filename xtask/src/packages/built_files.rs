@@ -2,6 +2,7 @@
 //! folder.
 
 use super::clean_root::failed;
+use super::materials;
 use crate::step::{StepOutcome, program};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,9 @@ impl BuiltFiles {
         let printed = String::from_utf8_lossy(&todana(&["version"])?).trim().to_string();
         let version = printed.strip_prefix("todana ").map(String::from);
         let version = version.ok_or(StepOutcome::Failed(format!("todana version: printed {printed:?}")))?;
-        Ok(BuiltFiles { folder, version, epoch: epoch()? })
+        let files = BuiltFiles { folder, version, epoch: epoch()? };
+        materials::write(&files)?;
+        Ok(files)
     }
 
     /// Returns the content of a file.

@@ -31,7 +31,8 @@ pub(super) fn build(files: &BuiltFiles, folder: &Path) -> Result<PathBuf, StepOu
         format!("todana ({version}) unstable; urgency=medium\n\n{entry}\n\n -- {MAINTAINER}  {date}\n");
     fs::write(source.join("debian/changelog"), changelog).map_err(failed)?;
     let log = folder.join("debian-build.log");
-    let line = format!("exec debian/rules binary >'{}' 2>&1", std::path::absolute(&log).map_err(failed)?.display());
+    let line =
+        format!("exec debian/rules binary >'{}' 2>&1", std::path::absolute(&log).map_err(failed)?.display());
     let build = program("sh", &["-c", &line]).folder(&source);
     let build = build.env("SOURCE_DATE_EPOCH", &files.epoch.to_string()).env("LC_ALL", "C.UTF-8");
     if !build.succeeds() {

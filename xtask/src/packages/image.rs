@@ -67,7 +67,8 @@ pub(super) fn build(files: &BuiltFiles, folder: &Path) -> Result<PathBuf, StepOu
     ];
     layout.blobs.sort();
     let blobs = layout.blobs.into_iter();
-    entries.extend(blobs.map(|(hash, blob)| ArchiveEntry::file(&format!("blobs/sha256/{hash}"), 0o644, blob)));
+    entries
+        .extend(blobs.map(|(hash, blob)| ArchiveEntry::file(&format!("blobs/sha256/{hash}"), 0o644, blob)));
     let image = folder.join(format!("todana-{}-oci-{}.tar", files.version, architecture()));
     fs::write(&image, tar(&entries, files.epoch).map_err(failed)?).map_err(failed)?;
     Ok(image)
@@ -95,6 +96,8 @@ fn layer(files: &BuiltFiles) -> Result<Vec<ArchiveEntry>, StepOutcome> {
         folder(documents),
         text(&format!("{documents}LICENSE-APACHE"), files.content("LICENSE-APACHE")?),
         text(&format!("{documents}LICENSE-MIT"), files.content("LICENSE-MIT")?),
+        text(&format!("{documents}third-party-licences.txt"), files.content("third-party-licences.txt")?),
+        text(&format!("{documents}todana.cdx.json"), files.content("todana.cdx.json")?),
         folder("var/"),
         folder("var/lib/"),
         ArchiveEntry::folder(&DATA[1..], 0o750, USER),
@@ -152,7 +155,7 @@ fn created(epoch: u64) -> Result<String, StepOutcome> {
     Ok(String::from_utf8_lossy(&date.stdout).trim().to_string())
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(super) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -197,7 +200,9 @@ fn add_libraries(root: &Path) -> Result<(), StepOutcome> {
     for library in list.split_whitespace().filter(|word| word.starts_with("/lib")) {
         println!("with {library}");
         let copy = root.join(&library[1..]);
-        fs::create_dir_all(copy.parent().unwrap_or(root)).and_then(|()| fs::copy(library, copy)).map_err(failed)?;
+        fs::create_dir_all(copy.parent().unwrap_or(root))
+            .and_then(|()| fs::copy(library, copy))
+            .map_err(failed)?;
     }
     Ok(())
 }

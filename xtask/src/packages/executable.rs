@@ -1,0 +1,83 @@
+//! The executable of packages. Its bytes do not depend on the folders of the build.
+
+use super::clean_root::{failed, passed};
+use crate::step::{StepOutcome, cargo, program, target_directory};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How the executable finds the C library.
+#[derive(Clone, Copy)]
+pub(super) enum Linkage {
+    /// From the system. The executable has all features.
+    Shared,
+    /// Contains it, for an image that has no other files. Databases on clusters are left out, and
+    /// so are the tables of unwinding.
+    Static,
+}
+
+impl Linkage {
+    fn name(self) -> &'static str {
+        match self {
+            Linkage::Shared => "shared",
+            Linkage::Static => "static",
+        }
+    }
+
+    /// Returns the arguments of cargo and of rustc.
+    fn arguments(self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Linkage::Shared => (&["--features", "cassandra"], &[]),
+            Linkage::Static => (
+                &[],
+                &[
+                    "-Ctarget-feature=+crt-static",
+                    "-Clink-arg=-Wl,-z,pack-relative-relocs",
+                    "-Clink-arg=-Wl,--no-eh-frame-hdr",
+                    "-Clink-arg=-Wl,-T,packaging/linker/without-unwinding.ld",
+                ],
+            ),
+        }
+    }
+}
+
+/// Builds the executable with the profile `dist`, and returns its path.
+pub(super) fn build(linkage: Linkage, folder: &Path) -> Result<PathBuf, StepOutcome> {
+    let target = host()?;
+    let (features, rustc) = linkage.arguments();
+    let words = ["rustc", "--locked", "--profile", "dist", "--package", "todana-cli", "--bin", "todana"];
+    let words = [&words[..], &["--target", &target], features, &["--"], rustc].concat();
+    let (rustflags, cflags) = without_folders()?;
+    // The variable for one target does not reach build scripts, which need no fixed bytes.
+    let cflags_name = format!("CFLAGS_{}", target.replace('-', "_"));
+    let run = cargo(&words).env("RUSTFLAGS", &rustflags).env(&cflags_name, &cflags);
+    passed(run.env("CARGO_INCREMENTAL", "0").run())?;
+    let copy = folder.join(format!("todana-{}", linkage.name()));
+    fs::copy(target_directory().join(target).join("dist/todana"), &copy).map_err(failed)?;
+    let bytes = fs::metadata(&copy).map_err(failed)?.len();
+    println!("{}: {:.2} MB", copy.display(), bytes as f64 / 1e6);
+    Ok(copy)
+}
+
+/// Returns the flags of rustc and of the C compiler that replace this machine's folders in messages
+/// and debug information.
+fn without_folders() -> Result<(String, String), StepOutcome> {
+    let target = std::path::absolute(target_directory()).map_err(failed)?;
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    let sources = std::env::current_dir().map_err(failed)?;
+    // The last flag that fits a path applies, and the target folder may lie in the sources.
+    let folders = [(sources, "/todana"), (cargo_home, "/cargo"), (target, "/target")];
+    let flags = |option: &str| {
+        let flags = folders.iter().map(|(from, to)| format!("{option}={}={to}", from.display()));
+        flags.collect::<Vec<_>>().join(" ")
+    };
+    Ok((flags("--remap-path-prefix"), flags("-ffile-prefix-map")))
+}
+
+/// Returns the target triple of this machine.
+pub(super) fn host() -> Result<String, StepOutcome> {
+    let printed = program("rustc", &["--version", "--verbose"]).output().map_err(failed)?;
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(String::from).ok_or(StepOutcome::Failed("rustc: names no host".into()))
+}
