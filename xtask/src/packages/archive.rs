@@ -32,8 +32,8 @@ impl ArchiveEntry {
     }
 }
 
-/// Returns an archive with the entries in their order. `epoch` is the time of each, in seconds since
-/// 1970.
+/// Returns an archive with the entries in their order. `epoch` is the time of each, in seconds
+/// since 1970.
 pub(super) fn tar(entries: &[ArchiveEntry], epoch: u64) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {
@@ -93,10 +93,8 @@ fn add(folder: &Path, name: &str, entries: &mut Vec<ArchiveEntry>) -> io::Result
 /// Homebrew's formula.
 pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, StepOutcome> {
     let archive = build(files, folder)?;
-    let manifest: toml::Value = fs::read_to_string("cli/Cargo.toml")
-        .map_err(failed)?
-        .parse()
-        .map_err(|error: toml::de::Error| StepOutcome::Failed(format!("cli/Cargo.toml: {error}")))?;
+    let manifest = fs::read_to_string("cli/Cargo.toml").map_err(failed)?.parse::<toml::Table>();
+    let manifest = manifest.map_err(|error| StepOutcome::Failed(format!("cli/Cargo.toml: {error}")))?;
     let metadata = &manifest["package"]["metadata"]["binstall"];
     let host = host()?;
     let named = |field: &str| {

@@ -44,8 +44,8 @@ pub(super) fn build(files: &BuiltFiles, folder: &Path) -> Result<PathBuf, StepOu
     Ok(folder.join(package))
 }
 
-/// Checks the package by lintian, and its unit by `systemd-analyze`. Installs, upgrades, removes and
-/// purges it in a minimal Debian, and uses the server there.
+/// Checks the package by lintian, and its unit by `systemd-analyze`. Installs, upgrades, removes
+/// and purges it in a minimal Debian, and uses the server there.
 pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, StepOutcome> {
     let package = build(files, folder)?;
     require(|| program("lintian", &["--version"]).succeeds(), "lintian", &["lintian"])?;

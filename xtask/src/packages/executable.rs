@@ -40,19 +40,40 @@ impl Linkage {
     }
 }
 
-/// Builds the executable with the profile `dist`, and returns its path.
+/// Builds the executable with the profile `dist` into `folder`, and returns its path.
 pub(super) fn build(linkage: Linkage, folder: &Path) -> Result<PathBuf, StepOutcome> {
+    let sources = std::env::current_dir().map_err(failed)?;
+    let target = std::path::absolute(target_directory()).map_err(failed)?;
+    build_from(&sources, &target, linkage, folder)
+}
+
+/// Builds the executable again, from a copy of the last commit and with a target folder of its own.
+pub(super) fn build_again(linkage: Linkage, folder: &Path) -> Result<PathBuf, StepOutcome> {
+    let (sources, target) = (folder.join("sources"), folder.join("other-target"));
+    fs::create_dir_all(&sources).map_err(failed)?;
+    let copy = "git archive HEAD | tar -x -C \"$1\"";
+    passed(program("sh", &["-c", copy, "sh", &sources.display().to_string()]).run())?;
+    build_from(&sources, &target, linkage, folder)
+}
+
+fn build_from(
+    sources: &Path,
+    target_folder: &Path,
+    linkage: Linkage,
+    folder: &Path,
+) -> Result<PathBuf, StepOutcome> {
     let target = host()?;
     let (features, rustc) = linkage.arguments();
     let words = ["rustc", "--locked", "--profile", "dist", "--package", "todana-cli", "--bin", "todana"];
     let words = [&words[..], &["--target", &target], features, &["--"], rustc].concat();
-    let (rustflags, cflags) = without_folders()?;
+    let (rustflags, cflags) = without_folders(sources, target_folder)?;
     // The variable for one target does not reach build scripts, which need no fixed bytes.
     let cflags_name = format!("CFLAGS_{}", target.replace('-', "_"));
-    let run = cargo(&words).env("RUSTFLAGS", &rustflags).env(&cflags_name, &cflags);
+    let run = cargo(&words).folder(sources).env("CARGO_TARGET_DIR", &target_folder.display().to_string());
+    let run = run.env("RUSTFLAGS", &rustflags).env(&cflags_name, &cflags);
     passed(run.env("CARGO_INCREMENTAL", "0").run())?;
     let copy = folder.join(format!("todana-{}", linkage.name()));
-    fs::copy(target_directory().join(target).join("dist/todana"), &copy).map_err(failed)?;
+    fs::copy(target_folder.join(target).join("dist/todana"), &copy).map_err(failed)?;
     let bytes = fs::metadata(&copy).map_err(failed)?.len();
     println!("{}: {:.2} MB", copy.display(), bytes as f64 / 1e6);
     Ok(copy)
@@ -60,13 +81,11 @@ pub(super) fn build(linkage: Linkage, folder: &Path) -> Result<PathBuf, StepOutc
 
 /// Returns the flags of rustc and of the C compiler that replace this machine's folders in messages
 /// and debug information.
-fn without_folders() -> Result<(String, String), StepOutcome> {
-    let target = std::path::absolute(target_directory()).map_err(failed)?;
+fn without_folders(sources: &Path, target: &Path) -> Result<(String, String), StepOutcome> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    let sources = std::env::current_dir().map_err(failed)?;
     // The last flag that fits a path applies, and the target folder may lie in the sources.
-    let folders = [(sources, "/todana"), (cargo_home, "/cargo"), (target, "/target")];
+    let folders = [(sources, "/todana"), (&cargo_home, "/cargo"), (target, "/target")];
     let flags = |option: &str| {
         let flags = folders.iter().map(|(from, to)| format!("{option}={}={to}", from.display()));
         flags.collect::<Vec<_>>().join(" ")

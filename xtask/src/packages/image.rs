@@ -86,6 +86,8 @@ fn layer(files: &BuiltFiles) -> Result<Vec<ArchiveEntry>, StepOutcome> {
         folder("etc/"),
         text("etc/group", group.into_bytes()),
         text("etc/passwd", format!("root:x:0:0:root:/:/sbin/nologin\n{user}").into_bytes()),
+        // Without this file, the C library could try to load modules for the names of hosts.
+        text("etc/nsswitch.conf", b"hosts: files dns\n".to_vec()),
         folder("etc/todana/"),
         text("etc/todana/todana.toml", configuration),
         folder("usr/"),

@@ -18,6 +18,7 @@ mod homebrew;
 mod image;
 mod kubernetes;
 mod materials;
+mod repetition;
 mod wheel;
 
 use crate::step::{StepOutcome, StepReport, built, target_directory};
@@ -76,6 +77,7 @@ pub(crate) fn test(report: &mut StepReport) {
     report.step("packages: debian", || in_folder(&built("todana"), debian::test));
     report.step("packages: image", || in_folder(&built("todana"), image::test));
     report.step("packages: archive", || in_folder(&built("todana"), archive::test));
+    report.step("packages: same bytes", || repetition::test(&built("todana")));
     report.step("packages: kubernetes", || kubernetes::test().unwrap_or_else(|ending| ending));
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn prove(report: &mut StepReport) {
     report.step("packages: image", || with(Linkage::Static, image::test));
     report.step("packages: debian", || with(Linkage::Shared, debian::test));
     report.step("packages: wheel", || wheel::test().unwrap_or_else(|ending| ending));
+    report.step("packages: same executable", repetition::test_executable);
 }
 
 type PackageTest = fn(&BuiltFiles, &Path) -> Result<StepOutcome, StepOutcome>;
