@@ -90,7 +90,10 @@ pub(crate) enum Proof {
     },
     /// Build the packages as they are released, install each without a network, and compare the
     /// executables of two builds in different folders
-    Packages,
+    Packages {
+        /// Only this one: image, debian, wheel, "same bytes" or "same executable"
+        only: Option<String>,
+    },
     /// Send sessions of random bytes to a running server
     Garbage {
         /// Number of sessions
@@ -165,7 +168,10 @@ impl Proof {
                 build(report);
                 cassandra::prove(report, Duration::from_secs_f64(minutes.clamp(0.5, 600.0) * 60.0));
             }
-            Proof::Packages => packages::prove(report),
+            Proof::Packages { only } => {
+                report.only(only.map(|only| format!("packages: {only}")).as_deref());
+                packages::prove(report);
+            }
             Proof::Garbage { sessions } => {
                 build(report);
                 report.step("garbage", || garbage::run(sessions));

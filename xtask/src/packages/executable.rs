@@ -32,6 +32,7 @@ impl Linkage {
                 &[
                     "-Ctarget-feature=+crt-static",
                     "-Clink-arg=-Wl,-z,pack-relative-relocs",
+                    "-Clink-arg=-Wl,--icf=safe",
                     "-Clink-arg=-Wl,--no-eh-frame-hdr",
                     "-Clink-arg=-Wl,-T,packaging/linker/without-unwinding.ld",
                 ],

@@ -77,7 +77,7 @@ pub(crate) fn test(report: &mut StepReport) {
     report.step("packages: debian", || in_folder(&built("todana"), debian::test));
     report.step("packages: image", || in_folder(&built("todana"), image::test));
     report.step("packages: archive", || in_folder(&built("todana"), archive::test));
-    report.step("packages: same bytes", || repetition::test(&built("todana")));
+    report.step("packages: same bytes", || repetition::test(&built("todana"), repetition::QUICK));
     report.step("packages: kubernetes", || kubernetes::test().unwrap_or_else(|ending| ending));
 }
 
@@ -90,6 +90,11 @@ pub(crate) fn prove(report: &mut StepReport) {
     };
     report.step("packages: image", || with(Linkage::Static, image::test));
     report.step("packages: debian", || with(Linkage::Shared, debian::test));
+    report.step("packages: same bytes", || {
+        let executable =
+            absolute_folder().map_err(failed).and_then(|folder| executable::build(Linkage::Shared, &folder));
+        executable.map_or_else(|ending| ending, |executable| repetition::test(&executable, repetition::ALL))
+    });
     report.step("packages: wheel", || wheel::test().unwrap_or_else(|ending| ending));
     report.step("packages: same executable", repetition::test_executable);
 }

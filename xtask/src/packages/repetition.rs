@@ -6,18 +6,23 @@ use super::executable::{self, Linkage};
 use super::{archive, debian, image};
 use crate::step::StepOutcome;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Builds the packages of an executable twice.
-pub(super) fn test(executable: &Path) -> StepOutcome {
+/// Builds packages of an executable.
+type PackageBuild = fn(&BuiltFiles, &Path) -> Result<PathBuf, StepOutcome>;
+
+pub(super) const QUICK: &[PackageBuild] = &[image::build, archive::build];
+pub(super) const ALL: &[PackageBuild] = &[image::build, archive::build, debian::build];
+
+/// Builds packages of an executable twice.
+pub(super) fn test(executable: &Path, builds: &[PackageBuild]) -> StepOutcome {
     let test = || {
         let folders = [tempfile::tempdir().map_err(failed)?, tempfile::tempdir().map_err(failed)?];
-        let builds = [image::build, archive::build, debian::build];
         let mut packages = Vec::new();
         for folder in &folders {
             let files = BuiltFiles::new(executable, folder.path().join("built"))?;
-            let built = builds.map(|build| build(&files, folder.path()));
-            packages.push(built.into_iter().collect::<Result<Vec<_>, _>>()?);
+            let built = builds.iter().map(|build| build(&files, folder.path()));
+            packages.push(built.collect::<Result<Vec<_>, _>>()?);
         }
         packages[0].iter().zip(&packages[1]).try_for_each(|(first, second)| compare(first, second))
     };
