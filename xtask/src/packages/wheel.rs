@@ -16,10 +16,13 @@ pub(super) fn build(folder: &Path) -> Result<PathBuf, StepOutcome> {
     pip("ziglang", "ziglang", &[])?;
     let out = folder.join("python");
     let _ = fs::remove_dir_all(&out);
-    let words = ["-m", "maturin", "build", "--quiet", "--locked", "--sdist", "--zig"];
+    // Not `--locked`: a source distribution has fewer crates than its Cargo.lock, which is shortened.
+    let words = ["-m", "maturin", "build", "--quiet", "--sdist", "--zig"];
     let place = ["--manifest-path", "bindings/python/Cargo.toml", "--out", &out.display().to_string()];
     let python = ["--compatibility", PLATFORM, "--interpreter", PYTHON];
-    passed(program(PYTHON, &[&words[..], &place, &python].concat()).run())?;
+    let run = program(PYTHON, &[&words[..], &place, &python].concat());
+    let interpreter = std::path::absolute(PYTHON).map_err(failed)?.display().to_string();
+    passed(run.env("CARGO_ZIGBUILD_PYTHON_PATH", &interpreter).run())?;
     let files = fs::read_dir(&out).map_err(failed)?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut wheels = files.filter(|path| path.extension().is_some_and(|extension| extension == "whl"));
     wheels.next().ok_or(StepOutcome::Failed("maturin: built no wheel".into()))
