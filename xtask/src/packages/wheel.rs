@@ -16,7 +16,8 @@ pub(super) fn build(folder: &Path) -> Result<PathBuf, StepOutcome> {
     pip("ziglang", "ziglang", &[])?;
     let out = folder.join("python");
     let _ = fs::remove_dir_all(&out);
-    // Not `--locked`: a source distribution has fewer crates than its Cargo.lock, which is shortened.
+    // Not `--locked`: a source distribution has fewer crates than its Cargo.lock, which maturin
+    // shortens.
     let words = ["-m", "maturin", "build", "--quiet", "--sdist", "--zig"];
     let place = ["--manifest-path", "bindings/python/Cargo.toml", "--out", &out.display().to_string()];
     let python = ["--compatibility", PLATFORM, "--interpreter", PYTHON];
