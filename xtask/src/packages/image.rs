@@ -16,7 +16,7 @@ const DATA: &str = "/var/lib/todana";
 /// Docker's extension of the configuration; Podman reads it, too.
 const HEALTH_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// The blobs of an image, and the reference to its manifest.
+/// The blobs of an image, each after its hash.
 struct ImageLayout {
     blobs: Vec<(String, Vec<u8>)>,
 }

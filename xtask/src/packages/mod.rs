@@ -4,6 +4,7 @@
 //! executable   with the C library of the system; and statically linked, for the image
 //! built_files  the executable, and the files that it generates; materials: licences
 //! packages     debian, image, archive (for cargo binstall, Homebrew), wheel
+//! clean_root   where tests install them; repetition: two builds have the same bytes
 //! ```
 //!
 //! All packages have the same bytes in every build of a commit. Times of files come from
