@@ -233,7 +233,8 @@ fn records_change_only_where_allowed() {
     assert_eq!(request(&server, "PUT /api/record?key=", "", b"x").status, 400);
 }
 
-/// Many connections that send parts of requests, or nothing, close each other, not those of clients.
+/// Many connections that send parts of requests, or nothing, close each other, not those of
+/// clients.
 #[test]
 fn thousand_admin_connections_harm_no_clients() {
     let server = start(AdminOptions::default(), &[]);

@@ -108,8 +108,8 @@ fn written() -> std::io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns the contents of the site: the headings and links of a page in `docs/`, and the pages that
-/// it does not name.
+/// Returns the contents of the site: the headings and links of a page in `docs/`, and the pages
+/// that it does not name.
 fn summary(contents: &str, pages: &[&str]) -> String {
     let mut text = String::from("[Todana](README.md)\n\n[Contents](docs/README.md)\n");
     let mut named = HashSet::from(["README.md".to_string(), CONTENTS.to_string()]);
