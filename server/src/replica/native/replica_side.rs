@@ -595,6 +595,7 @@ impl FollowedDatabase {
                 (self.place, self.is_copying, self.merged_until) = (None, true, 0);
                 self.fresh_at_us = 0;
                 (self.source, self.least_source) = (None, None);
+                self.note_followed();
                 self.database.follow_master(true);
             }
             ReceivedPart::Log(log) => {
