@@ -112,7 +112,7 @@ impl Connection {
     }
 
     /// Returns true if all further requests fail.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
