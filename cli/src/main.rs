@@ -12,6 +12,7 @@ mod command_output;
 mod command_target;
 mod config;
 mod database;
+mod doctor;
 mod dump;
 mod formats;
 mod generated_files;
@@ -67,7 +68,7 @@ Usage: todana [COMMAND]
 
 Server     serve proxy config as password    run a server, also as memcached
            ping stats log replicas promote   check, watch and direct it
-           bench top                         measure it, see what it does
+           bench top doctor                  measure it, find its faults
 Records    get set delete incr decr touch    read and change records by key
            list count load dump flush shell  many at once; commands at a prompt
 Databases  copy merge compact                on disk, while no server uses them
@@ -159,6 +160,9 @@ enum ProgramCommand {
     /// Type commands at a prompt, or run those of standard input
     #[command(after_help = shell::AFTER_HELP)]
     Shell(Box<shell::ShellArguments>),
+    /// Check a configuration, this machine or a running server, and say what to change
+    #[command(after_help = doctor::AFTER_HELP)]
+    Doctor(Box<doctor::DoctorArguments>),
     /// Show what a server does, and refresh it
     #[command(after_help = top::AFTER_HELP)]
     Top(top::TopArguments),
@@ -301,6 +305,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Replicas(arguments)) => replicas::run(&arguments),
         Some(ProgramCommand::Promote(arguments)) => promote::run(&arguments),
         Some(ProgramCommand::Shell(arguments)) => shell::run(&arguments),
+        Some(ProgramCommand::Doctor(arguments)) => doctor::run(&arguments),
         Some(ProgramCommand::Top(arguments)) => top::run(&arguments),
         Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
         Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),

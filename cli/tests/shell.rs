@@ -93,7 +93,10 @@ fn shell_works_on_databases_and_connects() {
         "a\t2\nb\t1\n2\n2\n{facts}\na\nb\nc\n{at} answers: version {}\nfrom the hash\n",
         TextClient::connect(&server).stat("version")
     );
-    assert_eq!((printed.as_str(), said.as_str()), (expected.as_str(), "1 record loaded, 0 expired skipped\n"));
+    assert_eq!(
+        (printed.as_str(), said.as_str()),
+        (expected.as_str(), "1 record loaded, 0 expired skipped\n")
+    );
     assert_eq!(server.expect(&["get", "here"], 0), "1");
     // A database that does not exist is created by the first command that stores.
     let (_, said) = ran(&folder, &["./new.hash"], "get a\n", 3);
