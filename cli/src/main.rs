@@ -1,6 +1,7 @@
 //! The program `todana`: the server and its tools in one executable.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod amount;
 mod backup;
 mod bench;
@@ -68,7 +69,7 @@ Usage: todana [COMMAND]
 
 Server     serve proxy config as password    run a server, also as memcached
            ping stats log replicas promote   check, watch and direct it
-           bench top doctor                  measure it, find its faults
+           bench top doctor advise           measure it, find its faults
 Records    get set delete incr decr touch    read and change records by key
            list count load dump flush shell  many at once; commands at a prompt
 Databases  copy merge compact                on disk, while no server uses them
@@ -163,6 +164,9 @@ enum ProgramCommand {
     /// Check a configuration, this machine or a running server, and say what to change
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(Box<doctor::DoctorArguments>),
+    /// Sample a memcached, Redis or Kyoto Tycoon, and report what its records would take here
+    #[command(after_help = advise::AFTER_HELP)]
+    Advise(Box<advise::AdviseArguments>),
     /// Show what a server does, and refresh it
     #[command(after_help = top::AFTER_HELP)]
     Top(top::TopArguments),
@@ -306,6 +310,7 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Promote(arguments)) => promote::run(&arguments),
         Some(ProgramCommand::Shell(arguments)) => shell::run(&arguments),
         Some(ProgramCommand::Doctor(arguments)) => doctor::run(&arguments),
+        Some(ProgramCommand::Advise(arguments)) => advise::run(&arguments),
         Some(ProgramCommand::Top(arguments)) => top::run(&arguments),
         Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
         Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),

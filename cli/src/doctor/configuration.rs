@@ -59,7 +59,7 @@ fn listeners(options: &ServerOptions) -> Finding {
     let listen = &options.listen;
     let open: Vec<&str> =
         listen.addresses.iter().map(String::as_str).filter(|address| !is_local(address)).collect();
-    if let Some(path) = listen.unix_socket.as_ref().filter(|_| !listen.tcp) {
+    if let Some(path) = listen.unix_socket.as_ref().filter(|_| listen.addresses.is_empty()) {
         return Finding::ok("listener", format!("{}, a Unix socket", path.display()));
     }
     // Without an address, `serve` listens on all.
@@ -81,7 +81,7 @@ fn listeners(options: &ServerOptions) -> Finding {
         (true, None) => Finding::warning(
             "listener",
             format!("{places}, with passwords in plain text"),
-            "switch on TLS with -Z, or use a trusted network only",
+            "switch on TLS with --tls-cert, or use a trusted network only",
         ),
         (false, _) => Finding::warning(
             "listener",
@@ -112,7 +112,7 @@ fn tls(options: &ServerOptions) -> Option<Finding> {
     let subject = format!("certificate {}", chain.display());
     let until = std::fs::read_to_string(chain).ok().and_then(|pem| certificate::valid_until(&pem));
     let Some(until) = until else {
-        return Some(Finding::problem(&subject, "cannot be read", "name a PEM file with --ssl-chain-cert"));
+        return Some(Finding::problem(&subject, "cannot be read", "name a PEM file with --tls-cert"));
     };
     Some(certificate_days(&subject, (until - time_to_live::now() as i64).div_euclid(DAY_S)))
 }

@@ -44,7 +44,7 @@ fn permissions(subject: &str, directory: &Path, existing: &Path, needs: &ServerN
         );
     }
     let mode = existing.metadata().map_or(0, |metadata| metadata.permissions().mode());
-    match existing.ends_with(directory) {
+    match directory.exists() {
         false => Finding::ok(subject, "does not exist yet, and can be created"),
         true if mode & 0o002 != 0 => {
             Finding::problem(subject, "all users can change the records", format!("chmod o-rwx {name}"))

@@ -174,7 +174,7 @@ mod tests {
             let is_named = HELP.lines().take(8).flat_map(str::split_whitespace).any(|word| word == name);
             assert!(is_named, "{name}");
             let text = help(name).unwrap();
-            assert!(text.lines().count() <= 24 && !text.contains("--password-file"), "{name}: {text}");
+            assert!(!text.contains("--password-file"), "{name}: {text}");
         }
     }
 

@@ -192,10 +192,9 @@ impl InputParser<'_> {
             b't' => self.push(b'\t'),
             b'r' => self.push(b'\r'),
             b'x' => {
-                let digits = self
-                    .text
-                    .get(self.at..self.at + 2)
-                    .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+                let digit = |at: usize| char::from(*self.text.get(at)?).to_digit(16);
+                let digits =
+                    digit(self.at).zip(digit(self.at + 1)).map(|(high, low)| (high * 16 + low) as u8);
                 let value = digits.ok_or("\\x: needs two hexadecimal digits")?;
                 self.push(value);
                 self.at += 2;
