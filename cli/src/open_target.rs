@@ -1,5 +1,5 @@
-//! The place of a command's records, with its connection or its open database. A shell keeps it from
-//! one command to the next.
+//! The place of a command's records, with its connection or its open database. A shell keeps it
+//! open from one command to the next.
 
 use crate::command_target::{CommandTarget, LocalDatabase};
 use crate::record_servers::RecordServers;

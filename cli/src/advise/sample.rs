@@ -21,7 +21,7 @@ pub(super) struct SampledRecord {
     pub(super) expires: Option<bool>,
 }
 
-/// What is known about a server.
+/// The figures of a server.
 pub(super) struct SampledServer {
     /// Its name and version.
     pub(super) name: String,
@@ -29,7 +29,7 @@ pub(super) struct SampledServer {
     pub(super) records: u64,
     /// The bytes that it uses, and where this figure is from.
     pub(super) memory: Option<(u64, &'static str)>,
-    /// What does not carry over, and what the sample does not cover.
+    /// Notes on data that does not carry over, and on parts that the sample does not cover.
     pub(super) notes: Vec<String>,
 }
 
