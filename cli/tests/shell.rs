@@ -118,7 +118,7 @@ struct TerminalShell {
 
 impl TerminalShell {
     fn start(folder: &TestFolder, pager: &str, words: &[&str]) -> TerminalShell {
-        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&main).and_then(|()| unlockpt(&main)).unwrap();
         let name = ptsname(&main, Vec::new()).unwrap();
         let open = || {
@@ -207,7 +207,7 @@ fn prompt_edits_completes_and_remembers() {
     shell.run("connect todana://ada:geheim@127.0.0.1:1", "is the server running?");
     shell.run(&format!("connect {at}"), "answers: version ");
     shell.run("help time", "Run a command, and print its duration");
-    shell.run("time count", "time: ");
+    shell.run("time count", "\r\n3\r\ntime: ");
     shell.press("half a line\x03");
     shell.expect(&format!("{at}> "));
     shell.run("get user:17", "second\r\n");

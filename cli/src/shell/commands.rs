@@ -63,7 +63,7 @@ pub(super) enum ShellCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Run a command, and print its duration on standard error
+    /// Run a command, and print its duration; in a batch, on standard error
     #[command(after_help = "Example:\n  time get hello")]
     Time {
         /// The command

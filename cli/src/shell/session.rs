@@ -80,7 +80,13 @@ impl ShellSession {
             ShellCommand::Time { command } => {
                 let start = Instant::now();
                 let outcome = self.run(command, out);
-                eprintln!("time: {:.3} ms", start.elapsed().as_secs_f64() * 1e3);
+                let line = format!("time: {:.3} ms", start.elapsed().as_secs_f64() * 1e3);
+                // The results of a batch do not depend on the time.
+                if out.is_terminal {
+                    writeln!(out, "{line}")?
+                } else {
+                    eprintln!("{line}")
+                }
                 return outcome;
             }
             ShellCommand::Watch { interval, count, command } => {
@@ -91,7 +97,8 @@ impl ShellSession {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Repeats a command. Its output replaces that of the run before if a person reads it.
+    /// Repeats a command. If a person reads its output, that replaces the output of the run before,
+    /// and a failure does not end the repetition.
     fn watch(
         &mut self,
         command: &[OsString],
@@ -99,6 +106,7 @@ impl ShellSession {
         count: u64,
         out: &CommandOutput<'_>,
     ) -> Result<(), CommandFailure> {
+        parse(command.to_vec())?;
         let interruption = InterruptionFlag::watch()?;
         for run in 0..count {
             let start = Instant::now();
@@ -120,7 +128,13 @@ impl ShellSession {
             let clear = if out.is_terminal { CLEAR.as_bytes() } else { b"" };
             io::stdout().write_all(&[clear, &printed].concat())?;
             io::stdout().flush()?;
-            if outcome?.is_break() || interruption.check().is_err() {
+            match outcome {
+                Err(failure) if out.is_terminal && !failure.is_closed_pipe() => failure.print(),
+                Err(failure) => return Err(failure),
+                Ok(ControlFlow::Break(())) => break,
+                Ok(ControlFlow::Continue(())) => {}
+            }
+            if interruption.check().is_err() {
                 break;
             }
         }
