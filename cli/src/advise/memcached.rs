@@ -108,7 +108,7 @@ fn crawl(
     let mut listing = target.connect().map_err(|failure| io::Error::other(failure.message().to_string()))?;
     let listed = listing.metadump_of(class, |line| {
         let (key, expiry) = read_listed(line).ok_or(Error::MalformedReply)?;
-        found.push((key, expiry.at != 0 && line.split(' ').all(|word| word != "exp=-1")));
+        found.push((key, expiry.at != 0));
         match found.len() < quota && !sample.is_complete() {
             true => Ok(()),
             false => Err(io::Error::from(io::ErrorKind::Interrupted).into()),
