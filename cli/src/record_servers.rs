@@ -9,14 +9,14 @@ use todana_client::{Address, Connection, LoginDestination, RingConnection, RingD
 /// The servers of a command, with connections that are opened when they are needed.
 pub(crate) enum RecordServers {
     /// One server.
-    One { target: ServerTarget, connection: Option<Connection> },
+    One { target: Box<ServerTarget>, connection: Option<Connection> },
     /// The servers of a ring.
     Ring { ring: RingDestination, targets: Vec<ServerTarget>, connections: Box<RingConnection> },
 }
 
 impl RecordServers {
     pub(crate) fn one(target: ServerTarget) -> RecordServers {
-        RecordServers::One { target, connection: None }
+        RecordServers::One { target: Box::new(target), connection: None }
     }
 
     /// Returns the servers of a ring. All have the login and the TLS settings of the options.
@@ -43,7 +43,7 @@ impl RecordServers {
     /// Returns all servers.
     pub(crate) fn targets(&self) -> &[ServerTarget] {
         match self {
-            RecordServers::One { target, .. } => std::slice::from_ref(target),
+            RecordServers::One { target, .. } => std::slice::from_ref(&**target),
             RecordServers::Ring { targets, .. } => targets,
         }
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 const RECORDS: usize = 3_000;
 
 fn record(number: usize) -> (String, String) {
-    let value = if number % 2 == 0 { "v".repeat(10) } else { "w".repeat(110) };
+    let value = if number.is_multiple_of(2) { "v".repeat(10) } else { "w".repeat(110) };
     (format!("key:{number:04}"), value)
 }
 

@@ -98,8 +98,8 @@ fn clock(figures: &ServerFigures, now: u64) -> Option<Finding> {
     const CHANGE: &str = "synchronise the clocks of both machines";
     let facts = format!("{difference} s from that of this machine");
     Some(match difference {
-        ..=CLOCK_OK_S => Finding::ok("server's clock", facts),
-        ..=CLOCK_WRONG_S => Finding::warning("server's clock", facts, CHANGE),
+        seconds if seconds <= CLOCK_OK_S => Finding::ok("server's clock", facts),
+        seconds if seconds <= CLOCK_WRONG_S => Finding::warning("server's clock", facts, CHANGE),
         _ => Finding::problem("server's clock", facts, CHANGE),
     })
 }

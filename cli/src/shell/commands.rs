@@ -101,7 +101,7 @@ pub(super) fn description() -> Command {
 /// The result of parsing: a command, or a text to print.
 pub(super) enum ParsedCommand {
     /// A command to run.
-    Command(ShellCommand),
+    Command(Box<ShellCommand>),
     /// The help of a command.
     Help(String),
 }
@@ -123,7 +123,7 @@ pub(super) fn parse(mut words: Vec<OsString>) -> Result<ParsedCommand, CommandFa
     }
     match description.try_get_matches_from_mut(words) {
         Ok(matches) => ShellCommand::from_arg_matches(&matches)
-            .map(ParsedCommand::Command)
+            .map(|command| ParsedCommand::Command(Box::new(command)))
             .map_err(|error| CommandFailure::usage(error.to_string())),
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             Ok(ParsedCommand::Help(without_program(&error.to_string())))

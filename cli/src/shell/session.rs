@@ -58,7 +58,7 @@ impl ShellSession {
                 return Ok(ControlFlow::Continue(()));
             }
         };
-        match command {
+        match *command {
             ShellCommand::Exit => return Ok(ControlFlow::Break(())),
             ShellCommand::Data(command) => {
                 expect_no_standard_input(&command)?;
