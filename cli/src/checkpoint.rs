@@ -30,6 +30,16 @@ pub(crate) struct CheckpointArguments {
     server: ServerOptions,
 }
 
+impl CheckpointArguments {
+    /// Returns the arguments of the command in a shell.
+    pub(crate) fn within(self, shell: &ServerOptions) -> Self {
+        match self.place {
+            Some(_) => self,
+            None => Self { server: self.server.within(shell), ..self },
+        }
+    }
+}
+
 pub(crate) fn run(arguments: &CheckpointArguments) -> Result<(), CommandFailure> {
     let interruption = InterruptionFlag::watch()?;
     let CheckpointArguments { place, server } = arguments;

@@ -14,7 +14,7 @@ const FILE_LEN_MAX: u64 = 64 << 10;
 
 /// The login of a client command. Name and password each come from the option, else from the
 /// server's URL, else from the environment.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct ClientLogin {
     /// Log in as this user [default: the user in todana://USER:PASSWORD@HOST:PORT, or TODANA_USER]
     #[arg(long, value_name = "NAME", help_heading = HEADING)]

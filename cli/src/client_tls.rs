@@ -7,7 +7,7 @@ use todana_client::{Address, Tls, TlsFiles};
 const HEADING: &str = "TLS, for todanas://";
 
 /// The files that a client command needs for TLS.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct ClientTls {
     /// PEM file of the trusted authorities, or of the server's own certificate [default: the
     /// authorities that the system trusts]

@@ -52,6 +52,20 @@ impl CommandFailure {
         CommandFailure { message: None, ..self }
     }
 
+    /// Returns true if the reader of the output has closed it, which is not a failure.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        self.code == 0
+    }
+
+    /// Returns the failure with the place of the command before its message.
+    pub(crate) fn at(self, place: &str) -> CommandFailure {
+        let message = match self.message {
+            Some(message) => format!("{place}: {message}"),
+            None => format!("{place}: exit code {}", self.code),
+        };
+        CommandFailure { message: Some(message), ..self }
+    }
+
     /// Returns the message; empty if there is none.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()

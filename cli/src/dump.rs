@@ -18,10 +18,10 @@ use todana_client::{Connection, Error, FoundRecord};
 const KEYS_AT_ONCE: usize = 64;
 
 /// A key and the expiry of its record.
-type ListedKey = (Vec<u8>, tsv::TsvExpiry);
+pub(crate) type ListedKey = (Vec<u8>, tsv::TsvExpiry);
 
 pub(crate) fn dump(
-    servers: &[ServerTarget<'_>],
+    servers: &[ServerTarget],
     path: &Path,
     options: DumpOptions,
 ) -> Result<(), CommandFailure> {
@@ -82,7 +82,7 @@ impl OmittedRecords {
 /// Passes the records of servers to `see` until `see` breaks, one server after the other. The order
 /// of the records is undefined.
 pub(crate) fn walk_servers(
-    servers: &[ServerTarget<'_>],
+    servers: &[ServerTarget],
     wanted: &RecordSelection<'_>,
     see: &mut RecordSink<'_>,
 ) -> Result<OmittedRecords, CommandFailure> {
@@ -101,7 +101,7 @@ pub(crate) fn walk_servers(
 }
 
 fn walk_server(
-    server: &ServerTarget<'_>,
+    server: &ServerTarget,
     wanted: &RecordSelection<'_>,
     see: &mut RecordSink<'_>,
 ) -> Result<OmittedRecords, CommandFailure> {
@@ -221,7 +221,7 @@ fn shown(key: &[u8]) -> String {
 }
 
 /// Parses a line of the reply to `lru_crawler metadump`.
-fn read_listed(line: &str) -> Option<ListedKey> {
+pub(crate) fn read_listed(line: &str) -> Option<ListedKey> {
     let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
     let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);
     let span_s = field("sliding=").and_then(|text| text.parse().ok()).unwrap_or(0);

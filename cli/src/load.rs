@@ -19,7 +19,7 @@ const SEND_BYTES: usize = 64 << 10;
 /// Stores the records of a file in the servers of their keys. The changes of an update log of Kyoto
 /// Tycoon are applied in their order.
 pub(crate) fn load(
-    servers: &mut RecordServers<'_>,
+    servers: &mut RecordServers,
     file: &Path,
     options: &LoadOptions,
 ) -> Result<(), CommandFailure> {
@@ -40,8 +40,8 @@ pub(crate) fn load(
     tally.fail_if_refused("the server")
 }
 
-struct ServersLoad<'a, 'o> {
-    servers: &'a mut RecordServers<'o>,
+struct ServersLoad<'a> {
+    servers: &'a mut RecordServers,
     /// The state of each server.
     states: Vec<ServerState>,
 }
@@ -54,7 +54,7 @@ struct ServerState {
     takes_meta: Option<bool>,
 }
 
-impl ServersLoad<'_, '_> {
+impl ServersLoad<'_> {
     fn take(&mut self, change: FileChange<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
         match change {
             FileChange::Put(record) => self.put(&record, tally),
@@ -161,14 +161,14 @@ impl ServersLoad<'_, '_> {
 
 /// A server as the target of Tokyo Tyrant's commands. A command that needs the old value reads it
 /// first, so that changes of other clients in between are lost, and so is the expiry of the record.
-struct ServerTarget<'t, 'a, 'o> {
-    load: &'t mut ServersLoad<'a, 'o>,
+struct ServerTarget<'t, 'a> {
+    load: &'t mut ServersLoad<'a>,
     tally: &'t mut LoadTally,
     /// The reason why the last change was not made.
     problem: Option<StoreProblem>,
 }
 
-impl ServerTarget<'_, '_, '_> {
+impl ServerTarget<'_, '_> {
     fn change(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<(), StoreProblem> {
         let mut found = None;
         if !visitor.overwrites() {
@@ -206,7 +206,7 @@ impl ServerTarget<'_, '_, '_> {
     }
 }
 
-impl LoggedTarget<'_> for ServerTarget<'_, '_, '_> {
+impl LoggedTarget<'_> for ServerTarget<'_, '_> {
     fn visit(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> todana_core::Result<()> {
         let outcome = self.change(key, visitor);
         self.noted(outcome)

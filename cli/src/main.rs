@@ -1,6 +1,7 @@
 //! The program `todana`: the server and its tools in one executable.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod amount;
 mod backup;
 mod bench;
@@ -8,9 +9,11 @@ mod checkpoint;
 mod client_login;
 mod client_tls;
 mod command_failure;
+mod command_output;
 mod command_target;
 mod config;
 mod database;
+mod doctor;
 mod dump;
 mod formats;
 mod generated_files;
@@ -21,6 +24,7 @@ mod log;
 mod memcached;
 mod moxi;
 mod nutcracker;
+mod open_target;
 mod option_sources;
 mod password;
 mod progress;
@@ -35,6 +39,7 @@ mod sasldb;
 mod serve;
 mod server_options;
 mod serving;
+mod shell;
 mod statistics;
 mod suggestions;
 mod time_to_live;
@@ -46,6 +51,8 @@ mod verify;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use command_failure::CommandFailure;
+use command_output::CommandOutput;
+use open_target::CommandPlace;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -62,9 +69,9 @@ Usage: todana [COMMAND]
 
 Server     serve proxy config as password    run a server, also as memcached
            ping stats log replicas promote   check, watch and direct it
-           bench top                         measure it, see what it does
+           bench top doctor advise           measure it, find its faults
 Records    get set delete incr decr touch    read and change records by key
-           list count load dump flush        list, import, export, remove all
+           list count load dump flush shell  many at once; commands at a prompt
 Databases  copy merge compact                on disk, while no server uses them
 Backups    backup restore checkpoint         back up a database, restore it
            verify salvage                    find damage, save intact records
@@ -87,7 +94,7 @@ const AFTER_HELP: &str = "\
 If a server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
 the environment, or todana://USER:PASSWORD@HOST:PORT.
 
-`todana` without a command serves on 127.0.0.1:11211; at a terminal it prints its help instead.
+`todana` without a command serves on 127.0.0.1:11211; at a terminal it opens a shell instead.
 
 Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 3 the server cannot be reached or refuses.";
@@ -151,6 +158,15 @@ enum ProgramCommand {
     /// Measure the throughput, latency and memory of a server, or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
+    /// Type commands at a prompt, or run those of standard input
+    #[command(after_help = shell::AFTER_HELP)]
+    Shell(Box<shell::ShellArguments>),
+    /// Check a configuration, this machine or a running server, and say what to change
+    #[command(after_help = doctor::AFTER_HELP)]
+    Doctor(Box<doctor::DoctorArguments>),
+    /// Sample a memcached, Redis or Kyoto Tycoon, and report what its records would take here
+    #[command(after_help = advise::AFTER_HELP)]
+    Advise(Box<advise::AdviseArguments>),
     /// Show what a server does, and refresh it
     #[command(after_help = top::AFTER_HELP)]
     Top(top::TopArguments),
@@ -279,17 +295,22 @@ fn run() -> Result<(), CommandFailure> {
         .map_err(|error| CommandFailure::usage(error.to_string()))?;
     match arguments.command {
         None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
-            ProgramArguments::command().print_help()?;
-            Ok(())
+            shell::run(&shell::ShellArguments::default())
         }
         None => serve::run(std::env::args_os().take(1).chain(["serve".into()])),
         Some(ProgramCommand::Serve(_)) => serve::run(std::env::args_os()),
         Some(ProgramCommand::Config(command)) => config::run(&command),
         Some(ProgramCommand::Data(command)) => record_commands::run(&command),
-        Some(ProgramCommand::Database(command)) => database::run_whole(*command),
+        Some(ProgramCommand::Database(command)) => {
+            let (place, out) = (&mut CommandPlace::default(), &mut CommandOutput::process());
+            database::run_whole(*command, place, out)
+        }
         Some(ProgramCommand::Checkpoint(arguments)) => checkpoint::run(&arguments),
         Some(ProgramCommand::Replicas(arguments)) => replicas::run(&arguments),
         Some(ProgramCommand::Promote(arguments)) => promote::run(&arguments),
+        Some(ProgramCommand::Shell(arguments)) => shell::run(&arguments),
+        Some(ProgramCommand::Doctor(arguments)) => doctor::run(&arguments),
+        Some(ProgramCommand::Advise(arguments)) => advise::run(&arguments),
         Some(ProgramCommand::Top(arguments)) => top::run(&arguments),
         Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
         Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),

@@ -4,10 +4,11 @@
 //! Not here: the same commands on a database on disk (`database`).
 
 use crate::amount::amount;
-use crate::command_target::CommandTarget;
+use crate::command_output::CommandOutput;
 use crate::dump::dump;
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::load::load;
+use crate::open_target::{CommandPlace, OpenTarget};
 use crate::record_servers::RecordServers;
 use crate::server_options::ServerOptions;
 use crate::time_to_live::{exptime, warn_if_past};
@@ -303,31 +304,38 @@ impl RecordCommand {
     }
 }
 
+/// Runs a command at the place of its options.
 pub(crate) fn run(command: &RecordCommand) -> Result<(), CommandFailure> {
+    run_at(&mut CommandPlace::default(), command, &mut CommandOutput::process())
+}
+
+/// Runs a command at the place of its options, or else at the place of a shell.
+pub(crate) fn run_at(
+    place: &mut CommandPlace<'_>,
+    command: &RecordCommand,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
     if let RecordCommand::Set { ttl, .. }
     | RecordCommand::Touch { ttl: Some(ttl), .. }
     | RecordCommand::Touch { time: Some(ttl), .. } = command
     {
         warn_if_past(*ttl);
     }
-    let options = command.options();
-    match options.place(None)? {
-        CommandTarget::Database(name) => {
-            options.expect_no_database()?;
-            database::run(command, &name)
-        }
-        CommandTarget::Server(destination) => {
-            run_at(&mut RecordServers::one(options.at(destination)), command)
-        }
-        CommandTarget::Ring(ring) => run_at(&mut RecordServers::of_ring(options, ring)?, command),
+    match place.of(command.options(), None)? {
+        OpenTarget::Database(database) => database::run(command, database, out),
+        OpenTarget::Servers(servers) => run_on_servers(servers, command, out),
     }
 }
 
-fn run_at(servers: &mut RecordServers<'_>, command: &RecordCommand) -> Result<(), CommandFailure> {
+fn run_on_servers(
+    servers: &mut RecordServers,
+    command: &RecordCommand,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
     match command {
         RecordCommand::Get { wanted, shown, quiet, .. } => {
             let read = &mut |key: &[u8]| Ok(servers.connection_of(key)?.get(&[key], shown.versions)?.pop());
-            get(wanted, *shown, *quiet, read)
+            get(wanted, *shown, *quiet, read, out)
         }
         RecordCommand::Set { key, quiet, .. } => {
             let value = command.value()?;
@@ -338,14 +346,14 @@ fn run_at(servers: &mut RecordServers<'_>, command: &RecordCommand) -> Result<()
             let remove = &mut |key: &[u8]| Ok(servers.connection_of(key)?.delete(key)? == WriteOutcome::Done);
             delete(keys, *quiet, remove)
         }
-        RecordCommand::Incr { sum, quiet, .. } => count(servers, sum, true, *quiet),
-        RecordCommand::Decr { sum, quiet, .. } => count(servers, sum, false, *quiet),
+        RecordCommand::Incr { sum, quiet, .. } => count(servers, sum, true, *quiet, out),
+        RecordCommand::Decr { sum, quiet, .. } => count(servers, sum, false, *quiet, out),
         RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let ttl = time.or(*ttl).unwrap_or(0);
             let outcome = servers.connection_of(key.as_bytes())?.touch(key.as_bytes(), ttl)?;
             quiet.found(key, outcome == WriteOutcome::Done)
         }
-        RecordCommand::Stats { group, json, .. } => statistics::print(servers.only()?, group, *json),
+        RecordCommand::Stats { group, json, .. } => statistics::print(servers.only()?, group, *json, out),
         RecordCommand::Flush { delay, yes, .. } => {
             let line = if *delay == 0 { "flush_all".to_string() } else { format!("flush_all {delay}") };
             let targets = servers.targets();
@@ -363,7 +371,7 @@ fn run_at(servers: &mut RecordServers<'_>, command: &RecordCommand) -> Result<()
         RecordCommand::Ping { .. } => {
             for server in servers.targets() {
                 let version = server.connect()?.version()?;
-                writeln!(io::stdout(), "{} answers: version {version}", server.destination)?;
+                writeln!(out, "{} answers: version {version}", server.destination)?;
             }
             Ok(())
         }
@@ -373,10 +381,11 @@ fn run_at(servers: &mut RecordServers<'_>, command: &RecordCommand) -> Result<()
 }
 
 fn count(
-    servers: &mut RecordServers<'_>,
+    servers: &mut RecordServers,
     sum: &CounterArguments,
     up: bool,
     quiet: QuietOption,
+    out: &mut CommandOutput<'_>,
 ) -> Result<(), CommandFailure> {
     let key = sum.key.as_bytes();
     let connection = servers.connection_of(key)?;
@@ -385,7 +394,7 @@ fn count(
         None => connection.count(key, sum.by, up)?,
     };
     quiet.found(&sum.key, number.is_some())?;
-    number.map_or(Ok(()), |number| Ok(writeln!(io::stdout(), "{number}")?))
+    number.map_or(Ok(()), |number| Ok(writeln!(out, "{number}")?))
 }
 
 /// Removes records. `remove` returns false if a record does not exist.
@@ -410,9 +419,9 @@ pub(crate) fn get(
     shown: GetFormat,
     quiet: QuietOption,
     read: &mut ReadRecord<'_>,
+    out: &mut CommandOutput<'_>,
 ) -> Result<(), CommandFailure> {
-    let mut out = io::stdout().lock();
-    let (is_terminal, is_one) = (out.is_terminal(), keys.len() == 1);
+    let is_one = keys.len() == 1;
     let mut outcome = Ok(());
     for key in keys {
         let Some(item) = read(key.as_bytes())? else {
@@ -422,14 +431,17 @@ pub(crate) fn get(
         };
         if shown.json {
             writeln!(out, "{}", object(&item))?;
-        } else if shown.keys || (is_terminal && !is_one) {
-            tsv::escape(&mut out, &item.key)?;
+        } else if shown.keys || (out.is_terminal && !is_one) {
+            tsv::escape(out, &item.key)?;
             out.write_all(b"\t")?;
-            tsv::escape(&mut out, &item.value)?;
+            tsv::escape(out, &item.value)?;
+            out.write_all(b"\n")?;
+        } else if out.one_line_values {
+            tsv::escape(out, &item.value)?;
             out.write_all(b"\n")?;
         } else {
             out.write_all(&item.value)?;
-            if is_terminal || !is_one {
+            if out.is_terminal || !is_one {
                 out.write_all(b"\n")?;
             }
         }

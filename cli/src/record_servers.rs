@@ -7,30 +7,30 @@ use std::fmt;
 use todana_client::{Address, Connection, LoginDestination, RingConnection, RingDestination, SocketTimeouts};
 
 /// The servers of a command, with connections that are opened when they are needed.
-pub(crate) enum RecordServers<'o> {
+pub(crate) enum RecordServers {
     /// One server.
-    One { target: ServerTarget<'o>, connection: Option<Connection> },
+    One { target: Box<ServerTarget>, connection: Option<Connection> },
     /// The servers of a ring.
-    Ring { ring: RingDestination, targets: Vec<ServerTarget<'o>>, connections: Box<RingConnection> },
+    Ring { ring: RingDestination, targets: Vec<ServerTarget>, connections: Box<RingConnection> },
 }
 
-impl<'o> RecordServers<'o> {
-    pub(crate) fn one(target: ServerTarget<'o>) -> RecordServers<'o> {
-        RecordServers::One { target, connection: None }
+impl RecordServers {
+    pub(crate) fn one(target: ServerTarget) -> RecordServers {
+        RecordServers::One { target: Box::new(target), connection: None }
     }
 
     /// Returns the servers of a ring. All have the login and the TLS settings of the options.
     pub(crate) fn of_ring(
-        options: &'o ServerOptions,
+        options: &ServerOptions,
         ring: RingDestination,
-    ) -> Result<RecordServers<'o>, CommandFailure> {
+    ) -> Result<RecordServers, CommandFailure> {
         options.expect_no_database()?;
         if !ring.options.kind.uses_weights() && ring.servers.iter().any(|server| server.weight > 1) {
             eprintln!("todana: ring {}: ignores weights", ring.options.kind);
         }
         let destination =
             |address: &Address| LoginDestination { address: address.clone(), user: None, password: None };
-        let targets: Vec<ServerTarget<'o>> =
+        let targets: Vec<ServerTarget> =
             ring.servers.iter().map(|server| options.at(destination(&server.address))).collect();
         let addresses: Vec<&Address> = ring.servers.iter().map(|server| &server.address).collect();
         let tls = options.tls.load(&addresses)?;
@@ -41,15 +41,15 @@ impl<'o> RecordServers<'o> {
     }
 
     /// Returns all servers.
-    pub(crate) fn targets(&self) -> &[ServerTarget<'o>] {
+    pub(crate) fn targets(&self) -> &[ServerTarget] {
         match self {
-            RecordServers::One { target, .. } => std::slice::from_ref(target),
+            RecordServers::One { target, .. } => std::slice::from_ref(&**target),
             RecordServers::Ring { targets, .. } => targets,
         }
     }
 
     /// Returns the only server. Fails for a ring.
-    pub(crate) fn only(&self) -> Result<&ServerTarget<'o>, CommandFailure> {
+    pub(crate) fn only(&self) -> Result<&ServerTarget, CommandFailure> {
         match self {
             RecordServers::One { target, .. } => Ok(target),
             RecordServers::Ring { ring, .. } => Err(needs_one_server(ring)),
@@ -68,7 +68,7 @@ impl<'o> RecordServers<'o> {
     pub(crate) fn connection(&mut self, server: usize) -> Result<&mut Connection, CommandFailure> {
         match self {
             RecordServers::One { target, connection } => {
-                let open = match connection.take() {
+                let open = match connection.take().filter(|open| !open.is_lost()) {
                     Some(open) => open,
                     None => target.connect()?,
                 };
@@ -84,7 +84,7 @@ impl<'o> RecordServers<'o> {
     }
 }
 
-impl fmt::Display for RecordServers<'_> {
+impl fmt::Display for RecordServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordServers::One { target, .. } => target.destination.fmt(f),

@@ -1,6 +1,7 @@
 //! `todana replicas`: prints the replicas of a server and its master, and their lag.
 
 use crate::CommandFailure;
+use crate::command_output::CommandOutput;
 use crate::command_target::CommandTarget;
 use crate::server_options::ServerOptions;
 use clap::Args;
@@ -26,12 +27,22 @@ pub(crate) struct ReplicasArguments {
     server: ServerOptions,
 }
 
+impl ReplicasArguments {
+    /// Returns the arguments of the command in a shell.
+    pub(crate) fn within(self, shell: &ServerOptions) -> Self {
+        match self.place {
+            Some(_) => self,
+            None => Self { server: self.server.within(shell), ..self },
+        }
+    }
+}
+
 pub(crate) fn run(arguments: &ReplicasArguments) -> Result<(), CommandFailure> {
     let ReplicasArguments { place, server } = arguments;
     let destination = server.place(place.as_ref())?.server()?;
     let statistics = server.connect(&destination)?.stats("replication")?;
     for line in lines(&statistics) {
-        writeln!(std::io::stdout(), "{line}")?;
+        writeln!(CommandOutput::process(), "{line}")?;
     }
     Ok(())
 }

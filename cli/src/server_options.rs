@@ -14,7 +14,7 @@ const VARIABLE: &str = "TODANA_SERVER";
 const DEFAULT: &str = "127.0.0.1:11211";
 
 /// The server or database of a command, with the options for logging in and TLS.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct ServerOptions {
     /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path, with
     /// user:password@ before the host after ://. Or several servers with the ring over them:
@@ -69,9 +69,29 @@ impl ServerOptions {
         }
     }
 
+    /// Returns these options, completed by those of a shell.
+    pub(crate) fn within(&self, shell: &ServerOptions) -> ServerOptions {
+        if self.server.is_some() {
+            return self.clone();
+        }
+        let login = if self.login == ClientLogin::default() { &shell.login } else { &self.login };
+        let tls = if self.tls == ClientTls::default() { &shell.tls } else { &self.tls };
+        ServerOptions {
+            server: shell.server.clone(),
+            database: self.database.as_ref().or(shell.database.as_ref()).cloned(),
+            login: login.clone(),
+            tls: tls.clone(),
+        }
+    }
+
+    /// Returns these options with another place.
+    pub(crate) fn naming(&self, place: CommandTarget) -> ServerOptions {
+        ServerOptions { server: Some(place), ..self.clone() }
+    }
+
     /// Returns the server at a destination, together with the options for reaching it.
-    pub(crate) fn at(&self, destination: LoginDestination) -> ServerTarget<'_> {
-        ServerTarget { destination, options: self }
+    pub(crate) fn at(&self, destination: LoginDestination) -> ServerTarget {
+        ServerTarget { destination, options: self.clone() }
     }
 
     /// Returns true if `--database` is given.
@@ -123,12 +143,12 @@ impl ServerOptions {
 }
 
 /// A server, together with the options for reaching it.
-pub(crate) struct ServerTarget<'o> {
+pub(crate) struct ServerTarget {
     pub(crate) destination: LoginDestination,
-    pub(crate) options: &'o ServerOptions,
+    pub(crate) options: ServerOptions,
 }
 
-impl ServerTarget<'_> {
+impl ServerTarget {
     /// Connects, logs in if the options name a user, and selects the database.
     pub(crate) fn connect(&self) -> Result<Connection, CommandFailure> {
         let mut connection = self.options.connect(&self.destination)?;

@@ -2,10 +2,11 @@
 //! summary of a database.
 
 use crate::CommandFailure;
+use crate::command_output::CommandOutput;
 use crate::server_options::ServerTarget;
 use crate::suggestions::did_you_mean;
 use serde_json::{Map, Value};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use todana_client::{Connection, Error};
 
 /// The names of the groups of statistics.
@@ -74,7 +75,12 @@ fn theme(name: &str) -> &'static str {
 }
 
 /// Prints a group of statistics, or the statistics of the selected database.
-pub(crate) fn print(server: &ServerTarget<'_>, words: &[String], json: bool) -> Result<(), CommandFailure> {
+pub(crate) fn print(
+    server: &ServerTarget,
+    words: &[String],
+    json: bool,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let statistics = if server.options.has_database() {
         if !words.is_empty() {
@@ -94,13 +100,12 @@ pub(crate) fn print(server: &ServerTarget<'_>, words: &[String], json: bool) -> 
             error => error.into(),
         })?
     };
-    let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{}", nested(&statistics))?;
-    } else if words.is_empty() && !server.options.has_database() && out.is_terminal() {
-        put_by_theme(&mut out, &statistics)?;
+    } else if words.is_empty() && !server.options.has_database() && out.is_terminal {
+        put_by_theme(out, &statistics)?;
     } else {
-        put_aligned(&mut out, &statistics)?;
+        put_aligned(out, &statistics)?;
     }
     Ok(())
 }
@@ -164,7 +169,7 @@ fn typed(text: &str) -> Value {
 
 /// Returns the statistics of the selected database.
 fn of_database(
-    server: &ServerTarget<'_>,
+    server: &ServerTarget,
     connection: &mut Connection,
 ) -> Result<Vec<StatisticPair>, CommandFailure> {
     let number = server.options.database_number(connection)?;
@@ -182,7 +187,11 @@ fn of_database(
 }
 
 /// Prints a summary of a server's database, with the same names as for a database on disk.
-pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), CommandFailure> {
+pub(crate) fn inform(
+    server: &ServerTarget,
+    json: bool,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let place = ("server".to_string(), server.destination.to_string());
     let known = match of_database(server, &mut connection) {
@@ -203,23 +212,22 @@ pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), Comman
     };
     let facts: Vec<StatisticPair> =
         std::iter::once(place).chain(known.into_iter().filter_map(name)).collect();
-    let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{}", nested(&facts))?
     } else {
-        put_aligned(&mut out, &facts)?
+        put_aligned(out, &facts)?
     }
     Ok(())
 }
 
 /// Returns the number of records in the selected database of a server, or in the first if none is
 /// selected.
-pub(crate) fn count(servers: &[ServerTarget<'_>]) -> Result<u64, CommandFailure> {
+pub(crate) fn count(servers: &[ServerTarget]) -> Result<u64, CommandFailure> {
     servers.iter().map(count_of_server).sum()
 }
 
 /// Returns the number of records of a server.
-pub(crate) fn count_of_server(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
+pub(crate) fn count_of_server(server: &ServerTarget) -> Result<u64, CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let count = if server.options.has_database() {
         let own = of_database(server, &mut connection)?;
@@ -232,7 +240,7 @@ pub(crate) fn count_of_server(server: &ServerTarget<'_>) -> Result<u64, CommandF
 }
 
 /// Returns true if the selected database of a server, or the first, is a table.
-pub(crate) fn is_table(server: &ServerTarget<'_>) -> Result<bool, CommandFailure> {
+pub(crate) fn is_table(server: &ServerTarget) -> Result<bool, CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     // memcached has no statistics of single databases.
     let known = of_database(server, &mut connection).unwrap_or_default();

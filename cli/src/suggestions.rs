@@ -6,23 +6,26 @@ use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
 
 /// Commands of other tools, each with the command that has the same effect here.
-const FOREIGN_COMMANDS: [(&str, &str); 14] = [
+const FOREIGN_COMMANDS: [(&str, &str); 18] = [
     ("add", "set --add"),
     ("bgsave", "checkpoint"),
+    ("cli", "shell"),
+    ("console", "shell"),
     ("dbsize", "count"),
     ("expire", "touch"),
     ("flushall", "flush"),
     ("flush_all", "flush"),
+    ("interactive", "shell"),
     ("monitor", "log --follow"),
     ("put", "set"),
     ("remove", "delete"),
+    ("repl", "shell"),
     ("rm", "delete"),
     ("save", "checkpoint"),
     ("scan", "list"),
     ("server", "serve"),
     ("start", "serve"),
 ];
-const SHELLS: [&str; 5] = ["cli", "console", "interactive", "repl", "shell"];
 
 /// Options of memcached that `serve` does not have.
 const MEMCACHED_OPTIONS: [&str; 22] = [
@@ -69,7 +72,8 @@ pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
             if std::env::args().nth(1).as_ref() != Some(&typed) {
                 return error;
             }
-            let tip = suggestion(&typed, command).map_or_else(String::new, |tip| format!("  tip: {tip}\n\n"));
+            let tip = suggestion(&typed, command, "todana ")
+                .map_or_else(String::new, |tip| format!("  tip: {tip}\n\n"));
             let message = format!("unrecognized subcommand '{typed}'\n\n{tip}{MORE}");
             clap::Error::raw(ErrorKind::InvalidSubcommand, message)
         }
@@ -89,18 +93,16 @@ pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
     }
 }
 
-fn suggestion(typed: &str, command: &Command) -> Option<String> {
-    if SHELLS.contains(&typed) {
-        return Some("todana has no shell; each request is a command, as in `todana get KEY`".into());
-    }
+/// Returns the command that the user may have meant. `program` is the text before its name.
+pub(crate) fn suggestion(typed: &str, command: &Command, program: &str) -> Option<String> {
     if let Some((_, instead)) = FOREIGN_COMMANDS.iter().find(|(foreign, _)| *foreign == typed) {
-        return Some(format!("use `todana {instead}`"));
+        return Some(format!("use `{program}{instead}`"));
     }
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     let names: Vec<&str> = shown.map(Command::get_name).collect();
     let begins = names.iter().find(|name| typed.len() > 2 && name.starts_with(typed)).copied();
     let nearest = begins.or_else(|| nearest(typed, &names));
-    nearest.map(|name| format!("did you mean `todana {name}`?"))
+    nearest.map(|name| format!("did you mean `{program}{name}`?"))
 }
 
 /// If the unknown option is one of memcached's, adds a suggestion to its error.

@@ -30,14 +30,6 @@ fn readme_tour_never_touches_port_of_memcached() {
 }
 
 #[test]
-fn bare_command_prints_help_at_a_terminal() {
-    let output = at_a_terminal(&[], "");
-    let shown = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{shown}");
-    assert!(shown.contains("Usage: todana [COMMAND]") && shown.contains("Examples:"), "{shown}");
-}
-
-#[test]
 fn flush_asks_at_a_terminal_and_obeys_scripts() {
     let folder = TestFolder::new();
     let server = RunningServer::start(&["--admin-port", "0"]);

@@ -120,16 +120,12 @@ fn commands_of_other_tools_are_understood_or_answered() {
         ("monitor", "use `todana log --follow`"),
         ("server", "use `todana serve`"),
         ("save", "use `todana checkpoint`"),
+        ("repl", "use `todana shell`"),
     ] {
         let said = refused(&[typed], 2);
         let hint = format!("error: unrecognized subcommand '{typed}'\n\n  tip: {meant}\n");
         assert!(said.starts_with(&hint), "{said}");
     }
-    let said = refused(&["shell"], 2);
-    assert!(
-        said.starts_with("error: unrecognized subcommand 'shell'\n\n  tip: todana has no shell"),
-        "{said}"
-    );
     assert!(!refused(&["xyzzyplugh"], 2).contains("tip:"));
     for option in ["-u", "-d", "-k", "-r"] {
         let said = refused(&["serve", option, "nobody"], 2);

@@ -5,13 +5,14 @@ use super::key_range::{KeyRange, walk};
 use super::transfer::{StoreRecord, export, import};
 use super::{expect_database, expect_no_truncation, open};
 use crate::amount::amount;
+use crate::command_output::CommandOutput;
 use crate::command_target::{CommandTarget, LocalDatabase, names_database};
 use crate::dump::{RecordSelection, dump, walk_servers};
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption_flag::InterruptionFlag;
 use crate::load::load;
+use crate::open_target::{CommandPlace, OpenDatabase, OpenTarget};
 use crate::progress::{progress, records as records_bar};
-use crate::record_servers::RecordServers;
 use crate::server_options::{ServerOptions, ServerTarget};
 use crate::{CommandFailure, salvage, statistics, tsv, verify};
 use clap::{Args, Subcommand};
@@ -37,8 +38,9 @@ pub(crate) struct DatabaseArgument {
 }
 
 impl DatabaseArgument {
-    fn find(&self) -> Result<RecordSource<'_>, CommandFailure> {
-        found(&self.server, self.server.place(self.place.as_ref())?)
+    /// Returns the place of the records: that of the arguments, or that of a shell.
+    fn find<'t>(&self, place: &'t mut CommandPlace<'_>) -> Result<&'t mut OpenTarget, CommandFailure> {
+        place.of(&self.server, self.place.as_ref())
     }
 }
 
@@ -58,7 +60,10 @@ pub(crate) struct DatabaseAndFile {
 impl DatabaseAndFile {
     /// Returns the database and the file. A single word is the file if `-S` is given. Without `-S`,
     /// it is the database if it has the form of one, and otherwise the file.
-    fn find(&self) -> Result<(RecordSource<'_>, PathBuf), CommandFailure> {
+    fn find<'t>(
+        &self,
+        target: &'t mut CommandPlace<'_>,
+    ) -> Result<(&'t mut OpenTarget, PathBuf), CommandFailure> {
         let (place, file) = match (&self.first, &self.second) {
             (Some(first), None) if self.server.has_server() || !names_database(first) => (None, Some(first)),
             (first, second) => (first.as_ref(), second.as_ref()),
@@ -66,26 +71,7 @@ impl DatabaseAndFile {
         let place =
             place.map(|word| word.to_string_lossy().parse().map_err(CommandFailure::usage)).transpose()?;
         let file = file.map_or_else(|| "-".into(), PathBuf::from);
-        Ok((found(&self.server, self.server.place(place.as_ref())?)?, file))
-    }
-}
-
-/// The opened form of the place where the records are.
-enum RecordSource<'o> {
-    Local(LocalDatabase),
-    Servers(RecordServers<'o>),
-}
-
-fn found(options: &ServerOptions, place: CommandTarget) -> Result<RecordSource<'_>, CommandFailure> {
-    match place {
-        CommandTarget::Server(destination) => {
-            Ok(RecordSource::Servers(RecordServers::one(options.at(destination))))
-        }
-        CommandTarget::Ring(ring) => RecordServers::of_ring(options, ring).map(RecordSource::Servers),
-        CommandTarget::Database(local) => {
-            options.expect_no_database()?;
-            Ok(RecordSource::Local(local))
-        }
+        Ok((target.of(&self.server, place.as_ref())?, file))
     }
 }
 
@@ -190,39 +176,46 @@ pub(crate) enum DatabaseCommand {
     },
 }
 
-pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
+/// Runs a command at the place that it names, or else at the place of a shell.
+pub(crate) fn run(
+    command: DatabaseCommand,
+    place: &mut CommandPlace<'_>,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
     match command {
-        DatabaseCommand::Inform { of, json } => match of.find()? {
-            RecordSource::Local(local) => inform(&local, json),
-            RecordSource::Servers(servers) => statistics::inform(servers.only()?, json),
+        DatabaseCommand::Inform { of, json } => match of.find(place)? {
+            OpenTarget::Database(database) => inform(database, json, out),
+            OpenTarget::Servers(servers) => statistics::inform(servers.only()?, json, out),
         },
         DatabaseCommand::Count { of } => {
-            let count = match of.find()? {
-                RecordSource::Local(local) => visible_records(open(&local, false)?.database()),
-                RecordSource::Servers(servers) => statistics::count(servers.targets())?,
+            let count = match of.find(place)? {
+                OpenTarget::Database(database) => visible_records(database.open(false)?.database()),
+                OpenTarget::Servers(servers) => statistics::count(servers.targets())?,
             };
-            writeln!(io::stdout(), "{count}")?;
+            writeln!(out, "{count}")?;
             Ok(())
         }
         DatabaseCommand::List { of, prefix, from, to, limit, reverse, values } => {
             let bytes = |word: Option<OsString>| word.map(|word| word.as_bytes().to_vec());
             let range = KeyRange { prefix: bytes(prefix), from: bytes(from), to: bytes(to), reverse };
             let limit = limit.unwrap_or(u64::MAX);
-            match of.find()? {
-                RecordSource::Local(local) => list(&local, &range, limit, values),
-                RecordSource::Servers(_) if range.reverse => Err(CommandFailure::usage(
+            match of.find(place)? {
+                OpenTarget::Database(database) => list(database, &range, limit, values, out),
+                OpenTarget::Servers(_) if range.reverse => Err(CommandFailure::usage(
                     "--reverse: a server lists its keys in no order; needs a .tree database",
                 )),
-                RecordSource::Servers(servers) => list_of_servers(servers.targets(), &range, limit, values),
+                OpenTarget::Servers(servers) => {
+                    list_of_servers(servers.targets(), &range, limit, values, out)
+                }
             }
         }
-        DatabaseCommand::Import { to, options } => match to.find()? {
-            (RecordSource::Local(local), file) => import(&local, &file, &options),
-            (RecordSource::Servers(mut servers), file) => load(&mut servers, &file, &options),
+        DatabaseCommand::Import { to, options } => match to.find(place)? {
+            (OpenTarget::Database(database), file) => import(database, &file, &options),
+            (OpenTarget::Servers(servers), file) => load(servers, &file, &options),
         },
-        DatabaseCommand::Export { of, options } => match of.find()? {
-            (RecordSource::Local(local), file) => export(&local, &file, options),
-            (RecordSource::Servers(servers), file) => dump(servers.targets(), &file, options),
+        DatabaseCommand::Export { of, options } => match of.find(place)? {
+            (OpenTarget::Database(database), file) => export(database, &file, options),
+            (OpenTarget::Servers(servers), file) => dump(servers.targets(), &file, options),
         },
         DatabaseCommand::Copy { from, to } => {
             copy(database(&from, COPIES)?, database(&to, "`todana load` stores records in a server")?)
@@ -260,11 +253,16 @@ fn database<'p>(place: &'p CommandTarget, hint: &str) -> Result<&'p LocalDatabas
 /// The hint for a command that copies from databases on disk only.
 const COPIES: &str = "`todana backup` and `todana dump` copy a server's records";
 
-pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFailure> {
-    let db = open(local, false)?;
+pub(super) fn inform(
+    database: &mut OpenDatabase,
+    json: bool,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
+    let local = database.name.clone();
+    let db = database.open(false)?;
     let status = db.status();
     let path = local.path();
-    let kind = match local {
+    let kind = match &local {
         LocalDatabase::Named(name) => name.kind.word(),
         LocalDatabase::DataDirectory(_) => "data directory",
     };
@@ -285,7 +283,6 @@ pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFai
     if let Some(tree) = db.database().engine().checkpointed() {
         facts.push(("tree_bytes", tree.file_bytes().into()));
     }
-    let mut out = io::stdout().lock();
     if json {
         let object: serde_json::Map<_, _> =
             facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
@@ -317,15 +314,21 @@ pub(crate) fn size_of(path: &Path) -> Result<u64, CommandFailure> {
     Ok(sum)
 }
 
-fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Result<(), CommandFailure> {
-    let db = open(name, false)?;
-    let mut out = io::BufWriter::new(io::stdout().lock());
+fn list(
+    database: &mut OpenDatabase,
+    range: &KeyRange,
+    limit: u64,
+    values: bool,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
+    let db = database.open(false)?;
+    let mut out = io::BufWriter::new(out);
     let mut left = limit;
     if left == 0 {
         return Ok(());
     }
     let is_table = db.name().kind.is_table();
-    walk(&db, range, &mut |record| {
+    walk(db, range, &mut |record| {
         // The empty key holds the definitions of a table's indexes.
         if is_table && record.key.is_empty() {
             return Ok(ControlFlow::Continue(()));
@@ -348,15 +351,16 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
 
 /// Lists the keys of a server, which are not ordered.
 fn list_of_servers(
-    servers: &[ServerTarget<'_>],
+    servers: &[ServerTarget],
     range: &KeyRange,
     limit: u64,
     values: bool,
+    out: &mut CommandOutput<'_>,
 ) -> Result<(), CommandFailure> {
     if limit == 0 {
         return Ok(());
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(out);
     let mut left = limit;
     let is_table = statistics::is_table(&servers[0])?;
     // The empty key holds the definitions of a table's indexes.

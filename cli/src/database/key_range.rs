@@ -93,6 +93,15 @@ impl RecordBatch {
     }
 }
 
+/// Passes keys to `see` until it returns false: those with the prefix, or all keys of an unordered
+/// database.
+pub(crate) fn keys(db: &Db, prefix: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), CommandFailure> {
+    let prefix = db.database().engine().ordered().map(|_| prefix.to_vec());
+    walk(db, &KeyRange { prefix, ..KeyRange::default() }, &mut |record| {
+        Ok(if see(&record.key) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })
+}
+
 /// Passes the live records of a range to `see` until `see` breaks, in the order of their keys if
 /// the database is ordered. No lock is held while `see` runs.
 pub(super) fn walk(

@@ -12,6 +12,7 @@ mod refusal;
 mod transfer;
 
 pub(crate) use commands::{DatabaseCommand, check, run as run_whole, size_of};
+pub(crate) use key_range::keys;
 pub(crate) use records::run;
 
 use crate::CommandFailure;

@@ -1,11 +1,11 @@
 //! Commands on the records of a database on disk.
 
-use super::open;
 use super::refusal::refused;
 use crate::CommandFailure;
-use crate::command_target::LocalDatabase;
+use crate::command_output::CommandOutput;
+use crate::open_target::OpenDatabase;
 use crate::record_commands::{self, CounterArguments, QuietOption, RecordCommand};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
 use todana_client::{FetchedRecord, StoreVerb, TextStore, WriteOutcome};
@@ -14,39 +14,44 @@ use todana_core::{
 };
 
 /// Runs a command on the records of a database. Returns when its changes are on disk.
-pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), CommandFailure> {
+pub(crate) fn run(
+    command: &RecordCommand,
+    database: &mut OpenDatabase,
+    out: &mut CommandOutput<'_>,
+) -> Result<(), CommandFailure> {
+    let name = database.name.clone();
     match command {
         RecordCommand::Get { wanted, shown, quiet, .. } => {
-            let db = open(name, false)?;
-            record_commands::get(wanted, *shown, *quiet, &mut |key| get(&db, key, shown.versions))?;
+            let db = database.open(false)?;
+            record_commands::get(wanted, *shown, *quiet, &mut |key| get(db, key, shown.versions), out)?;
             if shown.versions {
                 db.sync()?;
             }
             Ok(())
         }
         RecordCommand::Set { key, quiet, .. } => {
-            let (db, value) = (open(name, true)?, command.value()?);
+            let (db, value) = (database.open(true)?, command.value()?);
             let Some(store) = command.store(&value) else { return Ok(()) };
-            record_commands::stored(key, store.verb, put(&db, &store)?, *quiet)?;
+            record_commands::stored(key, store.verb, put(db, &store)?, *quiet)?;
             Ok(db.sync()?)
         }
         RecordCommand::Delete { keys, quiet, .. } => {
-            let db = open(name, false)?;
+            let db = database.open(false)?;
             let outcome = record_commands::delete(keys, *quiet, &mut |key| Ok(db.remove(key)?));
             db.sync()?;
             outcome
         }
         RecordCommand::Incr { sum, quiet, .. } => {
-            count(&open(name, false)?, sum, ArithmeticDirection::Increment, *quiet)
+            count(database.open(false)?, sum, ArithmeticDirection::Increment, *quiet, out)
         }
         RecordCommand::Decr { sum, quiet, .. } => {
-            count(&open(name, false)?, sum, ArithmeticDirection::Decrement, *quiet)
+            count(database.open(false)?, sum, ArithmeticDirection::Decrement, *quiet, out)
         }
         RecordCommand::Touch { key, time, ttl, quiet, .. } => {
-            let db = open(name, false)?;
+            let db = database.open(false)?;
             let ttl = Ttl::from_exptime(time.or(*ttl).unwrap_or(0));
             let is_there =
-                execute(&db, &Operation::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
+                execute(db, &Operation::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
                     Reply::Touched => Some(Ok(true)),
                     Reply::NotFound => Some(Ok(false)),
                     _ => None,
@@ -55,9 +60,9 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
             Ok(db.sync()?)
         }
         RecordCommand::Flush { delay: 0, yes, .. } => {
-            let db = open(name, false)?;
+            let db = database.open(false)?;
             if !yes {
-                record_commands::confirm_flush(Some(db.count()), name)?;
+                record_commands::confirm_flush(Some(db.count()), &name)?;
             }
             db.clear()?;
             Ok(db.sync()?)
@@ -65,15 +70,17 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
         RecordCommand::Flush { .. } => {
             Err(CommandFailure::usage(format!("{name}: --delay needs a running server")))
         }
-        RecordCommand::Stats { group, json, .. } if group.is_empty() => super::commands::inform(name, *json),
+        RecordCommand::Stats { group, json, .. } if group.is_empty() => {
+            super::commands::inform(database, *json, out)
+        }
         RecordCommand::Stats { .. } => {
             Err(CommandFailure::usage(format!("{name}: a database on disk has no groups of statistics")))
         }
         RecordCommand::Ping { .. } => {
             Err(CommandFailure::usage(format!("{name}: is a database on disk; ping needs a server")))
         }
-        RecordCommand::Load { file, options, .. } => super::transfer::import(name, file, options),
-        RecordCommand::Dump { file, options, .. } => super::transfer::export(name, file, *options),
+        RecordCommand::Load { file, options, .. } => super::transfer::import(database, file, options),
+        RecordCommand::Dump { file, options, .. } => super::transfer::export(database, file, *options),
     }
 }
 
@@ -131,6 +138,7 @@ fn count(
     sum: &CounterArguments,
     direction: ArithmeticDirection,
     quiet: QuietOption,
+    out: &mut CommandOutput<'_>,
 ) -> Result<(), CommandFailure> {
     let arithmetic = Arithmetic {
         key: sum.key.as_bytes(),
@@ -147,5 +155,5 @@ fn count(
     })?;
     quiet.found(&sum.key, number.is_some())?;
     db.sync()?;
-    number.map_or(Ok(()), |number| Ok(writeln!(io::stdout(), "{number}")?))
+    number.map_or(Ok(()), |number| Ok(writeln!(out, "{number}")?))
 }

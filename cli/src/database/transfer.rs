@@ -1,11 +1,10 @@
 //! Import and export of record files, for a database on disk.
 
 use super::key_range::{KeyRange, walk};
-use super::open;
 use crate::CommandFailure;
 use crate::amount::amount;
-use crate::command_target::LocalDatabase;
 use crate::formats::{DumpOptions, FileChange, LoadOptions, LoadTally, RecordWriter, StoreProblem, read};
+use crate::open_target::OpenDatabase;
 use crate::progress::records as records_bar;
 use crate::time_to_live;
 use std::ops::ControlFlow;
@@ -15,12 +14,16 @@ use todana::{Action, Database, Db, Record, Records, Visitor};
 use todana_core::{Attributes, ErrorKind};
 
 /// Writes all records of a database to a file.
-pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) -> Result<(), CommandFailure> {
-    let db = open(name, false)?;
+pub(super) fn export(
+    database: &mut OpenDatabase,
+    file: &Path,
+    options: DumpOptions,
+) -> Result<(), CommandFailure> {
+    let db = database.open(false)?;
     let mut writer = RecordWriter::create(file, options)?;
     let bar = records_bar(db.count());
     let mut passed = 0u64;
-    walk(&db, &KeyRange::default(), &mut |record| {
+    walk(db, &KeyRange::default(), &mut |record| {
         let mut values = record.record().values();
         let first = values.next().unwrap_or_default();
         writer.put(&record.key, first, record.attributes.flags, record.attributes.expiry.into())?;
@@ -37,14 +40,18 @@ pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) ->
 
 /// Stores the records of a file in a database. The changes of an update log of Kyoto Tycoon are
 /// applied in their order.
-pub(super) fn import(name: &LocalDatabase, file: &Path, options: &LoadOptions) -> Result<(), CommandFailure> {
+pub(super) fn import(
+    database: &mut OpenDatabase,
+    file: &Path,
+    options: &LoadOptions,
+) -> Result<(), CommandFailure> {
     // The file is checked first, so that a wrong path does not create an empty database.
     if file != Path::new("-") {
         file.metadata().map_err(|error| CommandFailure::of_file(file, error))?;
     }
-    let db = open(name, true)?;
+    let db = database.open(true)?;
     let (now, mut tally) = (time_to_live::now(), LoadTally::default());
-    let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
+    let outcome = read(file, options, &mut tally, &mut |change, tally| take(db, now, change, tally));
     // If a part of the file is unreadable, the records before it are stored and counted.
     let synced = db.sync();
     let outcome = outcome.and(synced.map_err(CommandFailure::from));

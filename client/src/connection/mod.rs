@@ -112,7 +112,7 @@ impl Connection {
     }
 
     /// Returns true if all further requests fail.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
@@ -381,8 +381,17 @@ impl Connection {
 
     /// Lists the server's keys by `lru_crawler metadump` and passes each line, such as `key=...
     /// exp=... ...`, to `see`. An error of `see` ends the list and makes the connection unusable.
-    pub fn metadump(&mut self, mut see: impl FnMut(&str) -> Result<(), Error>) -> Result<(), Error> {
-        self.line("lru_crawler metadump all")?;
+    pub fn metadump(&mut self, see: impl FnMut(&str) -> Result<(), Error>) -> Result<(), Error> {
+        self.metadump_of("all", see)
+    }
+
+    /// Lists keys like [`metadump`](Self::metadump): those of a slab class of memcached.
+    pub fn metadump_of(
+        &mut self,
+        class: &str,
+        mut see: impl FnMut(&str) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.line(&format!("lru_crawler metadump {class}"))?;
         loop {
             let line = self.response(|response| match response {
                 ClientResponse::Line(b"END") => Ok(None),
