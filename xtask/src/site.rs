@@ -55,7 +55,7 @@ fn build() -> StepOutcome {
     match written() {
         Ok(folder) => {
             let book = folder.join("book");
-            match program(&mdbook(), &["build", &folder.display().to_string()]).run() {
+            match program(mdbook(), &["build", &folder.display().to_string()]).run() {
                 StepOutcome::Passed => checked(&book),
                 outcome => outcome,
             }

@@ -304,7 +304,7 @@ impl FollowedDatabase {
     /// Makes the place in the log of the first master known to the replicas of this server.
     pub(super) fn note_followed(&self) {
         if let Some(directory) = &self.directory {
-            // In the first epoch, a new server cannot be told from a former master.
+            // In the first epoch, a new server looks like a former master.
             let own = self.own_place().filter(|own| own.epoch > 0);
             directory.note_followed(self.source.or(own).map(to_logged));
         }

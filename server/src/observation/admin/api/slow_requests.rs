@@ -8,7 +8,7 @@ pub(super) fn list(shared: &SharedState) -> Value {
     let (mut requests, skipped) = log.all();
     if !shared.options.limits.dump_allowed {
         for request in requests.iter_mut().filter_map(Value::as_object_mut) {
-            (request.remove("key"), request.remove("id"));
+            request.retain(|name, _| name != "key" && name != "id");
         }
     }
     let options = log.options();
