@@ -280,6 +280,10 @@ fn former_master_is_fenced() {
     new.start_with(Some(&old), &[]);
     // Until then, its changes are only here.
     eventually("the old master is fenced", || old.client().set("c0-1", b"only here") == SUPERSEDED);
+    // It refuses changes before it has stored that.
+    let epochs = std::path::Path::new(&old.folder).join("epochs");
+    let is_stored = || std::fs::read_to_string(&epochs).is_ok_and(|text| !text.contains("superseded 0\n"));
+    eventually("the epoch is stored", is_stored);
     assert_eq!(new.client().set("c0-2", b"third"), "STORED\r\n");
     assert_eq!(new.running().expect(&["replicas"], 0), "no master and no replicas\n");
     old.kill();

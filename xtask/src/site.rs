@@ -95,7 +95,8 @@ fn written() -> std::io::Result<PathBuf> {
         std::fs::remove_dir_all(&folder)?;
     }
     let listed =
-        program("git", &["ls-files", "*.md", "*.svg", "*.png", "monitoring", "examples"]).output()?;
+        program("git", &["ls-files", "*.md", "*.svg", "*.png", "monitoring", "examples", "packaging"])
+            .output()?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let pages: Vec<&str> = listed.lines().filter(|path| Path::new(path).exists()).collect();
     for page in &pages {

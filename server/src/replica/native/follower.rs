@@ -271,7 +271,7 @@ impl NativeFollower {
             // Until the master has accepted this replica, the positions may belong to another log.
             if is_due && self.shared.master_link.is_connected() {
                 out.clear();
-                self.side.put_positions(now_us(), &mut out);
+                self.side.put_positions(now_us(), positions.clone(), &mut out);
                 stream.send(&out)?;
                 (stated, stated_at) = (positions, Instant::now());
             }

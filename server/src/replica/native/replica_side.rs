@@ -343,10 +343,10 @@ impl ReplicaSide {
         positions.collect()
     }
 
-    /// Appends a message with the positions of all databases, and with the time of this server.
-    pub(super) fn put_positions(&mut self, now_us: u64, out: &mut Vec<u8>) {
+    /// Appends a message with positions and the time of this server.
+    pub(super) fn put_positions(&mut self, now_us: u64, positions: Vec<AppliedPosition>, out: &mut Vec<u8>) {
         self.asked_us = now_us;
-        ReplicaMessage::Applied { asked_us: now_us, positions: self.positions() }.put(out);
+        ReplicaMessage::Applied { asked_us: now_us, positions }.put(out);
     }
 
     /// Appends bytes of the master.

@@ -464,7 +464,8 @@ impl NetworkSimulation {
             assert!(is_fresh, "{place:?} at step {step}, not {ended:?}");
         }
         if connection.to_master.len() < NETWORK_MAX && connection.is_accepted {
-            side.put_positions(self.steps, &mut connection.to_master);
+            let positions = side.positions();
+            side.put_positions(self.steps, positions, &mut connection.to_master);
         }
         true
     }
