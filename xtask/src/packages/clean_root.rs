@@ -17,6 +17,7 @@ pub(super) fn debian(folder: &Path) -> Result<PathBuf, StepOutcome> {
     require_isolation()?;
     let base = target_directory().join(format!("packages/{RELEASE}.tar"));
     if !base.exists() {
+        fs::create_dir_all(base.parent().expect("a file has a folder")).map_err(failed)?;
         require(|| program("mmdebstrap", &["--version"]).succeeds(), "mmdebstrap", &["mmdebstrap"])?;
         let unfinished = base.with_extension("unfinished.tar").display().to_string();
         let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
