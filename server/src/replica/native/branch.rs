@@ -140,20 +140,23 @@ impl FollowedDatabase {
             let mut has_entered = false;
             // If that part of the log is gone, it is unknown how far the records are.
             if let Ok(LastSource { part, position }) = directory.last_source(&self.database, from) {
-                let earlier = self.source;
+                let (earlier, place) = (self.source, reached.place);
                 has_entered = part.is_some();
-                let part = part.or(earlier.map(|at| (Epoch(at.epoch), at.place.database_id)));
-                let place = reached.place;
-                self.least_source = part
-                    .filter(|(_, database_id)| *database_id == place.database_id)
-                    .map(|(Epoch(epoch), _)| EpochPlace { epoch, place });
-                self.source = part.and_then(|(Epoch(epoch), database_id)| {
-                    let earlier =
-                        earlier.filter(|at| (at.epoch, at.place.database_id) == (epoch, database_id));
-                    let position = position.map(|position| position.0);
-                    let position = position.max(earlier.map(|at| at.place.position))?;
-                    Some(EpochPlace { epoch, place: LogPlace { database_id, position } })
-                });
+                // An epoch that was entered without sources after it: the changes before that had
+                // none, or there were none.
+                self.source = match (part, position) {
+                    (None, _) => earlier,
+                    (Some(_), None) => None,
+                    (Some((Epoch(epoch), database_id)), Some(position)) => {
+                        let is_same =
+                            |at: &EpochPlace| (at.epoch, at.place.database_id) == (epoch, database_id);
+                        let least = earlier.filter(is_same).map_or(0, |at| at.place.position);
+                        let position = position.0.max(least);
+                        Some(EpochPlace { epoch, place: LogPlace { database_id, position } })
+                    }
+                };
+                let entered = part.filter(|(_, database_id)| *database_id == place.database_id);
+                self.least_source = entered.map(|(Epoch(epoch), _)| EpochPlace { epoch, place }).or(earlier);
             } else {
                 (self.source, self.least_source) = (None, self.source);
             }

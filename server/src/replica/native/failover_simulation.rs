@@ -14,9 +14,9 @@ const STEPS: u32 = 160;
 /// had ended before it, an epoch whose beginning was in a part of the log that was not read, a
 /// place in the log of another master without a promotion, an epoch that a replica logged after
 /// changes of it, a promotion while changes were applied again, own changes of a server that did
-/// not know its place, a place that was stored while changes were applied again, and a former
-/// master that did not know its own place.
-const FORMER_FAULTS: [u64; 10] = [
+/// not know its place, a place that was stored while changes were applied again, a former master
+/// that did not know its own place, and changes without sources before the beginning of an epoch.
+const FORMER_FAULTS: [u64; 11] = [
     511311296187,
     511311296234,
     511311297398,
@@ -27,6 +27,7 @@ const FORMER_FAULTS: [u64; 10] = [
     229076716053788,
     50455215778680,
     96046232034835,
+    46015331698580,
 ];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
