@@ -267,10 +267,12 @@ impl FollowedDatabase {
                 EpochRole::Promoted | EpochRole::Unchanged => EpochRole::Unchanged,
             };
             match start.ended {
-                Some(_) => directory.begin_epoch(&self.database, start, role)?,
-                // The master only notes the log that it follows. It entered the epoch before its
-                // records were copied here.
-                None => self.take_offered_epochs(directory, start.epoch, role)?,
+                Some(ended) if ended.epoch <= directory.epochs().epoch() => {
+                    directory.begin_epoch(&self.database, start, role)?;
+                }
+                // The master only notes the log that it follows, or it entered earlier epochs
+                // before its records were copied here.
+                _ => self.take_offered_epochs(directory, start.epoch, role)?,
             }
         }
         let (epoch, database_id) = (start.epoch.0, start.log_id);

@@ -15,8 +15,9 @@ const STEPS: u32 = 160;
 /// place in the log of another master without a promotion, an epoch that a replica logged after
 /// changes of it, a promotion while changes were applied again, own changes of a server that did
 /// not know its place, a place that was stored while changes were applied again, a former master
-/// that did not know its own place, and changes without sources before the beginning of an epoch.
-const FORMER_FAULTS: [u64; 11] = [
+/// that did not know its own place, changes without sources before the beginning of an epoch, and
+/// an epoch that began before the records were copied.
+const FORMER_FAULTS: [u64; 12] = [
     511311296187,
     511311296234,
     511311297398,
@@ -28,6 +29,7 @@ const FORMER_FAULTS: [u64; 11] = [
     50455215778680,
     96046232034835,
     46015331698580,
+    13904435408407,
 ];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
