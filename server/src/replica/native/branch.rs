@@ -257,6 +257,13 @@ impl FollowedDatabase {
         directory.replace_epochs(&self.database, starts, role)
     }
 
+    /// Returns true if the master knows later epochs, but no longer this one.
+    fn is_passed_over(&self, start: EpochStart) -> bool {
+        let is_known = |known: &EpochStart| (known.epoch, known.log_id) == (start.epoch, start.log_id);
+        let knows_later = self.offered_epochs.last().is_some_and(|last| last.epoch > start.epoch);
+        knows_later && !self.offered_epochs.iter().any(is_known)
+    }
+
     /// Enters an epoch whose beginning is in the log of the master, in an entry before `end`.
     pub(super) fn enter_epoch(&mut self, start: EpochStart, master: [u8; 16], end: u64) -> Result<()> {
         if let Some(directory) = self.directory.as_ref().filter(|_| !self.is_pair)
@@ -269,6 +276,12 @@ impl FollowedDatabase {
             match start.ended {
                 Some(ended) if ended.epoch <= directory.epochs().epoch() => {
                     directory.begin_epoch(&self.database, start, role)?;
+                }
+                // The master followed a server of that epoch, which was passed over later.
+                _ if self.is_passed_over(start) => {
+                    self.set_source(None);
+                    self.reapplied_until = UNKNOWN;
+                    return Ok(());
                 }
                 // The master only notes the log that it follows, or it entered earlier epochs
                 // before its records were copied here.

@@ -15,9 +15,10 @@ const STEPS: u32 = 160;
 /// place in the log of another master without a promotion, an epoch that a replica logged after
 /// changes of it, a promotion while changes were applied again, own changes of a server that did
 /// not know its place, a place that was stored while changes were applied again, a former master
-/// that did not know its own place, changes without sources before the beginning of an epoch, and
-/// an epoch that began before the records were copied.
-const FORMER_FAULTS: [u64; 12] = [
+/// that did not know its own place, changes without sources before the beginning of an epoch, an
+/// epoch that began before the records were copied, and an epoch in a log whose server was passed
+/// over later.
+const FORMER_FAULTS: [u64; 13] = [
     511311296187,
     511311296234,
     511311297398,
@@ -30,6 +31,7 @@ const FORMER_FAULTS: [u64; 12] = [
     96046232034835,
     46015331698580,
     13904435408407,
+    212485488231426,
 ];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
