@@ -1,63 +1,16 @@
-//! Tar archives whose bytes depend only on their entries: fixed times and owners.
+//! The archive for other systems: the executable and its files, as `cargo binstall` and Homebrew
+//! expect them.
 
 use super::built_files::BuiltFiles;
 use super::clean_root::{failed, passed};
 use super::executable::host;
 use super::homebrew;
+use super::tarball::{ArchiveEntry, gzip, tar};
 use crate::clients::require;
 use crate::step::{StepOutcome, program};
-use flate2::{Compression, GzBuilder};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-
-/// A file or folder of an archive.
-pub(super) struct ArchiveEntry {
-    /// Relative to the root of the archive.
-    pub(super) path: String,
-    pub(super) mode: u32,
-    /// The number of the user and of the group.
-    pub(super) owner: u32,
-    /// `None` for a folder.
-    pub(super) content: Option<Vec<u8>>,
-}
-
-impl ArchiveEntry {
-    pub(super) fn folder(path: &str, mode: u32, owner: u32) -> ArchiveEntry {
-        ArchiveEntry { path: path.into(), mode, owner, content: None }
-    }
-
-    pub(super) fn file(path: &str, mode: u32, content: Vec<u8>) -> ArchiveEntry {
-        ArchiveEntry { path: path.into(), mode, owner: 0, content: Some(content) }
-    }
-}
-
-/// Returns an archive with the entries in their order. `epoch` is the time of each, in seconds
-/// since 1970.
-pub(super) fn tar(entries: &[ArchiveEntry], epoch: u64) -> io::Result<Vec<u8>> {
-    let mut archive = tar::Builder::new(Vec::new());
-    for entry in entries {
-        let mut header = tar::Header::new_gnu();
-        let is_folder = entry.content.is_none();
-        let kind = if is_folder { tar::EntryType::Directory } else { tar::EntryType::Regular };
-        let content = entry.content.as_deref().unwrap_or_default();
-        header.set_entry_type(kind);
-        header.set_mode(entry.mode);
-        header.set_uid(entry.owner.into());
-        header.set_gid(entry.owner.into());
-        header.set_mtime(epoch);
-        header.set_size(content.len() as u64);
-        archive.append_data(&mut header, &entry.path, content)?;
-    }
-    archive.into_inner()
-}
-
-/// Compresses bytes; the result has neither a name nor a time.
-pub(super) fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
-    encoder.write_all(bytes)?;
-    encoder.finish()
-}
 
 /// Writes the files into an archive, whose name and folder are in the metadata for `cargo binstall`
 /// in cli/Cargo.toml.

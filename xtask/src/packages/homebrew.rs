@@ -1,7 +1,7 @@
 //! Homebrew's formula, which installs the archive.
 
 use super::clean_root::failed;
-use super::image::sha256;
+use super::tarball::sha256;
 use crate::step::StepOutcome;
 use std::fs;
 use std::path::Path;

@@ -1,12 +1,11 @@
 //! The container image, in the layout of the Open Container Initiative: one layer with the
 //! executable and its configuration.
 
-use super::archive::{ArchiveEntry, gzip, tar};
 use super::built_files::BuiltFiles;
 use super::clean_root::{self, failed, passed};
+use super::tarball::{ArchiveEntry, gzip, sha256, tar};
 use crate::step::{StepOutcome, program};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -155,10 +154,6 @@ fn created(epoch: u64) -> Result<String, StepOutcome> {
     let words = ["--utc", "+%Y-%m-%dT%H:%M:%SZ", &format!("--date=@{epoch}")];
     let date = program("date", &words).output().map_err(failed)?;
     Ok(String::from_utf8_lossy(&date.stdout).trim().to_string())
-}
-
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Unpacks an image as a container engine does, and starts it with its own user, entry point and

@@ -4,6 +4,7 @@
 //! executable   with the C library of the system; and statically linked, for the image
 //! built_files  the executable, and the files that it generates; materials: licences
 //! packages     debian, image, archive (for cargo binstall, Homebrew), wheel
+//! tarball      archives with fixed times and owners, for the image and the archive
 //! clean_root   where tests install them; repetition: two builds have the same bytes
 //! ```
 //!
@@ -20,6 +21,7 @@ mod image;
 mod kubernetes;
 mod materials;
 mod repetition;
+mod tarball;
 mod wheel;
 
 use crate::step::{StepOutcome, StepReport, built, target_directory};
