@@ -6,13 +6,12 @@
 
 const { spawn } = require("node:child_process");
 const fs = require("node:fs");
-const readline = require("node:readline");
 const { chromium } = require("playwright-core");
+const { CHROMIUM, start } = require("../tests/browser/started_server.js");
 
 const [todana] = process.argv.slice(2);
 const OPEN_S = 30;
 const ROUNDS = 3;
-const CHROMIUM = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"];
 
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
@@ -23,26 +22,15 @@ function cpu(pid) {
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
-async function start() {
-  const child = spawn(todana, ["serve", "-p", "-1", "-m", "1024", "--admin-port", "-1"], { stdio: ["ignore", "pipe", "ignore"] });
-  let page = null;
-  for await (const line of readline.createInterface({ input: child.stdout })) {
-    page ??= line.match(/admin page: (http:\S+)/)?.[1];
-    const address = line.match(/^listening on ([^ ,]+)/)?.[1];
-    if (address) return { child, page, port: Number(address.split(":").pop()) };
-  }
-  throw new Error("the server has not started");
-}
-
 function bench(port, ...options) {
   const child = spawn(todana, ["bench", `127.0.0.1:${port}`, "--keys", "1000000", ...options], { stdio: "ignore" });
   return { child, ended: new Promise((resolve) => child.once("exit", resolve)) };
 }
 
 async function main() {
-  const server = await start();
+  const server = await start(todana, "-m", "1024");
   await bench(server.port, "--load-only").ended;
-  const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: CHROMIUM });
+  const browser = await chromium.launch(CHROMIUM);
   const [paints, sizes, shares] = [[], [], []];
   for (let round = 0; round < ROUNDS; round += 1) {
     const load = bench(server.port, "--duration", "5s");

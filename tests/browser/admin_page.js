@@ -10,30 +10,20 @@ const fs = require("node:fs");
 const net = require("node:net");
 const os = require("node:os");
 const path = require("node:path");
-const readline = require("node:readline");
 const { chromium } = require("playwright-core");
+const { CHROMIUM, start: startServer } = require("./started_server.js");
 const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 const [todana, folder] = process.argv.slice(2);
-const CHROMIUM = [
-  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync",
-];
 const WAIT_MS = 30000;
 const VIEWS = ["overview", "databases", "records", "hot keys", "slow requests", "connections", "replication", "figures"];
 const running = new Set();
 
-/** Starts a server. Returns its process, the address for clients, and that of the page. */
+/** Starts a server, which is stopped at the end of the tests at the latest. */
 async function start(...options) {
-  const child = spawn(todana, ["serve", "-p", "-1", "--admin-port", "-1", ...options], { stdio: ["ignore", "pipe", "inherit"] });
-  running.add(child);
-  let page = null;
-  for await (const line of readline.createInterface({ input: child.stdout })) {
-    page ??= line.match(/admin page: (http:\S+)/)?.[1];
-    const address = line.match(/^listening on ([^ ,]+)/)?.[1];
-    if (address) return { child, page, port: Number(address.split(":").pop()) };
-  }
-  throw new Error("the server has not started");
+  const server = await startServer(todana, ...options);
+  running.add(server.child);
+  return server;
 }
 
 async function stop({ child }) {
@@ -64,7 +54,7 @@ function store(server, records) {
 
 async function main() {
   fs.mkdirSync(folder, { recursive: true });
-  const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: CHROMIUM });
+  const browser = await chromium.launch(CHROMIUM);
   const tests = { emptyServer, fullServer, hostileRecords, changes, checkpointAndBackup, token, lostServer, narrowScreen };
   try {
     for (const [name, test] of Object.entries(tests)) {
