@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl FirstRequest {
     /// Begins another turn.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.operation = None;
+        (self.operation, self.value_len) = (None, 0);
     }
 }
 
@@ -132,15 +132,19 @@ impl SlowRequests {
     /// Reads the entries that an earlier process has left in a data directory.
     pub(crate) fn new(options: SlowRequestOptions, directory: Option<&Path>) -> SlowRequests {
         let file = directory.map(|directory| directory.join(FILE));
-        let mut entries = Entries::default();
-        for path in file.iter().flat_map(|file| [older(file), file.clone()]) {
-            if let Ok(file) = File::open(path) {
-                let lines = BufReader::new(file.take(2 * FILE_MAX)).split(b'\n').map_while(Result::ok);
-                // A crash may have left a part of a line.
-                let read = lines.filter_map(|line| serde_json::from_slice::<Value>(&line).ok());
-                read.filter(Value::is_object).for_each(|entry| entries.push(entry));
+        let mut last = VecDeque::new();
+        for path in file.iter().flat_map(|file| [file.clone(), older(file)]) {
+            let mut text = Vec::new();
+            let read = File::open(path).and_then(|file| file.take(2 * FILE_MAX).read_to_end(&mut text));
+            if read.is_ok() {
+                // The newest lines are last. A crash may have left a part of a line.
+                let lines = text.rsplit(|&byte| byte == b'\n');
+                let parsed = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+                let wanted = KEPT - last.len();
+                parsed.filter(Value::is_object).take(wanted).for_each(|entry| last.push_front(entry));
             }
         }
+        let entries = Entries { last, ..Entries::default() };
         SlowRequests { options, file, entries: Mutex::new(entries) }
     }
 
@@ -164,7 +168,7 @@ impl SlowRequests {
     #[inline]
     pub(crate) fn note_turn(&self, turn: &MeasuredTurn<'_>, describe: impl FnOnce() -> (Duration, String)) {
         let is_slow = self.is_slow(turn.time);
-        let len = turn.bytes_sent.max(turn.first.operation.map_or(0, |_| turn.first.value_len as u64));
+        let len = turn.bytes_sent.max(turn.first.value_len as u64);
         let is_large = self.options.large_from.is_some_and(|from| len >= from);
         if is_slow || is_large {
             let entry = turn.entry(if is_slow { "slow" } else { "large" });

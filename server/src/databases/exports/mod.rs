@@ -1,9 +1,11 @@
-//! Runs exports: checkpoints that a client requests, and backups and update logs that are sent to
-//! the client (docs/protocol/exports.md).
+//! Runs exports: checkpoints that a client or the admin page requests, and backups and update logs
+//! that are sent to the client (docs/protocol/exports.md). A backup that the admin page requests is
+//! written to a directory of the server.
 //!
 //! ```text
 //! a thread for each export (reads files, limits the rate)
 //!     --frames--> pipe (bounded) --> worker --> the connection's output
+//!     or, for the admin page, --> a directory
 //! ```
 //!
 //! Invariants: no worker waits for an export, and a slow receiver delays only the thread of its own
