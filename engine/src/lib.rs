@@ -22,6 +22,7 @@ mod record;
 pub mod reserve;
 pub mod table;
 mod void;
+pub mod waiting;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
 pub use disk_tree::{

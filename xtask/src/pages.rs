@@ -11,7 +11,7 @@
 //! so that the script does not touch any other server.
 //!
 //! Not here: Rust (doctests of `todana`), C (`c.rs`), docs/python.md (its binding's tests), the
-//! pages on moving from Kyoto Tycoon and Tokyo Tyrant (`cli/tests/moving.rs`).
+//! pages on moving from Kyoto Tycoon and Tokyo Tyrant (`cli/tests/all/moving.rs`).
 
 use crate::clients::{PYTHON, TestServer, pip};
 use crate::step::{SHARED_BUILD, StepOutcome, StepReport, built, install_debian, program, with_time_limit};

@@ -10,16 +10,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The programs that start first, because they take longest.
-const LONG: [&str; 8] = [
-    "bits",
-    "conformance",
-    "databases",
-    "disk_hash_crash",
-    "full_disk",
-    "crash",
-    "mistakes",
-    "todana_engine",
-];
+const LONG: [&str; 8] =
+    ["all", "bits", "conformance", "databases", "disk_hash_crash", "full_disk", "crash", "todana_engine"];
 /// The number of slowest programs that are printed at the end.
 const SLOWEST: usize = 10;
 
@@ -61,7 +53,7 @@ impl TestProgram {
 type FinishedProgram = (String, Duration, Option<String>);
 
 pub(crate) fn run(report: &mut StepReport) {
-    // `cli/tests/moving.rs` reads the files of these tools if they are installed.
+    // `cli/tests/all/moving.rs` reads the files of these tools if they are installed.
     if !program("sh", &["-c", "command -v tctmgr"]).succeeds() {
         install_debian(&["tokyocabinet-bin"]);
     }

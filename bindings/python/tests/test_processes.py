@@ -296,6 +296,44 @@ print("well")
         assert dict(db) == {b"a": b"1", b"b": b"2"}
 
 
+def test_sleeping_threads_of_a_parent_do_not_hinder_its_child(tmp_path):
+    """Checks threads of a child of a process whose own threads sleep, at several addresses.
+
+    A table of sleeping threads that a child inherits made about one child in three hang.
+    """
+    program = """
+import os, sys, todana
+
+def open_all(name, count):
+    return [todana.open("mem:tree", data_dir=f"{sys.argv[1]}/{name}{n}") for n in range(count)]
+
+opened = open_all("parent", 12)
+child = os.fork()
+if child == 0:
+    of_child = open_all("child", 3)
+    for number in range(200):
+        for db in of_child:
+            db[str(number)] = "x"
+    for db in of_child:
+        db.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    for attempt in range(8):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        parent = python(program, str(folder), start_new_session=True)
+        try:
+            parent.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(parent.pid, signal.SIGKILL)
+            raise
+        assert parent.returncode == 0
+        for number in range(3):
+            with todana.open("mem:tree", data_dir=str(folder / f"child{number}")) as db:
+                assert len(db) == 200
+
+
 def test_waiting_writer_releases_the_interpreter(tmp_path):
     """Checks that a thread can run while another one waits for its transaction to end."""
     with todana.open("mem:hash") as db:

@@ -14,11 +14,11 @@ use super::{CommitPoint, DurabilityHealth};
 use crate::Database;
 use crate::background_thread::BackgroundThread;
 use crate::update_log::SyncPolicy;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{DurableEngine, Error, ErrorKind, Result};
+use todana_engine::waiting::{Condvar, Mutex};
 
 /// The interval at which `goes_on` is called during a wait.
 const CALLBACK_INTERVAL: Duration = Duration::from_millis(20);

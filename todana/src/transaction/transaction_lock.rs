@@ -11,13 +11,14 @@
 //! of the record, so they see either all changes of a commit or none.
 
 use super::overlay::RecordOverlay;
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::waiting::{Condvar, Mutex, MutexGuard};
 
 /// A number that no other thread has at any time. [`std::thread::current`] cannot be used, because
 /// it fails after the thread's own data is destroyed, for example in a function registered with
@@ -107,7 +108,7 @@ impl TransactionLock {
             match &self.while_waiting {
                 None => self.opened.wait(&mut owner),
                 Some(WhileWaiting { every, call }) => {
-                    if self.opened.wait_for(&mut owner, *every).timed_out() {
+                    if self.opened.wait_for(&mut owner, *every) {
                         // The mutex is unlocked meanwhile, because the function may take long.
                         MutexGuard::unlocked(&mut owner, || call())?;
                     }

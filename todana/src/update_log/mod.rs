@@ -26,7 +26,6 @@ mod segment;
 mod writer;
 
 use crate::clock::Clock;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use pending::PendingEntries;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -34,6 +33,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::Reserve;
+use todana_engine::waiting::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use entry::{ByteReader, TransactionEncoder, decode, encode, put_varint};
 pub use entry::{Epoch, EpochPlace, EpochStart, LogChange, LogEntry, LogId, LogPosition, TransactionChanges};

@@ -9,7 +9,6 @@ use super::{LOST, LogOptions, STUCK, SyncPolicy, UpdateLogState, WELL};
 use crate::clock::Clock;
 use crate::data_directory::DirectoryLock;
 use crate::disk::{Disk, File};
-use parking_lot::MutexGuard;
 use std::fmt::Display;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::ReserveDisk;
+use todana_engine::waiting::MutexGuard;
 
 /// The delay before a failed write is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
