@@ -6,6 +6,7 @@ pub mod freshness;
 pub mod kyoto;
 pub mod memcached;
 pub mod replication;
+pub mod trace_context;
 pub mod tyrant;
 
 pub use memcached::ReplySink;

@@ -561,6 +561,9 @@ impl Server {
         // The admin pages end last, so that they can report that the server is stopping.
         drop(self.admin);
         drop(self.pid_file);
+        if let Some(spans) = &self.shared.observation.spans {
+            spans.finish();
+        }
         if let Some(log) = &self.shared.observation.request_log {
             log.finish();
         }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The server address in the examples of clients.
 const ADDRESS: &str = "127.0.0.1:11311";
 /// The TCP ports that pages may use; the monitoring pages are 10000 above each.
-const PORTS: [&str; 5] = ["11311", "11312", "11313", "1978", "1979"];
+const PORTS: [&str; 6] = ["11311", "11312", "11313", "1978", "1979", "4318"];
 /// The folders in which absolute paths of pages may lie.
 const ROOTS: [&str; 4] = ["/var/lib/", "/backup/", "/etc/", "/run/"];
 /// Pages that other tests run.

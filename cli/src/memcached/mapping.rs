@@ -95,6 +95,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             track_sizes: settings.extended.track_sizes,
             crawler_enabled: settings.extended.lru_crawler,
             slow_requests: SlowRequestOptions::default(),
+            traces: None,
             // memcached has no option for admin pages: see `admin`.
             admin: None,
         },
@@ -371,6 +372,7 @@ mod tests {
                     track_sizes: true,
                     crawler_enabled: false,
                     slow_requests: SlowRequestOptions::default(),
+                    traces: None,
                     admin: None
                 },
                 limits: LimitOptions {

@@ -28,8 +28,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_program::TodanaProgram;
 use todana_server::{
-    CheckpointCompression, DatabaseName, DatabaseSpec, DatabaseStorage, LogFormat, ServerOptions, SyncPolicy,
-    init_logging_with_notices,
+    CheckpointCompression, CollectorAddress, DatabaseName, DatabaseSpec, DatabaseStorage, LogFormat,
+    ServerOptions, SyncPolicy, init_logging_with_notices,
 };
 use values::{ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size};
 
@@ -202,6 +202,13 @@ pub(crate) struct ServeArguments {
     /// Log requests with a value or replies of this size or more there, too; 0 logs none
     #[arg(long, env = "TODANA_LARGE_REQUEST", default_value = "256k", value_parser = values::size, value_name = "SIZE", help_heading = PROCESS)]
     large_request: u64,
+    /// Send spans to this collector of OpenTelemetry (`http://HOST:4318`, OTLP) for meta requests
+    /// whose opaque token names a trace [default: no spans]
+    #[arg(long, env = "TODANA_TRACE_TO", value_name = "URL", help_heading = PROCESS)]
+    trace_to: Option<CollectorAddress>,
+    /// Add the keys of requests to their spans
+    #[arg(long, env = "TODANA_TRACE_KEYS", requires = "trace_to", help_heading = PROCESS)]
+    trace_keys: bool,
     /// Refuse the `watch` command
     #[arg(short = 'W', long, env = "TODANA_DISABLE_WATCH", help_heading = PROCESS)]
     disable_watch: bool,

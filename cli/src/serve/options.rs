@@ -7,8 +7,8 @@ use std::time::Duration;
 use todana_server::{
     CheckpointOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, DatabaseStorage,
     KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, ObservationOptions,
-    ProtocolOptions, ServerOptions, SlowRequestOptions, SnapshotCompression, SnapshotOptions, TyrantMode,
-    TyrantOptions,
+    ProtocolOptions, ServerOptions, SlowRequestOptions, SnapshotCompression, SnapshotOptions, TraceOptions,
+    TyrantMode, TyrantOptions,
 };
 
 impl ServeArguments {
@@ -78,6 +78,7 @@ impl ServeArguments {
                 admin,
                 prefix_delimiter: self.prefix_delimiter,
                 track_sizes: self.track_sizes,
+                traces: self.trace_to.map(|collector| TraceOptions { collector, with_keys: self.trace_keys }),
                 slow_requests: SlowRequestOptions {
                     slow_from: Some(Duration::from_millis(self.slow_request.into()))
                         .filter(|from| !from.is_zero()),

@@ -13,6 +13,7 @@ pub(crate) mod observers;
 pub(crate) mod prefixes;
 pub(crate) mod request_log;
 pub(crate) mod slow_requests;
+pub(crate) mod spans;
 pub(crate) mod statistics;
 pub(crate) mod turn_times;
 pub(crate) mod watchers;
@@ -24,6 +25,7 @@ use crate::observation::observers::EventObservers;
 use crate::observation::prefixes::PrefixStatistics;
 use crate::observation::request_log::{RequestLog, RequestLogEntry};
 use crate::observation::slow_requests::SlowRequests;
+use crate::observation::spans::exporter::SpanExporter;
 use crate::observation::turn_times::TurnTimes;
 use crate::observation::watchers::WatcherTable;
 use crate::options::ServerOptions;
@@ -44,6 +46,8 @@ pub(crate) struct ServerObservation {
     /// The times of each worker.
     pub(crate) turn_times: Vec<TurnTimes>,
     pub(crate) slow_requests: SlowRequests,
+    /// Sends the spans of requests, if there are any.
+    pub(crate) spans: Option<Arc<SpanExporter>>,
     /// The sums of the counters at the last `stats reset`.
     at_reset: Mutex<CounterSums>,
     pub(crate) verbosity: AtomicU32,
@@ -74,6 +78,7 @@ impl ServerObservation {
                 options.observation.slow_requests,
                 options.databases.data.as_ref().map(|data| &*data.directory),
             ),
+            spans: options.observation.traces.clone().map(|traces| Arc::new(SpanExporter::new(traces))),
             at_reset: Mutex::default(),
             verbosity: AtomicU32::new(options.observation.verbosity.into()),
             request_log: options.observation.logs_requests.then(RequestLog::new),

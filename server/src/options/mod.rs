@@ -16,7 +16,10 @@ pub use kyoto::{KyotoMode, KyotoOptions, PluginOptions};
 pub use limits::LimitOptions;
 pub use listen::ListenOptions;
 pub use memory::MemoryOptions;
-pub use observation::{AdminOptions, ObservationOptions, SlowRequestOptions};
+pub use observation::{
+    AdminOptions, CollectorAddress, CollectorAddressError, ObservationOptions, SlowRequestOptions,
+    TraceOptions,
+};
 pub use protocols::{AuthenticationMode, ProtocolOptions};
 pub use proxy::{
     ListenerPlace, ListenerProtocol, NutcrackerStatsOptions, PoolLogin, PoolOptions, PoolProtocol,

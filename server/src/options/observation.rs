@@ -1,6 +1,7 @@
 //! Defines the options of logs, statistics and monitoring.
 
 pub use crate::observation::slow_requests::SlowRequestOptions;
+pub use crate::observation::spans::collector::{CollectorAddress, CollectorAddressError};
 use std::path::PathBuf;
 
 /// Options of logs, statistics and monitoring.
@@ -26,6 +27,8 @@ pub struct ObservationOptions {
     pub crawler_enabled: bool,
     /// The requests that are in the log of slow requests.
     pub slow_requests: SlowRequestOptions,
+    /// Where spans of requests go; `None` means that no request has one.
+    pub traces: Option<TraceOptions>,
     /// The options of the admin pages; `None` means that there are no pages.
     pub admin: Option<AdminOptions>,
 }
@@ -41,9 +44,19 @@ impl Default for ObservationOptions {
             track_sizes: false,
             crawler_enabled: true,
             slow_requests: SlowRequestOptions::default(),
+            traces: None,
             admin: None,
         }
     }
+}
+
+/// The options of spans for OpenTelemetry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// The collector that receives the spans.
+    pub collector: CollectorAddress,
+    /// True if spans contain the keys of their requests.
+    pub with_keys: bool,
 }
 
 /// The options of the admin pages over HTTP.

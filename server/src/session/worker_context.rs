@@ -2,6 +2,7 @@
 
 use super::wake::WaitingConnections;
 use crate::execution::AnyExecutor;
+use crate::observation::spans::open_spans::OpenSpans;
 use crate::proxy::ProxyWorker;
 use crate::shared::SharedState;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub(crate) struct WorkerContext {
     pub(crate) proxy: Option<ProxyWorker>,
     /// The connections that wait with a ticket.
     pub(crate) waits: WaitingConnections,
+    /// The spans of requests, if requests are traced.
+    pub(crate) spans: Option<OpenSpans>,
     /// The descriptor of the connection that is being served.
     pub(crate) descriptor: i32,
     /// True if requests are logged. The setting is read once in each turn.
@@ -27,6 +30,7 @@ impl WorkerContext {
             executor: AnyExecutor::new(shared, worker),
             proxy: None,
             waits: WaitingConnections::new(Arc::clone(&shared.wake_queues), worker),
+            spans: None,
             shared: Arc::clone(shared),
             worker,
             descriptor: -1,

@@ -4,6 +4,7 @@ use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::handle::StopStage;
 use crate::observation::slow_requests::{FirstRequest, MeasuredTurn};
+use crate::observation::spans::open_spans::OpenSpans;
 use crate::observation::turn_times::is_measured;
 use crate::process::unix_time;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
@@ -84,6 +85,7 @@ impl Worker {
             let registry = poll.registry().try_clone()?;
             context.proxy = Some(ProxyWorker::new(Arc::clone(live), registry));
         }
+        context.spans = shared.observation.spans.clone().map(OpenSpans::new);
         let dialects = DialectWorkers::new(&context);
         let records = RecordRuns::new(&shared);
         let idle = IdleTimer::new(shared.options.limits.idle_timeout_s);
@@ -377,6 +379,9 @@ impl Worker {
             let _ = unsent.write_to(&mut replies);
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].refuse_changes(refusal, &replies);
+            if let Some(spans) = &mut self.context.spans {
+                spans.fail(index, "change_refused");
+            }
         } else {
             self.park(index);
             return false;
@@ -566,6 +571,7 @@ impl Worker {
     /// Serves a connection: sends pending output, reads, executes, sends.
     fn serve(&mut self, index: usize) {
         let outcome = self.measured_turn(index);
+        self.end_spans(index);
         let connection = &mut self.connections[index];
         connection.show(self.shared.clock.now().0);
         connection.active_s = self.now_s;
@@ -622,6 +628,17 @@ impl Worker {
         observation.slow_requests.note_turn(&turn, || (unix_time(), client.to_string()));
         first.clear();
         outcome
+    }
+
+    /// Ends the spans of requests whose replies have been sent.
+    #[inline]
+    fn end_spans(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        if let Some(spans) = self.context.spans.as_mut().filter(|spans| !spans.is_empty())
+            && connection.pending.is_none()
+        {
+            spans.end_answered(index, &connection.info);
+        }
     }
 
     /// Logs a connection that has been parked since this time, if that was long.
@@ -793,6 +810,9 @@ impl Worker {
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
         self.shared.observation.connection_table.remove(&connection.info);
+        if let Some(spans) = &mut self.context.spans {
+            spans.end_closed(index, &connection.info);
+        }
         if connection.durability.is_parked {
             // The next connection with this index is not parked.
             self.parked.retain(|&(parked, _)| parked != index);

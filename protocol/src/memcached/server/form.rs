@@ -4,6 +4,7 @@ use super::OUT_OF_MEMORY_IN_READ;
 use super::flags::ReturnFlags;
 use crate::freshness::RequiredFreshness;
 use crate::memcached::binary::BinaryForm;
+use crate::trace_context::TraceContext;
 
 /// The form in which a request wants its reply. A form is small and borrows from the input, like
 /// the command.
@@ -90,6 +91,18 @@ pub(super) enum MetaVerb {
     Inspect,
 }
 
+impl MetaVerb {
+    fn name(self) -> &'static str {
+        match self {
+            MetaVerb::Get => "mg",
+            MetaVerb::Store => "ms",
+            MetaVerb::Delete => "md",
+            MetaVerb::Arithmetic => "ma",
+            MetaVerb::Inspect => "me",
+        }
+    }
+}
+
 impl<'a> ReplyForm<'a> {
     /// The form that writes nothing.
     pub(super) const SILENT: ReplyForm<'a> = ReplyForm(FormKind::Silent);
@@ -167,6 +180,13 @@ impl<'a> ReplyForm<'a> {
             FormKind::Meta(MetaForm { freshness: Some(text), .. }) => RequiredFreshness::parse(text),
             _ => None,
         }
+    }
+
+    /// Returns the trace that a meta command names in its opaque token, and the name of the command.
+    #[inline]
+    pub fn trace(&self) -> Option<(TraceContext, &'static str)> {
+        let FormKind::Meta(MetaForm { opaque, verb, .. }) = self.0 else { return None };
+        Some((TraceContext::parse(opaque)?, verb.name()))
     }
 
     /// Returns the form of a reply that shows this position in the log after `Y`.

@@ -4,10 +4,11 @@
 use super::{DROPPED, EXECUTED, RELEASE, RELEASED};
 use crate::{
     DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
-    PluginOptions, ProtocolOptions, Server, ServerHandle, ServerOptions, TyrantMode, TyrantOptions,
+    ObservationOptions, PluginOptions, ProtocolOptions, Server, ServerHandle, ServerOptions, TraceOptions,
+    TyrantMode, TyrantOptions,
 };
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -250,6 +251,53 @@ fn pending_text_replies_equal_immediate_ones() {
     let long = [b"get a\r\nset long 3 0 300000\r\n", &[b'x'; 300_000][..], b"\r\nget long a\r\n"].concat();
     conversations.push(("long".to_owned(), long));
     compare(&options(beside(), "%"), 0, &conversations);
+}
+
+/// Operations of one connection begin together, and each has its own span, in their order.
+#[test]
+fn pending_requests_have_a_span_each() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", collector.local_addr().unwrap());
+    let traces = TraceOptions { collector: address.parse().unwrap(), with_keys: true };
+    let observation = ObservationOptions { traces: Some(traces), ..ObservationOptions::default() };
+    let server = TestServer::start(&ServerOptions { observation, ..options(beside(), "%") }, true);
+    let trace = "OtS_kvNXezTaajzpKdDg5HNg";
+    let long = "x".repeat(300_000);
+    let input = format!(
+        "ms a 1 {trace}\r\n1\r\nmg b v {trace}\r\nmg c v O17\r\nmd d {trace}\r\nms e 300000 {trace}\r\n{long}\r\n"
+    );
+    let replies = format!("HD {trace}\r\nEN {trace}\r\nEN O17\r\nNF {trace}\r\nHD {trace}\r\n");
+    assert_eq!(String::from_utf8_lossy(&server.play(0, input.as_bytes(), usize::MAX)), replies);
+    let mut found = Vec::new();
+    while found.len() < 4 {
+        let mut reader = BufReader::new(collector.accept().unwrap().0);
+        let mut line = String::new();
+        let mut len = 0;
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            len = line.strip_prefix("Content-Length: ").map_or(len, |len| len.trim().parse().unwrap());
+        }
+        let mut body = vec![0; len];
+        reader.read_exact(&mut body).unwrap();
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap() {
+            let attribute = |name: &str| {
+                let all = span["attributes"].as_array().unwrap();
+                let value = all.iter().find(|one| one["key"] == name).unwrap();
+                value["value"]["stringValue"].as_str().unwrap().to_string()
+            };
+            let command = span["name"].as_str().unwrap();
+            found.push(format!(
+                "{command} {} {}",
+                attribute("todana.key"),
+                attribute("db.response.status_code")
+            ));
+        }
+    }
+    assert_eq!(found, ["ms a HD", "mg b EN", "md d NF", "ms e HD"]);
 }
 
 #[test]

@@ -173,6 +173,12 @@ table! { MAINTENANCE, "Index and maintenance", "", |s, r: ServerReadings|
         s.listening.tls.as_ref().map(|tls| tls.protocol_errors());
     "time_since_server_cert_refresh", _, _, Gauge, "Seconds since the certificates were read." =>
         s.listening.tls.as_ref().map(|tls| tls.age_s());
+    "todana_spans_sent", _, "todana_spans_sent_total", Counter,
+        "Spans that the collector of OpenTelemetry has accepted; only with --trace-to." =>
+        s.observation.spans.as_ref().map(|spans| spans.sent());
+    "todana_spans_dropped", _, "todana_spans_dropped_total", Counter,
+        "Spans that were dropped, because the queue was full or the collector did not accept them." =>
+        s.observation.spans.as_ref().map(|spans| spans.dropped());
     "unexpected_napi_ids", _, _, Counter, "Always 0." => 0u64;
     "round_robin_fallback", _, _, Counter, "Always 0." => 0u64;
 }

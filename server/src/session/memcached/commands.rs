@@ -11,6 +11,7 @@ use crate::execution::{Completion, Executor};
 use crate::handle::StopStage;
 use crate::observation::logging::set_verbosity;
 use crate::observation::observers::PreviousRecord;
+use crate::observation::spans::open_spans::TracedRequest;
 use crate::observation::statistics;
 use crate::replica::freshness::{self, FreshnessCheck};
 use crate::session::login::LoginOutcome;
@@ -65,6 +66,41 @@ impl MemcachedSession {
     /// Executes a request and writes its reply.
     #[inline]
     pub(crate) fn execute(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &MemcachedRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        if context.spans.is_some()
+            && let Some(traced) = traced(self.database, request)
+        {
+            return self.execute_traced(context, &traced, request, output);
+        }
+        self.execute_untraced(context, request, output)
+    }
+
+    /// Executes a request that has a span.
+    #[cold]
+    fn execute_traced(
+        &mut self,
+        context: &mut WorkerContext,
+        traced: &TracedRequest<'_>,
+        request: &MemcachedRequest<'_>,
+        output: &mut ConnectionOutput,
+    ) -> NextAction {
+        let connection = context.waits.connection;
+        let at = output.end();
+        context.spans.iter_mut().for_each(|spans| spans.resume(connection, traced));
+        let next = self.execute_untraced(context, request, output);
+        if !matches!(next, NextAction::Wait) {
+            let reply = output.copied_from(at);
+            context.spans.iter_mut().for_each(|spans| spans.note_reply(connection, reply));
+        }
+        next
+    }
+
+    #[inline]
+    fn execute_untraced(
         &mut self,
         context: &mut WorkerContext,
         request: &MemcachedRequest<'_>,
@@ -203,6 +239,11 @@ impl MemcachedSession {
                 let reply = output.copied_from(at);
                 entry.answer(*descriptor, is_binary, request.form.is_last_of_line(), reply);
             });
+        }
+        if let Some(spans) = &mut context.spans
+            && request.form.trace().is_some()
+        {
+            spans.note_reply(context.waits.connection, output.copied_from(at));
         }
         if request.form.closes() { NextAction::Close } else { NextAction::Continue }
     }
@@ -421,6 +462,13 @@ impl MemcachedSession {
         answer(request, &Reply::Faulty(refusal), output);
         NextAction::Continue
     }
+}
+
+/// Returns a request with its trace, if it names one.
+pub(super) fn traced<'r>(database: usize, request: &MemcachedRequest<'r>) -> Option<TracedRequest<'r>> {
+    let (trace, command) = request.form.trace()?;
+    let MemcachedCommand::Operation(operation) = &request.command else { return None };
+    Some(TracedRequest { trace, command, database, key: operation.key() })
 }
 
 #[cold]

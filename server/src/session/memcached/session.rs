@@ -1,6 +1,7 @@
 //! Defines memcached's session, which decodes requests in batches, executes them, and continues
 //! work that takes several turns.
 
+use super::commands::traced;
 use super::listing::ListingProgress;
 use super::upload::{AnnouncedValue, ReceivedValue, ValueUpload};
 use crate::execution::{Completion, Executor};
@@ -269,6 +270,9 @@ impl MemcachedSession {
             keys.push(key);
             if index == 0 {
                 continue;
+            }
+            if let (Some(spans), Some(traced)) = (&mut context.spans, traced(self.database, request)) {
+                spans.begin(context.waits.connection, &traced);
             }
             match context.executor.execute(self.database, operation, &mut |_| ()) {
                 Completion::Pending(ticket) => self.pending.add(ticket, &mut context.waits),
