@@ -64,6 +64,15 @@ impl RecordServers {
         }
     }
 
+    /// Drops the connections that servers have closed since their last reply, such as idle ones.
+    /// The next request opens them again.
+    pub(crate) fn drop_ended(&mut self) {
+        match self {
+            RecordServers::One { connection, .. } => drop(connection.take_if(|open| open.has_ended())),
+            RecordServers::Ring { connections, .. } => connections.drop_ended(),
+        }
+    }
+
     /// Returns the connection to a server, by its index.
     pub(crate) fn connection(&mut self, server: usize) -> Result<&mut Connection, CommandFailure> {
         match self {

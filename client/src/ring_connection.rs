@@ -94,6 +94,14 @@ impl RingConnection {
         Ok(at.connection.insert(connection))
     }
 
+    /// Drops the connections that servers have closed since their last reply, so that the next
+    /// request opens them again. Must not be called while a reply is outstanding.
+    pub fn drop_ended(&mut self) {
+        for server in &mut self.servers {
+            server.connection.take_if(|connection| connection.has_ended());
+        }
+    }
+
     /// Sends a request to the server of a key.
     fn ask<T>(
         &mut self,

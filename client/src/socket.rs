@@ -1,7 +1,9 @@
 //! Defines a blocking stream to a server over TCP, TLS or a Unix socket.
 
 use crate::{Address, Tls, TlsFiles, TlsStream};
+use socket2::SockRef;
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -52,6 +54,23 @@ impl ClientSocket {
                 Ok(ClientSocket::Tls(Box::new(stream)))
             }
         }
+    }
+
+    /// Returns the certificate of the server in DER, if the connection uses TLS.
+    pub(crate) fn certificate(&self) -> Option<&[u8]> {
+        if let ClientSocket::Tls(stream) = self { stream.certificate() } else { None }
+    }
+
+    /// Returns true if bytes, the end of the stream or an error have arrived.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        let socket = match self {
+            ClientSocket::Tcp(stream) => SockRef::from(stream),
+            ClientSocket::Tls(stream) => SockRef::from(stream.socket_ref()),
+            ClientSocket::Unix(stream) => SockRef::from(stream),
+        };
+        let peeked = socket.set_nonblocking(true).and_then(|()| socket.peek(&mut [MaybeUninit::uninit()]));
+        let is_silent = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        socket.set_nonblocking(false).is_err() || !is_silent
     }
 
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {

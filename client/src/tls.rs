@@ -199,6 +199,11 @@ impl<S: Read + Write> TlsStream<S> {
         &mut self.0.sock
     }
 
+    /// Returns the certificate of the server in DER, after the handshake.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.0.conn.peer_certificates()?.first().map(AsRef::as_ref)
+    }
+
     /// Replaces the socket by the result of `form`, and keeps the TLS session.
     pub fn map<T: Read + Write>(self, form: impl FnOnce(S) -> T) -> TlsStream<T> {
         TlsStream(StreamOwned::new(self.0.conn, form(self.0.sock)))

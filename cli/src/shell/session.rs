@@ -63,6 +63,9 @@ impl ShellSession {
             ShellCommand::Data(command) => {
                 expect_no_standard_input(&command)?;
                 let target = &mut *self.target.borrow_mut();
+                if let OpenTarget::Servers(servers) = target {
+                    servers.drop_ended();
+                }
                 record_commands::run_at(&mut CommandPlace::in_shell(target, &self.options), &command, out)?;
             }
             ShellCommand::Database(command) => {

@@ -2,7 +2,7 @@
 
 use crate::running;
 
-use running::{RunningServer, TestFolder, TextClient, WAIT_MAX, stop, text, todana};
+use running::{RunningServer, TestFolder, TextClient, WAIT_MAX, eventually, stop, text, todana};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
@@ -48,6 +48,23 @@ fn batch_runs_commands_on_a_server() {
     let before: u64 = client.stat("total_connections").parse().unwrap();
     ran(&folder, &[&server.address], "set a 1\nset b 2\nget a b\ntouch a 1h\nincr a\n", 0);
     assert_eq!(client.stat("total_connections").parse(), Ok(before + 1));
+    stop(server);
+}
+
+#[test]
+fn connection_that_was_idle_is_opened_again() {
+    let (folder, server) =
+        (TestFolder::new(), RunningServer::start(&["-t", "2", "--admin-port", "0", "--idle-timeout", "1"]));
+    let mut command = todana();
+    command.args(["shell", &server.address]).current_dir(folder.0.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"incr n --initial 5\n").unwrap();
+    eventually("the idle connection is closed", || TextClient::connect(&server).stat("idle_kicks") == "1");
+    input.write_all(b"incr n\n").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((text(&output.stdout).as_str(), output.status.code()), ("5\n6\n", Some(0)));
     stop(server);
 }
 

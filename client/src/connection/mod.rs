@@ -116,6 +116,17 @@ impl Connection {
         self.is_lost
     }
 
+    /// Returns the certificate of the server in DER, if the connection uses TLS.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.socket.certificate()
+    }
+
+    /// Returns true if the server has closed the connection since the last reply, or has sent bytes
+    /// that no request asked for. Must not be called while a reply is outstanding.
+    pub fn has_ended(&self) -> bool {
+        self.is_lost || self.socket.has_arrivals()
+    }
+
     /// Runs an exchange with the server. If it fails between a request and the end of its reply,
     /// the next request would take the rest of that reply for its own reply. The connection then
     /// becomes unusable.
