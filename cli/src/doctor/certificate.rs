@@ -13,9 +13,13 @@ pub(super) fn valid_until(pem: &str) -> Option<i64> {
     let (_, rest) = pem.split_once("-----BEGIN CERTIFICATE-----")?;
     let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
     let body: String = body.split_whitespace().collect();
-    let der = BASE64_STANDARD.decode(body).ok()?;
+    der_valid_until(&BASE64_STANDARD.decode(body).ok()?)
+}
+
+/// Returns the Unix time until which a certificate in DER is valid.
+pub(super) fn der_valid_until(der: &[u8]) -> Option<i64> {
     // Certificate: a signed part with version, serial number, algorithm, issuer, validity.
-    let (_, certificate, _) = element(&der)?;
+    let (_, certificate, _) = element(der)?;
     let (_, mut signed, _) = element(certificate)?;
     if signed.first() == Some(&EXPLICIT_VERSION) {
         signed = element(signed)?.2;

@@ -114,7 +114,12 @@ fn tls(options: &ServerOptions) -> Option<Finding> {
     let Some(until) = until else {
         return Some(Finding::problem(&subject, "cannot be read", "name a PEM file with --tls-cert"));
     };
-    Some(certificate_days(&subject, (until - time_to_live::now() as i64).div_euclid(DAY_S)))
+    Some(certificate_expiry(&subject, until))
+}
+
+/// Checks the Unix time until which a certificate is valid.
+pub(super) fn certificate_expiry(subject: &str, until: i64) -> Finding {
+    certificate_days(subject, (until - time_to_live::now() as i64).div_euclid(DAY_S))
 }
 
 fn certificate_days(subject: &str, days: i64) -> Finding {

@@ -1,6 +1,8 @@
 //! Checks the statistics of a running server.
 
 use super::ServerNeeds;
+use super::certificate::der_valid_until;
+use super::configuration::certificate_expiry;
 use super::finding::{CheckReport, Finding};
 use crate::{CommandFailure, time_to_live};
 use indicatif::{HumanCount, HumanDuration};
@@ -33,6 +35,7 @@ pub(super) fn check(
     };
     let up = HumanDuration(Duration::from_secs(figures.count("uptime")));
     report.add(Finding::ok("server", format!("{name}, running for {up}")));
+    report.add_all(certificate(connection));
     report.add_all(clock(&figures, now));
     report.add_all(login(&settings));
     report.add_all(connections(&figures));
@@ -41,6 +44,12 @@ pub(super) fn check(
     report.add_all(databases(&ServerFigures(of_databases.into_iter().collect())));
     report.add_all(replication(&figures, &ServerFigures(of_replication.into_iter().collect())));
     Ok(needs(&figures, &settings, address))
+}
+
+/// Checks how long the certificate of a server with TLS is valid.
+fn certificate(connection: &Connection) -> Option<Finding> {
+    let until = der_valid_until(connection.certificate()?)?;
+    Some(certificate_expiry("server's certificate", until))
 }
 
 /// The statistics of a server, by their names.
