@@ -49,6 +49,16 @@ impl Login {
         Ok(Login { user: user.into(), password: password.into() })
     }
 
+    /// Returns the user.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Returns the password.
+    pub fn password(&self) -> &str {
+        &self.password
+    }
+
     /// Logs in on a new connection if the server requires it. The password is not sent to a server
     /// without logins, because such a server would store it as a record.
     pub fn log_in(&self, stream: &mut (impl Read + Write)) -> Result<(), Error> {

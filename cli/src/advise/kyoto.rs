@@ -1,11 +1,14 @@
-//! Samples a Kyoto Tycoon by its calls over HTTP.
+//! Samples a Kyoto Tycoon by its calls over HTTP, and by its binary protocol, whose replies have the
+//! expiry of records.
 
 use super::sample::{RecordSample, SampledRecord, SampledServer};
 use crate::CommandFailure;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana_protocol::kyoto::client::{AnswerDecoder, AnswerStep, CallOutcome};
-use todana_protocol::kyoto::{AnswerPairs, KyotoLimits, MapScratch};
+use todana_protocol::kyoto::client::{
+    AnswerDecoder, AnswerStep, BinaryAnswer, BinaryAnswerDecoder, BinaryStep, CallOutcome, put_bulk, put_key,
+};
+use todana_protocol::kyoto::{AnswerPairs, BulkOperation, KyotoLimits, MapScratch, expiry};
 
 /// The number of keys in one request.
 const KEYS_AT_ONCE: usize = 64;
@@ -29,21 +32,15 @@ pub(super) fn sample(
     let records = of("count=").and_then(|count| count.parse().ok()).unwrap_or(0);
     let max = sample.wanted().to_string();
     let keys = call(&mut stream, "match_prefix", &[(b"prefix", b""), (b"max", max.as_bytes())])?;
-    let keys: Vec<Vec<u8>> =
-        keys.into_iter().filter(|(name, _)| name.starts_with(b"_")).map(|(name, _)| name).collect();
+    let keys: Vec<&[u8]> = keys.iter().filter_map(|(name, _)| name.strip_prefix(b"_")).collect();
     for batch in keys.chunks(KEYS_AT_ONCE) {
         if sample.is_complete() {
             break;
         }
-        let pairs: Vec<(&[u8], &[u8])> = batch.iter().map(|name| (name.as_slice(), &b""[..])).collect();
-        for (name, value) in call(&mut stream, "get_bulk", &pairs)? {
-            let Some(key) = name.strip_prefix(b"_") else { continue };
-            sample.add(SampledRecord { key: key.to_vec(), value, flags: 0, expires: None });
-        }
+        read(&mut stream, batch, sample)?;
     }
     let memory = figure("sys_mem_rss").and_then(|text| text.parse().ok());
-    let mut notes =
-        vec!["expiry is not part of the sample; docs/replacing-kyoto-tycoon.md keeps it".to_string()];
+    let mut notes = Vec::new();
     if figure("db_1").is_some() {
         notes.push("only the first database was sampled; the memory there is that of all".into());
     }
@@ -60,6 +57,44 @@ pub(super) fn sample(
         memory: memory.map(|bytes| (bytes, "sys_mem_rss")),
         notes,
     })
+}
+
+/// Reads the records of these keys in the first database.
+fn read(stream: &mut TcpStream, keys: &[&[u8]], sample: &mut RecordSample) -> Result<(), CommandFailure> {
+    let mut request = Vec::new();
+    put_bulk(BulkOperation::Get, keys.len() as u32, false, &mut request);
+    keys.iter().for_each(|key| put_key(0, key, &mut request));
+    stream.write_all(&request)?;
+    let (mut answers, mut input, mut at) = (BinaryAnswerDecoder::default(), Vec::new(), 0);
+    let mut bytes = vec![0; READ_BYTES];
+    loop {
+        let remaining = match answers.decode(&input[at..]) {
+            BinaryStep::Answer { consumed, answer } => {
+                at += consumed;
+                match answer {
+                    BinaryAnswer::Hits { remaining, .. } => remaining,
+                    BinaryAnswer::Record { record, remaining } => {
+                        let expires = Some(u64::try_from(record.xt).is_ok_and(|xt| xt < expiry::NEVER));
+                        let (key, value) = (record.key.to_vec(), record.value.to_vec());
+                        sample.add(SampledRecord { key, value, flags: 0, expires });
+                        remaining
+                    }
+                    _ => return Err(unexpected()),
+                }
+            }
+            BinaryStep::NeedMore { .. } => match stream.read(&mut bytes) {
+                Ok(len @ 1..) => {
+                    input.extend_from_slice(&bytes[..len]);
+                    continue;
+                }
+                Ok(0) | Err(_) => return Err(unexpected()),
+            },
+            BinaryStep::Malformed => return Err(unexpected()),
+        };
+        if remaining == 0 {
+            return Ok(());
+        }
+    }
 }
 
 fn unexpected() -> CommandFailure {

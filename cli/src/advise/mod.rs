@@ -5,7 +5,7 @@
 //! sample     the sampled records, and the limits of the sampling
 //! memcached  keys by `lru_crawler metadump` of each slab class, values by meta commands
 //! redis      SCAN, TYPE, GET, PTTL
-//! kyoto      /rpc/match_prefix, /rpc/get_bulk
+//! kyoto      /rpc/match_prefix, and bulk reads in the binary protocol
 //! estimate   the memory that the records take in a database of this process
 //! ```
 
@@ -30,13 +30,8 @@ use std::time::Duration;
 use todana_client::Address;
 
 pub(crate) const AFTER_HELP: &str = "\
-Nothing is written to the server; reads may count as accesses there. The memory
-here is measured: the sample is stored in a database of this process, and
-multiplied up to the number of records.
-
-Examples:
-  todana advise 127.0.0.1:11211
-  todana advise cache1:6379 --kind redis --sample 50000";
+Nothing is written to the server; reads may count as accesses there.
+Example: todana advise cache1:6379 --sample 50000";
 
 /// The time that a server may take to reply.
 const REPLY_TIME: Duration = Duration::from_secs(5);
@@ -49,8 +44,8 @@ pub(crate) struct AdviseArguments {
     /// The server to sample: host:port; or -S
     #[arg(value_name = "SERVER")]
     place: Option<CommandTarget>,
-    /// The kind of the server [default: found out by a request]
-    #[arg(long)]
+    /// memcached, redis or kyoto [default: found out by a request]
+    #[arg(long, hide_possible_values = true)]
     kind: Option<ServerKind>,
     /// The most records to sample
     #[arg(long, default_value_t = 10_000, value_name = "N")]
@@ -84,7 +79,10 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<(), CommandFailure> {
     let mut records = RecordSample::new((*sample).max(1), Duration::from_secs(time.max(&1).unsigned_abs()));
     let sampled = match kind {
         ServerKind::Memcached => memcached::sample(&target, &mut records)?,
-        ServerKind::Redis => redis::sample(&connect(&target)?, &mut records)?,
+        ServerKind::Redis => {
+            let login = server.login.at(&target.destination)?;
+            redis::sample(&connect(&target)?, login.as_ref(), &mut records)?
+        }
         ServerKind::Kyoto => kyoto::sample(connect(&target)?, &mut records)?,
     };
     records.finish();

@@ -5,6 +5,7 @@ use crate::CommandFailure;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use todana_client::Login;
 
 /// The number of keys of a step.
 const KEYS_AT_ONCE: &str = "128";
@@ -13,8 +14,19 @@ const REPLY_LEN_MAX: usize = 512 << 20;
 const PARTS_MAX: usize = 1 << 20;
 
 /// Reads records in the order of SCAN, which is that of their hashes.
-pub(super) fn sample(stream: &TcpStream, sample: &mut RecordSample) -> Result<SampledServer, CommandFailure> {
+pub(super) fn sample(
+    stream: &TcpStream,
+    login: Option<&Login>,
+    sample: &mut RecordSample,
+) -> Result<SampledServer, CommandFailure> {
     let mut client = RedisClient { stream, input: BufReader::new(stream) };
+    if let Some(login) = login {
+        let (user, password) = (login.user().as_bytes(), login.password().as_bytes());
+        let words = [&b"AUTH"[..], user, password];
+        // Redis before 6.0 knows only passwords, which are those of this user.
+        let without_user = [words[0], password];
+        client.call(if user == b"default" { &without_user } else { &words })?;
+    }
     let info = client.text(&[b"INFO"])?;
     let figures: BTreeMap<&str, &str> =
         info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();

@@ -145,6 +145,10 @@ fn redis_is_sampled_with_its_types() {
     assert!(report.contains("db3 not sampled"), "{report}");
     let part = expect(&["advise", &server.address(), "--sample", "300"], 0);
     assert!(figure(&part, "confidence").starts_with("+-"), "{part}");
+    server.ask(b"CONFIG SET requirepass secret\r\n", "+OK\r\n");
+    let said = running::refused(&["advise", &server.address()], 3);
+    assert!(said.contains("NOAUTH"), "{said}");
+    check(&format!("todana://default:secret@{}", server.address()), "redis ", "10000");
 }
 
 #[test]
@@ -171,7 +175,14 @@ fn own_servers_are_sampled_as_each_kind() {
     server.ask((head + &body).as_bytes(), &format!("num\t{RECORDS}\n"));
     let report = check(&address, "kyoto tycoon ", "10000");
     assert!(figure(&report, "memory there").contains("sys_mem_rss"), "{report}");
-    assert!(report.contains("expiry is not part of the sample"), "{report}");
+    assert_eq!(figure(&report, "with expiry"), "0 %");
+    let head = "POST /rpc/set_bulk HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\n";
+    let body: String =
+        (0..RECORDS / 2).map(record).map(|(key, value)| format!("_{key}\t{value}\n")).collect();
+    let body = format!("xt\t1000\n{body}");
+    let call = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    server.ask(call.as_bytes(), &format!("num\t{}\n", RECORDS / 2));
+    assert_eq!(figure(&check(&address, "kyoto tycoon ", "10000"), "with expiry"), "50 %");
 }
 
 #[test]
