@@ -357,6 +357,12 @@ fn token_is_needed_where_clients_need_one() {
     let right = "Authorization: Bearer 0123456789abcdef\r\n";
     assert_eq!(request(&server, "GET /api/status", right, b"").status, 200);
     assert_eq!(request(&server, "GET /healthz", "", b"").status, 200, "monitoring needs no token");
+    // The body is not awaited.
+    let body_to_come = "Content-Length: 1048576\r\n";
+    for (line, status) in [("PUT /api/record?key=a", 401), ("PUT /metrics", 405)] {
+        let refused = request(&server, line, body_to_come, b"");
+        assert_eq!(refused.status, status, "{}", refused.head);
+    }
     std::fs::write(&file, "short\n").unwrap();
     let admin = Some(AdminOptions { token_file: Some(file), is_required: true, ..AdminOptions::default() });
     let observation = ObservationOptions { admin, ..options().observation };

@@ -31,6 +31,14 @@ impl AdminSocket for mio::net::TcpStream {
     }
 }
 
+/// The answers to requests.
+pub(super) trait RequestAnswers {
+    /// Returns the refusal of a request whose body has not arrived. Returns `None` if the answer
+    /// depends on the body.
+    fn refuse(&self, head: &HttpRequest) -> Option<HttpResponse>;
+    fn answer(&mut self, request: &HttpRequest) -> HttpResponse;
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
     /// The connection waits until the socket is ready or the deadline has passed.
@@ -80,15 +88,11 @@ impl<S: AdminSocket> AdminConnection<S> {
     }
 
     /// Reads, answers and sends as far as the socket allows.
-    pub(super) fn proceed(
-        &mut self,
-        now: Instant,
-        answer: &mut dyn FnMut(&HttpRequest) -> HttpResponse,
-    ) -> ConnectionFate {
+    pub(super) fn proceed(&mut self, now: Instant, answers: &mut dyn RequestAnswers) -> ConnectionFate {
         loop {
             let step = match self.stage {
                 _ if self.sent < self.output.len() => self.send(now),
-                ConnectionStage::Serving => self.receive(now, answer),
+                ConnectionStage::Serving => self.receive(now, answers),
                 ConnectionStage::Streaming => self.await_end(),
                 ConnectionStage::Closing => self.close_output(now),
                 ConnectionStage::Draining => self.drain(),
@@ -119,20 +123,23 @@ impl<S: AdminSocket> AdminConnection<S> {
         Ok(len > 0)
     }
 
-    fn receive(
-        &mut self,
-        now: Instant,
-        answer: &mut dyn FnMut(&HttpRequest) -> HttpResponse,
-    ) -> io::Result<bool> {
+    fn receive(&mut self, now: Instant, answers: &mut dyn RequestAnswers) -> io::Result<bool> {
         if !self.input.is_empty() {
             match parse(&self.input) {
                 ParsedRequest::Partial => {}
+                // A client that may not send the request makes the server keep no body.
+                ParsedRequest::Head(head) => {
+                    if let Some(refusal) = answers.refuse(&head) {
+                        self.respond(&refusal, false, false, now);
+                        return Ok(true);
+                    }
+                }
                 ParsedRequest::Whole(request, len) => {
                     self.requests += 1;
                     let keeps_alive = request.keeps_alive && self.requests < REQUESTS_MAX;
                     self.input.drain(..len);
                     let is_head = request.method == HttpMethod::Head;
-                    self.respond(&answer(&request), is_head, keeps_alive, now);
+                    self.respond(&answers.answer(&request), is_head, keeps_alive, now);
                     return Ok(true);
                 }
                 ParsedRequest::Refused(status) => {
@@ -255,8 +262,21 @@ mod tests {
         ScriptedSocket { incoming, takes: usize::MAX, ..ScriptedSocket::default() }
     }
 
-    fn echo(request: &HttpRequest) -> HttpResponse {
-        HttpResponse::text(HttpStatus::Ok, format!("<{}>", request.path))
+    /// Answers with the path and the body, or with events, and refuses bodies for `/refused`.
+    struct Echo;
+
+    impl RequestAnswers for Echo {
+        fn refuse(&self, head: &HttpRequest) -> Option<HttpResponse> {
+            (head.path == "/refused").then(|| HttpResponse::text(HttpStatus::Forbidden, "<refused>"))
+        }
+
+        fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
+            if request.path == "/events" {
+                return HttpResponse::events();
+            }
+            let body = String::from_utf8_lossy(&request.body);
+            HttpResponse::text(HttpStatus::Ok, format!("<{}>{body}", request.path))
+        }
     }
 
     fn bodies(taken: &[u8]) -> Vec<String> {
@@ -270,22 +290,35 @@ mod tests {
         let all = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nGET /c HT";
         let mut conversation = AdminConnection::new(script(&[all]), now);
         conversation.socket.takes = 7;
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
         assert_eq!(bodies(&conversation.socket.taken), ["</a>", "</b>"]);
         assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX, "the third has begun");
         conversation.socket.incoming.push_back(b"TP/1.1\r\nHost: x\r\n\r\n".to_vec());
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
         assert_eq!(bodies(&conversation.socket.taken), ["</a>", "</b>", "</c>"]);
         assert_eq!(conversation.deadline, now + IDLE);
+    }
+
+    #[test]
+    fn refused_request_is_answered_before_its_body() {
+        let now = Instant::now();
+        let put = |path: &str| format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n12345");
+        let mut refused = AdminConnection::new(script(&[put("/refused").as_bytes()]), now);
+        assert_eq!(refused.proceed(now, &mut Echo), ConnectionFate::Stays);
+        assert_eq!(bodies(&refused.socket.taken), ["<refused>"]);
+        assert!(refused.socket.output_closed && refused.input.is_empty());
+        let mut put = AdminConnection::new(script(&[put("/a").as_bytes(), b"6789"]), now);
+        assert_eq!(put.proceed(now, &mut Echo), ConnectionFate::Stays);
+        assert_eq!(bodies(&put.socket.taken), ["</a>123456789"]);
     }
 
     #[test]
     fn slow_request_gains_no_time() {
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(4));
         let mut conversation = AdminConnection::new(script(&[b"GET /a"]), now);
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
         conversation.socket.incoming.push_back(b" HTTP/1.1\r\n".to_vec());
-        assert_eq!(conversation.proceed(later, &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(later, &mut Echo), ConnectionFate::Stays);
         assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX);
     }
 
@@ -294,8 +327,8 @@ mod tests {
         let now = Instant::now();
         let mut conversation = AdminConnection::new(script(&[b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
         conversation.socket.takes = 0;
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
-        assert_eq!(conversation.proceed(now + Duration::from_secs(4), &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now + Duration::from_secs(4), &mut Echo), ConnectionFate::Stays);
         assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX);
         assert_eq!(conversation.input.len(), 0);
     }
@@ -305,7 +338,7 @@ mod tests {
         let now = Instant::now();
         let flood = vec![b'x'; LINGER_BYTES * 2];
         let mut conversation = AdminConnection::new(script(&[b"set a 0 0 1\r\n1\r\n", &flood]), now);
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Ends);
         assert!(conversation.socket.output_closed);
         let taken = String::from_utf8(conversation.socket.taken).unwrap();
         assert!(taken.starts_with("HTTP/1.1 400 ") || taken.starts_with("HTTP/1.1 505 "), "{taken}");
@@ -320,28 +353,28 @@ mod tests {
         let mut socket = script(&[b"GET /a HTTP/1.1\r\nHost"]);
         socket.ended = true;
         let mut conversation = AdminConnection::new(socket, now);
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Ends);
         assert_eq!(conversation.socket.taken, b"");
     }
 
     #[test]
     fn slow_client_misses_events() {
         let now = Instant::now();
-        let mut conversation = AdminConnection::new(script(&[b"GET /e HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
-        let mut answer = |_: &HttpRequest| HttpResponse::events();
-        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Stays);
+        let mut conversation =
+            AdminConnection::new(script(&[b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
         assert!(conversation.is_streaming());
         let head = conversation.socket.taken.len();
         conversation.push_event(b"data: 1\n\n", now);
         conversation.socket.takes = 0;
-        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
         assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX, "a client must read an event");
         conversation.push_event(b"data: 2\n\n", now);
         conversation.socket.takes = usize::MAX;
-        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Stays);
         conversation.push_event(b"data: 3\n\n", now);
         conversation.socket.ended = true;
-        assert_eq!(conversation.proceed(now, &mut answer), ConnectionFate::Ends);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Ends);
         assert_eq!(&conversation.socket.taken[head..], b"data: 1\n\ndata: 3\n\n");
     }
 
@@ -352,7 +385,7 @@ mod tests {
         let mut socket = script(&[&request]);
         socket.ended = true;
         let mut conversation = AdminConnection::new(socket, now);
-        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
+        assert_eq!(conversation.proceed(now, &mut Echo), ConnectionFate::Ends);
         assert_eq!(bodies(&conversation.socket.taken).len(), REQUESTS_MAX as usize);
         assert!(String::from_utf8_lossy(&conversation.socket.taken).contains("Connection: close"));
     }

@@ -66,6 +66,8 @@ pub(super) struct HttpRequest {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParsedRequest {
     Partial,
+    /// The bytes begin with the head of a request whose body is not complete.
+    Head(HttpRequest),
     /// The bytes begin with a complete request of this length.
     Whole(HttpRequest, usize),
     /// The bytes are not a valid request. The connection is closed after this answer.
@@ -200,7 +202,7 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
         Err(status) => return ParsedRequest::Refused(status),
     };
     let len = head_len + body_len;
-    let Some(body) = input.get(head_len..len) else { return ParsedRequest::Partial };
+    let Some(body) = input.get(head_len..len) else { return ParsedRequest::Head(request) };
     request.body = body.to_vec();
     ParsedRequest::Whole(request, len)
 }
@@ -326,7 +328,12 @@ mod tests {
         let bytes =
             b"PUT /a HTTP/1.1\r\nHost: a\r\nAuthorization: bearer x y\r\nContent-Length: 3\r\n\r\nabc";
         for len in 0..bytes.len() {
-            assert_eq!(parse(&bytes[..len]), ParsedRequest::Partial, "{len} bytes");
+            match parse(&bytes[..len]) {
+                ParsedRequest::Head(head) if len >= bytes.len() - 3 => {
+                    assert_eq!((&*head.path, head.token.as_deref()), ("/a", Some("x y")));
+                }
+                parsed => assert_eq!(parsed, ParsedRequest::Partial, "{len} bytes"),
+            }
         }
         let read = request(bytes);
         assert_eq!(

@@ -275,7 +275,7 @@ impl AdminListener {
 
     fn proceed(&mut self, index: usize, pages: &mut AdminPages) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        let fate = connection.proceed(Instant::now(), &mut |request| pages.answer(request));
+        let fate = connection.proceed(Instant::now(), pages);
         if fate == ConnectionFate::Ends {
             self.connections.remove(index);
         }

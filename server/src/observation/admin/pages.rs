@@ -1,6 +1,7 @@
 //! Answers requests for the admin pages.
 
 use super::api::{AdminApi, ApiAccess};
+use super::connection::RequestAnswers;
 use super::exposition;
 use super::http::{HttpRequest, HttpResponse, HttpStatus};
 use super::metrics::MetricsPage;
@@ -29,6 +30,31 @@ pub(super) struct AdminPages {
     api: AdminApi,
 }
 
+impl RequestAnswers for AdminPages {
+    fn refuse(&self, head: &HttpRequest) -> Option<HttpResponse> {
+        let hosts = &self.shared.options.protocols.http_hosts;
+        let is_own = head.host.as_ref().is_none_or(|host| is_own_host(host.as_bytes(), hosts));
+        if !is_own && (head.is_of_browser || !hosts.is_empty()) {
+            let text = "this host name is not the server's; --http-host allows it\n";
+            return Some(HttpResponse::text(HttpStatus::Forbidden, text));
+        }
+        if head.path.starts_with("/api/") {
+            return self.api.refuse(head);
+        }
+        (!head.method.only_reads()).then(|| HttpResponse::refusal(HttpStatus::MethodNotAllowed))
+    }
+
+    fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
+        if let Some(refusal) = self.refuse(request) {
+            return refusal;
+        }
+        match request.path.strip_prefix("/api/") {
+            Some(path) => self.api.answer(path, request),
+            None => self.page(request),
+        }
+    }
+}
+
 impl AdminPages {
     pub(super) fn new(shared: Arc<SharedState>, access: ApiAccess) -> AdminPages {
         let api = AdminApi::new(&shared, access);
@@ -40,19 +66,8 @@ impl AdminPages {
         self.api.status_event()
     }
 
-    pub(super) fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
-        let hosts = &self.shared.options.protocols.http_hosts;
-        let is_own = request.host.as_ref().is_none_or(|host| is_own_host(host.as_bytes(), hosts));
-        if !is_own && (request.is_of_browser || !hosts.is_empty()) {
-            let text = "this host name is not the server's; --http-host allows it\n";
-            return HttpResponse::text(HttpStatus::Forbidden, text);
-        }
-        if let Some(path) = request.path.strip_prefix("/api/") {
-            return self.api.answer(path, request);
-        }
-        if !request.method.only_reads() {
-            return HttpResponse::refusal(HttpStatus::MethodNotAllowed);
-        }
+    /// Returns the response of a page.
+    fn page(&mut self, request: &HttpRequest) -> HttpResponse {
         if let Some((_, kind, file)) = FILES.iter().find(|(path, ..)| *path == request.path)
             && (request.path != "/" || request.is_of_browser)
         {

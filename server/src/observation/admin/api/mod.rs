@@ -43,6 +43,11 @@ impl ApiError {
     fn not_found(what: &str) -> ApiError {
         ApiError::new(HttpStatus::NotFound, format!("there is no {what}"))
     }
+
+    fn response(self) -> HttpResponse {
+        let ApiError(status, why) = self;
+        HttpResponse::whole(status, JSON, json!({ "error": why }).to_string().into_bytes())
+    }
 }
 
 impl From<todana_core::Error> for ApiError {
@@ -69,17 +74,19 @@ impl AdminApi {
         AdminApi { shared, databases, access, export, times }
     }
 
-    /// Answers a request for this path below `/api/`.
+    /// Returns the refusal of a request that is not permitted. Its body may be missing.
+    pub(super) fn refuse(&self, head: &HttpRequest) -> Option<HttpResponse> {
+        self.access.check(head).err().map(ApiError::response)
+    }
+
+    /// Answers a permitted request for this path below `/api/`.
     pub(super) fn answer(&mut self, path: &str, request: &HttpRequest) -> HttpResponse {
-        let access = self.access.check(request);
-        if access.is_ok() && (path, request.method) == ("events", HttpMethod::Get) {
+        if (path, request.method) == ("events", HttpMethod::Get) {
             return HttpResponse::events();
         }
-        match access.and_then(|()| self.value(path, request)) {
+        match self.value(path, request) {
             Ok(value) => HttpResponse::whole(HttpStatus::Ok, JSON, value.to_string().into_bytes()),
-            Err(ApiError(status, why)) => {
-                HttpResponse::whole(status, JSON, json!({ "error": why }).to_string().into_bytes())
-            }
+            Err(error) => error.response(),
         }
     }
 
