@@ -4,8 +4,6 @@ use crate::CommandFailure;
 use std::path::{Path, PathBuf};
 use todana_client::{Login, LoginDestination};
 
-const HEADING: &str = "Login";
-
 const USER: &str = "TODANA_USER";
 const PASSWORD: &str = "TODANA_PASSWORD";
 
@@ -16,12 +14,11 @@ const FILE_LEN_MAX: u64 = 64 << 10;
 /// server's URL, else from the environment.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct ClientLogin {
-    /// Log in as this user [default: the user in todana://USER:PASSWORD@HOST:PORT, or TODANA_USER]
-    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    /// Log in as this user [default: that of the URL, or TODANA_USER]
+    #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Read the password from the first line of this file [default: the password in the URL
-    /// (visible in the process list), or TODANA_PASSWORD]
-    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    /// File with the password [default: that of the URL, or TODANA_PASSWORD]
+    #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
 }
 

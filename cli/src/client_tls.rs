@@ -4,20 +4,17 @@ use crate::CommandFailure;
 use std::path::PathBuf;
 use todana_client::{Address, Tls, TlsFiles};
 
-const HEADING: &str = "TLS, for todanas://";
-
 /// The files that a client command needs for TLS.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct ClientTls {
-    /// PEM file of the trusted authorities, or of the server's own certificate [default: the
-    /// authorities that the system trusts]
-    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    /// PEM file of authorities, or the server's own [default: the system's]
+    #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
     /// PEM file of the client certificate, for a server that requires one
-    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// PEM file of the private key for --tls-cert, if that file does not contain the key
-    #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "tls_cert")]
+    /// PEM file of the private key, if that of --tls-cert does not contain it
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 }
 

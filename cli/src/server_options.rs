@@ -16,15 +16,12 @@ const DEFAULT: &str = "127.0.0.1:11211";
 /// The server or database of a command, with the options for logging in and TLS.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct ServerOptions {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path, with
-    /// user:password@ before the host after ://. Or several servers with the ring over them:
-    /// ring:a,b:11212,ring=pymemcache; the options after = are those of `todana proxy`. Or a
-    /// database on disk that no server has open: ./x.hash, ./x.tree [default: TODANA_SERVER of the
-    /// environment, or 127.0.0.1:11211]
+    /// host:port, todana://[USER:PASSWORD@]host:port, todanas://... (TLS), unix:/path,
+    /// ring:a,b:11212,ring=pymemcache, or a database ./x.hash [default: TODANA_SERVER, or
+    /// 127.0.0.1:11211]
     #[arg(short = 'S', long = "server", visible_alias = "db", value_name = "SERVER")]
     server: Option<CommandTarget>,
-    /// The database of the server, by number or name (see `todana stats databases`) [default: the
-    /// first]
+    /// Database of the server, by number or name [default: the first]
     #[arg(long, value_name = "NAME")]
     database: Option<String>,
     #[command(flatten)]

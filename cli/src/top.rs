@@ -13,12 +13,8 @@ use std::time::{Duration, Instant};
 use todana_client::Connection;
 
 pub(crate) const AFTER_HELP: &str = "\
-Rates are those since the line before. A memcached can be watched, too. Ctrl-C
-ends it. The admin page shows the same with charts.
-
-Examples:
-  todana top 127.0.0.1:11311
-  todana top --count 1              # once, as a report";
+Rates are those since the view before. A memcached can be watched, too. Ctrl-C
+ends it. Example: todana top --count 1   # once, as a report";
 
 /// Moves the cursor of a terminal to its beginning, and clears it.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -26,8 +22,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// The arguments of `todana top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopArguments {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; or -S
-    /// [default: TODANA_SERVER, or 127.0.0.1:11211]
+    /// The server; or -S
     #[arg(value_name = "SERVER")]
     place: Option<CommandTarget>,
     /// The time between two views, in seconds or as 1m ...

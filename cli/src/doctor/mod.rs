@@ -29,14 +29,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 pub(crate) const AFTER_HELP: &str = "\
-Without SERVER, the options of `todana serve` are checked, from the environment
-and --config, and this machine. With SERVER, the statistics of that server, and
-this machine if the server runs on it. Each line says what to change. The exit
-code is 1 if there is a problem; warnings do not count. Nothing is changed.
-
-Examples:
-  todana doctor --config /etc/todana.toml
-  todana doctor 127.0.0.1:11311";
+Checks this machine and the options that `todana serve` would use, or a running
+server. Exit code 1 means a problem; warnings do not count. Changes nothing.
+Example: todana doctor 127.0.0.1:11311";
 
 /// The arguments of `todana doctor`.
 #[derive(Debug, Args)]
