@@ -10,6 +10,7 @@ use crate::scan::{HashScan, OrderedWalk};
 use crate::token::RowToken;
 use crate::turn_queue::TurnQueue;
 use std::ops::{Bound, ControlFlow};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -165,7 +166,7 @@ impl RemoteDatabase {
             Some(bytes) => Some(NearCache::new(bytes, cluster.cache_ttl_s).map_err(problem)?),
             None => None,
         };
-        let connected = runtime.block_on(Cluster::connect(cluster)).map_err(problem)?;
+        let connected = wait(&runtime, Cluster::connect(cluster)).map_err(problem)?;
         let shared = RemoteShared {
             cluster: Arc::new(connected),
             is_strict: cluster.is_strict,
@@ -383,8 +384,7 @@ impl Records for RemoteDatabase {
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.shared.note_write(key);
-        let visited =
-            self.runtime().block_on(crate::record_change::visit(&self.shared.cluster, key, visitor));
+        let visited = self.wait(crate::record_change::visit(&self.shared.cluster, key, visitor));
         self.shared.note_write(key);
         visited.map_err(error_of)
     }
@@ -432,14 +432,25 @@ impl Records for RemoteDatabase {
     }
 }
 
+/// Waits for a future. It is boxed, because the code of an unboxed one is in the executable once
+/// for each kind of runtime.
+fn wait<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    let boxed: Pin<Box<dyn Future<Output = T> + '_>> = Box::pin(future);
+    runtime.block_on(boxed)
+}
+
 /// Receives the rows of a scan.
 type SeeRow<'s> = &'s mut dyn FnMut(&[u8], &StoredRow) -> ControlFlow<()>;
 
 impl RemoteDatabase {
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        wait(self.runtime(), future)
+    }
+
     /// Passes the rows after a key. Returns true at the end, false after `see` breaks.
     fn scan_rows(&self, after: Option<&[u8]>, see: SeeRow<'_>) -> Result<bool> {
         let mut scan = HashScan::new(&self.shared.cluster, after);
-        while let Some(page) = self.runtime().block_on(scan.next_page())? {
+        while let Some(page) = self.wait(scan.next_page())? {
             for (key, row) in &page {
                 if see(key, row).is_break() {
                     return Ok(false);
@@ -452,7 +463,7 @@ impl RemoteDatabase {
     /// Passes the rows from a key on, in order. Returns true at the end, false after `see` breaks.
     fn walk_rows(&self, direction: ScanDirection, from: Bound<&[u8]>, see: SeeRow<'_>) -> Result<bool> {
         let mut walk = OrderedWalk::new(&self.shared.cluster, direction, from);
-        while let Some((key, row)) = self.runtime().block_on(walk.next())? {
+        while let Some((key, row)) = self.wait(walk.next())? {
             if see(&key, &row).is_break() {
                 return Ok(false);
             }
