@@ -2,7 +2,7 @@
 //! expect them.
 
 use super::built_files::BuiltFiles;
-use super::clean_root::{failed, passed};
+use super::clean_root::{self, failed};
 use super::executable::host;
 use super::homebrew;
 use super::tarball::{ArchiveEntry, gzip, tar};
@@ -42,8 +42,8 @@ fn add(folder: &Path, name: &str, entries: &mut Vec<ArchiveEntry>) -> io::Result
     Ok(())
 }
 
-/// Unpacks the archive at the place that the metadata for `cargo binstall` names, and checks
-/// Homebrew's formula.
+/// Compares the archive with the metadata for `cargo binstall`, unpacks it in a minimal Debian,
+/// uses the server there, and checks Homebrew's formula.
 pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, StepOutcome> {
     let archive = build(files, folder)?;
     let manifest = fs::read_to_string("cli/Cargo.toml").map_err(failed)?.parse::<toml::Table>();
@@ -62,8 +62,14 @@ pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, Ste
         return Err(StepOutcome::Failed(format!("cli/Cargo.toml: names another archive than {name}")));
     }
     let path = archive.display().to_string();
-    passed(program("tar", &["-x", "-f", &path, "-C", &folder.display().to_string()]).run())?;
-    passed(program(folder.join(named("bin-dir")), &["version"]).run())?;
+    let listed = program("tar", &["-t", "-f", &path]).output().map_err(failed)?.stdout;
+    let bin = named("bin-dir");
+    if !String::from_utf8_lossy(&listed).lines().any(|file| file == bin) {
+        return Err(StepOutcome::Failed(format!("cli/Cargo.toml: {bin}: not in {name}")));
+    }
+    let root = clean_root::debian(folder)?;
+    fs::copy(&archive, root.join("archive.tar.gz")).map_err(failed)?;
+    clean_root::run_inside(&root, Path::new("tests/packages/archive.sh"))?;
     homebrew::write(&archive, "file:///downloads/", &files.version)?;
     require(|| program("ruby", &["--version"]).succeeds(), "ruby", &["ruby"])?;
     Ok(program(

@@ -60,7 +60,7 @@ impl BuiltFiles {
 }
 
 /// Returns the time of all files in packages: `SOURCE_DATE_EPOCH`, or the time of the last commit.
-fn epoch() -> Result<u64, StepOutcome> {
+pub(super) fn epoch() -> Result<u64, StepOutcome> {
     let text = std::env::var("SOURCE_DATE_EPOCH").ok().or_else(|| {
         let commit = program("git", &["log", "-1", "--format=%ct"]).output().ok()?;
         String::from_utf8(commit.stdout).ok()

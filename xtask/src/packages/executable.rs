@@ -50,11 +50,16 @@ pub(super) fn build(linkage: Linkage, folder: &Path) -> Result<PathBuf, StepOutc
 
 /// Builds the executable again, from a copy of the last commit and with a target folder of its own.
 pub(super) fn build_again(linkage: Linkage, folder: &Path) -> Result<PathBuf, StepOutcome> {
-    let (sources, target) = (folder.join("sources"), folder.join("other-target"));
+    build_from(&copy_of_commit(folder)?, &folder.join("other-target"), linkage, folder)
+}
+
+/// Writes the files of the last commit into a folder, and returns its path.
+pub(super) fn copy_of_commit(folder: &Path) -> Result<PathBuf, StepOutcome> {
+    let sources = folder.join("sources");
     fs::create_dir_all(&sources).map_err(failed)?;
     let copy = "git archive HEAD | tar -x -C \"$1\"";
     passed(program("sh", &["-c", copy, "sh", &sources.display().to_string()]).run())?;
-    build_from(&sources, &target, linkage, folder)
+    Ok(sources)
 }
 
 fn build_from(
@@ -82,7 +87,7 @@ fn build_from(
 
 /// Returns the flags of rustc and of the C compiler that replace this machine's folders in messages
 /// and debug information.
-fn without_folders(sources: &Path, target: &Path) -> Result<(String, String), StepOutcome> {
+pub(super) fn without_folders(sources: &Path, target: &Path) -> Result<(String, String), StepOutcome> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
     // The last flag that fits a path applies, and the target folder may lie in the sources.

@@ -93,6 +93,7 @@ pub(crate) fn prove(report: &mut StepReport) {
     };
     report.step("packages: image", || with(Linkage::Static, image::test));
     report.step("packages: debian", || with(Linkage::Shared, debian::test));
+    report.step("packages: archive", || with(Linkage::Shared, archive::test));
     report.step("packages: same bytes", || {
         let executable =
             absolute_folder().map_err(failed).and_then(|folder| executable::build(Linkage::Shared, &folder));

@@ -39,7 +39,8 @@ pub(super) fn test_executable() -> StepOutcome {
     test().map_or_else(|ending| ending, |()| StepOutcome::Passed)
 }
 
-fn compare(first: &Path, second: &Path) -> Result<(), StepOutcome> {
+/// Fails if two files differ.
+pub(super) fn compare(first: &Path, second: &Path) -> Result<(), StepOutcome> {
     let bytes = [fs::read(first).map_err(failed)?, fs::read(second).map_err(failed)?];
     let name = first.file_name().unwrap_or_default().to_string_lossy();
     match bytes[0] == bytes[1] {

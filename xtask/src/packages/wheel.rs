@@ -1,48 +1,99 @@
 //! The wheel and the source distribution of the Python module.
 
+use super::built_files::epoch;
 use super::clean_root::{self, failed, passed};
+use super::executable::{copy_of_commit, host, without_folders};
+use super::repetition::compare;
 use crate::clients::{PYTHON, pip};
-use crate::step::{StepOutcome, program, with_time_limit};
+use crate::step::{StepOutcome, program, target_directory, with_time_limit};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The platform of the wheel: any Linux with glibc 2.17 (2012) or later.
 const PLATFORM: &str = "manylinux2014";
 
+/// The files that are built.
+struct PythonPackages {
+    sources: PathBuf,
+    wheel: PathBuf,
+}
+
 /// Builds the source distribution and, from it, the wheel. Returns the path of the wheel.
 pub(super) fn build(folder: &Path) -> Result<PathBuf, StepOutcome> {
+    let sources = std::env::current_dir().map_err(failed)?;
+    let target = std::path::absolute(target_directory()).map_err(failed)?;
+    Ok(build_from(&sources, &target, folder)?.wheel)
+}
+
+/// Builds both from these sources, with this target folder.
+fn build_from(sources: &Path, target: &Path, folder: &Path) -> Result<PythonPackages, StepOutcome> {
     pip("maturin", "maturin", &[])?;
     // A linker that knows the symbols of an old C library.
     pip("ziglang", "ziglang", &[])?;
-    let out = folder.join("python");
-    let _ = fs::remove_dir_all(&out);
+    let (out, unpacked) = (folder.join("python"), folder.join("python-sources"));
+    for folder in [&out, &unpacked] {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let epoch = epoch()?.to_string();
+    let interpreter = std::path::absolute(PYTHON).map_err(failed)?.display().to_string();
+    let maturin = |words: &[&str], sources: &Path| {
+        let manifest = sources.join("bindings/python/Cargo.toml").display().to_string();
+        let place = ["--quiet", "--manifest-path", &manifest, "--out", &out.display().to_string()];
+        let run = program(&interpreter, &[&["-m", "maturin"], words, &place].concat()).folder(sources);
+        let run = run.env("SOURCE_DATE_EPOCH", &epoch).env("CARGO_ZIGBUILD_PYTHON_PATH", &interpreter);
+        run.env("CARGO_TARGET_DIR", &target.display().to_string())
+    };
+    passed(maturin(&["sdist"], sources).run())?;
+    let archive = file_with(&out, "gz")?;
+    let words = ["-x", "-f", &archive.display().to_string(), "-C", &unpacked.display().to_string()];
+    passed(program("tar", &words).run())?;
+    let unpacked = first_of(&unpacked, |_| true)?;
+    let (rustflags, cflags) = without_folders(&unpacked, target)?;
     // Not `--locked`: a source distribution has fewer crates than its Cargo.lock, which maturin
     // shortens.
-    let words = ["-m", "maturin", "build", "--quiet", "--sdist", "--zig"];
-    let place = ["--manifest-path", "bindings/python/Cargo.toml", "--out", &out.display().to_string()];
-    let python = ["--compatibility", PLATFORM, "--interpreter", PYTHON];
-    let run = program(PYTHON, &[&words[..], &place, &python].concat());
-    let interpreter = std::path::absolute(PYTHON).map_err(failed)?.display().to_string();
-    passed(run.env("CARGO_ZIGBUILD_PYTHON_PATH", &interpreter).run())?;
-    let files = fs::read_dir(&out).map_err(failed)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut wheels = files.filter(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    wheels.next().ok_or(StepOutcome::Failed("maturin: built no wheel".into()))
+    let words = ["build", "--zig", "--compatibility", PLATFORM, "--interpreter", &interpreter];
+    let cflags_name = format!("CFLAGS_{}", host()?.replace('-', "_"));
+    passed(maturin(&words, &unpacked).env("RUSTFLAGS", &rustflags).env(&cflags_name, &cflags).run())?;
+    Ok(PythonPackages { sources: archive, wheel: file_with(&out, "whl")? })
 }
 
-/// Installs the wheel into a new environment without a network, and uses it there.
+fn file_with(folder: &Path, ending: &str) -> Result<PathBuf, StepOutcome> {
+    first_of(folder, |path| path.extension().is_some_and(|extension| extension == ending))
+}
+
+fn first_of(folder: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<PathBuf, StepOutcome> {
+    let mut paths = fs::read_dir(folder).map_err(failed)?.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.find(|path| is_wanted(path)).ok_or(StepOutcome::Failed("maturin: has not built a package".into()))
+}
+
+/// Installs the wheel into a new environment without a network, and uses it there. Builds both
+/// packages again in other folders, and compares them.
 pub(super) fn test() -> Result<StepOutcome, StepOutcome> {
     clean_root::require_isolation()?;
     let folder = tempfile::tempdir().map_err(failed)?;
-    let wheel = build(folder.path())?.display().to_string();
+    let sources = std::env::current_dir().map_err(failed)?;
+    let target = std::path::absolute(target_directory()).map_err(failed)?;
+    let first = build_from(&sources, &target, folder.path())?;
+    use_wheel(&first.wheel.display().to_string(), folder.path())?;
+    let folder = tempfile::tempdir().map_err(failed)?;
+    let sources = copy_of_commit(folder.path())?;
+    let again = build_from(&sources, &folder.path().join("other-target"), folder.path())?;
+    compare(&first.sources, &again.sources)?;
+    compare(&first.wheel, &again.wheel)?;
+    Ok(StepOutcome::Passed)
+}
+
+fn use_wheel(wheel: &str, folder: &Path) -> Result<(), StepOutcome> {
     println!("{wheel}");
     for part in ["-abi3-", "manylinux_2_17_"] {
         if !wheel.contains(part) {
             return Err(StepOutcome::Failed(format!("{wheel}: is not a wheel for {part}")));
         }
     }
-    let environment = folder.path().join("environment").display().to_string();
+    let environment = folder.join("environment").display().to_string();
     let script = "python3 -m venv \"$1\" && \"$1\"/bin/pip install --quiet --no-index \"$2\" && \"$1\"/bin/python -c \"$3\"";
     let use_it = "import todana\nwith todana.open('mem:hash') as db:\n db['hello'] = 'world'\n assert db['hello'] == b'world'";
-    let words = ["--net", "sh", "-c", script, "sh", &environment, &wheel, use_it];
-    Ok(with_time_limit("unshare", &words).run())
+    let words = ["--net", "sh", "-c", script, "sh", &environment, wheel, use_it];
+    passed(with_time_limit("unshare", &words).run())
 }
