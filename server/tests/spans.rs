@@ -1,5 +1,5 @@
-//! Tests spans of OpenTelemetry: a collector in the test receives exactly those of the requests that
-//! name a trace, and a collector that fails harms no request.
+//! Tests spans of OpenTelemetry: a collector in the test receives exactly those of the requests
+//! that name a trace, and a collector that fails harms no request.
 
 mod running;
 

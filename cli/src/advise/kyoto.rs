@@ -1,5 +1,5 @@
-//! Samples a Kyoto Tycoon by its calls over HTTP, and by its binary protocol, whose replies have the
-//! expiry of records.
+//! Samples a Kyoto Tycoon by its calls over HTTP, and by its binary protocol, whose replies have
+//! the expiry of records.
 
 use super::sample::{RecordSample, SampledRecord, SampledServer};
 use crate::CommandFailure;

@@ -182,7 +182,7 @@ impl<'a> ReplyForm<'a> {
         }
     }
 
-    /// Returns the trace that a meta command names in its opaque token, and the name of the command.
+    /// Returns the trace that a meta command names in its opaque token, and the command's name.
     #[inline]
     pub fn trace(&self) -> Option<(TraceContext, &'static str)> {
         let FormKind::Meta(MetaForm { opaque, verb, .. }) = self.0 else { return None };

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number of spans that wait, as in OpenTelemetry's libraries. Further ones are dropped.
+/// The maximum number of spans that wait, as in OpenTelemetry's libraries. Others are dropped.
 const QUEUE_MAX: usize = 2048;
 /// The maximum number of spans of one request.
 const BATCH_MAX: usize = 512;
