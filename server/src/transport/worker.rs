@@ -571,7 +571,9 @@ impl Worker {
     /// Serves a connection: sends pending output, reads, executes, sends.
     fn serve(&mut self, index: usize) {
         let outcome = self.measured_turn(index);
-        self.end_spans(index);
+        if outcome.is_ok() {
+            self.end_spans(index);
+        }
         let connection = &mut self.connections[index];
         connection.show(self.shared.clock.now().0);
         connection.active_s = self.now_s;
