@@ -184,6 +184,23 @@ fn span_includes_the_wait_for_replicas() {
 }
 
 #[test]
+fn unsent_reply_fails_its_span() {
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = traced(&collector, false, options());
+    let mut client = server.connect();
+    client.set(b"k", &vec![b'v'; 1_000_000]);
+    // The replies are longer than the buffers of both sockets.
+    client.send(format!("mg k v O{TRACE}\r\n").repeat(50).as_bytes());
+    client.expect(b"VA 1000000 ");
+    drop(client);
+    let spans = std::iter::repeat_with(|| receive(&collector, "200 OK")).flatten();
+    let failed = spans.into_iter().find(|span| span["status"]["message"] == "connection_closed");
+    let attributes = failed.unwrap()["attributes"].as_array().unwrap().clone();
+    assert!(attributes.contains(&text("error.type", "connection_closed")), "{attributes:?}");
+    assert!(attributes.iter().all(|attribute| attribute["key"] != "db.response.status_code"));
+}
+
+#[test]
 fn spans_survive_a_restart_of_the_collector() {
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = traced(&collector, false, options());
