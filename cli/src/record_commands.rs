@@ -10,7 +10,7 @@ use crate::formats::{DumpOptions, LoadOptions};
 use crate::load::load;
 use crate::open_target::{CommandPlace, OpenTarget};
 use crate::record_servers::RecordServers;
-use crate::server_options::ServerOptions;
+use crate::server_options::{ServerOptions, ServerTarget};
 use crate::time_to_live::{exptime, warn_if_past};
 use crate::{CommandFailure, database, statistics, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -19,6 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use todana_client::{FetchedRecord, StoreVerb, TextStore, WriteOutcome};
 
 /// The description of the format tsv, for users who have only the executable.
@@ -26,6 +27,9 @@ const TSV_HELP: &str = "\
 tsv has one record per line: KEY, tab, VALUE; optionally tab, FLAGS; optionally
 tab, EXPIRY as a Unix time, 0 for never. In key and value, backslash, tab, LF and
 CR are escaped as \\\\ \\t \\n \\r, and any byte can be written as \\xHH.";
+
+/// The pause before `ping` tries again.
+const PING_PAUSE: Duration = Duration::from_millis(20);
 
 /// The option that suppresses messages about missing records.
 #[derive(Clone, Copy, Debug, Args)]
@@ -198,6 +202,9 @@ pub(crate) enum RecordCommand {
     },
     /// Check that the server replies, and print its version
     Ping {
+        /// Try again until the server replies, for at most this time: seconds, or 1m ...
+        #[arg(long, default_value = "0", value_parser = seconds, value_name = "TIME")]
+        wait: i64,
         #[command(flatten)]
         server: ServerOptions,
     },
@@ -268,7 +275,7 @@ impl RecordCommand {
             | RecordCommand::Touch { server, .. }
             | RecordCommand::Stats { server, .. }
             | RecordCommand::Flush { server, .. }
-            | RecordCommand::Ping { server }
+            | RecordCommand::Ping { server, .. }
             | RecordCommand::Load { server, .. }
             | RecordCommand::Dump { server, .. } => server,
         }
@@ -368,15 +375,26 @@ fn run_on_servers(
             }
             Ok(())
         }
-        RecordCommand::Ping { .. } => {
+        RecordCommand::Ping { wait, .. } => {
+            let deadline = Instant::now() + Duration::from_secs(wait.max(&0).unsigned_abs());
             for server in servers.targets() {
-                let version = server.connect()?.version()?;
+                let version = version(server, deadline)?;
                 writeln!(out, "{} answers: version {version}", server.destination)?;
             }
             Ok(())
         }
         RecordCommand::Load { file, options, .. } => load(servers, file, options),
         RecordCommand::Dump { file, options, .. } => dump(servers.targets(), file, *options),
+    }
+}
+
+/// Returns the version of a server. Tries again until the deadline.
+fn version(server: &ServerTarget, deadline: Instant) -> Result<String, CommandFailure> {
+    loop {
+        match server.connect().and_then(|mut connection| Ok(connection.version()?)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(PING_PAUSE),
+            outcome => return outcome,
+        }
     }
 }
 

@@ -30,6 +30,18 @@ fn readme_tour_never_touches_port_of_memcached() {
 }
 
 #[test]
+fn ping_waits_for_a_server() {
+    let folder = TestFolder::new();
+    let socket = folder.path("socket");
+    let place = format!("unix:{socket}");
+    assert!(running::refused(&["ping", "-S", &place], 3).contains("cannot connect"));
+    let mut ping = running::todana().args(["ping", "--wait", "1h", "-S", &place]).spawn().unwrap();
+    let server = RunningServer::start(&["-s", &socket, "--admin-port", "0"]);
+    assert!(ping.wait().unwrap().success());
+    drop(server);
+}
+
+#[test]
 fn flush_asks_at_a_terminal_and_obeys_scripts() {
     let folder = TestFolder::new();
     let server = RunningServer::start(&["--admin-port", "0"]);
