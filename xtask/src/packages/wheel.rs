@@ -39,7 +39,7 @@ fn build_from(sources: &Path, target: &Path, folder: &Path) -> Result<PythonPack
     let interpreter = std::path::absolute(PYTHON).map_err(failed)?.display().to_string();
     let maturin = |words: &[&str], sources: &Path| {
         let manifest = sources.join("bindings/python/Cargo.toml").display().to_string();
-        let place = ["--quiet", "--manifest-path", &manifest, "--out", &out.display().to_string()];
+        let place = ["--manifest-path", &manifest, "--out", &out.display().to_string()];
         let run = program(&interpreter, &[&["-m", "maturin"], words, &place].concat()).folder(sources);
         let run = run.env("SOURCE_DATE_EPOCH", &epoch).env("CARGO_ZIGBUILD_PYTHON_PATH", &interpreter);
         run.env("CARGO_TARGET_DIR", &target.display().to_string())
@@ -52,7 +52,7 @@ fn build_from(sources: &Path, target: &Path, folder: &Path) -> Result<PythonPack
     let (rustflags, cflags) = without_folders(&unpacked, target)?;
     // Not `--locked`: a source distribution has fewer crates than its Cargo.lock, which maturin
     // shortens.
-    let words = ["build", "--zig", "--compatibility", PLATFORM, "--interpreter", &interpreter];
+    let words = ["build", "--quiet", "--zig", "--compatibility", PLATFORM, "--interpreter", &interpreter];
     let cflags_name = format!("CFLAGS_{}", host()?.replace('-', "_"));
     passed(maturin(&words, &unpacked).env("RUSTFLAGS", &rustflags).env(&cflags_name, &cflags).run())?;
     Ok(PythonPackages { sources: archive, wheel: file_with(&out, "whl")? })
