@@ -64,6 +64,7 @@ mod replica_log;
 mod replication_statistics;
 mod session_model;
 mod sessions;
+mod spans;
 mod statistics;
 mod tls;
 mod tyrant_kinds;

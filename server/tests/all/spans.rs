@@ -1,9 +1,7 @@
 //! Tests spans of OpenTelemetry: a collector in the test receives exactly those of the requests
 //! that name a trace, and a collector that fails harms no request.
 
-mod running;
-
-use running::{Client, Running, WAIT_MAX, eventually, options};
+use crate::running::{Client, Running, WAIT_MAX, eventually, options};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
