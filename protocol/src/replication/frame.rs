@@ -7,7 +7,7 @@
 /// The first byte of a replica's connection. No request of another protocol begins with it.
 pub const FIRST_BYTE: u8 = 0xDA;
 /// The version of the protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The bytes before the first frame of a replica.
 pub const GREETING: [u8; 8] = [FIRST_BYTE, b'T', b'O', b'D', b'A', b'N', b'A', VERSION];
 /// The longest content of a frame in bytes.

@@ -8,6 +8,7 @@ const LOG: u8 = 18;
 const CHECKPOINT: u8 = 19;
 const HEARTBEAT: u8 = 20;
 const FAILED: u8 = 21;
+const PACKED_LOG: u8 = 22;
 
 /// A message of a master.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,15 @@ pub enum MasterMessage<'c> {
         /// The position of the first byte.
         position: u64,
         /// The bytes as they lie in the log.
+        bytes: &'c [u8],
+    },
+    /// The next entries of the log of a database, in a shorter form.
+    PackedLog {
+        /// The number of the database.
+        number: u16,
+        /// The position of the first entry.
+        position: u64,
+        /// The entries, which this module does not read.
         bytes: &'c [u8],
     },
     /// The next bytes of a checkpoint.
@@ -91,11 +101,9 @@ impl MasterMessage<'_> {
     /// Appends the message.
     pub fn put(&self, out: &mut Vec<u8>) {
         put_frame(out, |out| match self {
-            MasterMessage::Log { number, position, bytes } => {
-                out.push(LOG);
-                out.extend_from_slice(&number.to_le_bytes());
-                out.extend_from_slice(&position.to_le_bytes());
-                out.extend_from_slice(bytes);
+            MasterMessage::Log { number, position, bytes } => put_log(LOG, *number, *position, bytes, out),
+            MasterMessage::PackedLog { number, position, bytes } => {
+                put_log(PACKED_LOG, *number, *position, bytes, out);
             }
             MasterMessage::Checkpoint { number, bytes } => {
                 out.push(CHECKPOINT);
@@ -129,6 +137,10 @@ impl MasterMessage<'_> {
                 let (number, position) = (fields.u16()?, fields.u64()?);
                 Ok(MasterMessage::Log { number, position, bytes: fields.0 })
             }
+            PACKED_LOG => {
+                let (number, position) = (fields.u16()?, fields.u64()?);
+                Ok(MasterMessage::PackedLog { number, position, bytes: fields.0 })
+            }
             CHECKPOINT => Ok(MasterMessage::Checkpoint { number: fields.u16()?, bytes: fields.0 }),
             HEARTBEAT => {
                 let (time_ms, clock_s) = (fields.u64()?, fields.u64()?);
@@ -144,6 +156,13 @@ impl MasterMessage<'_> {
             _ => Err(MalformedFrame),
         }
     }
+}
+
+fn put_log(kind: u8, number: u16, position: u64, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(kind);
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&position.to_le_bytes());
+    out.extend_from_slice(bytes);
 }
 
 impl ReplicaMessage {
@@ -191,6 +210,7 @@ mod tests {
             vec![LogEnd { number: 0, end: 9, source: None }, LogEnd { number: 3, end: 1 << 41, source }];
         let all = [
             MasterMessage::Log { number: 3, position: 1 << 40, bytes: b"entries" },
+            MasterMessage::PackedLog { number: 3, position: 1 << 40, bytes: b"shorter" },
             MasterMessage::Checkpoint { number: 0, bytes: b"blocks" },
             MasterMessage::Heartbeat {
                 time_ms: 1_800_000_000_123,

@@ -19,6 +19,7 @@
 mod entry;
 mod follower;
 mod log_bytes;
+mod packed;
 mod pending;
 mod reader;
 mod recent;
@@ -40,6 +41,7 @@ pub use entry::{Epoch, EpochPlace, EpochStart, LogChange, LogEntry, LogId, LogPo
 pub(crate) use follower::last_mark_ms;
 pub use follower::{EntryCallback, LogFollower, SegmentInfo, segments};
 pub use log_bytes::{EntryDecoder, LogBytes};
+pub use packed::{LogPacker, LogPart};
 pub(crate) use pending::seal_entries;
 pub use reader::{LogDamage, LogReader, LogTail};
 pub(crate) use reader::{MendedSegments, can_mark_lost, mend_segments, write_lost_segment};

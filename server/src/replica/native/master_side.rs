@@ -8,7 +8,7 @@ use super::branch::{to_logged, to_record, to_sent};
 use std::io;
 use std::sync::Arc;
 use todana::checkpoint::{CheckpointForm, send_checkpoint};
-use todana::update_log::{Epoch, LogBytes, LogPosition, UpdateLog};
+use todana::update_log::{Epoch, LogBytes, LogPacker, LogPart, LogPosition, UpdateLog};
 use todana::{DataDirectory, Database, common_place};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{
@@ -37,11 +37,17 @@ pub(super) struct SentDatabase {
     /// The form of a checkpoint that the replica can take.
     form: CheckpointForm,
     /// The rest of the log. `None` until the checkpoint has been sent.
-    bytes: Option<LogBytes>,
+    log: Option<SentLog>,
     /// The position up to which the replica has applied the log.
     pub(super) applied: u64,
     /// The position from which the replica continues after its death.
     pub(super) stored: u64,
+}
+
+/// The rest of a log, from a position on.
+struct SentLog {
+    bytes: LogBytes,
+    packer: LogPacker,
 }
 
 /// The stream to one replica.
@@ -51,7 +57,6 @@ pub(super) struct MasterSide {
     asked_us: u64,
     /// The time that the replica had stated when changes were last looked for.
     answered_us: u64,
-    piece: Vec<u8>,
     out: Vec<u8>,
 }
 
@@ -141,16 +146,15 @@ impl MasterSide {
                 _ => CheckpointForm::Portable,
             };
             let number = request.number;
-            sent.push(SentDatabase { number, source, form, bytes, applied, stored: applied });
+            let log = bytes.map(SentLog::new);
+            sent.push(SentDatabase { number, source, form, log, applied, stored: applied });
         }
-        let (piece, out) = Default::default();
-        let (asked_us, answered_us) = (0, 0);
-        Ok((MasterSide { databases: sent, asked_us, answered_us, piece, out }, answers))
+        Ok((MasterSide { databases: sent, asked_us: 0, answered_us: 0, out: Vec::new() }, answers))
     }
 
     /// Returns the number of databases whose checkpoints have not been sent.
     pub(super) fn copies(&self) -> usize {
-        self.databases.iter().filter(|sent| sent.bytes.is_none()).count()
+        self.databases.iter().filter(|sent| sent.log.is_none()).count()
     }
 
     /// Sends all changes that the logs contain now, and before them the checkpoints that the
@@ -161,25 +165,29 @@ impl MasterSide {
         self.answered_us = self.asked_us;
         for sent in &mut self.databases {
             let out = &mut self.out;
-            if sent.bytes.is_none() {
+            if sent.log.is_none() {
                 sent.send_checkpoint(out, send)?;
                 has_sent = true;
             }
-            let Some(bytes) = &mut sent.bytes else { continue };
+            let (number, Some(log)) = (sent.number, &mut sent.log) else { continue };
             let end = sent.source.log()?.end();
-            if bytes.position() >= end {
+            if log.bytes.position() >= end {
                 continue;
             }
             sent.source.database.sync_to(end)?;
-            while bytes.position() < end {
-                let position = bytes.position().0;
-                self.piece.clear();
-                bytes.read(end, PIECE_LEN, &mut self.piece)?;
-                out.clear();
-                MasterMessage::Log { number: sent.number, position, bytes: &self.piece }.put(out);
-                send(out).map_err(unsent)?;
+            while log.bytes.position() < end {
+                log.bytes.read(end, PIECE_LEN, log.packer.input())?;
+                while let Some((LogPosition(position), part)) = log.packer.next_part() {
+                    out.clear();
+                    match part {
+                        LogPart::Plain(bytes) => MasterMessage::Log { number, position, bytes },
+                        LogPart::Packed(bytes) => MasterMessage::PackedLog { number, position, bytes },
+                    }
+                    .put(out);
+                    send(out).map_err(unsent)?;
+                }
                 has_sent = true;
-                if bytes.held().len_bytes() > HELD_MAX {
+                if log.bytes.held().len_bytes() > HELD_MAX {
                     return Err(Error::new(ErrorKind::Busy, TOO_SLOW));
                 }
             }
@@ -216,7 +224,7 @@ impl SentDatabase {
 
     /// Returns the position up to which the log was sent. 0 before the checkpoint was sent.
     fn position(&self) -> u64 {
-        self.bytes.as_ref().map_or(0, |bytes| bytes.position().0)
+        self.log.as_ref().map_or(0, |log| log.bytes.position().0)
     }
 
     fn stated_end(&self) -> LogEnd {
@@ -245,8 +253,15 @@ impl SentDatabase {
                 false => Ok(()),
             }
         })?;
-        self.bytes = Some(directory.log_bytes(Some(sent.start))?);
+        self.log = Some(SentLog::new(directory.log_bytes(Some(sent.start))?));
         Ok(())
+    }
+}
+
+impl SentLog {
+    fn new(bytes: LogBytes) -> SentLog {
+        let packer = LogPacker::new(bytes.position());
+        SentLog { bytes, packer }
     }
 }
 

@@ -88,6 +88,15 @@ struct ReceivedLog {
     entries: EntryDecoder,
 }
 
+impl ReceivedLog {
+    fn expect_next(&self, position: u64) -> Result<(), StreamError> {
+        match position == self.next_byte {
+            true => Ok(()),
+            false => Err(StreamError::Malformed("the log has a gap")),
+        }
+    }
+}
+
 struct ReceivedCheckpoint {
     database_id: [u8; 16],
     /// True if the records must be removed before the first of the master's.
@@ -374,12 +383,24 @@ impl ReplicaSide {
                 let ReceivedPart::Log(log) = &mut self.databases[index].receiving else {
                     return Err(StreamError::Malformed("the log comes before its checkpoint"));
                 };
-                if position != log.next_byte {
-                    return Err(StreamError::Malformed("the log has a gap"));
-                }
+                log.expect_next(position)?;
                 let end = log.next_byte.checked_add(bytes.len() as u64);
                 log.next_byte = end.ok_or(StreamError::Malformed("the log has no end"))?;
                 log.entries.push(bytes);
+                self.pending = Some(index);
+                Ok(Some(StreamEvent::Received))
+            }
+            MasterMessage::PackedLog { number, position, bytes } => {
+                let index = find(&mut self.databases, number)?;
+                let followed = &mut self.databases[index];
+                let ReceivedPart::Log(log) = &mut followed.receiving else {
+                    return Err(StreamError::Malformed("the log comes before its checkpoint"));
+                };
+                log.expect_next(position)?;
+                match log.entries.push_packed(bytes) {
+                    Ok(end) => log.next_byte = end.0,
+                    Err(error) => return Err(followed.give_up(error.to_string())),
+                }
                 self.pending = Some(index);
                 Ok(Some(StreamEvent::Received))
             }
