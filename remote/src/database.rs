@@ -268,7 +268,7 @@ impl QueuedOperation {
     /// Executes an operation after those that wait for the same record.
     async fn execute_in_order(self, shared: &RemoteShared) {
         let key = self.operation.borrowed().key().unwrap_or_default().to_vec();
-        let Some(first) = shared.queues.enter(&key, self) else { return };
+        let Some((first, mut turn)) = shared.queues.enter(&key, self) else { return };
         let mut batch = vec![first];
         while !batch.is_empty() {
             let operations: Vec<&OwnedOperation> = batch.iter().map(|one| &one.operation).collect();
@@ -278,7 +278,7 @@ impl QueuedOperation {
             for (queued, reply) in batch.into_iter().zip(replies) {
                 queued.finish(reply);
             }
-            batch = shared.queues.next(&key);
+            batch = turn.next();
         }
     }
 }
