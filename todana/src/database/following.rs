@@ -54,9 +54,11 @@ impl Database {
     /// Makes the database a replica, whose changes come only from a master, or ends that. Changes
     /// of clients fail while it is a replica, and expired records stay until
     /// [`note_master_time`](Self::note_master_time) shows that they have expired at the master.
+    /// Waits for changes of clients that are in progress.
     pub fn follow_master(&self, follows: bool) {
         self.followed.time_s.store(if follows { 0 } else { ANY_TIME }, Ordering::Relaxed);
-        self.followed.refuses_clients.store(follows, Ordering::Relaxed);
+        self.followed.refuses_clients.store(follows, Ordering::SeqCst);
+        self.fence_clients();
     }
 
     /// Returns true if only a master may change records.
@@ -65,9 +67,22 @@ impl Database {
         self.followed.refuses_clients.load(Ordering::Relaxed)
     }
 
-    /// Refuses changes of clients because another server has become the master, or ends that.
+    /// Refuses changes of clients because another server has become the master, or ends that. Waits
+    /// for changes of clients that are in progress, so that all of them are in the log.
     pub fn set_superseded(&self, is_superseded: bool) {
-        self.followed.is_superseded.store(is_superseded, Ordering::Relaxed);
+        self.followed.is_superseded.store(is_superseded, Ordering::SeqCst);
+        self.fence_clients();
+    }
+
+    /// Stops changes whose origin was checked before the flags were set. Without that, they would
+    /// be in the log after its changes have been salvaged, and would be lost without a trace.
+    fn fence_clients(&self) {
+        let is_fenced = self.is_replica() || self.is_superseded();
+        let lock = self.transaction_lock();
+        lock.set_fenced(is_fenced);
+        if is_fenced {
+            lock.between_commits(|| self.engine.wait_for_visits());
+        }
     }
 
     /// Returns true if changes of clients are refused because another server has become the master.
@@ -161,7 +176,7 @@ impl Database {
     }
 
     /// Fails with `Invalid` if a change of this origin must be refused.
-    pub(super) fn refuse_origin(&self, origin: Option<u32>) -> Result<()> {
+    pub(crate) fn refuse_origin(&self, origin: Option<u32>) -> Result<()> {
         match (self.is_read_only, self.refuses_origin(origin)) {
             (true, _) => Err(super::read_only()),
             (false, true) if self.is_superseded() => Err(superseded()),

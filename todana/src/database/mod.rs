@@ -363,7 +363,13 @@ impl Database {
 
     /// Returns true if a planned flush is due and has not been executed.
     pub(crate) fn is_flush_due(&self) -> bool {
-        self.flush.is_due(self.clock.now()) && !self.is_replica()
+        self.flush.is_due(self.clock.now()) && self.may_flush()
+    }
+
+    /// Returns true if planned flushes are executed here. At a replica, a flush is executed by an
+    /// entry of the master's log.
+    fn may_flush(&self) -> bool {
+        !self.is_replica() && !self.is_superseded()
     }
 
     /// Sets a callback that is called before each commit and makes room for it. If the callback
@@ -386,10 +392,12 @@ impl Database {
     /// Executes a planned flush that is due.
     #[inline]
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
-        // At a replica, the flush is executed by an entry of the master's log.
-        if self.flush.is_due(now) && !self.is_replica() {
+        if self.flush.is_due(now) && self.may_flush() {
             // If a transaction is open, a later command executes the flush.
             self.transaction_lock.unless_in_transaction(|| {
+                if !self.may_flush() {
+                    return;
+                }
                 self.flush.execute_if_due(now, self.engine(), &|change| {
                     self.append_to_log(change);
                 });
@@ -420,6 +428,7 @@ impl Database {
         }
         let logged = Cell::new(None);
         let planned = self.transaction_lock.outside_transactions(|| {
+            self.refuse_origin(origin)?;
             self.flush.plan(at, now, self.engine(), &|change| {
                 logged.set(self.log.get().map(|log| log.append_from(origin, &change)));
             })

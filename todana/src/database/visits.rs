@@ -272,8 +272,8 @@ impl Database {
     }
 
     /// Runs the engine's visit. Repeats it after waiting for a transaction, or after removing
-    /// expired records if there was no room. The outer error is `Busy`; the visitor has not run
-    /// then.
+    /// expired records if there was no room. The outer error is `Busy`, or that of
+    /// [`refuse_origin`](Self::refuse_origin); the visitor has not run then.
     fn visit_in_turn(
         &self,
         space: EngineView<'_>,
@@ -288,6 +288,8 @@ impl Database {
             expiry_visitor.found_transaction = false;
             let outcome = space.engine.visit(key, expiry_visitor);
             if expiry_visitor.found_transaction {
+                // Another server may have become the master since the origin was checked.
+                self.refuse_origin(space.origin)?;
                 if guarantee == VisitGuarantee::Note {
                     return Err(Error::new(ErrorKind::Busy, "a transaction is open"));
                 }
@@ -410,5 +412,59 @@ impl Visitor for RestrictedVisitor<'_> {
 
     fn applied(&mut self, now: Option<Record<'_>>) {
         self.inner.applied(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SystemClock;
+    use std::sync::Arc;
+    use todana_core::Attributes;
+    use todana_engine::{MemHash, MemHashOptions};
+
+    /// The origin of a change is checked before the visit, and a server may learn in between that
+    /// another one has become the master. The change must not enter the log after that.
+    #[test]
+    fn late_change_of_a_client_is_refused() {
+        let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
+        let database = Database::new(engine, Arc::new(SystemClock));
+        let (counters, commit) = (database.worker_counters(), Cell::default());
+        let put = |origin| {
+            let view = EngineView { origin, ..database.space(&commit) };
+            let visitor = &mut OverwriteVisitor(Action::Put(Record::new(b"1", Attributes::default())));
+            database.visit_any(view, VisitGuarantee::Change, &counters, b"key", UnixSeconds(1), visitor)
+        };
+        for set in [Database::set_superseded, Database::follow_master] {
+            set(&database, true);
+            let refused = put(None).map(|_| ()).unwrap_err();
+            let expected = database.refuse_origin(None).unwrap_err();
+            assert_eq!((refused.to_string(), database.status().records), (expected.to_string(), 0));
+            set(&database, false);
+        }
+        database.set_superseded(true);
+        put(Some(2)).unwrap();
+        assert_eq!(database.status().records, 1);
+        database.set_superseded(false);
+        put(None).unwrap();
+    }
+
+    /// The same for a transaction, between the check and its first change.
+    #[test]
+    fn late_commit_of_a_client_is_refused() {
+        let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
+        let database = Arc::new(Database::new(engine, Arc::new(SystemClock)));
+        let superseded = Arc::downgrade(&database);
+        database.before_commit(move || {
+            superseded.upgrade().expect("the test has it").set_superseded(true);
+            Ok(())
+        });
+        let counters = database.worker_counters();
+        let transaction = database.begin(&counters).unwrap();
+        let put = &mut OverwriteVisitor(Action::Put(Record::new(b"1", Attributes::default())));
+        transaction.visit_record(b"key", put).unwrap();
+        let error = transaction.commit().unwrap_err();
+        assert_eq!(error.to_string(), database.refuse_origin(None).unwrap_err().to_string());
+        assert_eq!(database.status().records, 0);
     }
 }

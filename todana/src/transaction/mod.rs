@@ -45,10 +45,10 @@ pub(crate) struct EngineView<'s> {
 }
 
 impl EngineView<'_> {
-    /// Returns true if a write must wait. Must be called under the record's lock.
+    /// Returns true if a write must wait, or is refused. Must be called under the record's lock.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.transaction_lock.is_some_and(TransactionLock::is_closed)
+        self.transaction_lock.is_some_and(|lock| lock.is_closed(self.origin.is_none()))
     }
 
     #[inline]
@@ -368,6 +368,8 @@ impl<'d> Transaction<'d> {
             }
         }
         let _committing = database.transaction_lock().begin_commit();
+        // Another server may have become the master meanwhile.
+        database.refuse_origin(origin)?;
         let old_records = RecordOverlay::default();
         undo.iter().for_each(|(key, record)| old_records.put(key, record.clone()));
         database.transaction_lock().publish_old_records(old_records);

@@ -6,6 +6,9 @@
 //! either ends before the transaction begins, or waits for its end. While no transaction is open,
 //! the check costs one load.
 //!
+//! The same check stops clients whose changes were allowed a moment ago, but not any more because
+//! another server has become the master.
+//!
 //! A commit changes one record after another. Until it is complete, other threads read the replaced
 //! records from copies, the old records of the commit. They check for these copies under the lock
 //! of the record, so they see either all changes of a commit or none.
@@ -15,7 +18,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::waiting::{Condvar, Mutex, MutexGuard};
@@ -52,9 +55,15 @@ impl fmt::Debug for WhileWaiting {
     }
 }
 
+/// A transaction is open.
+const IN_TRANSACTION: u8 = 1;
+/// Changes of clients are refused.
+const FENCED: u8 = 2;
+
 #[derive(Default)]
 pub(crate) struct TransactionLock {
-    closed: AtomicBool,
+    /// Some of the bits above.
+    closed: AtomicU8,
     /// Incremented each time the old records of a commit are published or withdrawn, so it is odd
     /// while they are published.
     publish_count: AtomicU64,
@@ -68,11 +77,23 @@ pub(crate) struct TransactionLock {
 }
 
 impl TransactionLock {
-    /// Returns true if a writer must wait. Must be called under the record's lock.
+    /// Returns true if a writer must wait, or be refused if it is a client. Must be called under
+    /// the record's lock.
     #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self, is_client: bool) -> bool {
         // No stronger ordering is needed, because the lock of the record orders this load.
-        self.closed.load(Ordering::Relaxed)
+        let closed = self.closed.load(Ordering::Relaxed);
+        closed != 0 && (is_client || closed & IN_TRANSACTION != 0)
+    }
+
+    /// Stops changes of clients that have found them allowed, or ends that. Waits for functions
+    /// that run outside of transactions.
+    pub(crate) fn set_fenced(&self, is_fenced: bool) {
+        let _owner = self.owner.lock();
+        match is_fenced {
+            true => self.closed.fetch_or(FENCED, Ordering::SeqCst),
+            false => self.closed.fetch_and(!FENCED, Ordering::SeqCst),
+        };
     }
 
     /// Returns true if records must be read from the old records of a commit first. Must be called
@@ -136,12 +157,12 @@ impl TransactionLock {
 
     fn set_owner(&self, owner: &mut Option<ThreadNumber>) {
         *owner = Some(ThreadNumber::own());
-        self.closed.store(true, Ordering::SeqCst);
+        self.closed.fetch_or(IN_TRANSACTION, Ordering::SeqCst);
     }
 
     pub(super) fn open(&self) {
         let mut owner = self.owner.lock();
-        self.closed.store(false, Ordering::SeqCst);
+        self.closed.fetch_and(!IN_TRANSACTION, Ordering::SeqCst);
         *owner = None;
         self.opened.notify_all();
     }
