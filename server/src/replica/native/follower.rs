@@ -3,7 +3,7 @@
 //! Invariant: a position is stored only after the changes before it are on disk. The stored
 //! position of a database is given up before its records are copied anew.
 
-use super::master_stream::{MasterStream, login};
+use super::master_stream::{MasterStream, PendingStream, login};
 use super::positions::{OwnIds, PositionFile, PositionKeeper};
 use super::promotion;
 use super::replica_side::{FollowedDatabase, ReplicaSide, StreamError, StreamEvent};
@@ -47,6 +47,8 @@ pub(in crate::replica) struct NativeFollower {
     /// True if this server was promoted. It then announces itself to its former master.
     is_master: bool,
     keeper: PositionKeeper,
+    /// The connection that is being opened.
+    pending: Option<PendingStream>,
     stored_at: Instant,
     last_warning: String,
     last_file_warning: String,
@@ -100,6 +102,7 @@ impl NativeFollower {
             master,
             is_master,
             keeper,
+            pending: None,
             stored_at: Instant::now(),
             last_warning: String::new(),
             last_file_warning: String::new(),
@@ -197,13 +200,32 @@ impl NativeFollower {
         self.note_progress();
     }
 
+    /// Connects to the master. After an interruption, the next call continues the same attempt, so
+    /// there is one at a time.
+    fn connect(&mut self) -> Result<MasterStream, FollowEnd> {
+        let tls = self.shared.options.databases.replication.native.tls.as_ref();
+        let pending = match self.pending.take() {
+            Some(pending) => pending,
+            None => PendingStream::open(&self.master, tls)?,
+        };
+        loop {
+            if let Some(outcome) = pending.wait() {
+                return Ok(outcome?);
+            }
+            if !self.may_continue() || self.is_interrupted() {
+                self.pending = Some(pending);
+                return Err(FollowEnd::Stopped);
+            }
+        }
+    }
+
     /// Tells the former master that this server is the master.
     fn announce(&mut self) -> Result<(), FollowEnd> {
         let options = &self.shared.options.databases.replication;
         let (user, password) = login(&options.native)?;
         let epoch = promotion::server_epoch(&self.shared);
         let mut side = ReplicaSide::new(options.server_id, epoch.0, Vec::new());
-        let mut stream = MasterStream::connect(&self.master, options.native.tls.as_ref())?;
+        let mut stream = self.connect()?;
         let mut out = Vec::new();
         side.put_greeting(user.as_bytes(), password.as_bytes(), &mut out);
         stream.send(&out)?;
@@ -225,9 +247,8 @@ impl NativeFollower {
     }
 
     fn follow(&mut self) -> Result<(), FollowEnd> {
-        let options = &self.shared.options.databases.replication.native;
-        let (user, password) = login(options)?;
-        let mut stream = MasterStream::connect(&self.master, options.tls.as_ref())?;
+        let (user, password) = login(&self.shared.options.databases.replication.native)?;
+        let mut stream = self.connect()?;
         let mut out = Vec::new();
         self.side.put_greeting(user.as_bytes(), password.as_bytes(), &mut out);
         stream.send(&out)?;

@@ -5,6 +5,7 @@ use crate::replica::master_follower::connect;
 use crate::replica::options::{MasterAddress, NativeReplicaOptions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use todana_client::{Tls, TlsFiles, TlsStream};
 
@@ -22,7 +23,7 @@ pub(super) enum MasterStream {
 }
 
 impl MasterStream {
-    pub(super) fn connect(master: &MasterAddress, tls: Option<&PoolTlsOptions>) -> io::Result<MasterStream> {
+    fn connect(master: &MasterAddress, tls: Option<&PoolTlsOptions>) -> io::Result<MasterStream> {
         let socket = connect(master)?;
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(REPLY_TIME_MAX))?;
@@ -51,6 +52,31 @@ impl MasterStream {
         match self {
             MasterStream::Plain(stream) => stream.write_all(bytes),
             MasterStream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+}
+
+/// A connection that a thread of its own opens: neither the search for the address of a name nor a
+/// handshake can be interrupted.
+pub(super) struct PendingStream(Receiver<io::Result<MasterStream>>);
+
+impl PendingStream {
+    pub(super) fn open(master: &MasterAddress, tls: Option<&PoolTlsOptions>) -> io::Result<PendingStream> {
+        let (master, tls) = (master.clone(), tls.cloned());
+        let (sender, opened) = channel();
+        std::thread::Builder::new().name("connect".into()).spawn(move || {
+            // If this fails, the server has stopped.
+            let _ = sender.send(MasterStream::connect(&master, tls.as_ref()));
+        })?;
+        Ok(PendingStream(opened))
+    }
+
+    /// Waits for a moment. Returns `None` if the connection is still being opened.
+    pub(super) fn wait(&self) -> Option<io::Result<MasterStream>> {
+        match self.0.recv_timeout(READ_TIME_MAX) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(io::Error::other("the thread panicked"))),
         }
     }
 }
