@@ -20,6 +20,9 @@ use todana_protocol::tyrant::replication::put_idle;
 
 /// The maximum number of replicas that may follow at one time.
 const REPLICAS_MAX: usize = 16;
+/// The maximum number of threads for connections of replicas, of which all above `REPLICAS_MAX` are
+/// refused with the reason. Further connections are closed.
+const THREADS_MAX: usize = 2 * REPLICAS_MAX;
 /// The time within which a replica must read what it was sent, and must acknowledge a round.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(30);
 /// The interval at which a position is sent to a replica for which there are no new changes.
@@ -50,7 +53,8 @@ impl ReplicaTable {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread that serves this replica. Refuses the replica if there are too many.
+    /// Starts a thread that serves this replica. Refuses the replica if there are too many, and
+    /// closes its connection if many are being refused already.
     pub(crate) fn start(
         &self,
         shared: &Arc<SharedState>,
@@ -60,6 +64,10 @@ impl ReplicaTable {
     ) {
         let mut served = self.served();
         served.retain(|(thread, _)| !thread.is_finished());
+        if served.len() >= THREADS_MAX {
+            tracing::warn!("replica: {address} is disconnected: too many replicas");
+            return;
+        }
         let has_room = served.len() < REPLICAS_MAX;
         let shared = Arc::clone(shared);
         let replica = Arc::new(match &greeting {
