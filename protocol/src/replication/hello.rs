@@ -392,7 +392,7 @@ mod tests {
         let mut bytes = GREETING.to_vec();
         hello().put(&mut bytes);
         let expected: &[&[u8]] = &[
-            b"\xdaTODANA\x01",
+            b"\xdaTODANA\x02",
             b"\x5a\0\0\0\xb2\x86\x8a\xed",
             b"\x01\x07\0\x03\0\0\0\0\0\0\0\x03\0ann\x02\0pw\x02\0",
             b"\0\0\0\x01\0\0",

@@ -281,6 +281,15 @@ impl LoggedDatabase {
         Some(todana::update_log::EpochPlace { epoch, log_id, position })
     }
 
+    /// Returns true if a server with this path has a log in common with this one. One of another
+    /// cluster has none.
+    pub(super) fn shares_log(&self, path: &[EpochPlace]) -> bool {
+        let path: Vec<_> = path.iter().copied().map(to_logged).collect();
+        let own = self.directory.identity().database_id;
+        path.iter().any(|place| place.log_id == own)
+            || common_place(&path, &self.directory.epochs().path(self.place())).is_some()
+    }
+
     /// Returns the last place that a replica with this path has in common with this server. Fails
     /// if this server may get there by receiving more of the same log.
     fn branch_of(&self, path: &[EpochPlace]) -> std::result::Result<Option<EpochPlace>, String> {

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana::update_log::Epoch;
-use todana_protocol::replication::{FrameDecoder, MasterWelcome, ReplicaHello, ReplicaMessage};
+use todana_protocol::replication::{
+    DatabaseRequest, FrameDecoder, MasterWelcome, ReplicaHello, ReplicaMessage,
+};
 
 /// The interval between heartbeats without changes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,7 +42,8 @@ pub(in crate::replica) fn serve(
     let options = &shared.options.databases.replication;
     let follows = options.master.is_some() && options.protocol == MasterProtocol::Native;
     let epoch = promotion::server_epoch(shared);
-    if hello.epoch > epoch.0 && (!follows || promotion::is_promoted(shared)) {
+    let is_fenced = hello.epoch > epoch.0 && (!follows || promotion::is_promoted(shared));
+    if is_fenced && is_related(shared, hello) {
         promotion::supersede(shared, Epoch(hello.epoch)).map_err(io::Error::other)?;
     }
     let accepted = match promotion::superseded_by(shared) {
@@ -143,6 +146,18 @@ impl ReplicaStatements {
     fn take(&mut self) -> Option<ReplicaMessage> {
         self.last.take()
     }
+}
+
+/// Returns true if the epoch of a greeting may be one of this server's own records. That of another
+/// cluster, whose replica has been given a wrong address, must not end the changes here. A promoted
+/// server states its epoch without databases to the master of its options, even to one that has
+/// lost its records, and so its log.
+fn is_related(shared: &SharedState, hello: &ReplicaHello) -> bool {
+    let shares_log = |request: &DatabaseRequest| {
+        let own = logged_database(shared, request.number).ok();
+        own.is_some_and(|own| own.shares_log(&request.path))
+    };
+    hello.databases.is_empty() || hello.databases.iter().any(shares_log)
 }
 
 fn malformed() -> io::Error {

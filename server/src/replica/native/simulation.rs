@@ -402,7 +402,8 @@ impl NetworkSimulation {
             let (database, directory) = (Arc::clone(database), Arc::clone(directory));
             let source = LoggedDatabase { database, directory };
             let epoch = source.directory.epochs().epoch().0;
-            if hello.epoch > epoch && node.master.is_none() {
+            let is_related = hello.databases.iter().any(|request| source.shares_log(&request.path));
+            if hello.epoch > epoch && node.master.is_none() && is_related {
                 node.supersede(Epoch(hello.epoch));
             }
             let find = |_| Ok(source.clone());
