@@ -81,8 +81,9 @@ pub use todana_engine::{ExaminedTree, disk};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, WorkerCounters};
 pub use data_directory::{
-    DataDirectory, DataOptions, EpochHistory, EpochRole, LastSource, LoadProgress, NewestCheckpoint,
-    OpeningReport, SalvagedLog, VerificationReport, common_place, refuse_overlap, seed_of, verify,
+    DataDirectory, DataOptions, EPOCHS_MAX, EpochHistory, EpochRole, LastSource, LoadProgress,
+    NewestCheckpoint, OpeningReport, SalvagedLog, VerificationReport, common_place, refuse_overlap, seed_of,
+    verify,
 };
 pub use database::{CountedOperation, Database, OverwriteVisitor};
 pub use db::{

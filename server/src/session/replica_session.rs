@@ -9,8 +9,8 @@ use crate::transport::output::ConnectionOutput;
 use todana_protocol::ReplySink;
 use todana_protocol::replication::{FrameDecoder, GREETING, MasterWelcome, ReplicaHello, VERSION};
 
-/// The longest greeting in bytes, with room for all databases.
-const GREETING_LEN_MAX: usize = 64 << 10;
+/// The longest greeting in bytes, with room for all databases and their paths.
+const GREETING_LEN_MAX: usize = 192 << 10;
 
 /// The connection of a replica, until its greeting is complete and its login is admitted.
 #[derive(Default)]

@@ -26,6 +26,9 @@ const FILE: &str = "epochs";
 const HEAD: &str = "todana epochs 1";
 /// The maximum length of the file in bytes.
 const LEN_MAX: u64 = 1 << 20;
+/// The number of epochs that are known. A server that has been away for more of them has no log in
+/// common with the others.
+pub const EPOCHS_MAX: usize = 1000;
 
 /// The part of a server in the last epoch that it knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,11 +70,13 @@ impl EpochHistory {
         self.starts.iter().filter_map(|start| start.ended).chain(current).collect()
     }
 
-    /// Adds an epoch. Removes the epochs after the one that it ends.
+    /// Adds an epoch. Removes the epochs after the one that it ends, and the first ones if there
+    /// are more than [`EPOCHS_MAX`].
     pub fn add(&mut self, start: EpochStart) {
         let ended = start.ended.map_or(Epoch::default(), |ended| ended.epoch);
         self.starts.retain(|earlier| earlier.epoch <= ended);
         self.starts.push(start);
+        self.starts.drain(..self.starts.len().saturating_sub(EPOCHS_MAX));
     }
 
     /// Reads the file. Returns the default if there is none. Fails with `Corrupt` if it is damaged.
@@ -234,6 +239,20 @@ mod tests {
         history.add(fourth);
         assert_eq!(history.starts, [fourth]);
         assert_eq!(history.epoch(), Epoch(4 << 16 | 2));
+    }
+
+    #[test]
+    fn oldest_epochs_are_forgotten() {
+        let mut history = EpochHistory::default();
+        for count in 1..=3000 {
+            let ended = place(count - 1, SECOND, count);
+            history.add(start(count, SECOND, Some(ended)));
+        }
+        let counts: Vec<u64> = history.starts.iter().map(|start| start.epoch.count()).collect();
+        assert_eq!(counts, (2001..=3000).collect::<Vec<_>>());
+        let text = format(&history);
+        assert!(text.len() < LEN_MAX as usize, "{}", text.len());
+        assert_eq!(parse(&text), Some(history));
     }
 
     #[test]

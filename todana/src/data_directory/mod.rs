@@ -39,7 +39,7 @@ use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
 pub use branch::{LastSource, SalvagedLog};
-pub use epochs::{EpochHistory, EpochRole, common_place};
+pub use epochs::{EPOCHS_MAX, EpochHistory, EpochRole, common_place};
 pub(crate) use replay::{ReplaySummary, replay};
 pub(crate) use staged_directory::StagedDirectory;
 pub use verification::{NewestCheckpoint, VerificationReport, verify};

@@ -9,7 +9,7 @@ use super::replica_side::FollowedDatabase;
 use std::sync::Arc;
 use todana::LastSource;
 use todana::update_log::{Epoch, EpochStart, LogPosition};
-use todana::{DataDirectory, EpochHistory, EpochRole, SalvagedLog};
+use todana::{DataDirectory, EPOCHS_MAX, EpochHistory, EpochRole, SalvagedLog};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::replication::{AnsweredStart, DatabaseAnswer, EpochPlace, EpochRecord, LogPlace};
 
@@ -48,6 +48,14 @@ pub(super) fn to_record(start: &EpochStart) -> EpochRecord {
 
 fn to_start(record: &EpochRecord) -> EpochStart {
     EpochStart { epoch: Epoch(record.epoch), log_id: record.database_id, ended: record.ended.map(to_logged) }
+}
+
+/// Returns the last places or epochs of a database, so that those of all databases fit into a
+/// message. A server that needs an earlier one has no log in common with the other.
+pub(super) fn newest<T>(mut all: Vec<T>, databases: usize) -> Vec<T> {
+    let kept = (EPOCHS_MAX / databases.max(1)).max(2) + 1;
+    all.drain(..all.len().saturating_sub(kept));
+    all
 }
 
 /// Leaves the log of an earlier master, if the answer of the master does not continue it. Fails if
@@ -335,6 +343,52 @@ impl FollowedDatabase {
                 directory.store_epochs(EpochHistory { role: EpochRole::Unchanged, ..directory.epochs() })
             }
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana_protocol::replication::{
+        CONTENT_LEN_MAX, DATABASES_MAX, DatabaseRequest, FrameDecoder, MasterWelcome, ReplicaHello,
+        RequestedStart,
+    };
+
+    /// A server once sent messages that no server accepts, after many promotions.
+    #[test]
+    fn epochs_of_all_databases_fit_into_messages() {
+        let place = LogPlace { database_id: [7; 16], position: u64::MAX };
+        let places = vec![EpochPlace { epoch: 9, place }; EPOCHS_MAX + 1];
+        let epoch = EpochRecord { epoch: 9, database_id: [7; 16], ended: Some(places[0]) };
+        for count in [1, 2, 3, 16, 333, DATABASES_MAX] {
+            let mut hello = ReplicaHello { user: vec![b'u'; 1024], ..ReplicaHello::default() };
+            let mut welcome = MasterWelcome::default();
+            for number in 0..count as u16 {
+                let path = newest(places.clone(), count);
+                let epochs = newest(vec![epoch; EPOCHS_MAX], count);
+                assert!(path.len() > 2 && epochs.len() > 2);
+                let start = RequestedStart::Place(place);
+                hello.databases.push(DatabaseRequest { number, start, bucket_format: 1, path });
+                let (start, branch) = (AnsweredStart::Branch(1), Some(places[0]));
+                welcome.databases.push(DatabaseAnswer {
+                    number,
+                    database_id: [7; 16],
+                    start,
+                    branch,
+                    epochs,
+                });
+            }
+            let mut bytes = Vec::new();
+            hello.put(&mut bytes);
+            assert!(bytes.len() < 190 << 10, "{count}: {}", bytes.len());
+            let len = bytes.len();
+            welcome.put(&mut bytes);
+            assert!(bytes.len() - len <= CONTENT_LEN_MAX, "{count}");
+            let mut frames = FrameDecoder::default();
+            frames.push(&bytes);
+            assert_eq!(ReplicaHello::read(frames.next_content().unwrap().unwrap()), Ok(hello));
+            assert_eq!(MasterWelcome::read(frames.next_content().unwrap().unwrap()), Ok(Ok(welcome)));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Invariant: only changes that are on this server's disk are sent, so no replica has more than
 //! this server after a crash.
 
-use super::branch::{to_logged, to_record, to_sent};
+use super::branch::{newest, to_logged, to_record, to_sent};
 use std::io;
 use std::sync::Arc;
 use todana::checkpoint::{CheckpointForm, send_checkpoint};
@@ -138,7 +138,8 @@ impl MasterSide {
                     None => AnsweredStart::Checkpoint,
                 };
             }
-            let epochs = source.directory.epochs().starts.iter().map(to_record).collect();
+            let epochs = newest(source.directory.epochs().starts, hello.databases.len());
+            let epochs = epochs.iter().map(to_record).collect();
             answers.push(DatabaseAnswer { number: request.number, database_id, start, branch, epochs });
             let applied = bytes.as_ref().map_or(0, |bytes| bytes.position().0);
             let form = match source.database.bucket_format() {

@@ -329,7 +329,7 @@ impl ReplicaSide {
                     number: followed.number,
                     start: followed.wanted(),
                     bucket_format: followed.bucket_format(),
-                    path: followed.path(),
+                    path: branch::newest(followed.path(), self.databases.len()),
                 })
                 .collect(),
         };

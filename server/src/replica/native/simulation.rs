@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use todana::checkpoint::CheckpointOptions;
-use todana::update_log::{Epoch, LogOptions, SyncPolicy};
+use todana::update_log::{Epoch, EpochPlace, EpochStart, LogOptions, SyncPolicy};
 use todana::{
     Clock, DataDirectory, DataOptions, Database, EpochHistory, ManualClock, UnixSeconds, WorkerCounters,
 };
@@ -572,6 +572,26 @@ fn cut_copy_is_repeated_in_a_pair() {
         set(&simulation.nodes[1], b"accepted");
         simulation.expect_equal(0);
         assert_eq!(simulation.nodes[0].records().len(), 2001);
+    }
+}
+
+/// Each greeting and each answer contains all epochs.
+#[test]
+fn replica_follows_a_master_of_many_epochs() {
+    let mut simulation = NetworkSimulation::of_shape(&SHAPES[0], fastrand::Rng::with_seed(1));
+    let RunningNode { database, directory, .. } = simulation.nodes[0].running();
+    let (log_id, position) = (directory.identity().database_id, database.log().unwrap().end());
+    let mut history = directory.epochs();
+    for count in 0..3000 {
+        let ended = EpochPlace { epoch: history.epoch(), log_id, position };
+        history.add(EpochStart { epoch: Epoch((count + 1) << 16 | 1), log_id, ended: Some(ended) });
+    }
+    directory.store_epochs(history).unwrap();
+    for number in 0..3u8 {
+        set(&simulation.nodes[0], &[b'a' + number]);
+        simulation.connections[1] = None;
+        simulation.expect_equal(0);
+        assert_eq!(simulation.nodes[1].records().len(), usize::from(number) + 1);
     }
 }
 
