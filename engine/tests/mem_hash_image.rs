@@ -178,6 +178,26 @@ fn directory_of_an_image_respects_memory_limit() {
     put(&limited, b"key", Record::new(b"value", Attributes::default()));
 }
 
+/// Without a memory limit, the few bytes of a forged image must not make the hash large either.
+#[test]
+fn directories_of_a_forged_image_stay_small() {
+    let shards = 16;
+    let unlimited = hash(shards, Some(5));
+    let order = ScanOrder { seed: 5, groups: u64::MAX };
+    let form = ImageForm { order, ..unlimited.image_form() };
+    assert!(unlimited.begin_image_load(&form));
+    for shard in 0..shards as u64 {
+        // One empty bucket of a directory with 2^23 buckets.
+        let place = (shard << 60).to_le_bytes();
+        let block = [&place[..], &(1u32 << 23).to_le_bytes(), &1u32.to_le_bytes(), b"\xf0"].concat();
+        let adopted = unlimited.adopt_buckets(&form, &block, &mut |_| (), &mut |_, _| unreachable!());
+        assert_eq!(adopted.unwrap(), 0);
+    }
+    let committed = unlimited.status().committed_bytes;
+    assert!(committed < 80 << 20, "{committed}");
+    put(&unlimited, b"key", Record::new(b"value", Attributes::default()));
+}
+
 #[test]
 fn image_gives_an_equal_hash() {
     let before = hash(4, Some(5));

@@ -21,6 +21,8 @@ pub(crate) struct MemoryBudget {
     committed: AtomicU64,
     /// The committed bytes of values that are still being received.
     unfinished: AtomicU64,
+    /// The committed bytes of directories that were prepared for an image that is being loaded.
+    prepared: AtomicU64,
     refuse: AtomicBool,
     /// True if memory has been scarce since the limit was set, so that records may be evicted.
     notes_uses: AtomicBool,
@@ -33,12 +35,16 @@ pub(crate) struct MemoryBudget {
     attention_mask: AtomicU32,
 }
 
+/// The memory that the directories for an image may take before any of its records have arrived.
+const PREPARED_MIN: u64 = 64 << 20;
+
 impl MemoryBudget {
     pub(crate) fn new(limit: MemoryLimit) -> MemoryBudget {
         let budget = MemoryBudget {
             limit: AtomicU64::new(0),
             committed: AtomicU64::new(0),
             unfinished: AtomicU64::new(0),
+            prepared: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
             notes_uses: AtomicBool::new(false),
             now: AtomicU64::new(0),
@@ -192,6 +198,25 @@ impl MemoryBudget {
     pub(crate) fn received(&self, before: usize, now: usize) {
         // The addition wraps around if the amount has decreased.
         self.unfinished.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
+    }
+
+    /// Returns true if a directory for an image may take `bytes` more, and counts them. A few bytes
+    /// of a forged image can ask for a directory of any size, so directories must be small compared
+    /// with the records that have arrived. Those of a true image take about a tenth of its records.
+    pub(crate) fn prepare(&self, bytes: u64) -> bool {
+        let prepared = self.prepared.load(Ordering::Relaxed);
+        let records = self.committed().saturating_sub(prepared);
+        let is_small = prepared.saturating_add(bytes) <= PREPARED_MIN.saturating_add(records / 2);
+        let may_prepare = is_small && self.fits(bytes);
+        if may_prepare {
+            self.prepared.fetch_add(bytes, Ordering::Relaxed);
+        }
+        may_prepare
+    }
+
+    /// Ends the load of an image.
+    pub(crate) fn end_preparation(&self) {
+        self.prepared.store(0, Ordering::Relaxed);
     }
 
     /// Returns true if `bytes` more fit within the limit.

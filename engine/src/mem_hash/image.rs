@@ -53,6 +53,7 @@ impl ImagedEngine for MemHash {
 
     fn begin_image_load(&self, form: &ImageForm) -> bool {
         let order = form.order;
+        self.budget.end_preparation();
         if self.seeds.current().seed == order.seed {
             return true;
         }

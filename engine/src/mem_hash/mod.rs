@@ -442,6 +442,7 @@ impl Engine for MemHash {
 
     fn end_ordered_load(&self) {
         self.shards.iter().for_each(|shard| shard.0.write().buckets_min = 1);
+        self.budget.end_preparation();
     }
 
     #[inline]

@@ -166,10 +166,11 @@ impl HashShard {
 
     /// Prepares an empty shard for the buckets of an image, which was taken from a directory with
     /// `buckets` buckets. No bucket is merged until `buckets_min` is reset. Does nothing if that
-    /// many buckets do not fit within the memory limit: the image may be a forged one.
+    /// many buckets need too much memory: the image may be a forged one. Its records are then added
+    /// one by one.
     pub(in crate::mem_hash) fn expect_image(&mut self, buckets: usize) {
         let more = buckets.saturating_sub(self.directory.len());
-        if self.records == 0 && more > 0 && self.budget.fits((more * size_of::<u32>()) as u64) {
+        if self.records == 0 && more > 0 && self.budget.prepare((more * size_of::<u32>()) as u64) {
             self.expect(buckets);
         }
     }
