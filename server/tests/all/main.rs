@@ -60,6 +60,7 @@ mod proxy_statistics;
 mod read_only;
 mod replica_acks;
 mod replica_claims;
+mod replica_hostile;
 mod replica_log;
 mod replication_statistics;
 mod session_model;
