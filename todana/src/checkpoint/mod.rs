@@ -36,7 +36,7 @@ pub(crate) use salvage::{SalvagedCheckpoint, salvage_checkpoint};
 pub(crate) use store::{CheckpointStore, FileHold, LoadedCheckpoint};
 pub use store::{DiskFootprint, HeldBytes, LogHold};
 pub use transfer::{CheckpointDecoder, CheckpointTarget, TransferredCheckpoint, send_checkpoint};
-pub(crate) use writer::{CheckpointSink, write, write_empty};
+pub(crate) use writer::{CheckpointSink, WorkPacer, write, write_empty};
 
 /// The most bytes of changes that should wait in memory if the engine writes them to disk only by
 /// checkpoints ([`todana_core::CheckpointedEngine`]). Above this limit, threads wait for a

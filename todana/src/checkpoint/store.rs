@@ -2,7 +2,9 @@
 //! that is not needed any longer.
 
 use super::writer::WrittenCheckpoint;
-use super::{CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, CheckpointSink, write};
+use super::{
+    CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, CheckpointSink, WorkPacer, write,
+};
 use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{
@@ -450,7 +452,7 @@ struct FileSink {
 }
 
 impl CheckpointSink for FileSink {
-    fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+    fn write(&mut self, pieces: &mut [IoSlice<'_>], _: &mut WorkPacer) -> io::Result<()> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.file.write_at(self.len, pieces)?;
         self.len += len as u64;

@@ -10,7 +10,7 @@ use super::frame::{
     FOOTER_LEN, HEADER_LEN,
 };
 use super::reader::long_head;
-use super::writer::{CheckpointSink, write};
+use super::writer::{CheckpointSink, WorkPacer, write};
 use super::{CheckpointCompression, CheckpointForm, CheckpointOptions};
 use crate::update_log::{DatabaseIdentity, LogPosition};
 use crate::{DataDirectory, Database};
@@ -56,6 +56,10 @@ impl TransferredCheckpoint {
 /// (benches/record, 2026-11-27).
 const RESTS: u32 = 3;
 
+/// The most bytes that are sent between two pauses. The kernel works on them as long as on copying
+/// them from the engine.
+const SENT_LEN: usize = 16 << 10;
+
 /// Passes a checkpoint of the database to `send`, piece by piece, while the database is in use.
 /// `form` is one that the receiver can read. The log is on disk up to the position `until` before
 /// this function returns. The caller must hold the log ([`DataDirectory::hold`]) from a position
@@ -79,8 +83,12 @@ struct PieceSink<'s> {
 }
 
 impl CheckpointSink for PieceSink<'_> {
-    fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        pieces.iter().try_for_each(|piece| (self.send)(piece))
+    fn write(&mut self, pieces: &mut [IoSlice<'_>], pacer: &mut WorkPacer) -> io::Result<()> {
+        for piece in pieces.iter().flat_map(|piece| piece.chunks(SENT_LEN)) {
+            (self.send)(piece)?;
+            pacer.rest();
+        }
+        Ok(())
     }
 }
 
