@@ -13,8 +13,14 @@ mod fuzz_inputs;
 mod kyoto_client;
 #[path = "../kyoto_replica/mod.rs"]
 mod kyoto_replica;
+#[path = "../../../tests/mixed_dialects/mod.rs"]
+mod mixed_dialects;
+#[path = "../../../tests/proxy_bytes/mod.rs"]
+mod proxy_bytes;
 #[path = "../running/mod.rs"]
 mod running;
+#[path = "../../../tests/session_model/mod.rs"]
+mod session_model;
 #[path = "../../../tests/swayed_disk/mod.rs"]
 mod swayed_disk;
 #[path = "../transcript/mod.rs"]
@@ -40,15 +46,16 @@ mod kyoto_vectors;
 mod large_requests;
 mod large_values;
 mod login;
-mod mixed_dialects;
+mod mixed_records;
+mod model_sessions;
 mod native_images;
 mod native_replication;
 mod protocol_choice;
 mod proxy;
 mod proxy_binary;
-mod proxy_bytes;
 mod proxy_hostile_servers;
 mod proxy_hot_keys;
+mod proxy_inputs;
 mod proxy_large;
 mod proxy_limits;
 mod proxy_links;
@@ -63,7 +70,6 @@ mod replica_claims;
 mod replica_hostile;
 mod replica_log;
 mod replication_statistics;
-mod session_model;
 mod sessions;
 mod spans;
 mod statistics;

@@ -1,6 +1,6 @@
 //! Reads the update log as bytes while it is being written.
 
-use crate::swayed_disk;
+use crate::folder::swayed_disk;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -23,10 +23,10 @@ mod opener;
 mod saved;
 #[path = "../spoiled/mod.rs"]
 mod spoiled;
-#[path = "../../../tests/swayed_disk/mod.rs"]
-mod swayed_disk;
 #[path = "../../../tests/table_indexes/mod.rs"]
 mod table_indexes;
+#[path = "../../../tests/table_search/mod.rs"]
+mod table_search;
 
 mod backup;
 mod backup_salvage;
@@ -64,6 +64,7 @@ mod restoration;
 mod restored_as_opened;
 mod restored_versions;
 mod salvage_source;
+mod search_inputs;
 mod segment_names;
 mod snapshots;
 mod spoils;
@@ -71,7 +72,6 @@ mod streams;
 mod sweep;
 mod table;
 mod table_salvage;
-mod table_search;
 mod targets;
 mod transactions;
 mod transfer;

@@ -4,7 +4,7 @@
 //! while each checkpoint removed the log before its mark. On a file system where syncing a file
 //! does not sync its name, a power failure lost the complete tree.
 
-use crate::swayed_disk;
+use crate::folder::swayed_disk;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test uses its part.
 
 #[path = "../../../tests/swayed_disk/mod.rs"]
-mod swayed_disk;
+pub(crate) mod swayed_disk;
 
 use std::collections::BTreeMap;
 use std::fs;

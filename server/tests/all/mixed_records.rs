@@ -7,8 +7,7 @@
 use crate::any_key;
 use crate::fuzz_inputs;
 use crate::kyoto_client;
-#[path = "../../../tests/mixed_dialects/mod.rs"]
-mod mixed_dialects;
+use crate::mixed_dialects;
 use crate::running;
 
 use any_key::{Dialect, Records, bulk_records, decode_uri, is_meta, is_text, kyoto_call, meta_get, records};

@@ -2,8 +2,7 @@
 //! The fuzz target `session` does the same.
 
 use crate::fuzz_inputs;
-#[path = "../../../tests/session_model/mod.rs"]
-mod session_model;
+use crate::session_model;
 
 #[test]
 fn fuzz_corpus_sessions_agree_with_the_model() {

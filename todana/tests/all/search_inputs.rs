@@ -1,8 +1,7 @@
 //! Plays the inputs of the fuzz target `table_search`.
 
 use crate::fuzz_inputs;
-#[path = "../../../tests/table_search/mod.rs"]
-mod table_search;
+use crate::table_search;
 
 #[test]
 fn indexes_do_not_change_found_rows() {

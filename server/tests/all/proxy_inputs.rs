@@ -1,8 +1,7 @@
 //! Plays the stored inputs of the fuzz targets of the proxy.
 
 use crate::fuzz_inputs;
-#[path = "../../../tests/proxy_bytes/mod.rs"]
-mod proxy_bytes;
+use crate::proxy_bytes;
 
 #[test]
 fn bytes_of_clients_leave_the_proxy_running() {
