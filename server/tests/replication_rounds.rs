@@ -98,7 +98,7 @@ impl Network {
     /// Waits until all sites have a first record, and a later position on disk. If a crash removes
     /// the first records of a log, the log no longer reaches back to its start. A replica without a
     /// position then receives all records, but in a pair or a chain no clear, so records that were
-    /// removed would stay there (docs/replication.md).
+    /// removed would stay there (docs/replication-with-kyoto.md).
     fn settle(&self) {
         for &writer in self.shape.writers {
             self.sites[writer].client().set(&key(writer, 0), b"first");

@@ -96,7 +96,7 @@ impl AdminPages {
             let _ = writeln!(
                 text,
                 "warning: {flags_lost} records were sent to replicas without their client flags: clients that keep the types of \
-                 values in flags read other types there (docs/replication.md)"
+                 values in flags read other types there (docs/replication-with-kyoto.md)"
             );
         }
         text
