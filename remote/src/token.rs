@@ -1,12 +1,13 @@
-//! Tokens, which are stored in column `c` of a row. A token differs for each attempt to write a
-//! record, so that it says which attempt has succeeded.
+//! Tokens, which are stored in column `c` of a row. Each attempt to write a record has another
+//! token, so the token in the row shows which attempt has succeeded.
 //!
 //! ```text
 //! token = version (58 bits) | touches (4 bits) | stale (1 bit) | token_sent (1 bit)
 //! ```
 //!
 //! Clients see the version. It is the time in microseconds and seven random bits, so that versions
-//! of several servers differ and newer ones are higher. A touch keeps the version and counts.
+//! of several servers differ and newer ones are higher. A touch keeps the version and adds 1 to
+//! `touches`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,8 +71,8 @@ impl AttemptClock {
         raise(&self.last_us, now_us()) as i64
     }
 
-    /// Returns the number of microseconds from `now_us` until the next millisecond after the last
-    /// time of a write. It is 0 if that has passed.
+    /// Returns the number of microseconds from `now_us` to the end of the millisecond in which the
+    /// last write was made, or 0 if it has ended.
     pub(crate) fn until_next_ms(&self, now_us: u64) -> u64 {
         let next_us = (self.last_us.load(Ordering::Relaxed) / 1000 + 1) * 1000;
         next_us.saturating_sub(now_us)
@@ -85,11 +86,11 @@ impl AttemptClock {
     }
 }
 
-/// Sets `last` to `wanted`, or to the next number if `wanted` is not higher. Returns the number.
+/// Sets `last` to `wanted`, or to `last + 1` if that is higher. Returns the new number.
 fn raise(last: &AtomicU64, wanted: u64) -> u64 {
-    let next = |last: u64| Some(wanted.max(last + 1));
-    let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_else(|last| last);
-    wanted.max(before + 1)
+    let next = |last: u64| wanted.max(last + 1);
+    let previous = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+    next(previous.unwrap_or_else(|last| last))
 }
 
 #[cfg(test)]

@@ -196,12 +196,13 @@ fn durability(figures: &ServerFigures) -> Vec<Finding> {
     );
     let salvaged = figures.counted(
         "todana_salvaged_changes",
-        "changes of a former master are in a log of their own",
-        "see docs/replication.md on how to read them",
+        "changes of this server, a former master, are only in a salvaged log",
+        "see docs/replication.md, \"Promotion\", on how to read them",
     );
     [Some(log), refused, failed, salvaged].into_iter().flatten().collect()
 }
 
+/// Returns a finding for each database, about its disk and whether it accepts writes.
 fn databases(figures: &ServerFigures) -> Vec<Finding> {
     let mut findings = Vec::new();
     for number in 0.. {

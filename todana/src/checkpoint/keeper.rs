@@ -24,21 +24,24 @@ impl CheckpointKeeper {
         database: Arc<Database>,
         mut report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
     ) -> Result<CheckpointKeeper> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stops = Arc::clone(&stop);
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let stop = {
+            let is_stopping = Arc::clone(&is_stopping);
+            move || is_stopping.store(true, Ordering::Release)
+        };
         let work = move || {
             // If changes wait in memory for a checkpoint, they can accumulate within one interval,
             // so the thread checks more often.
             let is_checkpointed = database.engine().checkpointed().is_some();
             let check_every = if is_checkpointed { CHECK_EVERY / 20 } else { CHECK_EVERY };
-            let mut report = |made: Result<CheckpointInfo>| {
-                database.note_checkpoint(made.is_err());
-                report(made);
+            let mut note_and_report = |outcome: Result<CheckpointInfo>| {
+                database.note_checkpoint(outcome.is_err());
+                report(outcome);
             };
             let (mut pause, mut has_failed) = (check_every, false);
             loop {
                 std::thread::park_timeout(pause);
-                if stops.load(Ordering::Acquire) {
+                if is_stopping.load(Ordering::Acquire) {
                     return;
                 }
                 pause = check_every;
@@ -46,27 +49,25 @@ impl CheckpointKeeper {
                 if database.engine().durable().is_some() {
                     if let Err(error) = directory.trim_replica_log(&database) {
                         pause = RETRY_DELAY;
-                        report(Err(error));
+                        note_and_report(Err(error));
                     }
                     continue;
                 }
-                // After a failure the next checkpoint is due at once. Each failure is reported
-                // until a checkpoint succeeds.
+                // After a failure, a checkpoint is due at each further attempt until one succeeds.
                 if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
-                let made = directory.checkpoint_unless(&database, &stops);
-                if stops.load(Ordering::Acquire) {
+                let outcome = directory.checkpoint_unless(&database, &is_stopping);
+                if is_stopping.load(Ordering::Acquire) {
                     return;
                 }
-                has_failed = made.is_err();
+                has_failed = outcome.is_err();
                 if has_failed {
                     pause = RETRY_DELAY;
                 }
-                report(made);
+                note_and_report(outcome);
             }
         };
-        let stop = move || stop.store(true, Ordering::Release);
         BackgroundThread::start("checkpoints", stop, work).map(CheckpointKeeper)
     }
 

@@ -6,12 +6,13 @@
 //! state promoted
 //! logged yes
 //! superseded 0
-//! epoch 65538 LOG 0 LOG 513   the new master's log; the epoch, the log and the position of its end
+//! epoch 65538 NEW 0 OLD 513   this epoch and its master's log; the epoch and the log before it,
+//!                             and the branch: the position at which that log ended
 //! crc 7f0c21aa                CRC32C of the lines before it
 //! ```
 //!
-//! The log of the first master ended at the branch where the first epoch begins, and so on. A
-//! server that has more of a log than its end has changes that the new master does not have.
+//! A server whose copy of the old log goes beyond the branch has changes that the new master does
+//! not have. `superseded` is the later epoch that the server has met but does not follow yet.
 
 use super::cannot;
 use crate::disk::Disk;
@@ -30,7 +31,7 @@ const LEN_MAX: u64 = 1 << 20;
 /// common with the others.
 pub const EPOCHS_MAX: usize = 1000;
 
-/// The part of a server in the last epoch that it knows.
+/// The role of a server in the last epoch that it knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EpochRole {
     /// The server was never promoted, or it follows another one. Its options decide whether it is a
@@ -44,12 +45,12 @@ pub enum EpochRole {
     Copying,
 }
 
-/// The epochs of a database, and the part of its server in the last one.
+/// The epochs of a database, and the role of its server in the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochHistory {
     /// The epochs in their order.
     pub starts: Vec<EpochStart>,
-    /// The part of this server in the last epoch.
+    /// The role of this server in the last epoch.
     pub role: EpochRole,
     /// The later epoch of another master that this server has met, but does not follow yet. Until
     /// it does, it refuses changes. 0 if there is none.
@@ -106,8 +107,8 @@ impl EpochHistory {
     }
 }
 
-/// Returns the last place that two histories have in common, where the first one is that of a
-/// server that wants to follow. Returns `None` if they have no log in common.
+/// Returns the last place that the paths of a replica and of its master have in common. Returns
+/// `None` if they have no log in common.
 pub fn common_place(replica: &[EpochPlace], master: &[EpochPlace]) -> Option<EpochPlace> {
     replica.iter().rev().find_map(|&place| {
         let is_same = |other: &&EpochPlace| (other.epoch, other.log_id) == (place.epoch, place.log_id);
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn common_place_ends_the_shorter_part() {
+    fn common_place_is_the_earlier_end() {
         let master = [place(0, FIRST, 100), place(1, SECOND, 50), place(2, FIRST, 700)];
         assert_eq!(common_place(&[place(0, FIRST, 130)], &master), Some(place(0, FIRST, 100)));
         assert_eq!(common_place(&[place(0, FIRST, 70)], &master), Some(place(0, FIRST, 70)));

@@ -201,8 +201,8 @@ impl DataDirectory {
         }
     }
 
-    /// Starts the log of a new directory. `openings` is the number of openings to record in the
-    /// log.
+    /// Creates the first segment of a new directory's log, without entries. `openings` is the
+    /// number of openings in its header.
     pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
         let (log, start) = (self.path.join(LOG), LogPosition(0));
         write_lost_segment(&*self.disk, &log, self.identity, openings, (start, start))
@@ -290,7 +290,7 @@ impl DataDirectory {
                 self.refuse_replica_log()?;
             }
         }
-        let brought = match engine {
+        let loaded = match engine {
             // The engine's own files contain the records up to the tree mark.
             Some(_) => LoadedCheckpoint::default(),
             None => self.checkpoint_store.load_newest(database, &mut |start, done, len| {
@@ -302,17 +302,17 @@ impl DataDirectory {
                 progress(LoadProgress { remaining: len - done + ahead, done })
             })?,
         };
-        let checkpoint = brought.checkpoint;
+        let checkpoint = loaded.checkpoint;
         let log_position = engine.map(|engine| LogPosition(engine.log_position()));
         let from =
             log_position.or(checkpoint.as_ref().map(|checkpoint| checkpoint.start)).unwrap_or_default();
-        let mut reader = open(from).map_err(|error| also(error, &brought.refused))?;
+        let mut reader = open(from).map_err(|error| also(error, &loaded.refused))?;
         let start = reader.position();
         let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
         if let Some(allowance) = &allowance {
             allowance.extend(reader.remaining());
         }
-        let mut trouble = None;
+        let mut failure = None;
         let entries = replay(database, &mut reader, &mut |reader| {
             if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
                 // The engine keeps the replayed changes in memory until a checkpoint, and the
@@ -320,14 +320,14 @@ impl DataDirectory {
                 // this checkpoint, so the log that was read so far must be on disk first.
                 let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.log_position()));
                 if let Err(error) = made {
-                    trouble = Some(error);
+                    failure = Some(error);
                     return ControlFlow::Break(());
                 }
             }
             let done = checkpoint_len + reader.position().0 - start.0;
             progress(LoadProgress { remaining: reader.remaining(), done })
         });
-        let ReplaySummary { entries, lost, has_gap } = entries.map_err(|error| trouble.unwrap_or(error))?;
+        let ReplaySummary { entries, lost, has_gap } = entries.map_err(|error| failure.unwrap_or(error))?;
         if has_gap {
             database.note_lacking_changes();
         }
@@ -357,7 +357,7 @@ impl DataDirectory {
         let found = checkpoint.clone().map(|found| CheckpointInfo { took: Duration::ZERO, ..found });
         self.history.lock().last = found;
         let took = began.elapsed();
-        let LoadedCheckpoint { refused, spare, .. } = brought;
+        let LoadedCheckpoint { refused, spare, .. } = loaded;
         Ok(OpeningReport { checkpoint, refused, spare, entries, lost, has_gap, end, tail, took })
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The maintainer in the changelog, as in `packaging/debian/control`.
 const MAINTAINER: &str = "The Todana developers <maintainers@users.noreply.a-seed-92d3ed09.example>";
-/// The highest exposure that `systemd-analyze security` may find, in tenths.
+/// The highest exposure that `systemd-analyze security` may report, in tenths.
 const EXPOSURE_MAX_TENTHS: &str = "20";
 
 /// Builds the package in `folder`, and returns its path.
@@ -44,12 +44,12 @@ pub(super) fn build(files: &BuiltFiles, folder: &Path) -> Result<PathBuf, StepOu
     Ok(folder.join(package))
 }
 
-/// Checks the package by lintian, and its unit by `systemd-analyze`. Installs, upgrades, removes
-/// and purges it in a minimal Debian, and uses the server there.
+/// Checks the package with lintian, and its unit with `systemd-analyze`. Installs, upgrades,
+/// removes and purges it in a minimal Debian, and uses the server there.
 pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, StepOutcome> {
     let package = build(files, folder)?;
     require(|| program("lintian", &["--version"]).succeeds(), "lintian", &["lintian"])?;
-    // Under CI, lintian runs as root, which is only bad for packages of strangers.
+    // CI runs lintian as root, which is unsafe only for packages of unknown origin.
     let words = ["--allow-root", "--fail-on", "error", &package.display().to_string()];
     passed(program("lintian", &words).run())?;
     let threshold = format!("--threshold={EXPOSURE_MAX_TENTHS}");
@@ -68,7 +68,7 @@ pub(super) fn test(files: &BuiltFiles, folder: &Path) -> Result<StepOutcome, Ste
     Ok(StepOutcome::Passed)
 }
 
-/// Writes the same package with a later version, and without compression, because that is quick.
+/// Writes the same package with a later version. Compression would only take time.
 fn write_upgrade(package: &Path, folder: &Path, upgrade: &Path) -> Result<(), StepOutcome> {
     let (files, upgrade) = (folder.display().to_string(), upgrade.display().to_string());
     passed(program("dpkg-deb", &["--raw-extract", &package.display().to_string(), &files]).run())?;

@@ -65,6 +65,7 @@ pub(super) struct HttpRequest {
 /// The meaning of the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParsedRequest {
+    /// The head is not complete.
     Partial,
     /// The bytes begin with the head of a request whose body is not complete.
     Head(HttpRequest),
@@ -266,12 +267,12 @@ fn read_head(head: &httparse::Request<'_, '_>) -> Result<(HttpRequest, usize), H
     }
 }
 
-/// Returns true if an `Origin` is a page of the server with this value of the header `Host`.
+/// Returns true if an `Origin` names the server with this value of the header `Host`.
 fn is_origin_of(origin: &[u8], host: Option<&str>) -> bool {
     let origin = std::str::from_utf8(origin).unwrap_or_default();
     // A proxy in front of the pages may use TLS.
-    let of_origin = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    of_origin.zip(host).is_some_and(|(one, other)| one.eq_ignore_ascii_case(other.trim()))
+    let origin_host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    origin_host.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host.trim()))
 }
 
 /// Returns the path and the query of a request's target. If a proxy sent the request, the target

@@ -1,6 +1,6 @@
-//! Simulations in which replicas are promoted, former masters go on for a while, and all servers
-//! follow the last master at the end. Every change is at the last master or in a salvaged log then,
-//! and never in both.
+//! Simulations in which replicas are promoted, former masters accept changes for a while, and all
+//! servers follow the last master at the end. Every change must then be at the last master or in a
+//! salvaged log, and never in both.
 
 use super::super::promotion;
 use super::*;
@@ -9,15 +9,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use todana::update_log::{EpochPlace, LogChange, LogFollower, LogId};
 
 const STEPS: u32 = 160;
-/// Seeds that have shown faults: sources of an earlier epoch in the log of a replica that applied
-/// changes again, changes without sources after ones with them, a place in a part of the log that
-/// had ended before it, an epoch whose beginning was in a part of the log that was not read, a
-/// place in the log of another master without a promotion, an epoch that a replica logged after
-/// changes of it, a promotion while changes were applied again, own changes of a server that did
-/// not know its place, a place that was stored while changes were applied again, a former master
-/// that did not know its own place, changes without sources before the beginning of an epoch, an
-/// epoch that began before the records were copied, and an epoch in a log whose server was passed
-/// over later.
+/// Seeds that have shown faults, which concerned:
+///
+/// - sources of an earlier epoch in the log of a replica that applied changes again
+/// - changes without sources after changes with sources
+/// - a place in a part of the log that had ended before it
+/// - an epoch whose beginning was in a part of the log that was not read
+/// - a place in the log of another master without a promotion
+/// - an epoch that a replica logged after changes of this epoch
+/// - a promotion while changes were applied again
+/// - own changes of a server that did not know its place
+/// - a place that was stored while changes were applied again
+/// - a former master that did not know its own place
+/// - changes without sources before the beginning of an epoch
+/// - an epoch that began before the records were copied
+/// - an epoch in a log whose server was not the one that was promoted next
 const FORMER_FAULTS: [u64; 13] = [
     511311296187,
     511311296234,
@@ -51,12 +57,15 @@ struct FailoverSimulation {
     network: NetworkSimulation,
     /// The server that was promoted last, or the first master.
     leader: usize,
+    /// The changes of clients, by the epoch and the log of the master that received them.
     logs: HashMap<(Epoch, LogId), ClientLog>,
+    /// The number of changes, which is also the value of the last one.
     changes: u64,
     promotions: usize,
     /// True if a server was promoted that had never followed the last master. It may have changes
-    /// that the last master did not have, so that they are salvaged elsewhere.
+    /// that the last master did not have and that another server salvages.
     has_passed_over: bool,
+    /// The changes in the salvaged logs.
     salvaged: BTreeSet<ClientChange>,
     /// The changes in the copies of data directories that an operator has kept.
     kept_copies: BTreeSet<ClientChange>,
@@ -169,10 +178,11 @@ impl FailoverSimulation {
         self.network.connections[at] = None;
         self.leader = at;
         self.promotions += 1;
-        let expected = self.state_of(&self.line_of(at));
+        let expected = self.records_after(&self.expected_changes(at));
         assert_eq!(values(&self.network.nodes[at]), expected, "seed {}: server {at} at {place:?}", self.seed);
     }
 
+    /// Restarts a server as a replica of the last master.
     fn point_to_leader(&mut self, at: usize) {
         if at == self.leader {
             return;
@@ -181,7 +191,7 @@ impl FailoverSimulation {
         self.restart(at, None);
     }
 
-    /// Lets the last master state its epoch to another server that believes to be one.
+    /// Lets the last master state its epoch to the servers that still act as masters.
     fn announce(&mut self) {
         let epoch = self.network.nodes[self.leader].running().directory.epochs().epoch();
         for node in self.network.nodes.iter().filter(|node| node.master.is_none()) {
@@ -191,23 +201,23 @@ impl FailoverSimulation {
         }
     }
 
-    /// Returns the changes that a master has, in their order, as its epochs state them.
-    fn line_of(&self, at: usize) -> Vec<ClientChange> {
+    /// Returns the changes that a master must have according to its epochs, in their order.
+    fn expected_changes(&self, at: usize) -> Vec<ClientChange> {
         let RunningNode { database, directory, .. } = self.network.nodes[at].running();
         let (log_id, position) = (directory.identity().database_id, database.log().unwrap().end());
         let history = directory.epochs();
         let path = history.path(Some(EpochPlace { epoch: history.epoch(), log_id, position }));
-        let mut line = Vec::new();
+        let mut changes = Vec::new();
         for place in path {
             let Some(log) = self.logs.get(&(place.epoch, place.log_id)) else { continue };
             let has = log.0.iter().filter(|(end, _)| *end <= place.position.0);
-            line.extend(has.map(|(_, change)| change.clone()));
+            changes.extend(has.map(|(_, change)| change.clone()));
         }
-        line
+        changes
     }
 
-    fn state_of(&self, line: &[ClientChange]) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        line.iter().cloned().collect()
+    fn records_after(&self, changes: &[ClientChange]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        changes.iter().cloned().collect()
     }
 
     /// Lets all servers follow the last master, and compares all changes.
@@ -223,13 +233,13 @@ impl FailoverSimulation {
         (0..self.network.nodes.len()).for_each(|at| self.empty_refused(at));
         self.network.begin_step();
         self.network.expect_equal(seed);
-        let line = self.line_of(self.leader);
-        let expected = self.state_of(&line);
+        let changes = self.expected_changes(self.leader);
+        let expected = self.records_after(&changes);
         assert_eq!(values(&self.network.nodes[self.leader]), expected, "seed {seed}");
         for at in 0..self.network.nodes.len() {
             self.read_salvaged(at);
         }
-        let kept: BTreeSet<ClientChange> = line.into_iter().collect();
+        let kept: BTreeSet<ClientChange> = changes.into_iter().collect();
         let is_there = |change: &ClientChange| {
             kept.contains(change) || self.salvaged.contains(change) || self.kept_copies.contains(change)
         };
@@ -252,11 +262,11 @@ impl FailoverSimulation {
         }
         let all: BTreeSet<&ClientChange> =
             self.logs.values().flat_map(|log| log.0.iter().map(|(_, change)| change)).collect();
-        assert!(self.salvaged.iter().all(|change| all.contains(change)), "seed {seed}: nobody made it");
+        assert!(self.salvaged.iter().all(|change| all.contains(change)), "seed {seed}: no client made it");
     }
 
-    /// Empties a server that has changes which it cannot separate from those of the master. It was
-    /// given all records at a place after the one at which the master was promoted.
+    /// Empties a server that cannot separate its own changes from those of the master, because it
+    /// has copied all records at a place after the branch.
     fn empty_refused(&mut self, at: usize) {
         let Some(StreamError::Refused(why)) = self.network.errors[at].take() else { return };
         if !why.ends_with("empty it") {

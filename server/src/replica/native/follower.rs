@@ -1,7 +1,7 @@
 //! The thread that follows a master in Todana's own protocol.
 //!
 //! Invariant: a position is stored only after the changes before it are on disk. The stored
-//! position of a database is given up before its records are copied anew.
+//! position of a database is discarded before its records are copied again.
 
 use super::master_stream::{MasterStream, PendingStream, login};
 use super::positions::{OwnIds, PositionFile, PositionKeeper};
@@ -31,9 +31,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The interval at which the positions are stored.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which the thread checks whether the server stops, and at which the positions are
-/// stated to the master even if they have not changed.
+/// sent to the master even if they have not changed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The interval at which positions are stated at most while changes arrive without a pause.
+/// The minimum interval between two messages with positions while changes arrive without a pause.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
 const BUFFER_LEN: usize = 128 << 10;
 /// The time limit of the answer to an announcement.
@@ -92,7 +92,7 @@ impl NativeFollower {
             false => followed_databases(shared, &keeper),
         };
         if is_master {
-            // The options made them replicas.
+            // The options have made the databases replicas.
             shared.databases.each(|database| database.follow_master(false));
             shared.master_link.set_native_master(None);
         }
@@ -111,7 +111,7 @@ impl NativeFollower {
     }
 
     pub(in crate::replica) fn run(mut self) {
-        // The positions count for the IDs of this process from now on.
+        // The file must name the IDs that the databases have since this opening.
         self.store();
         if self.is_master {
             tracing::warn!(
@@ -163,7 +163,7 @@ impl NativeFollower {
         self.shared.lifecycle.stopping() == StopStage::No
     }
 
-    /// Returns true if the thread has something to do beside following its master.
+    /// Returns true if the thread must handle a promotion or follow its master again.
     fn is_interrupted(&self) -> bool {
         let is_demoted = self.is_master && promotion::superseded_by(&self.shared).is_some();
         self.shared.master_link.has_promotions() || is_demoted
@@ -179,7 +179,7 @@ impl NativeFollower {
         }
         let epoch = promotion::promote(&self.shared, &self.side.databases, is_forced)?;
         self.is_master = true;
-        // The positions belong to the log of a master that is followed no more.
+        // The positions belong to the log of the former master.
         self.side.databases.clear();
         self.keeper.note_epoch(epoch.0);
         self.store();
@@ -195,7 +195,7 @@ impl NativeFollower {
         self.is_master = false;
         self.shared.master_link.set_native_master(Some(self.master.clone()));
         self.side.databases = followed_databases(&self.shared, &self.keeper);
-        // They refuse changes as replicas now. Other databases of this server take them again.
+        // The followed databases refuse changes as replicas now. All others accept changes again.
         self.shared.databases.each(|database| database.set_superseded(false));
         self.note_progress();
     }
@@ -219,7 +219,7 @@ impl NativeFollower {
         }
     }
 
-    /// Tells the former master that this server is the master.
+    /// Announces to the former master that this server is the master.
     fn announce(&mut self) -> Result<(), FollowEnd> {
         let options = &self.shared.options.databases.replication;
         let (user, password) = login(&options.native)?;
@@ -331,7 +331,7 @@ impl NativeFollower {
         Ok(has_message)
     }
 
-    /// Reports the changes that only this server had.
+    /// Logs and counts the changes that only this server had.
     fn report_salvaged(&mut self) {
         for (database, log) in self.side.salvaged.drain(..) {
             tracing::warn!(
@@ -409,7 +409,7 @@ impl NativeFollower {
     }
 }
 
-/// Makes the databases replicas, with the places that are stored.
+/// Makes the databases replicas, which continue at their stored positions.
 fn followed_databases(shared: &SharedState, keeper: &PositionKeeper) -> Vec<FollowedDatabase> {
     let options = &shared.options.databases.replication.native;
     let followed = if options.database.is_some() { 1 } else { shared.databases.len() };
@@ -437,8 +437,8 @@ fn position_path(shared: &SharedState) -> Option<PathBuf> {
     options.replication.position_file.clone().or(data)
 }
 
-/// Returns the IDs of a database. Those of a hash on disk name its openings, so that no position
-/// counts after older files have been put in place of its own.
+/// Returns the IDs of a database. Those of a hash on disk change with each opening, so a position
+/// becomes invalid if older files replace those of the hash.
 fn own_ids(shared: &SharedState, index: usize) -> OwnIds {
     let database = &shared.databases[index].database;
     match (database.engine().durable(), shared.persistence.exports.directory(index)) {

@@ -1,4 +1,5 @@
-//! Reads the parameters of a request: `NAME=VALUE` with `&` between them, percent-encoded.
+//! Reads the parameters of a request: `NAME=VALUE` with `&` between them, percent-encoded. A `+` is
+//! not a space.
 
 use super::ApiError;
 use crate::observation::admin::http::HttpStatus;
@@ -15,23 +16,23 @@ impl ApiQuery {
         ApiQuery(pairs.collect())
     }
 
-    /// Returns a parameter, which may be any bytes.
+    /// Returns the bytes of a parameter: the first one of this name.
     pub(super) fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| &**value)
     }
 
-    /// Returns a parameter that is text.
+    /// Returns a parameter as text. Bytes that are not UTF-8 are replaced.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.bytes(name).map(|value| String::from_utf8_lossy(value).into_owned())
     }
 
-    /// Returns a number, or `default` if it is missing.
+    /// Returns a parameter as a number, or `default` if it is missing.
     pub(super) fn number(&self, name: &str, default: u64) -> Result<u64, ApiError> {
         let Some(text) = self.text(name) else { return Ok(default) };
         text.parse().map_err(|_| ApiError::new(HttpStatus::BadRequest, format!("{name} must be a number")))
     }
 
-    /// Returns a parameter that must not be missing.
+    /// Returns the bytes of a parameter. Fails if it is missing.
     pub(super) fn required(&self, name: &str) -> Result<&[u8], ApiError> {
         self.bytes(name).ok_or_else(|| ApiError::new(HttpStatus::BadRequest, format!("{name} is missing")))
     }
