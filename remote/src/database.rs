@@ -27,8 +27,9 @@ const KEY_LEN_MAX: usize = 65_535;
 /// may be longer.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The number of operations that may wait for each that is executed.
-const WAITING_PER_TURN: usize = 16;
+/// The number of operations that may be in the server, executed or waiting, for each that may be
+/// executed.
+const OPERATIONS_PER_TURN: usize = 16;
 
 /// Receives the reply to an operation, on a thread of the driver. It must be brief.
 pub type ReplyCallback = Box<dyn FnOnce(OwnedReply) + Send>;
@@ -171,7 +172,7 @@ impl RemoteDatabase {
             cluster: Arc::new(connected),
             is_strict: cluster.is_strict,
             turns: TurnQueue::new(cluster.in_flight_max as usize),
-            in_flight_max: cluster.in_flight_max as usize * WAITING_PER_TURN,
+            in_flight_max: cluster.in_flight_max as usize * OPERATIONS_PER_TURN,
             in_flight: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             queues: KeyQueues::new(),
