@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use todana_server::{
     AdminOptions, DataDirectoryOptions, DatabaseName, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions,
     ListenOptions, MasterAddress, MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions,
-    ServerOptions, SyncPolicy,
+    ServerOptions, SyncPolicy, TraceOptions,
 };
 
 fn pages() -> Option<AdminOptions> {
@@ -291,9 +291,11 @@ fn docs_list_exactly_the_names_that_there_are() {
         databases: DatabaseOptions { data, further, replication, ..options().databases },
         ..options()
     };
+    // No request names a trace, so nothing connects to this address.
+    let traces = TraceOptions { collector: "http://127.0.0.1:1".parse().unwrap(), with_keys: false };
     let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..more.memory },
-        observation: ObservationOptions { admin: pages(), ..more.observation },
+        observation: ObservationOptions { admin: pages(), traces: Some(traces), ..more.observation },
         ..more
     });
     let mut replica = server.connect();
