@@ -4,7 +4,7 @@
 use super::fake_server::REFUSAL;
 use super::key_model::{KeyModel, KeyState, KnownRecord};
 use fastrand::Rng;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,8 @@ use todana_server::WhenDown;
 
 /// The time after which a reply counts as missing. No reply takes nearly as long.
 const HANG: Duration = Duration::from_secs(60);
+/// The maximum length of a value that the proxy keeps until it is complete.
+const LONG_VALUE: usize = 64 << 10;
 /// The number of keys of a client.
 const KEYS: usize = 24;
 
@@ -90,6 +92,8 @@ pub(crate) struct TextClient {
     connection: Option<BufReader<TcpStream>>,
     /// The requests of this turn.
     sent: Vec<SentRequest>,
+    /// True if the connection ended within a value that the proxy does not keep until it is complete.
+    is_long_value_cut: bool,
     /// The number of replies that faults of servers have changed.
     pub(crate) losses: u32,
 }
@@ -104,6 +108,7 @@ impl TextClient {
             generation: 0,
             connection: None,
             sent: Vec::new(),
+            is_long_value_cut: false,
             losses: 0,
         };
         client.keys = (0..KEYS).map(|slot| client.new_key(slot)).collect();
@@ -144,8 +149,15 @@ impl TextClient {
         } else {
             let sent = std::mem::take(&mut self.sent);
             for (at, request) in sent.iter().enumerate() {
-                self.check(request, &sent[at + 1..])
-                    .map_err(|mistake| format!("{mistake}\n{}", self.history(&sent[..=at])))?;
+                let Err(mistake) = self.check(request, &sent[at + 1..]) else { continue };
+                // Once a long value has begun, a proxy cannot report the loss of the server.
+                if std::mem::take(&mut self.is_long_value_cut) && self.reads_shaky(request) {
+                    self.connection = None;
+                    self.keys.iter_mut().for_each(KeyModel::forget);
+                    self.losses += 1;
+                    break;
+                }
+                return Err(format!("{mistake}\n{}", self.history(&sent[..=at])));
             }
         }
         for slot in 0..KEYS {
@@ -343,7 +355,10 @@ impl TextClient {
         let connection = self.connection.as_mut().ok_or("there is no connection")?;
         let len: usize = len.parse().map_err(|_| format!("{len:?}: not a length"))?;
         let mut block = vec![0; len + 2];
-        connection.read_exact(&mut block).map_err(|error| format!("no value: {error}"))?;
+        if let Err(error) = connection.read_exact(&mut block) {
+            self.is_long_value_cut = error.kind() == ErrorKind::UnexpectedEof && len > LONG_VALUE;
+            return Err(format!("no value: {error}"));
+        }
         if block.split_off(len) != b"\r\n" {
             return Err("the value has no end".into());
         }
@@ -428,6 +443,14 @@ impl TextClient {
     /// Returns true if the record may be gone, with the process of its server.
     fn is_lost_any_time(&self, key: &KeyModel) -> bool {
         self.around.is_lossy && key.shaky.is_some()
+    }
+
+    fn reads_shaky(&self, request: &SentRequest) -> bool {
+        match request {
+            SentRequest::Get { keys, .. } => keys.iter().any(|&key| self.keys[key].shaky.is_some()),
+            SentRequest::MetaGet { key, .. } => self.keys[*key].shaky.is_some(),
+            _ => false,
+        }
     }
 
     fn is_written(&self, name: &str, later: &[SentRequest]) -> bool {

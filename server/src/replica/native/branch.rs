@@ -303,11 +303,13 @@ impl FollowedDatabase {
         };
         let own = self.directory.as_ref().map(|directory| directory.epochs().epoch());
         let is_before = self.is_before_own_epoch && own.is_some_and(|own| start.epoch < own);
-        let is_unknown = self.reapplied_until == UNKNOWN;
+        // Changes that are applied again still are if the master only notes the same log again.
+        let is_same = source == self.source;
+        let reapplied_until = self.reapplied_until;
         self.set_source(source);
         self.is_before_own_epoch = is_before;
-        if is_unknown {
-            self.reapplied_until = UNKNOWN;
+        if is_same || reapplied_until == UNKNOWN {
+            self.reapplied_until = reapplied_until;
         }
         Ok(())
     }

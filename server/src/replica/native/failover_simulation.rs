@@ -24,7 +24,8 @@ const STEPS: u32 = 160;
 /// - changes without sources before the beginning of an epoch
 /// - an epoch that began before the records were copied
 /// - an epoch in a log whose server was not the one that was promoted next
-const FORMER_FAULTS: [u64; 13] = [
+/// - an epoch that was noted again, among changes that were applied again
+const FORMER_FAULTS: [u64; 14] = [
     511311296187,
     511311296234,
     511311297398,
@@ -38,6 +39,7 @@ const FORMER_FAULTS: [u64; 13] = [
     46015331698580,
     13904435408407,
     212485488231426,
+    243766760916685,
 ];
 const SHAPES: [ReplicationShape; 3] = [
     ReplicationShape { masters: &[None, Some(0)], writers: &[0] },
