@@ -40,8 +40,9 @@ const ATTEMPTS_MAX: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that the removal of all records may take. Every node takes part in it.
-const TRUNCATE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time that the removal of all records, or a change of the schema, may take. Every node takes
+/// part in it.
+pub(crate) const ALL_NODES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The outcome of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -468,7 +469,7 @@ impl Cluster {
         let table = if self.buckets.is_some() { "okv" } else { "kv" };
         let text = format!("TRUNCATE {}.{table}", self.keyspace);
         let mut statement = scylla::statement::unprepared::Statement::new(text);
-        statement.set_request_timeout(Some(TRUNCATE_TIMEOUT));
+        statement.set_request_timeout(Some(ALL_NODES_TIMEOUT));
         let result = self.session.query_unpaged(statement, ()).await;
         plain_outcome(result, Instant::now())
     }

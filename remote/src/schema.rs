@@ -1,7 +1,9 @@
 //! The tables of a keyspace. They are created if they are missing; the keyspace itself only if the
 //! name of the database says with how many copies.
 
+use crate::cluster::ALL_NODES_TIMEOUT;
 use scylla::client::session::Session;
+use scylla::statement::unprepared::Statement;
 use todana::ClusterName;
 use todana_core::{Error, ErrorKind, Result};
 
@@ -58,7 +60,7 @@ pub(crate) async fn ensure(session: &Session, name: &ClusterName) -> Result<()> 
     }
     let table = if name.buckets.is_some() { &ORDERED_TABLE } else { &HASH_TABLE };
     let creation = table.creation(keyspace);
-    session.query_unpaged(creation.as_str(), ()).await.map_err(|error| {
+    session.query_unpaged(schema_change(&creation), ()).await.map_err(|error| {
         let message = format!(
             "keyspace {keyspace}: table {} is missing and cannot be created: {error}; execute: {creation};",
             table.name
@@ -97,9 +99,16 @@ async fn create_keyspace(session: &Session, name: &ClusterName) -> Result<()> {
             "does not exist; add #replication=COPIES to the name of the database to create it, or create it yourself",
         ));
     }
-    let created = session.query_unpaged(statement.as_str(), ()).await;
+    let created = session.query_unpaged(schema_change(&statement), ()).await;
     created.map_err(|error| missing(&format!("does not exist and cannot be created: {error}")))?;
     await_agreement(session).await
+}
+
+/// Returns a statement with the time that all nodes may need to agree on a change of the schema.
+fn schema_change(text: &str) -> Statement {
+    let mut statement = Statement::new(text);
+    statement.set_request_timeout(Some(ALL_NODES_TIMEOUT));
+    statement
 }
 
 async fn await_agreement(session: &Session) -> Result<()> {

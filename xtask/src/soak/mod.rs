@@ -310,11 +310,15 @@ fn check_after_load(
     }
     drop(connection);
     // The server may not have closed all connections yet.
-    server.wait_until("keeps connections or files of clients that disconnected", || {
+    let before = (Some(server.connections_before), server.files_before);
+    let mut now = before;
+    let closed = server.wait_until("keeps connections or files of clients that disconnected", || {
         let Ok((_, mut connection)) = server.connect_and_ask("version") else { return false };
         let connections = stats(&mut connection, "").ok().and_then(|all| stat(&all, "curr_connections").ok());
-        connections == Some(server.connections_before) && server.open_files() == server.files_before
-    })?;
+        now = (connections, server.open_files());
+        now == before
+    });
+    closed.map_err(|why| format!("{why}: connections and files were {before:?} and are {now:?}"))?;
     let all = server.stats("").map_err(text)?;
     let number = |name: &str| stat(&all, name).map_err(|error| format!("server {:?}: {error}", server.name));
     if number("get_hits")? + number("get_misses")? != number("cmd_get")? {
