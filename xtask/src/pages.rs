@@ -15,6 +15,7 @@
 
 use crate::clients::{PYTHON, TestServer, pip};
 use crate::step::{SHARED_BUILD, StepOutcome, StepReport, built, install_debian, program, with_time_limit};
+use regex::Regex;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -144,6 +145,33 @@ fn commands(page: &Path, text: &str) -> Result<Vec<PageCommand>, String> {
         Some(command) => Err(format!("{}: port 11211 may belong to another server", command.place)),
         None => Ok(commands),
     }
+}
+
+/// Fails if a command uses a port of this machine that is not replaced by a free one.
+fn expect_named_ports(commands: &[PageCommand]) -> Result<(), String> {
+    let pattern = r"(?:-p|-\w*port|port =)[ =]+(\d+)|(?:127\.0\.0\.1|localhost|\[::1\])[:/](\d+)";
+    let pattern = Regex::new(pattern).expect("a correct pattern");
+    // The system chooses the port 0.
+    let is_known = |port: u32| {
+        port == 0
+            || PORTS.iter().any(|named| {
+                let named: u32 = named.parse().unwrap_or_default();
+                [named, named + 10_000].contains(&port)
+            })
+    };
+    for command in commands {
+        for found in pattern.captures_iter(&command.text) {
+            let port = found.get(1).or(found.get(2)).map_or("", |port| port.as_str());
+            if !port.parse().is_ok_and(is_known) {
+                let ports = PORTS.join(", ");
+                return Err(format!(
+                    "{}: port {port} is not replaced by a free one; use one of {ports}, or extend PORTS in xtask/src/pages.rs",
+                    command.place
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn place(page: &Path, line: usize) -> String {
@@ -314,6 +342,9 @@ fn shell(page: &Path, text: &str) -> StepOutcome {
     let root = std::path::absolute(".").unwrap_or_default();
     let build =
         format!("cargo {} --manifest-path '{}'", SHARED_BUILD.join(" "), root.join("Cargo.toml").display());
+    if let Err(why) = commands(page, text).and_then(|commands| expect_named_ports(&commands)) {
+        return StepOutcome::Failed(why);
+    }
     let text = with_local_ports_and_paths(text, folder.path()).replace("cargo build --release", &build);
     let commands = match commands(page, &text) {
         Ok(commands) => commands,
@@ -439,11 +470,35 @@ mod tests {
     }
 
     #[test]
+    fn ports_that_are_not_replaced_are_refused() {
+        let outcome = |command: &str| expect_named_ports(&of(&format!("```sh\n{command}\n```\n")).unwrap());
+        for command in [
+            "todana serve -p 11314 &",
+            "todana serve -p 11311 --admin-port 21314 &",
+            "ktserver -port 1980 &",
+            "todana get a -S 127.0.0.1:11315",
+            "(exec 3<>/dev/tcp/127.0.0.1/11316)",
+            "cat > c.toml <<EOF\nport = 11317\nEOF",
+        ] {
+            let why = outcome(command).unwrap_err();
+            assert!(why.starts_with("p.md:2: port ") && why.contains("PORTS"), "{why}");
+        }
+        for command in [
+            "todana serve -p 11311 --admin-port 21311 -m 1024 --requests 20000 &",
+            "todana serve --admin-port 0 -p -1 &",
+            "todana get a -S localhost:1978",
+            "todana proxy --where cache1:11210",
+        ] {
+            outcome(command).unwrap();
+        }
+    }
+
+    #[test]
     fn every_code_block_is_run_or_marked() {
         std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
         for page in pages() {
             let text = std::fs::read_to_string(&page).unwrap();
-            commands(&page, &text).unwrap();
+            expect_named_ports(&commands(&page, &text).unwrap()).unwrap();
         }
     }
 }
