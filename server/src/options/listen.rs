@@ -2,7 +2,7 @@
 
 use super::OptionsError;
 use crate::transport::addresses::{ListenMode, ListenTlsMode};
-use crate::transport::tls::TlsOptions;
+use crate::transport::tls::{ClientCertificates, TlsOptions};
 use crate::transport::udp::message::MESSAGE_LEN_MAX;
 use std::path::PathBuf;
 
@@ -85,6 +85,12 @@ impl ListenOptions {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns true if one of the addresses serves only clients with a certificate.
+    pub(crate) fn requires_client_certificates(&self) -> bool {
+        let is_default = self.tls.as_ref().is_some_and(|tls| tls.ask() == ClientCertificates::Always);
+        is_default || self.asks(ListenTlsMode::Mutual)
     }
 
     /// Returns true if one of the addresses has this TLS prefix.

@@ -14,8 +14,8 @@ use todana_server::{
 };
 
 /// A response: status, head and body.
-struct Response {
-    status: u16,
+pub(crate) struct Response {
+    pub(crate) status: u16,
     head: String,
     body: String,
 }
@@ -30,7 +30,7 @@ fn start(admin: AdminOptions, databases: &[&str]) -> Running {
     Running::start(ServerOptions { observation, databases, ..options() })
 }
 
-fn request(server: &Running, line: &str, headers: &str, body: &[u8]) -> Response {
+pub(crate) fn request(server: &Running, line: &str, headers: &str, body: &[u8]) -> Response {
     let mut stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
     stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let len = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };

@@ -1,6 +1,7 @@
 //! Tests sessions over TLS: versions, certificates on both sides, refresh, resumption, and hostile
 //! peers.
 
+use crate::admin_api::request;
 use crate::running;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 use todana_server::{
-    LimitOptions, ListenOptions, PoolOptions, ProxyOptions, Server, ServerOptions, TlsOptions,
+    AdminOptions, LimitOptions, ListenOptions, PoolOptions, ProxyOptions, Server, ServerOptions, TlsOptions,
 };
 
 /// A folder with a certificate authority and the certificates that it has signed.
@@ -682,4 +683,22 @@ fn without_tls_there_is_nothing_to_refresh() {
     let mut client = server.connect();
     client.send(b"refresh_certs\r\n");
     client.expect(b"Error TLS not enabled\r\n");
+}
+
+#[test]
+fn admin_page_needs_token_with_client_certificates() {
+    let authority = Authority::new();
+    let cases: [(u8, &[&str], u16); 4] =
+        [(0, &[], 200), (1, &["127.0.0.1"], 200), (2, &[], 403), (0, &["mtls:127.0.0.1"], 403)];
+    for (verify_mode, addresses, status) in cases {
+        let mut serving = serving(authority.asking(verify_mode));
+        serving.listen.addresses = addresses.iter().map(ToString::to_string).collect();
+        let admin = AdminOptions { port: 0, is_required: true, may_write: true, ..AdminOptions::default() };
+        serving.observation.admin = Some(admin);
+        let server = Running::start(serving);
+        for (line, body) in [("PUT /api/record?key=a", "v"), ("GET /api/record?key=a", "")] {
+            let response = request(&server, line, "", body.as_bytes());
+            assert_eq!(response.status, status, "{verify_mode} {addresses:?} {line}");
+        }
+    }
 }

@@ -173,7 +173,8 @@ impl AdminListener {
     /// Serves until the stopper is used.
     pub(crate) fn run(mut self, shared: Arc<SharedState>) {
         let is_local = self.addresses.iter().all(|address| address.ip().is_loopback());
-        let is_open = is_local && !shared.logins.are_wanted();
+        let wants_proof = shared.logins.are_wanted() || shared.options.listen.requires_client_certificates();
+        let is_open = is_local && !wants_proof;
         let access = ApiAccess::new(self.token.take(), is_open, self.may_write);
         let mut pages = AdminPages::new(shared, access);
         let mut events = Events::with_capacity(64);

@@ -8,8 +8,9 @@ use crate::session::login::are_equal;
 pub(in crate::observation::admin) struct ApiAccess {
     /// The token that every request must have.
     token: Option<String>,
-    /// True if the pages listen on loopback only and clients need no login, so that a request
-    /// without a token reads nothing that its sender could not read from the server itself.
+    /// True if the pages listen on loopback only and clients need neither a login nor a
+    /// certificate, so that a request without a token reads nothing that its sender could not read
+    /// from the server itself.
     is_open: bool,
     /// True if requests may change records.
     may_write: bool,
