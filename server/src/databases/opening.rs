@@ -5,7 +5,7 @@ use crate::options::{DataDirectoryOptions, DatabaseSpec, ServerOptions};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use todana::checkpoint::CheckpointInfo;
+use todana::checkpoint::KeeperOutcome;
 use todana::disk::Disk;
 use todana::update_log::{LogOptions, LogTail};
 use todana::{
@@ -87,10 +87,19 @@ pub(crate) fn load(
 ) -> io::Result<Option<OpeningReport>> {
     let name = owner.name().clone();
     let (label, notify) = (name.label().to_string(), on_durable.clone());
-    let report = move |made: Result<CheckpointInfo>| {
-        match made {
-            Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint: created"),
-            Err(error) => {
+    let report = move |outcome: KeeperOutcome| {
+        match outcome {
+            KeeperOutcome::Checkpoint(Ok(made)) => {
+                tracing::info!(records = made.records, database = label, "checkpoint: created")
+            }
+            KeeperOutcome::LogNotTrimmed(error) => {
+                tracing::error!(
+                    %error,
+                    database = label,
+                    "update log for replicas: old segments cannot be removed; check the disk, the server retries every 10 seconds"
+                );
+            }
+            KeeperOutcome::Checkpoint(Err(error)) => {
                 tracing::error!(
                     %error,
                     database = label,

@@ -6,23 +6,34 @@ use crate::{DataDirectory, Database};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use todana_core::Result;
+use todana_core::{Error, Result};
 
 /// How often the thread checks whether a checkpoint is due.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Delay after a failed checkpoint.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
+/// The outcome of one action of a [`CheckpointKeeper`].
+#[derive(Debug)]
+pub enum KeeperOutcome {
+    /// A checkpoint was written, or could not be written.
+    Checkpoint(Result<CheckpointInfo>),
+    /// The update log of a hash on disk could not be shortened. The hash itself needs no
+    /// checkpoints.
+    LogNotTrimmed(Error),
+}
+
 /// Writes a checkpoint of a database whenever one is due, in a thread of its own, until it is
 /// dropped. Dropping it aborts a checkpoint in progress.
 pub struct CheckpointKeeper(BackgroundThread);
 
 impl CheckpointKeeper {
-    /// Starts the thread, which calls `report` with the result of each checkpoint.
+    /// Starts the thread, which calls `report` with the result of each checkpoint, and with each
+    /// failure to shorten the log of a hash on disk.
     pub fn start(
         directory: Arc<DataDirectory>,
         database: Arc<Database>,
-        mut report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
+        mut report: impl FnMut(KeeperOutcome) + Send + 'static,
     ) -> Result<CheckpointKeeper> {
         let is_stopping = Arc::new(AtomicBool::new(false));
         let stop = {
@@ -34,10 +45,6 @@ impl CheckpointKeeper {
             // so the thread checks more often.
             let is_checkpointed = database.engine().checkpointed().is_some();
             let check_every = if is_checkpointed { CHECK_EVERY / 20 } else { CHECK_EVERY };
-            let mut note_and_report = |outcome: Result<CheckpointInfo>| {
-                database.note_checkpoint(outcome.is_err());
-                report(outcome);
-            };
             let (mut pause, mut has_failed) = (check_every, false);
             loop {
                 std::thread::park_timeout(pause);
@@ -49,7 +56,7 @@ impl CheckpointKeeper {
                 if database.engine().durable().is_some() {
                     if let Err(error) = directory.trim_replica_log(&database) {
                         pause = RETRY_DELAY;
-                        note_and_report(Err(error));
+                        report(KeeperOutcome::LogNotTrimmed(error));
                     }
                     continue;
                 }
@@ -65,7 +72,8 @@ impl CheckpointKeeper {
                 if has_failed {
                     pause = RETRY_DELAY;
                 }
-                note_and_report(outcome);
+                database.note_checkpoint(has_failed);
+                report(KeeperOutcome::Checkpoint(outcome));
             }
         };
         BackgroundThread::start("checkpoints", stop, work).map(CheckpointKeeper)

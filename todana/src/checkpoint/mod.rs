@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana_core::{ErrorKind, Result};
 
-pub use keeper::CheckpointKeeper;
+pub use keeper::{CheckpointKeeper, KeeperOutcome};
 pub(crate) use reader::{CheckpointFailure, CheckpointReader, cancelled};
 pub(crate) use salvage::{SalvagedCheckpoint, salvage_checkpoint};
 pub(crate) use store::{CheckpointStore, FileHold, LoadedCheckpoint};

@@ -17,7 +17,7 @@ use super::check::DataPurpose;
 use super::{DatabaseName, DatabaseStorage, EngineOptions};
 use crate::Database;
 use crate::background_thread::{BackgroundThread, run_unless};
-use crate::checkpoint::{CheckpointInfo, CheckpointKeeper};
+use crate::checkpoint::{CheckpointKeeper, KeeperOutcome};
 use crate::data_directory::{DataDirectory, DataOptions, LoadProgress, OpeningReport, seed_of};
 use crate::disk::Disk;
 use crate::durability::start_sync_thread;
@@ -151,12 +151,12 @@ impl OpenDatabase {
     }
 
     /// Restores the records of the data directory, and logs every change from then on. `report`
-    /// receives the outcome of each later checkpoint. If `progress` breaks, fails with `Closed` and
+    /// receives each later outcome of the keeper. If `progress` breaks, fails with `Closed` and
     /// leaves the directory unchanged. Fails as [`DataDirectory::restore`] does.
     pub fn load(
         &mut self,
         progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
-        report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
+        report: impl FnMut(KeeperOutcome) + Send + 'static,
     ) -> Result<LoadedData> {
         self.lock()?;
         let (database, clock) = (&self.database, Arc::clone(self.database.clock()));

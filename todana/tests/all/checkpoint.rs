@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use todana::checkpoint::{CheckpointCompression, CheckpointKeeper, CheckpointOptions};
+use todana::checkpoint::{CheckpointCompression, CheckpointKeeper, CheckpointOptions, KeeperOutcome};
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{
@@ -555,8 +555,9 @@ fn checkpoint_is_due_after_enough_log() {
         CheckpointKeeper::start(Arc::clone(&opening.directory), Arc::clone(&opening.database), move |made| {
             sender.send(made).unwrap()
         });
-    let made = receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+    let outcome = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
     drop(keeper);
+    let KeeperOutcome::Checkpoint(Ok(made)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(made.records, 1);
     assert!(!opening.directory.is_checkpoint_due(&opening.database));
 }

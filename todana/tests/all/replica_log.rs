@@ -14,6 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use todana::checkpoint::{CheckpointKeeper, KeeperOutcome};
 use todana::replication::{FeedStart, ReplicationFeed, StampScheme};
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{Clock, DataDirectory, DataOptions, Database, Db, ManualClock, Records, WorkerCounters};
@@ -29,7 +30,7 @@ struct FollowedHash {
     worker_counters: Arc<WorkerCounters>,
     goes_on: bool,
     // This is dropped last, because the lock must outlive the log.
-    directory: DataDirectory,
+    directory: Arc<DataDirectory>,
 }
 
 fn open(folder: &Path, now: u64) -> FollowedHash {
@@ -42,7 +43,7 @@ fn open(folder: &Path, now: u64) -> FollowedHash {
     let options = DataOptions { log, ..DataOptions::default() };
     let goes_on = directory.keep_replica_log(&database, clock, &options).unwrap();
     let worker_counters = database.worker_counters();
-    FollowedHash { database: Arc::new(database), worker_counters, goes_on, directory }
+    FollowedHash { database: Arc::new(database), worker_counters, goes_on, directory: Arc::new(directory) }
 }
 
 impl FollowedHash {
@@ -197,4 +198,29 @@ fn new_log_with_earlier_clock_hides_old_positions() {
             drop(next);
         }
     }
+}
+
+/// Such a failure was once reported as that of a checkpoint, and the database counted as stuck from
+/// then on, because a hash on disk writes no checkpoints.
+#[test]
+fn failed_trim_is_no_failed_checkpoint() {
+    let folder = folder::folder();
+    let hash = open(folder.path(), NOW);
+    hash.set("a", "1");
+    hash.sync();
+    // A folder cannot be removed as a file can. It has the name of an older segment.
+    let log = folder.path().join("ulog/log");
+    let first = fs::read_dir(&log).unwrap().next().unwrap().unwrap().file_name();
+    let older = format!("{:020}.log", 0);
+    assert_ne!(first.to_str().unwrap(), older);
+    fs::create_dir(log.join(older)).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let report = move |outcome| drop(sender.send(outcome));
+    let keeper =
+        CheckpointKeeper::start(Arc::clone(&hash.directory), Arc::clone(&hash.database), report).unwrap();
+    let outcome = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+    drop(keeper);
+    let KeeperOutcome::LogNotTrimmed(error) = outcome else { panic!("{outcome:?}") };
+    assert!(error.to_string().contains("ulog/log/00000000000000000000.log"), "{error}");
+    assert!(!hash.database.has_stuck_checkpoints());
 }
