@@ -96,7 +96,7 @@ pub use key_order::KeyOrder;
 pub use kyoto::IncrementOrigin;
 pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
 pub use modify::ModifyVisitor;
-pub use open::contents::{begins_at, holds_hash};
+pub use open::contents::{begins_at, holds_hash, is_reserved};
 pub use open::{
     ClusterName, DataPurpose, DatabaseKind, DatabaseName, DatabaseStorage, DatabaseTuning, EngineOptions,
     LoadedData, OpenDatabase, OpenOptions, cabinet_file_problem,

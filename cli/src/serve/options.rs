@@ -131,14 +131,10 @@ impl ServeArguments {
                 // The folder of each other database lies in the data directory, beside the files of
                 // the first one.
                 match name.alias.as_deref() {
-                    Some(alias)
-                        if !["log", "checkpoints", "lock", "identity", ".", ".."].contains(&alias) =>
-                    {
-                        Ok(Some(self.place(directory.join(alias))))
-                    }
-                    Some(alias) => {
+                    Some(alias) if DataDirectoryOptions::reserves(alias) => {
                         Err(format!("database \"{name}\": the name {alias} is reserved in a data directory"))
                     }
+                    Some(alias) => Ok(Some(self.place(directory.join(alias)))),
                     None => Err(format!(
                         "database \"{name}\": with --data-dir, further databases in memory need a name, as in NAME={name}"
                     )),

@@ -85,6 +85,28 @@ fn reading_commands_create_nothing() {
     ] {
         assert!(folder.complaint(words, 3).contains("does not exist"), "{words:?}");
     }
+    // Most of these names were once accepted, and the next start failed.
+    for name in [
+        "log",
+        "checkpoints",
+        "lock",
+        "identity",
+        "epochs",
+        "salvage",
+        "reserve",
+        "recent",
+        "backup",
+        "replica-position",
+        "replica-log",
+        "slow-requests.jsonl",
+        "slow-requests.old.jsonl",
+        "0000000001.segment",
+        "x.partial",
+    ] {
+        let further = format!("{name}=mem:hash");
+        let words = ["serve", "mem:hash", &further, "--data-dir", "d"];
+        assert!(folder.complaint(&words, 2).contains("reserved"), "{name}");
+    }
     assert_eq!(std::fs::read_dir(folder.0.path()).unwrap().count(), 0);
 }
 

@@ -268,6 +268,12 @@ impl MeasuredTurn<'_> {
     }
 }
 
+/// Returns true for the names of the files in the data directory.
+pub(crate) fn has_file(name: &str) -> bool {
+    let path = Path::new(FILE);
+    [path, &older(path)].contains(&Path::new(name))
+}
+
 /// Returns the path of the file before this one.
 fn older(path: &Path) -> PathBuf {
     path.with_extension("old.jsonl")

@@ -2,7 +2,8 @@
 
 use super::OptionsError;
 use crate::databases::snapshots::SnapshotOptions;
-use crate::replica::{MasterProtocol, ReplicationOptions};
+use crate::observation::slow_requests;
+use crate::replica::{MasterProtocol, REPLICA_POSITION, ReplicationOptions};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
@@ -79,6 +80,12 @@ impl DataDirectoryOptions {
     /// Returns the purpose of the directory.
     pub(crate) fn purpose(&self) -> DataPurpose {
         if self.is_for_replicas { DataPurpose::Replicas } else { DataPurpose::Records }
+    }
+
+    /// Returns true if the server uses a file or folder of this name in a data directory, so that a
+    /// further database cannot have this name.
+    pub fn reserves(name: &str) -> bool {
+        todana::is_reserved(name) || name == REPLICA_POSITION || slow_requests::has_file(name)
     }
 
     /// Returns the options of a directory with the default segments and checkpoints.

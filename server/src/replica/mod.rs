@@ -43,6 +43,7 @@ mod tyrant_master;
 pub(crate) use connected_replica::ConnectedReplica;
 pub(crate) use master_link::{FollowState, MasterLink};
 pub(crate) use native::server_epoch;
+pub(crate) use options::REPLICA_POSITION;
 pub use options::{MasterAddress, MasterProtocol, NativeReplicaOptions, ReplicationOptions};
 pub(crate) use replica_acks::ReplicaAcks;
 pub(crate) use replica_request::ReplicaRequest;

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana::replication::StampScheme;
 
+/// The name of the file with the positions of a replica in the data directory.
+pub(crate) const REPLICA_POSITION: &str = "replica-position";
+
 /// The address of a master.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterAddress {

@@ -4,7 +4,7 @@
 //! Invariant: a salvaged log contains the entries after the branch as they are in the log, so it
 //! has exactly the changes that only this server has.
 
-use super::{DataDirectory, EpochHistory, EpochRole, LOG, cannot};
+use super::{DataDirectory, EpochHistory, EpochRole, LOG, SALVAGE, cannot};
 use crate::Database;
 use crate::update_log::{
     EntryDecoder, Epoch, EpochPlace, EpochStart, LogChange, LogEntry, LogId, LogPosition,
@@ -14,8 +14,6 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use todana_core::{Error, ErrorKind, Result};
 
-/// The folder of salvaged logs in a data directory.
-const SALVAGE: &str = "salvage";
 /// The number of bytes of a log that are read at a time.
 const PIECE_LEN: usize = 256 << 10;
 

@@ -14,7 +14,7 @@
 //! A server whose copy of the old log goes beyond the branch has changes that the new master does
 //! not have. `superseded` is the later epoch that the server has met but does not follow yet.
 
-use super::cannot;
+use super::{EPOCHS, cannot};
 use crate::disk::Disk;
 use crate::file_header::write_atomically;
 use crate::update_log::{Epoch, EpochPlace, EpochStart, LogId, LogPosition};
@@ -23,7 +23,6 @@ use std::io;
 use std::path::Path;
 use todana_core::{Error, ErrorKind, Result};
 
-const FILE: &str = "epochs";
 const HEAD: &str = "todana epochs 1";
 /// The maximum length of the file in bytes.
 const LEN_MAX: u64 = 1 << 20;
@@ -82,7 +81,7 @@ impl EpochHistory {
 
     /// Reads the file. Returns the default if there is none. Fails with `Corrupt` if it is damaged.
     pub(super) fn read(disk: &dyn Disk, directory: &Path) -> Result<EpochHistory> {
-        let path = directory.join(FILE);
+        let path = directory.join(EPOCHS);
         let read = || -> io::Result<Vec<u8>> {
             let file = disk.open(&path, false)?;
             let mut bytes = vec![0; file.len()?.min(LEN_MAX) as usize];
@@ -102,8 +101,8 @@ impl EpochHistory {
 
     /// Stores the file. It is on disk when this returns.
     pub(super) fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<()> {
-        write_atomically(disk, directory, FILE, format(self).as_bytes())
-            .map_err(|error| cannot("write to", &directory.join(FILE), &error))
+        write_atomically(disk, directory, EPOCHS, format(self).as_bytes())
+            .map_err(|error| cannot("write to", &directory.join(EPOCHS), &error))
     }
 }
 

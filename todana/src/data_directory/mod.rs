@@ -19,7 +19,7 @@ use crate::checkpoint::{
 use crate::clock::Clock;
 use crate::disk::{Disk, File, busy};
 use crate::open::contents::expect_kind;
-pub(crate) use crate::open::contents::{CHECKPOINTS, LOG};
+pub(crate) use crate::open::contents::{CHECKPOINTS, EPOCHS, LOG, REPLICA_LOG, SALVAGE};
 use crate::open::hinted;
 use crate::update_log::{
     DatabaseIdentity, EpochPlace, LogBytes, LogOptions, LogPlace, LogPosition, LogReader, LogTail, UpdateLog,

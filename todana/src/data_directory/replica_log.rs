@@ -9,7 +9,7 @@
 //! its position in the new log, so the server makes it remove its records and sends all records
 //! again.
 
-use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
+use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, REPLICA_LOG, cannot};
 use crate::Database;
 use crate::clock::{Clock, ClockAhead};
 use crate::file_header::write_atomically;
@@ -22,7 +22,6 @@ use std::io;
 use std::sync::Arc;
 use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
-const FILE: &str = "replica-log";
 const MAGIC: &[u8; 8] = b"TODANARL";
 const VERSION: u32 = 2;
 const LEN: usize = 76;
@@ -135,7 +134,7 @@ impl DataDirectory {
     /// Fails with `Invalid` if the directory holds the replicas' log of a hash on disk.
     pub(super) fn refuse_replica_log(&self) -> Result<()> {
         let names = self.disk.list(&self.path).map_err(|error| cannot("read", &self.path, &error))?;
-        if names.iter().any(|name| name == FILE) {
+        if names.iter().any(|name| name == REPLICA_LOG) {
             let message = format!(
                 "{}: has the update log of a hash on disk, and no records; use another directory for the database in memory",
                 self.path.display()
@@ -205,7 +204,7 @@ impl DataDirectory {
     /// Reads the recorded state of the log. Fails with `Invalid` if the directory holds anything
     /// but a log for replicas.
     fn read_known(&self) -> Result<EarlierLog> {
-        let path = self.path.join(FILE);
+        let path = self.path.join(REPLICA_LOG);
         let mut bytes = [0; LEN];
         match self.disk.open(&path, false).and_then(|file| file.read_at(0, &mut bytes)) {
             Ok(_) => Ok(decode(&bytes)),
@@ -227,8 +226,8 @@ impl DataDirectory {
     }
 
     fn write_known(&self, known: EarlierLog) -> Result<()> {
-        write_atomically(&*self.disk, &self.path, FILE, &encode(known))
-            .map_err(|error| cannot("write to", &self.path.join(FILE), &error))
+        write_atomically(&*self.disk, &self.path, REPLICA_LOG, &encode(known))
+            .map_err(|error| cannot("write to", &self.path.join(REPLICA_LOG), &error))
     }
 }
 

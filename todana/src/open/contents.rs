@@ -12,8 +12,13 @@ use todana_engine::DiskHash;
 use todana_engine::recent::RECENT;
 use todana_engine::reserve::RESERVE;
 
+pub(crate) const EPOCHS: &str = "epochs";
 pub(crate) const LOG: &str = "log";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
+/// The folder with the changes that only an old master has.
+pub(crate) const SALVAGE: &str = "salvage";
+/// The file that names the state of a hash on disk to which an update log for replicas belongs.
+pub(crate) const REPLICA_LOG: &str = "replica-log";
 
 /// The meaning of a name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +42,7 @@ impl EntryOwner {
         match name {
             "index" => EntryOwner::Hash,
             _ if is_segment(name) || is_number(name, ".dictionary", 3) => EntryOwner::Hash,
-            "identity" | "epochs" | LOG | CHECKPOINTS => EntryOwner::DataDirectory,
+            "identity" | EPOCHS | LOG | CHECKPOINTS => EntryOwner::DataDirectory,
             "backup" => EntryOwner::Backup,
             "__KCDIR__" => EntryOwner::KyotoCabinet,
             "lock" | "lost+found" | RECENT | RESERVE => EntryOwner::Common,
@@ -116,6 +121,20 @@ pub fn holds_hash(disk: &dyn Disk, path: &Path) -> bool {
 /// Returns true for the name of a segment of a hash on disk.
 pub(crate) fn is_segment(name: &str) -> bool {
     is_number(name, ".segment", 10)
+}
+
+/// Returns true if a data directory uses this name for its own files, or is refused if it contains
+/// the name. No other database may have a folder of this name in it.
+pub fn is_reserved(name: &str) -> bool {
+    match EntryOwner::of(name) {
+        // Only the files in such a folder show that it belongs to an engine.
+        EntryOwner::Engine(_) => false,
+        EntryOwner::Hash => name != "index",
+        EntryOwner::Foreign => [REPLICA_LOG, SALVAGE].contains(&name),
+        EntryOwner::DataDirectory | EntryOwner::Backup | EntryOwner::KyotoCabinet | EntryOwner::Common => {
+            true
+        }
+    }
 }
 
 /// Returns true for the name of a file or folder that belongs to a database or a backup, even an

@@ -12,7 +12,7 @@ use crate::databases::ServedDatabase;
 use crate::handle::StopStage;
 use crate::replica::freshness::now_us;
 use crate::replica::master_follower::wait_for_disk;
-use crate::replica::options::MasterAddress;
+use crate::replica::options::{MasterAddress, REPLICA_POSITION};
 use crate::shared::SharedState;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -433,7 +433,7 @@ fn followed_databases(shared: &SharedState, keeper: &PositionKeeper) -> Vec<Foll
 /// data directory.
 fn position_path(shared: &SharedState) -> Option<PathBuf> {
     let options = &shared.options.databases;
-    let data = options.data.as_ref().map(|data| data.directory.join("replica-position"));
+    let data = options.data.as_ref().map(|data| data.directory.join(REPLICA_POSITION));
     options.replication.position_file.clone().or(data)
 }
 
