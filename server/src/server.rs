@@ -39,7 +39,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use todana::disk::{Disk, SystemDisk};
 use todana::{CachedClock, Clock, DatabaseStorage, LoadProgress, OpenDatabase, OpeningReport};
 use todana_engine::EvictionObserver;
@@ -448,7 +448,13 @@ impl Server {
     }
 
     /// Serves clients until the server is stopped. At the end, removes the pid file.
-    pub fn run(mut self) -> io::Result<()> {
+    pub fn run(self) -> io::Result<()> {
+        self.run_reporting(&|_| ())
+    }
+
+    /// Does the same as [`run`](Self::run). While the server stops, calls `report` at the begin of
+    /// each step and after progress, with the time within which the next call, or the end, follows.
+    pub fn run_reporting(mut self, report: &dyn Fn(Duration)) -> io::Result<()> {
         if !self.owners.iter().all(OpenDatabase::is_loaded) {
             self.load(&mut |_| ())?;
         }
@@ -491,8 +497,8 @@ impl Server {
         self.acceptor.run();
         drop(resolver);
         maintenance.thread().unpark();
-        let mut deadline =
-            ShutdownDeadline::new(&self.shared.lifecycle.handle, &self.shared.persistence.disk_progress);
+        let disk_progress = &self.shared.persistence.disk_progress;
+        let mut deadline = ShutdownDeadline::new(&self.shared.lifecycle.handle, disk_progress, report);
         let mut abandoned = Vec::new();
         for (name, thread) in threads {
             if !databases::has_ended(&thread, &|| deadline.is_over()) {

@@ -163,7 +163,7 @@ pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P:
             is_loading.store(false, Ordering::SeqCst);
             program.started(&server, opened.as_ref());
             service_manager::notify(service_manager::READY);
-            let outcome = server.run().map(|()| false);
+            let outcome = server.run_reporting(&service_manager::extend_stop).map(|()| false);
             outcome.map_err(|error| program.refusal(ServingProblem::Run(&error)))
         }
         // A signal has cancelled the loading, which changes no files.

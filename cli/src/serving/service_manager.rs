@@ -9,11 +9,17 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// The server has loaded its data and serves clients.
 pub(super) const READY: &str = "READY=1";
 /// The server no longer serves clients, and completes its files.
 pub(super) const STOPPING: &str = "STOPPING=1";
+
+/// Keeps the service manager from killing the server for this time.
+pub(super) fn extend_stop(time: Duration) {
+    notify(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
+}
 
 pub(super) fn notify(state: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")

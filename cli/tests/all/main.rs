@@ -53,6 +53,7 @@ mod replication;
 mod restore_file;
 mod ring;
 mod second_database;
+mod service_manager;
 mod shell;
 mod streams;
 mod tls;

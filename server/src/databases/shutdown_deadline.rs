@@ -24,6 +24,11 @@ use todana::disk::{Disk, File, MappedFile, SharedMemory};
 const LONG: Duration = Duration::from_secs(30);
 /// The time for one operation after a second request to stop. An intact disk needs less.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
+/// The time that is announced at the begin of a wait and after progress. It exceeds `LONG`, because
+/// progress is announced up to `ANNOUNCED_EVERY` late.
+const ANNOUNCED: Duration = LONG.saturating_mul(2);
+/// The minimum time between two announcements of progress.
+const ANNOUNCED_EVERY: Duration = Duration::from_secs(1);
 /// The maximum total time, as a multiple of the time for one operation. The deadline is never
 /// extended beyond it, even if the disk still completes operations.
 const TIMES_MAX: u32 = 20;
@@ -141,10 +146,16 @@ impl File for ProgressFile {
     }
 }
 
+/// Receives the time within which the next step of the stop ends, or makes progress.
+pub(crate) type StopReport<'s> = &'s dyn Fn(Duration);
+
 /// The deadline up to which a server that stops waits for its disk.
 pub(crate) struct ShutdownDeadline<'s> {
     handle: &'s ServerHandle,
     disk_progress: &'s DiskProgress,
+    report: StopReport<'s>,
+    /// The time of the last report.
+    reported: Cell<Instant>,
     begun: Instant,
     /// The number of completed operations, and the time since which this number has not changed.
     last_progress: Cell<(u64, Instant)>,
@@ -153,14 +164,32 @@ pub(crate) struct ShutdownDeadline<'s> {
 }
 
 impl<'s> ShutdownDeadline<'s> {
-    pub(crate) fn new(handle: &'s ServerHandle, disk_progress: &'s DiskProgress) -> ShutdownDeadline<'s> {
+    pub(crate) fn new(
+        handle: &'s ServerHandle,
+        disk_progress: &'s DiskProgress,
+        report: StopReport<'s>,
+    ) -> ShutdownDeadline<'s> {
         disk_progress.start_counting();
-        ShutdownDeadline::from(handle, disk_progress, Instant::now())
+        ShutdownDeadline::from(handle, disk_progress, report, Instant::now())
     }
 
-    fn from(handle: &'s ServerHandle, disk_progress: &'s DiskProgress, now: Instant) -> ShutdownDeadline<'s> {
+    fn from(
+        handle: &'s ServerHandle,
+        disk_progress: &'s DiskProgress,
+        report: StopReport<'s>,
+        now: Instant,
+    ) -> ShutdownDeadline<'s> {
         let last_progress = Cell::new((disk_progress.answers.load(Ordering::Relaxed), now));
-        ShutdownDeadline { handle, disk_progress, begun: now, last_progress, has_expired_before: false }
+        report(ANNOUNCED);
+        ShutdownDeadline {
+            handle,
+            disk_progress,
+            report,
+            reported: Cell::new(now),
+            begun: now,
+            last_progress,
+            has_expired_before: false,
+        }
     }
 
     /// Returns a new deadline for the next step of the stop.
@@ -168,7 +197,7 @@ impl<'s> ShutdownDeadline<'s> {
         let has_expired_before = self.has_expired_before;
         ShutdownDeadline {
             has_expired_before,
-            ..ShutdownDeadline::from(self.handle, self.disk_progress, Instant::now())
+            ..ShutdownDeadline::from(self.handle, self.disk_progress, self.report, Instant::now())
         }
     }
 
@@ -182,6 +211,10 @@ impl<'s> ShutdownDeadline<'s> {
         let answers = self.disk_progress.answers.load(Ordering::Relaxed);
         if answers != self.last_progress.get().0 {
             self.last_progress.set((answers, now));
+            if now.duration_since(self.reported.get()) >= ANNOUNCED_EVERY {
+                self.reported.set(now);
+                (self.report)(ANNOUNCED);
+            }
         }
         let is_short = self.has_expired_before || self.handle.stopping() == StopStage::AtOnce;
         let long = if is_short { SHORT } else { LONG };
@@ -209,7 +242,7 @@ mod tests {
     #[test]
     fn shutdown_waits_only_for_a_responding_disk() {
         let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
-        let deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
+        let deadline = ShutdownDeadline::from(&handle, &disk_progress, &|_| (), began);
         disk_progress.start_counting();
         let at = |long: Duration, parts: u32| began + long * parts / 10;
         assert!(!deadline.is_over_at(at(LONG, 9)));
@@ -225,7 +258,7 @@ mod tests {
         // After a second request to stop, the deadline is shorter.
         handle.stop();
         handle.stop();
-        let deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
+        let deadline = ShutdownDeadline::from(&handle, &disk_progress, &|_| (), began);
         assert!(!deadline.is_over_at(at(SHORT, 9)));
         disk_progress.answered(());
         assert!(!deadline.is_over_at(at(SHORT, 18)));
@@ -236,7 +269,7 @@ mod tests {
     #[test]
     fn shutdown_wait_for_a_responding_disk_is_bounded() {
         let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
-        let mut deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
+        let mut deadline = ShutdownDeadline::from(&handle, &disk_progress, &|_| (), began);
         deadline.has_expired_before = true;
         disk_progress.start_counting();
         let given_up = (1..1000).find(|tenths| {
@@ -244,5 +277,30 @@ mod tests {
             deadline.is_over_at(began + SHORT * *tenths / 10)
         });
         assert_eq!(given_up, Some(10 * TIMES_MAX));
+    }
+
+    #[test]
+    fn progress_is_announced_once_a_second() {
+        let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
+        let announced = Cell::new(0);
+        let report = |time: Duration| {
+            assert!(time >= LONG + ANNOUNCED_EVERY);
+            announced.set(announced.get() + 1);
+        };
+        let deadline = ShutdownDeadline::from(&handle, &disk_progress, &report, began);
+        disk_progress.start_counting();
+        let after = |millis| {
+            assert!(!deadline.is_over_at(began + Duration::from_millis(millis)));
+            announced.take()
+        };
+        assert_eq!(after(2000), 1, "the begin");
+        disk_progress.answered(());
+        assert_eq!((after(2001), after(4000)), (1, 0), "progress, then none");
+        disk_progress.answered(());
+        assert_eq!(after(4001), 1);
+        disk_progress.answered(());
+        assert_eq!(after(4500), 0, "too soon");
+        assert_eq!(deadline.renewed().last_progress.get().0, 3);
+        assert_eq!(announced.get(), 1, "the next step");
     }
 }
