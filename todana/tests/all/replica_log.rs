@@ -208,12 +208,12 @@ fn failed_trim_is_no_failed_checkpoint() {
     let hash = open(folder.path(), NOW);
     hash.set("a", "1");
     hash.sync();
-    // A folder cannot be removed as a file can. It has the name of an older segment.
-    let log = folder.path().join("ulog/log");
-    let first = fs::read_dir(&log).unwrap().next().unwrap().unwrap().file_name();
-    let older = format!("{:020}.log", 0);
-    assert_ne!(first.to_str().unwrap(), older);
-    fs::create_dir(log.join(older)).unwrap();
+    // A folder cannot be removed as a file can. It takes the place of the first segment, after which
+    // another one seems to follow.
+    let segment = |start: u64| folder.path().join(format!("ulog/log/{start:020}.log"));
+    fs::remove_file(segment(0)).unwrap();
+    fs::create_dir(segment(0)).unwrap();
+    fs::write(segment(1), "").unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let report = move |outcome| drop(sender.send(outcome));
     let keeper =
