@@ -92,7 +92,7 @@ pub(crate) struct TextClient {
     connection: Option<BufReader<TcpStream>>,
     /// The requests of this turn.
     sent: Vec<SentRequest>,
-    /// True if the connection ended within a value that the proxy does not keep until it is complete.
+    /// True if the connection ended within a value that is too long for the proxy to keep.
     is_long_value_cut: bool,
     /// The number of replies that faults of servers have changed.
     pub(crate) losses: u32,

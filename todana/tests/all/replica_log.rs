@@ -208,8 +208,8 @@ fn failed_trim_is_no_failed_checkpoint() {
     let hash = open(folder.path(), NOW);
     hash.set("a", "1");
     hash.sync();
-    // A folder cannot be removed as a file can. It takes the place of the first segment, after which
-    // another one seems to follow.
+    // A folder cannot be removed as a file can. It takes the place of the first segment, and an
+    // empty file that of the next one.
     let segment = |start: u64| folder.path().join(format!("ulog/log/{start:020}.log"));
     fs::remove_file(segment(0)).unwrap();
     fs::create_dir(segment(0)).unwrap();
