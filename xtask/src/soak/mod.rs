@@ -310,12 +310,12 @@ fn check_after_load(
     }
     drop(connection);
     // The server may not have closed all connections yet.
-    let before = (Some(server.connections_before), server.files_before);
+    let before = (Some(server.connections_before), server.distinct_before);
     let mut now = before;
     let closed = server.wait_until("keeps connections or files of clients that disconnected", || {
         let Ok((_, mut connection)) = server.connect_and_ask("version") else { return false };
         let connections = stats(&mut connection, "").ok().and_then(|all| stat(&all, "curr_connections").ok());
-        now = (connections, server.open_files());
+        now = (connections, server.distinct_files());
         now == before
     });
     closed.map_err(|why| format!("{why}: connections and files were {before:?} and are {now:?}"))?;

@@ -3,6 +3,7 @@
 use super::connection::{ClientConnection, ServerAddress};
 use crate::step::built;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -68,6 +69,8 @@ pub(super) struct SoakServer {
     /// The number of open files, and the server's own count of connections, while one client was
     /// connected.
     pub(super) files_before: usize,
+    /// The number of different files then.
+    pub(super) distinct_before: usize,
     pub(super) connections_before: u64,
 }
 
@@ -126,6 +129,7 @@ impl SoakServer {
             clock: RwLock::default(),
             connection_counts: ConnectionCounts::default(),
             files_before: 0,
+            distinct_before: 0,
             connections_before: 0,
         };
         let mut banner = String::new();
@@ -154,6 +158,7 @@ impl SoakServer {
         server.connections_before = stat(&all, "curr_connections")?;
         server.clock = RwLock::new(ClockState { now, flushes: 0, flush_at: None });
         server.files_before = server.open_files();
+        server.distinct_before = server.distinct_files();
         Ok(server)
     }
 
@@ -205,6 +210,15 @@ impl SoakServer {
     /// Returns the number of open files.
     pub(super) fn open_files(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count)
+    }
+
+    /// Returns the number of different files, sockets and so on that the process has opened. With
+    /// `verbosity`, a client makes the server open its standard error a second time.
+    pub(super) fn distinct_files(&self) -> usize {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
+        let targets = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let (paths, others): (Vec<_>, Vec<_>) = targets.partition(|target| target.is_absolute());
+        BTreeSet::from_iter(paths).len() + others.len()
     }
 
     /// Limits the number of files that the process may open.
