@@ -151,9 +151,10 @@ pub(crate) fn is_ours(name: &str) -> bool {
     is_marked || is_placed || is_begun || others.contains(&name)
 }
 
+/// Returns true for a number that is written with at least this many digits, and a suffix.
 fn is_number(name: &str, suffix: &str, digits: usize) -> bool {
-    name.strip_suffix(suffix)
-        .is_some_and(|number| number.len() == digits && number.bytes().all(|byte| byte.is_ascii_digit()))
+    let number = name.strip_suffix(suffix).unwrap_or_default();
+    number.parse::<u64>().is_ok_and(|value| format!("{value:0digits$}") == number)
 }
 
 /// Returns true for the name of a hidden file or folder.

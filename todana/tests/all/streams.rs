@@ -37,6 +37,12 @@ fn fuzz_inputs_are_received_or_refused() {
     });
 }
 
+/// The files of a refused backup are recognised by their names, even if these have many digits.
+#[test]
+fn refused_stream_leaves_no_segment_of_high_number() {
+    assert!(!incoming::receive_any(&[38, 2, 0, 0, 0, 179, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 1]));
+}
+
 #[test]
 fn inputs_of_the_fuzz_target_are_taken_apart() {
     fuzz_inputs::play_all("log_stream", 20, incoming::decode_any);

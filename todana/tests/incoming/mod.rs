@@ -54,7 +54,9 @@ pub(crate) fn receive_any(bytes: &[u8]) -> bool {
             // them.
             let reported = |error: &Error| error.to_string().split(" at offset ").next().map(String::from);
             assert_eq!(reported(&error), reported(&the_same));
-            assert!(state.files().is_empty() && the_same_state.files().is_empty(), "{error}");
+            for files in [state.files(), the_same_state.files()] {
+                assert!(files.is_empty(), "{error}: {:?} is left", files.keys());
+            }
             false
         }
         (one, other) => panic!("{one:?} in one piece, {other:?} in portions of {portion}"),
