@@ -78,10 +78,13 @@ impl ConnectedReplica {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
     }
 
-    /// Notes that the replica has stated its position in the log of the first database, and the
-    /// bytes of all logs that it has not applied at `when`.
-    pub(super) fn note_position(&self, position: u64, lag_bytes: u64, when: Instant) {
+    /// Notes that the replica has stated its position in the log of the first database.
+    pub(super) fn note_position(&self, position: u64) {
         self.position.store(position, Ordering::Relaxed);
+    }
+
+    /// Notes the bytes of all logs that the replica has not applied at `when`.
+    pub(super) fn note_lag(&self, lag_bytes: u64, when: Instant) {
         if let Some(figure) = &self.lag_bytes {
             figure.store(lag_bytes, Ordering::Relaxed);
         }

@@ -169,6 +169,32 @@ fn statistics_show_lag_on_both_sides() {
     assert_eq!(figure(&master, "todana_replica_lag_bytes"), None);
 }
 
+/// A replica once had no lag until it first stated a position.
+#[test]
+fn silent_replica_lags_by_whole_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let master = Running::start(server_options(1, "mem:hash", folder.path(), None));
+    let mut client = master.connect();
+    client.set(b"key", b"value");
+    let mut replica = greet_as_replica(&master);
+    let mut buffer = [0; 1 << 10];
+    let mut frames = FrameDecoder::default();
+    let end = 'heartbeat: loop {
+        let len = replica.read(&mut buffer).unwrap();
+        assert_ne!(len, 0, "the master has closed the connection");
+        frames.push(&buffer[..len]);
+        while let Some(content) = frames.next_content().unwrap() {
+            if let Ok(MasterMessage::Heartbeat { ends, .. }) = MasterMessage::read(content) {
+                break 'heartbeat ends[0].end;
+            }
+        }
+    };
+    assert_ne!(end, 0);
+    let all = client.stats(" replication");
+    let lag = all.into_iter().find(|(found, _)| found == "replica:0:lag_bytes");
+    assert_eq!(lag.map(|(_, value)| value), Some(end.to_string()));
+}
+
 #[test]
 fn chosen_database_is_followed_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,18 +316,8 @@ fn replica_may_send_much_before_it_reads() {
         fastrand::fill(&mut value);
         client.set(format!("key{n}").as_bytes(), &value);
     }
-    let mut replica = TcpStream::connect(master.addresses[0]).unwrap();
-    socket2::SockRef::from(&replica).set_send_buffer_size(4096).unwrap();
-    // Shorter than the time after which the master gives up.
-    replica.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    replica.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    replica.set_nodelay(true).unwrap();
-    let mut out = GREETING.to_vec();
-    let start = RequestedStart::Checkpoint;
-    let databases = vec![DatabaseRequest { number: 0, start, bucket_format: 0, path: Vec::new() }];
-    ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
-    replica.write_all(&out).unwrap();
-    out.clear();
+    let mut replica = greet_as_replica(&master);
+    let mut out = Vec::new();
     let positions = vec![AppliedPosition { number: 0, applied: 0, stored: 0 }];
     ReplicaMessage::Applied { asked_us: 1, positions }.put(&mut out);
     for _ in 0..20_000 {
@@ -325,6 +341,22 @@ fn replica_may_send_much_before_it_reads() {
             }
         }
     }
+}
+
+/// Returns a connection that asks for all records. Its own messages soon find no room.
+fn greet_as_replica(master: &Running) -> TcpStream {
+    let mut replica = TcpStream::connect(master.addresses[0]).unwrap();
+    socket2::SockRef::from(&replica).set_send_buffer_size(4096).unwrap();
+    // Shorter than the time after which the master gives up.
+    replica.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    replica.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    replica.set_nodelay(true).unwrap();
+    let mut out = GREETING.to_vec();
+    let start = RequestedStart::Checkpoint;
+    let databases = vec![DatabaseRequest { number: 0, start, bucket_format: 0, path: Vec::new() }];
+    ReplicaHello { server_id: 2, databases, ..ReplicaHello::default() }.put(&mut out);
+    replica.write_all(&out).unwrap();
+    replica
 }
 
 /// An answer over HTTP.

@@ -158,6 +158,11 @@ impl MasterSide {
         self.databases.iter().filter(|sent| sent.log.is_none()).count()
     }
 
+    /// Returns the bytes of the logs that the replica has not applied.
+    pub(super) fn lag_bytes(&self) -> u64 {
+        self.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum()
+    }
+
     /// Sends all changes that the logs contain now, and before them the checkpoints that the
     /// replica needs. Returns true if a heartbeat is due. Fails with `Busy` if too much of a log is
     /// kept for the replica, and with `Unavailable` if `send` fails.
@@ -219,7 +224,7 @@ impl MasterSide {
 
 impl SentDatabase {
     /// Returns the position after the last change of the database.
-    pub(super) fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         self.source.log().map_or(0, |log| log.end().0)
     }
 

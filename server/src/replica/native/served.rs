@@ -66,6 +66,7 @@ pub(in crate::replica) fn serve(
             return Ok(());
         }
     };
+    replica.note_lag(side.lag_bytes(), Instant::now());
     replica.accept();
     match side.copies() {
         0 => tracing::info!(server_id, "replica: connected; continues in the log"),
@@ -105,8 +106,7 @@ pub(in crate::replica) fn serve(
             side.note(statement).map_err(|_| malformed())?;
             heard_at = Instant::now();
             let position = side.databases.first().map_or(0, |sent| sent.applied);
-            let lag = side.databases.iter().map(|sent| sent.end().saturating_sub(sent.applied)).sum();
-            replica.note_position(position, lag, Instant::now());
+            replica.note_position(position);
             let mut has_more = false;
             for sent in &side.databases {
                 has_more |= shared.acks.note(server_id, usize::from(sent.number), sent.applied);
@@ -115,6 +115,7 @@ pub(in crate::replica) fn serve(
                 shared.wake_queues.log_advanced();
             }
         }
+        replica.note_lag(side.lag_bytes(), Instant::now());
         if heard_at.elapsed() >= SILENCE_MAX {
             return Err(io::Error::other("no message for 30 seconds"));
         }
