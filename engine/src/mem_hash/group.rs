@@ -9,7 +9,7 @@
 //!        | [key lengths] | [value lengths] | [attributes] | [keys] | values
 //! form of keys   = class of numbers, + 0x20 with attributes
 //!                | 0x40 + length of text | 0x80 + length of text, with attributes
-//!                | 0xC0 text with lengths of one byte, or 0xC1 of two; 0xC2 and 0xC3 with attributes
+//!                | 0xC0 text with lengths of one byte, 0xC1 of two | 0xC2, 0xC3 with attributes
 //!                | 0xD0 stubs
 //! form of values = bits of numbers, 0 to 64 | 65 lengths of one byte | 66 of two | 67 + length
 //! stubs  = 0xD0 | number of stubs (u8) | stub ...
@@ -17,11 +17,11 @@
 //! ```
 //!
 //! A key that is decimal text is a remainder (see `quotient`), which is complete only together with
-//! the number of the bucket. All other keys are a remainder in place of their first three bytes, and
-//! the other bytes. Many remainders are compared at once.
-//! A value that is decimal text is its number (`todana_core::decimal`). Among values of variable
-//! length, the length states that a value is a number. Attributes are encoded as in `crate::record`;
-//! those of a group have the same fields and the same length.
+//! the number of the bucket. All other keys are a remainder in place of their first three bytes,
+//! and the other bytes. Many remainders are compared at once. A value that is decimal text is its
+//! number (`todana_core::decimal`). Among values of variable length, the length states that a value
+//! is a number. Attributes are encoded as in `crate::record`; those of a group have the same fields
+//! and the same length.
 //!
 //! Invariant: the records of a group are in the order in which they arrived. No order is kept
 //! between groups, so the age of a record is its relative position in its group.
@@ -529,8 +529,8 @@ impl RecordGroup {
         at == self.end
     }
 
-    /// Calls `see` with each record of the group: its index, the bytes of its key after the head, the
-    /// length of the key, and its value.
+    /// Calls `see` with each record of the group: its index, the bytes of its key after the head,
+    /// the length of the key, and its value.
     #[inline]
     pub(super) fn for_each(
         &self,

@@ -33,7 +33,8 @@ impl HashSeeds {
         self.numbers.hash(class, quotient, 0, self.shard_bits)
     }
 
-    /// Returns the hash of a key that is other text, from its quotient and the bytes after its head.
+    /// Returns the hash of a key that is other text, from its quotient and the bytes after its
+    /// head.
     #[inline]
     pub(super) fn of_text_quotient(&self, quotient: u64, rest: &[u8]) -> u64 {
         self.numbers.hash(TEXT_CLASS, quotient, self.of_rest(rest), self.shard_bits)

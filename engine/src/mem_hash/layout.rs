@@ -55,8 +55,8 @@ fn rest_len_of(row: &Row) -> usize {
     rest_len(key_len(row) as usize)
 }
 
-/// Moves the rows for which `is_it` returns true to the front, without changing the order otherwise.
-/// Returns their number.
+/// Moves the rows for which `is_it` returns true to the front, without changing the order
+/// otherwise. Returns their number.
 fn partition(rows: &mut [Row], is_it: impl Fn(&Row) -> bool) -> usize {
     let count = rows.iter().filter(|row| is_it(row)).count();
     if !rows[..count].iter().all(&is_it) {
@@ -192,8 +192,8 @@ impl BucketWriter<'_> {
         }
     }
 
-    /// Appends rows whose values are numbers. Numbers that are much shorter than others have a group
-    /// of their own.
+    /// Appends rows whose values are numbers. Numbers that are much shorter than others have a
+    /// group of their own.
     fn put_numbers(&mut self, rows: &mut [Row], keys: KeyColumn) {
         let mut counts = [0usize; 65];
         for row in &*rows {

@@ -10,9 +10,9 @@
 //! A decimal key is stored without the bits that its bucket and its shard imply (see `quotient`).
 //!
 //! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write
-//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some pages
-//! of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a block of
-//! its own; a record above 64 KiB has a memory mapping.
+//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some
+//! pages of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a
+//! block of its own; a record above 64 KiB has a memory mapping.
 //!
 //! Eviction works on one bucket at a time: a clock hand visits the buckets in turn. From each
 //! bucket, the expired records are removed first, then the records that the marks in the bucket

@@ -11,16 +11,16 @@
 //! the shard and the bucket. A record therefore stores only the bits above these. A split of a
 //! bucket drops the lowest stored bit, and a merge restores it.
 //!
-//! Invariant: the domain of each class is a power of two. The numbers of a class fill more than half
-//! of it, so a permutation of exactly the numbers of the class (by cycle walking) would not save a
-//! bit.
+//! Invariant: the domain of each class is a power of two. The numbers of a class fill more than
+//! half of it, so a permutation of exactly the numbers of the class (by cycle walking) would not
+//! save a bit.
 
 use super::bits::mask;
 use todana_core::decimal;
 
-/// The number of classes of decimal texts. Texts of 1 to 4 digits are one class, because they are few. Texts of 5
-/// to 7 digits are one class, so that keys counted from 0 to some millions form one group. Longer
-/// texts have a class for each length.
+/// The number of classes of decimal texts. Texts of 1 to 4 digits are one class, because they are
+/// few. Texts of 5 to 7 digits are one class, so that keys counted from 0 to some millions form one
+/// group. Longer texts have a class for each length.
 pub(super) const CLASSES: usize = 14;
 /// The class of the quotients of all other texts.
 pub(super) const TEXT_CLASS: u8 = CLASSES as u8;

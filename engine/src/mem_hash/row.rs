@@ -148,9 +148,10 @@ impl Row {
         key_len + self.value.text_len() + self.attributes.flags_size()
     }
 
-    /// Returns the size of the record for statistics and the hash of its key, for records whose bytes
-    /// may be any; those of the value and the attributes must have been checked. Returns `None` if
-    /// the key is not stored as [`Key`] stores its text, or the record does not fit into a bucket.
+    /// Returns the size of the record for statistics and the hash of its key, for records whose
+    /// bytes may be any; those of the value and the attributes must have been checked. Returns
+    /// `None` if the key is not stored as [`Key`] stores its text, or the record does not fit into
+    /// a bucket.
     #[inline]
     pub(super) fn checked(&self, bytes: &[u8], seeds: &HashSeeds) -> Option<(usize, u64)> {
         let (key_len, hash) = match self.key {

@@ -124,7 +124,8 @@ impl HashShard {
     }
 
     /// Appends the groups of a bucket as they are, and shows the records that do not lie in the
-    /// bucket. Returns the offset at which the appended groups end, and the number of their records.
+    /// bucket. Returns the offset at which the appended groups end, and the number of their
+    /// records.
     fn copy_groups(&self, bucket: usize, target: &mut CopyTarget<'_>, shown: &mut usize) -> (usize, usize) {
         let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
         let (mut at, mut end, mut records) = (0, 0, 0);
