@@ -18,7 +18,7 @@ const RECORDS: u64 = 1_000_000;
 /// The number of other records that are measured.
 const MEASURED: u64 = 50_000;
 const KEYS_SAMPLED: usize = 4096;
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 
 fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -51,14 +51,17 @@ fn train(sample: ValueSample) -> (Option<Box<ValueDictionary>>, f64) {
     }
 }
 
-/// Returns the shortest time of several rounds for each of `count` items, in nanoseconds.
-fn fastest(count: usize, mut work: impl FnMut()) -> f64 {
-    let time = |_| {
+/// Returns the time of the work on one item in nanoseconds. The time of each part of the items is the
+/// shortest of several rounds, because other processes interrupt some of them.
+fn fastest<T>(items: &[T], mut work: impl FnMut(&T)) -> f64 {
+    const PART: usize = 500;
+    let mut time = |part: &[T]| {
         let began = Instant::now();
-        work();
-        began.elapsed().as_nanos() as f64 / count as f64
+        part.iter().for_each(&mut work);
+        began.elapsed().as_nanos() as f64
     };
-    (0..ROUNDS).map(time).fold(f64::INFINITY, f64::min)
+    let mut shortest = |part: &[T]| (0..ROUNDS).map(|_| time(part)).fold(f64::INFINITY, f64::min);
+    items.chunks(PART).map(&mut shortest).sum::<f64>() / items.len() as f64
 }
 
 fn measure(shape: &RecordShape) {
@@ -90,11 +93,9 @@ fn measure(shape: &RecordShape) {
     let (mut kib, mut tokens) = (0.0, 0);
     if let Some(dictionary) = &dictionary {
         let mut out = Vec::new();
-        encode_ns = fastest(values.len(), || {
-            for value in &values {
-                out.clear();
-                black_box(dictionary.encode(value, &mut out));
-            }
+        encode_ns = fastest(&values, |value| {
+            out.clear();
+            black_box(dictionary.encode(value, &mut out));
         });
         let stored: Vec<Option<Vec<u8>>> = values
             .iter()
@@ -112,8 +113,8 @@ fn measure(shape: &RecordShape) {
                 assert_eq!(dictionary.decoded_len(stored), Some(value.len()));
             }
         }
-        decode_ns = fastest(values.len(), || {
-            for stored in stored.iter().flatten() {
+        decode_ns = fastest(&stored, |stored| {
+            if let Some(stored) = stored {
                 black_box(dictionary.decode(stored, &mut buffer));
             }
         });
@@ -124,11 +125,9 @@ fn measure(shape: &RecordShape) {
     let mut shapes = KeyShapes::default();
     find_shapes(&sampled, &shapes).into_iter().for_each(|shape| shapes.add(shape));
     let mut out = Vec::new();
-    let key_encode_ns = fastest(measured.len(), || {
-        for (key, _) in &measured {
-            out.clear();
-            black_box(shapes.encode(key, &mut out));
-        }
+    let key_encode_ns = fastest(&measured, |(key, _)| {
+        out.clear();
+        black_box(shapes.encode(key, &mut out));
     });
     let stored: Vec<(Option<u8>, Vec<u8>)> = measured
         .iter()
@@ -142,12 +141,10 @@ fn measure(shape: &RecordShape) {
         if number.is_some() { stored.len() } else { key.len() }
     };
     let key_stored_len = stored.iter().zip(&measured).map(len).sum::<usize>() as f64 / measured.len() as f64;
-    let key_decode_ns = fastest(measured.len(), || {
-        for (number, stored) in &stored {
-            if let Some(shape) = number.and_then(|number| shapes.get(number)) {
-                out.clear();
-                black_box(shape.decode(stored, &mut out));
-            }
+    let key_decode_ns = fastest(&stored, |(number, stored)| {
+        if let Some(shape) = number.and_then(|number| shapes.get(number)) {
+            out.clear();
+            black_box(shape.decode(stored, &mut out));
         }
     });
     println!(
