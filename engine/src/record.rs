@@ -83,7 +83,6 @@ pub(crate) struct RecordParts {
     pub(crate) prefix: u8,
     pub(crate) more: u8,
     pub(crate) attributes_at: usize,
-    pub(crate) key_form: u8,
     pub(crate) value_form: u8,
     pub(crate) key: Range<usize>,
     pub(crate) value: Range<usize>,
@@ -118,7 +117,6 @@ pub(crate) fn varint(bytes: &[u8], at: &mut usize) -> u64 {
 }
 
 /// Does the same as `varint` for bytes that may end within the number. Returns `None` then.
-#[inline]
 fn checked_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let ends = |byte: &u8| *byte < 0x80;
     let unread = bytes.get(*at..)?;
@@ -184,55 +182,29 @@ impl RecordParts {
         }
         let key = next..next + key_len;
         let value = key.end..key.end + value_len;
-        RecordParts { prefix, more, attributes_at, key_form, value_form, key, value }
+        RecordParts { prefix, more, attributes_at, value_form, key, value }
     }
 
-    /// Does the same as `read` for bytes that may not be those of a record. Returns `None` if the
-    /// fields before the key are not complete, or a length is greater than any of a record in a
-    /// block. The ends of the key and the value may lie beyond the bytes. `header` must be that of
-    /// a record, which is less than `PREFIX`.
-    #[inline]
-    pub(crate) fn checked(
-        bytes: &[u8],
-        prefix: u8,
-        more: u8,
-        header: u8,
-        mut next: usize,
-        key_lens: &[u8; 15],
-    ) -> Option<RecordParts> {
-        let (key_form, value_form) = (header >> 4, header & 15);
-        let key_len = match key_form {
-            KEY_VARIABLE => checked_varint(bytes, &mut next)?,
-            form => u64::from(key_lens[usize::from(form)]),
-        };
-        let value_len = match value_form {
-            VALUE_VARIABLE => checked_varint(bytes, &mut next)?,
-            form => u64::from(VALUE_LENS[usize::from(form)]),
-        };
-        if key_len.max(value_len) > BLOCK_RECORD_MAX as u64 {
-            return None;
+    /// Returns the length of the attributes with which `bytes` begin. Returns `None` if a field is
+    /// not complete.
+    pub(crate) fn attributes_len(bytes: &[u8], prefix: u8, more: u8) -> Option<usize> {
+        let mut next = 0;
+        if prefix & HAS_FLAGS != 0 {
+            checked_varint(bytes, &mut next)?;
         }
-        let attributes_at = next;
-        if prefix != 0 {
-            if prefix & HAS_FLAGS != 0 {
+        if prefix & HAS_EXPIRY != 0 {
+            next += if more & MORE_WIDE_EXPIRY != 0 { 8 } else { 4 };
+            if more & MORE_SLIDING != 0 {
                 checked_varint(bytes, &mut next)?;
             }
-            if prefix & HAS_EXPIRY != 0 {
-                next += if more & MORE_WIDE_EXPIRY != 0 { 8 } else { 4 };
-                if more & MORE_SLIDING != 0 {
-                    checked_varint(bytes, &mut next)?;
-                }
-            }
-            if prefix & HAS_VERSION != 0 {
-                checked_varint(bytes, &mut next)?;
-            }
-            if more & MORE_ACCESS != 0 {
-                next += 4;
-            }
         }
-        let key = next..next + key_len as usize;
-        let value = key.end..key.end + value_len as usize;
-        Some(RecordParts { prefix, more, attributes_at, key_form, value_form, key, value })
+        if prefix & HAS_VERSION != 0 {
+            checked_varint(bytes, &mut next)?;
+        }
+        if more & MORE_ACCESS != 0 {
+            next += 4;
+        }
+        (next <= bytes.len()).then_some(next)
     }
 
     pub(crate) fn attributes(&self, bytes: &[u8]) -> Attributes {
@@ -290,10 +262,6 @@ impl RecordParts {
             return Expiry::Sliding { at: second, span_s: varint(bytes, at) as u32 };
         }
         Expiry::At(second)
-    }
-
-    pub(crate) fn has_expiry(&self) -> bool {
-        self.prefix & HAS_EXPIRY != 0
     }
 
     /// Returns the value as text. `digits` is the buffer into which a packed value is unpacked.
@@ -367,7 +335,7 @@ pub(crate) fn put_record(
         put_varint(out, value.len() as u64);
     }
     if prefix != 0 {
-        put_attributes(out, prefix, more, attributes);
+        put_fields(out, prefix, more, attributes);
     }
     put_key(out);
     match packed {
@@ -393,7 +361,19 @@ fn prefix_of(attributes: &Attributes) -> (u8, u8) {
     (prefix, more)
 }
 
-fn put_attributes(out: &mut Vec<u8>, prefix: u8, more: u8, attributes: &Attributes) {
+/// Appends only the attributes of a record, as `RecordParts` reads them. Returns the prefix and the
+/// byte of further bits; both are 0 if there are no attributes.
+#[inline]
+pub(crate) fn put_attributes(out: &mut Vec<u8>, attributes: &Attributes) -> (u8, u8) {
+    let (prefix, more) = prefix_of(attributes);
+    if prefix == 0 {
+        return (0, 0);
+    }
+    put_fields(out, prefix, more, attributes);
+    (PREFIX | prefix, more)
+}
+
+fn put_fields(out: &mut Vec<u8>, prefix: u8, more: u8, attributes: &Attributes) {
     if prefix & HAS_FLAGS != 0 {
         put_varint(out, u64::from(attributes.flags));
     }

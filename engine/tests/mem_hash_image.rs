@@ -209,15 +209,16 @@ fn image_gives_an_equal_hash() {
         let noted = load(&after, &image);
         assert!(records(&after) == records(&before));
         let (before, now) = (before.status(), after.status());
-        assert_eq!(
-            (now.records, now.live_bytes, now.classes),
-            (before.records, before.live_bytes, before.classes)
-        );
+        assert_eq!((now.records, now.classes), (before.records, before.classes));
         assert_eq!(after.scan_order().unwrap().seed, 5, "the seed of the image");
         if shards == 4 {
-            assert_eq!(now.index, before.index);
+            assert_eq!((now.index, now.live_bytes), (before.index, before.live_bytes));
             assert!(now.committed_bytes <= before.committed_bytes);
             assert!(noted.iter().any(|noted| noted.expiry.span_s().is_some()));
+        } else {
+            // Other buckets share other bits, and have other groups.
+            let ratio = now.live_bytes as f64 / before.live_bytes as f64;
+            assert!((0.99..1.01).contains(&ratio), "{ratio}");
         }
         exercise(&after);
     }
@@ -237,9 +238,9 @@ fn any_engine_reads_the_records_of_an_image() {
         .unwrap();
     }
     assert!(found == records(&before));
-    let unknown = ImageForm { bucket_format: 2, ..image.form };
+    let unknown = ImageForm { bucket_format: 1, ..image.form };
     let unknown = read_bucket_block(&unknown, &image.blocks[0], &mut |_, _| Ok(())).unwrap_err();
-    assert_eq!(unknown.to_string(), "image of bucket format 2; this program knows format 1");
+    assert_eq!(unknown.to_string(), "image of bucket format 1; this program knows format 2");
 }
 
 #[test]

@@ -41,6 +41,10 @@ impl BlockHandle {
         self.0 == 0
     }
 
+    /// The numbers of low bits of a handle that differ within a page and within a chunk.
+    pub(crate) const PAGE_SHIFT: u32 = pages::PAGE_SIZE.ilog2() - 3;
+    pub(crate) const CHUNK_SHIFT: u32 = CHUNK_BITS as u32 - 3;
+
     #[inline]
     fn at(chunk: usize, offset: usize) -> BlockHandle {
         BlockHandle((chunk << (CHUNK_BITS - 3) | offset >> 3) as u32)
@@ -163,16 +167,25 @@ pub(crate) struct Arena {
     chunks: ChunkTable,
     pages: PagedBlocks,
     heap: BlockHeap,
+    /// The maximum number of pages that one step of compaction evacuates.
+    evacuations_max: usize,
     /// The number of bytes that were copied or written into blocks since the start.
     moved: u64,
 }
 
 impl Arena {
     pub(crate) fn new(budget: Arc<MemoryBudget>) -> Arena {
+        Arena::with_evacuations(1, budget)
+    }
+
+    /// Creates an arena in which a step of compaction evacuates up to this number of pages, for
+    /// owners that find the references to many moved blocks at about the cost of one.
+    pub(crate) fn with_evacuations(evacuations_max: usize, budget: Arc<MemoryBudget>) -> Arena {
         Arena {
             chunks: ChunkTable { chunks: Vec::new(), budget },
             pages: PagedBlocks::new(),
             heap: BlockHeap::new(),
+            evacuations_max,
             moved: 0,
         }
     }
@@ -284,13 +297,14 @@ impl Arena {
         Ok(new)
     }
 
-    /// Evacuates one sparse page or part of a sparse heap chunk, at most about 64 KiB, if any is
-    /// sparse enough. `moved_block` is called with each moved block (its bytes, its kind, its old
+    /// Evacuates some sparse pages of one block size or part of a sparse heap chunk, at most about 64
+    /// KiB, if any is sparse enough. No block is moved twice. `moved_block` is called with each moved block (its bytes, its kind, its old
     /// and its new handle) and must change the one place that stores its handle. Returns true if
     /// anything was moved.
     pub(crate) fn compact(&mut self, effort: CompactionEffort, moved_block: MoveCallback<'_>) -> bool {
         let moved_before = self.moved;
-        let pages = self.pages.compact(&mut self.chunks, effort, &mut self.moved, moved_block);
+        let steps = (effort, self.evacuations_max);
+        let pages = self.pages.compact(&mut self.chunks, steps, &mut self.moved, moved_block);
         // The work of one step is bounded, and a step of the heap may move 64 KiB by itself.
         let heap = self.moved == moved_before
             && self.heap.compact(&mut self.chunks, effort, &mut self.moved, moved_block);

@@ -17,7 +17,7 @@ use super::{BlockHandle, CHUNK_SIZE, ChunkTable, CompactionEffort, MemoryNeed, M
 /// The maximum size of a block.
 pub(super) const BLOCK_MAX: usize = 1024;
 
-const PAGE_SIZE: usize = 8192;
+pub(super) const PAGE_SIZE: usize = 8192;
 const PAGES_PER_CHUNK: usize = CHUNK_SIZE / PAGE_SIZE;
 /// The number of empty pages that are kept before memory is returned.
 const RESERVE_MAX: usize = 4;
@@ -138,6 +138,11 @@ impl BlockClass {
     /// Returns true if an evacuation is worthwhile. It is only if the other pages have more free
     /// blocks than one page holds.
     fn is_sparse(&self, class: usize, effort: CompactionEffort) -> bool {
+        self.is_sparser(class, effort, self.free_blocks(class))
+    }
+
+    /// Returns true if an evacuation is worthwhile with this number of free blocks.
+    fn is_sparser(&self, class: usize, effort: CompactionEffort, free: usize) -> bool {
         let capacity = usize::from(CAPACITY[class]);
         let (spare_pages, share) = match effort {
             CompactionEffort::Urgent => (2, 6),
@@ -145,7 +150,7 @@ impl BlockClass {
             CompactionEffort::Thorough => (1, 32),
             CompactionEffort::Leisurely => (1, 256),
         };
-        self.free_blocks(class) > self.used as usize / share + capacity * spare_pages
+        free > self.used as usize / share + capacity * spare_pages
     }
 }
 
@@ -413,11 +418,12 @@ impl PagedBlocks {
         self.sparse.is_some()
     }
 
-    /// Evacuates the sparsest page of a sparse class. Returns true if there was one.
+    /// Evacuates the sparsest pages of a sparse class, up to `pages_max`. Returns true if there was
+    /// one.
     pub(super) fn compact(
         &mut self,
         chunks: &mut ChunkTable,
-        effort: CompactionEffort,
+        (effort, pages_max): (CompactionEffort, usize),
         moved: &mut u64,
         moved_block: MoveCallback<'_>,
     ) -> bool {
@@ -427,33 +433,40 @@ impl PagedBlocks {
             return false;
         };
         self.next_class = class;
-        let Some(&number) = self.classes[class].bins.iter().find(|&&page| page != NO_PAGE) else {
-            return false;
-        };
-        // The page is removed from its list, so that its blocks do not move to the page itself. The
-        // other pages have space, because `is_sparse` requires that they have more free blocks than
-        // one page holds.
-        self.unlink(number);
-        self.classes[class].remove_recent(number);
-        let fresh = self.page(number).fresh;
-        for block in 0..fresh {
-            let from = Self::handle(number, block, class);
-            if chunks.bytes(from)[0] == FREE_MARK {
-                continue;
-            }
-            let size = class_size(class);
-            let to = self
-                .alloc(chunks, size, MemoryNeed::Upkeep)
-                .expect("the class has free blocks on other pages");
-            chunks.copy(from, 0, to, 0, size);
-            *moved += size as u64;
-            // `alloc` has counted the moved block a second time.
-            self.classes[class].used -= 1;
-            moved_block(chunks.bytes(to), BlockKind::Bucket, from, to);
+        // All pages are removed from their lists first, so that their blocks do not move to one of
+        // them. The other pages have space, because `is_sparse` requires that they have more free
+        // blocks than one page holds.
+        let capacity = usize::from(CAPACITY[class]);
+        let mut free = self.classes[class].free_blocks(class);
+        let mut evacuated = Vec::new();
+        while evacuated.len() < pages_max && self.classes[class].is_sparser(class, effort, free) {
+            let Some(&number) = self.classes[class].bins.iter().find(|&&page| page != NO_PAGE) else { break };
+            self.unlink(number);
+            self.classes[class].remove_recent(number);
+            evacuated.push(number);
+            free -= capacity;
         }
-        self.page_mut(number).used = 0;
-        self.close_page(chunks, number);
-        true
+        for &number in &evacuated {
+            let fresh = self.page(number).fresh;
+            for block in 0..fresh {
+                let from = Self::handle(number, block, class);
+                if chunks.bytes(from)[0] == FREE_MARK {
+                    continue;
+                }
+                let size = class_size(class);
+                let to = self
+                    .alloc(chunks, size, MemoryNeed::Upkeep)
+                    .expect("the class has free blocks on other pages");
+                chunks.copy(from, 0, to, 0, size);
+                *moved += size as u64;
+                // `alloc` has counted the moved block a second time.
+                self.classes[class].used -= 1;
+                moved_block(chunks.bytes(to), BlockKind::Bucket, from, to);
+            }
+            self.page_mut(number).used = 0;
+            self.close_page(chunks, number);
+        }
+        !evacuated.is_empty()
     }
 }
 

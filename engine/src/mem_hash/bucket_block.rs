@@ -4,26 +4,29 @@
 //! ```text
 //! block  = run ...
 //! run    = place (u64) | buckets of the directory (u32) | buckets of the run (u32) | bucket ...
-//! bucket = record ... | tail (see `record` and `queue`); a bucket without records is 0xF0
+//! bucket = group ... | tail (see `group` and `queue`); a bucket without records is 0xF0
 //! ```
 //!
 //! The place is the position of the first bucket in the order of a scan. It and the size of the
-//! directory determine the number of each bucket of the run. Records that do not lie in buckets are
+//! directory determine the number of each bucket of the run, without which its keys cannot be read.
+//! Records that do not lie in buckets are
 //! not in a block.
 //!
 //! Invariant: whatever the bytes are, the decoder neither panics nor reads beyond them, and each
 //! bucket that it returns is one that a hash with the seed of the image could contain.
 
 use super::directory::DirectoryShape;
+use super::group::{RecordGroup, is_end};
 use super::key::HashSeeds;
 use super::queue::checked_tail_len;
-use super::record::{self, RecordParts};
+use super::quotient::BucketAddress;
+use super::row::{self, Row};
 use crate::record::u32_at;
 use todana_core::{Error, ErrorKind, ImageForm, Record, Result};
 
 /// The number of this layout of buckets and blocks. It must change with the layout of records in
-/// buckets.
-pub(crate) const BUCKET_FORMAT: u32 = 1;
+/// buckets. Format 1 was never released.
+pub(crate) const BUCKET_FORMAT: u32 = 2;
 /// The maximum number of shards.
 pub(crate) const SHARDS_MAX: usize = 4096;
 const RUN_LEN: usize = 8 + 4 + 4;
@@ -85,6 +88,16 @@ pub(super) struct BlockBucket {
     pub(super) end: usize,
 }
 
+/// A record of a bucket of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockRow {
+    pub(super) row: Row,
+    /// The low bits of the hash of its key.
+    pub(super) hash: u32,
+    /// The size of the record for statistics.
+    pub(super) plain_size: u32,
+}
+
 /// The part of a run that has not been read.
 struct UnreadRun {
     place: u64,
@@ -99,6 +112,8 @@ pub(super) struct BucketBlock<'b> {
     shard_bits: u32,
     seeds: HashSeeds,
     run: Option<UnreadRun>,
+    /// The records of the group that is being read.
+    group_rows: Vec<Row>,
 }
 
 impl<'b> BucketBlock<'b> {
@@ -110,12 +125,18 @@ impl<'b> BucketBlock<'b> {
         if !shards.is_power_of_two() || shards as usize > SHARDS_MAX {
             return Err(Error::new(ErrorKind::Corrupt, format!("image with {shards} shards")));
         }
-        let seeds = HashSeeds::new(form.order.seed);
-        Ok(BucketBlock { bytes, at: 0, shard_bits: shards.trailing_zeros(), seeds, run: None })
+        let shard_bits = shards.trailing_zeros();
+        let seeds = HashSeeds::new(form.order.seed, shard_bits);
+        Ok(BucketBlock { bytes, at: 0, shard_bits, seeds, run: None, group_rows: Vec::new() })
     }
 
     pub(super) fn bytes(&self) -> &'b [u8] {
         self.bytes
+    }
+
+    /// Returns the seeds of the image.
+    pub(super) fn seeds(&self) -> &HashSeeds {
+        &self.seeds
     }
 
     /// Returns true if the next bucket does not belong to the same run.
@@ -123,44 +144,50 @@ impl<'b> BucketBlock<'b> {
         self.run.as_ref().is_none_or(|run| run.buckets == 0)
     }
 
-    /// Returns the next bucket, and passes the parts and the hashes of its records to `see`.
-    /// Returns `None` at the end of the block. Fails with `Corrupt` if the next bytes are not a
-    /// bucket.
+    /// Returns the next bucket, and appends its records to `rows`. Returns `None` at
+    /// the end of the block. Fails with `Corrupt` if the next bytes are not a bucket.
     #[inline]
-    pub(super) fn next_bucket(
-        &mut self,
-        see: &mut impl FnMut(RecordParts, u64),
-    ) -> Result<Option<BlockBucket>> {
+    pub(super) fn next_bucket(&mut self, rows: &mut Vec<BlockRow>) -> Result<Option<BlockBucket>> {
         while self.is_run_over() {
             if self.at == self.bytes.len() {
                 return Ok(None);
             }
             self.run = Some(self.read_run().ok_or_else(|| self.damaged("not a run of buckets"))?);
         }
-        match self.read_bucket(see) {
+        match self.read_bucket(rows) {
             Some(bucket) => Ok(Some(bucket)),
             None => Err(self.damaged("malformed bucket, or a record in a wrong one")),
         }
     }
 
     #[inline]
-    fn read_bucket(&mut self, see: &mut impl FnMut(RecordParts, u64)) -> Option<BlockBucket> {
+    fn read_bucket(&mut self, rows: &mut Vec<BlockRow>) -> Option<BlockBucket> {
         let run = self.run.as_mut()?;
         let (shard, hash) = hash_of(run.place, self.shard_bits);
         let bucket = run.shape.bucket_of(hash);
         let bits = run.shape.bits_of(bucket);
-        let (start, mut records) = (self.at, 0);
-        while let Some(parts) = record::checked(self.bytes, self.at)? {
-            self.at = parts.value.end;
-            let hash = self.seeds.of_stored(parts.key_form, &self.bytes[parts.key.clone()]);
-            let is_there =
-                shard_of(hash, self.shard_bits) == shard as u64 && hash & ((1 << bits) - 1) == bucket as u64;
-            if !is_there {
+        let address =
+            BucketAddress { shard: shard as u32, shard_bits: self.shard_bits, bucket: bucket as u32, bits };
+        let (start, first) = (self.at, rows.len());
+        while !is_end(*self.bytes.get(self.at)?) {
+            let group = RecordGroup::read(self.bytes, self.at, &address)?;
+            if !group.is_intact(self.bytes) {
                 return None;
             }
-            see(parts, hash);
-            records += 1;
+            self.group_rows.clear();
+            row::put_rows(self.bytes, &group, &address, 0, &mut self.group_rows);
+            for row in &self.group_rows {
+                let (plain_size, hash) = row.checked(self.bytes, &self.seeds)?;
+                let is_there = shard_of(hash, self.shard_bits) == shard as u64
+                    && hash & ((1 << bits) - 1) == bucket as u64;
+                if !is_there {
+                    return None;
+                }
+                rows.push(BlockRow { row: *row, hash: hash as u32, plain_size: plain_size as u32 });
+            }
+            self.at = group.end;
         }
+        let records = rows.len() - first;
         let records_end = self.at;
         self.at += checked_tail_len(&self.bytes[records_end..], records)?;
         run.buckets -= 1;
@@ -200,26 +227,15 @@ pub fn read_bucket_block(
     let (mut found, mut records) = (Vec::new(), 0);
     loop {
         found.clear();
-        let bucket = block.next_bucket(&mut |parts, _| found.push(parts))?;
-        for parts in &found {
-            see_record(block.bytes(), parts, see)?;
+        let bucket = block.next_bucket(&mut found)?;
+        for BlockRow { row, .. } in &found {
+            row.see(block.bytes(), block.seeds(), see)?;
             records += 1;
         }
         if bucket.is_none() {
             return Ok(records);
         }
     }
-}
-
-/// Passes a record of a block to `see`.
-pub(super) fn see_record<T>(
-    bytes: &[u8],
-    parts: &RecordParts,
-    see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
-) -> T {
-    let (mut key_digits, mut digits) = ([0; 20], [0; 20]);
-    let record = Record::new(parts.value_text(bytes, &mut digits), parts.attributes(bytes));
-    see(parts.key_text(bytes, &mut key_digits), record)
 }
 
 /// Fails with `Corrupt` if this program does not know a layout of buckets.

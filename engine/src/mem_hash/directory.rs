@@ -103,6 +103,50 @@ impl BucketDirectory {
         self.chunks[bucket / CHUNK][bucket % CHUNK] = handle.0;
     }
 
+    /// Replaces the handles of moved blocks by their new ones, in one pass over all buckets. The pass
+    /// is fast if the old blocks lie on few pages, or in few chunks.
+    ///
+    /// Panics if a block is that of no bucket.
+    pub(crate) fn replace(&mut self, mut moved: Vec<(BlockHandle, BlockHandle)>) {
+        /// The number of slots that are compared at once.
+        const STEP: usize = 16;
+        /// The maximum number of areas with which they are compared.
+        const AREAS: usize = 4;
+        moved.sort_unstable_by_key(|(from, _)| from.0);
+        let Some(&(first, _)) = moved.first() else { return };
+        let areas_of = |shift: u32| {
+            // Unused entries repeat the first one.
+            let (mut areas, mut used) = ([first.0 >> shift; AREAS], 1);
+            for (from, _) in &moved {
+                if areas[used - 1] != from.0 >> shift {
+                    *areas.get_mut(used)? = from.0 >> shift;
+                    used += 1;
+                }
+            }
+            Some((shift, areas))
+        };
+        let by_size = [BlockHandle::PAGE_SHIFT, BlockHandle::CHUNK_SHIFT].into_iter().find_map(areas_of);
+        // Shifted by all bits but one, the handles have two areas at most.
+        let (shift, areas) = by_size.or_else(|| areas_of(u32::BITS - 1)).expect("at most two areas");
+        let mut found = 0;
+        for slots in self.chunks.iter_mut().flat_map(|chunk| chunk.chunks_exact_mut(STEP)) {
+            let is_near = |slot: u32| areas.iter().fold(false, |is, &area| is | (slot >> shift == area));
+            if !slots.iter().fold(false, |any, &slot| any | is_near(slot)) {
+                continue;
+            }
+            for slot in slots {
+                if let Ok(index) = moved.binary_search_by_key(slot, |(from, _)| from.0) {
+                    *slot = moved[index].1.0;
+                    found += 1;
+                }
+            }
+            if found == moved.len() {
+                return;
+            }
+        }
+        assert_eq!(found, moved.len(), "each block of a bucket is in one slot");
+    }
+
     /// Returns the bucket that the next growth splits, the bit of the hash that selects the records
     /// to be moved, and the number of the new bucket.
     pub(crate) fn next_split(&self) -> (usize, u64, usize) {

@@ -17,10 +17,13 @@
 //! Expired records are removed first, then records of the small queue that have an expiry.
 
 use super::departures::DepartureCause;
+use super::group::{self, END, RecordPlace, RecordReference};
 use super::key::Key;
+use super::layout;
 use super::queue::{BucketTail, GhostList, UseMark, marked, put_tail, tail_len};
-use super::record::{self, END, EntryBody, RecordReference};
-use super::shard::{HashShard, RecordLocation, low_hash};
+use super::quotient::BucketAddress;
+use super::row::{self, Row, RowKey};
+use super::shard::{HashShard, RecordLocation};
 use super::uses::NotedUse;
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
 use todana_core::Expiry;
@@ -52,16 +55,15 @@ pub(super) struct EvictionState {
     /// The records that were passed over in the current bucket. The second element is true if the
     /// record was in the small queue.
     passed: Vec<(EvictionCandidate, bool)>,
-    /// The records of the current bucket, or those of them that will remain.
-    pub(super) candidates: Vec<EvictionCandidate>,
-    content: Vec<u8>,
+    /// The records of the current bucket that will remain.
+    candidates: Vec<EvictionCandidate>,
 }
 
 /// A record of the current bucket.
 #[derive(Clone, Copy)]
-pub(super) struct EvictionCandidate {
-    at: u32,
-    len: u32,
+struct EvictionCandidate {
+    /// The index of its row.
+    row: u32,
     mark: UseMark,
 }
 
@@ -86,7 +88,6 @@ impl EvictionState {
             is_background: false,
             passed: Vec::new(),
             candidates: Vec::new(),
-            content: Vec::new(),
         }
     }
 
@@ -156,14 +157,12 @@ impl HashShard {
     /// which is unread.
     pub(super) fn enter_use(&mut self, key: &Key<'_>, stores: bool) {
         let bucket = self.directory.bucket_of(key.hash);
-        let location = self.find(self.directory.get(bucket), key);
+        let location = self.find(bucket, key);
         if let Some(of) = self.use_at(bucket, &location) {
             self.enter(of);
         }
-        if let (true, RecordLocation::Inline { at } | RecordLocation::Indirect { at, .. }) =
-            (stores, location)
-        {
-            self.mark_stored(bucket, at);
+        if let (true, Some(place)) = (stores, location.place()) {
+            self.mark_stored(bucket, place);
         }
     }
 
@@ -171,22 +170,15 @@ impl HashShard {
     /// counts the maximum of uses.
     #[inline]
     pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation) -> Option<NotedUse> {
-        let (RecordLocation::Inline { at } | RecordLocation::Indirect { at, .. }) = *location else {
-            return None;
-        };
-        let bytes = self.arena.bytes(self.directory.get(bucket));
-        let (mut index, mut here) = (0, 0);
-        while here < at {
-            here = record::next(bytes, here);
-            index += 1;
-        }
-        let end = record::end(bytes, here);
+        let place = location.place()?;
+        let bytes = self.bytes_of(bucket);
+        let (index, end, records) = group::index_of(bytes, &self.address(bucket), place);
         let is_news = match BucketTail::read(bytes, end) {
             tail @ BucketTail::Queue { .. } => tail.mark(index).used().is_some(),
             // A bucket gets marks with its next change. It gets them now only if its block has
             // space, because reads must not make it grow.
             BucketTail::Plain => {
-                let tail_len = tail_len(records_in(bytes));
+                let tail_len = tail_len(records);
                 tail_len > 1 && size(end + tail_len) == size(end + 1)
             }
         };
@@ -212,7 +204,6 @@ impl HashShard {
     fn enter(&mut self, NotedUse { bucket, end, index }: NotedUse) {
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
-        debug_assert_eq!(record::end(bytes, 0), end);
         match BucketTail::read(bytes, end) {
             tail @ BucketTail::Queue { .. } => {
                 if let Some(mark) = tail.mark(index).used() {
@@ -221,89 +212,69 @@ impl HashShard {
                 }
             }
             BucketTail::Plain => {
-                self.collect_candidates(handle);
-                let mark = &mut self.eviction.candidates[index].mark;
-                *mark = mark.used().unwrap_or(*mark);
-                let _ = self.rewrite(bucket, Some(GhostList::default()), None);
+                let mut content = std::mem::take(&mut self.content);
+                content.clear();
+                let (records_end, records) = group::measure(bytes, &self.address(bucket));
+                debug_assert_eq!(records_end, end);
+                // The records stay where they are, because other notes refer to them.
+                content.extend_from_slice(&bytes[..end]);
+                let used = UseMark::default().used().unwrap_or_default();
+                let marks = (0..records).map(|other| if other == index { used } else { UseMark::default() });
+                put_tail(&mut content, GhostList::default(), marks);
+                let _ = self.put_content(bucket, (end, end + 1), (end, &content), MemoryNeed::Upkeep);
+                self.content = content;
             }
         }
     }
 
-    /// Collects the records of a bucket with their marks in `candidates`. Returns the ghosts of the
-    /// bucket if it has marks.
-    pub(super) fn collect_candidates(&mut self, handle: BlockHandle) -> Option<GhostList> {
-        self.eviction.candidates.clear();
-        if handle.is_none() {
-            return None;
-        }
-        let bytes = self.arena.bytes(handle);
-        let mut at = 0;
-        while let Some(entry) = record::entry(bytes, at) {
-            let slot = EvictionCandidate { at: at as u32, len: entry.len as u32, mark: UseMark::default() };
-            self.eviction.candidates.push(slot);
-            at += entry.len;
-        }
-        let tail = BucketTail::read(bytes, at);
-        for (index, slot) in self.eviction.candidates.iter_mut().enumerate() {
-            slot.mark = tail.mark(index);
-        }
-        match tail {
-            BucketTail::Plain => None,
-            BucketTail::Queue { ghosts, .. } => Some(ghosts),
-        }
-    }
-
-    /// Rewrites a bucket with the collected records, followed by a newcomer. If `ghosts` is `None`,
-    /// the bucket gets no marks.
-    pub(super) fn rewrite(
+    /// Replaces the contents of a bucket. `old` is the offset at which its records end, and its
+    /// length; `new` are those of the new contents, which are empty if there are no records.
+    pub(super) fn put_content(
         &mut self,
         bucket: usize,
-        ghosts: Option<GhostList>,
-        newcomer: Option<(&[u8], UseMark)>,
+        (old_end, old_len): (usize, usize),
+        (new_end, content): (usize, &[u8]),
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
-        let mut content = std::mem::take(&mut self.eviction.content);
-        content.clear();
-        let (bytes, old_end, old_len) = if handle.is_none() {
-            (&[][..], 0, 0)
-        } else {
-            let bytes = self.arena.bytes(handle);
-            let end = record::end(bytes, 0);
-            (bytes, end, end + BucketTail::len_at(bytes, end))
-        };
-        for slot in &self.eviction.candidates {
-            content.extend_from_slice(&bytes[slot.at as usize..][..slot.len as usize]);
-        }
-        if let Some((record, mark)) = newcomer {
-            let slot = EvictionCandidate { at: 0, len: record.len() as u32, mark };
-            content.extend_from_slice(record);
-            self.eviction.candidates.push(slot);
-        }
-        let new_end = content.len();
-        let outcome = if self.eviction.candidates.is_empty() {
+        let new = if content.is_empty() {
             if !handle.is_none() {
                 self.arena.free(handle, old_len, BlockKind::Bucket);
             }
-            Ok(BlockHandle::NONE)
+            BlockHandle::NONE
         } else {
-            match ghosts {
-                Some(ghosts) => {
-                    put_tail(&mut content, ghosts, self.eviction.candidates.iter().map(|slot| slot.mark))
-                }
-                None => content.push(END),
-            }
-            let need = if newcomer.is_some() { MemoryNeed::Growth } else { MemoryNeed::Upkeep };
-            self.replace(handle, old_len, &content, need)
+            self.replace(handle, old_len, content, need)?
         };
-        self.eviction.content = content;
-        let new = outcome?;
-        let new_len = if new.is_none() { 0 } else { self.eviction.content.len() };
-        self.eviction.debt += new_len as isize - old_len as isize;
+        if self.notes_uses() {
+            self.eviction.debt += content.len() as isize - old_len as isize;
+        }
         if new != handle {
             self.directory.set(bucket, new);
         }
         self.bucket_bytes = self.bucket_bytes + new_end - old_end;
         Ok(())
+    }
+
+    /// Rewrites a bucket with the records in `rows`, which are in the order of their arrival. They
+    /// lie in the bucket or in `new`. If `ghosts` is `None`, the bucket gets no marks.
+    pub(super) fn rewrite(
+        &mut self,
+        bucket: usize,
+        ghosts: Option<GhostList>,
+        new: &[u8],
+        need: MemoryNeed,
+    ) -> Result<(), NoRoom> {
+        let (mut rows, mut content) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.content));
+        let bytes = self.bytes_of(bucket);
+        let address = self.address(bucket);
+        let (old_end, old_len) = len_of(bytes, &address);
+        content.clear();
+        layout::put_bucket(&mut rows, [bytes, &[], new], &address, &mut content);
+        let new_end = content.len();
+        put_end(&mut content, ghosts, &rows);
+        let outcome = self.put_content(bucket, (old_end, old_len), (new_end, &content), need);
+        (self.rows, self.content) = (rows, content);
+        outcome
     }
 
     /// Replaces the contents of a block, or moves them to a new block of the right size.
@@ -328,43 +299,122 @@ impl HashShard {
         Ok(new)
     }
 
-    /// Appends a new record to its bucket. If the bucket has a ghost of the key, the record counts
-    /// as used.
-    pub(super) fn put_newcomer(&mut self, bucket: usize, key: &Key<'_>, bytes: &[u8]) -> Result<(), NoRoom> {
-        let mut ghosts = self.collect_candidates(self.directory.get(bucket)).unwrap_or_default();
-        let mark = match ghosts.take(key.hash as u32) {
-            Some(was_main) => {
-                self.eviction.returned(was_main, self.records);
-                // A key that was evicted from the main queue still starts in the small queue.
-                UseMark::new(1, !was_main)
+    /// Collects the records of a bucket in `rows`, in the order of their arrival. Returns the ghosts
+    /// of the bucket if it has marks.
+    pub(super) fn collect_rows(&mut self, bucket: usize) -> Option<GhostList> {
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.clear();
+        let bytes = self.bytes_of(bucket);
+        let mut ghosts = None;
+        if !bytes.is_empty() {
+            let (_, tail) = row::take_apart(bytes, &self.address(bucket), 0, &mut rows);
+            if let BucketTail::Queue { ghosts: existing, .. } = tail {
+                ghosts = Some(existing);
             }
-            None => UseMark::default(),
-        };
-        self.rewrite(bucket, Some(ghosts), Some((bytes, mark)))
+        }
+        self.rows = rows;
+        ghosts
     }
 
-    /// Clears the read mark of the record at `at`, because its value is new.
-    fn mark_stored(&mut self, bucket: usize, at: usize) {
+    /// Adds a new record to its bucket. The record lies in `new`. If the bucket has a ghost of the
+    /// key, the record counts as used.
+    pub(super) fn insert(
+        &mut self,
+        bucket: usize,
+        key: &Key<'_>,
+        new_row: Row,
+        new: &[u8],
+        need: MemoryNeed,
+    ) -> Result<(), NoRoom> {
+        let mut content = std::mem::take(&mut self.content);
+        content.clear();
+        let bytes = self.bytes_of(bucket);
+        let address = self.address(bucket);
+        let appended = layout::append(bytes, &address, &new_row, new, &mut content);
+        let Some(layout::AppendedRow { index, old_end }) = appended else {
+            self.content = content;
+            return self.insert_anew(bucket, key, new_row, new, need);
+        };
+        let tail = if bytes.is_empty() { BucketTail::Plain } else { BucketTail::read(bytes, old_end) };
+        let old_len = if bytes.is_empty() { 0 } else { old_end + BucketTail::len_at(bytes, old_end) };
+        let new_end = content.len();
+        let has_marks = matches!(tail, BucketTail::Queue { .. });
+        if has_marks || self.notes_uses() {
+            let records = group::measure(&content, &address).1;
+            let mut ghosts = tail.ghosts();
+            let returned = ghosts.take(key.hash as u32);
+            let mark = mark_of_newcomer(returned);
+            let marks = (0..records).map(|number| match number.cmp(&index) {
+                std::cmp::Ordering::Less => tail.mark(number),
+                std::cmp::Ordering::Equal => mark,
+                std::cmp::Ordering::Greater => tail.mark(number - 1),
+            });
+            put_tail(&mut content, ghosts, marks);
+            if let Some(was_main) = returned {
+                self.eviction.returned(was_main, self.records);
+            }
+        } else {
+            content.push(END);
+        }
+        let outcome = self.put_content(bucket, (old_end, old_len), (new_end, &content), need);
+        self.content = content;
+        outcome
+    }
+
+    /// Adds a new record to a bucket in which no group takes it.
+    fn insert_anew(
+        &mut self,
+        bucket: usize,
+        key: &Key<'_>,
+        new_row: Row,
+        new: &[u8],
+        need: MemoryNeed,
+    ) -> Result<(), NoRoom> {
+        let mut ghosts = self.collect_rows(bucket);
+        row::sort_by_age(&mut self.rows);
+        if ghosts.is_none() && self.notes_uses() {
+            ghosts = Some(GhostList::default());
+        }
+        let returned = ghosts.as_mut().and_then(|ghosts| ghosts.take(key.hash as u32));
+        if let Some(was_main) = returned {
+            self.eviction.returned(was_main, self.records);
+        }
+        self.rows.push(Row { mark: mark_of_newcomer(returned), ..new_row });
+        self.rewrite(bucket, ghosts, new, need)
+    }
+
+    /// Replaces or removes the record at this place. A new record lies in `new`.
+    pub(super) fn replace_row(
+        &mut self,
+        bucket: usize,
+        place: RecordPlace,
+        new_row: Option<Row>,
+        new: &[u8],
+        need: MemoryNeed,
+    ) -> Result<(), NoRoom> {
+        let (index, ..) = group::index_of(self.bytes_of(bucket), &self.address(bucket), place);
+        let ghosts = self.collect_rows(bucket);
+        match new_row {
+            Some(row) => {
+                let old = &mut self.rows[index];
+                *old = Row { mark: old.mark, age: old.age, ..row };
+            }
+            None => drop(self.rows.remove(index)),
+        }
+        row::sort_by_age(&mut self.rows);
+        self.rewrite(bucket, ghosts, new, need)
+    }
+
+    /// Clears the read mark of the record at this place, because its value is new.
+    fn mark_stored(&mut self, bucket: usize, place: RecordPlace) {
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
-        let (mut index, mut here) = (0, 0);
-        while here < at {
-            here = record::next(bytes, here);
-            index += 1;
-        }
-        let end = record::end(bytes, at);
+        let (index, end, _) = group::index_of(bytes, &self.address(bucket), place);
         let tail = BucketTail::read(bytes, end);
         if let BucketTail::Queue { .. } = tail {
             let (at, byte) = marked(bytes, end, index, tail.mark(index).stored());
             self.arena.write(handle, at, &[byte]);
         }
-    }
-
-    /// Removes the record at `at` from a bucket with marks.
-    pub(super) fn remove_marked(&mut self, bucket: usize, at: usize) -> Result<(), NoRoom> {
-        let ghosts = self.collect_candidates(self.directory.get(bucket));
-        self.eviction.candidates.retain(|slot| slot.at as usize != at);
-        self.rewrite(bucket, ghosts, None)
     }
 
     /// Evicts as many bytes as were added, before a newcomer is added while memory is scarce.
@@ -408,10 +458,8 @@ impl HashShard {
                 return self.evict_from(bucket);
             }
             self.eviction.hand = (self.hand() + 1) % buckets;
-            let handle = self.directory.get(self.eviction.hand);
-            if !handle.is_none() {
-                self.eviction.credit += records_in(self.arena.bytes(handle)) as f32;
-            }
+            let hand = self.eviction.hand;
+            self.eviction.credit += group::measure(self.bytes_of(hand), &self.address(hand)).1 as f32;
             // The bucket after this one will be visited soon.
             self.prefetch_bucket((self.eviction.hand + 1) % buckets);
         }
@@ -427,55 +475,66 @@ impl HashShard {
     /// number of bytes freed. Returns `None` if the system refuses even a smaller block; the bucket
     /// is then unchanged.
     fn evict_from(&mut self, bucket: usize) -> Option<usize> {
-        let handle = self.directory.get(bucket);
-        let mut ghosts = self.collect_candidates(handle).unwrap_or_default();
+        let mut ghosts = self.collect_rows(bucket).unwrap_or_default();
+        row::sort_by_age(&mut self.rows);
+        let rows = std::mem::take(&mut self.rows);
         let mut slots = std::mem::take(&mut self.eviction.candidates);
+        let mut passed = std::mem::take(&mut self.eviction.passed);
+        let mut content = std::mem::take(&mut self.content);
+        let address = self.address(bucket);
+        let (old_end, old_len) = len_of(self.bytes_of(bucket), &address);
         let now = self.budget.now();
         let mut gone = Vec::new();
-        slots.retain(|slot| {
-            let has_expired = !self.expiry_at(handle, *slot).is_live(now);
-            if has_expired {
-                gone.push(*slot);
-            }
-            !has_expired
-        });
-        let expired = gone.len();
-        let bytes = self.arena.bytes(handle);
-        let old_end = record::end(bytes, 0);
-        let old_size = size(old_end + BucketTail::len_at(bytes, old_end));
-        let mut end = old_end - gone.iter().map(|slot| slot.len as usize).sum::<usize>();
-        // Evict one record. Evict more if the bucket gets its first marks and these need the space.
-        let grows = |end: usize, records: usize| size(end + tail_len(records)) > old_size;
-        let must_fit = self.budget.notes_uses();
-        let mut passed = std::mem::take(&mut self.eviction.passed);
+        slots.clear();
         passed.clear();
-        while !slots.is_empty() && (gone.is_empty() || must_fit && grows(end, slots.len())) {
+        for (number, row) in rows.iter().enumerate() {
+            let slot = EvictionCandidate { row: number as u32, mark: row.mark };
+            let is_live = self.expiry_of(self.bytes_of(bucket), row).is_live(now);
+            if is_live { &mut slots } else { &mut gone }.push(slot);
+        }
+        let expired = gone.len();
+        // Evict one record. Evict more if the bucket gets its first marks and these need the space.
+        let must_fit = self.budget.notes_uses();
+        let mut kept = Vec::with_capacity(rows.len());
+        let new_end = loop {
+            if !gone.is_empty() {
+                kept.clear();
+                kept.extend(slots.iter().map(|slot| Row { mark: slot.mark, ..rows[slot.row as usize] }));
+                content.clear();
+                layout::put_bucket(&mut kept, [self.bytes_of(bucket), &[], &[]], &address, &mut content);
+                let end = content.len();
+                put_end(&mut content, Some(ghosts), &kept);
+                if slots.is_empty() || !must_fit || size(content.len()) <= size(old_len) {
+                    break end;
+                }
+            }
             let share = self.eviction.small_share;
-            let expires = |slot| self.expiry_at(handle, slot) != Expiry::Never;
+            let bytes = self.bytes_of(bucket);
+            let expires =
+                |slot: EvictionCandidate| self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never;
             let at = EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
-                passed.push((slot, was_small))
+                passed.push((slot, was_small));
             });
             let slot = slots.remove(at);
-            let bytes = self.arena.bytes(handle);
-            let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
             let was_main = slot.mark.is_main();
-            ghosts.push(low_hash(&self.seeds, bytes, &entry) as u32, was_main);
+            ghosts.push(rows[slot.row as usize].low_hash(bytes, &self.seeds) as u32, was_main);
             self.eviction.gone(was_main, self.records);
-            end -= slot.len as usize;
             gone.push(slot);
-        }
+        };
         for (slot, was_small) in passed.drain(..) {
-            let plain = self.departing_record(handle, slot).plain;
+            let plain = self.size_of(&rows[slot.row as usize]);
             self.departures.count_passed(self.observer.as_deref(), plain, was_small);
         }
-        self.eviction.passed = passed;
+        let bytes = self.bytes_of(bucket);
         let departing: Vec<DepartingRecord> =
-            gone.iter().map(|slot| self.departing_record(handle, *slot)).collect();
-        self.report_evicted(handle, &gone[expired..]);
+            gone.iter().map(|slot| self.departing_record(bytes, &rows[slot.row as usize])).collect();
+        self.report_evicted(bytes, &rows, &gone[expired..]);
+        let outcome = self.put_content(bucket, (old_end, old_len), (new_end, &content), MemoryNeed::Upkeep);
+        (self.rows, self.content) = (rows, content);
+        (self.eviction.candidates, self.eviction.passed) = (slots, passed);
+        outcome.ok()?;
         let evicted = DepartureCause::Evicted { by_write: !self.eviction.is_background };
-        let mut freed = old_end - end;
-        self.eviction.candidates = slots;
-        self.rewrite(bucket, Some(ghosts), None).ok()?;
+        let mut freed = old_end.saturating_sub(new_end);
         for (number, departing) in departing.iter().enumerate() {
             freed += if departing.reference.is_some() { departing.plain } else { 0 };
             let cause = if number < expired { DepartureCause::Displaced } else { evicted };
@@ -488,27 +547,30 @@ impl HashShard {
     /// Reports records to a listening observer before they are evicted, because their bytes are
     /// gone afterwards. If the system then refuses the smaller block, which is rare, the reported
     /// records stay.
-    fn report_evicted(&self, handle: BlockHandle, slots: &[EvictionCandidate]) {
+    fn report_evicted(&self, bytes: &[u8], rows: &[Row], slots: &[EvictionCandidate]) {
         let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
             return;
         };
         for slot in slots {
             let is_read = slot.mark.is_read();
-            self.view_at(handle, slot.at as usize, &mut |key, record| observer.evicted(key, record, is_read));
+            self.view_row(bytes, &rows[slot.row as usize], &mut |key, record| {
+                observer.evicted(key, record, is_read);
+            });
         }
     }
 
     /// Returns the data that must be accounted for when this record leaves its bucket.
-    pub(super) fn departing_record(&self, handle: BlockHandle, slot: EvictionCandidate) -> DepartingRecord {
-        let bytes = self.arena.bytes(handle);
-        let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
-        let (plain, expires) = self.size_and_expiry(handle, &entry);
-        let hash = self.sampled_by(bytes, &entry);
-        let reference = match entry.body {
-            EntryBody::Stub { reference, .. } => Some(reference),
-            EntryBody::Inline(_) => None,
+    pub(super) fn departing_record(&self, bytes: &[u8], row: &Row) -> DepartingRecord {
+        let reference = match row.key {
+            RowKey::Stub { reference, .. } => Some(reference),
+            _ => None,
         };
-        DepartingRecord { plain, expires, hash, reference }
+        DepartingRecord {
+            plain: self.size_of(row),
+            expires: self.expiry_of(bytes, row) != Expiry::Never,
+            hash: row.low_hash(bytes, &self.seeds) as u32,
+            reference,
+        }
     }
 
     /// Accounts for a record that has left its bucket, and frees memory outside of the bucket.
@@ -518,11 +580,6 @@ impl HashShard {
         if let Some(reference) = departing.reference {
             self.free_referenced(reference);
         }
-    }
-
-    pub(super) fn expiry_at(&self, handle: BlockHandle, slot: EvictionCandidate) -> Expiry {
-        let bytes = self.arena.bytes(handle);
-        record::entry(bytes, slot.at as usize).map_or(Expiry::Never, |entry| self.expiry_of(bytes, &entry))
     }
 
     /// Frees memory without evicting records. Returns true if any memory was freed.
@@ -552,13 +609,28 @@ fn size(len: usize) -> usize {
     Arena::block_size(len, BlockKind::Bucket)
 }
 
-/// Returns the number of records in a bucket.
-pub(super) fn records_in(bytes: &[u8]) -> usize {
-    let (mut records, mut at) = (0, 0);
-    let end = record::end(bytes, 0);
-    while at < end {
-        at = record::next(bytes, at);
-        records += 1;
+/// Returns the offset at which the records of a bucket end, and the length of the bucket. Both are 0
+/// if the bucket is empty.
+pub(super) fn len_of(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
+    if bytes.is_empty() {
+        return (0, 0);
     }
-    records
+    let (end, _) = group::measure(bytes, address);
+    (end, end + BucketTail::len_at(bytes, end))
+}
+
+/// Appends the tail of a bucket with these records. A bucket without records has none.
+pub(super) fn put_end(content: &mut Vec<u8>, ghosts: Option<GhostList>, rows: &[Row]) {
+    match ghosts {
+        _ if rows.is_empty() => {}
+        Some(ghosts) => put_tail(content, ghosts, rows.iter().map(|row| row.mark)),
+        None => content.push(END),
+    }
+}
+
+/// Returns the mark of a new record. `returned` is the queue from which its key was evicted, if the
+/// bucket had a ghost of it.
+fn mark_of_newcomer(returned: Option<bool>) -> UseMark {
+    // A key that was evicted from the main queue still starts in the small queue.
+    returned.map_or_else(UseMark::default, |was_main| UseMark::new(1, !was_main))
 }

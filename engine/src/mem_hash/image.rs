@@ -4,9 +4,8 @@
 //! other operation waits long. Cost: see benches/record (Nov 2026).
 
 use super::MemHash;
-use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BucketBlock, hash_of, see_record};
-use super::record::RecordParts;
-use super::shard::{AdoptedRecord, CopyTarget};
+use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
+use super::shard::CopyTarget;
 use std::ops::Range;
 use todana_core::{
     Attributes, CopiedBuckets, Engine, Error, ErrorKind, Expiry, ImageForm, ImagedEngine, Record, Result,
@@ -20,9 +19,8 @@ const BUCKETS_ADOPTED: usize = 64;
 #[derive(Default)]
 struct AdoptedBatch {
     buckets: Vec<(BlockBucket, Range<usize>)>,
-    /// The records of all buckets, each as it lies in the block.
-    parts: Vec<RecordParts>,
-    records: Vec<AdoptedRecord>,
+    /// The records of all buckets.
+    rows: Vec<BlockRow>,
 }
 
 impl ImagedEngine for MemHash {
@@ -83,13 +81,13 @@ impl ImagedEngine for MemHash {
         let mut records = 0;
         loop {
             let goes_on = batch.read(&mut block)?;
-            records += batch.parts.len() as u64;
+            records += batch.rows.len() as u64;
             if is_own {
                 self.adopt_batch(form, &mut batch, block.bytes(), used.seeds.generation, note);
             }
             for (_, range) in &batch.buckets {
-                for parts in &batch.parts[range.clone()] {
-                    see_record(block.bytes(), parts, put)?;
+                for BlockRow { row, .. } in &batch.rows[range.clone()] {
+                    row.see(block.bytes(), block.seeds(), put)?;
                 }
             }
             if !goes_on {
@@ -109,8 +107,8 @@ impl MemHash {
         generation: u32,
         note: &mut dyn FnMut(&Attributes),
     ) {
-        let with_attributes = batch.parts.iter().filter(|parts| parts.prefix != 0);
-        with_attributes.for_each(|parts| note(&parts.attributes(bytes)));
+        let with_attributes = batch.rows.iter().filter(|found| found.row.attributes.prefix != 0);
+        with_attributes.for_each(|found| note(&found.row.attributes.read(bytes)));
         let Some((first, _)) = batch.buckets.first() else { return };
         // The directory of one shard may be somewhat larger than that of another.
         let shards = self.shards.len() as u64;
@@ -121,9 +119,9 @@ impl MemHash {
             return;
         }
         shard.expect_image(usize::try_from(buckets_max).unwrap_or(usize::MAX).min(first.shape.len()));
-        let records = &batch.records;
+        let rows = &batch.rows;
         batch.buckets.retain(|(bucket, range)| {
-            !shard.adopt_bucket(bucket, &bytes[bucket.start..bucket.end], &records[range.clone()])
+            !shard.adopt_bucket(bucket, &bytes[bucket.start..bucket.end], &rows[range.clone()])
         });
     }
 }
@@ -133,18 +131,11 @@ impl AdoptedBatch {
     /// block.
     fn read(&mut self, block: &mut BucketBlock<'_>) -> Result<bool> {
         self.buckets.clear();
-        self.parts.clear();
-        self.records.clear();
-        let bytes = block.bytes();
+        self.rows.clear();
         while self.buckets.len() < BUCKETS_ADOPTED {
-            let first = self.parts.len();
-            let AdoptedBatch { parts, records, .. } = self;
-            let mut see = |found: RecordParts, hash: u64| {
-                records.push(AdoptedRecord { hash: hash as u32, plain_size: found.plain_size(bytes) as u32 });
-                parts.push(found);
-            };
-            let Some(bucket) = block.next_bucket(&mut see)? else { return Ok(false) };
-            self.buckets.push((bucket, first..self.parts.len()));
+            let first = self.rows.len();
+            let Some(bucket) = block.next_bucket(&mut self.rows)? else { return Ok(false) };
+            self.buckets.push((bucket, first..self.rows.len()));
             if block.is_run_over() {
                 break;
             }

@@ -4,11 +4,13 @@
 //! ```text
 //! shard   = lock + directory + arena + huge records       by the top bits of the hash
 //! directory[bucket] = handle of a block                    by the low bits; linear hashing
-//! bucket  = records packed back to back, oldest first      see `record`
+//! bucket  = groups of records of one form, in columns      see `group`
 //! ```
 //!
+//! A decimal key is stored without the bits that its bucket and its shard imply (see `quotient`).
+//!
 //! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write
-//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and one page
+//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some pages
 //! of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a block of
 //! its own; a record above 64 KiB has a memory mapping.
 //!
@@ -17,15 +19,20 @@
 //! show as least used (see `eviction`). The engine knows the time only from `set_time` and uses it
 //! only for eviction; reads return expired records like all others.
 
+mod bits;
+mod block_record;
 mod bucket_block;
 pub(crate) mod classes;
 pub(crate) mod departures;
 mod directory;
 mod eviction;
+mod group;
 mod image;
 mod key;
+mod layout;
 mod queue;
-mod record;
+mod quotient;
+mod row;
 pub(crate) mod sample;
 mod seed_history;
 mod shard;
@@ -143,14 +150,15 @@ impl MemHash {
                 format!("a capacity below {count} records, one a shard"),
             ));
         }
-        let history = SeedHistory::new(options.seed.unwrap_or_else(random_seed));
+        let history = SeedHistory::new(options.seed.unwrap_or_else(random_seed), count.trailing_zeros());
         let seeds = history.current().seeds;
         let budget = Arc::new(MemoryBudget::new(options.limit));
-        let shard = |index| {
+        let shard = |index: usize| {
             let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
             let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };
             let (budget, bounds) = (Arc::clone(&budget), Arc::clone(&bounds));
             PaddedShard(RwLock::new(HashShard::new(
+                (index as u32, count.trailing_zeros()),
                 seeds,
                 budget,
                 bounds,
@@ -312,16 +320,18 @@ impl MemHash {
         let shard_bits = self.shard_bits;
         let (shard, hash) = bucket_block::hash_of(place, shard_bits);
         let guard = self.shards[shard].0.read();
-        let mut list = Vec::new();
-        let (handle, bits) = guard.list_bucket(hash, &mut list);
-        list.iter_mut().for_each(|(hash, _)| *hash = bucket_block::place_of(*hash, shard_bits));
+        let mut rows = Vec::new();
+        let (bytes, bits) = guard.list_bucket(hash, &mut rows);
+        let place_of = |row| bucket_block::place_of(guard.complete_hash(bytes, row), shard_bits);
+        let mut list: Vec<(u64, usize)> =
+            rows.iter().enumerate().map(|(index, row)| (place_of(row), index)).collect();
         list.retain(|&(other, _)| other >= place);
         list.sort_unstable();
-        for (index, &(shown, at)) in list.iter().enumerate() {
+        for (index, &(shown, row)) in list.iter().enumerate() {
             // Records with the same position are shown without interruption, because a scan could
             // not resume between them.
             let is_last_of_place = list.get(index + 1).is_none_or(|&(next, _)| next != shown);
-            if guard.view_at(handle, at, see).is_break() && is_last_of_place {
+            if guard.view_row(bytes, &rows[row], see).is_break() && is_last_of_place {
                 return (shown.checked_add(1), ControlFlow::Break(()));
             }
         }

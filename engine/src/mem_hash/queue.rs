@@ -3,22 +3,24 @@
 //!
 //! ```text
 //! tail = 0xF0                                        no marks
-//!      | 0xF8 | 0xC0 + records | 8 ghosts | marks    two marks a byte, the first in the lower half
+//!      | 0xF8 | records (u8) | 8 ghosts | marks      two marks a byte, the first in the lower half
 //! mark = uses since it was last passed over (0 to 3), bit 2: in the main queue, bit 3: read
 //! ghost = 7 bits of the hash of an evicted key, bit 0: it was in the main queue; 0: none
 //! ```
 //!
-//! The records of a bucket are in the order in which they arrived. They form the two queues of
+//! The records of a group are in the order in which they arrived. They form the two queues of
 //! S3-FIFO (Yang et al., SOSP 2023), small and main, interleaved: the mark of each record says to
 //! which queue the record belongs.
 //!
-//! Invariant: a tail with marks has as many marks as its bucket has records, which are at most 63.
+//! Invariant: a tail with marks has as many marks as its bucket has records, which are at most 255.
 
-use super::record::{END, TAIL, TAIL_BITS};
+use super::group::{END, TAIL};
 
 /// The number of ghosts of a bucket.
 pub(super) const GHOSTS: usize = 8;
 const MARKS_AT: usize = 2 + GHOSTS;
+/// The maximum number of records of a bucket with marks.
+const MARKS_MAX: usize = u8::MAX as usize;
 
 /// The mark of a record, which states how the record has been used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +112,7 @@ impl<'a> BucketTail<'a> {
             return BucketTail::Plain;
         }
         let tail = &bytes[end..];
-        let records = usize::from(tail[1] & !TAIL_BITS);
+        let records = usize::from(tail[1]);
         let mut ghosts = GhostList::default();
         ghosts.0.copy_from_slice(&tail[2..MARKS_AT]);
         BucketTail::Queue { ghosts, marks: &tail[MARKS_AT..MARKS_AT + records.div_ceil(2)] }
@@ -119,7 +121,7 @@ impl<'a> BucketTail<'a> {
     /// Returns the length of the tail at `end`.
     #[inline]
     pub(super) fn len_at(bytes: &[u8], end: usize) -> usize {
-        if bytes[end] == END { 1 } else { tail_len(usize::from(bytes[end + 1] & !TAIL_BITS)) }
+        if bytes[end] == END { 1 } else { tail_len(usize::from(bytes[end + 1])) }
     }
 
     pub(super) fn ghosts(self) -> GhostList {
@@ -142,7 +144,7 @@ impl<'a> BucketTail<'a> {
 /// Returns the length of a tail with marks for this number of records. Returns 1 if there are too
 /// many records for marks.
 pub(super) fn tail_len(records: usize) -> usize {
-    if records > usize::from(!TAIL_BITS) { 1 } else { MARKS_AT + records.div_ceil(2) }
+    if records > MARKS_MAX { 1 } else { MARKS_AT + records.div_ceil(2) }
 }
 
 /// Returns the length of the tail with which `bytes` begin, after a bucket with this number of
@@ -152,7 +154,7 @@ pub(super) fn checked_tail_len(bytes: &[u8], records: usize) -> Option<usize> {
         return Some(1);
     }
     let len = tail_len(records);
-    let is_tail = bytes.len() >= len && bytes[..2] == [TAIL, TAIL_BITS | records.min(63) as u8] && len > 1;
+    let is_tail = bytes.len() >= len && bytes[..2] == [TAIL, records.min(MARKS_MAX) as u8] && len > 1;
     is_tail.then_some(len)
 }
 
@@ -167,11 +169,11 @@ pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: UseMark) -> (
 /// Appends the tail of a bucket, with the marks of its records. If there are too many marks, the
 /// tail has none.
 pub(super) fn put_tail(out: &mut Vec<u8>, ghosts: GhostList, marks: impl ExactSizeIterator<Item = UseMark>) {
-    if marks.len() > usize::from(!TAIL_BITS) {
+    if marks.len() > MARKS_MAX {
         out.push(END);
         return;
     }
-    out.extend_from_slice(&[TAIL, TAIL_BITS | marks.len() as u8]);
+    out.extend_from_slice(&[TAIL, marks.len() as u8]);
     out.extend_from_slice(&ghosts.0);
     let first = out.len();
     for (index, mark) in marks.enumerate() {
@@ -189,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_tail_is_read_as_it_was_put() {
-        for records in [0, 1, 2, 7, 63] {
+        for records in [0, 1, 2, 7, 63, 255] {
             let mut ghosts = GhostList::default();
             ghosts.push(0xAB00_0000, true);
             let marks: Vec<UseMark> = (0..records).map(|n| UseMark::new(n as u8 % 4, n % 3 == 0)).collect();
@@ -207,7 +209,7 @@ mod tests {
             assert!((0..records).all(|n| tail.mark(n) == UseMark::new(3, true)));
         }
         let mut bytes = Vec::new();
-        put_tail(&mut bytes, GhostList::default(), vec![UseMark::default(); 64].into_iter());
+        put_tail(&mut bytes, GhostList::default(), vec![UseMark::default(); 256].into_iter());
         assert_eq!(bytes, [END]);
         assert_eq!(BucketTail::len_at(&bytes, 0), 1);
     }

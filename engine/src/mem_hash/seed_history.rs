@@ -14,7 +14,10 @@ use std::sync::OnceLock;
 const CHANGES_MAX: u32 = 32;
 
 /// The seeds that a hash has had, the oldest first.
-pub(super) struct SeedHistory(UsedSeed);
+pub(super) struct SeedHistory {
+    first: UsedSeed,
+    shard_bits: u32,
+}
 
 /// A seed, and the one that replaced it.
 pub(super) struct UsedSeed {
@@ -24,14 +27,15 @@ pub(super) struct UsedSeed {
 }
 
 impl SeedHistory {
-    pub(super) fn new(seed: u64) -> SeedHistory {
-        SeedHistory(UsedSeed { seed, seeds: HashSeeds::new(seed), next: OnceLock::new() })
+    pub(super) fn new(seed: u64, shard_bits: u32) -> SeedHistory {
+        let seeds = HashSeeds::new(seed, shard_bits);
+        SeedHistory { first: UsedSeed { seed, seeds, next: OnceLock::new() }, shard_bits }
     }
 
     /// Returns the current seed.
     #[inline]
     pub(super) fn current(&self) -> &UsedSeed {
-        let mut used = &self.0;
+        let mut used = &self.first;
         while let Some(next) = used.next.get() {
             used = next;
         }
@@ -46,7 +50,7 @@ impl SeedHistory {
         if generation > CHANGES_MAX {
             return None;
         }
-        let mut seeds = HashSeeds::new(seed);
+        let mut seeds = HashSeeds::new(seed, self.shard_bits);
         seeds.generation = generation;
         let next = Box::new(UsedSeed { seed, seeds, next: OnceLock::new() });
         current.next.set(next).is_ok().then_some(seeds)

@@ -32,7 +32,7 @@ impl Visitor for Remove {
 pub(crate) fn adopt_any(bytes: &[u8]) {
     let Some((choice, block)) = bytes.split_first() else { return };
     let order = ScanOrder { seed: SEED, groups: BUCKETS_MAX };
-    adopt(block, &ImageForm { bucket_format: 1, shards: 1 << (choice & 3), order });
+    adopt(block, &ImageForm { bucket_format: 2, shards: 1 << (choice & 3), order });
 }
 
 /// Adopts a block in an empty hash, and then changes all of its records. Returns true if the block

@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn header_and_footer_detect_flipped_bits() {
-        let image = Some(ImageLayout { bucket_format: 1, shards: 16 });
+        let image = Some(ImageLayout { bucket_format: 2, shards: 16 });
         for header in [HEADER, CheckpointHeader { image, ..HEADER }] {
             let bytes = header.encode();
             assert_eq!(CheckpointHeader::decode(&bytes), Ok(header));
@@ -269,9 +269,9 @@ mod tests {
             CheckpointHeader::decode(&bytes).unwrap_err()
         };
         assert_eq!(changed(HEADER, 8, 3), "format version 3; this program knows versions 1 to 2");
-        let image = Some(ImageLayout { bucket_format: 1, shards: 16 });
+        let image = Some(ImageLayout { bucket_format: 2, shards: 16 });
         let image = CheckpointHeader { image, ..HEADER };
-        assert_eq!(changed(image, 36, 2), "image of bucket format 2; this program knows format 1");
+        assert_eq!(changed(image, 36, 1), "image of bucket format 1; this program knows format 2");
         assert_eq!(changed(image, 88, 17), "the header is not a valid one of an image");
         assert_eq!(changed(image, 80, 0), "the header is not a valid one of an image");
     }

@@ -1,13 +1,11 @@
 //! Keeps the statistics of a shard: counts of its records by class, and a sample of their uses.
 
 use super::write::WritePlan;
-use super::{HashShard, RecordLocation, low_hash};
-use crate::arena::{BlockHandle, MemoryNeed};
+use super::{HashShard, InlineRecord, RecordLocation};
+use crate::arena::MemoryNeed;
 use crate::mem_hash::departures::DepartureCause;
 use crate::mem_hash::eviction::DepartingRecord;
 use crate::mem_hash::key::Key;
-use crate::mem_hash::queue::BucketTail;
-use crate::mem_hash::record::{self, EntryBody};
 use todana_core::{EngineStatus, Expiry, RecordSample, SampledRecord};
 
 /// The effect of a visit on the statistics.
@@ -54,38 +52,38 @@ impl HashShard {
     pub(super) fn predict_effect(
         &self,
         key: &Key<'_>,
-        handle: BlockHandle,
+        bucket: usize,
         location: &RecordLocation,
         plan: &WritePlan,
     ) -> (VisitEffect, Option<usize>) {
-        let is_there = !matches!(location, RecordLocation::Absent { .. });
+        let is_there = !matches!(location, RecordLocation::Absent);
         let effect = match plan {
             WritePlan::Nothing if !is_there => VisitEffect::Nothing,
             WritePlan::Nothing
             | WritePlan::RetagHuge(..)
-            | WritePlan::Put { need: MemoryNeed::Upkeep, .. } => VisitEffect::Used,
-            WritePlan::Put { plain, .. } => VisitEffect::Stored { plain: *plain },
+            | WritePlan::Put { need: MemoryNeed::Upkeep, .. }
+            | WritePlan::PutBlock { need: MemoryNeed::Upkeep, .. } => VisitEffect::Used,
+            WritePlan::Put { plain, .. } | WritePlan::PutBlock { plain, .. } => {
+                VisitEffect::Stored { plain: *plain }
+            }
             WritePlan::PutHuge(record) => VisitEffect::Stored { plain: record.plain_size() },
             WritePlan::Remove => VisitEffect::Removed,
         };
         let ends = matches!(effect, VisitEffect::Stored { .. } | VisitEffect::Removed);
         let expiry = match location {
-            RecordLocation::Absent { .. } => Expiry::Never,
+            RecordLocation::Absent => Expiry::Never,
             _ if !ends => Expiry::Never,
-            RecordLocation::Inline { at } => {
-                let bytes = self.arena.bytes(handle);
-                if record::has_attributes(bytes[*at]) {
-                    record::inline_record(bytes, *at).expiry(bytes)
+            RecordLocation::Inline(InlineRecord { attributes, .. }) => {
+                if attributes.has_expiry() {
+                    attributes.expiry(self.bytes_of(bucket))
                 } else {
                     Expiry::Never
                 }
             }
-            RecordLocation::Indirect { reference, .. } => {
-                self.referenced_record(*reference, &mut [0; 20]).attributes.expiry
-            }
+            RecordLocation::Indirect { reference, .. } => self.referenced_expiry(*reference),
         };
         let has_expired = expiry != Expiry::Never && !expiry.is_live(self.budget.now());
-        (effect, has_expired.then(|| self.plain_size(handle, location, key)).flatten())
+        (effect, has_expired.then(|| self.plain_size(location, key)).flatten())
     }
 
     /// Counts the effect that `predict_effect` returned.
@@ -171,31 +169,9 @@ impl HashShard {
 
     /// Returns true if the record of this hash is in the main queue of its bucket.
     fn is_kept(&self, hash: u32) -> bool {
-        let handle = self.directory.get(self.directory.bucket_of(hash.into()));
-        if handle.is_none() {
-            return false;
-        }
-        let bytes = self.arena.bytes(handle);
-        let tail = BucketTail::read(bytes, record::end(bytes, 0));
-        if matches!(tail, BucketTail::Plain) {
-            return false;
-        }
-        let (mut at, mut index) = (0, 0);
-        while let Some(entry) = record::entry(bytes, at) {
-            if low_hash(&self.seeds, bytes, &entry) as u32 == hash {
-                return tail.mark(index).is_main();
-            }
-            at += entry.len;
-            index += 1;
-        }
-        false
-    }
-
-    /// Returns the low bits of the hash by which the record of an entry is sampled.
-    pub(in crate::mem_hash) fn sampled_by(&self, bytes: &[u8], entry: &record::BucketEntry) -> u32 {
-        match &entry.body {
-            EntryBody::Stub { fingerprint, .. } => *fingerprint,
-            EntryBody::Inline(_) => low_hash(&self.seeds, bytes, entry) as u32,
-        }
+        let mut rows = Vec::new();
+        let bytes = self.take_apart(self.directory.bucket_of(hash.into()), &mut rows);
+        let of_hash = rows.iter().find(|row| row.low_hash(bytes, &self.seeds) as u32 == hash);
+        of_hash.is_some_and(|row| row.mark.is_main())
     }
 }

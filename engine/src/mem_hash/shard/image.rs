@@ -1,10 +1,14 @@
 //! Copies the buckets of a shard to an image, and adopts the buckets of one.
 
-use super::{HashShard, low_hash};
-use crate::arena::{BlockHandle, BlockKind, MemoryNeed};
-use crate::mem_hash::bucket_block::{self, BlockBucket, hash_of, last_place, place_of};
+use super::HashShard;
+use crate::arena::{BlockKind, MemoryNeed};
+use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
+use crate::mem_hash::eviction::put_end;
+use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
+use crate::mem_hash::key::HashSeeds;
+use crate::mem_hash::layout;
 use crate::mem_hash::queue::{BucketTail, put_tail};
-use crate::mem_hash::record::{self, BucketEntry, END, EntryBody, RecordReference};
+use crate::mem_hash::row::{self, RowKey};
 use todana_core::{Expiry, Record};
 
 /// The maximum number of buckets that are copied under one lock: about 300 records, which takes a
@@ -18,18 +22,10 @@ const BYTES_COPIED: usize = 16 << 10;
 struct CopiedBucket {
     place: u64,
     last: u64,
-    handle: BlockHandle,
+    bucket: usize,
     /// True if the place is not the first one of the bucket, because buckets were merged since the
     /// last copy.
     is_partial: bool,
-}
-
-/// A record that is adopted with its bucket.
-#[derive(Clone, Copy)]
-pub(in crate::mem_hash) struct AdoptedRecord {
-    /// The low bits of the hash of its key.
-    pub(in crate::mem_hash) hash: u32,
-    pub(in crate::mem_hash) plain_size: u32,
 }
 
 /// The parameters of a copy that do not change.
@@ -67,7 +63,7 @@ impl HashShard {
 
     /// Returns the next buckets of the shard, which are being prefetched.
     fn next_buckets(&self, place: u64, shard_bits: u32) -> impl Iterator<Item = CopiedBucket> + use<> {
-        let none = CopiedBucket { place: 0, last: 0, handle: BlockHandle::NONE, is_partial: false };
+        let none = CopiedBucket { place: 0, last: 0, bucket: 0, is_partial: false };
         let (mut buckets, mut len) = ([none; BUCKETS_COPIED], 0);
         let (shard, mut next) = (hash_of(place, shard_bits).0, Some(place));
         while let Some(place) =
@@ -77,7 +73,7 @@ impl HashShard {
             let bucket = self.directory.bucket_of(hash);
             let last = last_place(place, shard_bits, self.directory.bits_of(bucket));
             let is_partial = hash != bucket as u64;
-            buckets[len] = CopiedBucket { place, last, handle: self.directory.get(bucket), is_partial };
+            buckets[len] = CopiedBucket { place, last, bucket, is_partial };
             self.prefetch_bucket(bucket);
             len += 1;
             next = last.checked_add(1);
@@ -87,78 +83,103 @@ impl HashShard {
 
     /// Appends a bucket. Returns the number of its records in the image, and adds the length of the
     /// others to `shown`.
-    fn copy_bucket(&self, bucket: &CopiedBucket, target: &mut CopyTarget<'_>, shown: &mut usize) -> u32 {
-        let CopiedBucket { handle, is_partial, .. } = *bucket;
-        if handle.is_none() {
+    fn copy_bucket(&self, copied: &CopiedBucket, target: &mut CopyTarget<'_>, shown: &mut usize) -> u32 {
+        let bytes = self.bytes_of(copied.bucket);
+        if bytes.is_empty() {
             target.image.push(END);
             return 0;
         }
-        let bytes = self.arena.bytes(handle);
-        match record::all_inline(bytes, target.is_dead) {
-            Some((end, records)) if !is_partial => {
-                target.image.extend_from_slice(&bytes[..end + BucketTail::len_at(bytes, end)]);
-                records
+        let address = self.address(copied.bucket);
+        let (mut at, mut records) = (0, 0);
+        let mut has_dead = false;
+        while let Some(group) = RecordGroup::read(bytes, at, &address) {
+            at = group.end;
+            records += group.count as u32;
+            if group.keys == KeyColumn::Stubs {
+                let mut expiries =
+                    (0..group.count).map(|index| self.referenced_expiry(group.stub(bytes, index).1));
+                has_dead |= expiries.any(target.is_dead);
+            } else if group.attributes(0).has_expiry() {
+                has_dead |=
+                    (0..group.count).any(|index| (target.is_dead)(group.attributes(index).expiry(bytes)));
             }
-            _ => self.copy_part(bucket, target, shown),
         }
+        if has_dead || copied.is_partial {
+            return self.copy_part(copied, target, shown);
+        }
+        let tail = BucketTail::read(bytes, at);
+        // Stubs are always the last groups, so the others are copied as they are.
+        let (end, inline) = self.copy_groups(copied.bucket, target, shown);
+        match tail {
+            _ if end == at => {
+                target.image.extend_from_slice(&bytes[end..end + BucketTail::len_at(bytes, end)]);
+                return records;
+            }
+            BucketTail::Queue { ghosts, .. } if inline > 0 => {
+                put_tail(target.image, ghosts, (0..inline).map(|index| tail.mark(index)));
+            }
+            _ => target.image.push(END),
+        }
+        inline as u32
+    }
+
+    /// Appends the groups of a bucket as they are, and shows the records that do not lie in the
+    /// bucket. Returns the offset at which the appended groups end, and the number of their records.
+    fn copy_groups(&self, bucket: usize, target: &mut CopyTarget<'_>, shown: &mut usize) -> (usize, usize) {
+        let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
+        let (mut at, mut end, mut records) = (0, 0, 0);
+        let mut stubs = Vec::new();
+        while let Some(group) = RecordGroup::read(bytes, at, &address) {
+            at = group.end;
+            if group.keys == KeyColumn::Stubs {
+                row::put_rows(bytes, &group, &address, 0, &mut stubs);
+            } else {
+                debug_assert!(stubs.is_empty(), "no record is added after stubs");
+                (end, records) = (at, records + group.count);
+            }
+        }
+        target.image.extend_from_slice(&bytes[..end]);
+        for stub in stubs {
+            *shown += self.size_of(&stub);
+            self.view_row(bytes, &stub, target.see);
+        }
+        (end, records)
     }
 
     /// Appends the records of a bucket that belong to the image, and shows those that do not lie in
     /// the bucket.
     #[cold]
-    fn copy_part(&self, bucket: &CopiedBucket, target: &mut CopyTarget<'_>, shown: &mut usize) -> u32 {
-        let CopiedBucket { place, handle, is_partial, .. } = *bucket;
-        let bytes = self.arena.bytes(handle);
-        let tail = BucketTail::read(bytes, record::end(bytes, 0));
-        let (mut at, mut index, mut marks) = (0, 0, Vec::new());
-        while let Some(entry) = record::entry(bytes, at) {
-            // A record before the place was copied before the buckets were merged.
-            let is_due =
-                !is_partial || place_of(self.complete_hash(bytes, &entry), target.shard_bits) >= place;
-            if is_due && !(target.is_dead)(self.expiry_of(bytes, &entry)) {
-                match &entry.body {
-                    EntryBody::Inline(_) => {
-                        target.image.extend_from_slice(&bytes[at..at + entry.len]);
-                        marks.push(tail.mark(index));
-                    }
-                    EntryBody::Stub { .. } => {
-                        *shown += self.size_and_expiry(handle, &entry).0;
-                        self.view_at(handle, at, target.see);
-                    }
-                }
+    fn copy_part(&self, copied: &CopiedBucket, target: &mut CopyTarget<'_>, shown: &mut usize) -> u32 {
+        let CopiedBucket { place, bucket, is_partial, .. } = *copied;
+        let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
+        let mut rows = Vec::new();
+        let (_, tail) = row::take_apart(bytes, &address, 0, &mut rows);
+        row::sort_by_age(&mut rows);
+        // A record before the place was copied before the buckets were merged.
+        rows.retain(|row| {
+            let is_due = !is_partial || place_of(self.complete_hash(bytes, row), target.shard_bits) >= place;
+            is_due && !(target.is_dead)(self.expiry_of(bytes, row))
+        });
+        rows.retain(|row| {
+            let is_stub = matches!(row.key, RowKey::Stub { .. });
+            if is_stub {
+                *shown += self.size_of(row);
+                self.view_row(bytes, row, target.see);
             }
-            at += entry.len;
-            index += 1;
-        }
-        let records = marks.len() as u32;
+            !is_stub
+        });
+        layout::put_bucket(&mut rows, [bytes, &[], &[]], &address, target.image);
         match tail {
-            BucketTail::Queue { ghosts, .. } if records > 0 => {
-                put_tail(target.image, ghosts, marks.into_iter());
-            }
-            _ => target.image.push(END),
+            _ if rows.is_empty() => target.image.push(END),
+            BucketTail::Queue { ghosts, .. } => put_end(target.image, Some(ghosts), &rows),
+            BucketTail::Plain => target.image.push(END),
         }
-        records
-    }
-
-    /// Returns all bits of the hash of an entry's key.
-    pub(super) fn complete_hash(&self, bytes: &[u8], entry: &BucketEntry) -> u64 {
-        match &entry.body {
-            EntryBody::Stub { reference: RecordReference::Huge(index), .. } => self.huge.get(*index).hash,
-            EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                let bytes = self.arena.bytes(BlockHandle(*block));
-                let parts = record::inline_record(bytes, 0);
-                self.seeds.of_stored(parts.key_form, &bytes[parts.key])
-            }
-            EntryBody::Inline(_) => low_hash(&self.seeds, bytes, entry),
-        }
+        rows.len() as u32
     }
 
     /// Gives an empty shard other seeds. Returns the memory of the old contents, so that the caller
     /// can drop it after releasing the lock.
-    pub(in crate::mem_hash) fn reseed(
-        &mut self,
-        seeds: crate::mem_hash::key::HashSeeds,
-    ) -> impl Sized + use<> {
+    pub(in crate::mem_hash) fn reseed(&mut self, seeds: HashSeeds) -> impl Sized + use<> {
         let gone = self.clear();
         self.seeds = seeds;
         gone
@@ -182,7 +203,7 @@ impl HashShard {
         &mut self,
         bucket: &BlockBucket,
         content: &[u8],
-        records: &[AdoptedRecord],
+        records: &[BlockRow],
     ) -> bool {
         if records.is_empty() {
             return true;

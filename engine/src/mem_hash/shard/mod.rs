@@ -3,8 +3,8 @@
 //!
 //! All functions run under the lock of the shard, so this is sequential code. Invariants: the block
 //! of a bucket is referenced only by the bucket's slot in the directory, and a block that contains
-//! one record is referenced only by the stub of the record. Each reference can be found from the
-//! first key in the block, so any block may move at any time.
+//! one record is referenced only by the stub of the record. The records of a bucket can be read only
+//! together with its address, because they do not contain the bits of their hashes that select it.
 
 mod accounts;
 mod image;
@@ -12,12 +12,17 @@ mod shape;
 mod sweep;
 mod write;
 
+use super::block_record::{self, block_record};
 use super::classes::{ClassBounds, ClassCounters};
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
 use super::eviction::EvictionState;
+use super::group::{
+    self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue,
+};
 use super::key::{HashSeeds, Key};
-use super::record::{self, BucketEntry, EntryBody, KeyMatch, RecordReference, STUB_LEN, inline_record};
+use super::quotient::BucketAddress;
+use super::row::{self, Row, RowKey};
 use super::sample::UseSample;
 use super::uses::UseNotes;
 use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
@@ -25,7 +30,11 @@ use crate::huge::HugeTable;
 use std::sync::Arc;
 use todana_core::{Error, Expiry, Record};
 
-pub(super) use image::{AdoptedRecord, CopyTarget};
+pub(super) use image::CopyTarget;
+
+/// The maximum number of pages that one step of compaction evacuates. Their blocks are found by one
+/// pass over the directory.
+const PAGES_EVACUATED: usize = 4;
 
 /// The reason why a visit failed.
 #[derive(Debug)]
@@ -40,19 +49,41 @@ impl From<NoRoom> for VisitFailure {
     }
 }
 
-/// The location of the record of a key in its bucket. The type is small because a visit passes it
-/// around several times; the parts of the record are decoded where they are needed.
+/// The location of the record of a key in its bucket.
 #[derive(Clone, Copy)]
 pub(super) enum RecordLocation {
     /// The complete record is in the bucket.
-    Inline { at: usize },
+    Inline(InlineRecord),
     /// A stub is in the bucket.
-    Indirect { at: usize, reference: RecordReference },
-    /// There is no record. The records of the bucket end at this offset.
-    Absent { end: usize },
+    Indirect { place: RecordPlace, reference: RecordReference },
+    /// There is no record.
+    Absent,
+}
+
+/// A record in a bucket. The offsets are relative to the bucket.
+#[derive(Clone, Copy)]
+pub(super) struct InlineRecord {
+    pub(super) place: RecordPlace,
+    pub(super) value: StoredValue,
+    pub(super) attributes: StoredAttributes,
+}
+
+impl RecordLocation {
+    /// Returns the place in the bucket, if there is a record.
+    pub(super) fn place(&self) -> Option<RecordPlace> {
+        match *self {
+            RecordLocation::Inline(InlineRecord { place, .. }) | RecordLocation::Indirect { place, .. } => {
+                Some(place)
+            }
+            RecordLocation::Absent => None,
+        }
+    }
 }
 
 pub(super) struct HashShard {
+    /// The number of the shard, and the number of bits that all such numbers have.
+    index: u32,
+    shard_bits: u32,
     pub(super) directory: BucketDirectory,
     pub(super) arena: Arena,
     pub(super) huge: HugeTable,
@@ -84,12 +115,18 @@ pub(super) struct HashShard {
     moved_when_last_maintained: u64,
     /// The largest number of bytes that one visit has moved.
     worst_moved: u64,
+    /// The attributes and the text of a record that is being stored.
     scratch: Vec<u8>,
-    scratch_two: Vec<u8>,
+    /// The new contents of one bucket, and of another one.
+    pub(super) content: Vec<u8>,
+    content_two: Vec<u8>,
+    /// The records of a bucket that is being rearranged.
+    pub(super) rows: Vec<Row>,
 }
 
 impl HashShard {
     pub(super) fn new(
+        (index, shard_bits): (u32, u32),
         seeds: HashSeeds,
         budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
@@ -97,8 +134,10 @@ impl HashShard {
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> HashShard {
         HashShard {
+            index,
+            shard_bits,
             directory: BucketDirectory::new(Arc::clone(&budget)),
-            arena: Arena::new(Arc::clone(&budget)),
+            arena: Arena::with_evacuations(PAGES_EVACUATED, Arc::clone(&budget)),
             huge: HugeTable::new(Arc::clone(&budget)),
             classes: ClassCounters::new(bounds),
             seeds,
@@ -119,7 +158,9 @@ impl HashShard {
             moved_when_last_maintained: 0,
             worst_moved: 0,
             scratch: Vec::new(),
-            scratch_two: Vec::new(),
+            content: Vec::new(),
+            content_two: Vec::new(),
+            rows: Vec::new(),
         }
     }
 
@@ -140,7 +181,10 @@ impl HashShard {
     pub(super) fn clear(&mut self) -> (BucketDirectory, Arena, HugeTable) {
         let directory =
             std::mem::replace(&mut self.directory, BucketDirectory::new(Arc::clone(&self.budget)));
-        let arena = std::mem::replace(&mut self.arena, Arena::new(Arc::clone(&self.budget)));
+        let arena = std::mem::replace(
+            &mut self.arena,
+            Arena::with_evacuations(PAGES_EVACUATED, Arc::clone(&self.budget)),
+        );
         self.buckets_min = 1;
         self.departures.count_cleared(self.observer.as_deref(), &self.classes.clear());
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
@@ -165,24 +209,43 @@ impl HashShard {
         self.worst_moved
     }
 
+    /// Returns the address of a bucket.
     #[inline]
-    pub(super) fn find(&self, handle: BlockHandle, key: &Key<'_>) -> RecordLocation {
-        if handle.is_none() {
-            return RecordLocation::Absent { end: 0 };
+    pub(super) fn address(&self, bucket: usize) -> BucketAddress {
+        BucketAddress {
+            shard: self.index,
+            shard_bits: self.shard_bits,
+            bucket: bucket as u32,
+            bits: self.directory.bits_of(bucket),
         }
-        // The search goes from record to record, so prefetch all cache lines of the bucket at once.
+    }
+
+    #[inline]
+    pub(super) fn find(&self, bucket: usize, key: &Key<'_>) -> RecordLocation {
+        let handle = self.directory.get(bucket);
+        if handle.is_none() {
+            return RecordLocation::Absent;
+        }
+        // Prefetch all cache lines of the bucket at once.
         self.arena.prefetch(handle);
         let bytes = self.arena.bytes(handle);
-        let mut at = 0;
+        let address = self.address(bucket);
+        let mut rejected = 0;
         loop {
-            match record::find(bytes, at, key) {
-                KeyMatch::Found { at } => return RecordLocation::Inline { at },
-                KeyMatch::Absent { end } => return RecordLocation::Absent { end },
-                KeyMatch::Candidate { at: stub, reference } => {
+            match group::find(bytes, key, &address, rejected) {
+                KeyMatch::Found(group, index) => {
+                    return RecordLocation::Inline(InlineRecord {
+                        place: RecordPlace { group_at: group.at as u32, index: index as u32 },
+                        value: group.value(bytes, index),
+                        attributes: group.attributes(index),
+                    });
+                }
+                KeyMatch::Absent => return RecordLocation::Absent,
+                KeyMatch::Candidate(place, reference) => {
                     if self.is_key_of(reference, key) {
-                        return RecordLocation::Indirect { at: stub, reference };
+                        return RecordLocation::Indirect { place, reference };
                     }
-                    at = stub + STUB_LEN;
+                    rejected += 1;
                 }
             }
         }
@@ -192,10 +255,7 @@ impl HashShard {
         match reference {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
-                let parts = inline_record(bytes, 0);
-                parts.key_form == key.form
-                    && parts.key.len() == key.stored_len
-                    && key.is_at(bytes, parts.key.start)
+                bytes[block_record(bytes).key] == *key.text
             }
             RecordReference::Huge(index) => *self.huge.get(index).key == *key.text,
         }
@@ -204,16 +264,15 @@ impl HashShard {
     #[inline]
     fn record<'a>(
         &'a self,
-        handle: BlockHandle,
+        bucket: usize,
         location: &RecordLocation,
         digits: &'a mut [u8; 20],
     ) -> Option<Record<'a>> {
         match location {
-            RecordLocation::Absent { .. } => None,
-            RecordLocation::Inline { at } => {
-                let bytes = self.arena.bytes(handle);
-                let parts = inline_record(bytes, *at);
-                Some(Record::new(parts.value_text(bytes, digits), parts.attributes(bytes)))
+            RecordLocation::Absent => None,
+            RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
+                let bytes = self.arena.bytes(self.directory.get(bucket));
+                Some(Record::new(value.text(bytes, digits), attributes.read(bytes)))
             }
             RecordLocation::Indirect { reference, .. } => Some(self.referenced_record(*reference, digits)),
         }
@@ -224,21 +283,22 @@ impl HashShard {
     #[inline]
     fn record_of_len<'a>(
         &'a self,
-        handle: BlockHandle,
+        bucket: usize,
         location: &RecordLocation,
         digits: &'a mut [u8; 20],
     ) -> Option<Record<'a>> {
-        let RecordLocation::Inline { at } = location else { return self.record(handle, location, digits) };
-        let bytes = self.arena.bytes(handle);
-        let parts = inline_record(bytes, *at);
-        Some(Record::new(parts.value_of_len(bytes), parts.attributes(bytes)))
+        let RecordLocation::Inline(InlineRecord { value, attributes, .. }) = location else {
+            return self.record(bucket, location, digits);
+        };
+        let bytes = self.arena.bytes(self.directory.get(bucket));
+        Some(Record::new(value.of_len(bytes), attributes.read(bytes)))
     }
 
     fn referenced_record<'a>(&'a self, reference: RecordReference, digits: &'a mut [u8; 20]) -> Record<'a> {
         match reference {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
-                let parts = inline_record(bytes, 0);
+                let parts = block_record(bytes);
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
             RecordReference::Huge(index) => self.huge.get(index).record(),
@@ -247,10 +307,10 @@ impl HashShard {
 
     #[inline]
     pub(super) fn view<T>(&self, key: &Key<'_>, see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
-        let handle = self.directory.get(self.directory.bucket_of(key.hash));
-        let location = self.find(handle, key);
+        let bucket = self.directory.bucket_of(key.hash);
+        let location = self.find(bucket, key);
         let mut digits = [0; 20];
-        self.record(handle, &location, &mut digits).map(see)
+        self.record(bucket, &location, &mut digits).map(see)
     }
 
     /// Does what `view` does and notes the use. The second result is true if the noted uses must be
@@ -262,10 +322,9 @@ impl HashShard {
         see: impl FnOnce(Record<'_>) -> T,
     ) -> (Option<T>, bool) {
         let bucket = self.directory.bucket_of(key.hash);
-        let handle = self.directory.get(bucket);
-        let location = self.find(handle, key);
+        let location = self.find(bucket, key);
         let mut digits = [0; 20];
-        let record = self.record(handle, &location, &mut digits);
+        let record = self.record(bucket, &location, &mut digits);
         if let Some(record) = &record {
             self.sample_read(key.hash as u32, record.attributes.expiry);
         }
@@ -288,58 +347,58 @@ impl HashShard {
         }
     }
 
-    /// Lists the records of the bucket of this hash, with the hash and the offset of each. Returns
-    /// the block of the bucket and the number of low bits that the hashes of all its records have
-    /// in common.
-    pub(super) fn list_bucket(&self, hash: u64, list: &mut Vec<(u64, usize)>) -> (BlockHandle, u32) {
+    /// Appends the records of the bucket of this hash to `rows`. Returns the bytes of the bucket, and
+    /// the number of low bits that the hashes of all its records have in common.
+    pub(super) fn list_bucket(&self, hash: u64, rows: &mut Vec<Row>) -> (&[u8], u32) {
         let bucket = self.directory.bucket_of(hash);
-        let handle = self.directory.get(bucket);
-        if !handle.is_none() {
-            let bytes = self.arena.bytes(handle);
-            let mut at = 0;
-            while let Some(entry) = record::entry(bytes, at) {
-                let hash = self.complete_hash(bytes, &entry);
-                list.push((hash, at));
-                at += entry.len;
-            }
-        }
-        (handle, self.directory.bits_of(bucket))
+        (self.take_apart(bucket, rows), self.directory.bits_of(bucket))
     }
 
-    /// Calls `see` with the record at an offset that `list_bucket` returned under the same lock.
-    pub(super) fn view_at<T>(
+    /// Returns the bytes of a bucket, which are none if it is empty.
+    pub(super) fn bytes_of(&self, bucket: usize) -> &[u8] {
+        let handle = self.directory.get(bucket);
+        if handle.is_none() { &[] } else { self.arena.bytes(handle) }
+    }
+
+    /// Appends the records of a bucket to `rows`, with their marks. Returns the bytes of the bucket.
+    fn take_apart(&self, bucket: usize, rows: &mut Vec<Row>) -> &[u8] {
+        let bytes = self.bytes_of(bucket);
+        if !bytes.is_empty() {
+            row::take_apart(bytes, &self.address(bucket), 0, rows);
+        }
+        bytes
+    }
+
+    /// Calls `see` with the record of a row of this bucket.
+    pub(super) fn view_row<T>(
         &self,
-        handle: BlockHandle,
-        at: usize,
+        bytes: &[u8],
+        row: &Row,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
-        let (mut key_digits, mut digits) = ([0; 20], [0; 20]);
-        let bucket = self.arena.bytes(handle);
-        let entry = record::entry(bucket, at).expect("listed under the same lock");
-        let (bytes, parts) = match entry.body {
-            EntryBody::Inline(parts) => (bucket, parts),
-            EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
+        match row.key {
+            RowKey::Stub { reference: RecordReference::Block(block), .. } => {
                 let bytes = self.arena.bytes(BlockHandle(block));
-                (bytes, inline_record(bytes, 0))
+                let parts = block_record(bytes);
+                let mut digits = [0; 20];
+                let record = Record::new(parts.value_text(bytes, &mut digits), parts.attributes(bytes));
+                see(&bytes[parts.key.clone()], record)
             }
-            EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
+            RowKey::Stub { reference: RecordReference::Huge(index), .. } => {
                 let huge = self.huge.get(index);
-                return see(&huge.key, huge.record());
+                see(&huge.key, huge.record())
             }
-        };
-        let record = Record::new(parts.value_text(bytes, &mut digits), parts.attributes(bytes));
-        see(parts.key_text(bytes, &mut key_digits), record)
+            _ => row.see(bytes, &self.seeds, see),
+        }
     }
 
     /// Returns the plain size of the record at this location: key + value + 4 if there are flags.
     #[inline]
-    fn plain_size(&self, handle: BlockHandle, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
+    fn plain_size(&self, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
         match location {
-            RecordLocation::Absent { .. } => None,
-            RecordLocation::Inline { at } => {
-                let bytes = self.arena.bytes(handle);
-                let parts = inline_record(bytes, *at);
-                Some(key.text.len() + parts.value_text_len(bytes) + parts.flags_size())
+            RecordLocation::Absent => None,
+            RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
+                Some(key.text.len() + value.text_len() + attributes.flags_size())
             }
             RecordLocation::Indirect { reference, .. } => Some(self.referenced_plain_size(*reference)),
         }
@@ -349,29 +408,47 @@ impl HashShard {
         match reference {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
-                inline_record(bytes, 0).plain_size(bytes)
+                block_record::plain_size(bytes, &block_record(bytes))
             }
             RecordReference::Huge(index) => self.huge.get(index).plain_size(),
         }
     }
 
-    /// Returns the plain size of a record, and true if it has an expiry.
-    pub(super) fn size_and_expiry(&self, handle: BlockHandle, entry: &BucketEntry) -> (usize, bool) {
-        match &entry.body {
-            EntryBody::Inline(parts) => (parts.plain_size(self.arena.bytes(handle)), parts.has_expiry()),
-            EntryBody::Stub { reference, .. } => {
-                let expiry = self.referenced_record(*reference, &mut [0; 20]).attributes.expiry;
-                (self.referenced_plain_size(*reference), expiry != Expiry::Never)
-            }
+    /// Returns the plain size of a record.
+    pub(super) fn size_of(&self, row: &Row) -> usize {
+        match row.key {
+            RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
+            _ => row.plain_size(&self.seeds),
         }
     }
-}
 
-/// Returns at least the low 32 bits of the hash of an entry's key.
-#[inline]
-pub(super) fn low_hash(seeds: &HashSeeds, bytes: &[u8], entry: &BucketEntry) -> u64 {
-    match &entry.body {
-        EntryBody::Inline(parts) => seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
-        EntryBody::Stub { fingerprint, .. } => u64::from(*fingerprint),
+    /// Returns the expiry of a record.
+    pub(super) fn expiry_of(&self, bytes: &[u8], row: &Row) -> Expiry {
+        match row.key {
+            RowKey::Stub { reference, .. } => self.referenced_expiry(reference),
+            _ => row.expiry(bytes),
+        }
+    }
+
+    fn referenced_expiry(&self, reference: RecordReference) -> Expiry {
+        match reference {
+            RecordReference::Block(handle) => {
+                let bytes = self.arena.bytes(BlockHandle(handle));
+                block_record(bytes).expiry(bytes)
+            }
+            RecordReference::Huge(index) => self.huge.get(index).attributes.expiry,
+        }
+    }
+
+    /// Returns all bits of the hash of a record's key.
+    pub(super) fn complete_hash(&self, bytes: &[u8], row: &Row) -> u64 {
+        match row.key {
+            RowKey::Stub { reference: RecordReference::Huge(index), .. } => self.huge.get(index).hash,
+            RowKey::Stub { reference: RecordReference::Block(block), .. } => {
+                let bytes = self.arena.bytes(BlockHandle(block));
+                Key::new(&bytes[block_record(bytes).key], &self.seeds).hash
+            }
+            _ => row.low_hash(bytes, &self.seeds),
+        }
     }
 }

@@ -1,11 +1,16 @@
 //! Resizes a shard: splits and merges buckets as the number of records changes, and compacts sparse
 //! memory so that it can be returned.
 
-use super::{HashShard, low_hash};
+use super::HashShard;
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
-use crate::mem_hash::eviction::records_in;
-use crate::mem_hash::queue::{BucketTail, UseMark, put_tail};
-use crate::mem_hash::record::{self, EntryBody, RecordReference, STUB_LEN};
+use crate::mem_hash::block_record::block_record;
+use crate::mem_hash::eviction::{len_of, put_end};
+use crate::mem_hash::group::{KeyColumn, RecordGroup, RecordReference};
+use crate::mem_hash::key::Key;
+use crate::mem_hash::layout;
+use crate::mem_hash::queue::{BucketTail, GhostList};
+use crate::mem_hash::quotient::BucketAddress;
+use crate::mem_hash::row;
 
 /// A bucket is split when buckets hold more than this number of bytes on average, and more than
 /// `BUCKET_RECORDS` records. Both limits were measured (docs/engines.md).
@@ -36,132 +41,133 @@ impl HashShard {
 
     fn split(&mut self) -> Result<(), NoRoom> {
         let (from, bit, to) = self.directory.next_split();
-        let handle = self.directory.get(from);
-        let (mut low, mut high) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.scratch_two));
+        let old = self.address(from);
+        let bits = old.bits + 1;
+        let (low_address, high_address) =
+            (BucketAddress { bits, ..old }, BucketAddress { bits, bucket: to as u32, ..old });
+        let (mut low, mut high) = (std::mem::take(&mut self.content), std::mem::take(&mut self.content_two));
         low.clear();
         high.clear();
-        let mut old_len = 0;
-        if !handle.is_none() {
-            let bytes = self.arena.bytes(handle);
-            let end = record::end(bytes, 0);
-            let tail = BucketTail::read(bytes, end);
-            old_len = end + BucketTail::len_at(bytes, end);
-            let (mut low_marks, mut high_marks) = (Vec::new(), Vec::new());
-            let (mut at, mut index) = (0, 0);
-            while at < end {
-                let (len, hash) = match record::simple_layout(bytes, at) {
-                    Some((len, key_form, key)) => (len, self.seeds.of_stored(key_form, &bytes[key])),
-                    None => {
-                        let entry = record::entry(bytes, at).expect("the records end after it");
-                        (entry.len, low_hash(&self.seeds, bytes, &entry))
-                    }
-                };
-                let (half, marks) =
-                    if hash & bit == 0 { (&mut low, &mut low_marks) } else { (&mut high, &mut high_marks) };
-                half.extend_from_slice(&bytes[at..at + len]);
-                if !matches!(tail, BucketTail::Plain) {
-                    marks.push(tail.mark(index));
-                }
-                at += len;
-                index += 1;
-            }
-            for (half, marks) in [(&mut low, low_marks), (&mut high, high_marks)] {
-                match tail {
-                    _ if half.is_empty() => {}
-                    BucketTail::Plain => half.push(record::END),
-                    // The keys of the ghosts may return to either half.
-                    BucketTail::Queue { ghosts, .. } => put_tail(half, ghosts, marks.into_iter()),
-                }
+        let ghosts = self.collect_rows(from);
+        row::sort_by_age(&mut self.rows);
+        let mut rows = std::mem::take(&mut self.rows);
+        let bytes = self.bytes_of(from);
+        let (old_end, old_len) = len_of(bytes, &old);
+        // The rows of the lower half move to the front, in their order.
+        let seeds = &self.seeds;
+        let (mut kept, mut moved) = (0, Vec::with_capacity(rows.len() / 2 + 8));
+        for number in 0..rows.len() {
+            let row = rows[number];
+            if row.low_hash(bytes, seeds) & bit == 0 {
+                rows[kept] = row;
+                kept += 1;
+            } else {
+                moved.push(row);
             }
         }
-        let outcome = self.place_halves(from, to, handle, old_len, &low, &high);
-        (self.scratch, self.scratch_two) = (low, high);
+        rows.truncate(kept);
+        let sources = [bytes, &[], &[]];
+        layout::put_bucket(&mut rows, sources, &low_address, &mut low);
+        layout::put_bucket(&mut moved, sources, &high_address, &mut high);
+        let new_end = low.len() + high.len();
+        // The keys of the ghosts may return to either half.
+        put_end(&mut low, ghosts, &rows);
+        put_end(&mut high, ghosts, &moved);
+        let outcome = self.place_halves((from, to), old_len, &low, &high);
+        if outcome.is_ok() {
+            self.bucket_bytes = self.bucket_bytes + new_end - old_end;
+        }
+        (self.rows, self.content, self.content_two) = (rows, low, high);
         outcome
     }
 
     fn place_halves(
         &mut self,
-        from: usize,
-        to: usize,
-        handle: BlockHandle,
+        (from, to): (usize, usize),
         old_len: usize,
         low: &[u8],
         high: &[u8],
     ) -> Result<(), NoRoom> {
-        let (low_handle, high_handle) = if high.is_empty() {
-            (handle, BlockHandle::NONE)
-        } else if low.is_empty() {
-            (BlockHandle::NONE, handle)
-        } else {
-            let high_handle = self.arena.alloc(high.len(), BlockKind::Bucket, MemoryNeed::Growth)?;
-            let same_size = Arena::block_size(low.len(), BlockKind::Bucket)
-                == Arena::block_size(old_len, BlockKind::Bucket);
-            let low_handle = if same_size {
-                handle
-            } else {
-                match self.arena.alloc(low.len(), BlockKind::Bucket, MemoryNeed::Growth) {
-                    Ok(block) => block,
-                    Err(no_room) => {
-                        self.arena.free(high_handle, high.len(), BlockKind::Bucket);
-                        return Err(no_room);
-                    }
-                }
-            };
-            self.arena.write(high_handle, 0, high);
-            self.arena.write(low_handle, 0, low);
-            if !same_size {
-                self.arena.free(handle, old_len, BlockKind::Bucket);
+        let handle = self.directory.get(from);
+        let size = |len| Arena::block_size(len, BlockKind::Bucket);
+        let mut blocks = [BlockHandle::NONE; 2];
+        // One of the halves stays in the block if it has the right size.
+        let stays = [low, high].iter().position(|half| !half.is_empty() && size(half.len()) == size(old_len));
+        for (number, half) in [low, high].into_iter().enumerate() {
+            if half.is_empty() {
+                continue;
             }
-            (low_handle, high_handle)
-        };
-        if self.directory.grow() {
-            self.grew_at = self.budget.now().0;
-            self.directory.set(from, low_handle);
-            self.directory.set(to, high_handle);
-            // The bucket that will be split next is known in advance, so prefetch it.
-            self.prefetch_bucket(self.directory.next_split().0);
+            if stays == Some(number) {
+                blocks[number] = handle;
+                continue;
+            }
+            match self.arena.alloc(half.len(), BlockKind::Bucket, MemoryNeed::Growth) {
+                Ok(block) => blocks[number] = block,
+                Err(no_room) => {
+                    if number == 1 && stays != Some(0) && !low.is_empty() {
+                        self.arena.free(blocks[0], low.len(), BlockKind::Bucket);
+                    }
+                    return Err(no_room);
+                }
+            }
         }
+        if !self.directory.grow() {
+            return Ok(());
+        }
+        for (block, half) in blocks.into_iter().zip([low, high]) {
+            if !half.is_empty() {
+                self.arena.write(block, 0, half);
+            }
+        }
+        if stays.is_none() && !handle.is_none() {
+            self.arena.free(handle, old_len, BlockKind::Bucket);
+        }
+        self.grew_at = self.budget.now().0;
+        self.directory.set(from, blocks[0]);
+        self.directory.set(to, blocks[1]);
+        // The bucket that will be split next is known in advance, so prefetch it.
+        self.prefetch_bucket(self.directory.next_split().0);
         Ok(())
     }
 
     fn merge(&mut self) -> Result<(), NoRoom> {
         let Some((last, into)) = self.directory.next_merge() else { return Ok(()) };
+        let (last_address, into_address) = (self.address(last), self.address(into));
+        let merged = BucketAddress { bits: into_address.bits - 1, ..into_address };
         let (moving, staying) = (self.directory.get(last), self.directory.get(into));
-        if staying.is_none() {
-            self.directory.set(into, moving);
-        } else if !moving.is_none() {
-            let (bytes, staying_bytes) = (self.arena.bytes(moving), self.arena.bytes(staying));
-            let (end, at) = (record::end(bytes, 0), record::end(staying_bytes, 0));
-            let (tail, staying_tail) = (BucketTail::read(bytes, end), BucketTail::read(staying_bytes, at));
-            let len = end + BucketTail::len_at(bytes, end);
-            let staying_len = at + BucketTail::len_at(staying_bytes, at);
-            let mut content = std::mem::take(&mut self.scratch_two);
-            content.clear();
-            let outcome = if matches!((tail, staying_tail), (BucketTail::Plain, BucketTail::Plain)) {
-                content.extend_from_slice(&bytes[..end]);
-                self.arena.splice(
-                    staying,
-                    staying_len,
-                    at..at,
-                    &content,
-                    BlockKind::Bucket,
-                    MemoryNeed::Upkeep,
-                )
-            } else {
-                content.extend_from_slice(&staying_bytes[..at]);
-                content.extend_from_slice(&bytes[..end]);
-                let marks_of = |bytes, tail: BucketTail<'_>| -> Vec<UseMark> {
-                    (0..records_in(bytes)).map(|index| tail.mark(index)).collect()
-                };
-                let mut marks = marks_of(staying_bytes, staying_tail);
-                marks.extend(marks_of(bytes, tail));
-                put_tail(&mut content, staying_tail.ghosts(), marks.into_iter());
-                self.replace(staying, staying_len, &content, MemoryNeed::Upkeep)
-            };
-            self.scratch_two = content;
-            self.directory.set(into, outcome?);
-            self.arena.free(moving, len, BlockKind::Bucket);
+        let mut rows = std::mem::take(&mut self.rows);
+        let mut content = std::mem::take(&mut self.content);
+        rows.clear();
+        content.clear();
+        let (bytes, other) = (self.bytes_of(into), self.bytes_of(last));
+        let ((end, len), (other_end, other_len)) =
+            (len_of(bytes, &into_address), len_of(other, &last_address));
+        let mut ghosts: Option<GhostList> = None;
+        for (source, bytes, address) in [(0, bytes, &into_address), (1, other, &last_address)] {
+            if bytes.is_empty() {
+                continue;
+            }
+            if let (_, BucketTail::Queue { ghosts: own, .. }) =
+                row::take_apart(bytes, address, source, &mut rows)
+            {
+                ghosts = ghosts.or(Some(own));
+            }
         }
+        row::sort_by_age(&mut rows);
+        layout::put_bucket(&mut rows, [bytes, other, &[]], &merged, &mut content);
+        let new_end = content.len();
+        put_end(&mut content, ghosts, &rows);
+        let placed = if content.is_empty() {
+            Ok(BlockHandle::NONE)
+        } else {
+            self.replace(staying, len, &content, MemoryNeed::Upkeep)
+        };
+        (self.rows, self.content) = (rows, content);
+        self.directory.set(into, placed?);
+        if !moving.is_none() {
+            self.arena.free(moving, other_len, BlockKind::Bucket);
+        }
+        self.bucket_bytes = self.bucket_bytes + new_end - end - other_end;
         self.directory.set(last, BlockHandle::NONE);
         self.directory.shrink();
         Ok(())
@@ -170,38 +176,37 @@ impl HashShard {
     /// Does one step of compaction. Returns true if the step has freed anything.
     pub(in crate::mem_hash) fn compact(&mut self, effort: CompactionEffort) -> bool {
         let HashShard { arena, directory, seeds, .. } = self;
-        // Stubs lie in the arena themselves, so their references are corrected after the step. The
-        // references are not read before that.
-        let mut moved_records = Vec::new();
-        let mut blocks_moved = 0;
-        let done = arena.compact(effort, &mut |bytes, kind, from, to| {
-            let entry = record::entry(bytes, 0).expect("a block in use holds a record");
-            let hash = low_hash(seeds, bytes, &entry);
-            blocks_moved += 1;
-            match kind {
-                BlockKind::Bucket => {
-                    let bucket = directory.bucket_of(hash);
-                    debug_assert_eq!(directory.get(bucket), from);
-                    directory.set(bucket, to);
-                }
-                BlockKind::Record => moved_records.push((hash, from, to)),
+        // Neither the keys of a bucket nor its block show which bucket it is. The slots of moved
+        // buckets are found by one pass over the directory. Stubs lie in the arena themselves, so
+        // their references are corrected after that.
+        let (mut moved_records, mut moved_buckets) = (Vec::new(), Vec::new());
+        let done = arena.compact(effort, &mut |bytes, kind, from, to| match kind {
+            BlockKind::Bucket => moved_buckets.push((from, to)),
+            BlockKind::Record => {
+                let hash = Key::new(&bytes[block_record(bytes).key], seeds).hash;
+                moved_records.push((hash, from, to));
             }
         });
+        self.blocks_moved += (moved_buckets.len() + moved_records.len()) as u64;
+        self.pages_emptied += u64::from(done);
+        directory.replace(moved_buckets);
         for (hash, from, to) in moved_records {
-            let handle = directory.get(directory.bucket_of(hash));
-            let bytes = arena.bytes(handle);
+            let bucket = self.directory.bucket_of(hash);
+            let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
             let mut at = 0;
-            while let Some(entry) = record::entry(bytes, at) {
-                if matches!(entry.body, EntryBody::Stub { reference: RecordReference::Block(block), .. } if block == from.0)
-                {
-                    arena.write(handle, at + STUB_LEN - 4, &to.0.to_le_bytes());
-                    break;
+            let mut reference_at = None;
+            while let Some(group) = RecordGroup::read(bytes, at, &address) {
+                at = group.end;
+                if group.keys == KeyColumn::Stubs {
+                    let is_it = |index: &usize| group.stub(bytes, *index).1 == RecordReference::Block(from.0);
+                    reference_at = reference_at
+                        .or((0..group.count).find(is_it).map(|index| group.stub_reference_at(index)));
                 }
-                at += entry.len;
+            }
+            if let Some(at) = reference_at {
+                self.arena.write(self.directory.get(bucket), at, &to.0.to_le_bytes());
             }
         }
-        self.blocks_moved += blocks_moved;
-        self.pages_emptied += u64::from(done);
         done
     }
 

@@ -6,16 +6,17 @@
 //! the sweep has not reached yet. A split can move records to a bucket that the sweep has passed;
 //! the next sweep finds these records.
 //!
-//! Cost: see benches/record (Nov 2026, 2 busy cores). For a record without an expiry, the sweep
-//! reads only the first byte. The cache misses of a bucket are avoided by a prefetch some buckets
-//! ahead.
+//! Cost: see benches/record (Nov 2026, 2 busy cores). Of a group of records without an expiry, the
+//! sweep reads only the first bytes. The cache misses of a bucket are avoided by a prefetch some
+//! buckets ahead.
 
 use super::super::MemHash;
-use super::{HashShard, inline_record};
-use crate::arena::BlockHandle;
+use super::HashShard;
+use crate::arena::MemoryNeed;
 use crate::mem_hash::departures::DepartureCause;
 use crate::mem_hash::eviction::DepartingRecord;
-use crate::mem_hash::record::{self, BucketEntry, EntryBody, RecordReference};
+use crate::mem_hash::group::{KeyColumn, RecordGroup};
+use crate::mem_hash::row;
 use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine};
 
 /// The number of buckets that are read under one lock: about 500 records, a few microseconds.
@@ -48,40 +49,23 @@ impl HashShard {
             if bucket >= down_to + AHEAD {
                 self.prefetch_bucket(bucket - AHEAD);
             }
-            let handle = self.directory.get(bucket);
-            if handle.is_none() {
-                continue;
-            }
-            let bytes = self.arena.bytes(handle);
+            let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
             let (mut at, mut found) = (0, false);
-            loop {
-                let len = record::plain_len(bytes[at]);
-                if len != 0 {
-                    at += len;
-                } else {
-                    let Some(entry) = record::entry(bytes, at) else { break };
-                    let expiry = self.expiry_of(bytes, &entry);
-                    found |= expiry != Expiry::Never && is_over(expiry);
-                    at += entry.len;
+            while let Some(group) = RecordGroup::read(bytes, at, &address) {
+                let mut see = |expiry| found |= expiry != Expiry::Never && is_over(expiry);
+                if group.keys == KeyColumn::Stubs {
+                    for index in 0..group.count {
+                        see(self.referenced_expiry(group.stub(bytes, index).1));
+                    }
+                } else if group.attributes(0).has_expiry() {
+                    (0..group.count).for_each(|index| see(group.attributes(index).expiry(bytes)));
                 }
-                scanned.seen += 1;
+                scanned.seen += group.count as u64;
+                at = group.end;
             }
             scanned.to_clean |= u64::from(found) << (bucket - down_to);
         }
         scanned
-    }
-
-    pub(in crate::mem_hash) fn expiry_of(&self, bytes: &[u8], entry: &BucketEntry) -> Expiry {
-        match &entry.body {
-            EntryBody::Inline(parts) => parts.expiry(bytes),
-            EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                let bytes = self.arena.bytes(BlockHandle(*block));
-                inline_record(bytes, 0).expiry(bytes)
-            }
-            EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
-                self.huge.get(*index).attributes.expiry
-            }
-        }
     }
 
     /// Removes the expired records of one bucket. Returns the number of removed records.
@@ -93,25 +77,25 @@ impl HashShard {
         departing: &mut Vec<DepartingRecord>,
     ) -> u64 {
         // The bucket was read under an earlier lock, so it may not exist any more.
-        let handle =
-            if bucket < self.directory.len() { self.directory.get(bucket) } else { BlockHandle::NONE };
-        if handle.is_none() {
+        if bucket >= self.directory.len() {
             return 0;
         }
-        let ghosts = self.collect_candidates(handle);
-        let mut slots = std::mem::take(&mut self.eviction.candidates);
+        let ghosts = self.collect_rows(bucket);
+        row::sort_by_age(&mut self.rows);
+        let mut rows = std::mem::take(&mut self.rows);
         departing.clear();
-        slots.retain(|slot| {
-            let expiry = self.expiry_at(handle, *slot);
+        let bytes = self.bytes_of(bucket);
+        rows.retain(|row| {
+            let expiry = self.expiry_of(bytes, row);
             let goes = expiry != Expiry::Never && is_over(expiry);
             if goes {
-                departing.push(self.departing_record(handle, *slot));
+                departing.push(self.departing_record(bytes, row));
             }
             !goes
         });
-        self.eviction.candidates = slots;
+        self.rows = rows;
         // The system may refuse even a smaller block. Then all records stay until the next sweep.
-        if departing.is_empty() || self.rewrite(bucket, ghosts, None).is_err() {
+        if departing.is_empty() || self.rewrite(bucket, ghosts, &[], MemoryNeed::Upkeep).is_err() {
             return 0;
         }
         for departing in departing.iter() {

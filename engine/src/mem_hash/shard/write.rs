@@ -1,12 +1,16 @@
 //! Writes records: from the decision of a visitor to the bytes in the bucket.
 
 use super::accounts::VisitEffect;
-use super::{HashShard, RecordLocation, VisitFailure};
+use super::{HashShard, InlineRecord, RecordLocation, VisitFailure};
 use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
+use crate::mem_hash::bits::{ColumnPatch, width_of};
+use crate::mem_hash::block_record::{self, block_record, put_block_record};
+use crate::mem_hash::group::{
+    BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, StoredValue, ValueColumn,
+};
 use crate::mem_hash::key::Key;
-use crate::mem_hash::queue::BucketTail;
-use crate::mem_hash::record::{self, BUCKET_RECORD_MAX, RecordReference, STUB_LEN, inline_record};
+use crate::mem_hash::row::{Row, RowKey};
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
@@ -15,8 +19,14 @@ use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Vis
 pub(super) enum WritePlan {
     Nothing,
     Remove,
-    /// The record to store is in the scratch buffer.
+    /// The record to store fits into a bucket. Its text is in the scratch buffer.
     Put {
+        row: Row,
+        plain: usize,
+        need: MemoryNeed,
+    },
+    /// The record to store needs a block of its own. It is in the scratch buffer.
+    PutBlock {
         plain: usize,
         need: MemoryNeed,
     },
@@ -61,31 +71,33 @@ impl HashShard {
     ) -> Result<(), VisitFailure> {
         let moved_before = self.arena.moved();
         let bucket = self.directory.bucket_of(key.hash);
-        let handle = self.directory.get(bucket);
-        let location = self.find(handle, key);
+        let location = self.find(bucket, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let (mut is_use, mut stores) = (false, false);
         let mut effect = (VisitEffect::Nothing, None);
         let mut shown = StoredValueText::default();
-        let outcome = match self.plan(key, handle, &location, visitor, &mut scratch, &mut shown) {
+        let outcome = match self.plan(key, bucket, &location, visitor, &mut scratch, &mut shown) {
             Err(failure) => Err(failure),
             Ok(plan) => {
                 let mut location = location;
-                effect = self.predict_effect(key, handle, &location, &plan);
+                effect = self.predict_effect(key, bucket, &location, &plan);
                 if self.notes_uses() {
-                    is_use = !matches!(
-                        (&location, &plan),
-                        (RecordLocation::Absent { .. }, _) | (_, WritePlan::Remove)
-                    );
+                    is_use =
+                        !matches!((&location, &plan), (RecordLocation::Absent, _) | (_, WritePlan::Remove));
                     stores = matches!(
                         plan,
-                        WritePlan::Put { need: MemoryNeed::Growth, .. } | WritePlan::PutHuge(_)
+                        WritePlan::Put { need: MemoryNeed::Growth, .. }
+                            | WritePlan::PutBlock { need: MemoryNeed::Growth, .. }
+                            | WritePlan::PutHuge(_)
                     );
-                    let is_newcomer =
-                        !is_use && matches!(plan, WritePlan::Put { .. } | WritePlan::PutHuge(_));
+                    let is_newcomer = !is_use
+                        && matches!(
+                            plan,
+                            WritePlan::Put { .. } | WritePlan::PutBlock { .. } | WritePlan::PutHuge(_)
+                        );
                     if is_newcomer && !room_was_made && self.evict_for_newcomer() {
-                        location = self.find(self.directory.get(bucket), key);
+                        location = self.find(bucket, key);
                     }
                 }
                 self.apply_plan(plan, key, bucket, &location, visitor, &mut scratch, &shown)
@@ -111,7 +123,7 @@ impl HashShard {
     fn plan(
         &self,
         key: &Key<'_>,
-        handle: BlockHandle,
+        bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
@@ -119,16 +131,16 @@ impl HashShard {
     ) -> Result<WritePlan, VisitFailure> {
         let (mut digits, mut digits_again) = ([0; 20], [0; 20]);
         let old = if visitor.ignores_value() {
-            self.record_of_len(handle, location, &mut digits)
+            self.record_of_len(bucket, location, &mut digits)
         } else {
-            self.record(handle, location, &mut digits)
+            self.record(bucket, location, &mut digits)
         };
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, MemoryNeed::Growth),
             // The stored value is read here, because the visitor may have seen a placeholder.
-            Action::Retag(attributes) => match self.record(handle, location, &mut digits_again) {
+            Action::Retag(attributes) => match self.record(bucket, location, &mut digits_again) {
                 None => return Ok(WritePlan::Nothing),
                 // The write is upkeep, which no limit refuses: an existing record grows by a few
                 // bytes at most, and a read must not fail because of it.
@@ -143,10 +155,14 @@ impl HashShard {
             )));
         }
         let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
-        if plain <= BLOCK_RECORD_MAX {
-            record::put_record(scratch, key, record.value, &record.attributes);
+        if Row::fits(key.text.len(), record.value.len(), &record.attributes) {
+            let row = Row::new(key, record.value, &record.attributes, scratch);
             shown.note(record.value);
-            return Ok(WritePlan::Put { plain, need });
+            return Ok(WritePlan::Put { row, plain, need });
+        }
+        if plain <= BLOCK_RECORD_MAX {
+            put_block_record(scratch, key, record.value, &record.attributes);
+            return Ok(WritePlan::PutBlock { plain, need });
         }
         let old_value = match location {
             RecordLocation::Indirect { reference: RecordReference::Huge(index), .. } => {
@@ -194,27 +210,22 @@ impl HashShard {
                 visitor.applied(Some(self.huge.get(index).record()));
                 return Ok(());
             }
-            WritePlan::Put { plain, need } if scratch.len() <= BUCKET_RECORD_MAX => {
-                self.put_in_bucket(bucket, location, key, scratch, plain, need)?;
-                // The scratch buffer contains the record in its stored form.
-                let attributes = if record::has_attributes(scratch[0]) {
-                    record::inline_record(scratch, 0).attributes(scratch)
-                } else {
-                    Attributes::default()
-                };
+            WritePlan::Put { row, plain, need } => {
+                self.put_in_bucket(bucket, location, key, row, scratch, plain, need)?;
+                // The scratch buffer contains the attributes as they are stored.
+                let attributes = row.attributes.read(scratch);
                 visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
             }
-            WritePlan::Put { plain, need } => {
+            WritePlan::PutBlock { plain, need } => {
                 let block = self.put_in_block(bucket, location, key, scratch, plain, need)?;
                 visitor.applied(Some(self.referenced_record(RecordReference::Block(block.0), &mut [0; 20])));
             }
             WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
                 let index = self.huge.insert(*record);
-                scratch.clear();
-                record::put_stub(scratch, key.fingerprint(), RecordReference::Huge(index));
+                let stub = Row::new_stub(key.fingerprint(), RecordReference::Huge(index));
                 if let Err(no_room) =
-                    self.put_in_bucket(bucket, location, key, scratch, plain, MemoryNeed::Growth)
+                    self.put_in_bucket(bucket, location, key, stub, &[], plain, MemoryNeed::Growth)
                 {
                     self.huge.remove(index);
                     return Err(no_room.into());
@@ -225,30 +236,31 @@ impl HashShard {
         Ok(())
     }
 
-    /// Stores the bytes of a complete record or a stub in the bucket, in place of the old record.
+    /// Stores a record or a stub in the bucket, in place of the old record. The row refers to `new`.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as in `apply_plan`")]
     fn put_in_bucket(
         &mut self,
         bucket: usize,
         location: &RecordLocation,
         key: &Key<'_>,
-        bytes: &mut Vec<u8>,
+        row: Row,
+        new: &[u8],
         plain: usize,
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
-        let handle = self.directory.get(bucket);
-        let old_plain = self.plain_size(handle, location, key);
-        let (at, old_len) = match location {
-            RecordLocation::Inline { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
-            RecordLocation::Indirect { at, .. } => (*at, STUB_LEN),
-            RecordLocation::Absent { end } => (*end, 0),
-        };
-        if old_len == 0 && (self.notes_uses() || self.has_marks(handle, at)) {
-            self.put_newcomer(bucket, key, bytes)?;
-        } else {
-            self.splice(bucket, at, old_len, bytes, need)?;
-        }
-        if let RecordLocation::Indirect { reference, .. } = location {
-            self.free_referenced(*reference);
+        let old_plain = self.plain_size(location, key);
+        match location {
+            RecordLocation::Absent => self.insert(bucket, key, row, new, need)?,
+            RecordLocation::Inline(old) => {
+                if !self.overwrite(bucket, old, &row, new) {
+                    self.replace_row(bucket, old.place, Some(row), new, need)?;
+                }
+            }
+            RecordLocation::Indirect { place, reference } => {
+                self.replace_row(bucket, *place, Some(row), new, need)?;
+                self.free_referenced(*reference);
+            }
         }
         match old_plain {
             Some(old) => self.classes.remove(old),
@@ -258,20 +270,60 @@ impl HashShard {
         Ok(())
     }
 
+    /// Overwrites a record by one that takes the same space in the columns. Returns false if the new
+    /// one does not.
+    #[inline]
+    fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &Row, new: &[u8]) -> bool {
+        if matches!(row.key, RowKey::Stub { .. }) || !old.attributes.is_like(&row.attributes) {
+            return false;
+        }
+        let handle = self.directory.get(bucket);
+        match (old.value, row.value) {
+            (StoredValue::Text { at, len }, StoredValue::Text { at: from, len: new_len })
+                if len == new_len =>
+            {
+                self.arena.write(handle, at as usize, &new[from as usize..][..len as usize]);
+            }
+            (StoredValue::Number(old_number), StoredValue::Number(number)) if old_number == number => {}
+            (StoredValue::Number(_), StoredValue::Number(number)) => {
+                let bytes = self.arena.bytes(handle);
+                let address = self.address(bucket);
+                let RecordPlace { group_at, index } = old.place;
+                match RecordGroup::read(bytes, group_at as usize, &address) {
+                    Some(RecordGroup { values: ValueColumn::Number(width), values_at, .. })
+                        if width_of(number) <= u32::from(width) =>
+                    {
+                        let patch =
+                            ColumnPatch::new(bytes, values_at, index as usize, u32::from(width), number);
+                        self.arena.write(handle, patch.at, patch.bytes());
+                    }
+                    _ => return false,
+                }
+            }
+            _ => return false,
+        }
+        let len = usize::from(row.attributes.len);
+        if len > 0 {
+            let fields = &new[row.attributes.at as usize..][..len];
+            self.arena.write(handle, old.attributes.at as usize, fields);
+        }
+        true
+    }
+
     /// Stores a record in a block of its own and a stub in the bucket. Returns the block.
     fn put_in_block(
         &mut self,
         bucket: usize,
         location: &RecordLocation,
         key: &Key<'_>,
-        bytes: &mut Vec<u8>,
+        bytes: &[u8],
         plain: usize,
         need: MemoryNeed,
     ) -> Result<BlockHandle, NoRoom> {
         if let RecordLocation::Indirect { reference: RecordReference::Block(old), .. } = *location {
             let old_bytes = self.arena.bytes(BlockHandle(old));
-            let old_parts = inline_record(old_bytes, 0);
-            let (old_len, old_plain) = (old_parts.value.end, old_parts.plain_size(old_bytes));
+            let old_parts = block_record(old_bytes);
+            let (old_len, old_plain) = (old_parts.value.end, block_record::plain_size(old_bytes, &old_parts));
             if Arena::block_size(old_len, BlockKind::Record)
                 == Arena::block_size(bytes.len(), BlockKind::Record)
             {
@@ -286,9 +338,8 @@ impl HashShard {
         let block = self.arena.alloc(len, BlockKind::Record, need)?;
         self.arena.write(block, 0, bytes);
         self.block_bytes += len;
-        bytes.clear();
-        record::put_stub(bytes, key.fingerprint(), RecordReference::Block(block.0));
-        let outcome = self.put_in_bucket(bucket, location, key, bytes, plain, need);
+        let stub = Row::new_stub(key.fingerprint(), RecordReference::Block(block.0));
+        let outcome = self.put_in_bucket(bucket, location, key, stub, &[], plain, need);
         if outcome.is_err() {
             self.free_referenced(RecordReference::Block(block.0));
         }
@@ -298,7 +349,7 @@ impl HashShard {
     pub(in crate::mem_hash) fn free_referenced(&mut self, reference: RecordReference) {
         match reference {
             RecordReference::Block(handle) => {
-                let len = inline_record(self.arena.bytes(BlockHandle(handle)), 0).value.end;
+                let len = block_record(self.arena.bytes(BlockHandle(handle))).value.end;
                 self.block_bytes -= len;
                 self.arena.free(BlockHandle(handle), len, BlockKind::Record);
             }
@@ -306,62 +357,11 @@ impl HashShard {
         }
     }
 
-    /// Returns true if a bucket whose records end at `end` has marks.
-    #[inline]
-    fn has_marks(&self, handle: BlockHandle, end: usize) -> bool {
-        !handle.is_none() && self.arena.bytes(handle)[end] != record::END
-    }
-
-    /// Replaces `remove` bytes at the offset `at` of the bucket by `insert`. If the bucket has
-    /// marks, the number of its records must not change.
-    fn splice(
-        &mut self,
-        bucket: usize,
-        at: usize,
-        remove: usize,
-        insert: &mut Vec<u8>,
-        need: MemoryNeed,
-    ) -> Result<(), NoRoom> {
-        let handle = self.directory.get(bucket);
-        let inserted = insert.len();
-        let new = if handle.is_none() {
-            insert.push(record::END);
-            let new = self.arena.splice(handle, 0, 0..0, insert, BlockKind::Bucket, need);
-            insert.pop();
-            new?
-        } else if remove == inserted {
-            self.arena.write(handle, at, insert);
-            handle
-        } else {
-            // The tail moves with the records. If the bucket has no records any more, it is freed
-            // with its tail.
-            let bytes = self.arena.bytes(handle);
-            let end = record::end(bytes, at + remove);
-            let len = end + BucketTail::len_at(bytes, end);
-            let range = if end - remove + inserted == 0 { 0..len } else { at..at + remove };
-            self.arena.splice(handle, len, range, insert, BlockKind::Bucket, need)?
-        };
-        if new != handle {
-            self.directory.set(bucket, new);
-        }
-        self.bucket_bytes = self.bucket_bytes + inserted - remove;
-        Ok(())
-    }
-
     fn remove(&mut self, key: &Key<'_>, bucket: usize, location: &RecordLocation) -> Result<(), NoRoom> {
-        let handle = self.directory.get(bucket);
-        let plain = self.plain_size(handle, location, key).expect("only existing records are removed");
-        let (at, len) = match location {
-            RecordLocation::Inline { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
-            RecordLocation::Indirect { at, .. } => (*at, STUB_LEN),
-            RecordLocation::Absent { .. } => unreachable!("only existing records are removed"),
+        let (Some(place), Some(plain)) = (location.place(), self.plain_size(location, key)) else {
+            unreachable!("only existing records are removed")
         };
-        let end = record::end(self.arena.bytes(handle), at);
-        if self.has_marks(handle, end) {
-            self.remove_marked(bucket, at)?;
-        } else {
-            self.splice(bucket, at, len, &mut Vec::new(), MemoryNeed::Upkeep)?;
-        }
+        self.replace_row(bucket, place, None, &[], MemoryNeed::Upkeep)?;
         if let RecordLocation::Indirect { reference, .. } = location {
             self.free_referenced(*reference);
         }
