@@ -28,7 +28,7 @@ mod value_list;
 pub use checkpointed::CheckpointedEngine;
 pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
 pub use engine::{
-    Action, BoundedEngine, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordSample, SampledRecord,
+    Action, BoundedEngine, Engine, EncodingStatus, EngineStatus, IndexStatus, MemoryLimit, RecordSample, SampledRecord,
     ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress, SweepableEngine, ValueBuffer, Visitor,
     WhenFull,
 };

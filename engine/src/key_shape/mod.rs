@@ -282,27 +282,28 @@ fn strip_digits<'t>(text: &'t [u8], packed: &[u8]) -> Option<&'t [u8]> {
 }
 
 /// The shapes of a database.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct KeyShapes {
     shapes: Vec<KeyShape>,
-    /// For each first byte, the numbers of the shapes of keys that can begin with it.
-    by_first: Box<[Vec<u8>; 256]>,
-}
-
-impl Default for KeyShapes {
-    fn default() -> Self {
-        KeyShapes { shapes: Vec::new(), by_first: Box::new([const { Vec::new() }; 256]) }
-    }
+    /// For each first byte, the numbers of the shapes of keys that can begin with it. Empty if there
+    /// are no shapes.
+    by_first: Vec<Vec<u8>>,
 }
 
 impl KeyShapes {
+    /// Creates an empty set.
+    pub const fn new() -> KeyShapes {
+        KeyShapes { shapes: Vec::new(), by_first: Vec::new() }
+    }
+
     /// Adds a shape, unless there are too many.
     pub fn add(&mut self, shape: KeyShape) {
         let Some(number) = u8::try_from(self.shapes.len()).ok().filter(|&number| usize::from(number) < SHAPES_MAX)
         else {
             return;
         };
-        for (first, numbers) in (0..=u8::MAX).zip(self.by_first.iter_mut()) {
+        self.by_first.resize(256, Vec::new());
+        for (first, numbers) in (0..=u8::MAX).zip(&mut self.by_first) {
             if shape.may_begin_with(first) {
                 numbers.push(number);
             }
@@ -329,7 +330,7 @@ impl KeyShapes {
     /// Appends the stored form of a key. Returns the number of its shape, or `None` if it has none.
     #[inline]
     pub fn encode(&self, key: &[u8], out: &mut Vec<u8>) -> Option<u8> {
-        let numbers = &self.by_first[usize::from(*key.first()?)];
+        let numbers = self.by_first.get(usize::from(*key.first()?))?;
         numbers.iter().copied().find(|&number| self.shapes[usize::from(number)].encode(key, out))
     }
 }

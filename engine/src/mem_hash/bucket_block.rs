@@ -15,6 +15,7 @@
 //! Invariant: whatever the bytes are, the decoder neither panics nor reads beyond them, and each
 //! bucket that it returns is one that a hash with the seed of the image could contain.
 
+use super::codecs::RecordContext;
 use super::directory::DirectoryShape;
 use super::group::{RecordGroup, is_end};
 use super::key::HashSeeds;
@@ -229,7 +230,7 @@ pub fn read_bucket_block(
         found.clear();
         let bucket = block.next_bucket(&mut found)?;
         for BlockRow { row, .. } in &found {
-            row.see(block.bytes(), block.seeds(), see)?;
+            row.see(block.bytes(), RecordContext::plain(block.seeds()), see)?;
             records += 1;
         }
         if bucket.is_none() {

@@ -4,6 +4,7 @@
 //! other operation waits long. Cost: see benches/record (Nov 2026).
 
 use super::MemHash;
+use super::codecs::RecordContext;
 use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
 use super::shard::CopyTarget;
 use std::ops::Range;
@@ -87,7 +88,7 @@ impl ImagedEngine for MemHash {
             }
             for (_, range) in &batch.buckets {
                 for BlockRow { row, .. } in &batch.rows[range.clone()] {
-                    row.see(block.bytes(), block.seeds(), put)?;
+                    row.see(block.bytes(), RecordContext::plain(block.seeds()), put)?;
                 }
             }
             if !goes_on {

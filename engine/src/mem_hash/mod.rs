@@ -23,6 +23,7 @@ mod bits;
 mod block_record;
 mod bucket_block;
 pub(crate) mod classes;
+mod codecs;
 pub(crate) mod departures;
 mod directory;
 mod eviction;
@@ -32,6 +33,7 @@ mod key;
 mod layout;
 mod queue;
 mod quotient;
+mod recoding;
 mod row;
 pub(crate) mod sample;
 mod seed_history;
@@ -48,6 +50,7 @@ pub use classes::ClassBounds;
 pub use departures::{Departure, DepartureCause, EvictionObserver};
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use recoding::Recoding;
 use seed_history::SeedHistory;
 use shard::{HashShard, VisitFailure};
 use std::ops::ControlFlow;
@@ -80,6 +83,9 @@ pub struct MemHashOptions {
     pub capacity_records: Option<u64>,
     /// The observer, which is notified of each evicted record.
     pub observer: Option<Arc<dyn EvictionObserver>>,
+    /// Trains dictionaries and key shapes, and stores records with them. [`Engine::maintain`] does
+    /// this work.
+    pub compresses: bool,
 }
 
 impl Default for MemHashOptions {
@@ -91,6 +97,7 @@ impl Default for MemHashOptions {
             class_bounds: Vec::new(),
             capacity_records: None,
             observer: None,
+            compresses: true,
         }
     }
 }
@@ -129,6 +136,7 @@ pub struct MemHash {
     next_shard: AtomicUsize,
     /// The number of uses that could not be noted.
     uses_dropped: AtomicU64,
+    recoding: Recoding,
 }
 
 /// The minimum number of bytes that one eviction frees, so that not every write has to evict.
@@ -174,7 +182,14 @@ impl MemHash {
             capacity_records: options.capacity_records,
             next_shard: AtomicUsize::new(0),
             uses_dropped: AtomicU64::new(0),
+            recoding: Recoding::new(options.compresses),
         })
+    }
+
+    /// Returns true if records are being given the form of new dictionaries or key shapes, which
+    /// [`Engine::maintain`] does with long rests.
+    pub fn is_recoding(&self) -> bool {
+        self.recoding.is_at_work()
     }
 
     /// Returns the largest number of bytes that a single write has moved. Tests and benchmarks
@@ -309,6 +324,29 @@ impl MemHash {
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
+    /// Does a step of evicting, compacting and returning memory. Returns true if more work is waiting.
+    fn maintain_memory(&self) -> bool {
+        if !self.budget.fits(0) && !self.budget.refuses() {
+            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let freed =
+                MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
+            return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
+        }
+        // If the hash has become empty, all records are sampled again, instead of for example one
+        // in a thousand.
+        if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
+            self.budget.widen_sample();
+        }
+        for _ in 0..self.shards.len() {
+            let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
+            if MemHash::lock_exclusive(&self.shards[shard].0).maintain() {
+                return true;
+            }
+            self.next_shard.fetch_add(1, Ordering::Relaxed);
+        }
+        false
+    }
+
     /// Shows the records of one bucket from the position `place` on, in order. Returns the position
     /// after the bucket or after the last record shown. The second result is `Break` if `see` has
     /// ended the scan.
@@ -425,6 +463,8 @@ impl Engine for MemHash {
             shard.0.read().add_to(&mut status);
         }
         status.uses_dropped = self.uses_dropped.load(Ordering::Relaxed);
+        status.encoding = self.recoding.status();
+        status.committed_bytes += status.encoding.dictionary_bytes;
         status
     }
 
@@ -465,25 +505,8 @@ impl Engine for MemHash {
     }
 
     fn maintain(&self) -> bool {
-        if !self.budget.fits(0) && !self.budget.refuses() {
-            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let freed =
-                MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
-            return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
-        }
-        // If the hash has become empty, all records are sampled again, instead of for example one
-        // in a thousand.
-        if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
-            self.budget.widen_sample();
-        }
-        for _ in 0..self.shards.len() {
-            let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
-            if MemHash::lock_exclusive(&self.shards[shard].0).maintain() {
-                return true;
-            }
-            self.next_shard.fetch_add(1, Ordering::Relaxed);
-        }
-        false
+        let has_more = self.maintain_memory();
+        self.recode_step() || has_more
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {

@@ -1,5 +1,6 @@
 //! Takes a bucket apart into its records, for changes that concern more than one column.
 
+use super::codecs::{NO_CODECS, PlainBuffer, RecordCodecs, RecordContext};
 use super::group::{
     BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue,
 };
@@ -12,7 +13,8 @@ use todana_core::{Attributes, Expiry, Record, decimal};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RowKey {
     Number { class: u8, quotient: u64 },
-    Text { at: u32, len: u32, tag: u8 },
+    /// Text, or its stored form if there is a shape.
+    Text { at: u32, len: u32, tag: u8, shape: u8 },
     Stub { fingerprint: u32, reference: RecordReference },
 }
 
@@ -40,7 +42,13 @@ pub(super) const NEWEST: u32 = u32::MAX;
 impl Row {
     /// Returns a row for a new record whose text is in the source for new records: the attributes,
     /// the key if it is text, and the value if it is text.
-    pub(super) fn new(key: &Key<'_>, value: &[u8], attributes: &Attributes, out: &mut Vec<u8>) -> Row {
+    pub(super) fn new(
+        key: &Key<'_>,
+        value: &[u8],
+        attributes: &Attributes,
+        codecs: &RecordCodecs,
+        out: &mut Vec<u8>,
+    ) -> Row {
         let at = out.len() as u32;
         let (prefix, more) = crate::record::put_attributes(out, attributes);
         let len = (out.len() - at as usize) as u8;
@@ -48,17 +56,17 @@ impl Row {
         let key = match key.form {
             KeyForm::Number { class, quotient } => RowKey::Number { class, quotient },
             KeyForm::Text => {
-                let at = out.len() as u32;
-                out.extend_from_slice(key.text);
-                RowKey::Text { at, len: key.text.len() as u32, tag: text_tag(key.hash) }
+                let at = out.len();
+                let shape = codecs.put_key(key.text, out);
+                RowKey::Text { at: at as u32, len: (out.len() - at) as u32, tag: text_tag(key.hash), shape }
             }
         };
         let value = match decimal::pack(value) {
             Some(number) => StoredValue::Number(number),
             None => {
-                let at = out.len() as u32;
-                out.extend_from_slice(value);
-                StoredValue::Text { at, len: value.len() as u32 }
+                let at = out.len();
+                let dictionary = codecs.put_value(value, out);
+                StoredValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
             }
         };
         Row { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
@@ -68,7 +76,7 @@ impl Row {
     pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> Row {
         Row {
             key: RowKey::Stub { fingerprint, reference },
-            value: StoredValue::Text { at: 0, len: 0 },
+            value: StoredValue::Text { at: 0, len: 0, dictionary: 0 },
             attributes: StoredAttributes::default(),
             source: NEW_SOURCE,
             mark: UseMark::default(),
@@ -78,10 +86,14 @@ impl Row {
 
     /// Returns at least the low 32 bits of the hash of the key.
     #[inline]
-    pub(super) fn low_hash(&self, bytes: &[u8], seeds: &HashSeeds) -> u64 {
+    pub(super) fn low_hash(&self, bytes: &[u8], context: RecordContext<'_>) -> u64 {
+        let RecordContext { seeds, codecs } = context;
         match self.key {
             RowKey::Number { class, quotient } => seeds.of_quotient(class, quotient),
-            RowKey::Text { at, len, .. } => seeds.of_text(&bytes[at as usize..][..len as usize]),
+            RowKey::Text { at, len, shape, .. } => {
+                let stored = &bytes[at as usize..][..len as usize];
+                seeds.of_text(codecs.key(shape, stored, &mut PlainBuffer::default()))
+            }
             RowKey::Stub { fingerprint, .. } => u64::from(fingerprint),
         }
     }
@@ -91,15 +103,17 @@ impl Row {
     pub(super) fn key_text<'a>(
         &self,
         bytes: &'a [u8],
-        seeds: &HashSeeds,
-        digits: &'a mut [u8; 20],
+        context: RecordContext<'_>,
+        buffer: &'a mut PlainBuffer,
     ) -> &'a [u8] {
         match self.key {
-            RowKey::Number { class, quotient } => match seeds.number(class, quotient) {
-                Some(number) => decimal::unpack(number, digits),
+            RowKey::Number { class, quotient } => match context.seeds.number(class, quotient) {
+                Some(number) => decimal::unpack(number, &mut buffer.digits),
                 None => unreachable!("only quotients of texts are stored"),
             },
-            RowKey::Text { at, len, .. } => &bytes[at as usize..][..len as usize],
+            RowKey::Text { at, len, shape, .. } => {
+                context.codecs.key(shape, &bytes[at as usize..][..len as usize], buffer)
+            }
             RowKey::Stub { .. } => &[],
         }
     }
@@ -108,24 +122,29 @@ impl Row {
     pub(super) fn see<T>(
         &self,
         bytes: &[u8],
-        seeds: &HashSeeds,
+        context: RecordContext<'_>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
-        let (mut key_digits, mut digits) = ([0; 20], [0; 20]);
-        let record = Record::new(self.value.text(bytes, &mut digits), self.attributes.read(bytes));
-        see(self.key_text(bytes, seeds, &mut key_digits), record)
+        let (mut key_buffer, mut buffer) = (PlainBuffer::default(), PlainBuffer::default());
+        let value = self.value.text(bytes, context.codecs, &mut buffer);
+        let record = Record::new(value, self.attributes.read(bytes));
+        see(self.key_text(bytes, context, &mut key_buffer), record)
     }
 
     /// Returns the size of the record for statistics: the lengths of the key and the value as text,
     /// + 4 if there are flags. A stub has no size.
     #[inline]
-    pub(super) fn plain_size(&self, seeds: &HashSeeds) -> usize {
+    pub(super) fn plain_size(&self, bytes: &[u8], context: RecordContext<'_>) -> usize {
+        let RecordContext { seeds, codecs } = context;
         let key_len = match self.key {
             RowKey::Number { class, quotient } => seeds.number(class, quotient).map_or(0, decimal::text_len),
-            RowKey::Text { len, .. } => len as usize,
+            RowKey::Text { len, shape: 0, .. } => len as usize,
+            RowKey::Text { at, len, shape, .. } => {
+                codecs.key_len(shape, &bytes[at as usize..][..len as usize])
+            }
             RowKey::Stub { .. } => return 0,
         };
-        key_len + self.value.text_len() + self.attributes.flags_size()
+        key_len + self.value.text_len(bytes, codecs) + self.attributes.flags_size()
     }
 
     /// Returns the size of the record for statistics and the hash of its key, for records whose bytes
@@ -137,7 +156,7 @@ impl Row {
             RowKey::Number { class, quotient } => {
                 (decimal::text_len(seeds.number(class, quotient)?), seeds.of_quotient(class, quotient))
             }
-            RowKey::Text { at, len, tag } => {
+            RowKey::Text { at, len, tag, shape: 0 } => {
                 let text = &bytes[at as usize..][..len as usize];
                 let hash = seeds.of_text(text);
                 if decimal::pack(text).is_some() || text_tag(hash) != tag {
@@ -145,10 +164,61 @@ impl Row {
                 }
                 (len as usize, hash)
             }
-            RowKey::Stub { .. } => return None,
+            // Codecs mean nothing elsewhere.
+            RowKey::Text { .. } | RowKey::Stub { .. } => return None,
         };
-        let len = key_len + self.value.text_len();
+        let len = key_len + self.value.text_len(bytes, &NO_CODECS);
         (len <= BUCKET_RECORD_MAX).then(|| (len + self.attributes.flags_size(), hash))
+    }
+
+    /// Returns true if today's codecs may give the record another form.
+    #[inline]
+    pub(super) fn is_stale(&self, codecs: &RecordCodecs) -> bool {
+        match (self.key, self.value) {
+            (RowKey::Stub { .. }, _) => false,
+            (RowKey::Text { shape: 0, .. }, _) if !codecs.shapes().is_empty() => true,
+            (_, StoredValue::Text { dictionary, .. }) => !codecs.is_current(dictionary),
+            _ => false,
+        }
+    }
+
+    /// Returns true if both records have the same codecs.
+    pub(super) fn is_coded_like(&self, other: &Row) -> bool {
+        let codecs = |row: &Row| {
+            let shape = if let RowKey::Text { shape, .. } = row.key { shape } else { 0 };
+            (shape, row.value.dictionary())
+        };
+        codecs(self) == codecs(other)
+    }
+
+    /// Returns the same record in the form of other codecs. It lies in `out`, which is the source for
+    /// new records.
+    pub(super) fn recoded(
+        &self,
+        bytes: &[u8],
+        context: RecordContext<'_>,
+        codecs: &RecordCodecs,
+        out: &mut Vec<u8>,
+    ) -> Row {
+        let mut buffer = PlainBuffer::default();
+        let from = self.attributes.at as usize;
+        let attributes = StoredAttributes { at: out.len() as u32, ..self.attributes };
+        out.extend_from_slice(&bytes[from..from + usize::from(attributes.len)]);
+        let mut row = Row { attributes, source: NEW_SOURCE, ..*self };
+        if let RowKey::Text { at, len, shape, .. } = &mut row.key {
+            let text = context.codecs.key(*shape, &bytes[*at as usize..][..*len as usize], &mut buffer);
+            *at = out.len() as u32;
+            *shape = codecs.put_key(text, out);
+            *len = out.len() as u32 - *at;
+        }
+        if let StoredValue::Text { at, len, dictionary } = &mut row.value {
+            let stored = &bytes[*at as usize..][..*len as usize];
+            let text = context.codecs.value(*dictionary, stored, &mut buffer);
+            *at = out.len() as u32;
+            *dictionary = codecs.put_value(text, out);
+            *len = out.len() as u32 - *at;
+        }
+        row
     }
 
     #[inline]
@@ -192,6 +262,7 @@ pub(super) fn put_rows(
                 at: key.start as u32,
                 len: key.len() as u32,
                 tag: bytes[group.keys_at + index],
+                shape: group.shape,
             },
         };
         let (attributes, age) = (group.attributes(index), age_of(index));
