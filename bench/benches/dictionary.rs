@@ -25,7 +25,19 @@ fn main() {
     let default = ["profile", "short-profile", "session-json", "session", "counter"].map(String::from);
     println!(
         "{:44} {:>6} {:>7} {:>6} {:>6} {:>9} {:>8} {:>7} {:>6} | {:>5} {:>6} {:>6} {:>6}",
-        "shape", "raw", "stored", "enc ns", "dec ns", "train ms", "step max", "KiB", "tokens", "key", "stored", "enc ns", "dec ns"
+        "shape",
+        "raw",
+        "stored",
+        "enc ns",
+        "dec ns",
+        "train ms",
+        "step max",
+        "KiB",
+        "tokens",
+        "key",
+        "stored",
+        "enc ns",
+        "dec ns"
     );
     for name in if named.is_empty() { &default[..] } else { &named } {
         match name.parse() {

@@ -320,7 +320,11 @@ mod tests {
     fn table_json_and_chart_show_every_figure() {
         let options = options(&["A=a {port}", "B=b {port}"]);
         let measurements = [
-            ShapeMeasurement { shape: &RecordShape::PagePiece, payload: 1020.0, memory: vec![1100.0, 1200.0] },
+            ShapeMeasurement {
+                shape: &RecordShape::PagePiece,
+                payload: 1020.0,
+                memory: vec![1100.0, 1200.0],
+            },
             ShapeMeasurement { shape: &RecordShape::Number, payload: 16.0, memory: vec![12.5, 100.0] },
         ];
         let table = options.table(&measurements);

@@ -516,8 +516,7 @@ mod tests {
         assert!((20..=22).all(|len| lens.contains(&len)) && lens.iter().all(|len| (20..=22).contains(len)));
         assert_eq!(value(&sized, 5), value(&sized, 5));
         assert_ne!(value(&workload(ValueSize::Fixed(16)), 5), value(&workload(ValueSize::Fixed(16)), 6));
-        let shaped =
-            Workload { records: Some(RecordShape::Number), ..workload(ValueSize::Fixed(16)) };
+        let shaped = Workload { records: Some(RecordShape::Number), ..workload(ValueSize::Fixed(16)) };
         let mut key = Vec::new();
         shaped.put_key(&mut key, 7);
         assert_eq!((&*key, &*value(&shaped, 7)), (&b"00000007"[..], &b"00000007"[..]));

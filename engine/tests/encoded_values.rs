@@ -1,8 +1,8 @@
 //! Dictionaries and key shapes neither fail on nor change any bytes.
 
+mod encoded_bytes;
 #[path = "../../tests/fuzz_inputs/mod.rs"]
 mod fuzz_inputs;
-mod encoded_bytes;
 
 #[test]
 fn fuzz_inputs_are_encoded_and_decoded() {

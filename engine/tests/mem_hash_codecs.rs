@@ -6,8 +6,8 @@ mod visitor;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use todana_core::{
-    Action, Attributes, Engine, Expiry, ImagedEngine, MemoryLimit, Record, SweepAim, SweepableEngine, UnixSeconds,
-    Visitor, WhenFull,
+    Action, Attributes, Engine, Expiry, ImagedEngine, MemoryLimit, Record, SweepAim, SweepableEngine,
+    UnixSeconds, Visitor, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 use visitor::{Remove, Set};
@@ -61,11 +61,23 @@ fn record(n: u64, version: u64) -> (Vec<u8>, Vec<u8>) {
     let mut random = fastrand::Rng::with_seed(n ^ version << 40);
     let name = ["Amara", "Olga", "Pedro", "Li"][random.usize(..4)];
     let (key, value) = match n % 8 {
-        0 => (format!("session:{n:08x}-0000-4000-8000-{:012x}", n * 77), format!(r#"{{"user":{n},"token":"{:032x}"}}"#, random.u128(..))),
-        1 => (format!("page:/articles/{n}"), format!("<html><head><title>{n}</title></head><body>{}</body></html>", name.repeat(random.usize(..90)))),
+        0 => (
+            format!("session:{n:08x}-0000-4000-8000-{:012x}", n * 77),
+            format!(r#"{{"user":{n},"token":"{:032x}"}}"#, random.u128(..)),
+        ),
+        1 => (
+            format!("page:/articles/{n}"),
+            format!(
+                "<html><head><title>{n}</title></head><body>{}</body></html>",
+                name.repeat(random.usize(..90))
+            ),
+        ),
         2 => (n.to_string(), random.u32(..).to_string()),
         3 => (format!("{:016x}", random.u64(..)), (0..random.usize(..40)).map(|_| random.char(..)).collect()),
-        _ => (format!("user:{n}:profile"), format!(r#"{{"id":{n},"name":"{name}","balance":{}}}"#, random.u16(..))),
+        _ => (
+            format!("user:{n}:profile"),
+            format!(r#"{{"id":{n},"name":"{name}","balance":{}}}"#, random.u16(..)),
+        ),
     };
     (key.into_bytes(), value.into_bytes())
 }
@@ -93,13 +105,8 @@ fn loaded(hash: &MemHash) -> Model {
 
 /// Maintains a hash until nothing is left to do.
 fn settle(hash: &MemHash) {
-    // Recoding rests most of the time, but not if memory is scarce.
-    for _ in 0..100_000 {
-        if !hash.maintain() && !hash.is_recoding() {
-            return;
-        }
-    }
-    panic!("does not settle");
+    hash.recode();
+    while hash.maintain() {}
 }
 
 fn check(hash: &MemHash, model: &Model) {
@@ -201,7 +208,8 @@ fn image_contains_records_as_they_are() {
     let form = coded.image_form();
     let (mut block, mut from, mut records) = (Vec::new(), None, 0);
     loop {
-        let copied = coded.copy_buckets(&form, from, &|_| false, &mut block, &mut |_, _| panic!("in a bucket"));
+        let copied =
+            coded.copy_buckets(&form, from, &|_| false, &mut block, &mut |_, _| panic!("in a bucket"));
         let copied = copied.unwrap();
         records += u64::from(copied.records);
         from = copied.next;

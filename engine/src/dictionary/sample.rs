@@ -49,7 +49,10 @@ impl ValueSample {
     fn ranges(&self, tried: bool) -> Vec<Range<usize>> {
         let starts = std::iter::once(&0).chain(&self.ends);
         let ranges = starts.zip(&self.ends).map(|(&start, &end)| start..end).enumerate();
-        ranges.filter(|(index, _)| index.is_multiple_of(TRIED_ONE_IN) == tried).map(|(_, range)| range).collect()
+        ranges
+            .filter(|(index, _)| index.is_multiple_of(TRIED_ONE_IN) == tried)
+            .map(|(_, range)| range)
+            .collect()
     }
 }
 

@@ -119,8 +119,9 @@ fn frequent_hex_runs(sample: &[u8], values: &[Range<usize>]) -> Vec<CountedHexRu
     }
     let total: usize = values.iter().map(|value| value.len()).sum();
     let runs = counts.iter().enumerate().map(|(digits, &count)| CountedHexRun { digits, count });
-    let mut runs: Vec<CountedHexRun> =
-        runs.filter(|run| run.count >= COUNT_MIN && run.count as usize * run.digits >= total / HEX_ONE_IN).collect();
+    let mut runs: Vec<CountedHexRun> = runs
+        .filter(|run| run.count >= COUNT_MIN && run.count as usize * run.digits >= total / HEX_ONE_IN)
+        .collect();
     runs.sort_by_key(|run| Reverse(run.count as usize * run.digits));
     runs.truncate(HEX_TOKENS_MAX);
     runs

@@ -162,7 +162,12 @@ impl TokenDictionary {
     /// Decodes a value into a buffer, which grows as needed, and returns the value. Returns `None` if
     /// the codes are damaged, or if the value is longer than `len_max`.
     #[inline]
-    pub(super) fn decode<'b>(&self, codes: &[u8], len_max: usize, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+    pub(super) fn decode<'b>(
+        &self,
+        codes: &[u8],
+        len_max: usize,
+        buffer: &'b mut Vec<u8>,
+    ) -> Option<&'b [u8]> {
         let (mut at, mut len) = (0, 0);
         while at < codes.len() {
             let span = self.span_at(codes, &mut at)?;

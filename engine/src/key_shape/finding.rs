@@ -46,8 +46,11 @@ fn by_fields(keys: &[&[u8]], keys_min: usize) -> Vec<KeyShape> {
         }
     }
     let is_useful = |(count, saved): (usize, usize)| count >= keys_min.max(2) && saved >= SAVED_MIN * count;
-    let mut useful: Vec<(Vec<KeyPart>, usize)> =
-        counts.into_iter().filter(|&(_, counts)| is_useful(counts)).map(|(parts, (_, saved))| (parts, saved)).collect();
+    let mut useful: Vec<(Vec<KeyPart>, usize)> = counts
+        .into_iter()
+        .filter(|&(_, counts)| is_useful(counts))
+        .map(|(parts, (_, saved))| (parts, saved))
+        .collect();
     useful.sort_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));
     useful.into_iter().filter_map(|(parts, _)| KeyShape::new(parts)).collect()
 }
@@ -62,7 +65,8 @@ fn by_beginning(mut keys: Vec<&[u8]>, keys_min: usize) -> Vec<KeyShape> {
             let ends = key.iter().enumerate().filter(|(_, byte)| byte.is_ascii_punctuation());
             ends.for_each(|(at, _)| *counts.entry(&key[..=at]).or_default() += 1);
         }
-        let frequent = counts.into_iter().filter(|&(text, count)| count >= keys_min.max(2) && text.len() >= SAVED_MIN);
+        let frequent =
+            counts.into_iter().filter(|&(text, count)| count >= keys_min.max(2) && text.len() >= SAVED_MIN);
         let best = frequent.max_by_key(|&(text, count)| ((text.len() - 1) * count, text));
         let Some((text, _)) = best else { return found };
         found.extend(KeyShape::new(vec![KeyPart::Literal(text.into()), KeyPart::Rest]));
@@ -165,8 +169,7 @@ mod tests {
     #[test]
     fn random_keys_have_no_shape() {
         let mut random = fastrand::Rng::with_seed(3);
-        let keys: Vec<String> =
-            (0..500).map(|_| (0..12).map(|_| random.lowercase()).collect()).collect();
+        let keys: Vec<String> = (0..500).map(|_| (0..12).map(|_| random.lowercase()).collect()).collect();
         assert_eq!(found(&keys), []);
         assert_eq!(found(&[]), []);
     }

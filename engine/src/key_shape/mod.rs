@@ -277,7 +277,8 @@ fn put_digits(packed: &[u8], key: &mut Vec<u8>) {
 #[inline]
 fn strip_digits<'t>(text: &'t [u8], packed: &[u8]) -> Option<&'t [u8]> {
     let (digits, rest) = text.split_at_checked(2 * packed.len())?;
-    let are_equal = packed.iter().zip(digits.as_chunks::<2>().0).all(|(&byte, pair)| hex_digits_of(byte) == *pair);
+    let are_equal =
+        packed.iter().zip(digits.as_chunks::<2>().0).all(|(&byte, pair)| hex_digits_of(byte) == *pair);
     are_equal.then_some(rest)
 }
 
@@ -298,7 +299,8 @@ impl KeyShapes {
 
     /// Adds a shape, unless there are too many.
     pub fn add(&mut self, shape: KeyShape) {
-        let Some(number) = u8::try_from(self.shapes.len()).ok().filter(|&number| usize::from(number) < SHAPES_MAX)
+        let Some(number) =
+            u8::try_from(self.shapes.len()).ok().filter(|&number| usize::from(number) < SHAPES_MAX)
         else {
             return;
         };
@@ -378,7 +380,10 @@ mod tests {
         assert_eq!(stored(user, "user:7:profile"), Some(vec![7]));
         assert_eq!(stored(user, "user:1234567:profile").map(|stored| stored.len()), Some(3));
         let uuid = stored(session, "session:01234567-89ab-4def-8123-456789abcdef").unwrap();
-        assert_eq!(uuid, [1, 0x23, 0x45, 0x67, 0x89, 0xab, 0x4d, 0xef, 0x81, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+        assert_eq!(
+            uuid,
+            [1, 0x23, 0x45, 0x67, 0x89, 0xab, 0x4d, 0xef, 0x81, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]
+        );
         assert_eq!(stored(rate, "rate:1.2.3.4"), Some(vec![1, 2, 3, 4]));
         assert_eq!(stored(hex, "00000000000000ff/x"), Some(vec![0, 0, 0, 0, 0, 0, 0, 255, b'x']));
         assert_eq!(stored(page, "page:"), Some(vec![]));
@@ -387,10 +392,19 @@ mod tests {
     #[test]
     fn keys_of_other_shapes_are_refused() {
         let [user, session, rate, hex, _] = &shapes()[..] else { panic!("five") };
-        for key in ["", "user:", "user::profile", "user:1:profil", "user:1:profile2", "user:12345678901234567890:profile"] {
+        for key in [
+            "",
+            "user:",
+            "user::profile",
+            "user:1:profil",
+            "user:1:profile2",
+            "user:12345678901234567890:profile",
+        ] {
             assert_eq!(stored(user, key), None, "{key}");
         }
-        for key in ["session:01234567-89AB-4def-8123-456789abcdef", "session:0123456789ab-4def-8123-456789abcdef0"] {
+        for key in
+            ["session:01234567-89AB-4def-8123-456789abcdef", "session:0123456789ab-4def-8123-456789abcdef0"]
+        {
             assert_eq!(stored(session, key), None, "{key}");
         }
         assert_eq!((stored(rate, "rate:1.2.3"), stored(hex, "00000000000000ff0/")), (None, None));

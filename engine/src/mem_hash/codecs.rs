@@ -8,6 +8,8 @@ use super::key::HashSeeds;
 use crate::dictionary::ValueDictionary;
 use crate::key_shape::{KeyShape, KeyShapes};
 use std::cell::Cell;
+use std::iter::Sum;
+use std::ops::Sub;
 use std::sync::Arc;
 use todana_core::EncodingStatus;
 
@@ -135,7 +137,12 @@ impl RecordCodecs {
 
     /// Returns the value with a stored form.
     #[inline]
-    pub(super) fn value<'a>(&self, dictionary: u8, stored: &'a [u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
+    pub(super) fn value<'a>(
+        &self,
+        dictionary: u8,
+        stored: &'a [u8],
+        buffer: &'a mut PlainBuffer,
+    ) -> &'a [u8] {
         if dictionary == 0 {
             return stored;
         }
@@ -180,6 +187,30 @@ impl RecordCodecs {
                 *dictionary = None;
             }
         }
+    }
+}
+
+/// The plain and the stored size of the records that were written to buckets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WrittenBytes {
+    pub(super) plain: u64,
+    pub(super) stored: u64,
+}
+
+impl Sub for WrittenBytes {
+    type Output = WrittenBytes;
+
+    fn sub(self, other: WrittenBytes) -> WrittenBytes {
+        WrittenBytes { plain: self.plain - other.plain, stored: self.stored - other.stored }
+    }
+}
+
+impl Sum for WrittenBytes {
+    fn sum<I: Iterator<Item = WrittenBytes>>(all: I) -> WrittenBytes {
+        all.fold(WrittenBytes::default(), |sum, one| WrittenBytes {
+            plain: sum.plain + one.plain,
+            stored: sum.stored + one.stored,
+        })
     }
 }
 

@@ -118,7 +118,11 @@ impl ValueColumn {
 pub(super) enum StoredValue {
     Number(u64),
     /// Text, or its stored form if there is a dictionary.
-    Text { at: u32, len: u32, dictionary: u8 },
+    Text {
+        at: u32,
+        len: u32,
+        dictionary: u8,
+    },
 }
 
 impl StoredValue {

@@ -4,8 +4,8 @@
 //! other operation waits long. Cost: see benches/record (Nov 2026).
 
 use super::MemHash;
-use super::codecs::RecordContext;
 use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
+use super::codecs::RecordContext;
 use super::shard::CopyTarget;
 use std::ops::Range;
 use todana_core::{

@@ -7,7 +7,8 @@
 
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
-    FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue, ValueColumn, group_head, put_codecs, put_stub,
+    FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue,
+    ValueColumn, group_head, put_codecs, put_stub,
 };
 use super::quotient::BucketAddress;
 use super::row::{Row, RowKey, RowSources};
@@ -526,10 +527,10 @@ fn add_to_u16(out: &mut [u8], at: usize, more: usize) {
 #[cfg(test)]
 mod tests {
     use super::super::bits::mask;
+    use super::super::codecs::{NO_CODECS, PlainBuffer, RecordContext};
     use super::super::group::{END, KeyMatch, find, measure};
     use super::super::key::{HashSeeds, Key};
     use super::super::row::{sort_by_age, take_apart};
-    use super::super::codecs::{NO_CODECS, PlainBuffer, RecordContext};
     use super::*;
     use proptest::prelude::*;
     use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds};
@@ -610,19 +611,25 @@ mod tests {
             let rows = self.rows();
             for (key, value, attributes) in records {
                 let prepared = Key::new(key, seeds);
-                let KeyMatch::Found(group, index) = find(&self.bytes, &prepared, &self.address, &NO_CODECS, 0) else {
+                let KeyMatch::Found(group, index) =
+                    find(&self.bytes, &prepared, &self.address, &NO_CODECS, 0)
+                else {
                     panic!("{} is not found", key.escape_ascii());
                 };
                 assert!(group.is_intact(&self.bytes));
                 let found = group.value(&self.bytes, index);
                 assert_eq!(found.text(&self.bytes, &NO_CODECS, &mut PlainBuffer::default()), value);
-                let lens = (found.text_len(&self.bytes, &NO_CODECS), found.of_len(&self.bytes, &NO_CODECS).len());
+                let lens =
+                    (found.text_len(&self.bytes, &NO_CODECS), found.of_len(&self.bytes, &NO_CODECS).len());
                 assert_eq!(lens, (value.len(), value.len()));
                 assert_eq!(group.attributes(index).read(&self.bytes), *attributes);
                 assert_eq!(group.attributes(index).expiry(&self.bytes), attributes.expiry);
                 let row = rows
                     .iter()
-                    .find(|row| row.key_text(&self.bytes, RecordContext::plain(seeds), &mut PlainBuffer::default()) == key)
+                    .find(|row| {
+                        row.key_text(&self.bytes, RecordContext::plain(seeds), &mut PlainBuffer::default())
+                            == key
+                    })
                     .expect("every record has a row");
                 assert_eq!(row.value.text(&self.bytes, &NO_CODECS, &mut PlainBuffer::default()), value);
                 let plain = key.len() + value.len() + if attributes.flags == 0 { 0 } else { 4 };
@@ -718,7 +725,8 @@ mod tests {
             let numbers: Vec<u32> = rows
                 .iter()
                 .map(|row| {
-                    let value = row.value.text(&bucket.bytes, &NO_CODECS, &mut PlainBuffer::default()).to_vec();
+                    let value =
+                        row.value.text(&bucket.bytes, &NO_CODECS, &mut PlainBuffer::default()).to_vec();
                     String::from_utf8(value).unwrap().parse().unwrap()
                 })
                 .collect();
@@ -734,13 +742,12 @@ mod tests {
     #[test]
     fn decimal_records_take_few_bits() {
         let seeds = HashSeeds::new(1, 4);
-        let record = |n: u32| (format!("{n:08}").into_bytes(), n.to_string().into_bytes(), Attributes::default());
+        let record =
+            |n: u32| (format!("{n:08}").into_bytes(), n.to_string().into_bytes(), Attributes::default());
         let address = address_of(b"00000000", &seeds, 4, 6);
         let mut bucket = TestBucket::new(address);
-        let records: Vec<TestRecord> = (0..100_000)
-            .map(record)
-            .filter(|(key, ..)| address_of(key, &seeds, 4, 6) == address)
-            .collect();
+        let records: Vec<TestRecord> =
+            (0..100_000).map(record).filter(|(key, ..)| address_of(key, &seeds, 4, 6) == address).collect();
         records.iter().for_each(|record| bucket.insert(record, &seeds));
         bucket.check(&records, &seeds);
         // A remainder of 27 - 10 bits and a value of 17 bits, once the head, and the tail.

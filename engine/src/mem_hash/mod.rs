@@ -186,10 +186,10 @@ impl MemHash {
         })
     }
 
-    /// Returns true if records are being given the form of new dictionaries or key shapes, which
-    /// [`Engine::maintain`] does with long rests.
-    pub fn is_recoding(&self) -> bool {
-        self.recoding.is_at_work()
+    /// Trains dictionaries and key shapes and stores all records with them, if that is due.
+    /// [`Engine::maintain`] does the same with long rests.
+    pub fn recode(&self) {
+        while self.recode_step(false) {}
     }
 
     /// Returns the largest number of bytes that a single write has moved. Tests and benchmarks
@@ -464,7 +464,6 @@ impl Engine for MemHash {
         }
         status.uses_dropped = self.uses_dropped.load(Ordering::Relaxed);
         status.encoding = self.recoding.status();
-        status.committed_bytes += status.encoding.dictionary_bytes;
         status
     }
 
@@ -506,7 +505,7 @@ impl Engine for MemHash {
 
     fn maintain(&self) -> bool {
         let has_more = self.maintain_memory();
-        self.recode_step() || has_more
+        self.recode_step(true) || has_more
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {

@@ -11,7 +11,7 @@
 //! when no record refers to them any more.
 
 use super::MemHash;
-use super::codecs::{RecordCodecs, VALUE_CLASSES, value_class};
+use super::codecs::{RecordCodecs, VALUE_CLASSES, WrittenBytes, value_class};
 use crate::dictionary::{DictionaryTraining, TrainingStep, ValueSample};
 use crate::key_shape::find_shapes;
 use parking_lot::Mutex;
@@ -24,6 +24,10 @@ use todana_core::EncodingStatus;
 const FIRST_BYTES: u64 = 2 << 20;
 /// Training is repeated when the records take this many times as many bytes.
 const GROWTH: u64 = 8;
+/// Training is repeated when the ratio of the stored to the plain size of written records has grown by
+/// this factor. The ratio is computed after this many bytes.
+const DRIFT: f64 = 1.1;
+const WRITTEN_BYTES: u64 = 8 << 20;
 /// The number of keys of which shapes are found.
 const KEYS_SAMPLED: usize = 4096;
 /// The number of buckets that one step reads or recodes at most.
@@ -49,6 +53,10 @@ struct RecodingState {
     sampled_to: u64,
     /// Recoding rests until this time.
     rests_until: Option<Instant>,
+    /// The sums of all writes at the last look at their ratio.
+    written: WrittenBytes,
+    /// The ratio of stored to plain bytes with the current codecs.
+    ratio: Option<f64>,
 }
 
 enum Stage {
@@ -89,13 +97,10 @@ impl Recoding {
             due_at: FIRST_BYTES,
             sampled_to: 0,
             rests_until: None,
+            written: WrittenBytes::default(),
+            ratio: None,
         };
         Recoding { is_on, state: Mutex::new(state), newest: Mutex::new(Arc::new(RecordCodecs::new())) }
-    }
-
-    /// Returns true if there are steps to do, even if they rest.
-    pub(super) fn is_at_work(&self) -> bool {
-        !matches!(self.state.lock().stage, Stage::Waiting)
     }
 
     /// Returns the numbers for the status of the engine.
@@ -105,8 +110,9 @@ impl Recoding {
 }
 
 impl MemHash {
-    /// Does a step of training or recoding. Returns true if another one is due at once.
-    pub(super) fn recode_step(&self) -> bool {
+    /// Does a step of training or recoding. Returns true if another one is due at once. `rests` states
+    /// that recoding must leave the processor to others most of the time.
+    pub(super) fn recode_step(&self, rests: bool) -> bool {
         if !self.recoding.is_on {
             return false;
         }
@@ -115,7 +121,7 @@ impl MemHash {
         let state = &mut *state;
         state.stage = match std::mem::replace(&mut state.stage, Stage::Waiting) {
             Stage::Waiting => {
-                if self.stored_bytes() < state.due_at {
+                if !self.is_due(state) {
                     return false;
                 }
                 Stage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
@@ -137,6 +143,7 @@ impl MemHash {
                     state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
                     if training.is_new {
                         self.install(training.codecs);
+                        state.ratio = None;
                         Stage::Recoding { place: 0, is_incomplete: false }
                     } else {
                         Stage::Waiting
@@ -144,9 +151,9 @@ impl MemHash {
                 }
             }
             Stage::Recoding { place, is_incomplete } => {
-                let is_urgent = !self.budget.fits(0);
+                let rests = rests && self.budget.fits(0);
                 let began = Instant::now();
-                if !is_urgent && state.rests_until.is_some_and(|until| began < until) {
+                if rests && state.rests_until.is_some_and(|until| began < until) {
                     state.stage = Stage::Recoding { place, is_incomplete };
                     return false;
                 }
@@ -168,6 +175,35 @@ impl MemHash {
             }
         };
         true
+    }
+
+    /// Returns true if codecs should be trained.
+    fn is_due(&self, state: &mut RecodingState) -> bool {
+        let stored = self.stored_bytes();
+        // A small cache never has more.
+        let has_first = state.due_at == FIRST_BYTES
+            && self
+                .budget
+                .limit()
+                .bytes
+                .is_some_and(|limit| stored >= limit / 4 && stored >= FIRST_BYTES / 8);
+        if has_first || stored >= state.due_at {
+            return true;
+        }
+        let written = self.shards.iter().map(|shard| shard.0.read().written).sum::<WrittenBytes>();
+        let since = written - state.written;
+        if since.plain < WRITTEN_BYTES {
+            return false;
+        }
+        state.written = written;
+        let ratio = since.stored as f64 / since.plain as f64;
+        let before = *state.ratio.get_or_insert(ratio);
+        let has_drifted = ratio > before * DRIFT;
+        if has_drifted {
+            // If training finds nothing better, this ratio is the new reference.
+            state.ratio = Some(ratio);
+        }
+        has_drifted
     }
 
     /// Returns the bytes of all records as they are stored.
@@ -222,10 +258,12 @@ impl MemHash {
     /// Uses codecs for new records from now on.
     fn install(&self, codecs: RecordCodecs) {
         let codecs = Arc::new(codecs);
-        *self.recoding.newest.lock() = Arc::clone(&codecs);
+        let old = std::mem::replace(&mut *self.recoding.newest.lock(), Arc::clone(&codecs));
+        self.budget.commit_anyway(codecs.status().dictionary_bytes as usize);
         for shard in &self.shards {
             MemHash::lock_exclusive(&shard.0).codecs = Arc::clone(&codecs);
         }
+        self.budget.release(old.status().dictionary_bytes as usize);
     }
 }
 

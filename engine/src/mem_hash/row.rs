@@ -12,10 +12,21 @@ use todana_core::{Attributes, Expiry, Record, decimal};
 /// The key of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RowKey {
-    Number { class: u8, quotient: u64 },
+    Number {
+        class: u8,
+        quotient: u64,
+    },
     /// Text, or its stored form if there is a shape.
-    Text { at: u32, len: u32, tag: u8, shape: u8 },
-    Stub { fingerprint: u32, reference: RecordReference },
+    Text {
+        at: u32,
+        len: u32,
+        tag: u8,
+        shape: u8,
+    },
+    Stub {
+        fingerprint: u32,
+        reference: RecordReference,
+    },
 }
 
 /// A record or a stub of a bucket. The offsets are relative to the bytes with the number `source`
@@ -180,6 +191,13 @@ impl Row {
             (_, StoredValue::Text { dictionary, .. }) => !codecs.is_current(dictionary),
             _ => false,
         }
+    }
+
+    /// Returns the length of the key and the value as they are stored.
+    #[inline]
+    pub(super) fn stored_len(&self) -> usize {
+        let key_len = if let RowKey::Text { len, .. } = self.key { len as usize } else { 0 };
+        key_len + self.value.data_len()
     }
 
     /// Returns true if both records have the same codecs.

@@ -15,13 +15,11 @@ mod write;
 
 use super::block_record::{self, block_record};
 use super::classes::{ClassBounds, ClassCounters};
-use super::codecs::{PlainBuffer, RecordCodecs, RecordContext};
+use super::codecs::{PlainBuffer, RecordCodecs, RecordContext, WrittenBytes};
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
 use super::eviction::EvictionState;
-use super::group::{
-    self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue,
-};
+use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
 use super::row::{self, Row, RowKey};
@@ -93,6 +91,7 @@ pub(super) struct HashShard {
     pub(super) seeds: HashSeeds,
     /// The codecs of the records.
     pub(super) codecs: Arc<RecordCodecs>,
+    pub(super) written: WrittenBytes,
     pub(super) budget: Arc<MemoryBudget>,
     /// The minimum number of buckets while more records are expected. It is at least 1.
     pub(super) buckets_min: usize,
@@ -146,6 +145,7 @@ impl HashShard {
             classes: ClassCounters::new(bounds),
             seeds,
             codecs: Arc::new(RecordCodecs::new()),
+            written: WrittenBytes::default(),
             budget,
             buckets_min: 1,
             records: 0,

@@ -32,7 +32,8 @@ impl HashShard {
             *row = recoded;
         }
         self.rows = rows;
-        let outcome = if is_changed { self.rewrite(bucket, ghosts, &new, MemoryNeed::Upkeep) } else { Ok(()) };
+        let outcome =
+            if is_changed { self.rewrite(bucket, ghosts, &new, MemoryNeed::Upkeep) } else { Ok(()) };
         self.scratch = new;
         self.rebalance();
         outcome

@@ -223,7 +223,9 @@ impl HashShard {
             }
             WritePlan::PutBlock { plain, need } => {
                 let block = self.put_in_block(bucket, location, key, scratch, plain, need)?;
-                visitor.applied(Some(self.referenced_record(RecordReference::Block(block.0), &mut PlainBuffer::default())));
+                visitor.applied(Some(
+                    self.referenced_record(RecordReference::Block(block.0), &mut PlainBuffer::default()),
+                ));
             }
             WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
@@ -255,6 +257,8 @@ impl HashShard {
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let old_plain = self.plain_size(bucket, location, key);
+        self.written.plain += plain as u64;
+        self.written.stored += row.stored_len() as u64;
         match location {
             RecordLocation::Absent => self.insert(bucket, key, row, new, need)?,
             RecordLocation::Inline(old) => {
@@ -280,7 +284,10 @@ impl HashShard {
     #[inline]
     fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &Row, new: &[u8]) -> bool {
         let is_coded_alike = old.value.dictionary() == row.value.dictionary();
-        if matches!(row.key, RowKey::Stub { .. }) || !is_coded_alike || !old.attributes.is_like(&row.attributes) {
+        if matches!(row.key, RowKey::Stub { .. })
+            || !is_coded_alike
+            || !old.attributes.is_like(&row.attributes)
+        {
             return false;
         }
         let handle = self.directory.get(bucket);
