@@ -4,8 +4,8 @@
 //! - How long do training, encoding and decoding take, and how much memory does a dictionary take?
 //! - How many bytes does a key take in its shape, and how long do both directions take?
 //!
-//! Run: `cargo bench -p todana-bench --bench dictionary -- SHAPE...`, with the shapes of `todana bench
-//! memory --shape`.
+//! Run: `cargo bench -p todana-bench --bench dictionary -- SHAPE...`, with the shapes of `todana
+//! bench memory --shape`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -63,8 +63,8 @@ fn train(sample: ValueSample) -> (Option<Box<ValueDictionary>>, f64) {
     }
 }
 
-/// Returns the time of the work on one item in nanoseconds. The time of each part of the items is the
-/// shortest of several rounds, because other processes interrupt some of them.
+/// Returns the time of the work on one item in nanoseconds. The time of each part of the items is
+/// the shortest of several rounds, because other processes interrupt some of them.
 fn fastest<T>(items: &[T], mut work: impl FnMut(&T)) -> f64 {
     const PART: usize = 500;
     let mut time = |part: &[T]| {

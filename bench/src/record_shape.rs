@@ -365,8 +365,8 @@ impl FilePieces {
         (!ranges.is_empty()).then_some(FilePieces { name, text, ranges })
     }
 
-    /// Appends the piece for a number. After the last piece, the first one follows again, with other
-    /// numbers: the second half of each run of digits becomes random.
+    /// Appends the piece for a number. After the last piece, the first one follows again, with
+    /// other numbers: the second half of each run of digits becomes random.
     fn put(&self, value: &mut Vec<u8>, number: u64) {
         let count = self.ranges.len() as u64;
         let index = number.saturating_sub(1);

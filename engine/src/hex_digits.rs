@@ -35,8 +35,8 @@ pub(crate) fn hex_digits_of(byte: u8) -> [u8; 2] {
     PAIRS[usize::from(byte)]
 }
 
-/// Appends digits, two in each byte. Their number must be even. Returns false if one of the bytes is
-/// not a digit; what was appended then has no meaning.
+/// Appends digits, two in each byte. Their number must be even. Returns false if one of the bytes
+/// is not a digit; what was appended then has no meaning.
 #[inline]
 pub(crate) fn pack_hex(digits: &[u8], out: &mut Vec<u8>) -> bool {
     let mut values = 0;

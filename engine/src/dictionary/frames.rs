@@ -60,8 +60,8 @@ impl FrameDictionary {
         size_of::<Self>() + self.compression.sizeof() + self.decompression.sizeof()
     }
 
-    /// Appends the encoded value if it is at most `len_max` bytes long. Otherwise appends nothing and
-    /// returns false.
+    /// Appends the encoded value if it is at most `len_max` bytes long. Otherwise appends nothing
+    /// and returns false.
     pub(super) fn encode(&self, value: &[u8], len_max: usize, out: &mut Vec<u8>) -> bool {
         CONTEXTS.with_borrow_mut(|contexts| {
             let FrameContexts { compression, frame, .. } = contexts;

@@ -140,15 +140,15 @@ impl TokenMatcher {
         slot
     }
 
-    /// Returns the longest token with which the text continues at `at`, and its length. `texts` must
-    /// be the one from which the matcher was created. There must be a byte at `at`.
+    /// Returns the longest token with which the text continues at `at`, and its length. `texts`
+    /// must be the one from which the matcher was created. There must be a byte at `at`.
     #[inline]
     pub(super) fn longest_at(&self, texts: &[u8], text: &[u8], at: usize) -> (u16, usize) {
         self.longest_below(texts, text, at, usize::MAX)
     }
 
-    /// Does the same as `longest_at` among the tokens that are shorter than `len_end`, which must be
-    /// at least 2.
+    /// Does the same as `longest_at` among the tokens that are shorter than `len_end`, which must
+    /// be at least 2.
     #[inline]
     pub(super) fn longest_below(&self, texts: &[u8], text: &[u8], at: usize, len_end: usize) -> (u16, usize) {
         let rest = text.len() - at;

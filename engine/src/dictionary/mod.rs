@@ -54,10 +54,10 @@ const GAIN_PARTS: usize = 16;
 /// assert_eq!(dictionary.decode(&stored, &mut buffer), Some(value(7).as_bytes()));
 /// ```
 pub struct ValueDictionary {
-    codec: Codec,
+    form: StoredForm,
 }
 
-enum Codec {
+enum StoredForm {
     Tokens(TokenDictionary),
     Frames(FrameDictionary),
 }
@@ -71,9 +71,9 @@ impl ValueDictionary {
             return false;
         }
         let len_max = value.len() - value.len() / GAIN_PARTS - 1;
-        match &self.codec {
-            Codec::Tokens(tokens) => tokens.encode(value, len_max, out),
-            Codec::Frames(frames) => frames.encode(value, len_max, out),
+        match &self.form {
+            StoredForm::Tokens(tokens) => tokens.encode(value, len_max, out),
+            StoredForm::Frames(frames) => frames.encode(value, len_max, out),
         }
     }
 
@@ -81,9 +81,9 @@ impl ValueDictionary {
     /// `None` if the stored form is damaged.
     #[inline]
     pub fn decode<'b>(&self, stored: &[u8], buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
-        match &self.codec {
-            Codec::Tokens(tokens) => tokens.decode(stored, VALUE_LEN_MAX, buffer),
-            Codec::Frames(frames) => frames.decode(stored, VALUE_LEN_MAX, buffer),
+        match &self.form {
+            StoredForm::Tokens(tokens) => tokens.decode(stored, VALUE_LEN_MAX, buffer),
+            StoredForm::Frames(frames) => frames.decode(stored, VALUE_LEN_MAX, buffer),
         }
     }
 
@@ -91,32 +91,32 @@ impl ValueDictionary {
     /// length shows.
     #[inline]
     pub fn decoded_len(&self, stored: &[u8]) -> Option<usize> {
-        match &self.codec {
-            Codec::Tokens(tokens) => tokens.decoded_len(stored),
-            Codec::Frames(_) => frames::content_len(stored),
+        match &self.form {
+            StoredForm::Tokens(tokens) => tokens.decoded_len(stored),
+            StoredForm::Frames(_) => frames::content_len(stored),
         }
         .filter(|len| *len <= VALUE_LEN_MAX)
     }
 
     /// Returns the memory that the dictionary takes.
     pub fn memory_bytes(&self) -> usize {
-        match &self.codec {
-            Codec::Tokens(tokens) => tokens.memory_bytes(),
-            Codec::Frames(frames) => frames.memory_bytes(),
+        match &self.form {
+            StoredForm::Tokens(tokens) => tokens.memory_bytes(),
+            StoredForm::Frames(frames) => frames.memory_bytes(),
         }
     }
 
     /// Returns the number of tokens, or 0 for a dictionary of zstd.
     pub fn tokens(&self) -> usize {
-        match &self.codec {
-            Codec::Tokens(tokens) => tokens.tokens(),
-            Codec::Frames(_) => 0,
+        match &self.form {
+            StoredForm::Tokens(tokens) => tokens.tokens(),
+            StoredForm::Frames(_) => 0,
         }
     }
 }
 
-/// Returns true if a value begins as the usual formats of compressed data do: gzip, zstd, xz, bzip2,
-/// LZ4, snappy, zip, PNG, JPEG, GIF, WebP.
+/// Returns true if a value begins as the usual formats of compressed data do: gzip, zstd, xz,
+/// bzip2, LZ4, snappy, zip, PNG, JPEG, GIF, WebP.
 fn is_compressed(value: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 11] = [
         b"\x1f\x8b\x08",
@@ -159,12 +159,12 @@ mod tests {
         let (sample, ranges) = concatenated(values);
         let mut training = TokenTraining::new(&sample, &ranges);
         let tokens = (0..100).find_map(|_| training.step(&sample));
-        ValueDictionary { codec: Codec::Tokens(tokens.expect("the training ends")) }
+        ValueDictionary { form: StoredForm::Tokens(tokens.expect("the training ends")) }
     }
 
     fn frames(values: &[Vec<u8>]) -> ValueDictionary {
         let (sample, ranges) = concatenated(values);
-        ValueDictionary { codec: Codec::Frames(FrameDictionary::train(&sample, &ranges).unwrap()) }
+        ValueDictionary { form: StoredForm::Frames(FrameDictionary::train(&sample, &ranges).unwrap()) }
     }
 
     /// Trains on a sample. Returns `None` if no dictionary is better than the current one.

@@ -2,7 +2,7 @@
 
 use super::frames::FrameDictionary;
 use super::token_training::TokenTraining;
-use super::{Codec, VALUE_LEN_MIN, ValueDictionary};
+use super::{StoredForm, VALUE_LEN_MIN, ValueDictionary};
 use std::ops::Range;
 
 /// The maximum size of a sample. A larger one makes training slower but dictionaries hardly better.
@@ -88,12 +88,12 @@ impl DictionaryTraining {
         let Some(tokens) = self.tokens.step(bytes) else { return TrainingStep::Working };
         let tried: Vec<&[u8]> = self.sample.ranges(true).into_iter().map(|range| &bytes[range]).collect();
         let plain_len: usize = tried.iter().map(|value| value.len()).sum();
-        let mut best = ValueDictionary { codec: Codec::Tokens(tokens) };
+        let mut best = ValueDictionary { form: StoredForm::Tokens(tokens) };
         let mut best_len = stored_len(&best, &tried);
         if bytes.len() / ends.len() >= FRAME_LEN_MIN
             && let Some(frames) = FrameDictionary::train(bytes, &self.sample.ranges(false))
         {
-            let frames = ValueDictionary { codec: Codec::Frames(frames) };
+            let frames = ValueDictionary { form: StoredForm::Frames(frames) };
             let len = stored_len(&frames, &tried);
             if len < best_len - best_len / FRAME_GAIN_PARTS && len <= plain_len / 2 {
                 (best, best_len) = (frames, len);

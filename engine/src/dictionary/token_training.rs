@@ -20,8 +20,8 @@ use std::ops::Range;
 
 /// The number of rounds.
 const ROUNDS: usize = 14;
-/// In this number of first rounds, only a part of the sample is encoded, and only pairs become tokens
-/// that will be among the most frequent ones.
+/// In this number of first rounds, only a part of the sample is encoded, and only pairs become
+/// tokens that will be among the most frequent ones.
 const EARLY_ROUNDS: usize = 6;
 /// The early rounds encode one of this number of pieces.
 const EARLY_ONE_IN: usize = 4;
@@ -33,6 +33,9 @@ const ADDED_EARLY: usize = 240;
 const ADDED_LATER: usize = 2048;
 /// The maximum number of tokens of a dictionary.
 const TOKENS_WANTED_MAX: usize = 8 << 10;
+/// If there are this many different pairs, those that have occurred once are forgotten, so that a
+/// diverse sample takes only a few MiB.
+const PAIRS_MAX: usize = 1 << 17;
 /// A token must occur this often in the sample.
 const COUNT_MIN: u32 = 4;
 /// The maximum number of different lengths of hexadecimal runs that become tokens.
@@ -90,6 +93,9 @@ impl TokenTraining {
         let mut counted = TokenRound::new(std::mem::take(&mut self.tokens));
         counted.count(sample, &self.pieces, if is_early { EARLY_ONE_IN } else { 1 });
         self.rounds += 1;
+        if self.rounds == EARLY_ROUNDS && counted.is_hopeless() {
+            return Some(counted.into_dictionary(&self.runs));
+        }
         if self.rounds <= ROUNDS {
             let added = if self.rounds < ROUNDS {
                 counted.best_pairs(if is_early { ADDED_EARLY } else { ADDED_LATER }, is_early)
@@ -162,8 +168,18 @@ impl TokenRound {
         TokenRound { tokens, texts, matcher, pairs: PairCounts::default(), short_count_min: 1 }
     }
 
+    /// Returns true if the sample takes hardly less space with these tokens. Later rounds would not
+    /// change much.
+    fn is_hopeless(&self) -> bool {
+        let lens = self.tokens.iter().map(|token| token.text.len() as u64 * u64::from(token.count));
+        let costs =
+            self.tokens.iter().map(|token| u64::from(self.cost(token.count)) * u64::from(token.count));
+        costs.sum::<u64>() >= lens.sum::<u64>() / 100 * 95
+    }
+
     /// Encodes one of `one_in` pieces, and counts tokens and pairs.
     fn count(&mut self, sample: &[u8], pieces: &[Range<usize>], one_in: usize) {
+        let mut pairs_max = PAIRS_MAX;
         for piece in pieces.iter().step_by(one_in) {
             let piece = &sample[piece.clone()];
             let (mut at, mut before) = (0, None);
@@ -175,6 +191,12 @@ impl TokenRound {
                 }
                 before = Some(token);
                 at += len;
+            }
+            if self.pairs.len() >= pairs_max {
+                self.pairs.retain(|_, count| *count > 1);
+                // Nearly all pairs may have occurred twice. Then the next ones have to wait as
+                // well.
+                pairs_max = PAIRS_MAX.max(2 * self.pairs.len());
             }
         }
         let mut counts: Vec<u32> = self.tokens.iter().map(|token| token.count).collect();

@@ -7,11 +7,11 @@
 //!       | code of a hex token, n bytes    2n lower-case hexadecimal digits
 //! ```
 //!
-//! S is the number of short codes. The most frequent tokens have the lowest numbers. Every byte is a
-//! token, so every value can be encoded.
+//! S is the number of short codes. The most frequent tokens have the lowest numbers. Every byte is
+//! a token, so every value can be encoded.
 //!
-//! Invariants: decoding an encoded value yields the value. Decoding any other bytes yields some value
-//! or fails, and never takes more memory than the caller permits.
+//! Invariants: decoding an encoded value yields the value. Decoding any other bytes yields some
+//! value or fails, and never takes more memory than the caller permits.
 
 use super::hex_run::HexRuns;
 use super::matcher::TokenMatcher;
@@ -21,6 +21,8 @@ use crate::hex_digits::{pack_hex, unpack_hex};
 pub(super) const TOKEN_LEN_MAX: usize = 128;
 /// The maximum number of tokens, hex tokens included. The matcher stores 15 bits of a number.
 pub(super) const TOKENS_MAX: usize = 16 << 10;
+/// The length after which a text must have become shorter, or it is not encoded.
+const TRIED_LEN: usize = 64;
 /// The number of bytes that are copied at once. The texts of all tokens are followed by this number
 /// of bytes, and so is a decoded value in its buffer.
 const COPY_LEN: usize = 16;
@@ -92,8 +94,8 @@ impl TokenDictionary {
         size_of::<Self>() + self.texts.len() + size_of_val(&*self.spans) + self.matcher.memory_bytes()
     }
 
-    /// Appends the encoded value if it is at most `len_max` bytes long. Otherwise appends nothing and
-    /// returns false. The cost is at most proportional to the length of the value.
+    /// Appends the encoded value if it is at most `len_max` bytes long. Otherwise appends nothing
+    /// and returns false. The cost is at most proportional to the length of the value.
     #[inline]
     pub(super) fn encode(&self, value: &[u8], len_max: usize, out: &mut Vec<u8>) -> bool {
         let from = out.len();
@@ -112,12 +114,14 @@ impl TokenDictionary {
     /// Encodes a text without hex tokens. Returns false once `out` is longer than `end_max`.
     #[inline]
     fn encode_text(&self, text: &[u8], end_max: usize, out: &mut Vec<u8>) -> bool {
-        let mut at = 0;
+        let (mut at, from) = (0, out.len());
         while at < text.len() {
             let (token, len) = self.matcher.longest_at(&self.texts, text, at);
             self.put_code(usize::from(token), out);
             at += len;
-            if out.len() > end_max {
+            // The rest of a text that is no shorter so far is not worth the time.
+            let is_long = at >= TRIED_LEN && out.len() - from > at - at / 16;
+            if out.len() > end_max || is_long {
                 return false;
             }
         }
@@ -159,8 +163,8 @@ impl TokenDictionary {
         self.spans.get(token).copied()
     }
 
-    /// Decodes a value into a buffer, which grows as needed, and returns the value. Returns `None` if
-    /// the codes are damaged, or if the value is longer than `len_max`.
+    /// Decodes a value into a buffer, which grows as needed, and returns the value. Returns `None`
+    /// if the codes are damaged, or if the value is longer than `len_max`.
     #[inline]
     pub(super) fn decode<'b>(
         &self,
@@ -218,8 +222,8 @@ fn make_room(buffer: &mut Vec<u8>, len: usize, len_max: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the number of codes of one byte if there are this many tokens. Each other byte begins 256
-/// longer codes.
+/// Returns the number of codes of one byte if there are this many tokens. Each other byte begins
+/// 256 longer codes.
 pub(super) fn short_codes(tokens: usize) -> usize {
     256 - tokens.saturating_sub(256).div_ceil(255)
 }

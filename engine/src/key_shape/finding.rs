@@ -10,15 +10,16 @@ use todana_core::decimal;
 const KEYS_ONE_IN: usize = 64;
 /// A beginning that keys have in common must be that of one of this number of keys.
 const BEGINNINGS_ONE_IN: usize = 16;
-/// The minimum number of bytes that a shape saves in each key, because a stored key names its shape.
+/// The minimum number of bytes that a shape saves in each key, because a stored key names its
+/// shape.
 const SAVED_MIN: usize = 3;
 /// The minimum length of a hexadecimal field.
 const HEX_LEN_MIN: usize = 8;
 /// The maximum length of a hexadecimal field.
 const HEX_LEN_MAX: usize = 128;
 
-/// Returns the shapes of keys that are frequent in a sample and that have none of the known shapes, the
-/// most useful first.
+/// Returns the shapes of keys that are frequent in a sample and that have none of the known shapes,
+/// the most useful first.
 pub fn find_shapes(keys: &[&[u8]], known: &KeyShapes) -> Vec<KeyShape> {
     let mut unknown: Vec<&[u8]> =
         keys.iter().copied().filter(|key| known.encode(key, &mut Vec::new()).is_none()).collect();

@@ -13,11 +13,12 @@
 //!            | rest                               the bytes as they are
 //! ```
 //!
-//! Invariants: a key has one stored form at most in a shape, and different keys have different ones.
-//! Shapes are only added, and a key has the first shape that matches, so its shape never changes once
-//! it has one.
+//! Invariants: a key has one stored form at most in a shape, and different keys have different
+//! ones. Shapes are only added, and a key has the first shape that matches, so its shape never
+//! changes once it has one.
 //!
-//! Not here: buckets and hashes. A key is hashed as text, so that its bucket does not depend on shapes.
+//! Not here: buckets and hashes. A key is hashed as text, so that its bucket does not depend on
+//! shapes.
 
 mod finding;
 
@@ -62,8 +63,8 @@ pub struct KeyShape {
 }
 
 impl KeyShape {
-    /// Creates a shape. Literals and fields alternate, and there must be a field. `Rest` must be the
-    /// last part.
+    /// Creates a shape. Literals and fields alternate, and there must be a field. `Rest` must be
+    /// the last part.
     pub(crate) fn new(parts: Vec<KeyPart>) -> Option<KeyShape> {
         let is_field = |part: &KeyPart| !matches!(part, KeyPart::Literal(_));
         let last_field = parts.iter().rposition(is_field)?;
@@ -125,8 +126,8 @@ impl KeyShape {
         rest.is_empty().then_some(())
     }
 
-    /// Appends the key with a stored form. Returns false if no key has this form; `key` may then have
-    /// additional bytes.
+    /// Appends the key with a stored form. Returns false if no key has this form; `key` may then
+    /// have additional bytes.
     #[inline]
     pub fn decode(&self, stored: &[u8], key: &mut Vec<u8>) -> bool {
         self.decode_parts(stored, key).is_some()
@@ -286,8 +287,8 @@ fn strip_digits<'t>(text: &'t [u8], packed: &[u8]) -> Option<&'t [u8]> {
 #[derive(Clone, Debug, Default)]
 pub struct KeyShapes {
     shapes: Vec<KeyShape>,
-    /// For each first byte, the numbers of the shapes of keys that can begin with it. Empty if there
-    /// are no shapes.
+    /// For each first byte, the numbers of the shapes of keys that can begin with it. Empty if
+    /// there are no shapes.
     by_first: Vec<Vec<u8>>,
 }
 

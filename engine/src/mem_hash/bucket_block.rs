@@ -15,8 +15,8 @@
 //! Invariant: whatever the bytes are, the decoder neither panics nor reads beyond them, and each
 //! bucket that it returns is one that a hash with the seed of the image could contain.
 
-use super::codecs::RecordContext;
 use super::directory::DirectoryShape;
+use super::encodings::RecordContext;
 use super::group::{RecordGroup, is_end};
 use super::key::HashSeeds;
 use super::queue::checked_tail_len;

@@ -299,8 +299,8 @@ impl HashShard {
         Ok(new)
     }
 
-    /// Collects the records of a bucket in `rows`, in the order of their arrival. Returns the ghosts
-    /// of the bucket if it has marks.
+    /// Collects the records of a bucket in `rows`, in the order of their arrival. Returns the
+    /// ghosts of the bucket if it has marks.
     pub(super) fn collect_rows(&mut self, bucket: usize) -> Option<GhostList> {
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
@@ -609,8 +609,8 @@ fn size(len: usize) -> usize {
     Arena::block_size(len, BlockKind::Bucket)
 }
 
-/// Returns the offset at which the records of a bucket end, and the length of the bucket. Both are 0
-/// if the bucket is empty.
+/// Returns the offset at which the records of a bucket end, and the length of the bucket. Both are
+/// 0 if the bucket is empty.
 pub(super) fn len_of(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
     if bytes.is_empty() {
         return (0, 0);

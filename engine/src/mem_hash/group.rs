@@ -18,17 +18,17 @@
 //! ```
 //!
 //! A key that is decimal text is a remainder (see `quotient`), which is complete only together with
-//! the number of the bucket. All other keys have a tag, by which eight of them are compared at once.
-//! A value that is decimal text is its number (`todana_core::decimal`). Among values of variable
-//! length, the length states that a value is a number. Keys of a shape and values of a dictionary are
-//! stored in the forms of these (see `codecs`). Attributes are encoded as in `crate::record`;
-//! those of a group have the same fields and the same length.
+//! the number of the bucket. All other keys have a tag, by which eight of them are compared at
+//! once. A value that is decimal text is its number (`todana_core::decimal`). Among values of
+//! variable length, the length states that a value is a number. Keys of a shape and values of a
+//! dictionary are stored in the forms of these (see `encodings`). Attributes are encoded as in
+//! `crate::record`; those of a group have the same fields and the same length.
 //!
 //! Invariant: the records of a group are in the order in which they arrived. No order is kept
 //! between groups, so the age of a record is its relative position in its group.
 
 use super::bits::{self, column_len};
-use super::codecs::{PlainBuffer, RecordCodecs};
+use super::encodings::{PlainBuffer, RecordEncodings};
 use super::key::{Key, KeyForm, text_tag};
 use super::quotient::{BucketAddress, CLASSES};
 pub(crate) use crate::record::RecordReference;
@@ -63,9 +63,9 @@ const KEY_SHORT: u8 = 0xC0;
 const KEY_LONG: u8 = 0xC1;
 const KEY_VARIABLE_ATTRIBUTES: u8 = 2;
 const KEY_STUBS: u8 = 0xD0;
-/// The first byte of a group with codecs, and the number of bytes before its form of the keys.
-const CODED: u8 = 0xE0;
-const CODED_LEN: usize = 3;
+/// The first byte of a group with encodings, and the number of bytes before its form of the keys.
+const ENCODED: u8 = 0xE0;
+const ENCODED_LEN: usize = 3;
 const VALUE_SHORT: u8 = 65;
 const VALUE_LONG: u8 = 66;
 const VALUE_FIXED: u8 = 67;
@@ -131,25 +131,25 @@ impl StoredValue {
     pub(super) fn text<'a>(
         self,
         bytes: &'a [u8],
-        codecs: &RecordCodecs,
+        encodings: &RecordEncodings,
         buffer: &'a mut PlainBuffer,
     ) -> &'a [u8] {
         match self {
             StoredValue::Number(number) => decimal::unpack(number, &mut buffer.digits),
             StoredValue::Text { at, len, dictionary } => {
-                codecs.value(dictionary, &bytes[at as usize..][..len as usize], buffer)
+                encodings.value(dictionary, &bytes[at as usize..][..len as usize], buffer)
             }
         }
     }
 
     /// Returns the length of the value as text.
     #[inline]
-    pub(super) fn text_len(self, bytes: &[u8], codecs: &RecordCodecs) -> usize {
+    pub(super) fn text_len(self, bytes: &[u8], encodings: &RecordEncodings) -> usize {
         match self {
             StoredValue::Number(number) => decimal::text_len(number),
             StoredValue::Text { len, dictionary: 0, .. } => len as usize,
             StoredValue::Text { at, len, dictionary } => {
-                codecs.value_len(dictionary, &bytes[at as usize..][..len as usize])
+                encodings.value_len(dictionary, &bytes[at as usize..][..len as usize])
             }
         }
     }
@@ -163,11 +163,11 @@ impl StoredValue {
     /// Returns bytes that have the length of the value, for callers that need only this length. A
     /// value is not unpacked, so the bytes may differ from the value.
     #[inline]
-    pub(super) fn of_len<'a>(self, bytes: &'a [u8], codecs: &RecordCodecs) -> &'a [u8] {
+    pub(super) fn of_len<'a>(self, bytes: &'a [u8], encodings: &RecordEncodings) -> &'a [u8] {
         static STAND_IN: [u8; BUCKET_RECORD_MAX] = [b'0'; BUCKET_RECORD_MAX];
         match self {
             StoredValue::Text { at, len, dictionary: 0 } => &bytes[at as usize..][..len as usize],
-            _ => &STAND_IN[..self.text_len(bytes, codecs)],
+            _ => &STAND_IN[..self.text_len(bytes, encodings)],
         }
     }
 
@@ -287,8 +287,8 @@ impl RecordGroup {
     pub(super) fn read(bytes: &[u8], at: usize, address: &BucketAddress) -> Option<RecordGroup> {
         let mut head: &[u8; 3] = bytes.get(at..)?.first_chunk()?;
         let (mut head_at, mut shape, mut dictionary) = (at, 0, 0);
-        if head[0] == CODED {
-            (head_at, shape, dictionary) = (at + CODED_LEN, head[1], head[2]);
+        if head[0] == ENCODED {
+            (head_at, shape, dictionary) = (at + ENCODED_LEN, head[1], head[2]);
             head = bytes.get(head_at..)?.first_chunk()?;
         }
         let (form, count) = (head[0], usize::from(head[1]));
@@ -404,7 +404,7 @@ impl RecordGroup {
 
     /// Returns true if the keys have a shape or the values a dictionary.
     #[inline]
-    pub(super) fn is_coded(&self) -> bool {
+    pub(super) fn is_encoded(&self) -> bool {
         (self.shape, self.dictionary) != (0, 0)
     }
 
@@ -505,7 +505,7 @@ impl RecordGroup {
         bytes: &[u8],
         key: &Key<'_>,
         address: &BucketAddress,
-        codecs: &RecordCodecs,
+        encodings: &RecordEncodings,
     ) -> Option<usize> {
         match (self.keys, key.form) {
             (KeyColumn::Number(class), KeyForm::Number { class: wanted, quotient }) if class == wanted => {
@@ -513,7 +513,7 @@ impl RecordGroup {
             }
             (KeyColumn::Fixed(_) | KeyColumn::Short | KeyColumn::Long, KeyForm::Text) if self.shape != 0 => {
                 bits::find_byte(bytes, self.keys_at, self.count, text_tag(key.hash), |index| {
-                    codecs.is_key(self.shape, &bytes[self.key_text(bytes, index)], key.text)
+                    encodings.is_key(self.shape, &bytes[self.key_text(bytes, index)], key.text)
                 })
             }
             (KeyColumn::Fixed(len), KeyForm::Text) if usize::from(len) == key.text.len() => {
@@ -536,8 +536,8 @@ impl RecordGroup {
     /// Checks the contents of a group whose bytes may be any. Returns false if other functions of
     /// this module could not read it. Keys that are numbers are not checked.
     pub(super) fn is_intact(&self, bytes: &[u8]) -> bool {
-        // Codecs mean nothing elsewhere.
-        if self.is_coded() {
+        // Encodings mean nothing elsewhere.
+        if self.is_encoded() {
             return false;
         }
         let attributes = self.attributes(0);
@@ -631,11 +631,11 @@ pub(super) fn group_head(
     [keys, count as u8, values]
 }
 
-/// Appends the bytes before the head of a group with codecs.
+/// Appends the bytes before the head of a group with encodings.
 #[inline]
-pub(super) fn put_codecs(shape: u8, dictionary: u8, out: &mut Vec<u8>) {
+pub(super) fn put_encodings(shape: u8, dictionary: u8, out: &mut Vec<u8>) {
     if (shape, dictionary) != (0, 0) {
-        out.extend_from_slice(&[CODED, shape, dictionary]);
+        out.extend_from_slice(&[ENCODED, shape, dictionary]);
     }
 }
 
@@ -675,12 +675,12 @@ pub(super) fn find(
     bytes: &[u8],
     key: &Key<'_>,
     address: &BucketAddress,
-    codecs: &RecordCodecs,
+    encodings: &RecordEncodings,
     mut skip: usize,
 ) -> KeyMatch {
     let mut at = 0;
     while let Some(group) = RecordGroup::read(bytes, at, address) {
-        if let Some(index) = group.find(bytes, key, address, codecs) {
+        if let Some(index) = group.find(bytes, key, address, encodings) {
             return KeyMatch::Found(group, index);
         }
         if group.keys == KeyColumn::Stubs {

@@ -5,7 +5,7 @@
 
 use super::MemHash;
 use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
-use super::codecs::RecordContext;
+use super::encodings::RecordContext;
 use super::shard::CopyTarget;
 use std::ops::Range;
 use todana_core::{

@@ -8,7 +8,7 @@
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
     FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue,
-    ValueColumn, group_head, put_codecs, put_stub,
+    ValueColumn, group_head, put_encodings, put_stub,
 };
 use super::quotient::BucketAddress;
 use super::row::{Row, RowKey, RowSources};
@@ -32,8 +32,8 @@ fn family(row: &Row) -> u64 {
     };
     let attributes = &row.attributes;
     let fields = u64::from(attributes.prefix) << 16 | u64::from(attributes.more) << 8;
-    let codecs = u64::from(shape(row)) << 8 | u64::from(row.value.dictionary());
-    codecs << 32 | kind << 24 | fields | u64::from(attributes.len)
+    let encodings = u64::from(shape(row)) << 8 | u64::from(row.value.dictionary());
+    encodings << 32 | kind << 24 | fields | u64::from(attributes.len)
 }
 
 #[inline]
@@ -55,8 +55,8 @@ fn key_len(row: &Row) -> u32 {
     if let RowKey::Text { len, .. } = row.key { len } else { 0 }
 }
 
-/// Moves the rows for which `is_it` returns true to the front, without changing the order otherwise.
-/// Returns their number.
+/// Moves the rows for which `is_it` returns true to the front, without changing the order
+/// otherwise. Returns their number.
 fn partition(rows: &mut [Row], is_it: impl Fn(&Row) -> bool) -> usize {
     let count = rows.iter().filter(|row| is_it(row)).count();
     if !rows[..count].iter().all(&is_it) {
@@ -192,8 +192,8 @@ impl BucketWriter<'_> {
         }
     }
 
-    /// Appends rows whose values are numbers. Numbers that are much shorter than others have a group
-    /// of their own.
+    /// Appends rows whose values are numbers. Numbers that are much shorter than others have a
+    /// group of their own.
     fn put_numbers(&mut self, rows: &mut [Row], keys: KeyColumn) {
         let mut counts = [0usize; 65];
         for row in &*rows {
@@ -253,7 +253,7 @@ impl BucketWriter<'_> {
             }
             return;
         }
-        put_codecs(shape(&rows[0]), rows[0].value.dictionary(), out);
+        put_encodings(shape(&rows[0]), rows[0].value.dictionary(), out);
         out.extend_from_slice(&head);
         if attributes.prefix != 0 {
             out.extend_from_slice(&[attributes.prefix, attributes.more, attributes.len]);
@@ -349,8 +349,9 @@ enum GroupFit {
 }
 
 fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
-    let is_coded_alike = group.shape == shape(row) && group.dictionary == row.value.dictionary();
-    if group.count >= GROUP_RECORDS_MAX || !is_coded_alike || !group.attributes(0).is_like(&row.attributes) {
+    let is_encoded_alike = group.shape == shape(row) && group.dictionary == row.value.dictionary();
+    if group.count >= GROUP_RECORDS_MAX || !is_encoded_alike || !group.attributes(0).is_like(&row.attributes)
+    {
         return GroupFit::None;
     }
     let mut is_exact = true;
@@ -527,7 +528,7 @@ fn add_to_u16(out: &mut [u8], at: usize, more: usize) {
 #[cfg(test)]
 mod tests {
     use super::super::bits::mask;
-    use super::super::codecs::{NO_CODECS, PlainBuffer, RecordContext};
+    use super::super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext};
     use super::super::group::{END, KeyMatch, find, measure};
     use super::super::key::{HashSeeds, Key};
     use super::super::row::{sort_by_age, take_apart};
@@ -586,7 +587,7 @@ mod tests {
 
         fn insert(&mut self, (key, value, attributes): &TestRecord, seeds: &HashSeeds) {
             let (mut new, mut out) = (Vec::new(), Vec::new());
-            let row = Row::new(&Key::new(key, seeds), value, attributes, &NO_CODECS, &mut new);
+            let row = Row::new(&Key::new(key, seeds), value, attributes, &PLAIN_ENCODINGS, &mut new);
             if append(&self.bytes, &self.address, &row, &new, &mut out).is_none() {
                 assert!(out.is_empty());
                 let mut rows = self.rows();
@@ -612,15 +613,17 @@ mod tests {
             for (key, value, attributes) in records {
                 let prepared = Key::new(key, seeds);
                 let KeyMatch::Found(group, index) =
-                    find(&self.bytes, &prepared, &self.address, &NO_CODECS, 0)
+                    find(&self.bytes, &prepared, &self.address, &PLAIN_ENCODINGS, 0)
                 else {
                     panic!("{} is not found", key.escape_ascii());
                 };
                 assert!(group.is_intact(&self.bytes));
                 let found = group.value(&self.bytes, index);
-                assert_eq!(found.text(&self.bytes, &NO_CODECS, &mut PlainBuffer::default()), value);
-                let lens =
-                    (found.text_len(&self.bytes, &NO_CODECS), found.of_len(&self.bytes, &NO_CODECS).len());
+                assert_eq!(found.text(&self.bytes, &PLAIN_ENCODINGS, &mut PlainBuffer::default()), value);
+                let lens = (
+                    found.text_len(&self.bytes, &PLAIN_ENCODINGS),
+                    found.of_len(&self.bytes, &PLAIN_ENCODINGS).len(),
+                );
                 assert_eq!(lens, (value.len(), value.len()));
                 assert_eq!(group.attributes(index).read(&self.bytes), *attributes);
                 assert_eq!(group.attributes(index).expiry(&self.bytes), attributes.expiry);
@@ -631,7 +634,7 @@ mod tests {
                             == key
                     })
                     .expect("every record has a row");
-                assert_eq!(row.value.text(&self.bytes, &NO_CODECS, &mut PlainBuffer::default()), value);
+                assert_eq!(row.value.text(&self.bytes, &PLAIN_ENCODINGS, &mut PlainBuffer::default()), value);
                 let plain = key.len() + value.len() + if attributes.flags == 0 { 0 } else { 4 };
                 assert_eq!(row.plain_size(&self.bytes, RecordContext::plain(seeds)), plain);
                 assert_eq!(row.checked(&self.bytes, seeds), Some((plain, prepared.hash)));
@@ -726,7 +729,7 @@ mod tests {
                 .iter()
                 .map(|row| {
                     let value =
-                        row.value.text(&bucket.bytes, &NO_CODECS, &mut PlainBuffer::default()).to_vec();
+                        row.value.text(&bucket.bytes, &PLAIN_ENCODINGS, &mut PlainBuffer::default()).to_vec();
                     String::from_utf8(value).unwrap().parse().unwrap()
                 })
                 .collect();

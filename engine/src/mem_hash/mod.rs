@@ -10,9 +10,9 @@
 //! A decimal key is stored without the bits that its bucket and its shard imply (see `quotient`).
 //!
 //! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write
-//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some pages
-//! of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a block of
-//! its own; a record above 64 KiB has a memory mapping.
+//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some
+//! pages of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a
+//! block of its own; a record above 64 KiB has a memory mapping.
 //!
 //! Eviction works on one bucket at a time: a clock hand visits the buckets in turn. From each
 //! bucket, the expired records are removed first, then the records that the marks in the bucket
@@ -23,9 +23,9 @@ mod bits;
 mod block_record;
 mod bucket_block;
 pub(crate) mod classes;
-mod codecs;
 pub(crate) mod departures;
 mod directory;
+mod encodings;
 mod eviction;
 mod group;
 mod image;
@@ -324,7 +324,8 @@ impl MemHash {
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
-    /// Does a step of evicting, compacting and returning memory. Returns true if more work is waiting.
+    /// Does a step of evicting, compacting and returning memory. Returns true if more work is
+    /// waiting.
     fn maintain_memory(&self) -> bool {
         if !self.budget.fits(0) && !self.budget.refuses() {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();

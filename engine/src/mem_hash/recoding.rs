@@ -1,17 +1,17 @@
-//! Trains the codecs of a hash, and gives its records the forms of new codecs.
+//! Trains the encodings of a hash, and gives its records the forms of new encodings.
 //!
 //! ```text
 //! waiting -- there is much more data, or it is stored less well --> sampling
 //! sampling -- a megabyte of values --> training, one class of values after another
-//! training -- new codecs --> recoding, bucket by bucket in the order of a scan --> waiting
+//! training -- new encodings --> recoding, bucket by bucket in the order of a scan --> waiting
 //! ```
 //!
 //! All of this is maintenance, in steps of some tens of milliseconds at most. No lock is held for
-//! longer than for one bucket. New codecs are used for new records at once. The old ones are dropped
-//! when no record refers to them any more.
+//! longer than for one bucket. New encodings are used for new records at once. The old ones are
+//! dropped when no record refers to them any more.
 
 use super::MemHash;
-use super::codecs::{RecordCodecs, VALUE_CLASSES, WrittenBytes, value_class};
+use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class};
 use crate::dictionary::{DictionaryTraining, TrainingStep, ValueSample};
 use crate::key_shape::find_shapes;
 use parking_lot::Mutex;
@@ -20,14 +20,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana_core::EncodingStatus;
 
-/// The first codecs are trained when the records take this many bytes.
+/// The first encodings are trained when the records take this many bytes.
 const FIRST_BYTES: u64 = 2 << 20;
 /// Training is repeated when the records take this many times as many bytes.
 const GROWTH: u64 = 8;
-/// Training is repeated when the ratio of the stored to the plain size of written records has grown by
-/// this factor. The ratio is computed after this many bytes.
+/// Training is repeated when the ratio of the stored to the plain size of written records has grown
+/// by this factor. The ratio is computed after this many bytes.
 const DRIFT: f64 = 1.1;
 const WRITTEN_BYTES: u64 = 8 << 20;
+/// With a lower memory limit, nothing is trained.
+const LIMIT_MIN: u64 = 8 << 20;
 /// The number of keys of which shapes are found.
 const KEYS_SAMPLED: usize = 4096;
 /// The number of buckets that one step reads or recodes at most.
@@ -41,8 +43,8 @@ pub(super) struct Recoding {
     is_on: bool,
     /// Locked during a step.
     state: Mutex<RecodingState>,
-    /// The newest codecs. This lock is held only briefly.
-    newest: Mutex<Arc<RecordCodecs>>,
+    /// The newest encodings. This lock is held only briefly.
+    newest: Mutex<Arc<RecordEncodings>>,
 }
 
 struct RecodingState {
@@ -55,7 +57,7 @@ struct RecodingState {
     rests_until: Option<Instant>,
     /// The sums of all writes at the last look at their ratio.
     written: WrittenBytes,
-    /// The ratio of stored to plain bytes with the current codecs.
+    /// The ratio of stored to plain bytes with the current encodings.
     ratio: Option<f64>,
 }
 
@@ -65,7 +67,7 @@ enum Stage {
     Training(ClassTraining),
     Recoding {
         place: u64,
-        /// True if there was no memory for some bucket, so that old codecs may still be in use.
+        /// True if there was no memory for some bucket, so that old encodings may still be in use.
         is_incomplete: bool,
     },
 }
@@ -85,8 +87,8 @@ struct ClassTraining {
     class: usize,
     training: Option<DictionaryTraining>,
     samples: RecordSamples,
-    /// The codecs with what has been trained so far.
-    codecs: RecordCodecs,
+    /// The encodings with what has been trained so far.
+    encodings: RecordEncodings,
     is_new: bool,
 }
 
@@ -100,7 +102,7 @@ impl Recoding {
             written: WrittenBytes::default(),
             ratio: None,
         };
-        Recoding { is_on, state: Mutex::new(state), newest: Mutex::new(Arc::new(RecordCodecs::new())) }
+        Recoding { is_on, state: Mutex::new(state), newest: Mutex::new(Arc::new(RecordEncodings::new())) }
     }
 
     /// Returns the numbers for the status of the engine.
@@ -110,8 +112,8 @@ impl Recoding {
 }
 
 impl MemHash {
-    /// Does a step of training or recoding. Returns true if another one is due at once. `rests` states
-    /// that recoding must leave the processor to others most of the time.
+    /// Does a step of training or recoding. Returns true if another one is due at once. `rests`
+    /// states that recoding must leave the processor to others most of the time.
     pub(super) fn recode_step(&self, rests: bool) -> bool {
         if !self.recoding.is_on {
             return false;
@@ -131,7 +133,7 @@ impl MemHash {
                     Stage::Sampling(samples)
                 } else {
                     state.sampled_to = samples.place;
-                    let newest = RecordCodecs::clone(&self.recoding.newest.lock());
+                    let newest = RecordEncodings::clone(&self.recoding.newest.lock());
                     Stage::Training(ClassTraining::new(samples, newest))
                 }
             }
@@ -142,7 +144,7 @@ impl MemHash {
                     // If training finds nothing, it may succeed with more data.
                     state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
                     if training.is_new {
-                        self.install(training.codecs);
+                        self.install(training.encodings);
                         state.ratio = None;
                         Stage::Recoding { place: 0, is_incomplete: false }
                     } else {
@@ -165,9 +167,9 @@ impl MemHash {
                     Some(place) => Stage::Recoding { place, is_incomplete },
                     None => {
                         if !is_incomplete {
-                            let mut codecs = RecordCodecs::clone(&self.recoding.newest.lock());
-                            codecs.drop_old();
-                            self.install(codecs);
+                            let mut encodings = RecordEncodings::clone(&self.recoding.newest.lock());
+                            encodings.drop_old();
+                            self.install(encodings);
                         }
                         Stage::Waiting
                     }
@@ -177,17 +179,14 @@ impl MemHash {
         true
     }
 
-    /// Returns true if codecs should be trained.
+    /// Returns true if encodings should be trained.
     fn is_due(&self, state: &mut RecodingState) -> bool {
+        // Training would take a considerable part of a small memory.
+        if self.budget.limit().bytes.is_some_and(|limit| limit < LIMIT_MIN) {
+            return false;
+        }
         let stored = self.stored_bytes();
-        // A small cache never has more.
-        let has_first = state.due_at == FIRST_BYTES
-            && self
-                .budget
-                .limit()
-                .bytes
-                .is_some_and(|limit| stored >= limit / 4 && stored >= FIRST_BYTES / 8);
-        if has_first || stored >= state.due_at {
+        if stored >= state.due_at {
             return true;
         }
         let written = self.shards.iter().map(|shard| shard.0.read().written).sum::<WrittenBytes>();
@@ -237,8 +236,8 @@ impl MemHash {
         true
     }
 
-    /// Gives the records of some buckets the forms of the current codecs. Returns the position at
-    /// which to continue. The second result is false if there was no memory for some bucket.
+    /// Gives the records of some buckets the forms of the current encodings. Returns the position
+    /// at which to continue. The second result is false if there was no memory for some bucket.
     fn recode_buckets(&self, mut place: u64) -> (Option<u64>, bool) {
         let mut is_complete = true;
         for _ in 0..BUCKETS_RECODED {
@@ -255,25 +254,25 @@ impl MemHash {
         (Some(place), is_complete)
     }
 
-    /// Uses codecs for new records from now on.
-    fn install(&self, codecs: RecordCodecs) {
-        let codecs = Arc::new(codecs);
-        let old = std::mem::replace(&mut *self.recoding.newest.lock(), Arc::clone(&codecs));
-        self.budget.commit_anyway(codecs.status().dictionary_bytes as usize);
+    /// Uses encodings for new records from now on.
+    fn install(&self, encodings: RecordEncodings) {
+        let encodings = Arc::new(encodings);
+        let old = std::mem::replace(&mut *self.recoding.newest.lock(), Arc::clone(&encodings));
+        self.budget.commit_anyway(encodings.status().dictionary_bytes as usize);
         for shard in &self.shards {
-            MemHash::lock_exclusive(&shard.0).codecs = Arc::clone(&codecs);
+            MemHash::lock_exclusive(&shard.0).encodings = Arc::clone(&encodings);
         }
         self.budget.release(old.status().dictionary_bytes as usize);
     }
 }
 
 impl ClassTraining {
-    fn new(samples: RecordSamples, mut codecs: RecordCodecs) -> ClassTraining {
+    fn new(samples: RecordSamples, mut encodings: RecordEncodings) -> ClassTraining {
         let keys: Vec<&[u8]> = samples.keys.iter().map(|key| &**key).collect();
-        let shapes = find_shapes(&keys, codecs.shapes());
+        let shapes = find_shapes(&keys, encodings.shapes());
         let is_new = !shapes.is_empty();
-        shapes.into_iter().for_each(|shape| codecs.add_shape(shape));
-        ClassTraining { class: 0, training: None, samples, codecs, is_new }
+        shapes.into_iter().for_each(|shape| encodings.add_shape(shape));
+        ClassTraining { class: 0, training: None, samples, encodings, is_new }
     }
 
     /// Does a step. Returns false after the last one.
@@ -289,10 +288,10 @@ impl ClassTraining {
                 }
             },
         };
-        match training.step(self.codecs.current(self.class)) {
+        match training.step(self.encodings.current(self.class)) {
             TrainingStep::Working => return true,
             TrainingStep::Useless => {}
-            TrainingStep::Useful(dictionary) => self.is_new |= self.codecs.adopt(self.class, *dictionary),
+            TrainingStep::Useful(dictionary) => self.is_new |= self.encodings.adopt(self.class, *dictionary),
         }
         self.training = None;
         self.class += 1;

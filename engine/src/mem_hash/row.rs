@@ -1,6 +1,6 @@
 //! Takes a bucket apart into its records, for changes that concern more than one column.
 
-use super::codecs::{NO_CODECS, PlainBuffer, RecordCodecs, RecordContext};
+use super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext, RecordEncodings};
 use super::group::{
     BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue,
 };
@@ -57,7 +57,7 @@ impl Row {
         key: &Key<'_>,
         value: &[u8],
         attributes: &Attributes,
-        codecs: &RecordCodecs,
+        encodings: &RecordEncodings,
         out: &mut Vec<u8>,
     ) -> Row {
         let at = out.len() as u32;
@@ -68,7 +68,7 @@ impl Row {
             KeyForm::Number { class, quotient } => RowKey::Number { class, quotient },
             KeyForm::Text => {
                 let at = out.len();
-                let shape = codecs.put_key(key.text, out);
+                let shape = encodings.put_key(key.text, out);
                 RowKey::Text { at: at as u32, len: (out.len() - at) as u32, tag: text_tag(key.hash), shape }
             }
         };
@@ -76,7 +76,7 @@ impl Row {
             Some(number) => StoredValue::Number(number),
             None => {
                 let at = out.len();
-                let dictionary = codecs.put_value(value, out);
+                let dictionary = encodings.put_value(value, out);
                 StoredValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
             }
         };
@@ -98,12 +98,12 @@ impl Row {
     /// Returns at least the low 32 bits of the hash of the key.
     #[inline]
     pub(super) fn low_hash(&self, bytes: &[u8], context: RecordContext<'_>) -> u64 {
-        let RecordContext { seeds, codecs } = context;
+        let RecordContext { seeds, encodings } = context;
         match self.key {
             RowKey::Number { class, quotient } => seeds.of_quotient(class, quotient),
             RowKey::Text { at, len, shape, .. } => {
                 let stored = &bytes[at as usize..][..len as usize];
-                seeds.of_text(codecs.key(shape, stored, &mut PlainBuffer::default()))
+                seeds.of_text(encodings.key(shape, stored, &mut PlainBuffer::default()))
             }
             RowKey::Stub { fingerprint, .. } => u64::from(fingerprint),
         }
@@ -123,7 +123,7 @@ impl Row {
                 None => unreachable!("only quotients of texts are stored"),
             },
             RowKey::Text { at, len, shape, .. } => {
-                context.codecs.key(shape, &bytes[at as usize..][..len as usize], buffer)
+                context.encodings.key(shape, &bytes[at as usize..][..len as usize], buffer)
             }
             RowKey::Stub { .. } => &[],
         }
@@ -137,7 +137,7 @@ impl Row {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
         let (mut key_buffer, mut buffer) = (PlainBuffer::default(), PlainBuffer::default());
-        let value = self.value.text(bytes, context.codecs, &mut buffer);
+        let value = self.value.text(bytes, context.encodings, &mut buffer);
         let record = Record::new(value, self.attributes.read(bytes));
         see(self.key_text(bytes, context, &mut key_buffer), record)
     }
@@ -146,21 +146,22 @@ impl Row {
     /// + 4 if there are flags. A stub has no size.
     #[inline]
     pub(super) fn plain_size(&self, bytes: &[u8], context: RecordContext<'_>) -> usize {
-        let RecordContext { seeds, codecs } = context;
+        let RecordContext { seeds, encodings } = context;
         let key_len = match self.key {
             RowKey::Number { class, quotient } => seeds.number(class, quotient).map_or(0, decimal::text_len),
             RowKey::Text { len, shape: 0, .. } => len as usize,
             RowKey::Text { at, len, shape, .. } => {
-                codecs.key_len(shape, &bytes[at as usize..][..len as usize])
+                encodings.key_len(shape, &bytes[at as usize..][..len as usize])
             }
             RowKey::Stub { .. } => return 0,
         };
-        key_len + self.value.text_len(bytes, codecs) + self.attributes.flags_size()
+        key_len + self.value.text_len(bytes, encodings) + self.attributes.flags_size()
     }
 
-    /// Returns the size of the record for statistics and the hash of its key, for records whose bytes
-    /// may be any; those of the value and the attributes must have been checked. Returns `None` if
-    /// the key is not stored as [`Key`] stores its text, or the record does not fit into a bucket.
+    /// Returns the size of the record for statistics and the hash of its key, for records whose
+    /// bytes may be any; those of the value and the attributes must have been checked. Returns
+    /// `None` if the key is not stored as [`Key`] stores its text, or the record does not fit into
+    /// a bucket.
     #[inline]
     pub(super) fn checked(&self, bytes: &[u8], seeds: &HashSeeds) -> Option<(usize, u64)> {
         let (key_len, hash) = match self.key {
@@ -175,20 +176,20 @@ impl Row {
                 }
                 (len as usize, hash)
             }
-            // Codecs mean nothing elsewhere.
+            // Encodings mean nothing elsewhere.
             RowKey::Text { .. } | RowKey::Stub { .. } => return None,
         };
-        let len = key_len + self.value.text_len(bytes, &NO_CODECS);
+        let len = key_len + self.value.text_len(bytes, &PLAIN_ENCODINGS);
         (len <= BUCKET_RECORD_MAX).then(|| (len + self.attributes.flags_size(), hash))
     }
 
-    /// Returns true if today's codecs may give the record another form.
+    /// Returns true if today's encodings may give the record another form.
     #[inline]
-    pub(super) fn is_stale(&self, codecs: &RecordCodecs) -> bool {
+    pub(super) fn is_stale(&self, encodings: &RecordEncodings) -> bool {
         match (self.key, self.value) {
             (RowKey::Stub { .. }, _) => false,
-            (RowKey::Text { shape: 0, .. }, _) if !codecs.shapes().is_empty() => true,
-            (_, StoredValue::Text { dictionary, .. }) => !codecs.is_current(dictionary),
+            (RowKey::Text { shape: 0, .. }, _) if !encodings.shapes().is_empty() => true,
+            (_, StoredValue::Text { dictionary, .. }) => !encodings.is_current(dictionary),
             _ => false,
         }
     }
@@ -200,22 +201,22 @@ impl Row {
         key_len + self.value.data_len()
     }
 
-    /// Returns true if both records have the same codecs.
-    pub(super) fn is_coded_like(&self, other: &Row) -> bool {
-        let codecs = |row: &Row| {
+    /// Returns true if both records have the same encodings.
+    pub(super) fn is_encoded_like(&self, other: &Row) -> bool {
+        let encodings = |row: &Row| {
             let shape = if let RowKey::Text { shape, .. } = row.key { shape } else { 0 };
             (shape, row.value.dictionary())
         };
-        codecs(self) == codecs(other)
+        encodings(self) == encodings(other)
     }
 
-    /// Returns the same record in the form of other codecs. It lies in `out`, which is the source for
-    /// new records.
+    /// Returns the same record in the form of other encodings. It lies in `out`, which is the
+    /// source for new records.
     pub(super) fn recoded(
         &self,
         bytes: &[u8],
         context: RecordContext<'_>,
-        codecs: &RecordCodecs,
+        encodings: &RecordEncodings,
         out: &mut Vec<u8>,
     ) -> Row {
         let mut buffer = PlainBuffer::default();
@@ -224,16 +225,16 @@ impl Row {
         out.extend_from_slice(&bytes[from..from + usize::from(attributes.len)]);
         let mut row = Row { attributes, source: NEW_SOURCE, ..*self };
         if let RowKey::Text { at, len, shape, .. } = &mut row.key {
-            let text = context.codecs.key(*shape, &bytes[*at as usize..][..*len as usize], &mut buffer);
+            let text = context.encodings.key(*shape, &bytes[*at as usize..][..*len as usize], &mut buffer);
             *at = out.len() as u32;
-            *shape = codecs.put_key(text, out);
+            *shape = encodings.put_key(text, out);
             *len = out.len() as u32 - *at;
         }
         if let StoredValue::Text { at, len, dictionary } = &mut row.value {
             let stored = &bytes[*at as usize..][..*len as usize];
-            let text = context.codecs.value(*dictionary, stored, &mut buffer);
+            let text = context.encodings.value(*dictionary, stored, &mut buffer);
             *at = out.len() as u32;
-            *dictionary = codecs.put_value(text, out);
+            *dictionary = encodings.put_value(text, out);
             *len = out.len() as u32 - *at;
         }
         row

@@ -3,7 +3,7 @@
 use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
 use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
-use crate::mem_hash::codecs::NO_CODECS;
+use crate::mem_hash::encodings::PLAIN_ENCODINGS;
 use crate::mem_hash::eviction::put_end;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
@@ -92,11 +92,11 @@ impl HashShard {
         }
         let address = self.address(copied.bucket);
         let (mut at, mut records) = (0, 0);
-        let (mut has_dead, mut is_coded) = (false, false);
+        let (mut has_dead, mut is_encoded) = (false, false);
         while let Some(group) = RecordGroup::read(bytes, at, &address) {
             at = group.end;
             records += group.count as u32;
-            is_coded |= group.is_coded();
+            is_encoded |= group.is_encoded();
             if group.keys == KeyColumn::Stubs {
                 let mut expiries =
                     (0..group.count).map(|index| self.referenced_expiry(group.stub(bytes, index).1));
@@ -106,7 +106,7 @@ impl HashShard {
                     (0..group.count).any(|index| (target.is_dead)(group.attributes(index).expiry(bytes)));
             }
         }
-        if has_dead || is_coded || copied.is_partial {
+        if has_dead || is_encoded || copied.is_partial {
             return self.copy_part(copied, target, shown);
         }
         let tail = BucketTail::read(bytes, at);
@@ -126,7 +126,8 @@ impl HashShard {
     }
 
     /// Appends the groups of a bucket as they are, and shows the records that do not lie in the
-    /// bucket. Returns the offset at which the appended groups end, and the number of their records.
+    /// bucket. Returns the offset at which the appended groups end, and the number of their
+    /// records.
     fn copy_groups(&self, bucket: usize, target: &mut CopyTarget<'_>, shown: &mut usize) -> (usize, usize) {
         let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
         let (mut at, mut end, mut records) = (0, 0, 0);
@@ -170,9 +171,9 @@ impl HashShard {
             }
             !is_stub
         });
-        // An image contains records as they are, because other codecs will read them.
+        // An image contains records as they are, because other encodings will read them.
         let (mut plain, context) = (Vec::new(), self.context());
-        rows.iter_mut().for_each(|row| *row = row.recoded(bytes, context, &NO_CODECS, &mut plain));
+        rows.iter_mut().for_each(|row| *row = row.recoded(bytes, context, &PLAIN_ENCODINGS, &mut plain));
         layout::put_bucket(&mut rows, [bytes, &[], &plain], &address, target.image);
         match tail {
             _ if rows.is_empty() => target.image.push(END),

@@ -3,8 +3,9 @@
 //!
 //! All functions run under the lock of the shard, so this is sequential code. Invariants: the block
 //! of a bucket is referenced only by the bucket's slot in the directory, and a block that contains
-//! one record is referenced only by the stub of the record. The records of a bucket can be read only
-//! together with its address, because they do not contain the bits of their hashes that select it.
+//! one record is referenced only by the stub of the record. The records of a bucket can be read
+//! only together with its address, because they do not contain the bits of their hashes that select
+//! it.
 
 mod accounts;
 mod image;
@@ -15,9 +16,9 @@ mod write;
 
 use super::block_record::{self, block_record};
 use super::classes::{ClassBounds, ClassCounters};
-use super::codecs::{PlainBuffer, RecordCodecs, RecordContext, WrittenBytes};
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
+use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
 use super::eviction::EvictionState;
 use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
@@ -89,8 +90,8 @@ pub(super) struct HashShard {
     pub(super) huge: HugeTable,
     pub(super) classes: ClassCounters,
     pub(super) seeds: HashSeeds,
-    /// The codecs of the records.
-    pub(super) codecs: Arc<RecordCodecs>,
+    /// The encodings of the records.
+    pub(super) encodings: Arc<RecordEncodings>,
     pub(super) written: WrittenBytes,
     pub(super) budget: Arc<MemoryBudget>,
     /// The minimum number of buckets while more records are expected. It is at least 1.
@@ -144,7 +145,7 @@ impl HashShard {
             huge: HugeTable::new(Arc::clone(&budget)),
             classes: ClassCounters::new(bounds),
             seeds,
-            codecs: Arc::new(RecordCodecs::new()),
+            encodings: Arc::new(RecordEncodings::new()),
             written: WrittenBytes::default(),
             budget,
             buckets_min: 1,
@@ -221,7 +222,7 @@ impl HashShard {
 
     #[inline]
     pub(super) fn context(&self) -> RecordContext<'_> {
-        RecordContext { seeds: &self.seeds, codecs: &self.codecs }
+        RecordContext { seeds: &self.seeds, encodings: &self.encodings }
     }
 
     /// Returns the address of a bucket.
@@ -247,7 +248,7 @@ impl HashShard {
         let address = self.address(bucket);
         let mut rejected = 0;
         loop {
-            match group::find(bytes, key, &address, &self.codecs, rejected) {
+            match group::find(bytes, key, &address, &self.encodings, rejected) {
                 KeyMatch::Found(group, index) => {
                     return RecordLocation::Inline(InlineRecord {
                         place: RecordPlace { group_at: group.at as u32, index: index as u32 },
@@ -287,7 +288,7 @@ impl HashShard {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
                 let bytes = self.arena.bytes(self.directory.get(bucket));
-                Some(Record::new(value.text(bytes, &self.codecs, buffer), attributes.read(bytes)))
+                Some(Record::new(value.text(bytes, &self.encodings, buffer), attributes.read(bytes)))
             }
             RecordLocation::Indirect { reference, .. } => Some(self.referenced_record(*reference, buffer)),
         }
@@ -306,7 +307,7 @@ impl HashShard {
             return self.record(bucket, location, buffer);
         };
         let bytes = self.arena.bytes(self.directory.get(bucket));
-        Some(Record::new(value.of_len(bytes, &self.codecs), attributes.read(bytes)))
+        Some(Record::new(value.of_len(bytes, &self.encodings), attributes.read(bytes)))
     }
 
     fn referenced_record<'a>(
@@ -366,8 +367,8 @@ impl HashShard {
         }
     }
 
-    /// Appends the records of the bucket of this hash to `rows`. Returns the bytes of the bucket, and
-    /// the number of low bits that the hashes of all its records have in common.
+    /// Appends the records of the bucket of this hash to `rows`. Returns the bytes of the bucket,
+    /// and the number of low bits that the hashes of all its records have in common.
     pub(super) fn list_bucket(&self, hash: u64, rows: &mut Vec<Row>) -> (&[u8], u32) {
         let bucket = self.directory.bucket_of(hash);
         (self.take_apart(bucket, rows), self.directory.bits_of(bucket))
@@ -379,7 +380,8 @@ impl HashShard {
         if handle.is_none() { &[] } else { self.arena.bytes(handle) }
     }
 
-    /// Appends the records of a bucket to `rows`, with their marks. Returns the bytes of the bucket.
+    /// Appends the records of a bucket to `rows`, with their marks. Returns the bytes of the
+    /// bucket.
     fn take_apart(&self, bucket: usize, rows: &mut Vec<Row>) -> &[u8] {
         let bytes = self.bytes_of(bucket);
         if !bytes.is_empty() {
@@ -418,7 +420,7 @@ impl HashShard {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
                 let bytes = self.bytes_of(bucket);
-                Some(key.text.len() + value.text_len(bytes, &self.codecs) + attributes.flags_size())
+                Some(key.text.len() + value.text_len(bytes, &self.encodings) + attributes.flags_size())
             }
             RecordLocation::Indirect { reference, .. } => Some(self.referenced_plain_size(*reference)),
         }

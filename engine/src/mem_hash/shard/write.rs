@@ -6,7 +6,7 @@ use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
-use crate::mem_hash::codecs::PlainBuffer;
+use crate::mem_hash::encodings::PlainBuffer;
 use crate::mem_hash::group::{
     BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, StoredValue, ValueColumn,
 };
@@ -157,7 +157,7 @@ impl HashShard {
         }
         let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if Row::fits(key.text.len(), record.value.len(), &record.attributes) {
-            let row = Row::new(key, record.value, &record.attributes, &self.codecs, scratch);
+            let row = Row::new(key, record.value, &record.attributes, &self.encodings, scratch);
             if row.value.dictionary() != 0 {
                 // For `StoredValueText`.
                 scratch.extend_from_slice(record.value);
@@ -243,7 +243,8 @@ impl HashShard {
         Ok(())
     }
 
-    /// Stores a record or a stub in the bucket, in place of the old record. The row refers to `new`.
+    /// Stores a record or a stub in the bucket, in place of the old record. The row refers to
+    /// `new`.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "as in `apply_plan`")]
     fn put_in_bucket(
@@ -279,13 +280,13 @@ impl HashShard {
         Ok(())
     }
 
-    /// Overwrites a record by one that takes the same space in the columns. Returns false if the new
-    /// one does not.
+    /// Overwrites a record by one that takes the same space in the columns. Returns false if the
+    /// new one does not.
     #[inline]
     fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &Row, new: &[u8]) -> bool {
-        let is_coded_alike = old.value.dictionary() == row.value.dictionary();
+        let is_encoded_alike = old.value.dictionary() == row.value.dictionary();
         if matches!(row.key, RowKey::Stub { .. })
-            || !is_coded_alike
+            || !is_encoded_alike
             || !old.attributes.is_like(&row.attributes)
         {
             return false;

@@ -1,8 +1,8 @@
 //! Defines the dictionaries and key shapes with which a hash stores its records.
 //!
-//! A group of records names its shape and its dictionary by their numbers (see `group`); 0 means that
-//! keys or values are stored as they are. All shards have the same codecs, or one of them has the
-//! next ones already: a number never means something else while a record refers to it.
+//! A group of records names its shape and its dictionary by their numbers (see `group`); 0 means
+//! that keys or values are stored as they are. All shards have the same encodings, or one of them
+//! has the next ones already: a number never means something else while a record refers to it.
 
 use super::key::HashSeeds;
 use crate::dictionary::ValueDictionary;
@@ -17,8 +17,8 @@ use todana_core::EncodingStatus;
 pub(super) const VALUE_CLASSES: usize = 2;
 /// The minimum length of a long value.
 const LONG_LEN_MIN: usize = 400;
-/// The maximum number of dictionaries of one class that exist at the same time. The older ones exist
-/// until no record refers to them.
+/// The maximum number of dictionaries of one class that exist at the same time. The older ones
+/// exist until no record refers to them.
 const VERSIONS_MAX: usize = 3;
 const DICTIONARIES_MAX: usize = VALUE_CLASSES * VERSIONS_MAX;
 /// A buffer longer than this is freed after use.
@@ -32,7 +32,7 @@ pub(super) fn value_class(len: usize) -> usize {
 
 /// The dictionaries and key shapes of a hash. They do not change: others replace them.
 #[derive(Clone)]
-pub(super) struct RecordCodecs {
+pub(super) struct RecordEncodings {
     shapes: KeyShapes,
     /// The dictionary with number n is at index n - 1.
     dictionaries: [Option<Arc<ValueDictionary>>; DICTIONARIES_MAX],
@@ -40,10 +40,10 @@ pub(super) struct RecordCodecs {
     current: [u8; VALUE_CLASSES],
 }
 
-impl RecordCodecs {
-    /// Creates codecs that store records as they are.
-    pub(super) const fn new() -> RecordCodecs {
-        RecordCodecs {
+impl RecordEncodings {
+    /// Creates encodings that store records as they are.
+    pub(super) const fn new() -> RecordEncodings {
+        RecordEncodings {
             shapes: KeyShapes::new(),
             dictionaries: [const { None }; DICTIONARIES_MAX],
             current: [0; VALUE_CLASSES],
@@ -121,8 +121,8 @@ impl RecordCodecs {
         self.shapes.get(shape - 1).expect("shapes of stored keys exist")
     }
 
-    /// Appends the stored form of a value. Returns the number of its dictionary, or 0 if it has none;
-    /// then the value is appended as it is.
+    /// Appends the stored form of a value. Returns the number of its dictionary, or 0 if it has
+    /// none; then the value is appended as it is.
     #[inline]
     pub(super) fn put_value(&self, value: &[u8], out: &mut Vec<u8>) -> u8 {
         let number = self.current[value_class(value.len())];
@@ -166,7 +166,8 @@ impl RecordCodecs {
         if dictionary == 0 { self.current == [0; VALUE_CLASSES] } else { self.current.contains(&dictionary) }
     }
 
-    /// Adds a dictionary for new values of a class. Returns false if too many older ones are in use.
+    /// Adds a dictionary for new values of a class. Returns false if too many older ones are in
+    /// use.
     pub(super) fn adopt(&mut self, class: usize, dictionary: ValueDictionary) -> bool {
         let slots = &mut self.dictionaries[class * VERSIONS_MAX..][..VERSIONS_MAX];
         let Some(index) = slots.iter().position(Option::is_none) else { return false };
@@ -214,20 +215,20 @@ impl Sum for WrittenBytes {
     }
 }
 
-/// The codecs of records that are stored as they are.
-pub(super) static NO_CODECS: RecordCodecs = RecordCodecs::new();
+/// The encodings of records that are stored as they are.
+pub(super) static PLAIN_ENCODINGS: RecordEncodings = RecordEncodings::new();
 
-/// The secrets and the codecs by which records are read.
+/// The secrets and the encodings by which records are read.
 #[derive(Clone, Copy)]
 pub(super) struct RecordContext<'a> {
     pub(super) seeds: &'a HashSeeds,
-    pub(super) codecs: &'a RecordCodecs,
+    pub(super) encodings: &'a RecordEncodings,
 }
 
 impl<'a> RecordContext<'a> {
     /// Returns the context of records that are stored as they are.
     pub(super) fn plain(seeds: &'a HashSeeds) -> RecordContext<'a> {
-        RecordContext { seeds, codecs: &NO_CODECS }
+        RecordContext { seeds, encodings: &PLAIN_ENCODINGS }
     }
 }
 
@@ -235,8 +236,8 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A buffer for a key or a value as text. Long text takes the buffer of this thread on first use, and
-/// returns it on drop.
+/// A buffer for a key or a value as text. Long text takes the buffer of this thread on first use,
+/// and returns it on drop.
 #[derive(Default)]
 pub(super) struct PlainBuffer {
     pub(super) digits: [u8; 20],

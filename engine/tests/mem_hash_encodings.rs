@@ -135,13 +135,13 @@ fn check(hash: &MemHash, model: &Model) {
 
 #[test]
 fn similar_records_become_much_shorter() {
-    let (coded, plain) = (hash(true), hash(false));
-    let model = loaded(&coded);
+    let (encoded, plain) = (hash(true), hash(false));
+    let model = loaded(&encoded);
     loaded(&plain);
-    settle(&coded);
+    settle(&encoded);
     settle(&plain);
-    check(&coded, &model);
-    let (status, other) = (coded.status(), plain.status());
+    check(&encoded, &model);
+    let (status, other) = (encoded.status(), plain.status());
     assert!(status.live_bytes * 2 < other.live_bytes, "{} {}", status.live_bytes, other.live_bytes);
     assert!(status.committed_bytes * 3 < other.committed_bytes * 2);
     assert!(status.encoding.key_shapes >= 3 && status.encoding.dictionaries >= 1, "{:?}", status.encoding);
@@ -201,15 +201,15 @@ fn coded_records_are_changed_as_others() {
 
 #[test]
 fn image_contains_records_as_they_are() {
-    let coded = hash(true);
-    let model = loaded(&coded);
-    settle(&coded);
-    assert!(coded.status().encoding.dictionaries > 0);
-    let form = coded.image_form();
+    let encoded = hash(true);
+    let model = loaded(&encoded);
+    settle(&encoded);
+    assert!(encoded.status().encoding.dictionaries > 0);
+    let form = encoded.image_form();
     let (mut block, mut from, mut records) = (Vec::new(), None, 0);
     loop {
         let copied =
-            coded.copy_buckets(&form, from, &|_| false, &mut block, &mut |_, _| panic!("in a bucket"));
+            encoded.copy_buckets(&form, from, &|_| false, &mut block, &mut |_, _| panic!("in a bucket"));
         let copied = copied.unwrap();
         records += u64::from(copied.records);
         from = copied.next;
@@ -232,10 +232,10 @@ fn image_contains_records_as_they_are() {
 #[test]
 fn eviction_of_coded_records_keeps_the_limit() {
     let hash = hash(true);
-    let limit = 3 << 20;
+    let limit = 8 << 20;
     hash.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(limit), when_full: WhenFull::Evict });
     let mut random = fastrand::Rng::with_seed(4);
-    for n in 0..4 * RECORDS {
+    for n in 0..12 * RECORDS {
         let (key, value) = record(n, 0);
         hash.visit(&key, &mut Set(&value)).unwrap();
         if n % 64 == 0 {
