@@ -3,6 +3,8 @@
 //! - How many bytes does a value take, encoded by a dictionary that was trained on other values?
 //! - How long do training, encoding and decoding take, and how much memory does a dictionary take?
 //! - How many bytes does a key take in its shape, and how long do both directions take?
+//! - How much memory does a record take in a hash that compresses, compared with one that does not,
+//!   and how long do a get and a set take? (`hash`)
 //!
 //! Run: `cargo bench -p todana-bench --bench dictionary -- SHAPE...`, with the shapes of `todana
 //! bench memory --shape`.
@@ -10,8 +12,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 use todana_bench::RecordShape;
+use todana_core::{Action, Attributes, Engine, Record, Visitor};
 use todana_engine::dictionary::{DictionaryTraining, TrainingStep, ValueDictionary, ValueSample};
 use todana_engine::key_shape::{KeyShapes, find_shapes};
+use todana_engine::{MemHash, MemHashOptions};
 
 /// The number of records of which a sample is taken.
 const RECORDS: u64 = 1_000_000;
@@ -22,6 +26,13 @@ const ROUNDS: usize = 10;
 
 fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let Some(at) = named.iter().position(|word| word == "hash") {
+        let records = named.get(at + 1).and_then(|number| number.parse().ok()).unwrap_or(1_000_000);
+        return named[at + 2..].iter().for_each(|name| match name.parse() {
+            Ok(shape) => measure_hash(&shape, records),
+            Err(error) => println!("{name}: {error}"),
+        });
+    }
     let default = ["profile", "short-profile", "session-json", "session", "counter"].map(String::from);
     println!(
         "{:44} {:>6} {:>7} {:>6} {:>6} {:>9} {:>8} {:>7} {:>6} | {:>5} {:>6} {:>6} {:>6}",
@@ -163,4 +174,66 @@ fn measure(shape: &RecordShape) {
         "{:44} {raw:6.1} {stored_len:7.1} {encode_ns:6.0} {decode_ns:6.0} {train_ms:9.0} {step_ms:8.0} {kib:7.0} {tokens:6} | {key_len:5.1} {key_stored_len:6.1} {key_encode_ns:6.0} {key_decode_ns:6.0}",
         shape.label()
     );
+}
+
+/// Stores a value.
+struct Set<'a>(&'a [u8]);
+
+impl Visitor for Set<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.0, Attributes::default()))
+    }
+
+    fn ignores_value(&self) -> bool {
+        true
+    }
+}
+
+/// Returns the anonymous memory of this process in bytes.
+fn anonymous_bytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the figure");
+    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1024.0
+}
+
+fn measure_hash(shape: &RecordShape, records: u64) {
+    for compresses in [false, true] {
+        let before = anonymous_bytes();
+        let options = MemHashOptions { seed: Some(1), compresses, ..MemHashOptions::default() };
+        let hash = MemHash::new(options).expect("valid options");
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for number in 1..=records {
+            shape.put(number, &mut key, &mut value);
+            hash.visit(&key, &mut Set(&value)).expect("no limit");
+            if number % 10_000 == 0 {
+                hash.maintain();
+            }
+        }
+        hash.recode();
+        while hash.maintain() {}
+        let status = hash.status();
+        let memory = (anonymous_bytes() - before) / records as f64;
+        let mut random = fastrand::Rng::with_seed(7);
+        let measured: Vec<(Vec<u8>, Vec<u8>)> = (0..MEASURED)
+            .map(|_| {
+                shape.put(random.u64(1..=records), &mut key, &mut value);
+                (key.clone(), value.clone())
+            })
+            .collect();
+        let mut seen = 0;
+        let get_ns = fastest(&measured, |(key, value)| {
+            hash.view(key, &mut |record| seen += usize::from(record.value == value)).expect("in memory");
+        });
+        assert_eq!(seen, ROUNDS * measured.len());
+        let set_ns = fastest(&measured, |(key, value)| {
+            hash.visit(key, &mut Set(value)).expect("no limit");
+        });
+        println!(
+            "{:44} {} {memory:7.1} B/record, live {:7.1}; get {get_ns:5.0} ns, set {set_ns:5.0} ns; {:?}",
+            shape.label(),
+            if compresses { "encoded" } else { "plain  " },
+            status.live_bytes as f64 / records as f64,
+            status.encoding,
+        );
+    }
 }
