@@ -76,42 +76,35 @@ impl RecordEncodings {
     }
 
     /// Appends the stored form of a key. Returns the number of its shape, or 0 if it has none; then
-    /// the key is appended as it is.
+    /// nothing is appended.
     #[inline]
     pub(super) fn put_key(&self, key: &[u8], out: &mut Vec<u8>) -> u8 {
-        if self.shapes.is_empty() {
-            out.extend_from_slice(key);
-            return 0;
-        }
-        match self.shapes.encode(key, out) {
-            Some(shape) => shape + 1,
-            None => {
-                out.extend_from_slice(key);
-                0
-            }
-        }
+        self.shapes.encode(key, out).map_or(0, |shape| shape + 1)
     }
 
-    /// Returns the key with a stored form.
+    /// Appends the key of a shape with a stored form.
     #[inline]
-    pub(super) fn key<'a>(&self, shape: u8, stored: &'a [u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
-        if shape == 0 {
-            return stored;
-        }
+    pub(super) fn append_key(&self, shape: u8, stored: &[u8], key: &mut Vec<u8>) {
+        let is_key = self.shape(shape).decode(stored, key);
+        debug_assert!(is_key);
+    }
+
+    /// Returns the key of a shape with a stored form.
+    #[inline]
+    pub(super) fn key<'a>(&self, shape: u8, stored: &[u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
         let text = buffer.text();
         text.clear();
-        let is_key = self.shape(shape).decode(stored, text);
-        debug_assert!(is_key);
+        self.append_key(shape, stored, text);
         text
     }
 
-    /// Returns true if this is the stored form of a key.
+    /// Returns true if this is the stored form of a key of a shape.
     #[inline]
     pub(super) fn is_key(&self, shape: u8, stored: &[u8], key: &[u8]) -> bool {
-        if shape == 0 { stored == key } else { self.shape(shape).is_form_of(stored, key) }
+        self.shape(shape).is_form_of(stored, key)
     }
 
-    /// Returns the length of the key with a stored form.
+    /// Returns the length of the key of a shape with a stored form.
     #[inline]
     pub(super) fn key_len(&self, shape: u8, stored: &[u8]) -> usize {
         self.key(shape, stored, &mut PlainBuffer::default()).len()

@@ -22,7 +22,7 @@ use super::key::Key;
 use super::layout;
 use super::queue::{BucketTail, GhostList, UseMark, marked, put_tail, tail_len};
 use super::quotient::BucketAddress;
-use super::row::{self, Row, RowKey};
+use super::row::{self, KeyBuffer, Row, RowKey};
 use super::shard::{HashShard, RecordLocation};
 use super::uses::NotedUse;
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
@@ -553,7 +553,8 @@ impl HashShard {
         };
         for slot in slots {
             let is_read = slot.mark.is_read();
-            self.view_row(bytes, &rows[slot.row as usize], &mut |key, record| {
+            let mut buffer = KeyBuffer::default();
+            self.view_row(bytes, &rows[slot.row as usize], &mut buffer, &mut |key, record| {
                 observer.evicted(key, record, is_read);
             });
         }

@@ -6,6 +6,7 @@
 use super::MemHash;
 use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
 use super::encodings::RecordContext;
+use super::row::KeyBuffer;
 use super::shard::CopyTarget;
 use std::ops::Range;
 use todana_core::{
@@ -79,6 +80,7 @@ impl ImagedEngine for MemHash {
         let is_own = used.seed == form.order.seed && form.shards as usize == self.shards.len();
         let mut block = BucketBlock::new(form, block)?;
         let mut batch = AdoptedBatch::default();
+        let mut buffer = KeyBuffer::default();
         let mut records = 0;
         loop {
             let goes_on = batch.read(&mut block)?;
@@ -88,7 +90,7 @@ impl ImagedEngine for MemHash {
             }
             for (_, range) in &batch.buckets {
                 for BlockRow { row, .. } in &batch.rows[range.clone()] {
-                    row.see(block.bytes(), RecordContext::plain(block.seeds()), put)?;
+                    row.see(block.bytes(), RecordContext::plain(block.seeds()), &mut buffer, put)?;
                 }
             }
             if !goes_on {

@@ -51,6 +51,7 @@ pub use departures::{Departure, DepartureCause, EvictionObserver};
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use recoding::Recoding;
+use row::KeyBuffer;
 use seed_history::SeedHistory;
 use shard::{HashShard, VisitFailure};
 use std::ops::ControlFlow;
@@ -366,11 +367,12 @@ impl MemHash {
             rows.iter().enumerate().map(|(index, row)| (place_of(row), index)).collect();
         list.retain(|&(other, _)| other >= place);
         list.sort_unstable();
+        let mut buffer = KeyBuffer::default();
         for (index, &(shown, row)) in list.iter().enumerate() {
             // Records with the same position are shown without interruption, because a scan could
             // not resume between them.
             let is_last_of_place = list.get(index + 1).is_none_or(|&(next, _)| next != shown);
-            if guard.view_row(bytes, &rows[row], see).is_break() && is_last_of_place {
+            if guard.view_row(bytes, &rows[row], &mut buffer, see).is_break() && is_last_of_place {
                 return (shown.checked_add(1), ControlFlow::Break(()));
             }
         }

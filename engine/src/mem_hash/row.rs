@@ -2,11 +2,11 @@
 
 use super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext, RecordEncodings};
 use super::group::{
-    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue,
+    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
 };
-use super::key::{HashSeeds, Key, KeyForm, text_tag};
+use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
 use super::queue::{BucketTail, UseMark};
-use super::quotient::BucketAddress;
+use super::quotient::{BucketAddress, HEAD_LEN, TEXT_CLASS};
 use todana_core::{Attributes, Expiry, Record, decimal};
 
 /// The key of a row.
@@ -16,11 +16,12 @@ pub(super) enum RowKey {
         class: u8,
         quotient: u64,
     },
-    /// Text, or its stored form if there is a shape.
+    /// A text of this length. Its bytes after the head are at an offset. With a shape, the form of
+    /// the shape is there, and the length is that of the form and a head.
     Text {
+        quotient: u32,
         at: u32,
         len: u32,
-        tag: u8,
         shape: u8,
     },
     Stub {
@@ -52,7 +53,8 @@ pub(super) const NEWEST: u32 = u32::MAX;
 
 impl Row {
     /// Returns a row for a new record whose text is in the source for new records: the attributes,
-    /// the key if it is text, and the value if it is text.
+    /// the key without its head or in the form of its shape if it is text, and the value if it is
+    /// text.
     pub(super) fn new(
         key: &Key<'_>,
         value: &[u8],
@@ -66,11 +68,7 @@ impl Row {
         let attributes = StoredAttributes { prefix, more, len, at };
         let key = match key.form {
             KeyForm::Number { class, quotient } => RowKey::Number { class, quotient },
-            KeyForm::Text => {
-                let at = out.len();
-                let shape = encodings.put_key(key.text, out);
-                RowKey::Text { at: at as u32, len: (out.len() - at) as u32, tag: text_tag(key.hash), shape }
-            }
+            KeyForm::Text { quotient } => text_key(quotient as u32, key.text, encodings, out),
         };
         let value = match decimal::pack(value) {
             Some(number) => StoredValue::Number(number),
@@ -101,29 +99,43 @@ impl Row {
         let RecordContext { seeds, encodings } = context;
         match self.key {
             RowKey::Number { class, quotient } => seeds.of_quotient(class, quotient),
-            RowKey::Text { at, len, shape, .. } => {
-                let stored = &bytes[at as usize..][..len as usize];
-                seeds.of_text(encodings.key(shape, stored, &mut PlainBuffer::default()))
+            RowKey::Text { quotient, at, len, shape } => {
+                let stored = rest_of(bytes, at, len);
+                if shape == 0 {
+                    return seeds.of_text_quotient(quotient.into(), stored);
+                }
+                let mut buffer = PlainBuffer::default();
+                let (_, rest) = head_and_rest(encodings.key(shape, stored, &mut buffer));
+                seeds.of_text_quotient(quotient.into(), rest)
             }
             RowKey::Stub { fingerprint, .. } => u64::from(fingerprint),
         }
     }
 
-    /// Returns the key as text. A stub has no key.
+    /// Returns the key as text. `buffer` is the memory in which it is assembled. A stub has no key.
     #[inline]
     pub(super) fn key_text<'a>(
         &self,
-        bytes: &'a [u8],
+        bytes: &[u8],
         context: RecordContext<'_>,
-        buffer: &'a mut PlainBuffer,
+        buffer: &'a mut KeyBuffer,
     ) -> &'a [u8] {
+        let RecordContext { seeds, encodings } = context;
         match self.key {
-            RowKey::Number { class, quotient } => match context.seeds.number(class, quotient) {
+            RowKey::Number { class, quotient } => match seeds.number(class, quotient) {
                 Some(number) => decimal::unpack(number, &mut buffer.digits),
                 None => unreachable!("only quotients of texts are stored"),
             },
-            RowKey::Text { at, len, shape, .. } => {
-                context.encodings.key(shape, &bytes[at as usize..][..len as usize], buffer)
+            RowKey::Text { quotient, at, len, shape } => {
+                let rest = rest_of(bytes, at, len);
+                buffer.text.clear();
+                if shape != 0 {
+                    encodings.append_key(shape, rest, &mut buffer.text);
+                    return &buffer.text;
+                }
+                buffer.text.extend_from_slice(&seeds.text_head(quotient.into(), rest));
+                buffer.text.extend_from_slice(rest);
+                &buffer.text[..len as usize]
             }
             RowKey::Stub { .. } => &[],
         }
@@ -134,12 +146,13 @@ impl Row {
         &self,
         bytes: &[u8],
         context: RecordContext<'_>,
+        buffer: &mut KeyBuffer,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
-        let (mut key_buffer, mut buffer) = (PlainBuffer::default(), PlainBuffer::default());
-        let value = self.value.text(bytes, context.encodings, &mut buffer);
+        let mut value_buffer = PlainBuffer::default();
+        let value = self.value.text(bytes, context.encodings, &mut value_buffer);
         let record = Record::new(value, self.attributes.read(bytes));
-        see(self.key_text(bytes, context, &mut key_buffer), record)
+        see(self.key_text(bytes, context, buffer), record)
     }
 
     /// Returns the size of the record for statistics: the lengths of the key and the value as text,
@@ -150,9 +163,7 @@ impl Row {
         let key_len = match self.key {
             RowKey::Number { class, quotient } => seeds.number(class, quotient).map_or(0, decimal::text_len),
             RowKey::Text { len, shape: 0, .. } => len as usize,
-            RowKey::Text { at, len, shape, .. } => {
-                encodings.key_len(shape, &bytes[at as usize..][..len as usize])
-            }
+            RowKey::Text { at, len, shape, .. } => encodings.key_len(shape, rest_of(bytes, at, len)),
             RowKey::Stub { .. } => return 0,
         };
         key_len + self.value.text_len(bytes, encodings) + self.attributes.flags_size()
@@ -168,13 +179,17 @@ impl Row {
             RowKey::Number { class, quotient } => {
                 (decimal::text_len(seeds.number(class, quotient)?), seeds.of_quotient(class, quotient))
             }
-            RowKey::Text { at, len, tag, shape: 0 } => {
-                let text = &bytes[at as usize..][..len as usize];
-                let hash = seeds.of_text(text);
-                if decimal::pack(text).is_some() || text_tag(hash) != tag {
+            RowKey::Text { quotient, at, len, shape: 0 } => {
+                let rest = rest_of(bytes, at, len);
+                let head = seeds.text_head(quotient.into(), rest);
+                let (used, unused) = head.split_at(HEAD_LEN.min(len as usize));
+                let is_number = used.iter().all(u8::is_ascii_digit)
+                    && rest.iter().all(u8::is_ascii_digit)
+                    && (1..=decimal::DIGITS_MAX).contains(&(len as usize));
+                if is_number || unused.iter().any(|&byte| byte != 0) {
                     return None;
                 }
-                (len as usize, hash)
+                (len as usize, seeds.of_text_quotient(quotient.into(), rest))
             }
             // Encodings mean nothing elsewhere.
             RowKey::Text { .. } | RowKey::Stub { .. } => return None,
@@ -197,7 +212,7 @@ impl Row {
     /// Returns the length of the key and the value as they are stored.
     #[inline]
     pub(super) fn stored_len(&self) -> usize {
-        let key_len = if let RowKey::Text { len, .. } = self.key { len as usize } else { 0 };
+        let key_len = if let RowKey::Text { len, .. } = self.key { rest_len(len as usize) } else { 0 };
         key_len + self.value.data_len()
     }
 
@@ -224,11 +239,9 @@ impl Row {
         let attributes = StoredAttributes { at: out.len() as u32, ..self.attributes };
         out.extend_from_slice(&bytes[from..from + usize::from(attributes.len)]);
         let mut row = Row { attributes, source: NEW_SOURCE, ..*self };
-        if let RowKey::Text { at, len, shape, .. } = &mut row.key {
-            let text = context.encodings.key(*shape, &bytes[*at as usize..][..*len as usize], &mut buffer);
-            *at = out.len() as u32;
-            *shape = encodings.put_key(text, out);
-            *len = out.len() as u32 - *at;
+        if let RowKey::Text { quotient, .. } = self.key {
+            let mut key = KeyBuffer::default();
+            row.key = text_key(quotient, self.key_text(bytes, context, &mut key), encodings, out);
         }
         if let StoredValue::Text { at, len, dictionary } = &mut row.value {
             let stored = &bytes[*at as usize..][..*len as usize];
@@ -253,6 +266,32 @@ impl Row {
     }
 }
 
+/// The memory in which keys are assembled.
+#[derive(Default)]
+pub(super) struct KeyBuffer {
+    digits: [u8; 20],
+    text: Vec<u8>,
+}
+
+/// Appends the stored form of a text. Returns the key of its row.
+#[inline]
+fn text_key(quotient: u32, text: &[u8], encodings: &RecordEncodings, out: &mut Vec<u8>) -> RowKey {
+    let at = out.len();
+    let shape = encodings.put_key(text, out);
+    if shape != 0 {
+        let len = out.len() - at + HEAD_LEN;
+        return RowKey::Text { quotient, at: at as u32, len: len as u32, shape };
+    }
+    out.extend_from_slice(head_and_rest(text).1);
+    RowKey::Text { quotient, at: at as u32, len: text.len() as u32, shape }
+}
+
+/// Returns the bytes of a text of this length after its head.
+#[inline]
+fn rest_of(bytes: &[u8], at: u32, len: u32) -> &[u8] {
+    &bytes[at as usize..][..rest_len(len as usize)]
+}
+
 /// The maximum length of stored attributes: flags, an expiry of eight bytes, its span, the version
 /// and the access time.
 const ATTRIBUTES_MAX: usize = 5 + 8 + 5 + 10 + 4;
@@ -268,7 +307,7 @@ pub(super) fn put_rows(
 ) {
     // All groups begin and end at about the same ages.
     let age_of = |index: usize| ((2 * index + 1) << 15) as u32 / group.count as u32;
-    group.for_each(bytes, |index, key, value| {
+    group.for_each(bytes, |index, (rest, len), value| {
         let key = match group.keys {
             KeyColumn::Number(class) => {
                 RowKey::Number { class, quotient: address.quotient(class, group.remainder(bytes, index)) }
@@ -278,9 +317,9 @@ pub(super) fn put_rows(
                 RowKey::Stub { fingerprint, reference }
             }
             _ => RowKey::Text {
-                at: key.start as u32,
-                len: key.len() as u32,
-                tag: bytes[group.keys_at + index],
+                quotient: address.quotient(TEXT_CLASS, group.remainder(bytes, index)) as u32,
+                at: rest.start as u32,
+                len: len as u32,
                 shape: group.shape,
             },
         };

@@ -9,7 +9,7 @@ use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
 use crate::mem_hash::queue::{BucketTail, put_tail};
-use crate::mem_hash::row::{self, RowKey};
+use crate::mem_hash::row::{self, KeyBuffer, RowKey};
 use todana_core::{Expiry, Record};
 
 /// The maximum number of buckets that are copied under one lock: about 300 records, which takes a
@@ -144,7 +144,7 @@ impl HashShard {
         target.image.extend_from_slice(&bytes[..end]);
         for stub in stubs {
             *shown += self.size_of(bytes, &stub);
-            self.view_row(bytes, &stub, target.see);
+            self.view_row(bytes, &stub, &mut KeyBuffer::default(), target.see);
         }
         (end, records)
     }
@@ -167,7 +167,7 @@ impl HashShard {
             let is_stub = matches!(row.key, RowKey::Stub { .. });
             if is_stub {
                 *shown += self.size_of(bytes, row);
-                self.view_row(bytes, row, target.see);
+                self.view_row(bytes, row, &mut KeyBuffer::default(), target.see);
             }
             !is_stub
         });

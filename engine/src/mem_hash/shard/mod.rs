@@ -23,7 +23,7 @@ use super::eviction::EvictionState;
 use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
-use super::row::{self, Row, RowKey};
+use super::row::{self, KeyBuffer, Row, RowKey};
 use super::sample::UseSample;
 use super::uses::UseNotes;
 use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
@@ -390,11 +390,12 @@ impl HashShard {
         bytes
     }
 
-    /// Calls `see` with the record of a row of this bucket.
+    /// Calls `see` with the record of a row of this bucket. `buffer` is memory for its key.
     pub(super) fn view_row<T>(
         &self,
         bytes: &[u8],
         row: &Row,
+        buffer: &mut KeyBuffer,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
         match row.key {
@@ -409,7 +410,7 @@ impl HashShard {
                 let huge = self.huge.get(index);
                 see(&huge.key, huge.record())
             }
-            _ => row.see(bytes, self.context(), see),
+            _ => row.see(bytes, self.context(), buffer, see),
         }
     }
 
