@@ -31,7 +31,10 @@ use todana_server::{
     CheckpointCompression, CollectorAddress, DatabaseName, DatabaseSpec, DatabaseStorage, LogFormat,
     ServerOptions, SyncPolicy, init_logging_with_notices,
 };
-use values::{ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size};
+use values::{
+    ExtendedWord, RecordCompression, SnapshotPacking, compression, database, delimiter, port, seconds,
+    some_size,
+};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be an environment variable (--memory-limit as
@@ -84,6 +87,9 @@ pub(crate) struct ServeArguments {
     /// At the memory limit, refuse writes instead of evicting records
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
     disable_evictions: bool,
+    /// Store similar records in memory with dictionaries, which are trained in the background
+    #[arg(long, env = "TODANA_COMPRESS", default_value = "auto", help_heading = CACHE)]
+    compress: RecordCompression,
     /// Largest record, from 1k to 1g; a number without k, m or g is in bytes
     #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
     max_item_size: u64,

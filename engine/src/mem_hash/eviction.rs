@@ -517,12 +517,12 @@ impl HashShard {
             });
             let slot = slots.remove(at);
             let was_main = slot.mark.is_main();
-            ghosts.push(rows[slot.row as usize].low_hash(bytes, &self.seeds) as u32, was_main);
+            ghosts.push(rows[slot.row as usize].low_hash(bytes, self.context()) as u32, was_main);
             self.eviction.gone(was_main, self.records);
             gone.push(slot);
         };
         for (slot, was_small) in passed.drain(..) {
-            let plain = self.size_of(&rows[slot.row as usize]);
+            let plain = self.size_of(self.bytes_of(bucket), &rows[slot.row as usize]);
             self.departures.count_passed(self.observer.as_deref(), plain, was_small);
         }
         let bytes = self.bytes_of(bucket);
@@ -567,9 +567,9 @@ impl HashShard {
             _ => None,
         };
         DepartingRecord {
-            plain: self.size_of(row),
+            plain: self.size_of(bytes, row),
             expires: self.expiry_of(bytes, row) != Expiry::Never,
-            hash: row.low_hash(bytes, &self.seeds) as u32,
+            hash: row.low_hash(bytes, self.context()) as u32,
             reference,
         }
     }

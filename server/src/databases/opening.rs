@@ -45,6 +45,7 @@ impl DatabaseOpener<'_> {
                 shards: Some(self.shards),
                 class_bounds: self.class_bounds.to_vec(),
                 observer,
+                stores_plain: self.options.memory.stores_plain,
                 stores_nothing: self.options.databases.stores_nothing || name.cluster.is_some(),
                 ..EngineOptions::default()
             },

@@ -15,11 +15,13 @@ pub struct MemoryOptions {
     /// True if each store fails as it does without free memory, for tests of clients (`-o
     /// emulate_full`).
     pub emulate_full: bool,
+    /// True if a hash in memory stores records as they are, without dictionaries and key shapes.
+    pub stores_plain: bool,
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        MemoryOptions { limit_mib: 64, refuse_when_full: false, emulate_full: false }
+        MemoryOptions { limit_mib: 64, refuse_when_full: false, emulate_full: false, stores_plain: false }
     }
 }
 

@@ -267,6 +267,8 @@ pub struct EngineOptions {
     pub class_bounds: Vec<u32>,
     /// Receives the evicted records.
     pub observer: Option<Arc<dyn EvictionObserver>>,
+    /// Makes a hash in memory store records as they are, without dictionaries and key shapes.
+    pub stores_plain: bool,
     /// Bytes of the disk that are reserved so that removals succeed on a full disk. `None` means
     /// the engine's default.
     pub reserve_bytes: Option<u64>,
@@ -323,7 +325,7 @@ impl DatabaseName {
         options: EngineOptions,
     ) -> Result<Box<dyn Engine>> {
         let tuning = &self.tuning;
-        let EngineOptions { limit, seed, class_bounds, observer, .. } = options;
+        let EngineOptions { limit, seed, class_bounds, observer, stores_plain, .. } = options;
         let limit = MemoryLimit { bytes: limit.bytes.into_iter().chain(tuning.bytes_max).min(), ..limit };
         if options.stores_nothing && self.kind.is_in_memory() {
             return Ok(Box::new(Void::new(class_bounds.len() + 1)));
@@ -332,8 +334,15 @@ impl DatabaseName {
             DatabaseKind::MemHash => {
                 let capacity_records = tuning.records_max;
                 let shards = shards(options.shards, capacity_records);
-                let options =
-                    MemHashOptions { seed, shards, limit, class_bounds, capacity_records, observer };
+                let options = MemHashOptions {
+                    seed,
+                    shards,
+                    limit,
+                    class_bounds,
+                    capacity_records,
+                    observer,
+                    compresses: !stores_plain,
+                };
                 Box::new(MemHash::new(options)?)
             }
             DatabaseKind::MemTree => {

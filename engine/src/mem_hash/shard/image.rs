@@ -3,6 +3,7 @@
 use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
 use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
+use crate::mem_hash::encodings::PLAIN_ENCODINGS;
 use crate::mem_hash::eviction::put_end;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
@@ -91,10 +92,11 @@ impl HashShard {
         }
         let address = self.address(copied.bucket);
         let (mut at, mut records) = (0, 0);
-        let mut has_dead = false;
+        let (mut has_dead, mut is_encoded) = (false, false);
         while let Some(group) = RecordGroup::read(bytes, at, &address) {
             at = group.end;
             records += group.count as u32;
+            is_encoded |= group.is_encoded();
             if group.keys == KeyColumn::Stubs {
                 let mut expiries =
                     (0..group.count).map(|index| self.referenced_expiry(group.stub(bytes, index).1));
@@ -104,7 +106,7 @@ impl HashShard {
                     (0..group.count).any(|index| (target.is_dead)(group.attributes(index).expiry(bytes)));
             }
         }
-        if has_dead || copied.is_partial {
+        if has_dead || is_encoded || copied.is_partial {
             return self.copy_part(copied, target, shown);
         }
         let tail = BucketTail::read(bytes, at);
@@ -141,7 +143,7 @@ impl HashShard {
         }
         target.image.extend_from_slice(&bytes[..end]);
         for stub in stubs {
-            *shown += self.size_of(&stub);
+            *shown += self.size_of(bytes, &stub);
             self.view_row(bytes, &stub, &mut KeyBuffer::default(), target.see);
         }
         (end, records)
@@ -164,12 +166,15 @@ impl HashShard {
         rows.retain(|row| {
             let is_stub = matches!(row.key, RowKey::Stub { .. });
             if is_stub {
-                *shown += self.size_of(row);
+                *shown += self.size_of(bytes, row);
                 self.view_row(bytes, row, &mut KeyBuffer::default(), target.see);
             }
             !is_stub
         });
-        layout::put_bucket(&mut rows, [bytes, &[], &[]], &address, target.image);
+        // An image contains records as they are, because other encodings will read them.
+        let (mut plain, context) = (Vec::new(), self.context());
+        rows.iter_mut().for_each(|row| *row = row.recoded(bytes, context, &PLAIN_ENCODINGS, &mut plain));
+        layout::put_bucket(&mut rows, [bytes, &[], &plain], &address, target.image);
         match tail {
             _ if rows.is_empty() => target.image.push(END),
             BucketTail::Queue { ghosts, .. } => put_end(target.image, Some(ghosts), &rows),
