@@ -31,7 +31,7 @@ use std::time::Duration;
 pub const RECEIVE_LEN: usize = 2 << 10;
 /// The number of these buffers. It is more than the number of sockets that are usually ready at the
 /// same time. A power of two.
-const RECEIVE_BUFFERS: u16 = 256;
+const RECEIVE_BUFFERS: u16 = 128;
 /// The group of these buffers.
 const BUFFER_GROUP: u16 = 0;
 /// The length of the area of bytes to send.

@@ -17,9 +17,10 @@ use crate::session::wake::WakeReason;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, NextAction, Session, SessionTurn};
 use crate::shared::SharedState;
-use crate::transport::client_ring::{ClientRing, Receiving};
+use crate::transport::client_ring::{ClientRing, Receiving, RingState};
 use crate::transport::connection::{CloseCause, Connection, HeldMemory, ReadOutcome};
 use crate::transport::idle::IdleTimer;
+use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
 use crate::transport::served_listener::NewConnection;
 use mio::event::Event;
@@ -942,7 +943,7 @@ impl Worker {
         self.count(connection.counted, HeldMemory::default());
         self.shared.observation.connection_closed();
         if let Some(hello) = hello.filter(|_| reason == "normal")
-            && self.detach(&mut connection, index).is_ok()
+            && self.detach(index, &mut connection.stream, &mut connection.ring).is_ok()
         {
             let peer = connection.info.peer.to_string();
             let address =
@@ -966,12 +967,10 @@ impl Worker {
     }
 
     /// Ends all use of a connection's socket by this worker.
-    fn detach(&mut self, connection: &mut Connection, index: usize) -> io::Result<()> {
+    fn detach(&mut self, index: usize, stream: &mut ClientStream, state: &mut RingState) -> io::Result<()> {
         match &mut self.ring {
-            Some(ring) if connection.ring.receiving != Receiving::Polled => {
-                ring.end(&mut connection.ring, index)
-            }
-            _ => connection.stream.deregister(self.poll.registry()),
+            Some(ring) if state.receiving != Receiving::Polled => ring.end(state, index),
+            _ => stream.deregister(self.poll.registry()),
         }
     }
 }
