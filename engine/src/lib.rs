@@ -37,6 +37,9 @@ pub use mem_hash::{
     read_bucket_block,
 };
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
-pub use raw::{bound_allocator, trim_allocator};
+pub use raw::{
+    RECEIVE_LEN, ReceiveEnd, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketRing, UnsentBytes, bound_allocator,
+    trim_allocator,
+};
 pub use table::TableEngine;
 pub use void::Void;

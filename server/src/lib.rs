@@ -54,7 +54,7 @@ pub use observation::log_file::{LogFile, LogKinds, LogStyle, LogWriter};
 pub use observation::logging::{LogFormat, NOTICE, init_logging, init_logging_with_notices};
 pub use options::{
     AdminOptions, AuthenticationMode, CollectorAddress, CollectorAddressError, DataDirectoryOptions,
-    DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, ListenerPlace,
+    DatabaseOptions, DatabaseSpec, IoMode, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, ListenerPlace,
     ListenerProtocol, MemoryOptions, NutcrackerStatsOptions, ObservationOptions, OptionsError, PeriodicCall,
     PluginOptions, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, PoolVbuckets, ProtocolOptions,
     ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion, ReplicaRead, ReplicaWrite, RouteTree,

@@ -26,6 +26,7 @@ use crate::session::tyrant::{TyrantScripts, TyrantState};
 use crate::session::wake::WakeQueues;
 use crate::shared::{ListeningAddresses, SharedState};
 use crate::transport::acceptor::ConnectionAcceptor;
+use crate::transport::client_ring;
 use crate::transport::descriptors::DescriptorLimit;
 use crate::transport::listener::ClientListener;
 use crate::transport::served_listener::ServedListener;
@@ -128,6 +129,7 @@ impl Server {
         let disk_progress = Arc::default();
         let disk = ProgressDisk::over(disk, &disk_progress);
         let tls = tls.map(Arc::new);
+        let uses_rings = client_ring::is_used(&options)?;
         let logins = LoginAuthenticator::open(&options.protocols.authentication)?;
         let scripts = LuaProcedures::open(options.protocols.kyoto.script.as_deref()).map_err(invalid)?;
         let tyrant_scripts =
@@ -141,10 +143,10 @@ impl Server {
         let admin = AdminListener::bind(options.observation.admin.as_ref())?;
         let nutcracker_stats = options.proxy.as_ref().and_then(|proxy| proxy.nutcracker_stats.as_ref());
         let nutcracker_port = nutcracker_stats.map(NutcrackerPort::bind).transpose()?;
-        // The server needs descriptors for more than connections: listeners, polls, wakers,
+        // The server needs descriptors for more than connections: listeners, polls, wakers, rings,
         // standard streams and files.
         let wanted = options.limits.connections_max as u64
-            + 2 * options.limits.threads as u64
+            + 3 * options.limits.threads as u64
             + listeners.len() as u64
             + 32;
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
@@ -219,6 +221,7 @@ impl Server {
                 names: sockets().map(ClientListener::name).collect(),
                 tls,
             },
+            uses_rings,
             options,
         });
         todana_engine::bound_allocator();

@@ -41,6 +41,8 @@ pub(crate) struct SharedState {
     /// The master that this server follows.
     pub(crate) master_link: MasterLink,
     pub(crate) listening: ListeningAddresses,
+    /// True if the workers use io_uring.
+    pub(crate) uses_rings: bool,
     /// The pools, if this server is a proxy.
     pub(crate) proxy: Option<Arc<LiveProxy>>,
 }

@@ -8,7 +8,7 @@ use super::server_failure::{SYSTEM, ServerFailure};
 use super::settings::{AcceptedProtocol, MemcachedSettings, PortChoice};
 use std::path::PathBuf;
 use todana_server::{
-    AuthenticationMode, DatabaseOptions, DialectChoice, KyotoOptions, LimitOptions, ListenOptions,
+    AuthenticationMode, DatabaseOptions, DialectChoice, IoMode, KyotoOptions, LimitOptions, ListenOptions,
     MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions,
     SlowRequestOptions, TlsOptions, TyrantOptions,
 };
@@ -52,6 +52,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             unix_mask: settings.unix_mask,
             backlog: settings.listen_backlog,
             tls: tls(settings)?,
+            io: IoMode::default(),
         },
         memory: MemoryOptions {
             limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
@@ -342,7 +343,8 @@ mod tests {
                     unix_socket: None,
                     unix_mask: 0o700,
                     backlog: 7,
-                    tls: None
+                    tls: None,
+                    io: IoMode::default(),
                 },
                 memory: MemoryOptions {
                     limit_mib: 128,

@@ -44,7 +44,7 @@ pub(super) const VERSIONS: [(&str, ProxyVersion); 2] =
     [("own", ProxyVersion::Own), ("servers", ProxyVersion::Servers)];
 
 /// The options that `todana serve` has, too, except for those that are read here.
-pub(super) const SHARED_OPTIONS: [&str; 26] = [
+pub(super) const SHARED_OPTIONS: [&str; 27] = [
     "port",
     "unix-socket",
     "unix-mask",
@@ -53,6 +53,7 @@ pub(super) const SHARED_OPTIONS: [&str; 26] = [
     "idle-timeout",
     "listen-backlog",
     "max-reqs-per-event",
+    "io",
     "admin-port",
     "admin-listen",
     "tls-cert",

@@ -1,12 +1,12 @@
 //! The options that `todana serve` and `todana proxy` have in common.
 
 use super::values::{
-    ClientCertificates, LogLineFormat, ServedProtocol, TlsVersion, idle_timeout, number, octal, port,
+    ClientCertificates, LogLineFormat, ServedProtocol, SocketInterface, TlsVersion, idle_timeout, number, octal, port,
 };
 use clap::{ArgAction, Args};
 use std::path::PathBuf;
 use todana_server::{
-    AdminOptions, AuthenticationMode, DialectChoice, LimitOptions, ListenOptions, LogFormat, TlsOptions,
+    AdminOptions, AuthenticationMode, DialectChoice, IoMode, LimitOptions, ListenOptions, LogFormat, TlsOptions,
 };
 
 pub(super) const NETWORK: &str = "Network";
@@ -46,6 +46,9 @@ pub(crate) struct NetworkArguments {
     /// Requests that are served for one connection before other connections get a turn
     #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
     pub(crate) max_reqs_per_event: u32,
+    /// Interface of the system by which the server receives and sends
+    #[arg(long, env = "TODANA_IO", default_value = "auto", value_enum, value_name = "INTERFACE", help_heading = NETWORK)]
+    pub(crate) io: SocketInterface,
     /// Port of the admin page and of /metrics, /healthz and /readyz; 0 for none, -1 lets the system
     /// choose [default: 10000 above the TCP port; none with a Unix socket]
     #[arg(long, env = "TODANA_ADMIN_PORT", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
@@ -130,6 +133,11 @@ impl NetworkArguments {
             unix_mask: self.unix_mask,
             backlog: self.listen_backlog,
             tls: self.tls()?,
+            io: match self.io {
+                SocketInterface::Auto => IoMode::Auto,
+                SocketInterface::Uring => IoMode::Uring,
+                SocketInterface::Epoll => IoMode::Epoll,
+            },
             ..ListenOptions::default()
         })
     }

@@ -56,6 +56,17 @@ pub(crate) enum ServedProtocol {
     Binary,
 }
 
+/// The interface of the system by which the server receives and sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SocketInterface {
+    /// io_uring if the system allows it, otherwise epoll; epoll for a proxy
+    Auto,
+    /// io_uring; the server does not start if the system does not allow it
+    Uring,
+    /// epoll
+    Epoll,
+}
+
 /// The compression of snapshots.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum SnapshotPacking {

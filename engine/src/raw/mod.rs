@@ -1,5 +1,5 @@
 //! Contains all `unsafe` code of the engine: memory mappings, mapped files, the allocator's
-//! settings, LMDB, and processor instructions, each wrapped in safe types. Each file has an entry
+//! settings, LMDB, io_uring, and processor instructions, each wrapped in safe types. Each file has an entry
 //! in SAFETY.md.
 #![allow(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod mapped_file;
 mod mapping;
 mod prefetch;
 mod shared_memory;
+mod socket_ring;
 mod word_table;
 mod words;
 
@@ -20,5 +21,6 @@ pub use mapped_file::MappedFile;
 pub(crate) use mapping::{MemoryMapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub(crate) use shared_memory::FileMemory;
+pub use socket_ring::{RECEIVE_LEN, ReceiveEnd, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketRing, UnsentBytes};
 pub(crate) use word_table::{WordTable, share_of_free_bytes};
 pub(crate) use words::{WINDOW, equal, greater_or_zero, insert};

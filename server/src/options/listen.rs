@@ -38,6 +38,31 @@ pub struct ListenOptions {
     /// UDP without encryption together with TLS; and listeners that require client certificates
     /// although no authority is configured to check them, so that every handshake fails.
     pub lenient_tls: bool,
+    /// The interface of the system by which workers receive and send.
+    pub io: IoMode,
+}
+
+/// The interface of the system by which workers receive from clients and send to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// io_uring, if the system allows it, otherwise epoll.
+    Auto,
+    /// io_uring. The server does not start if the system does not allow it.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+impl Default for IoMode {
+    /// Returns the mode that the environment variable `TODANA_IO` names, otherwise `Auto`. The
+    /// command line uses the same variable.
+    fn default() -> Self {
+        match std::env::var("TODANA_IO").as_deref() {
+            Ok("uring") => IoMode::Uring,
+            Ok("epoll") => IoMode::Epoll,
+            _ => IoMode::Auto,
+        }
+    }
 }
 
 impl Default for ListenOptions {
@@ -53,6 +78,7 @@ impl Default for ListenOptions {
             backlog: 1024,
             tls: None,
             lenient_tls: false,
+            io: IoMode::default(),
         }
     }
 }

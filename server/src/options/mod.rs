@@ -14,7 +14,7 @@ mod tyrant;
 pub use databases::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec};
 pub use kyoto::{KyotoMode, KyotoOptions, PluginOptions};
 pub use limits::LimitOptions;
-pub use listen::ListenOptions;
+pub use listen::{IoMode, ListenOptions};
 pub use memory::MemoryOptions;
 pub use observation::{
     AdminOptions, CollectorAddress, CollectorAddressError, ObservationOptions, SlowRequestOptions,

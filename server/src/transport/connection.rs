@@ -5,6 +5,7 @@ use crate::execution::Executor;
 use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, NextAction, SessionProgress, SessionTurn};
+use crate::transport::client_ring::RingState;
 use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
 use crate::transport::refused_replies::put_errors;
@@ -51,6 +52,7 @@ pub(crate) struct Connection {
     /// stopping.
     pub(crate) close_cause: Option<CloseCause>,
     pub(crate) durability: PendingDurability,
+    pub(crate) ring: RingState,
 }
 
 /// The bytes that were received and are not consumed yet.
@@ -156,6 +158,7 @@ impl Connection {
             closing: false,
             close_cause: None,
             durability: PendingDurability::default(),
+            ring: RingState::default(),
         }
     }
 
@@ -230,6 +233,13 @@ impl Connection {
         !matches!(self.stream, ClientStream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
+    /// Returns true if the connection only waits for the next request.
+    pub(crate) fn is_calm(&self) -> bool {
+        let is_busy = self.queued || self.durability.is_parked || self.has_work() || self.session.is_waiting();
+        let is_ending = self.readable || self.ended || self.closing;
+        self.pending.is_none() && !is_busy && !is_ending && !self.session.is_receiving()
+    }
+
     /// Returns true if the peer sends no more bytes and the current work is of use only to the
     /// peer.
     pub(crate) fn is_abandoned(&self) -> bool {
@@ -256,6 +266,9 @@ impl Connection {
         buffer: &mut [u8],
         executor: &impl Executor,
     ) -> io::Result<(ReadOutcome, bool)> {
+        if let Some(error) = self.ring.receive_error.take() {
+            return Err(error);
+        }
         if let Some((upload, database)) = self.session.upload()
             && !upload.is_full()
             && self.stream.reads_any_len()
@@ -270,6 +283,12 @@ impl Connection {
         }
         let (len, drained) = self.stream.read_some(buffer)?;
         Ok((ReadOutcome::Input(len), drained))
+    }
+
+    /// Appends bytes that were received while the connection was not served.
+    pub(crate) fn keep_unserved(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.input.is_partial = false;
+        self.keep(bytes)
     }
 
     /// Appends the bytes that were just read to the bytes of the incomplete request.

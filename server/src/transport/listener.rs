@@ -347,6 +347,23 @@ impl ClientStream {
         Ok((len, len < buffer.len()))
     }
 
+    /// Returns the plain bytes of bytes that the ring has received, in `buffer` if they were
+    /// encrypted.
+    pub(crate) fn plain<'b>(&mut self, received: &'b [u8], buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+        match self {
+            ClientStream::Tcp(_) | ClientStream::Unix(_) => Ok(received),
+            ClientStream::Tls(stream) => {
+                let len = stream.receive(received, buffer)?;
+                Ok(&buffer[..len])
+            }
+        }
+    }
+
+    /// Returns true if the peer has announced the end of the stream in the bytes that were received.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self, ClientStream::Tls(stream) if stream.has_ended())
+    }
+
     /// Returns true if the stream can be read into a buffer of any length. A TLS stream cannot,
     /// because TLS decrypts complete records, which may be longer than the buffer.
     pub(crate) fn reads_any_len(&self) -> bool {

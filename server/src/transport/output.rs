@@ -109,6 +109,12 @@ impl ConnectionOutput {
         self.bytes.get(at..).unwrap_or_default()
     }
 
+    /// Returns the bytes to send, if all of them are copied bytes.
+    #[inline]
+    pub(crate) fn plain_bytes(&self) -> Option<&[u8]> {
+        (self.shares.is_empty() && self.tail.is_none()).then(|| &self.bytes[self.sent..])
+    }
+
     /// Returns all bytes, with the shared values.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());

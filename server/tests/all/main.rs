@@ -71,6 +71,7 @@ mod replica_hostile;
 mod replica_log;
 mod replication_statistics;
 mod sessions;
+mod socket_interfaces;
 mod spans;
 mod statistics;
 mod tls;

@@ -21,6 +21,9 @@ use todana_protocol::memcached::{
     encode,
 };
 
+/// The length up to which a line is served without a batch. Most requests for a record fit.
+const SHORT_LINE: usize = 300;
+
 /// A connection that speaks one of memcached's dialects.
 pub(crate) struct MemcachedSession {
     pub(crate) dialect: MemcachedDecoder,
@@ -156,6 +159,9 @@ impl MemcachedSession {
             if turn.output.len() > OUTPUT_MAX {
                 return Ok(NextAction::Flush);
             }
+            if let Some(next) = self.serve_line(worker, turn, data, at) {
+                return Ok(next);
+            }
             let mut batch: [Option<MemcachedRequest<'_>>; BATCH] = [const { None }; BATCH];
             // The position before each request is kept, because the peer may not accept all replies
             // of the batch, and the remaining requests are then decoded again.
@@ -247,6 +253,52 @@ impl MemcachedSession {
             *turn.budget -= lines;
             if let Some(end) = end {
                 return end;
+            }
+        }
+    }
+
+    /// Serves the rest of the input if it is a short line with a single request, such as a `get`. Such
+    /// a request needs no batch. Otherwise changes nothing and returns `None`.
+    #[inline]
+    fn serve_line(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut SessionTurn<'_>,
+        data: &[u8],
+        at: &mut usize,
+    ) -> Option<NextAction> {
+        let line = &data[*at..];
+        let (b'\n', before_end) = line.split_last()? else { return None };
+        let is_plain = line.len() <= SHORT_LINE && !before_end.contains(&b'\n');
+        if !is_plain || turn.context.logs_requests {
+            return None;
+        }
+        let may_be_tyrant = self.tyrant != TyrantMode::Off
+            && (!self.dialect.is_before_line() || turn.context.shared.begins_tyrant(line[0]));
+        if may_be_tyrant {
+            return None;
+        }
+        let before = self.dialect;
+        match self.dialect.decode(&worker.limits, line, &mut worker.scratch[0]) {
+            Decoded::Request { consumed, request }
+                if consumed == line.len() && request.form.is_last_of_line() =>
+            {
+                let next = self.execute(turn.context, &request, turn.output);
+                if matches!(next, NextAction::Wait) && self.is_parked() {
+                    // The request is decoded again once its reply has arrived.
+                    self.dialect = before;
+                    return Some(next);
+                }
+                *at += consumed;
+                if !matches!(next, NextAction::Continue) || self.listing.is_some() {
+                    return Some(next);
+                }
+                *turn.budget -= 1;
+                Some(NextAction::READ)
+            }
+            _ => {
+                self.dialect = before;
+                None
             }
         }
     }

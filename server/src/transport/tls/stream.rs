@@ -129,16 +129,7 @@ impl<S: Read + Write> TlsStream<S> {
                 return Ok((0, true));
             }
             let held = self.incoming.len() + read;
-            let outcome = self.process(&mut buffers.incoming[..held], plain);
-            if outcome.is_err() {
-                self.tls.failed(self.established);
-                // The alert reports the problem to the peer, if it arrives.
-                self.collect_alert();
-                let _ = self.flush();
-            }
-            let (seen, len) = outcome?;
-            self.keep(&buffers.incoming[seen..held])?;
-            self.flush_if_possible()?;
+            let len = self.decrypt(&mut buffers.incoming[..held], plain)?;
             barren += read;
             if len > 0 || self.peer_closed {
                 // If bytes were read before the end, the end of the stream is reported by the next
@@ -147,6 +138,50 @@ impl<S: Read + Write> TlsStream<S> {
             }
         }
         Err(io::Error::new(ErrorKind::InvalidData, "peer sends records without data"))
+    }
+
+    /// Decrypts ciphertext that was read from the socket elsewhere, and continues the handshake.
+    /// Returns the number of plain bytes. `plain` has the length of the worker's buffer.
+    pub(crate) fn receive(&mut self, cipher: &[u8], plain: &mut [u8]) -> io::Result<usize> {
+        if self.peer_closed {
+            return Ok(0);
+        }
+        if self.taken == 0 {
+            self.flush_if_possible()?;
+        }
+        let outcome = BUFFERS.with_borrow_mut(|buffers| {
+            buffers.incoming.resize(INCOMING, 0);
+            let kept = self.incoming.len();
+            let held = kept + cipher.len();
+            let room = buffers.incoming.get_mut(..held).filter(|_| held <= plain.len());
+            let room = room.ok_or(ErrorKind::InvalidData)?;
+            room[..kept].copy_from_slice(&self.incoming);
+            room[kept..].copy_from_slice(cipher);
+            self.decrypt(room, plain)
+        });
+        self.failed |= outcome.is_err();
+        outcome
+    }
+
+    /// Returns true if the peer has announced that it sends no more bytes.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.peer_closed
+    }
+
+    /// Decrypts the kept ciphertext with that which follows it, and keeps the rest. Returns the
+    /// number of plain bytes.
+    fn decrypt(&mut self, cipher: &mut [u8], plain: &mut [u8]) -> io::Result<usize> {
+        let outcome = self.process(cipher, plain);
+        if outcome.is_err() {
+            self.tls.failed(self.established);
+            // The alert reports the problem to the peer, if it arrives.
+            self.collect_alert();
+            let _ = self.flush();
+        }
+        let (seen, len) = outcome?;
+        self.keep(&cipher[seen..])?;
+        self.flush_if_possible()?;
+        Ok(len)
     }
 
     /// Passes ciphertext to rustls. Returns the number of consumed bytes of ciphertext, and of

@@ -1,4 +1,7 @@
-//! Defines a worker: a thread with a readiness loop that owns its connections.
+//! Defines a worker: a thread with a loop that owns its connections. `ring_events` is the part that
+//! only workers with an io_uring need.
+
+mod ring_events;
 
 use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
@@ -14,8 +17,10 @@ use crate::session::wake::WakeReason;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, NextAction, Session, SessionTurn};
 use crate::shared::SharedState;
+use crate::transport::client_ring::{ClientRing, Receiving, RingState};
 use crate::transport::connection::{CloseCause, Connection, HeldMemory, ReadOutcome};
 use crate::transport::idle::IdleTimer;
+use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
 use crate::transport::served_listener::NewConnection;
 use mio::event::Event;
@@ -28,9 +33,12 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::{Clock, CommitPoint, Database, Durability};
 use todana_core::RefusalReason;
+use todana_engine::ReceivedBytes;
 
 /// The token of the worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
+/// The number of events that the poll returns at once.
+const EVENTS: usize = 256;
 /// The length of one read. It is more than a socket usually contains, and small enough for the
 /// processor's cache.
 const BUFFER: usize = 64 << 10;
@@ -48,6 +56,10 @@ pub(crate) struct Worker {
     shared: Arc<SharedState>,
     number: usize,
     poll: Poll,
+    /// Receives from most clients and sends to them; `None` if the poll does all of this.
+    ring: Option<ClientRing>,
+    /// The bytes that the ring has received for the connection that is being served.
+    received: Option<ReceivedBytes>,
     arrivals: Receiver<NewConnection>,
     connections: Slab<Connection>,
     /// Connections that have more to do without waiting for their socket.
@@ -93,6 +105,8 @@ impl Worker {
             shared,
             number,
             poll,
+            ring: None,
+            received: None,
             arrivals,
             connections: Slab::new(),
             ready: VecDeque::new(),
@@ -113,8 +127,11 @@ impl Worker {
 
     /// Runs until the server stops.
     pub(crate) fn run(mut self) {
-        let mut events = Events::with_capacity(256);
+        let mut events = Events::with_capacity(EVENTS);
         let mut deadline = None;
+        if !self.start_ring() {
+            self.shared.lifecycle.handle.stop();
+        }
         loop {
             self.context.executor.end_turn();
             let timeout = if !self.ready.is_empty() {
@@ -123,12 +140,14 @@ impl Worker {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
             };
             let timeout = self.until_first_deadline(self.until_idle_check(timeout));
-            if let Err(error) = self.poll.poll(&mut events, timeout)
+            let outcome = match &mut self.ring {
+                Some(ring) => ring.wait(timeout),
+                None => self.poll.poll(&mut events, timeout),
+            };
+            if let Err(error) = outcome
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "worker {}: cannot wait for events", self.number);
-                self.shared.lifecycle.handle.stop();
-                return;
+                return self.fail(&error);
             }
             self.shared.clock.tick();
             self.wake_ups = self.wake_ups.wrapping_add(1);
@@ -139,22 +158,12 @@ impl Worker {
             if self.idle.is_some() {
                 self.now_s = self.shared.observation.started.elapsed().as_secs();
             }
-            for event in &events {
-                match event.token() {
-                    WAKE => {
-                        self.register_arrivals();
-                        self.wake_ready();
-                        self.resume_durable();
-                        self.close_stalled();
-                    }
-                    Token(index) if index >= SERVER_TOKENS => self.on_server_event(event),
-                    Token(index) => {
-                        self.on_event(index, event);
-                        if let Some(began) = measured_from {
-                            self.shared.observation.turn_times[self.number].note(began.elapsed());
-                        }
-                    }
+            if self.ring.is_some() {
+                if let Err(error) = self.handle_ring_events(&mut events, measured_from) {
+                    return self.fail(&error);
                 }
+            } else {
+                events.iter().for_each(|event| self.handle_event(event, measured_from));
             }
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front()
@@ -177,6 +186,13 @@ impl Worker {
                 StopStage::No => {}
                 StopStage::Drain => {
                     let first = deadline.is_none();
+                    if first && self.ring.is_some() {
+                        // Requests that have arrived are still answered.
+                        self.submit();
+                        if let Err(error) = self.handle_ring_events(&mut events, None) {
+                            return self.fail(&error);
+                        }
+                    }
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.drain_time());
                     self.drain(first);
                     if self.connections.is_empty() || Instant::now() >= deadline {
@@ -188,7 +204,33 @@ impl Worker {
         }
         let left: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         left.into_iter().for_each(|index| self.close(index));
+        self.submit();
         self.context.executor.end_turn();
+    }
+
+    /// Stops the server, because this worker cannot wait for events.
+    fn fail(&self, error: &io::Error) {
+        tracing::error!(%error, "worker {}: cannot wait for events", self.number);
+        self.shared.lifecycle.handle.stop();
+    }
+
+    /// Handles an event of the poll.
+    fn handle_event(&mut self, event: &Event, measured_from: Option<Instant>) {
+        match event.token() {
+            WAKE => {
+                self.register_arrivals();
+                self.wake_ready();
+                self.resume_durable();
+                self.close_stalled();
+            }
+            Token(index) if index >= SERVER_TOKENS => self.on_server_event(event),
+            Token(index) => {
+                self.on_event(index, event);
+                if let Some(began) = measured_from {
+                    self.shared.observation.turn_times[self.number].note(began.elapsed());
+                }
+            }
+        }
     }
 
     /// Returns the time for which a stop waits for replies and for peers that read them.
@@ -206,7 +248,11 @@ impl Worker {
             let session = AnySession::new(&self.shared, choice, listener);
             let mut connection = Connection::new(stream, info, session, (listener, client));
             connection.active_s = self.now_s;
-            if let Err(error) = connection.stream.register(self.poll.registry(), token) {
+            let outcome = match &mut self.ring {
+                Some(ring) => ring.receive(&mut connection, token.0),
+                None => connection.stream.register(self.poll.registry(), token),
+            };
+            if let Err(error) = outcome {
                 tracing::warn!(%error, "connection: closed, because it cannot be registered for events");
                 self.shared.observation.connection_table.remove(&connection.info);
                 self.shared.observation.connection_closed();
@@ -484,6 +530,15 @@ impl Worker {
             }
         }
         let connection = &mut self.connections[index];
+        if let Some(ring) = &mut self.ring
+            && ClientRing::can_send(connection, self.output.len())
+            && let Some(bytes) = self.output.plain_bytes()
+        {
+            ring.send(&mut connection.ring, (index, connection.info.descriptor), bytes)?;
+            self.shared.observation.workers[self.number].bytes_written.add(bytes.len() as u64);
+            self.output.clear(OUTPUT_KEPT);
+            return Ok(());
+        }
         let outcome = self.output.write_to(&mut connection.stream);
         let written = *outcome.as_ref().unwrap_or(&0);
         self.shared.observation.workers[self.number].bytes_written.add(written as u64);
@@ -546,6 +601,10 @@ impl Worker {
 
     fn on_event(&mut self, index: usize, event: &Event) {
         let Some(connection) = self.connections.get_mut(index) else { return };
+        if connection.ring.receiving != Receiving::Polled {
+            // The event is older than the connection's return to the ring.
+            return;
+        }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.readable = true;
             // No other event reports the end of the stream. The stream must therefore be read, even
@@ -565,11 +624,13 @@ impl Worker {
         // Most events also report that the socket is writable, although there is nothing to write.
         if connection.readable || connection.pending.is_some() {
             self.serve(index);
+            self.return_to_ring(index);
         }
     }
 
     /// Serves a connection: sends pending output, reads, executes, sends.
     fn serve(&mut self, index: usize) {
+        self.finish_send(index);
         let outcome = self.measured_turn(index);
         if outcome.is_ok() {
             self.end_spans(index);
@@ -577,11 +638,8 @@ impl Worker {
         let connection = &mut self.connections[index];
         connection.show(self.shared.clock.now().0);
         connection.active_s = self.now_s;
-        let held = connection.held();
-        if held != connection.counted {
-            let before = std::mem::replace(&mut connection.counted, held);
-            self.count(before, held);
-        }
+        let needs_poll = connection.pending.is_some() && !connection.durability.is_parked;
+        self.count_held(index);
         if outcome.is_err() {
             // The peer has closed the connection, memory is missing, or it is unknown whether the
             // replies are correct. The replies must not be sent to the connection that is served
@@ -590,6 +648,12 @@ impl Worker {
             self.connections[index].close_cause = Some(CloseCause::Failed);
             self.close(index);
             return;
+        }
+        if self.connections[index].closing {
+            self.finish_send(index);
+        }
+        if needs_poll {
+            self.continue_receiving(index, true);
         }
         let connection = &self.connections[index];
         if connection.counted.copied > 0 && self.shared.memory.held_bytes() > self.shared.memory.held_max() {
@@ -652,7 +716,10 @@ impl Worker {
     }
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
-        let connection = &self.connections[index];
+        let connection = &mut self.connections[index];
+        if let Some(error) = connection.ring.send_error.take() {
+            return Err(error);
+        }
         if !connection.durability.pending_commits.is_empty() {
             let may_continue = if connection.pending.is_some() {
                 self.has_durable_changes(index)
@@ -717,6 +784,26 @@ impl Worker {
             let mut turn = SessionTurn { context, room, budget, output };
             next = connection.serve(&[], &mut self.dialects, &mut turn)?;
         }
+        if next.is_read()
+            && let Some(received) = self.received.take()
+            && let Some(ring) = &mut self.ring
+        {
+            let outcome = match connection.stream.plain(ring.bytes(&received), &mut self.buffer) {
+                // A part of a record or of a handshake has arrived.
+                Ok([]) => Ok(NextAction::READ),
+                Ok(plain) => {
+                    counters.bytes_read.add(plain.len() as u64);
+                    let (context, output) = (&mut self.context, &mut self.output);
+                    let mut turn = SessionTurn { context, room, budget, output };
+                    connection.serve(plain, &mut self.dialects, &mut turn)
+                }
+                Err(error) => Err(error),
+            };
+            ring.give_back(received);
+            next = outcome?;
+            // The end of the stream is read as without a ring.
+            connection.readable |= connection.stream.has_ended();
+        }
         while next.is_read() && connection.readable {
             let buffer = match &connection.session {
                 AnySession::Proxy(session) if session.is_receiving() => {
@@ -745,6 +832,7 @@ impl Worker {
             }
             let len = if let ReadOutcome::Input(len) | ReadOutcome::Value(len) = got { len } else { 0 };
             counters.bytes_read.add(len as u64);
+            connection.ring.note_read(len);
             if drained && !connection.ended {
                 connection.readable = false;
             }
@@ -778,6 +866,17 @@ impl Worker {
         }
     }
 
+    /// Counts the memory that a connection holds now.
+    #[inline]
+    fn count_held(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let held = connection.held();
+        if held != connection.counted {
+            let before = std::mem::replace(&mut connection.counted, held);
+            self.count(before, held);
+        }
+    }
+
     /// Counts a change in the memory that a connection holds.
     fn count(&self, before: HeldMemory, now: HeldMemory) {
         let counters = &self.shared.observation.workers[self.number];
@@ -791,6 +890,7 @@ impl Worker {
     /// Closes the connections that are complete; the others continue in their turns. If `first` is
     /// true, reads all sockets a last time, because requests that have arrived are still answered.
     fn drain(&mut self, first: bool) {
+        self.submit();
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
             self.wake(index, WakeReason::Cancelled);
@@ -798,10 +898,14 @@ impl Worker {
                 continue;
             }
             if first {
-                self.connections[index].readable = true;
+                let connection = &mut self.connections[index];
+                connection.readable |= connection.ring.receiving == Receiving::Polled;
                 if self.connections[index].pending.is_none() {
                     self.serve(index);
                 }
+            }
+            if self.connections.contains(index) {
+                self.finish_send(index);
             }
             if self.connections.get(index).is_some_and(Connection::is_done) {
                 self.close(index);
@@ -810,6 +914,8 @@ impl Worker {
     }
 
     fn close(&mut self, index: usize) {
+        // The ring must not use the descriptor any more once it is closed.
+        self.finish_send(index);
         let mut connection = self.connections.remove(index);
         self.shared.observation.connection_table.remove(&connection.info);
         if let Some(spans) = &mut self.context.spans {
@@ -837,12 +943,18 @@ impl Worker {
         self.count(connection.counted, HeldMemory::default());
         self.shared.observation.connection_closed();
         if let Some(hello) = hello.filter(|_| reason == "normal")
-            && connection.stream.deregister(self.poll.registry()).is_ok()
+            && self.detach(index, &mut connection.stream, &mut connection.ring).is_ok()
         {
             let peer = connection.info.peer.to_string();
             let address =
                 peer.strip_prefix("tcp:").or(peer.strip_prefix("tcp6:")).unwrap_or(&peer).to_string();
             self.shared.replicas.start(&self.shared, connection.stream, address, hello);
+        }
+        if let Some(ring) = &mut self.ring
+            && connection.ring.receiving != Receiving::Polled
+        {
+            // A failure is noticed when the ring is used the next time.
+            let _ = ring.leave(&mut connection.ring, index);
         }
         tracing::debug!(worker = self.number, peer = %connection.info.peer, "connection closed");
         if self.shared.observation.logs_requests() {
@@ -851,6 +963,14 @@ impl Worker {
         if self.connections.is_empty() {
             // After many connections have closed, the table of connections must not stay large.
             self.connections.shrink_to_fit();
+        }
+    }
+
+    /// Ends all use of a connection's socket by this worker.
+    fn detach(&mut self, index: usize, stream: &mut ClientStream, state: &mut RingState) -> io::Result<()> {
+        match &mut self.ring {
+            Some(ring) if state.receiving != Receiving::Polled => ring.end(state, index),
+            _ => stream.deregister(self.poll.registry()),
         }
     }
 }
