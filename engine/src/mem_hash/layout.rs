@@ -725,13 +725,12 @@ mod tests {
     #[test]
     fn decimal_records_take_few_bits() {
         let seeds = HashSeeds::new(1, 4);
-        let record = |n: u32| (format!("{n:08}").into_bytes(), n.to_string().into_bytes(), Attributes::default());
+        let record =
+            |n: u32| (format!("{n:08}").into_bytes(), n.to_string().into_bytes(), Attributes::default());
         let address = address_of(b"00000000", &seeds, 4, 6);
         let mut bucket = TestBucket::new(address);
-        let records: Vec<TestRecord> = (0..100_000)
-            .map(record)
-            .filter(|(key, ..)| address_of(key, &seeds, 4, 6) == address)
-            .collect();
+        let records: Vec<TestRecord> =
+            (0..100_000).map(record).filter(|(key, ..)| address_of(key, &seeds, 4, 6) == address).collect();
         records.iter().for_each(|record| bucket.insert(record, &seeds));
         bucket.check(&records, &seeds);
         // A remainder of 27 - 10 bits and a value of 17 bits, once the head, and the tail.

@@ -16,10 +16,8 @@ use super::block_record::{self, block_record};
 use super::classes::{ClassBounds, ClassCounters};
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
-use super::eviction::EvictionState;
-use super::group::{
-    self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue,
-};
+use super::eviction::{EvictionGoal, EvictionState};
+use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
 use super::row::{self, Row, RowKey};
@@ -131,6 +129,7 @@ impl HashShard {
         budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
         records_max: u64,
+        goal: EvictionGoal,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> HashShard {
         HashShard {
@@ -148,7 +147,7 @@ impl HashShard {
             bucket_bytes: 0,
             block_bytes: 0,
             departures: DepartureCounters::default(),
-            eviction: EvictionState::new(),
+            eviction: EvictionState::new(goal),
             uses: UseNotes::new(),
             observer,
             sample: UseSample::default(),
@@ -188,7 +187,7 @@ impl HashShard {
         self.buckets_min = 1;
         self.departures.count_cleared(self.observer.as_deref(), &self.classes.clear());
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
-        self.eviction = EvictionState::new();
+        self.eviction = EvictionState::new(self.eviction.goal);
         self.uses = UseNotes::new();
         self.sample.clear();
         (directory, arena, self.huge.take())
@@ -329,7 +328,7 @@ impl HashShard {
             self.sample_read(key.hash as u32, record.attributes.expiry);
         }
         let seen = record.map(see);
-        let of = if self.notes_uses() { self.use_at(bucket, &location) } else { None };
+        let of = if self.notes_uses() { self.use_at(bucket, &location, key) } else { None };
         let is_full = of.is_some_and(|of| !self.uses.note(of));
         (seen, is_full)
     }
@@ -394,7 +393,7 @@ impl HashShard {
 
     /// Returns the plain size of the record at this location: key + value + 4 if there are flags.
     #[inline]
-    fn plain_size(&self, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
+    pub(super) fn plain_size(&self, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
         match location {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
