@@ -57,6 +57,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
             refuse_when_full: settings.refuse_when_full,
             emulate_full: settings.extended.emulate_full,
+            ..MemoryOptions::default()
         },
         protocols: ProtocolOptions {
             cas_enabled: settings.cas_enabled,
@@ -343,7 +344,12 @@ mod tests {
                     backlog: 7,
                     tls: None
                 },
-                memory: MemoryOptions { limit_mib: 128, refuse_when_full: true, emulate_full: true },
+                memory: MemoryOptions {
+                    limit_mib: 128,
+                    refuse_when_full: true,
+                    emulate_full: true,
+                    ..MemoryOptions::default()
+                },
                 protocols: ProtocolOptions {
                     cas_enabled: false,
                     negative_is_sliding: true,

@@ -31,7 +31,9 @@ use todana_server::{
     CheckpointCompression, CollectorAddress, DatabaseName, DatabaseSpec, DatabaseStorage, LogFormat,
     ServerOptions, SyncPolicy, init_logging_with_notices,
 };
-use values::{ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size};
+use values::{
+    EvictedFor, ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size,
+};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be an environment variable (--memory-limit as
@@ -84,6 +86,10 @@ pub(crate) struct ServeArguments {
     /// At the memory limit, refuse writes instead of evicting records
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
     disable_evictions: bool,
+    /// Evict so that the most requests find their record (`objects`: large records leave earlier), or
+    /// so that the most bytes are found (`bytes`). For mem:hash
+    #[arg(long, env = "TODANA_EVICT_FOR", value_enum, default_value = "objects", value_name = "GOAL", help_heading = CACHE)]
+    evict_for: EvictedFor,
     /// Largest record, from 1k to 1g; a number without k, m or g is in bytes
     #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
     max_item_size: u64,
