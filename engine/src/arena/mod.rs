@@ -297,10 +297,10 @@ impl Arena {
         Ok(new)
     }
 
-    /// Evacuates some sparse pages of one block size or part of a sparse heap chunk, at most about 64
-    /// KiB, if any is sparse enough. No block is moved twice. `moved_block` is called with each moved block (its bytes, its kind, its old
-    /// and its new handle) and must change the one place that stores its handle. Returns true if
-    /// anything was moved.
+    /// Evacuates some sparse pages of one block size or part of a sparse heap chunk, at most about
+    /// 64 KiB, if any is sparse enough. No block is moved twice. `moved_block` is called with each
+    /// moved block (its bytes, its kind, its old and its new handle) and must change the one place
+    /// that stores its handle. Returns true if anything was moved.
     pub(crate) fn compact(&mut self, effort: CompactionEffort, moved_block: MoveCallback<'_>) -> bool {
         let moved_before = self.moved;
         let steps = (effort, self.evacuations_max);

@@ -146,15 +146,21 @@ impl ColumnWriter {
     }
 }
 
-/// Returns the index of the first number of the column at `at` that equals `wanted`.
+/// Returns the index of the first number of the column at `at` that equals `wanted` and for whose
+/// index `is_it` returns true.
 #[inline]
-pub(super) fn find(bytes: &[u8], at: usize, count: usize, width: u32, wanted: u64) -> Option<usize> {
-    if width == 0 {
-        return (count > 0).then_some(0);
+pub(super) fn find(
+    bytes: &[u8],
+    at: usize,
+    count: usize,
+    width: u32,
+    wanted: u64,
+    mut is_it: impl FnMut(usize) -> bool,
+) -> Option<usize> {
+    let lanes = LANES.get(width as usize).copied().unwrap_or(0);
+    if lanes == 0 {
+        return (0..count).find(|&index| get(bytes, at, index, width) == wanted && is_it(index));
     }
-    let Some(&lanes) = LANES.get(width as usize) else {
-        return (0..count).find(|&index| get(bytes, at, index, width) == wanted);
-    };
     let step = (READABLE / width) as usize;
     let high = lanes << (width - 1);
     let low = mask(step as u32 * width) ^ high;
@@ -163,42 +169,19 @@ pub(super) fn find(bytes: &[u8], at: usize, count: usize, width: u32, wanted: u6
     while index < count {
         let word = word_at(bytes, at + bit / 8) >> (bit % 8) ^ pattern;
         // The addition sets the highest bit of each number that has any lower bit.
-        let equal = !((word & low).wrapping_add(low) | word) & high;
-        if equal != 0 {
-            let found = index + equal.trailing_zeros() as usize / width as usize;
-            return (found < count).then_some(found);
-        }
-        index += step;
-        bit += step * width as usize;
-    }
-    None
-}
-
-/// Returns the index of the first of `count` bytes from `at` on that equals `wanted` and for whose
-/// index `is_it` returns true.
-#[inline]
-pub(super) fn find_byte(
-    bytes: &[u8],
-    at: usize,
-    count: usize,
-    wanted: u8,
-    mut is_it: impl FnMut(usize) -> bool,
-) -> Option<usize> {
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let pattern = u64::from(wanted) * 0x0101_0101_0101_0101;
-    for index in (0..count).step_by(8) {
-        let word = word_at(bytes, at + index) ^ pattern;
-        let mut equal = !((word & !HIGH).wrapping_add(!HIGH) | word) & HIGH;
+        let mut equal = !((word & low).wrapping_add(low) | word) & high;
         while equal != 0 {
-            let found = index + equal.trailing_zeros() as usize / 8;
+            let found = index + equal.trailing_zeros() as usize / width as usize;
             if found >= count {
-                break;
+                return None;
             }
             if is_it(found) {
                 return Some(found);
             }
             equal &= equal - 1;
         }
+        index += step;
+        bit += step * width as usize;
     }
     None
 }
@@ -236,11 +219,20 @@ mod tests {
                     for (index, &number) in numbers.iter().enumerate() {
                         assert_eq!(get(&bytes, 3, index, width), number);
                         let first = numbers.iter().position(|&other| other == number);
-                        assert_eq!(find(&bytes, 3, count, width, number), first, "{width} {count}");
+                        assert_eq!(find(&bytes, 3, count, width, number, |_| true), first, "{width} {count}");
+                        let mut offered = Vec::new();
+                        let none = find(&bytes, 3, count, width, number, |index| {
+                            offered.push(index);
+                            false
+                        });
+                        assert_eq!(none, None);
+                        assert!(
+                            offered.iter().copied().eq((0..count).filter(|&other| numbers[other] == number))
+                        );
                     }
                     let absent = (0..1000).map(|_| random.u64(..) & mask(width));
                     for wanted in absent.filter(|wanted| !numbers.contains(wanted)) {
-                        assert_eq!(find(&bytes, 3, count, width, wanted), None);
+                        assert_eq!(find(&bytes, 3, count, width, wanted, |_| true), None);
                     }
                     bytes.extend((0..20).map(|_| random.u8(..)));
                 }
@@ -259,26 +251,6 @@ mod tests {
                 let patch = ColumnPatch::new(&bytes, 3, index, width, numbers[index]);
                 bytes[patch.at..patch.at + patch.bytes().len()].copy_from_slice(patch.bytes());
                 assert_eq!(bytes, column(width, &numbers));
-            }
-        }
-    }
-
-    #[test]
-    fn every_equal_byte_is_offered() {
-        let mut random = fastrand::Rng::with_seed(5);
-        for count in 0..60 {
-            let bytes: Vec<u8> = (0..count + random.usize(..20)).map(|_| random.u8(..4) * 0x55).collect();
-            for wanted in [0, 0x55, 0xFF, 7] {
-                let mut offered = Vec::new();
-                let none = find_byte(&bytes, 0, count, wanted, |index| {
-                    offered.push(index);
-                    false
-                });
-                assert_eq!(none, None);
-                let equal: Vec<usize> = (0..count).filter(|&index| bytes[index] == wanted).collect();
-                assert_eq!(offered, equal);
-                let last = equal.last().copied();
-                assert_eq!(find_byte(&bytes, 0, count, wanted, |index| Some(index) == last), last);
             }
         }
     }

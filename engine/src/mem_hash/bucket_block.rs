@@ -20,7 +20,7 @@ use super::group::{RecordGroup, is_end};
 use super::key::HashSeeds;
 use super::queue::checked_tail_len;
 use super::quotient::BucketAddress;
-use super::row::{self, Row};
+use super::row::{self, KeyBuffer, Row};
 use crate::record::u32_at;
 use todana_core::{Error, ErrorKind, ImageForm, Record, Result};
 
@@ -224,12 +224,12 @@ pub fn read_bucket_block(
     see: &mut dyn FnMut(&[u8], Record<'_>) -> Result<()>,
 ) -> Result<u64> {
     let mut block = BucketBlock::new(form, block)?;
-    let (mut found, mut records) = (Vec::new(), 0);
+    let (mut found, mut records, mut buffer) = (Vec::new(), 0, KeyBuffer::default());
     loop {
         found.clear();
         let bucket = block.next_bucket(&mut found)?;
         for BlockRow { row, .. } in &found {
-            row.see(block.bytes(), block.seeds(), see)?;
+            row.see(block.bytes(), block.seeds(), &mut buffer, see)?;
             records += 1;
         }
         if bucket.is_none() {

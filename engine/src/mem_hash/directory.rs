@@ -103,8 +103,8 @@ impl BucketDirectory {
         self.chunks[bucket / CHUNK][bucket % CHUNK] = handle.0;
     }
 
-    /// Replaces the handles of moved blocks by their new ones, in one pass over all buckets. The pass
-    /// is fast if the old blocks lie on few pages, or in few chunks.
+    /// Replaces the handles of moved blocks by their new ones, in one pass over all buckets. The
+    /// pass is fast if the old blocks lie on few pages, or in few chunks.
     ///
     /// Panics if a block is that of no bucket.
     pub(crate) fn replace(&mut self, mut moved: Vec<(BlockHandle, BlockHandle)>) {

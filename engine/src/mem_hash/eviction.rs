@@ -30,7 +30,7 @@ use super::key::Key;
 use super::layout;
 use super::queue::{BucketTail, MarkForm, Marking, UseMark, marked, put_tail, tail_len};
 use super::quotient::BucketAddress;
-use super::row::{self, Row, RowKey};
+use super::row::{self, KeyBuffer, Row, RowKey};
 use super::shard::{HashShard, RecordLocation};
 use super::uses::{NotedUse, UseKind};
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
@@ -716,7 +716,8 @@ impl HashShard {
         };
         for slot in slots {
             let is_read = slot.mark.is_read();
-            self.view_row(bytes, &rows[slot.row as usize], &mut |key, record| {
+            let mut buffer = KeyBuffer::default();
+            self.view_row(bytes, &rows[slot.row as usize], &mut buffer, &mut |key, record| {
                 observer.evicted(key, record, is_read);
             });
         }
@@ -772,8 +773,8 @@ fn size(len: usize) -> usize {
     Arena::block_size(len, BlockKind::Bucket)
 }
 
-/// Returns the offset at which the records of a bucket end, and the length of the bucket. Both are 0
-/// if the bucket is empty.
+/// Returns the offset at which the records of a bucket end, and the length of the bucket. Both are
+/// 0 if the bucket is empty.
 pub(super) fn len_of(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
     if bytes.is_empty() {
         return (0, 0);

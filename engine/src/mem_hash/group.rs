@@ -5,11 +5,11 @@
 //! group  = form of the keys (u8) | number of records (u8) | form of the values (u8)
 //!        | [attributes: prefix, more and length (u8 each)]
 //!        | [length of all keys (u16)] | [length of all values (u16)]       if these are variable
-//!        | remainders in bits, or a tag for each key (u8)
+//!        | remainders in bits
 //!        | [key lengths] | [value lengths] | [attributes] | [keys] | values
 //! form of keys   = class of numbers, + 0x20 with attributes
 //!                | 0x40 + length of text | 0x80 + length of text, with attributes
-//!                | 0xC0 text with lengths of one byte, or 0xC1 of two; 0xC2 and 0xC3 with attributes
+//!                | 0xC0 text with lengths of one byte, 0xC1 of two | 0xC2, 0xC3 with attributes
 //!                | 0xD0 stubs
 //! form of values = bits of numbers, 0 to 64 | 65 lengths of one byte | 66 of two | 67 + length
 //! stubs  = 0xD0 | number of stubs (u8) | stub ...
@@ -17,17 +17,18 @@
 //! ```
 //!
 //! A key that is decimal text is a remainder (see `quotient`), which is complete only together with
-//! the number of the bucket. All other keys have a tag, by which eight of them are compared at once.
-//! A value that is decimal text is its number (`todana_core::decimal`). Among values of variable
-//! length, the length states that a value is a number. Attributes are encoded as in `crate::record`;
-//! those of a group have the same fields and the same length.
+//! the number of the bucket. All other keys are a remainder in place of their first three bytes,
+//! and the other bytes. Many remainders are compared at once. A value that is decimal text is its
+//! number (`todana_core::decimal`). Among values of variable length, the length states that a value
+//! is a number. Attributes are encoded as in `crate::record`; those of a group have the same fields
+//! and the same length.
 //!
 //! Invariant: the records of a group are in the order in which they arrived. No order is kept
 //! between groups, so the age of a record is its relative position in its group.
 
 use super::bits::{self, column_len};
-use super::key::{Key, KeyForm, text_tag};
-use super::quotient::{BucketAddress, CLASSES};
+use super::key::{Key, KeyForm, head_and_rest};
+use super::quotient::{BucketAddress, CLASSES, HEAD_LEN, TEXT_CLASS};
 pub(crate) use crate::record::RecordReference;
 use crate::record::{PREFIX, RecordParts, number_of, u32_at};
 use std::ops::Range;
@@ -46,7 +47,8 @@ pub(super) const BUCKET_RECORD_MAX: usize = 1024;
 pub(super) const GROUP_RECORDS_MAX: usize = 255;
 /// The maximum length of all keys or all values of a group if they are variable.
 pub(super) const GROUP_DATA_MAX: usize = u16::MAX as usize;
-/// The maximum length of text whose length is part of the form of a group.
+/// The maximum length of text whose length is part of the form of a group. Lengths of keys include
+/// the bytes that a quotient replaces.
 pub(super) const FIXED_KEY_MAX: usize = 63;
 pub(super) const FIXED_VALUE_MAX: usize = (u8::MAX - VALUE_FIXED) as usize;
 /// The maximum length that a length of one byte states. Larger numbers state a decimal number of 1
@@ -245,6 +247,12 @@ pub(super) struct RecordGroup {
     pub(super) end: usize,
 }
 
+/// Returns the number of bytes of a text after its head.
+#[inline]
+pub(super) fn rest_len(len: usize) -> usize {
+    len.saturating_sub(HEAD_LEN)
+}
+
 #[inline]
 fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..at + 2).map(|len| usize::from(u16::from_le_bytes([len[0], len[1]])))
@@ -314,14 +322,14 @@ impl RecordGroup {
                     return None;
                 }
                 key_width = address.remainder_bits(class);
-                next += column_len(count, key_width);
             }
             KeyColumn::Fixed(len) => {
-                key_text_len = count * usize::from(len);
-                next += count;
+                key_text_len = count * rest_len(usize::from(len));
+                key_width = address.remainder_bits(TEXT_CLASS);
             }
-            _ => next += count,
+            _ => key_width = address.remainder_bits(TEXT_CLASS),
         }
+        next += column_len(count, key_width);
         group.key_width = key_width;
         group.key_lens_at = next;
         if is_variable {
@@ -384,15 +392,15 @@ impl RecordGroup {
         }
     }
 
-    /// Returns the range of a key that is text.
+    /// Returns the range of the bytes of a text after its head.
     #[inline]
-    pub(super) fn key_text(&self, bytes: &[u8], index: usize) -> Range<usize> {
+    fn key_rest(&self, bytes: &[u8], index: usize) -> Range<usize> {
         let before = match self.keys {
-            KeyColumn::Fixed(len) => index * usize::from(len),
-            _ => (0..index).map(|index| self.key_len(bytes, index)).sum(),
+            KeyColumn::Fixed(len) => index * rest_len(usize::from(len)),
+            _ => (0..index).map(|index| rest_len(self.key_len(bytes, index))).sum(),
         };
         let at = self.key_text_at + before;
-        at..at + self.key_len(bytes, index)
+        at..at + rest_len(self.key_len(bytes, index))
     }
 
     /// Returns the length of a value of variable length, and true if it is a number.
@@ -456,19 +464,22 @@ impl RecordGroup {
     fn find(&self, bytes: &[u8], key: &Key<'_>, address: &BucketAddress) -> Option<usize> {
         match (self.keys, key.form) {
             (KeyColumn::Number(class), KeyForm::Number { class: wanted, quotient }) if class == wanted => {
-                bits::find(bytes, self.keys_at, self.count, self.key_width, address.remainder(quotient))
+                let wanted = address.remainder(quotient);
+                bits::find(bytes, self.keys_at, self.count, self.key_width, wanted, |_| true)
             }
-            (KeyColumn::Fixed(len), KeyForm::Text) if usize::from(len) == key.text.len() => {
-                let tag = text_tag(key.hash);
-                bits::find_byte(bytes, self.keys_at, self.count, tag, |index| {
-                    bytes[self.key_text_at + index * usize::from(len)..][..usize::from(len)] == *key.text
+            (KeyColumn::Fixed(len), KeyForm::Text { quotient }) if usize::from(len) == key.text.len() => {
+                let (_, rest) = head_and_rest(key.text);
+                let wanted = address.remainder(quotient);
+                bits::find(bytes, self.keys_at, self.count, self.key_width, wanted, |index| {
+                    bytes[self.key_text_at + index * rest.len()..][..rest.len()] == *rest
                 })
             }
-            (KeyColumn::Short | KeyColumn::Long, KeyForm::Text) => {
-                let tag = text_tag(key.hash);
-                bits::find_byte(bytes, self.keys_at, self.count, tag, |index| {
+            (KeyColumn::Short | KeyColumn::Long, KeyForm::Text { quotient }) => {
+                let (_, rest) = head_and_rest(key.text);
+                let wanted = address.remainder(quotient);
+                bits::find(bytes, self.keys_at, self.count, self.key_width, wanted, |index| {
                     self.key_len(bytes, index) == key.text.len()
-                        && bytes[self.key_text(bytes, index)] == *key.text
+                        && bytes[self.key_rest(bytes, index)] == *rest
                 })
             }
             _ => None,
@@ -494,7 +505,7 @@ impl RecordGroup {
             // The references of stubs mean nothing elsewhere.
             KeyColumn::Stubs => return false,
             KeyColumn::Number(_) => 0,
-            _ => (0..self.count).map(|index| self.key_len(bytes, index)).sum(),
+            _ => (0..self.count).map(|index| rest_len(self.key_len(bytes, index))).sum(),
         };
         if keys != self.values_at - self.key_text_at {
             return false;
@@ -520,15 +531,21 @@ impl RecordGroup {
         at == self.end
     }
 
-    /// Calls `see` with each record of the group.
+    /// Calls `see` with each record of the group: its index, the bytes of its key after the head,
+    /// the length of the key, and its value.
     #[inline]
-    pub(super) fn for_each(&self, bytes: &[u8], mut see: impl FnMut(usize, Range<usize>, StoredValue)) {
+    pub(super) fn for_each(
+        &self,
+        bytes: &[u8],
+        mut see: impl FnMut(usize, (Range<usize>, usize), StoredValue),
+    ) {
         let (mut key_at, mut value_at) = (self.key_text_at, self.values_at);
         for index in 0..self.count {
-            let key_end = match self.keys {
-                KeyColumn::Number(_) | KeyColumn::Stubs => key_at,
-                _ => key_at + self.key_len(bytes, index),
+            let key_len = match self.keys {
+                KeyColumn::Number(_) | KeyColumn::Stubs => 0,
+                _ => self.key_len(bytes, index),
             };
+            let key_end = key_at + rest_len(key_len);
             let value = if self.values.is_variable() {
                 let value = self.variable_value(bytes, index, value_at);
                 value_at += self.variable_len(bytes, index).0;
@@ -536,7 +553,7 @@ impl RecordGroup {
             } else {
                 self.value(bytes, index)
             };
-            see(index, key_at..key_end, value);
+            see(index, (key_at..key_end, key_len), value);
             key_at = key_end;
         }
     }

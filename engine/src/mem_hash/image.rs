@@ -5,6 +5,7 @@
 
 use super::MemHash;
 use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
+use super::row::KeyBuffer;
 use super::shard::CopyTarget;
 use std::ops::Range;
 use todana_core::{
@@ -78,6 +79,7 @@ impl ImagedEngine for MemHash {
         let is_own = used.seed == form.order.seed && form.shards as usize == self.shards.len();
         let mut block = BucketBlock::new(form, block)?;
         let mut batch = AdoptedBatch::default();
+        let mut buffer = KeyBuffer::default();
         let mut records = 0;
         loop {
             let goes_on = batch.read(&mut block)?;
@@ -87,7 +89,7 @@ impl ImagedEngine for MemHash {
             }
             for (_, range) in &batch.buckets {
                 for BlockRow { row, .. } in &batch.rows[range.clone()] {
-                    row.see(block.bytes(), block.seeds(), put)?;
+                    row.see(block.bytes(), block.seeds(), &mut buffer, put)?;
                 }
             }
             if !goes_on {

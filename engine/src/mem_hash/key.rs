@@ -1,6 +1,6 @@
 //! Defines a key to be searched for, with its form and its hash.
 
-use super::quotient::NumberPermutation;
+use super::quotient::{HEAD_LEN, NumberPermutation, TEXT_CLASS};
 use todana_core::decimal;
 
 /// The secret seeds of the hash. They keep clients from choosing keys that collide.
@@ -30,13 +30,38 @@ impl HashSeeds {
     /// Returns the hash of a key that is decimal text.
     #[inline]
     pub(super) fn of_quotient(&self, class: u8, quotient: u64) -> u64 {
-        self.numbers.hash(class, quotient, self.shard_bits)
+        self.numbers.hash(class, quotient, 0, self.shard_bits)
     }
 
-    /// Returns the hash of a key that is not decimal text.
+    /// Returns the hash of a key that is other text, from its quotient and the bytes after its
+    /// head.
     #[inline]
-    pub(super) fn of_text(&self, text: &[u8]) -> u64 {
-        rapidhash::v3::rapidhash_v3_seeded(text, &self.text)
+    pub(super) fn of_text_quotient(&self, quotient: u64, rest: &[u8]) -> u64 {
+        self.numbers.hash(TEXT_CLASS, quotient, self.of_rest(rest), self.shard_bits)
+    }
+
+    /// Returns the head of a text, from its quotient and the bytes after its head.
+    #[inline]
+    pub(super) fn text_head(&self, quotient: u64, rest: &[u8]) -> [u8; HEAD_LEN] {
+        self.numbers.text_head(quotient, self.of_rest(rest))
+    }
+
+    #[inline]
+    fn of_rest(&self, rest: &[u8]) -> u64 {
+        rapidhash::v3::rapidhash_v3_seeded(rest, &self.text)
+    }
+}
+
+/// Returns the head of a text, which its quotient replaces, and the other bytes.
+#[inline]
+pub(super) fn head_and_rest(text: &[u8]) -> ([u8; HEAD_LEN], &[u8]) {
+    match text.split_first_chunk() {
+        Some((head, rest)) => (*head, rest),
+        None => {
+            let mut head = [0; HEAD_LEN];
+            head[..text.len()].copy_from_slice(text);
+            (head, &[])
+        }
     }
 }
 
@@ -44,11 +69,9 @@ impl HashSeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyForm {
     /// Decimal text of 1 to 19 digits. All such keys have this form.
-    Number {
-        class: u8,
-        quotient: u64,
-    },
-    Text,
+    Number { class: u8, quotient: u64 },
+    /// Any other text.
+    Text { quotient: u64 },
 }
 
 /// A key that is prepared for searching.
@@ -71,7 +94,13 @@ impl<'a> Key<'a> {
                 let hash = seeds.of_quotient(class, quotient);
                 Key { text, hash, form: KeyForm::Number { class, quotient }, generation }
             }
-            None => Key { text, hash: seeds.of_text(text), form: KeyForm::Text, generation },
+            None => {
+                let (head, rest) = head_and_rest(text);
+                let rest = seeds.of_rest(rest);
+                let quotient = seeds.numbers.text_quotient(head, rest);
+                let hash = seeds.numbers.hash(TEXT_CLASS, quotient, rest, seeds.shard_bits);
+                Key { text, hash, form: KeyForm::Text { quotient }, generation }
+            }
         }
     }
 
@@ -80,11 +109,4 @@ impl<'a> Key<'a> {
     pub(crate) fn fingerprint(&self) -> u32 {
         self.hash as u32
     }
-}
-
-/// Returns the byte of a hash by which a bucket finds text. It is nearly independent of the bits
-/// that select the shard and the bucket.
-#[inline]
-pub(super) fn text_tag(hash: u64) -> u8 {
-    (hash >> 40) as u8
 }

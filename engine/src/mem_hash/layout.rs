@@ -8,9 +8,9 @@
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
     FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue,
-    ValueColumn, group_head, put_stub,
+    ValueColumn, group_head, put_stub, rest_len,
 };
-use super::quotient::BucketAddress;
+use super::quotient::{BucketAddress, TEXT_CLASS};
 use super::row::{Row, RowKey, RowSources};
 
 /// The minimum number of records for which a group of their own is shorter than their lengths in
@@ -49,8 +49,14 @@ fn key_len(row: &Row) -> u32 {
     if let RowKey::Text { len, .. } = row.key { len } else { 0 }
 }
 
-/// Moves the rows for which `is_it` returns true to the front, without changing the order otherwise.
-/// Returns their number.
+/// Returns the number of bytes of a text key after its head.
+#[inline]
+fn rest_len_of(row: &Row) -> usize {
+    rest_len(key_len(row) as usize)
+}
+
+/// Moves the rows for which `is_it` returns true to the front, without changing the order
+/// otherwise. Returns their number.
 fn partition(rows: &mut [Row], is_it: impl Fn(&Row) -> bool) -> usize {
     let count = rows.iter().filter(|row| is_it(row)).count();
     if !rows[..count].iter().all(&is_it) {
@@ -186,8 +192,8 @@ impl BucketWriter<'_> {
         }
     }
 
-    /// Appends rows whose values are numbers. Numbers that are much shorter than others have a group
-    /// of their own.
+    /// Appends rows whose values are numbers. Numbers that are much shorter than others have a
+    /// group of their own.
     fn put_numbers(&mut self, rows: &mut [Row], keys: KeyColumn) {
         let mut counts = [0usize; 65];
         for row in &*rows {
@@ -222,7 +228,7 @@ impl BucketWriter<'_> {
         while !rest.is_empty() {
             let (mut count, mut key_text, mut value_text) = (0, 0, 0);
             for row in rest.iter().take(GROUP_RECORDS_MAX) {
-                key_text += key_len(row) as usize;
+                key_text += rest_len_of(row);
                 value_text += row.value.data_len();
                 if count > 0 && key_text.max(value_text) > GROUP_DATA_MAX {
                     break;
@@ -252,24 +258,23 @@ impl BucketWriter<'_> {
             out.extend_from_slice(&[attributes.prefix, attributes.more, attributes.len]);
         }
         if matches!(keys, KeyColumn::Short | KeyColumn::Long) {
-            let len: usize = rows.iter().map(|row| key_len(row) as usize).sum();
+            let len: usize = rows.iter().map(rest_len_of).sum();
             out.extend_from_slice(&(len as u16).to_le_bytes());
         }
         if values.is_variable() {
             let len: usize = rows.iter().map(|row| row.value.data_len()).sum();
             out.extend_from_slice(&(len as u16).to_le_bytes());
         }
-        if let KeyColumn::Number(class) = keys {
-            let mut column = ColumnWriter::new(address.remainder_bits(class));
-            for row in rows {
-                if let RowKey::Number { quotient, .. } = row.key {
-                    column.put(out, address.remainder(quotient));
-                }
+        let class = if let KeyColumn::Number(class) = keys { class } else { TEXT_CLASS };
+        let mut column = ColumnWriter::new(address.remainder_bits(class));
+        for row in rows {
+            match row.key {
+                RowKey::Number { quotient, .. } => column.put(out, address.remainder(quotient)),
+                RowKey::Text { quotient, .. } => column.put(out, address.remainder(quotient.into())),
+                RowKey::Stub { .. } => {}
             }
-            column.end(out);
-        } else {
-            out.extend(rows.iter().map(|row| if let RowKey::Text { tag, .. } = row.key { tag } else { 0 }));
         }
+        column.end(out);
         match keys {
             KeyColumn::Short => out.extend(rows.iter().map(|row| key_len(row) as u8)),
             KeyColumn::Long => {
@@ -291,8 +296,8 @@ impl BucketWriter<'_> {
             }
         }
         for row in rows {
-            if let RowKey::Text { at, len, .. } = row.key {
-                out.extend_from_slice(&sources[usize::from(row.source)][at as usize..][..len as usize]);
+            if let RowKey::Text { at, .. } = row.key {
+                out.extend_from_slice(&sources[usize::from(row.source)][at as usize..][..rest_len_of(row)]);
             }
         }
         if let ValueColumn::Number(width) = values {
@@ -352,7 +357,7 @@ fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
         (KeyColumn::Fixed(len), RowKey::Text { len: other, .. }) if u32::from(len) == other => {}
         (KeyColumn::Short, RowKey::Text { len: ..=255, .. }) | (KeyColumn::Long, RowKey::Text { .. }) => {
             is_exact = false;
-            if group.values_at - group.key_text_at + key_len(row) as usize > GROUP_DATA_MAX {
+            if group.values_at - group.key_text_at + rest_len_of(row) > GROUP_DATA_MAX {
                 return GroupFit::None;
             }
         }
@@ -459,7 +464,7 @@ fn put_longer_group(
     }
     if matches!(group.keys, KeyColumn::Short | KeyColumn::Long) {
         len_at -= 2;
-        add_to_u16(out, len_at, key_len(row) as usize);
+        add_to_u16(out, len_at, rest_len_of(row));
     }
     match row.key {
         RowKey::Number { quotient, .. } => {
@@ -467,9 +472,10 @@ fn put_longer_group(
             column.put(out, address.remainder(quotient));
             column.end(out);
         }
-        RowKey::Text { tag, .. } => {
-            out.extend_from_slice(&bytes[group.keys_at..group.key_lens_at]);
-            out.push(tag);
+        RowKey::Text { quotient, .. } => {
+            let mut column = ColumnWriter::copy(group.key_width, bytes, group.keys_at, count, out);
+            column.put(out, address.remainder(quotient.into()));
+            column.end(out);
         }
         RowKey::Stub { fingerprint, reference } => {
             out.extend_from_slice(&bytes[group.keys_at..group.end]);
@@ -494,9 +500,9 @@ fn put_longer_group(
         out.extend_from_slice(&bytes[attributes_at..group.key_text_at]);
         out.extend_from_slice(&new[fields.at as usize..][..usize::from(fields.len)]);
     }
-    if let RowKey::Text { at, len, .. } = row.key {
+    if let RowKey::Text { at, .. } = row.key {
         out.extend_from_slice(&bytes[group.key_text_at..group.values_at]);
-        out.extend_from_slice(&new[at as usize..][..len as usize]);
+        out.extend_from_slice(&new[at as usize..][..rest_len_of(row)]);
     }
     match (group.values, row.value) {
         (ValueColumn::Number(width), StoredValue::Number(number)) => {
@@ -521,7 +527,7 @@ mod tests {
     use super::super::bits::mask;
     use super::super::group::{END, KeyMatch, find, measure};
     use super::super::key::{HashSeeds, Key};
-    use super::super::row::{sort_by_age, take_apart};
+    use super::super::row::{KeyBuffer, sort_by_age, take_apart};
     use super::*;
     use proptest::prelude::*;
     use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds};
@@ -613,7 +619,7 @@ mod tests {
                 assert_eq!(group.attributes(index).expiry(&self.bytes), attributes.expiry);
                 let row = rows
                     .iter()
-                    .find(|row| row.key_text(&self.bytes, seeds, &mut [0; 20]) == key)
+                    .find(|row| row.key_text(&self.bytes, seeds, &mut KeyBuffer::default()) == key)
                     .expect("every record has a row");
                 assert_eq!(row.value.text(&self.bytes, &mut [0; 20]), value);
                 let plain = key.len() + value.len() + if attributes.flags == 0 { 0 } else { 4 };
@@ -652,7 +658,7 @@ mod tests {
                 let address = BucketAddress { bits: bits + 1, bucket: address.bucket | half << bits, ..address };
                 let is_here = |key: &[u8]| address_of(key, &seeds, shard_bits, bits + 1) == address;
                 let mut rows = bucket.rows();
-                rows.retain(|row| is_here(row.key_text(&bucket.bytes, &seeds, &mut [0; 20])));
+                rows.retain(|row| is_here(row.key_text(&bucket.bytes, &seeds, &mut KeyBuffer::default())));
                 let mut bytes = Vec::new();
                 put_bucket(&mut rows, [&bucket.bytes, &[], &[]], &address, &mut bytes);
                 bytes.push(END);
@@ -677,7 +683,7 @@ mod tests {
                     super::super::row::put_rows(&bytes, &group, &address, 0, &mut rows);
                     rows.retain(|row| row.checked(&bytes, &seeds).is_some());
                     for row in &rows {
-                        row.see(&bytes, &seeds, &mut |_, _| ());
+                        row.see(&bytes, &seeds, &mut KeyBuffer::default(), &mut |_, _| ());
                     }
                     let mut out = Vec::new();
                     put_bucket(&mut rows, [&bytes, &[], &[]], &address, &mut out);

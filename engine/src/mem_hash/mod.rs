@@ -10,9 +10,9 @@
 //! A decimal key is stored without the bits that its bucket and its shard imply (see `quotient`).
 //!
 //! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write
-//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some pages
-//! of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a block of
-//! its own; a record above 64 KiB has a memory mapping.
+//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and some
+//! pages of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a
+//! block of its own; a record above 64 KiB has a memory mapping.
 //!
 //! Eviction works on one bucket at a time: a clock hand visits the buckets in turn. From each
 //! bucket, the expired records are removed first, then the records that the marks in the bucket
@@ -50,6 +50,7 @@ pub use departures::{Departure, DepartureCause, EvictionObserver};
 pub use eviction::EvictionGoal;
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use row::KeyBuffer;
 use seed_history::SeedHistory;
 use shard::{HashShard, VisitFailure};
 use std::ops::ControlFlow;
@@ -333,11 +334,12 @@ impl MemHash {
             rows.iter().enumerate().map(|(index, row)| (place_of(row), index)).collect();
         list.retain(|&(other, _)| other >= place);
         list.sort_unstable();
+        let mut buffer = KeyBuffer::default();
         for (index, &(shown, row)) in list.iter().enumerate() {
             // Records with the same position are shown without interruption, because a scan could
             // not resume between them.
             let is_last_of_place = list.get(index + 1).is_none_or(|&(next, _)| next != shown);
-            if guard.view_row(bytes, &rows[row], see).is_break() && is_last_of_place {
+            if guard.view_row(bytes, &rows[row], &mut buffer, see).is_break() && is_last_of_place {
                 return (shown.checked_add(1), ControlFlow::Break(()));
             }
         }

@@ -1,8 +1,8 @@
-//! Defines the numbers of keys that are decimal text, and the part of them that a bucket need not
-//! store.
+//! Defines the part of a key that a bucket need not store.
 //!
 //! ```text
-//! text -- class by its length --> number within the class -- permutation --> quotient of `bits` bits
+//! decimal text -- class by its length --> number within the class -- permutation --> quotient
+//! other text   -- first 3 bytes, exclusive or with a hash of the rest -- permutation --> quotient
 //! quotient = remainder (stored) | bucket | shard         lowest bits last
 //! ```
 //!
@@ -11,17 +11,22 @@
 //! the shard and the bucket. A record therefore stores only the bits above these. A split of a
 //! bucket drops the lowest stored bit, and a merge restores it.
 //!
-//! Invariant: the domain of each class is a power of two. The numbers of a class fill more than half
-//! of it, so a permutation of exactly the numbers of the class (by cycle walking) would not save a
-//! bit.
+//! Invariant: the domain of each class is a power of two. The numbers of a class fill more than
+//! half of it, so a permutation of exactly the numbers of the class (by cycle walking) would not
+//! save a bit.
 
 use super::bits::mask;
 use todana_core::decimal;
 
-/// The number of classes. Texts of 1 to 4 digits are one class, because they are few. Texts of 5
-/// to 7 digits are one class, so that keys counted from 0 to some millions form one group. Longer
-/// texts have a class for each length.
+/// The number of classes of decimal texts. Texts of 1 to 4 digits are one class, because they are
+/// few. Texts of 5 to 7 digits are one class, so that keys counted from 0 to some millions form one
+/// group. Longer texts have a class for each length.
 pub(super) const CLASSES: usize = 14;
+/// The class of the quotients of all other texts.
+pub(super) const TEXT_CLASS: u8 = CLASSES as u8;
+/// The number of bytes at the begin of a text that its quotient replaces. Shorter texts are filled
+/// up with zeros.
+pub(super) const HEAD_LEN: usize = 3;
 
 /// Texts of some lengths.
 #[derive(Clone, Copy)]
@@ -44,8 +49,11 @@ const CLASS_OF_LEN: [u8; decimal::DIGITS_MAX + 1] = {
     classes
 };
 
-const NUMBER_CLASSES: [NumberClass; CLASSES] = {
-    let mut classes = [NumberClass { first: u64::MAX, count: 0, bits: 0 }; CLASSES];
+const NUMBER_CLASSES: [NumberClass; CLASSES + 1] = {
+    let text = NumberClass { first: 0, count: 1 << (8 * HEAD_LEN), bits: 8 * HEAD_LEN as u32 };
+    let none = NumberClass { first: u64::MAX, count: 0, bits: 0 };
+    let mut classes = [none; CLASSES + 1];
+    classes[CLASSES] = text;
     let (mut len, mut first, mut count) = (1, 0, 10u64);
     while len <= decimal::DIGITS_MAX {
         let class = &mut classes[CLASS_OF_LEN[len] as usize];
@@ -130,14 +138,36 @@ impl NumberPermutation {
         (within < count).then(|| first + within)
     }
 
-    /// Returns the hash of a quotient. Its highest bits select the shard and its lowest bits the
-    /// bucket.
+    /// Returns the quotient of a text that is not decimal. `rest` is a hash of the bytes after the
+    /// first ones.
     #[inline]
-    pub(super) fn hash(&self, class: u8, quotient: u64, shard_bits: u32) -> u64 {
+    pub(super) fn text_quotient(&self, head: [u8; HEAD_LEN], rest: u64) -> u64 {
+        let bits = quotient_bits(TEXT_CLASS);
+        self.permute(bits, Self::head_number(head) ^ rest & mask(bits))
+    }
+
+    /// Inverts `text_quotient`.
+    #[inline]
+    pub(super) fn text_head(&self, quotient: u64, rest: u64) -> [u8; HEAD_LEN] {
+        let bits = quotient_bits(TEXT_CLASS);
+        let number = (self.restore(bits, quotient) ^ rest & mask(bits)) as u32;
+        let [head @ .., _] = number.to_le_bytes();
+        head
+    }
+
+    #[inline]
+    fn head_number([a, b, c]: [u8; HEAD_LEN]) -> u64 {
+        u64::from(u32::from_le_bytes([a, b, c, 0]))
+    }
+
+    /// Returns the hash of a quotient. Its highest bits select the shard and its lowest bits the
+    /// bucket. `rest` is that of a text, or 0.
+    #[inline]
+    pub(super) fn hash(&self, class: u8, quotient: u64, rest: u64, shard_bits: u32) -> u64 {
         let bits = quotient_bits(class);
         // The bits above those of the quotient select a bucket, too, if there are more buckets than
-        // texts of the class. Statistics and eviction use them in any case.
-        let others = (quotient ^ self.add[0]).wrapping_mul(self.multiply[0]);
+        // quotients of the class. Statistics and eviction use them in any case.
+        let others = (quotient ^ rest ^ self.add[0]).wrapping_mul(self.multiply[0]);
         let others = (others ^ others >> 32).checked_shl(bits).unwrap_or(0);
         (quotient | others).rotate_right(shard_bits)
     }
@@ -214,7 +244,7 @@ mod tests {
     #[test]
     fn classes_cover_all_texts_without_gaps() {
         let mut next = 0u64;
-        for class in NUMBER_CLASSES {
+        for class in &NUMBER_CLASSES[..CLASSES] {
             assert_eq!(class.first, next);
             assert!(
                 u128::from(class.count) <= 1 << class.bits && u128::from(class.count) > 1 << (class.bits - 1)
@@ -237,6 +267,18 @@ mod tests {
         assert!(counts.iter().all(|count| (291..491).contains(count)), "{counts:?}");
     }
 
+    #[test]
+    fn heads_of_texts_with_one_rest_are_restored() {
+        let permutation = permutation(4);
+        let mut seen = vec![false; 1 << 24];
+        for number in 0..1u32 << 24 {
+            let [a, b, c, _] = number.to_le_bytes();
+            let quotient = permutation.text_quotient([a, b, c], 0x1234_5678_9ABC_DEF0);
+            assert!(!std::mem::replace(&mut seen[quotient as usize], true));
+            assert_eq!(permutation.text_head(quotient, 0x1234_5678_9ABC_DEF0), [a, b, c]);
+        }
+    }
+
     proptest! {
         #[test]
         fn quotient_is_restored_from_its_remainder(
@@ -245,7 +287,7 @@ mod tests {
             let permutation = permutation(seed);
             let number = decimal::pack(text.as_bytes()).unwrap();
             let (class, quotient) = permutation.quotient(text.len(), number);
-            let hash = permutation.hash(class, quotient, shard_bits);
+            let hash = permutation.hash(class, quotient, 0, shard_bits);
             let address = BucketAddress {
                 shard: (hash.rotate_left(shard_bits) & mask(shard_bits)) as u32,
                 shard_bits,

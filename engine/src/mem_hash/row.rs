@@ -1,19 +1,30 @@
 //! Takes a bucket apart into its records, for changes that concern more than one column.
 
 use super::group::{
-    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue,
+    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
 };
-use super::key::{HashSeeds, Key, KeyForm, text_tag};
+use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
 use super::queue::{BucketTail, Marking, UseMark};
-use super::quotient::BucketAddress;
+use super::quotient::{BucketAddress, HEAD_LEN, TEXT_CLASS};
 use todana_core::{Attributes, Expiry, Record, decimal};
 
 /// The key of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RowKey {
-    Number { class: u8, quotient: u64 },
-    Text { at: u32, len: u32, tag: u8 },
-    Stub { fingerprint: u32, reference: RecordReference },
+    Number {
+        class: u8,
+        quotient: u64,
+    },
+    /// A text of this length. Its bytes after the head are at an offset.
+    Text {
+        quotient: u32,
+        at: u32,
+        len: u32,
+    },
+    Stub {
+        fingerprint: u32,
+        reference: RecordReference,
+    },
 }
 
 /// A record or a stub of a bucket. The offsets are relative to the bytes with the number `source`
@@ -39,7 +50,7 @@ pub(super) const NEWEST: u32 = u32::MAX;
 
 impl Row {
     /// Returns a row for a new record whose text is in the source for new records: the attributes,
-    /// the key if it is text, and the value if it is text.
+    /// the key without its head if it is text, and the value if it is text.
     pub(super) fn new(key: &Key<'_>, value: &[u8], attributes: &Attributes, out: &mut Vec<u8>) -> Row {
         let at = out.len() as u32;
         let (prefix, more) = crate::record::put_attributes(out, attributes);
@@ -47,10 +58,10 @@ impl Row {
         let attributes = StoredAttributes { prefix, more, len, at };
         let key = match key.form {
             KeyForm::Number { class, quotient } => RowKey::Number { class, quotient },
-            KeyForm::Text => {
+            KeyForm::Text { quotient } => {
                 let at = out.len() as u32;
-                out.extend_from_slice(key.text);
-                RowKey::Text { at, len: key.text.len() as u32, tag: text_tag(key.hash) }
+                out.extend_from_slice(head_and_rest(key.text).1);
+                RowKey::Text { quotient: quotient as u32, at, len: key.text.len() as u32 }
             }
         };
         let value = match decimal::pack(value) {
@@ -81,25 +92,33 @@ impl Row {
     pub(super) fn low_hash(&self, bytes: &[u8], seeds: &HashSeeds) -> u64 {
         match self.key {
             RowKey::Number { class, quotient } => seeds.of_quotient(class, quotient),
-            RowKey::Text { at, len, .. } => seeds.of_text(&bytes[at as usize..][..len as usize]),
+            RowKey::Text { quotient, at, len } => {
+                seeds.of_text_quotient(quotient.into(), rest_of(bytes, at, len))
+            }
             RowKey::Stub { fingerprint, .. } => u64::from(fingerprint),
         }
     }
 
-    /// Returns the key as text. A stub has no key.
+    /// Returns the key as text. `buffer` is the memory in which it is assembled. A stub has no key.
     #[inline]
     pub(super) fn key_text<'a>(
         &self,
-        bytes: &'a [u8],
+        bytes: &[u8],
         seeds: &HashSeeds,
-        digits: &'a mut [u8; 20],
+        buffer: &'a mut KeyBuffer,
     ) -> &'a [u8] {
         match self.key {
             RowKey::Number { class, quotient } => match seeds.number(class, quotient) {
-                Some(number) => decimal::unpack(number, digits),
+                Some(number) => decimal::unpack(number, &mut buffer.digits),
                 None => unreachable!("only quotients of texts are stored"),
             },
-            RowKey::Text { at, len, .. } => &bytes[at as usize..][..len as usize],
+            RowKey::Text { quotient, at, len } => {
+                let rest = rest_of(bytes, at, len);
+                buffer.text.clear();
+                buffer.text.extend_from_slice(&seeds.text_head(quotient.into(), rest));
+                buffer.text.extend_from_slice(rest);
+                &buffer.text[..len as usize]
+            }
             RowKey::Stub { .. } => &[],
         }
     }
@@ -109,11 +128,12 @@ impl Row {
         &self,
         bytes: &[u8],
         seeds: &HashSeeds,
+        buffer: &mut KeyBuffer,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
-        let (mut key_digits, mut digits) = ([0; 20], [0; 20]);
+        let mut digits = [0; 20];
         let record = Record::new(self.value.text(bytes, &mut digits), self.attributes.read(bytes));
-        see(self.key_text(bytes, seeds, &mut key_digits), record)
+        see(self.key_text(bytes, seeds, buffer), record)
     }
 
     /// Returns the size of the record for statistics: the lengths of the key and the value as text,
@@ -128,22 +148,27 @@ impl Row {
         key_len + self.value.text_len() + self.attributes.flags_size()
     }
 
-    /// Returns the size of the record for statistics and the hash of its key, for records whose bytes
-    /// may be any; those of the value and the attributes must have been checked. Returns `None` if
-    /// the key is not stored as [`Key`] stores its text, or the record does not fit into a bucket.
+    /// Returns the size of the record for statistics and the hash of its key, for records whose
+    /// bytes may be any; those of the value and the attributes must have been checked. Returns
+    /// `None` if the key is not stored as [`Key`] stores its text, or the record does not fit into
+    /// a bucket.
     #[inline]
     pub(super) fn checked(&self, bytes: &[u8], seeds: &HashSeeds) -> Option<(usize, u64)> {
         let (key_len, hash) = match self.key {
             RowKey::Number { class, quotient } => {
                 (decimal::text_len(seeds.number(class, quotient)?), seeds.of_quotient(class, quotient))
             }
-            RowKey::Text { at, len, tag } => {
-                let text = &bytes[at as usize..][..len as usize];
-                let hash = seeds.of_text(text);
-                if decimal::pack(text).is_some() || text_tag(hash) != tag {
+            RowKey::Text { quotient, at, len } => {
+                let rest = rest_of(bytes, at, len);
+                let head = seeds.text_head(quotient.into(), rest);
+                let (used, unused) = head.split_at(HEAD_LEN.min(len as usize));
+                let is_number = used.iter().all(u8::is_ascii_digit)
+                    && rest.iter().all(u8::is_ascii_digit)
+                    && (1..=decimal::DIGITS_MAX).contains(&(len as usize));
+                if is_number || unused.iter().any(|&byte| byte != 0) {
                     return None;
                 }
-                (len as usize, hash)
+                (len as usize, seeds.of_text_quotient(quotient.into(), rest))
             }
             RowKey::Stub { .. } => return None,
         };
@@ -164,6 +189,19 @@ impl Row {
     }
 }
 
+/// The memory in which keys are assembled.
+#[derive(Default)]
+pub(super) struct KeyBuffer {
+    digits: [u8; 20],
+    text: Vec<u8>,
+}
+
+/// Returns the bytes of a text of this length after its head.
+#[inline]
+fn rest_of(bytes: &[u8], at: u32, len: u32) -> &[u8] {
+    &bytes[at as usize..][..rest_len(len as usize)]
+}
+
 /// The maximum length of stored attributes: flags, an expiry of eight bytes, its span, the version
 /// and the access time.
 const ATTRIBUTES_MAX: usize = 5 + 8 + 5 + 10 + 4;
@@ -179,7 +217,7 @@ pub(super) fn put_rows(
 ) {
     // All groups begin and end at about the same ages.
     let age_of = |index: usize| ((2 * index + 1) << 15) as u32 / group.count as u32;
-    group.for_each(bytes, |index, key, value| {
+    group.for_each(bytes, |index, (rest, len), value| {
         let key = match group.keys {
             KeyColumn::Number(class) => {
                 RowKey::Number { class, quotient: address.quotient(class, group.remainder(bytes, index)) }
@@ -189,9 +227,9 @@ pub(super) fn put_rows(
                 RowKey::Stub { fingerprint, reference }
             }
             _ => RowKey::Text {
-                at: key.start as u32,
-                len: key.len() as u32,
-                tag: bytes[group.keys_at + index],
+                quotient: address.quotient(TEXT_CLASS, group.remainder(bytes, index)) as u32,
+                at: rest.start as u32,
+                len: len as u32,
             },
         };
         let (attributes, age) = (group.attributes(index), age_of(index));

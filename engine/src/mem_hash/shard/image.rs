@@ -7,7 +7,7 @@ use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
 use crate::mem_hash::queue::{BucketTail, Marking, put_tail};
-use crate::mem_hash::row::{self, RowKey};
+use crate::mem_hash::row::{self, KeyBuffer, RowKey};
 use todana_core::{Expiry, Record};
 
 /// The maximum number of buckets that are copied under one lock: about 300 records, which takes a
@@ -121,7 +121,8 @@ impl HashShard {
     }
 
     /// Appends the groups of a bucket as they are, and shows the records that do not lie in the
-    /// bucket. Returns the offset at which the appended groups end, and the number of their records.
+    /// bucket. Returns the offset at which the appended groups end, and the number of their
+    /// records.
     fn copy_groups(&self, bucket: usize, target: &mut CopyTarget<'_>, shown: &mut usize) -> (usize, usize) {
         let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
         let (mut at, mut end, mut records) = (0, 0, 0);
@@ -138,7 +139,7 @@ impl HashShard {
         target.image.extend_from_slice(&bytes[..end]);
         for stub in stubs {
             *shown += self.size_of(&stub);
-            self.view_row(bytes, &stub, target.see);
+            self.view_row(bytes, &stub, &mut KeyBuffer::default(), target.see);
         }
         (end, records)
     }
@@ -161,7 +162,7 @@ impl HashShard {
             let is_stub = matches!(row.key, RowKey::Stub { .. });
             if is_stub {
                 *shown += self.size_of(row);
-                self.view_row(bytes, row, target.see);
+                self.view_row(bytes, row, &mut KeyBuffer::default(), target.see);
             }
             !is_stub
         });

@@ -3,8 +3,9 @@
 //!
 //! All functions run under the lock of the shard, so this is sequential code. Invariants: the block
 //! of a bucket is referenced only by the bucket's slot in the directory, and a block that contains
-//! one record is referenced only by the stub of the record. The records of a bucket can be read only
-//! together with its address, because they do not contain the bits of their hashes that select it.
+//! one record is referenced only by the stub of the record. The records of a bucket can be read
+//! only together with its address, because they do not contain the bits of their hashes that select
+//! it.
 
 mod accounts;
 mod image;
@@ -20,7 +21,7 @@ use super::eviction::{EvictionGoal, EvictionState};
 use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
-use super::row::{self, Row, RowKey};
+use super::row::{self, KeyBuffer, Row, RowKey};
 use super::sample::UseSample;
 use super::uses::UseNotes;
 use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
@@ -346,8 +347,8 @@ impl HashShard {
         }
     }
 
-    /// Appends the records of the bucket of this hash to `rows`. Returns the bytes of the bucket, and
-    /// the number of low bits that the hashes of all its records have in common.
+    /// Appends the records of the bucket of this hash to `rows`. Returns the bytes of the bucket,
+    /// and the number of low bits that the hashes of all its records have in common.
     pub(super) fn list_bucket(&self, hash: u64, rows: &mut Vec<Row>) -> (&[u8], u32) {
         let bucket = self.directory.bucket_of(hash);
         (self.take_apart(bucket, rows), self.directory.bits_of(bucket))
@@ -359,7 +360,8 @@ impl HashShard {
         if handle.is_none() { &[] } else { self.arena.bytes(handle) }
     }
 
-    /// Appends the records of a bucket to `rows`, with their marks. Returns the bytes of the bucket.
+    /// Appends the records of a bucket to `rows`, with their marks. Returns the bytes of the
+    /// bucket.
     fn take_apart(&self, bucket: usize, rows: &mut Vec<Row>) -> &[u8] {
         let bytes = self.bytes_of(bucket);
         if !bytes.is_empty() {
@@ -368,11 +370,12 @@ impl HashShard {
         bytes
     }
 
-    /// Calls `see` with the record of a row of this bucket.
+    /// Calls `see` with the record of a row of this bucket. `buffer` is memory for its key.
     pub(super) fn view_row<T>(
         &self,
         bytes: &[u8],
         row: &Row,
+        buffer: &mut KeyBuffer,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
         match row.key {
@@ -387,7 +390,7 @@ impl HashShard {
                 let huge = self.huge.get(index);
                 see(&huge.key, huge.record())
             }
-            _ => row.see(bytes, &self.seeds, see),
+            _ => row.see(bytes, &self.seeds, buffer, see),
         }
     }
 

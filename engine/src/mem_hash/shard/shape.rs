@@ -14,7 +14,7 @@ use crate::mem_hash::row;
 
 /// A bucket is split when buckets hold more than this number of bytes on average, and more than
 /// `BUCKET_RECORDS` records. Both limits were measured (docs/engines.md).
-const BUCKET_BYTES: usize = 168;
+const BUCKET_BYTES: usize = 208;
 /// The second condition for a split, because of which long records share buckets too.
 const BUCKET_RECORDS: usize = 4;
 /// The number of buckets that one step of maintenance merges at most.

@@ -236,7 +236,8 @@ impl HashShard {
         Ok(())
     }
 
-    /// Stores a record or a stub in the bucket, in place of the old record. The row refers to `new`.
+    /// Stores a record or a stub in the bucket, in place of the old record. The row refers to
+    /// `new`.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "as in `apply_plan`")]
     fn put_in_bucket(
@@ -270,8 +271,8 @@ impl HashShard {
         Ok(())
     }
 
-    /// Overwrites a record by one that takes the same space in the columns. Returns false if the new
-    /// one does not.
+    /// Overwrites a record by one that takes the same space in the columns. Returns false if the
+    /// new one does not.
     #[inline]
     fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &Row, new: &[u8]) -> bool {
         if matches!(row.key, RowKey::Stub { .. }) || !old.attributes.is_like(&row.attributes) {
