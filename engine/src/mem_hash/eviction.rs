@@ -46,6 +46,9 @@ const STEP: f32 = 30.0;
 
 /// The part of the small queue, counted from its newest record, in which uses do not count.
 const WINDOW: f32 = 0.25;
+/// A group with fewer records of the small queue has no window, because their relative positions
+/// say too little about their age.
+const WINDOW_GROUP_MIN: usize = 4;
 
 /// The squared ratio of the standard deviation of sizes to their mean, above which records are
 /// evicted by their credit, and below which they are not. In between, the form of marks stays.
@@ -276,7 +279,7 @@ impl HashShard {
         let is_small = |other: &usize| !tail.mark(*other).is_main();
         let newer = (index + 1..records.min(first + count)).filter(is_small).count();
         let all = newer + (first..=index).filter(is_small).count();
-        (newer as f32) < all as f32 * WINDOW && all > 1
+        all >= WINDOW_GROUP_MIN && newer as f32 + 0.5 < all as f32 * WINDOW
     }
 
     /// Enters the uses that readers have noted. A writer must call this before anything else after
