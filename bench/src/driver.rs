@@ -519,7 +519,7 @@ fn check_reply(
             *hit = true;
             if workload.verify {
                 expected.clear();
-                workload.shape.put(expected, number);
+                workload.put_key(expected, number);
                 if expected != key {
                     found.wrong(|| {
                         format!(
@@ -600,6 +600,7 @@ mod tests {
     fn workload(protocol: CommandSet) -> Workload {
         Workload {
             keys: KEYS,
+            records: None,
             shape: KeyShape { prefix: "k".into(), width: 4 },
             value_size: ValueSize::Uniform(0, 300),
             value_kind: ValueKind::Random,

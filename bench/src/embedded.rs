@@ -74,7 +74,7 @@ fn measure(db: &Db, workload: &Workload, plan: &EmbeddedPlan) -> Result<Embedded
                 value.clear();
                 match operation {
                     WorkloadOperation::Get(number) => {
-                        workload.shape.put(&mut key, number);
+                        workload.put_key(&mut key, number);
                         if !db.view(&key, &mut |record| {
                             std::hint::black_box(record.value);
                         })? {
@@ -82,7 +82,7 @@ fn measure(db: &Db, workload: &Workload, plan: &EmbeddedPlan) -> Result<Embedded
                         }
                     }
                     WorkloadOperation::Set(number) => {
-                        workload.shape.put(&mut key, number);
+                        workload.put_key(&mut key, number);
                         workload.put_value(&mut value, number);
                         db.set(&key, &value)?;
                     }

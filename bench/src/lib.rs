@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! load       the options, and the rounds for one server or two
+//! record_shape   records that resemble the contents of caches
 //! workload   keys, values and operations, generated from a seed
 //! embedded   the same load on a database on disk, without a server
 //! driver     threads with a readiness loop each, connections with a pipeline each
@@ -27,6 +28,7 @@ mod memory;
 mod plot;
 mod process;
 mod progress;
+mod record_shape;
 mod replay;
 mod report;
 #[cfg(test)]
@@ -38,6 +40,7 @@ pub use driver::LoadTarget;
 pub use error::BenchError;
 pub use load::LoadOptions;
 pub use memory::{MEMORY_AFTER_HELP, MemoryOptions};
+pub use record_shape::RecordShape;
 pub use replay::ReplayOptions;
 pub use trace::{TRACE_AFTER_HELP, TraceOptions, TraceRequests};
 pub use workload::Workload;

@@ -1,6 +1,7 @@
 //! Runs load on one server, or the same load on two servers in turn.
 
 use crate::chart::PlotFile;
+use crate::record_shape::RecordShape;
 use crate::report::{LoadReport, MeasuredServer};
 use crate::workload::{self, GetSetRatio, KeyDistribution, KeyShape, ValueKind, ValueSize, Workload};
 use crate::{BenchError, driver, embedded, plot, process};
@@ -40,6 +41,10 @@ pub struct LoadOptions {
     /// Contents of values
     #[arg(long, default_value = "text")]
     value_kind: ValueKind,
+    /// Keys and values of a shape instead: number, counter, session, profile, page, short-profile,
+    /// session-json, lines:FILE or stanzas:FILE
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["key_size", "key_prefix", "value_size", "value_kind"])]
+    records: Option<RecordShape>,
     /// Distribution of the requested keys: uniform, or zipf:S with exponent S
     #[arg(long, default_value = "uniform")]
     distribution: KeyDistribution,
@@ -171,6 +176,7 @@ impl LoadOptions {
         }
         Ok(Workload {
             keys: self.keys,
+            records: self.records.clone(),
             shape: KeyShape { prefix: self.key_prefix.clone(), width: self.key_size },
             value_size: self.value_size.clone(),
             value_kind: self.value_kind,
@@ -190,6 +196,7 @@ impl LoadOptions {
             "threads": self.threads,
             "pipeline": self.pipeline,
             "keys": self.keys,
+            "records": self.records.as_ref().map(RecordShape::label),
             "key_size": self.key_size,
             "key_prefix": self.key_prefix,
             "value_size": self.value_size.to_string(),
@@ -212,7 +219,10 @@ impl LoadOptions {
             size => format!("values of {size} bytes ({})", format!("{:?}", self.value_kind).to_lowercase()),
         };
         let digits = self.key_size.max(self.keys.to_string().len());
-        let records = format!("{} keys of {} bytes, {value}", self.keys, self.key_prefix.len() + digits);
+        let records = match &self.records {
+            Some(shape) => format!("{} records, {}", self.keys, shape.label()),
+            None => format!("{} keys of {} bytes, {value}", self.keys, self.key_prefix.len() + digits),
+        };
         if self.load_only {
             return vec![records];
         }

@@ -9,6 +9,7 @@
 use crate::BenchError;
 use crate::chart::{self, BarGroup, ChartAxis, PlotFile, PlotHeading};
 use crate::process;
+use crate::record_shape::{RecordShape, SHAPES};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -48,6 +49,10 @@ pub struct MemoryOptions {
     /// Records of each shape
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=99_999_999))]
     records: u64,
+    /// A shape of records [default: number counter session profile page]; further ones are
+    /// short-profile, session-json, lines:FILE and stanzas:FILE
+    #[arg(long = "shape", value_name = "SHAPE")]
+    shapes: Vec<RecordShape>,
     /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -76,92 +81,9 @@ impl FromStr for CandidateServer {
     }
 }
 
-/// The shape of a server's records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecordShape {
-    Number,
-    Counter,
-    Session,
-    Profile,
-    PagePiece,
-}
-
-const SHAPES: [RecordShape; 5] = [
-    RecordShape::Number,
-    RecordShape::Counter,
-    RecordShape::Session,
-    RecordShape::Profile,
-    RecordShape::PagePiece,
-];
-
-impl RecordShape {
-    /// Returns false for shapes with very long records. Their bars would make the other bars too
-    /// short to compare.
-    fn is_drawn(self) -> bool {
-        self != RecordShape::PagePiece
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            RecordShape::Number => "8-digit number -> the same number",
-            RecordShape::Counter => "rate:198.51.100.7 -> a counter",
-            RecordShape::Session => "session:(32 hex digits) -> 64 bytes",
-            RecordShape::Profile => "user:123:profile -> JSON of about 150 bytes",
-            RecordShape::PagePiece => "page:/articles/123 -> 1000 bytes of text",
-        }
-    }
-
-    /// Writes the record with this number, which always has the same bytes.
-    fn put(self, number: u64, key: &mut Vec<u8>, value: &mut Vec<u8>) {
-        let mut random = fastrand::Rng::with_seed(number);
-        key.clear();
-        value.clear();
-        // Writing to a `Vec` cannot fail.
-        let _ = match self {
-            RecordShape::Number => write!(key, "{number:08}").and_then(|()| write!(value, "{number:08}")),
-            RecordShape::Counter => {
-                let [a, b, c] = [number >> 16 & 255, number >> 8 & 255, number & 255];
-                write!(key, "rate:{}.{a}.{b}.{c}", 1 + (number >> 24 & 255))
-                    .and_then(|()| write!(value, "{}", random.u32(1..1000)))
-            }
-            RecordShape::Session => {
-                value.extend((0..64).map(|_| random.alphanumeric() as u8));
-                write!(key, "session:{:032x}", random.u128(..))
-            }
-            RecordShape::Profile => {
-                write!(key, "user:{number}:profile").and_then(|()| put_profile(value, number, &mut random))
-            }
-            RecordShape::PagePiece => {
-                value.extend(
-                    (0..1000).map(|_| if random.u8(0..6) == 0 { b' ' } else { random.lowercase() as u8 }),
-                );
-                write!(key, "page:/articles/{number}")
-            }
-        };
-    }
-}
-
-fn put_profile(value: &mut Vec<u8>, number: u64, random: &mut fastrand::Rng) -> std::io::Result<()> {
-    const FIRST: [&str; 8] = ["Maria", "John", "Aiko", "Fatima", "Pedro", "Olga", "Li", "Amara"];
-    const LAST: [&str; 8] = ["Keller", "Smith", "Tanaka", "Haddad", "Silva", "Petrova", "Wang", "Okafor"];
-    let (first, last) = (FIRST[random.usize(..8)], LAST[random.usize(..8)]);
-    write!(
-        value,
-        r#"{{"id":{number},"name":"{first} {last}","email":"{}.{}{}@example.com","created":"20{}-0{}-1{}","visits":{},"language":"{}","plan":"basic","active":true}}"#,
-        first.to_lowercase(),
-        last.to_lowercase(),
-        random.u16(1..1000),
-        random.u8(10..27),
-        random.u8(1..10),
-        random.u8(..10),
-        random.u16(..),
-        ["de", "en", "ja", "ar"][random.usize(..4)],
-    )
-}
-
 /// The bytes per record of one shape.
-struct ShapeMeasurement {
-    shape: RecordShape,
+struct ShapeMeasurement<'s> {
+    shape: &'s RecordShape,
     /// The mean length of key and value together.
     payload: f64,
     /// The bytes of memory per record, of each server.
@@ -173,7 +95,8 @@ impl MemoryOptions {
     /// loses records.
     pub fn run(&self) -> Result<(), BenchError> {
         let mut measurements = Vec::new();
-        for shape in SHAPES {
+        let shapes = if self.shapes.is_empty() { &SHAPES[..] } else { &self.shapes };
+        for shape in shapes {
             let mut measurement = ShapeMeasurement { shape, payload: 0.0, memory: Vec::new() };
             for candidate in &self.servers {
                 let failed = |why: String| BenchError::Failed(format!("{}: {why}", candidate.name));
@@ -186,7 +109,7 @@ impl MemoryOptions {
         self.report(&measurements)
     }
 
-    fn report(&self, measurements: &[ShapeMeasurement]) -> Result<(), BenchError> {
+    fn report(&self, measurements: &[ShapeMeasurement<'_>]) -> Result<(), BenchError> {
         let table = self.table(measurements);
         let json = self.json(measurements);
         match self.json.as_deref() {
@@ -209,7 +132,7 @@ impl MemoryOptions {
         format!("Anonymous memory of the idle server process / {} records; less is better", self.records)
     }
 
-    fn table(&self, measurements: &[ShapeMeasurement]) -> String {
+    fn table(&self, measurements: &[ShapeMeasurement<'_>]) -> String {
         let mut table = format!("{}\n{:45}{:>12}", self.description(), "bytes per record", "key + value");
         for candidate in &self.servers {
             table.push_str(&format!("{:>20}", candidate.name));
@@ -223,7 +146,7 @@ impl MemoryOptions {
         table + "\n"
     }
 
-    fn json(&self, measurements: &[ShapeMeasurement]) -> String {
+    fn json(&self, measurements: &[ShapeMeasurement<'_>]) -> String {
         let names: Vec<&str> = self.servers.iter().map(|candidate| candidate.name.as_str()).collect();
         let shapes: Vec<serde_json::Value> = measurements
             .iter()
@@ -239,13 +162,13 @@ impl MemoryOptions {
         format!("{:#}\n", json!({ "records": self.records, "shapes": shapes }))
     }
 
-    fn chart(&self, measurements: &[ShapeMeasurement]) -> String {
+    fn chart(&self, measurements: &[ShapeMeasurement<'_>]) -> String {
         let names: Vec<&str> = self.servers.iter().map(|candidate| candidate.name.as_str()).collect();
         let groups: Vec<BarGroup> = measurements
             .iter()
             .filter(|measurement| measurement.shape.is_drawn())
             .map(|measurement| BarGroup {
-                name: measurement.shape.label().into(),
+                name: measurement.shape.label(),
                 base: measurement.payload,
                 bars: measurement.memory.clone(),
             })
@@ -261,7 +184,7 @@ impl MemoryOptions {
 }
 
 /// Returns the bytes of keys and values, and the memory of the server that stores them.
-fn measure(candidate: &CandidateServer, shape: RecordShape, records: u64) -> Result<(u64, u64), String> {
+fn measure(candidate: &CandidateServer, shape: &RecordShape, records: u64) -> Result<(u64, u64), String> {
     let mut server = RunningServer::start(candidate)?;
     let payload = server.fill(shape, records).map_err(|error| format!("{}: {error}", shape.label()))?;
     let address: Address =
@@ -306,7 +229,7 @@ impl RunningServer {
     }
 
     /// Stores all records of a shape, and returns the bytes of their keys and values.
-    fn fill(&mut self, shape: RecordShape, records: u64) -> std::io::Result<u64> {
+    fn fill(&mut self, shape: &RecordShape, records: u64) -> std::io::Result<u64> {
         const BATCH: usize = 64 << 10;
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         let (mut key, mut value, mut out) = (Vec::new(), Vec::new(), Vec::new());
@@ -374,7 +297,7 @@ mod tests {
 
     fn options(servers: &[&str]) -> MemoryOptions {
         let servers = servers.iter().map(|text| text.parse().unwrap()).collect();
-        MemoryOptions { servers, records: 1000, json: None, plot: None }
+        MemoryOptions { servers, records: 1000, shapes: Vec::new(), json: None, plot: None }
     }
 
     #[test]
@@ -388,30 +311,8 @@ mod tests {
     }
 
     #[test]
-    fn records_have_unique_keys_and_expected_sizes() {
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        for (shape, expected) in SHAPES.into_iter().zip([16.0, 15.5, 104.0, 172.0, 1020.0]) {
-            let mut keys = std::collections::HashSet::new();
-            let mut total = 0;
-            for number in 1..=2000 {
-                shape.put(number, &mut key, &mut value);
-                total += key.len() + value.len();
-                let valid = key.iter().all(|byte| byte.is_ascii_graphic());
-                assert!(valid && keys.insert(key.clone()), "{shape:?} {number}");
-                let first = value.clone();
-                shape.put(number, &mut key, &mut value);
-                assert_eq!(first, value, "{shape:?} {number}");
-            }
-            let mean = total as f64 / 2000.0;
-            assert!((mean - expected).abs() < expected * 0.1, "{shape:?}: {mean}");
-        }
-        RecordShape::Profile.put(7, &mut key, &mut value);
-        assert!(serde_json::from_slice::<serde_json::Value>(&value).is_ok(), "{value:?}");
-    }
-
-    #[test]
     fn server_that_ends_is_an_error() {
-        let refusal = measure(&"a=false {port}".parse().unwrap(), RecordShape::Number, 1).unwrap_err();
+        let refusal = measure(&"a=false {port}".parse().unwrap(), &RecordShape::Number, 1).unwrap_err();
         assert!(refusal.contains("ended with exit status: 1"), "{refusal}");
     }
 
@@ -419,8 +320,12 @@ mod tests {
     fn table_json_and_chart_show_every_figure() {
         let options = options(&["A=a {port}", "B=b {port}"]);
         let measurements = [
-            ShapeMeasurement { shape: RecordShape::PagePiece, payload: 1020.0, memory: vec![1100.0, 1200.0] },
-            ShapeMeasurement { shape: RecordShape::Number, payload: 16.0, memory: vec![12.5, 100.0] },
+            ShapeMeasurement {
+                shape: &RecordShape::PagePiece,
+                payload: 1020.0,
+                memory: vec![1100.0, 1200.0],
+            },
+            ShapeMeasurement { shape: &RecordShape::Number, payload: 16.0, memory: vec![12.5, 100.0] },
         ];
         let table = options.table(&measurements);
         assert!(table.ends_with("16.0                12.5               100.0\n"), "{table}");

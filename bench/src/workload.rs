@@ -1,5 +1,6 @@
 //! Generates keys, values and operations from a seed, so that a run can be repeated.
 
+use crate::record_shape::RecordShape;
 use std::fmt;
 use std::str::FromStr;
 use todana_protocol::memcached::client::{self, InvalidRequest, MetaField, MetaRequest, TextStore};
@@ -303,6 +304,8 @@ pub(crate) enum WorkloadOperation {
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub(crate) keys: u64,
+    /// The shape of keys and values. The next three fields then have no effect.
+    pub(crate) records: Option<RecordShape>,
     pub(crate) shape: KeyShape,
     pub(crate) value_size: ValueSize,
     pub(crate) value_kind: ValueKind,
@@ -325,8 +328,19 @@ impl Workload {
         }
     }
 
+    /// Appends the key with a number.
+    pub(crate) fn put_key(&self, out: &mut Vec<u8>, key: u64) {
+        match &self.records {
+            Some(shape) => shape.put_key(key, out),
+            None => self.shape.put(out, key),
+        }
+    }
+
     /// Appends the value of a key. A key always has the same value.
     pub(crate) fn put_value(&self, out: &mut Vec<u8>, key: u64) {
+        if let Some(shape) = &self.records {
+            return shape.put_value(key, out);
+        }
         let mut random = fastrand::Rng::with_seed(self.seed ^ key.wrapping_mul(0xD134_2543_DE82_EF95));
         if self.value_size == ValueSize::Key {
             return self.shape.put(out, key);
@@ -346,7 +360,7 @@ impl Workload {
         let mut out = Vec::new();
         for number in 0..count {
             let key = 1 + (u128::from(self.keys - 1) * u128::from(number) / u128::from(count)) as u64;
-            self.shape.put(&mut out, key);
+            self.put_key(&mut out, key);
             self.put_value(&mut out, key);
         }
         out.len() as f64 / count as f64
@@ -365,14 +379,14 @@ impl Workload {
         value.clear();
         match operation {
             WorkloadOperation::Get(number) => {
-                self.shape.put(key, number);
+                self.put_key(key, number);
                 match self.protocol {
                     CommandSet::Text => client::put_words(out, "get", &[key]),
                     CommandSet::Meta => MetaRequest::get(out, key)?.want(MetaField::Value).end(),
                 }
             }
             WorkloadOperation::Set(number) => {
-                self.shape.put(key, number);
+                self.put_key(key, number);
                 self.put_value(value, number);
                 match self.protocol {
                     CommandSet::Text => {
@@ -481,6 +495,7 @@ mod tests {
     fn values_have_the_requested_sizes_and_are_stable() {
         let workload = |value_size| Workload {
             keys: 10,
+            records: None,
             shape: KeyShape { prefix: "k:".into(), width: 4 },
             value_size,
             value_kind: ValueKind::Random,
@@ -501,6 +516,10 @@ mod tests {
         assert!((20..=22).all(|len| lens.contains(&len)) && lens.iter().all(|len| (20..=22).contains(len)));
         assert_eq!(value(&sized, 5), value(&sized, 5));
         assert_ne!(value(&workload(ValueSize::Fixed(16)), 5), value(&workload(ValueSize::Fixed(16)), 6));
+        let shaped = Workload { records: Some(RecordShape::Number), ..workload(ValueSize::Fixed(16)) };
+        let mut key = Vec::new();
+        shaped.put_key(&mut key, 7);
+        assert_eq!((&*key, &*value(&shaped, 7)), (&b"00000007"[..], &b"00000007"[..]));
     }
 
     #[test]

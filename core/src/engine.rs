@@ -140,6 +140,20 @@ pub struct EngineStatus {
     /// Steps of moving blocks since the start. Each step emptied a page or a part of a larger
     /// region.
     pub pages_emptied: u64,
+    /// The dictionaries and key shapes with which records are stored.
+    pub encoding: EncodingStatus,
+}
+
+/// The dictionaries and key shapes with which an engine stores records. The effect shows in the
+/// difference between [`EngineStatus::live_bytes`] and the plain sizes of the classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EncodingStatus {
+    /// Key shapes.
+    pub key_shapes: u64,
+    /// Dictionaries, including those that only older records need.
+    pub dictionaries: u64,
+    /// Bytes of memory that the dictionaries take.
+    pub dictionary_bytes: u64,
 }
 
 /// The state of an engine's index.

@@ -8,11 +8,14 @@
 #![deny(unsafe_code)]
 
 mod arena;
+pub mod dictionary;
 pub mod disk;
 mod disk_hash;
 mod disk_tree;
 mod fixed;
+mod hex_digits;
 mod huge;
+pub mod key_shape;
 mod mapped_buffer;
 mod mem_hash;
 mod mem_tree;

@@ -32,7 +32,8 @@ use todana_server::{
     ServerOptions, SyncPolicy, init_logging_with_notices,
 };
 use values::{
-    EvictedFor, ExtendedWord, SnapshotPacking, compression, database, delimiter, port, seconds, some_size,
+    EvictedFor, ExtendedWord, RecordCompression, SnapshotPacking, compression, database, delimiter, port,
+    seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -90,6 +91,9 @@ pub(crate) struct ServeArguments {
     /// so that the most bytes are found (`bytes`). For mem:hash
     #[arg(long, env = "TODANA_EVICT_FOR", value_enum, default_value = "objects", value_name = "GOAL", help_heading = CACHE)]
     evict_for: EvictedFor,
+    /// Store similar records in memory with dictionaries, which are trained in the background
+    #[arg(long, env = "TODANA_COMPRESS", default_value = "auto", help_heading = CACHE)]
+    compress: RecordCompression,
     /// Largest record, from 1k to 1g; a number without k, m or g is in bytes
     #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
     max_item_size: u64,

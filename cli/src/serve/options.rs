@@ -1,7 +1,7 @@
 //! Converts the arguments of `todana serve` to the options of the server.
 
 use super::ServeArguments;
-use super::values::{ExtendedWord, SnapshotPacking};
+use super::values::{ExtendedWord, RecordCompression, SnapshotPacking};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
@@ -45,6 +45,7 @@ impl ServeArguments {
                 refuse_when_full: self.disable_evictions,
                 evict_for: self.evict_for.into(),
                 emulate_full: self.extended.contains(&ExtendedWord::EmulateFull),
+                stores_plain: self.compress == RecordCompression::Never,
             },
             protocols: ProtocolOptions {
                 protocol: self.process.dialect(),

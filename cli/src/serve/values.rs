@@ -40,6 +40,14 @@ pub(crate) enum ExtendedWord {
     EmulateFull,
 }
 
+/// The use of dictionaries and key shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecordCompression {
+    /// Where they make records shorter
+    Auto,
+    Never,
+}
+
 /// The protocol that connections may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ServedProtocol {

@@ -16,6 +16,7 @@
 //! bucket that it returns is one that a hash with the seed of the image could contain.
 
 use super::directory::DirectoryShape;
+use super::encodings::RecordContext;
 use super::group::{RecordGroup, is_end};
 use super::key::HashSeeds;
 use super::queue::checked_tail_len;
@@ -229,7 +230,7 @@ pub fn read_bucket_block(
         found.clear();
         let bucket = block.next_bucket(&mut found)?;
         for BlockRow { row, .. } in &found {
-            row.see(block.bytes(), block.seeds(), &mut buffer, see)?;
+            row.see(block.bytes(), RecordContext::plain(block.seeds()), &mut buffer, see)?;
             records += 1;
         }
         if bucket.is_none() {

@@ -5,18 +5,18 @@
 //! credit of the bucket is evicted, and its credit is subtracted from that of all others, so that
 //! records that are not used any more lose theirs. A use renews the credit.
 //!
-//! A credit is stored in half octaves, so that 5 bits suffice: records of 92 KB and more have the
-//! least one. Differences between half octaves are rounded at random. The number of uses is also
+//! A credit is stored in half octaves, so that 5 bits suffice: records of 185 KB and more have
+//! the least one. Differences between half octaves are rounded at random. The number of uses is also
 //! counted at random, in octaves (Morris, CACM 21, 1978): 1, 2, 4 or 8 uses. In simulations of three
 //! traces with 4 to 40 records a bucket, this evicts within 2 % as well as exact numbers, and like
 //! one list of all records within 3 % (docs/engines.md, "Eviction").
 
 use super::queue::UseMark;
 
-/// The memory that a record needs besides key and value, about.
-const OVERHEAD: usize = 16;
+/// The memory that a record needs besides its value, about.
+const OVERHEAD: usize = 32;
 /// The credit of a record without uses, plus its size in half octaves.
-const BASE: u8 = 33;
+const BASE: u8 = 35;
 /// The credit, in half octaves, that is subtracted from a record for an evicted one whose credit is
 /// less by `index` half octaves, times 65,536: -2 log2(1 - 2^-((index + 1/2) / 2)).
 const LOSSES: [u32; 24] = [
@@ -29,10 +29,10 @@ const LOSSES: [u32; 24] = [
 pub(super) struct SizeOctaves(pub(super) u8);
 
 impl SizeOctaves {
-    /// Returns the size of a record with this plain size.
+    /// Returns the size of a record with a value of this length.
     #[inline]
-    pub(super) fn of(plain: usize) -> SizeOctaves {
-        let size = (plain + OVERHEAD).min(u32::MAX as usize) as u64;
+    pub(super) fn of(value_len: usize) -> SizeOctaves {
+        let size = value_len.saturating_add(OVERHEAD).min(u32::MAX as usize) as u64;
         let octaves = size.ilog2();
         // The square is compared with 2 to the power of an odd number, which has no exact root.
         let has_half = size * size >> (2 * octaves + 1) != 0;
@@ -99,21 +99,21 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_down_to_half_octaves() {
-        let exact = |size: usize| (2.0 * (size as f64 + 16.0).log2()).floor() as u8;
-        for size in (0..5000).chain([65_520, 65_536, 1 << 20, (1 << 30) - 17, 1 << 30]) {
+        let exact = |size: usize| (2.0 * (size as f64 + 32.0).log2()).floor() as u8;
+        for size in (0..5000).chain([65_504, 65_536, 1 << 20, (1 << 30) - 33, 1 << 30]) {
             assert_eq!(SizeOctaves::of(size).0, exact(size), "{size}");
         }
-        assert_eq!(SizeOctaves::of(usize::MAX - 16), SizeOctaves(63));
+        assert_eq!(SizeOctaves::of(usize::MAX), SizeOctaves(63));
     }
 
     #[test]
     fn smaller_and_more_used_records_have_more_credit() {
         let credit = |uses, size| fresh(uses, false, SizeOctaves::of(size)).credit();
         assert_eq!(
-            [0, 100, 1000, 10_000, 92_000, 1 << 20].map(|size| credit(0, size)),
-            [25, 20, 14, 7, 1, 0]
+            [0, 100, 1000, 10_000, 185_000, 1 << 20].map(|size| credit(0, size)),
+            [25, 21, 15, 9, 1, 0]
         );
-        assert_eq!([0, 1, 2, 3].map(|uses| credit(uses, 1000)), [14, 16, 18, 20]);
+        assert_eq!([0, 1, 2, 3].map(|uses| credit(uses, 1000)), [15, 17, 19, 21]);
         assert_eq!(credit(3, 0), UseMark::CREDIT_MAX);
     }
 

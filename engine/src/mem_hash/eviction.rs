@@ -23,7 +23,7 @@
 //! (see `credit`), unless hits shall be counted in bytes. A bucket keeps the marks that it has until
 //! the hand visits it.
 
-use super::credit::{self, RandomBits, SizeOctaves};
+use super::credit::{self, RandomBits};
 use super::departures::DepartureCause;
 use super::group::{self, RecordPlace, RecordReference};
 use super::key::Key;
@@ -218,7 +218,7 @@ impl HashShard {
     pub(super) fn enter_use(&mut self, key: &Key<'_>, stores: bool) {
         let bucket = self.directory.bucket_of(key.hash);
         let location = self.find(bucket, key);
-        if let Some(of) = self.use_at(bucket, &location, key) {
+        if let Some(of) = self.use_at(bucket, &location) {
             self.enter(of);
         }
         if let (true, Some(place)) = (stores, location.place()) {
@@ -229,7 +229,7 @@ impl HashShard {
     /// Returns the use of the record at this location, or `None` if the use would not change the
     /// mark of the record.
     #[inline]
-    pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation, key: &Key<'_>) -> Option<NotedUse> {
+    pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation) -> Option<NotedUse> {
         let place = location.place()?;
         let bytes = self.bytes_of(bucket);
         let (index, end, records) = group::index_of(bytes, &self.address(bucket), place);
@@ -254,7 +254,7 @@ impl HashShard {
                 if is_early { UseKind::Read } else { UseKind::Counted }
             }
             MarkForm::Credits => {
-                let size = SizeOctaves::of(self.plain_size(location, key)?);
+                let size = self.size_at(location)?;
                 if !credit::is_news(mark, size) {
                     return None;
                 }
@@ -354,7 +354,7 @@ impl HashShard {
         match (to, from) {
             (MarkForm::Queues, Marking::Credits) => mark.queued(),
             (MarkForm::Credits, Marking::None | Marking::Queues(_)) => {
-                credit::fresh(mark.uses(), mark.is_read(), SizeOctaves::of(self.size_of(row)))
+                credit::fresh(mark.uses(), mark.is_read(), self.stored_size(row))
             }
             _ => mark,
         }
@@ -524,7 +524,7 @@ impl HashShard {
                 let mark = returned.map_or_else(UseMark::default, |was_main| UseMark::new(1, !was_main));
                 (mark, returned)
             }
-            Marking::Credits => (credit::fresh(0, false, SizeOctaves::of(self.size_of(row))), None),
+            Marking::Credits => (credit::fresh(0, false, self.stored_size(row)), None),
         }
     }
 
@@ -678,7 +678,7 @@ impl HashShard {
             let slot = slots.remove(at);
             if let Marking::Queues(ghosts) = &mut marking {
                 let was_main = slot.mark.is_main();
-                ghosts.push(rows[slot.row as usize].low_hash(bytes, &self.seeds) as u32, was_main);
+                ghosts.push(rows[slot.row as usize].low_hash(bytes, self.context()) as u32, was_main);
                 self.eviction.gone(was_main, self.records);
             } else {
                 for other in &mut slots {
@@ -688,7 +688,7 @@ impl HashShard {
             gone.push(slot);
         };
         for (slot, was_small) in passed.drain(..) {
-            let plain = self.size_of(&rows[slot.row as usize]);
+            let plain = self.size_of(self.bytes_of(bucket), &rows[slot.row as usize]);
             self.departures.count_passed(self.observer.as_deref(), plain, was_small);
         }
         let bytes = self.bytes_of(bucket);
@@ -733,9 +733,9 @@ impl HashShard {
             _ => None,
         };
         DepartingRecord {
-            plain: self.size_of(row),
+            plain: self.size_of(bytes, row),
             expires: self.expiry_of(bytes, row) != Expiry::Never,
-            hash: row.low_hash(bytes, &self.seeds) as u32,
+            hash: row.low_hash(bytes, self.context()) as u32,
             reference,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! bucket = group ... | tail (see `queue`), which begins with 0xF0, 0xF8 or 0xF9
-//! group  = form of the keys (u8) | number of records (u8) | form of the values (u8)
+//! group  = [0xE0 | shape of the keys (u8) | dictionary of the values (u8)]
+//!        | form of the keys (u8) | number of records (u8) | form of the values (u8)
 //!        | [attributes: prefix, more and length (u8 each)]
 //!        | [length of all keys (u16)] | [length of all values (u16)]       if these are variable
 //!        | remainders in bits
@@ -20,13 +21,15 @@
 //! the number of the bucket. All other keys are a remainder in place of their first three bytes,
 //! and the other bytes. Many remainders are compared at once. A value that is decimal text is its
 //! number (`todana_core::decimal`). Among values of variable length, the length states that a value
-//! is a number. Attributes are encoded as in `crate::record`; those of a group have the same fields
-//! and the same length.
+//! is a number. Keys of a shape are stored with the remainder and the form of the shape instead of
+//! the other bytes, and values of a dictionary in its form (see `encodings`). Attributes are encoded
+//! as in `crate::record`; those of a group have the same fields and the same length.
 //!
 //! Invariant: the records of a group are in the order in which they arrived. No order is kept
 //! between groups, so the age of a record is its relative position in its group.
 
 use super::bits::{self, column_len};
+use super::encodings::{PlainBuffer, RecordEncodings};
 use super::key::{Key, KeyForm, head_and_rest};
 use super::quotient::{BucketAddress, CLASSES, HEAD_LEN, TEXT_CLASS};
 pub(crate) use crate::record::RecordReference;
@@ -64,6 +67,9 @@ const KEY_SHORT: u8 = 0xC0;
 const KEY_LONG: u8 = 0xC1;
 const KEY_VARIABLE_ATTRIBUTES: u8 = 2;
 const KEY_STUBS: u8 = 0xD0;
+/// The first byte of a group with encodings, and the number of bytes before its form of the keys.
+const ENCODED: u8 = 0xE0;
+const ENCODED_LEN: usize = 3;
 const VALUE_SHORT: u8 = 65;
 const VALUE_LONG: u8 = 66;
 const VALUE_FIXED: u8 = 67;
@@ -115,36 +121,57 @@ impl ValueColumn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoredValue {
     Number(u64),
-    Text { at: u32, len: u32 },
+    /// Text, or its stored form if there is a dictionary.
+    Text {
+        at: u32,
+        len: u32,
+        dictionary: u8,
+    },
 }
 
 impl StoredValue {
-    /// Returns the value as text. `digits` is the buffer into which a number is unpacked.
+    /// Returns the value as text. `buffer` is the buffer into which it is unpacked.
     #[inline]
-    pub(super) fn text<'a>(self, bytes: &'a [u8], digits: &'a mut [u8; 20]) -> &'a [u8] {
+    pub(super) fn text<'a>(
+        self,
+        bytes: &'a [u8],
+        encodings: &RecordEncodings,
+        buffer: &'a mut PlainBuffer,
+    ) -> &'a [u8] {
         match self {
-            StoredValue::Number(number) => decimal::unpack(number, digits),
-            StoredValue::Text { at, len } => &bytes[at as usize..][..len as usize],
+            StoredValue::Number(number) => decimal::unpack(number, &mut buffer.digits),
+            StoredValue::Text { at, len, dictionary } => {
+                encodings.value(dictionary, &bytes[at as usize..][..len as usize], buffer)
+            }
         }
     }
 
     /// Returns the length of the value as text.
     #[inline]
-    pub(super) fn text_len(self) -> usize {
+    pub(super) fn text_len(self, bytes: &[u8], encodings: &RecordEncodings) -> usize {
         match self {
             StoredValue::Number(number) => decimal::text_len(number),
-            StoredValue::Text { len, .. } => len as usize,
+            StoredValue::Text { len, dictionary: 0, .. } => len as usize,
+            StoredValue::Text { at, len, dictionary } => {
+                encodings.value_len(dictionary, &bytes[at as usize..][..len as usize])
+            }
         }
     }
 
-    /// Returns bytes that have the length of the value, for callers that need only this length. A
-    /// number is not unpacked, so the bytes may differ from the value.
+    /// Returns the number of the dictionary; 0 if there is none.
     #[inline]
-    pub(super) fn of_len(self, bytes: &[u8]) -> &[u8] {
-        const STAND_IN: [u8; decimal::DIGITS_MAX] = [b'0'; decimal::DIGITS_MAX];
+    pub(super) fn dictionary(self) -> u8 {
+        if let StoredValue::Text { dictionary, .. } = self { dictionary } else { 0 }
+    }
+
+    /// Returns bytes that have the length of the value, for callers that need only this length. A
+    /// value is not unpacked, so the bytes may differ from the value.
+    #[inline]
+    pub(super) fn of_len<'a>(self, bytes: &'a [u8], encodings: &RecordEncodings) -> &'a [u8] {
+        static STAND_IN: [u8; BUCKET_RECORD_MAX] = [b'0'; BUCKET_RECORD_MAX];
         match self {
-            StoredValue::Number(number) => &STAND_IN[..decimal::text_len(number)],
-            StoredValue::Text { at, len } => &bytes[at as usize..][..len as usize],
+            StoredValue::Text { at, len, dictionary: 0 } => &bytes[at as usize..][..len as usize],
+            _ => &STAND_IN[..self.text_len(bytes, encodings)],
         }
     }
 
@@ -232,6 +259,11 @@ impl StoredAttributes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordGroup {
     pub(super) at: usize,
+    /// The offset of the form of the keys.
+    pub(super) head_at: usize,
+    /// The shape of the keys and the dictionary of the values; 0 for none.
+    pub(super) shape: u8,
+    pub(super) dictionary: u8,
     pub(super) count: usize,
     pub(super) keys: KeyColumn,
     pub(super) values: ValueColumn,
@@ -263,7 +295,12 @@ impl RecordGroup {
     /// a group. The columns of a group lie within `bytes`; their contents are not checked.
     #[inline]
     pub(super) fn read(bytes: &[u8], at: usize, address: &BucketAddress) -> Option<RecordGroup> {
-        let head: &[u8; 3] = bytes.get(at..)?.first_chunk()?;
+        let mut head: &[u8; 3] = bytes.get(at..)?.first_chunk()?;
+        let (mut head_at, mut shape, mut dictionary) = (at, 0, 0);
+        if head[0] == ENCODED {
+            (head_at, shape, dictionary) = (at + ENCODED_LEN, head[1], head[2]);
+            head = bytes.get(head_at..)?.first_chunk()?;
+        }
         let (form, count) = (head[0], usize::from(head[1]));
         let (keys, has_attributes) = match form {
             0x00..=0x3F => (KeyColumn::Number(form & 0x1F), form & KEY_ATTRIBUTES != 0),
@@ -282,7 +319,7 @@ impl RecordGroup {
             VALUE_LONG => ValueColumn::Long,
             form => ValueColumn::Fixed(form - VALUE_FIXED),
         };
-        let mut next = at + 3;
+        let mut next = head_at + 3;
         let mut attributes = StoredAttributes::default();
         if has_attributes {
             let fields: &[u8; 3] = bytes.get(next..)?.first_chunk()?;
@@ -292,6 +329,9 @@ impl RecordGroup {
         let mut key_width = 0;
         let mut group = RecordGroup {
             at,
+            head_at,
+            shape,
+            dictionary,
             count,
             keys,
             values,
@@ -355,6 +395,9 @@ impl RecordGroup {
         let end = at + 2 + count * STUB_LEN;
         (count > 0 && end <= bytes.len()).then_some(RecordGroup {
             at,
+            head_at: at,
+            shape: 0,
+            dictionary: 0,
             count,
             keys: KeyColumn::Stubs,
             values: ValueColumn::Fixed(0),
@@ -367,6 +410,12 @@ impl RecordGroup {
             values_at: end,
             end,
         })
+    }
+
+    /// Returns true if the keys have a shape or the values a dictionary.
+    #[inline]
+    pub(super) fn is_encoded(&self) -> bool {
+        (self.shape, self.dictionary) != (0, 0)
     }
 
     /// Returns the attributes of a record.
@@ -419,7 +468,7 @@ impl RecordGroup {
     #[inline]
     fn variable_value(&self, bytes: &[u8], index: usize, at: usize) -> StoredValue {
         match self.variable_len(bytes, index) {
-            (len, false) => StoredValue::Text { at: at as u32, len: len as u32 },
+            (len, false) => StoredValue::Text { at: at as u32, len: len as u32, dictionary: self.dictionary },
             (len, true) => StoredValue::Number(number_of(&bytes[at..at + len])),
         }
     }
@@ -433,7 +482,7 @@ impl RecordGroup {
             }
             ValueColumn::Fixed(len) => {
                 let at = self.values_at + index * usize::from(len);
-                StoredValue::Text { at: at as u32, len: u32::from(len) }
+                StoredValue::Text { at: at as u32, len: u32::from(len), dictionary: self.dictionary }
             }
             _ => {
                 let before: usize = (0..index).map(|index| self.variable_len(bytes, index).0).sum();
@@ -461,11 +510,25 @@ impl RecordGroup {
 
     /// Searches the group for a key.
     #[inline]
-    fn find(&self, bytes: &[u8], key: &Key<'_>, address: &BucketAddress) -> Option<usize> {
+    fn find(
+        &self,
+        bytes: &[u8],
+        key: &Key<'_>,
+        address: &BucketAddress,
+        encodings: &RecordEncodings,
+    ) -> Option<usize> {
         match (self.keys, key.form) {
             (KeyColumn::Number(class), KeyForm::Number { class: wanted, quotient }) if class == wanted => {
                 let wanted = address.remainder(quotient);
                 bits::find(bytes, self.keys_at, self.count, self.key_width, wanted, |_| true)
+            }
+            (KeyColumn::Fixed(_) | KeyColumn::Short | KeyColumn::Long, KeyForm::Text { quotient })
+                if self.shape != 0 =>
+            {
+                let wanted = address.remainder(quotient);
+                bits::find(bytes, self.keys_at, self.count, self.key_width, wanted, |index| {
+                    encodings.is_key(self.shape, &bytes[self.key_rest(bytes, index)], key.text)
+                })
             }
             (KeyColumn::Fixed(len), KeyForm::Text { quotient }) if usize::from(len) == key.text.len() => {
                 let (_, rest) = head_and_rest(key.text);
@@ -489,6 +552,10 @@ impl RecordGroup {
     /// Checks the contents of a group whose bytes may be any. Returns false if other functions of
     /// this module could not read it. Keys that are numbers are not checked.
     pub(super) fn is_intact(&self, bytes: &[u8]) -> bool {
+        // Encodings mean nothing elsewhere.
+        if self.is_encoded() {
+            return false;
+        }
         let attributes = self.attributes(0);
         if attributes.prefix != 0 || attributes.len != 0 {
             let is_known = attributes.prefix > PREFIX && attributes.more & 0xC0 == 0;
@@ -586,6 +653,14 @@ pub(super) fn group_head(
     [keys, count as u8, values]
 }
 
+/// Appends the bytes before the head of a group with encodings.
+#[inline]
+pub(super) fn put_encodings(shape: u8, dictionary: u8, out: &mut Vec<u8>) {
+    if (shape, dictionary) != (0, 0) {
+        out.extend_from_slice(&[ENCODED, shape, dictionary]);
+    }
+}
+
 /// Appends a stub.
 pub(super) fn put_stub(out: &mut Vec<u8>, fingerprint: u32, reference: RecordReference) {
     let (kind, reference) = match reference {
@@ -618,10 +693,16 @@ pub(super) enum KeyMatch {
 
 /// Searches a bucket for a key. `skip` is the number of candidates that the caller has rejected.
 #[inline]
-pub(super) fn find(bytes: &[u8], key: &Key<'_>, address: &BucketAddress, mut skip: usize) -> KeyMatch {
+pub(super) fn find(
+    bytes: &[u8],
+    key: &Key<'_>,
+    address: &BucketAddress,
+    encodings: &RecordEncodings,
+    mut skip: usize,
+) -> KeyMatch {
     let mut at = 0;
     while let Some(group) = RecordGroup::read(bytes, at, address) {
-        if let Some(index) = group.find(bytes, key, address) {
+        if let Some(index) = group.find(bytes, key, address, encodings) {
             return KeyMatch::Found(group, index);
         }
         if group.keys == KeyColumn::Stubs {

@@ -5,6 +5,7 @@
 
 use super::MemHash;
 use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
+use super::encodings::RecordContext;
 use super::row::KeyBuffer;
 use super::shard::CopyTarget;
 use std::ops::Range;
@@ -89,7 +90,7 @@ impl ImagedEngine for MemHash {
             }
             for (_, range) in &batch.buckets {
                 for BlockRow { row, .. } in &batch.rows[range.clone()] {
-                    row.see(block.bytes(), block.seeds(), &mut buffer, put)?;
+                    row.see(block.bytes(), RecordContext::plain(block.seeds()), &mut buffer, put)?;
                 }
             }
             if !goes_on {

@@ -8,7 +8,7 @@
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
     FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue,
-    ValueColumn, group_head, put_stub, rest_len,
+    ValueColumn, group_head, put_encodings, put_stub, rest_len,
 };
 use super::quotient::{BucketAddress, TEXT_CLASS};
 use super::row::{Row, RowKey, RowSources};
@@ -32,7 +32,13 @@ fn family(row: &Row) -> u64 {
     };
     let attributes = &row.attributes;
     let fields = u64::from(attributes.prefix) << 16 | u64::from(attributes.more) << 8;
-    kind << 24 | fields | u64::from(attributes.len)
+    let encodings = u64::from(shape(row)) << 8 | u64::from(row.value.dictionary());
+    encodings << 32 | kind << 24 | fields | u64::from(attributes.len)
+}
+
+#[inline]
+fn shape(row: &Row) -> u8 {
+    if let RowKey::Text { shape, .. } = row.key { shape } else { 0 }
 }
 
 /// Returns a number that is equal for values that can share a group of values of one form.
@@ -253,6 +259,7 @@ impl BucketWriter<'_> {
             }
             return;
         }
+        put_encodings(shape(&rows[0]), rows[0].value.dictionary(), out);
         out.extend_from_slice(&head);
         if attributes.prefix != 0 {
             out.extend_from_slice(&[attributes.prefix, attributes.more, attributes.len]);
@@ -333,7 +340,7 @@ fn variable_values(rows: &[Row]) -> ValueColumn {
 fn put_value_text(value: StoredValue, bytes: &[u8], out: &mut Vec<u8>) {
     match value {
         StoredValue::Number(number) => out.extend_from_slice(&number.to_le_bytes()[..value.data_len()]),
-        StoredValue::Text { at, len } => out.extend_from_slice(&bytes[at as usize..][..len as usize]),
+        StoredValue::Text { at, len, .. } => out.extend_from_slice(&bytes[at as usize..][..len as usize]),
     }
 }
 
@@ -347,7 +354,9 @@ enum GroupFit {
 }
 
 fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
-    if group.count >= GROUP_RECORDS_MAX || !group.attributes(0).is_like(&row.attributes) {
+    let is_encoded_alike = group.shape == shape(row) && group.dictionary == row.value.dictionary();
+    if group.count >= GROUP_RECORDS_MAX || !is_encoded_alike || !group.attributes(0).is_like(&row.attributes)
+    {
         return GroupFit::None;
     }
     let mut is_exact = true;
@@ -454,7 +463,7 @@ fn put_longer_group(
 ) {
     let count = group.count;
     out.extend_from_slice(&bytes[group.at..group.keys_at]);
-    let head = out.len() - (group.keys_at - group.at);
+    let head = out.len() - (group.keys_at - group.head_at);
     out[head + 1] = (count + 1) as u8;
     // The lengths of all keys and all values are the last fields before the columns.
     let mut len_at = out.len();
@@ -525,6 +534,7 @@ fn add_to_u16(out: &mut [u8], at: usize, more: usize) {
 #[cfg(test)]
 mod tests {
     use super::super::bits::mask;
+    use super::super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext};
     use super::super::group::{END, KeyMatch, find, measure};
     use super::super::key::{HashSeeds, Key};
     use super::super::row::{KeyBuffer, sort_by_age, take_apart};
@@ -583,7 +593,7 @@ mod tests {
 
         fn insert(&mut self, (key, value, attributes): &TestRecord, seeds: &HashSeeds) {
             let (mut new, mut out) = (Vec::new(), Vec::new());
-            let row = Row::new(&Key::new(key, seeds), value, attributes, &mut new);
+            let row = Row::new(&Key::new(key, seeds), value, attributes, &PLAIN_ENCODINGS, &mut new);
             if append(&self.bytes, &self.address, &row, &new, &mut out).is_none() {
                 assert!(out.is_empty());
                 let mut rows = self.rows();
@@ -608,22 +618,31 @@ mod tests {
             let rows = self.rows();
             for (key, value, attributes) in records {
                 let prepared = Key::new(key, seeds);
-                let KeyMatch::Found(group, index) = find(&self.bytes, &prepared, &self.address, 0) else {
+                let KeyMatch::Found(group, index) =
+                    find(&self.bytes, &prepared, &self.address, &PLAIN_ENCODINGS, 0)
+                else {
                     panic!("{} is not found", key.escape_ascii());
                 };
                 assert!(group.is_intact(&self.bytes));
                 let found = group.value(&self.bytes, index);
-                assert_eq!(found.text(&self.bytes, &mut [0; 20]), value);
-                assert_eq!((found.text_len(), found.of_len(&self.bytes).len()), (value.len(), value.len()));
+                assert_eq!(found.text(&self.bytes, &PLAIN_ENCODINGS, &mut PlainBuffer::default()), value);
+                let lens = (
+                    found.text_len(&self.bytes, &PLAIN_ENCODINGS),
+                    found.of_len(&self.bytes, &PLAIN_ENCODINGS).len(),
+                );
+                assert_eq!(lens, (value.len(), value.len()));
                 assert_eq!(group.attributes(index).read(&self.bytes), *attributes);
                 assert_eq!(group.attributes(index).expiry(&self.bytes), attributes.expiry);
                 let row = rows
                     .iter()
-                    .find(|row| row.key_text(&self.bytes, seeds, &mut KeyBuffer::default()) == key)
+                    .find(|row| {
+                        row.key_text(&self.bytes, RecordContext::plain(seeds), &mut KeyBuffer::default())
+                            == key
+                    })
                     .expect("every record has a row");
-                assert_eq!(row.value.text(&self.bytes, &mut [0; 20]), value);
+                assert_eq!(row.value.text(&self.bytes, &PLAIN_ENCODINGS, &mut PlainBuffer::default()), value);
                 let plain = key.len() + value.len() + if attributes.flags == 0 { 0 } else { 4 };
-                assert_eq!(row.plain_size(seeds), plain);
+                assert_eq!(row.plain_size(&self.bytes, RecordContext::plain(seeds)), plain);
                 assert_eq!(row.checked(&self.bytes, seeds), Some((plain, prepared.hash)));
             }
         }
@@ -658,7 +677,8 @@ mod tests {
                 let address = BucketAddress { bits: bits + 1, bucket: address.bucket | half << bits, ..address };
                 let is_here = |key: &[u8]| address_of(key, &seeds, shard_bits, bits + 1) == address;
                 let mut rows = bucket.rows();
-                rows.retain(|row| is_here(row.key_text(&bucket.bytes, &seeds, &mut KeyBuffer::default())));
+                let plain = RecordContext::plain(&seeds);
+                rows.retain(|row| is_here(row.key_text(&bucket.bytes, plain, &mut KeyBuffer::default())));
                 let mut bytes = Vec::new();
                 put_bucket(&mut rows, [&bucket.bytes, &[], &[]], &address, &mut bytes);
                 bytes.push(END);
@@ -683,7 +703,7 @@ mod tests {
                     super::super::row::put_rows(&bytes, &group, &address, 0, &mut rows);
                     rows.retain(|row| row.checked(&bytes, &seeds).is_some());
                     for row in &rows {
-                        row.see(&bytes, &seeds, &mut KeyBuffer::default(), &mut |_, _| ());
+                        row.see(&bytes, RecordContext::plain(&seeds), &mut KeyBuffer::default(), &mut |_, _| ());
                     }
                     let mut out = Vec::new();
                     put_bucket(&mut rows, [&bytes, &[], &[]], &address, &mut out);
@@ -715,7 +735,8 @@ mod tests {
             let numbers: Vec<u32> = rows
                 .iter()
                 .map(|row| {
-                    let value = row.value.text(&bucket.bytes, &mut [0; 20]).to_vec();
+                    let value =
+                        row.value.text(&bucket.bytes, &PLAIN_ENCODINGS, &mut PlainBuffer::default()).to_vec();
                     String::from_utf8(value).unwrap().parse().unwrap()
                 })
                 .collect();

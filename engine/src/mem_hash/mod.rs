@@ -26,6 +26,7 @@ pub(crate) mod classes;
 mod credit;
 pub(crate) mod departures;
 mod directory;
+mod encodings;
 mod eviction;
 mod group;
 mod image;
@@ -33,6 +34,7 @@ mod key;
 mod layout;
 mod queue;
 mod quotient;
+mod recoding;
 mod row;
 pub(crate) mod sample;
 mod seed_history;
@@ -50,6 +52,7 @@ pub use departures::{Departure, DepartureCause, EvictionObserver};
 pub use eviction::EvictionGoal;
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use recoding::Recoding;
 use row::KeyBuffer;
 use seed_history::SeedHistory;
 use shard::{HashShard, VisitFailure};
@@ -85,6 +88,9 @@ pub struct MemHashOptions {
     pub evict_for: EvictionGoal,
     /// The observer, which is notified of each evicted record.
     pub observer: Option<Arc<dyn EvictionObserver>>,
+    /// Trains dictionaries and key shapes, and stores records with them. [`Engine::maintain`] does
+    /// this work.
+    pub compresses: bool,
 }
 
 impl Default for MemHashOptions {
@@ -97,6 +103,7 @@ impl Default for MemHashOptions {
             capacity_records: None,
             evict_for: EvictionGoal::default(),
             observer: None,
+            compresses: true,
         }
     }
 }
@@ -135,6 +142,7 @@ pub struct MemHash {
     next_shard: AtomicUsize,
     /// The number of uses that could not be noted.
     uses_dropped: AtomicU64,
+    recoding: Recoding,
 }
 
 /// The minimum number of bytes that one eviction frees, so that not every write has to evict.
@@ -181,7 +189,14 @@ impl MemHash {
             capacity_records: options.capacity_records,
             next_shard: AtomicUsize::new(0),
             uses_dropped: AtomicU64::new(0),
+            recoding: Recoding::new(options.compresses),
         })
+    }
+
+    /// Trains dictionaries and key shapes and stores all records with them, if that is due.
+    /// [`Engine::maintain`] does the same with long rests.
+    pub fn recode(&self) {
+        while self.recode_step(false) {}
     }
 
     /// Returns the largest number of bytes that a single write has moved. Tests and benchmarks
@@ -316,6 +331,30 @@ impl MemHash {
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
+    /// Does a step of evicting, compacting and returning memory. Returns true if more work is
+    /// waiting.
+    fn maintain_memory(&self) -> bool {
+        if !self.budget.fits(0) && !self.budget.refuses() {
+            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let freed =
+                MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
+            return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
+        }
+        // If the hash has become empty, all records are sampled again, instead of for example one
+        // in a thousand.
+        if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
+            self.budget.widen_sample();
+        }
+        for _ in 0..self.shards.len() {
+            let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
+            if MemHash::lock_exclusive(&self.shards[shard].0).maintain() {
+                return true;
+            }
+            self.next_shard.fetch_add(1, Ordering::Relaxed);
+        }
+        false
+    }
+
     /// Shows the records of one bucket from the position `place` on, in order. Returns the position
     /// after the bucket or after the last record shown. The second result is `Break` if `see` has
     /// ended the scan.
@@ -433,6 +472,7 @@ impl Engine for MemHash {
             shard.0.read().add_to(&mut status);
         }
         status.uses_dropped = self.uses_dropped.load(Ordering::Relaxed);
+        status.encoding = self.recoding.status();
         status
     }
 
@@ -473,25 +513,8 @@ impl Engine for MemHash {
     }
 
     fn maintain(&self) -> bool {
-        if !self.budget.fits(0) && !self.budget.refuses() {
-            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let freed =
-                MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
-            return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
-        }
-        // If the hash has become empty, all records are sampled again, instead of for example one
-        // in a thousand.
-        if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
-            self.budget.widen_sample();
-        }
-        for _ in 0..self.shards.len() {
-            let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
-            if MemHash::lock_exclusive(&self.shards[shard].0).maintain() {
-                return true;
-            }
-            self.next_shard.fetch_add(1, Ordering::Relaxed);
-        }
-        false
+        let has_more = self.maintain_memory();
+        self.recode_step(true) || has_more
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {

@@ -1,5 +1,6 @@
 //! Takes a bucket apart into its records, for changes that concern more than one column.
 
+use super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext, RecordEncodings};
 use super::group::{
     BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
 };
@@ -15,11 +16,13 @@ pub(super) enum RowKey {
         class: u8,
         quotient: u64,
     },
-    /// A text of this length. Its bytes after the head are at an offset.
+    /// A text of this length. Its bytes after the head are at an offset. With a shape, the form of
+    /// the shape is there, and the length is that of the form and a head.
     Text {
         quotient: u32,
         at: u32,
         len: u32,
+        shape: u8,
     },
     Stub {
         fingerprint: u32,
@@ -50,26 +53,29 @@ pub(super) const NEWEST: u32 = u32::MAX;
 
 impl Row {
     /// Returns a row for a new record whose text is in the source for new records: the attributes,
-    /// the key without its head if it is text, and the value if it is text.
-    pub(super) fn new(key: &Key<'_>, value: &[u8], attributes: &Attributes, out: &mut Vec<u8>) -> Row {
+    /// the key without its head or in the form of its shape if it is text, and the value if it is
+    /// text.
+    pub(super) fn new(
+        key: &Key<'_>,
+        value: &[u8],
+        attributes: &Attributes,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> Row {
         let at = out.len() as u32;
         let (prefix, more) = crate::record::put_attributes(out, attributes);
         let len = (out.len() - at as usize) as u8;
         let attributes = StoredAttributes { prefix, more, len, at };
         let key = match key.form {
             KeyForm::Number { class, quotient } => RowKey::Number { class, quotient },
-            KeyForm::Text { quotient } => {
-                let at = out.len() as u32;
-                out.extend_from_slice(head_and_rest(key.text).1);
-                RowKey::Text { quotient: quotient as u32, at, len: key.text.len() as u32 }
-            }
+            KeyForm::Text { quotient } => text_key(quotient as u32, key.text, encodings, out),
         };
         let value = match decimal::pack(value) {
             Some(number) => StoredValue::Number(number),
             None => {
-                let at = out.len() as u32;
-                out.extend_from_slice(value);
-                StoredValue::Text { at, len: value.len() as u32 }
+                let at = out.len();
+                let dictionary = encodings.put_value(value, out);
+                StoredValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
             }
         };
         Row { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
@@ -79,7 +85,7 @@ impl Row {
     pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> Row {
         Row {
             key: RowKey::Stub { fingerprint, reference },
-            value: StoredValue::Text { at: 0, len: 0 },
+            value: StoredValue::Text { at: 0, len: 0, dictionary: 0 },
             attributes: StoredAttributes::default(),
             source: NEW_SOURCE,
             mark: UseMark::default(),
@@ -89,11 +95,18 @@ impl Row {
 
     /// Returns at least the low 32 bits of the hash of the key.
     #[inline]
-    pub(super) fn low_hash(&self, bytes: &[u8], seeds: &HashSeeds) -> u64 {
+    pub(super) fn low_hash(&self, bytes: &[u8], context: RecordContext<'_>) -> u64 {
+        let RecordContext { seeds, encodings } = context;
         match self.key {
             RowKey::Number { class, quotient } => seeds.of_quotient(class, quotient),
-            RowKey::Text { quotient, at, len } => {
-                seeds.of_text_quotient(quotient.into(), rest_of(bytes, at, len))
+            RowKey::Text { quotient, at, len, shape } => {
+                let stored = rest_of(bytes, at, len);
+                if shape == 0 {
+                    return seeds.of_text_quotient(quotient.into(), stored);
+                }
+                let mut buffer = PlainBuffer::default();
+                let (_, rest) = head_and_rest(encodings.key(shape, stored, &mut buffer));
+                seeds.of_text_quotient(quotient.into(), rest)
             }
             RowKey::Stub { fingerprint, .. } => u64::from(fingerprint),
         }
@@ -104,17 +117,22 @@ impl Row {
     pub(super) fn key_text<'a>(
         &self,
         bytes: &[u8],
-        seeds: &HashSeeds,
+        context: RecordContext<'_>,
         buffer: &'a mut KeyBuffer,
     ) -> &'a [u8] {
+        let RecordContext { seeds, encodings } = context;
         match self.key {
             RowKey::Number { class, quotient } => match seeds.number(class, quotient) {
                 Some(number) => decimal::unpack(number, &mut buffer.digits),
                 None => unreachable!("only quotients of texts are stored"),
             },
-            RowKey::Text { quotient, at, len } => {
+            RowKey::Text { quotient, at, len, shape } => {
                 let rest = rest_of(bytes, at, len);
                 buffer.text.clear();
+                if shape != 0 {
+                    encodings.append_key(shape, rest, &mut buffer.text);
+                    return &buffer.text;
+                }
                 buffer.text.extend_from_slice(&seeds.text_head(quotient.into(), rest));
                 buffer.text.extend_from_slice(rest);
                 &buffer.text[..len as usize]
@@ -127,25 +145,28 @@ impl Row {
     pub(super) fn see<T>(
         &self,
         bytes: &[u8],
-        seeds: &HashSeeds,
+        context: RecordContext<'_>,
         buffer: &mut KeyBuffer,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
-        let mut digits = [0; 20];
-        let record = Record::new(self.value.text(bytes, &mut digits), self.attributes.read(bytes));
-        see(self.key_text(bytes, seeds, buffer), record)
+        let mut value_buffer = PlainBuffer::default();
+        let value = self.value.text(bytes, context.encodings, &mut value_buffer);
+        let record = Record::new(value, self.attributes.read(bytes));
+        see(self.key_text(bytes, context, buffer), record)
     }
 
     /// Returns the size of the record for statistics: the lengths of the key and the value as text,
     /// + 4 if there are flags. A stub has no size.
     #[inline]
-    pub(super) fn plain_size(&self, seeds: &HashSeeds) -> usize {
+    pub(super) fn plain_size(&self, bytes: &[u8], context: RecordContext<'_>) -> usize {
+        let RecordContext { seeds, encodings } = context;
         let key_len = match self.key {
             RowKey::Number { class, quotient } => seeds.number(class, quotient).map_or(0, decimal::text_len),
-            RowKey::Text { len, .. } => len as usize,
+            RowKey::Text { len, shape: 0, .. } => len as usize,
+            RowKey::Text { at, len, shape, .. } => encodings.key_len(shape, rest_of(bytes, at, len)),
             RowKey::Stub { .. } => return 0,
         };
-        key_len + self.value.text_len() + self.attributes.flags_size()
+        key_len + self.value.text_len(bytes, encodings) + self.attributes.flags_size()
     }
 
     /// Returns the size of the record for statistics and the hash of its key, for records whose
@@ -158,7 +179,7 @@ impl Row {
             RowKey::Number { class, quotient } => {
                 (decimal::text_len(seeds.number(class, quotient)?), seeds.of_quotient(class, quotient))
             }
-            RowKey::Text { quotient, at, len } => {
+            RowKey::Text { quotient, at, len, shape: 0 } => {
                 let rest = rest_of(bytes, at, len);
                 let head = seeds.text_head(quotient.into(), rest);
                 let (used, unused) = head.split_at(HEAD_LEN.min(len as usize));
@@ -170,10 +191,66 @@ impl Row {
                 }
                 (len as usize, seeds.of_text_quotient(quotient.into(), rest))
             }
-            RowKey::Stub { .. } => return None,
+            // Encodings mean nothing elsewhere.
+            RowKey::Text { .. } | RowKey::Stub { .. } => return None,
         };
-        let len = key_len + self.value.text_len();
+        let len = key_len + self.value.text_len(bytes, &PLAIN_ENCODINGS);
         (len <= BUCKET_RECORD_MAX).then(|| (len + self.attributes.flags_size(), hash))
+    }
+
+    /// Returns true if today's encodings may give the record another form.
+    #[inline]
+    pub(super) fn is_stale(&self, encodings: &RecordEncodings) -> bool {
+        match (self.key, self.value) {
+            (RowKey::Stub { .. }, _) => false,
+            (RowKey::Text { shape: 0, .. }, _) if !encodings.shapes().is_empty() => true,
+            (_, StoredValue::Text { dictionary, .. }) => !encodings.is_current(dictionary),
+            _ => false,
+        }
+    }
+
+    /// Returns the length of the key and the value as they are stored.
+    #[inline]
+    pub(super) fn stored_len(&self) -> usize {
+        let key_len = if let RowKey::Text { len, .. } = self.key { rest_len(len as usize) } else { 0 };
+        key_len + self.value.data_len()
+    }
+
+    /// Returns true if both records have the same encodings.
+    pub(super) fn is_encoded_like(&self, other: &Row) -> bool {
+        let encodings = |row: &Row| {
+            let shape = if let RowKey::Text { shape, .. } = row.key { shape } else { 0 };
+            (shape, row.value.dictionary())
+        };
+        encodings(self) == encodings(other)
+    }
+
+    /// Returns the same record in the form of other encodings. It lies in `out`, which is the
+    /// source for new records.
+    pub(super) fn recoded(
+        &self,
+        bytes: &[u8],
+        context: RecordContext<'_>,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> Row {
+        let mut buffer = PlainBuffer::default();
+        let from = self.attributes.at as usize;
+        let attributes = StoredAttributes { at: out.len() as u32, ..self.attributes };
+        out.extend_from_slice(&bytes[from..from + usize::from(attributes.len)]);
+        let mut row = Row { attributes, source: NEW_SOURCE, ..*self };
+        if let RowKey::Text { quotient, .. } = self.key {
+            let mut key = KeyBuffer::default();
+            row.key = text_key(quotient, self.key_text(bytes, context, &mut key), encodings, out);
+        }
+        if let StoredValue::Text { at, len, dictionary } = &mut row.value {
+            let stored = &bytes[*at as usize..][..*len as usize];
+            let text = context.encodings.value(*dictionary, stored, &mut buffer);
+            *at = out.len() as u32;
+            *dictionary = encodings.put_value(text, out);
+            *len = out.len() as u32 - *at;
+        }
+        row
     }
 
     #[inline]
@@ -194,6 +271,19 @@ impl Row {
 pub(super) struct KeyBuffer {
     digits: [u8; 20],
     text: Vec<u8>,
+}
+
+/// Appends the stored form of a text. Returns the key of its row.
+#[inline]
+fn text_key(quotient: u32, text: &[u8], encodings: &RecordEncodings, out: &mut Vec<u8>) -> RowKey {
+    let at = out.len();
+    let shape = encodings.put_key(text, out);
+    if shape != 0 {
+        let len = out.len() - at + HEAD_LEN;
+        return RowKey::Text { quotient, at: at as u32, len: len as u32, shape };
+    }
+    out.extend_from_slice(head_and_rest(text).1);
+    RowKey::Text { quotient, at: at as u32, len: text.len() as u32, shape }
 }
 
 /// Returns the bytes of a text of this length after its head.
@@ -230,6 +320,7 @@ pub(super) fn put_rows(
                 quotient: address.quotient(TEXT_CLASS, group.remainder(bytes, index)) as u32,
                 at: rest.start as u32,
                 len: len as u32,
+                shape: group.shape,
             },
         };
         let (attributes, age) = (group.attributes(index), age_of(index));

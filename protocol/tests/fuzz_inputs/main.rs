@@ -59,7 +59,7 @@ targets! {
 }
 
 /// The targets of the manifest whose short forms are elsewhere.
-const ELSEWHERE: [&str; 11] = [
+const ELSEWHERE: [&str; 12] = [
     "session",
     "data_directory",
     "backup_stream",
@@ -67,6 +67,7 @@ const ELSEWHERE: [&str; 11] = [
     "salvage",
     "disk_hash",
     "image_blocks",
+    "dictionaries",
     "mixed_dialects",
     "table_search",
     "proxy_client",

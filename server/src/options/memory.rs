@@ -18,6 +18,8 @@ pub struct MemoryOptions {
     /// True if each store fails as it does without free memory, for tests of clients (`-o
     /// emulate_full`).
     pub emulate_full: bool,
+    /// True if a hash in memory stores records as they are, without dictionaries and key shapes.
+    pub stores_plain: bool,
 }
 
 impl Default for MemoryOptions {
@@ -27,6 +29,7 @@ impl Default for MemoryOptions {
             refuse_when_full: false,
             evict_for: EvictionGoal::default(),
             emulate_full: false,
+            stores_plain: false,
         }
     }
 }

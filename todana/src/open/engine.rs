@@ -269,6 +269,8 @@ pub struct EngineOptions {
     pub evict_for: EvictionGoal,
     /// Receives the evicted records.
     pub observer: Option<Arc<dyn EvictionObserver>>,
+    /// Makes a hash in memory store records as they are, without dictionaries and key shapes.
+    pub stores_plain: bool,
     /// Bytes of the disk that are reserved so that removals succeed on a full disk. `None` means
     /// the engine's default.
     pub reserve_bytes: Option<u64>,
@@ -325,7 +327,7 @@ impl DatabaseName {
         options: EngineOptions,
     ) -> Result<Box<dyn Engine>> {
         let tuning = &self.tuning;
-        let EngineOptions { limit, seed, class_bounds, evict_for, observer, .. } = options;
+        let EngineOptions { limit, seed, class_bounds, evict_for, observer, stores_plain, .. } = options;
         let limit = MemoryLimit { bytes: limit.bytes.into_iter().chain(tuning.bytes_max).min(), ..limit };
         if options.stores_nothing && self.kind.is_in_memory() {
             return Ok(Box::new(Void::new(class_bounds.len() + 1)));
@@ -342,6 +344,7 @@ impl DatabaseName {
                     capacity_records,
                     evict_for,
                     observer,
+                    compresses: !stores_plain,
                 };
                 Box::new(MemHash::new(options)?)
             }

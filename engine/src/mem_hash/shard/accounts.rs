@@ -85,7 +85,7 @@ impl HashShard {
             RecordLocation::Indirect { reference, .. } => self.referenced_expiry(*reference),
         };
         let has_expired = expiry != Expiry::Never && !expiry.is_live(self.budget.now());
-        (effect, has_expired.then(|| self.plain_size(location, key)).flatten())
+        (effect, has_expired.then(|| self.plain_size(bucket, location, key)).flatten())
     }
 
     /// Counts the effect that `predict_effect` returned.
@@ -146,7 +146,7 @@ impl HashShard {
 
     pub(in crate::mem_hash) fn add_to(&self, status: &mut EngineStatus) {
         status.records += self.records;
-        status.live_bytes += (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64;
+        status.live_bytes += self.stored_bytes();
         self.departures.add_to(status);
         status.index.buckets += self.directory.len() as u64;
         status.index.bytes += self.directory.bytes() as u64;
@@ -179,7 +179,7 @@ impl HashShard {
         }
         let mut rows = Vec::new();
         let (_, tail) = row::take_apart(bytes, &self.address(bucket), 0, &mut rows);
-        let of_hash = rows.iter().find(|row| row.low_hash(bytes, &self.seeds) as u32 == hash);
+        let of_hash = rows.iter().find(|row| row.low_hash(bytes, self.context()) as u32 == hash);
         of_hash.is_some_and(|row| match tail.marking {
             Marking::Credits => row.mark.uses() > 0,
             _ => row.mark.is_main(),

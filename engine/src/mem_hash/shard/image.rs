@@ -3,6 +3,7 @@
 use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
 use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
+use crate::mem_hash::encodings::PLAIN_ENCODINGS;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
@@ -90,10 +91,11 @@ impl HashShard {
         }
         let address = self.address(copied.bucket);
         let (mut at, mut records) = (0, 0);
-        let mut has_dead = false;
+        let (mut has_dead, mut is_encoded) = (false, false);
         while let Some(group) = RecordGroup::read(bytes, at, &address) {
             at = group.end;
             records += group.count as u32;
+            is_encoded |= group.is_encoded();
             if group.keys == KeyColumn::Stubs {
                 let mut expiries =
                     (0..group.count).map(|index| self.referenced_expiry(group.stub(bytes, index).1));
@@ -103,7 +105,7 @@ impl HashShard {
                     (0..group.count).any(|index| (target.is_dead)(group.attributes(index).expiry(bytes)));
             }
         }
-        if has_dead || copied.is_partial {
+        if has_dead || is_encoded || copied.is_partial {
             return self.copy_part(copied, target, shown);
         }
         let tail = BucketTail::read(bytes, at);
@@ -138,7 +140,7 @@ impl HashShard {
         }
         target.image.extend_from_slice(&bytes[..end]);
         for stub in stubs {
-            *shown += self.size_of(&stub);
+            *shown += self.size_of(bytes, &stub);
             self.view_row(bytes, &stub, &mut KeyBuffer::default(), target.see);
         }
         (end, records)
@@ -161,12 +163,15 @@ impl HashShard {
         rows.retain(|row| {
             let is_stub = matches!(row.key, RowKey::Stub { .. });
             if is_stub {
-                *shown += self.size_of(row);
+                *shown += self.size_of(bytes, row);
                 self.view_row(bytes, row, &mut KeyBuffer::default(), target.see);
             }
             !is_stub
         });
-        layout::put_bucket(&mut rows, [bytes, &[], &[]], &address, target.image);
+        // An image contains records as they are, because other encodings will read them.
+        let (mut plain, context) = (Vec::new(), self.context());
+        rows.iter_mut().for_each(|row| *row = row.recoded(bytes, context, &PLAIN_ENCODINGS, &mut plain));
+        layout::put_bucket(&mut rows, [bytes, &[], &plain], &address, target.image);
         let marking = if rows.is_empty() { Marking::None } else { tail.marking };
         put_tail(target.image, marking, rows.iter().map(|row| row.mark));
         rows.len() as u32

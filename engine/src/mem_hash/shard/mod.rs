@@ -9,14 +9,17 @@
 
 mod accounts;
 mod image;
+mod recode;
 mod shape;
 mod sweep;
 mod write;
 
 use super::block_record::{self, block_record};
 use super::classes::{ClassBounds, ClassCounters};
+use super::credit::SizeOctaves;
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
+use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
 use super::eviction::{EvictionGoal, EvictionState};
 use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
@@ -88,6 +91,9 @@ pub(super) struct HashShard {
     pub(super) huge: HugeTable,
     pub(super) classes: ClassCounters,
     pub(super) seeds: HashSeeds,
+    /// The encodings of the records.
+    pub(super) encodings: Arc<RecordEncodings>,
+    pub(super) written: WrittenBytes,
     pub(super) budget: Arc<MemoryBudget>,
     /// The minimum number of buckets while more records are expected. It is at least 1.
     pub(super) buckets_min: usize,
@@ -141,6 +147,8 @@ impl HashShard {
             huge: HugeTable::new(Arc::clone(&budget)),
             classes: ClassCounters::new(bounds),
             seeds,
+            encodings: Arc::new(RecordEncodings::new()),
+            written: WrittenBytes::default(),
             budget,
             buckets_min: 1,
             records: 0,
@@ -198,6 +206,11 @@ impl HashShard {
         self.records
     }
 
+    /// Returns the bytes of all records as they are stored.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64
+    }
+
     /// Returns true if the seeds have changed since the key was hashed. The caller must then hash
     /// it again.
     #[inline]
@@ -207,6 +220,11 @@ impl HashShard {
 
     pub(super) fn worst_moved(&self) -> u64 {
         self.worst_moved
+    }
+
+    #[inline]
+    pub(super) fn context(&self) -> RecordContext<'_> {
+        RecordContext { seeds: &self.seeds, encodings: &self.encodings }
     }
 
     /// Returns the address of a bucket.
@@ -232,7 +250,7 @@ impl HashShard {
         let address = self.address(bucket);
         let mut rejected = 0;
         loop {
-            match group::find(bytes, key, &address, rejected) {
+            match group::find(bytes, key, &address, &self.encodings, rejected) {
                 KeyMatch::Found(group, index) => {
                     return RecordLocation::Inline(InlineRecord {
                         place: RecordPlace { group_at: group.at as u32, index: index as u32 },
@@ -266,15 +284,15 @@ impl HashShard {
         &'a self,
         bucket: usize,
         location: &RecordLocation,
-        digits: &'a mut [u8; 20],
+        buffer: &'a mut PlainBuffer,
     ) -> Option<Record<'a>> {
         match location {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
                 let bytes = self.arena.bytes(self.directory.get(bucket));
-                Some(Record::new(value.text(bytes, digits), attributes.read(bytes)))
+                Some(Record::new(value.text(bytes, &self.encodings, buffer), attributes.read(bytes)))
             }
-            RecordLocation::Indirect { reference, .. } => Some(self.referenced_record(*reference, digits)),
+            RecordLocation::Indirect { reference, .. } => Some(self.referenced_record(*reference, buffer)),
         }
     }
 
@@ -285,21 +303,25 @@ impl HashShard {
         &'a self,
         bucket: usize,
         location: &RecordLocation,
-        digits: &'a mut [u8; 20],
+        buffer: &'a mut PlainBuffer,
     ) -> Option<Record<'a>> {
         let RecordLocation::Inline(InlineRecord { value, attributes, .. }) = location else {
-            return self.record(bucket, location, digits);
+            return self.record(bucket, location, buffer);
         };
         let bytes = self.arena.bytes(self.directory.get(bucket));
-        Some(Record::new(value.of_len(bytes), attributes.read(bytes)))
+        Some(Record::new(value.of_len(bytes, &self.encodings), attributes.read(bytes)))
     }
 
-    fn referenced_record<'a>(&'a self, reference: RecordReference, digits: &'a mut [u8; 20]) -> Record<'a> {
+    fn referenced_record<'a>(
+        &'a self,
+        reference: RecordReference,
+        buffer: &'a mut PlainBuffer,
+    ) -> Record<'a> {
         match reference {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
                 let parts = block_record(bytes);
-                Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
+                Record::new(parts.value_text(bytes, &mut buffer.digits), parts.attributes(bytes))
             }
             RecordReference::Huge(index) => self.huge.get(index).record(),
         }
@@ -309,8 +331,8 @@ impl HashShard {
     pub(super) fn view<T>(&self, key: &Key<'_>, see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let bucket = self.directory.bucket_of(key.hash);
         let location = self.find(bucket, key);
-        let mut digits = [0; 20];
-        self.record(bucket, &location, &mut digits).map(see)
+        let mut buffer = PlainBuffer::default();
+        self.record(bucket, &location, &mut buffer).map(see)
     }
 
     /// Does what `view` does and notes the use. The second result is true if the noted uses must be
@@ -323,13 +345,13 @@ impl HashShard {
     ) -> (Option<T>, bool) {
         let bucket = self.directory.bucket_of(key.hash);
         let location = self.find(bucket, key);
-        let mut digits = [0; 20];
-        let record = self.record(bucket, &location, &mut digits);
+        let mut buffer = PlainBuffer::default();
+        let record = self.record(bucket, &location, &mut buffer);
         if let Some(record) = &record {
             self.sample_read(key.hash as u32, record.attributes.expiry);
         }
         let seen = record.map(see);
-        let of = if self.notes_uses() { self.use_at(bucket, &location, key) } else { None };
+        let of = if self.notes_uses() { self.use_at(bucket, &location) } else { None };
         let is_full = of.is_some_and(|of| !self.uses.note(of));
         (seen, is_full)
     }
@@ -390,17 +412,18 @@ impl HashShard {
                 let huge = self.huge.get(index);
                 see(&huge.key, huge.record())
             }
-            _ => row.see(bytes, &self.seeds, buffer, see),
+            _ => row.see(bytes, self.context(), buffer, see),
         }
     }
 
     /// Returns the plain size of the record at this location: key + value + 4 if there are flags.
     #[inline]
-    pub(super) fn plain_size(&self, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
+    fn plain_size(&self, bucket: usize, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
         match location {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
-                Some(key.text.len() + value.text_len() + attributes.flags_size())
+                let bytes = self.bytes_of(bucket);
+                Some(key.text.len() + value.text_len(bytes, &self.encodings) + attributes.flags_size())
             }
             RecordLocation::Indirect { reference, .. } => Some(self.referenced_plain_size(*reference)),
         }
@@ -417,10 +440,30 @@ impl HashShard {
     }
 
     /// Returns the plain size of a record.
-    pub(super) fn size_of(&self, row: &Row) -> usize {
+    pub(super) fn size_of(&self, bytes: &[u8], row: &Row) -> usize {
         match row.key {
             RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
-            _ => row.plain_size(&self.seeds),
+            _ => row.plain_size(bytes, self.context()),
+        }
+    }
+
+    /// Returns the size of a record by which it gets credit: that of the stored value, so that a
+    /// read need not unpack it.
+    pub(super) fn stored_size(&self, row: &Row) -> SizeOctaves {
+        SizeOctaves::of(match row.key {
+            RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
+            _ => row.value.data_len(),
+        })
+    }
+
+    /// Returns the same for the record at this location.
+    pub(super) fn size_at(&self, location: &RecordLocation) -> Option<SizeOctaves> {
+        match location {
+            RecordLocation::Absent => None,
+            RecordLocation::Inline(InlineRecord { value, .. }) => Some(SizeOctaves::of(value.data_len())),
+            RecordLocation::Indirect { reference, .. } => {
+                Some(SizeOctaves::of(self.referenced_plain_size(*reference)))
+            }
         }
     }
 
@@ -450,7 +493,7 @@ impl HashShard {
                 let bytes = self.arena.bytes(BlockHandle(block));
                 Key::new(&bytes[block_record(bytes).key], &self.seeds).hash
             }
-            _ => row.low_hash(bytes, &self.seeds),
+            _ => row.low_hash(bytes, self.context()),
         }
     }
 }

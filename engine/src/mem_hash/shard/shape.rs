@@ -54,11 +54,11 @@ impl HashShard {
         let bytes = self.bytes_of(from);
         let (old_end, old_len) = len_of(bytes, &old);
         // The rows of the lower half move to the front, in their order.
-        let seeds = &self.seeds;
+        let context = self.context();
         let (mut kept, mut moved) = (0, Vec::with_capacity(rows.len() / 2 + 8));
         for number in 0..rows.len() {
             let row = rows[number];
-            if row.low_hash(bytes, seeds) & bit == 0 {
+            if row.low_hash(bytes, context) & bit == 0 {
                 rows[kept] = row;
                 kept += 1;
             } else {

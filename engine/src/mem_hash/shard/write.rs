@@ -6,6 +6,7 @@ use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
+use crate::mem_hash::encodings::PlainBuffer;
 use crate::mem_hash::group::{
     BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, StoredValue, ValueColumn,
 };
@@ -129,18 +130,18 @@ impl HashShard {
         scratch: &mut Vec<u8>,
         shown: &mut StoredValueText,
     ) -> Result<WritePlan, VisitFailure> {
-        let (mut digits, mut digits_again) = ([0; 20], [0; 20]);
+        let (mut buffer, mut buffer_again) = (PlainBuffer::default(), PlainBuffer::default());
         let old = if visitor.ignores_value() {
-            self.record_of_len(bucket, location, &mut digits)
+            self.record_of_len(bucket, location, &mut buffer)
         } else {
-            self.record(bucket, location, &mut digits)
+            self.record(bucket, location, &mut buffer)
         };
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, MemoryNeed::Growth),
             // The stored value is read here, because the visitor may have seen a placeholder.
-            Action::Retag(attributes) => match self.record(bucket, location, &mut digits_again) {
+            Action::Retag(attributes) => match self.record(bucket, location, &mut buffer_again) {
                 None => return Ok(WritePlan::Nothing),
                 // The write is upkeep, which no limit refuses: an existing record grows by a few
                 // bytes at most, and a read must not fail because of it.
@@ -156,7 +157,11 @@ impl HashShard {
         }
         let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if Row::fits(key.text.len(), record.value.len(), &record.attributes) {
-            let row = Row::new(key, record.value, &record.attributes, scratch);
+            let row = Row::new(key, record.value, &record.attributes, &self.encodings, scratch);
+            if row.value.dictionary() != 0 {
+                // For `StoredValueText`.
+                scratch.extend_from_slice(record.value);
+            }
             shown.note(record.value);
             return Ok(WritePlan::Put { row, plain, need });
         }
@@ -218,7 +223,9 @@ impl HashShard {
             }
             WritePlan::PutBlock { plain, need } => {
                 let block = self.put_in_block(bucket, location, key, scratch, plain, need)?;
-                visitor.applied(Some(self.referenced_record(RecordReference::Block(block.0), &mut [0; 20])));
+                visitor.applied(Some(
+                    self.referenced_record(RecordReference::Block(block.0), &mut PlainBuffer::default()),
+                ));
             }
             WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
@@ -250,7 +257,9 @@ impl HashShard {
         plain: usize,
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
-        let old_plain = self.plain_size(location, key);
+        let old_plain = self.plain_size(bucket, location, key);
+        self.written.plain += plain as u64;
+        self.written.stored += row.stored_len() as u64;
         match location {
             RecordLocation::Absent => self.insert(bucket, key, row, new, need)?,
             RecordLocation::Inline(old) => {
@@ -275,12 +284,16 @@ impl HashShard {
     /// new one does not.
     #[inline]
     fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &Row, new: &[u8]) -> bool {
-        if matches!(row.key, RowKey::Stub { .. }) || !old.attributes.is_like(&row.attributes) {
+        let is_encoded_alike = old.value.dictionary() == row.value.dictionary();
+        if matches!(row.key, RowKey::Stub { .. })
+            || !is_encoded_alike
+            || !old.attributes.is_like(&row.attributes)
+        {
             return false;
         }
         let handle = self.directory.get(bucket);
         match (old.value, row.value) {
-            (StoredValue::Text { at, len }, StoredValue::Text { at: from, len: new_len })
+            (StoredValue::Text { at, len, .. }, StoredValue::Text { at: from, len: new_len, .. })
                 if len == new_len =>
             {
                 self.arena.write(handle, at as usize, &new[from as usize..][..len as usize]);
@@ -359,7 +372,7 @@ impl HashShard {
     }
 
     fn remove(&mut self, key: &Key<'_>, bucket: usize, location: &RecordLocation) -> Result<(), NoRoom> {
-        let (Some(place), Some(plain)) = (location.place(), self.plain_size(location, key)) else {
+        let (Some(place), Some(plain)) = (location.place(), self.plain_size(bucket, location, key)) else {
             unreachable!("only existing records are removed")
         };
         self.replace_row(bucket, place, None, &[], MemoryNeed::Upkeep)?;

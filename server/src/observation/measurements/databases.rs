@@ -43,6 +43,14 @@ table! { DATABASES, "Databases",
     "kind", _, _, Gauge, "Kind of the database, for example `mem:hash`." => d.served(s).name.kind.word();
     "records", _, "todana_database_records", Gauge, "Records of a database, by its name." => d.status.records;
     "bytes", _, "todana_database_bytes", Gauge, "Bytes of the records as stored." => d.status.live_bytes;
+    "plain_bytes", _, "todana_database_plain_bytes", Gauge, "Bytes of keys and values as clients see them." =>
+        plain_bytes(&d.status);
+    "key_shapes", _, "todana_database_key_shapes", Gauge, "Key shapes with which keys are stored (a hash in memory)." =>
+        d.status.encoding.key_shapes;
+    "dictionaries", _, "todana_database_dictionaries", Gauge, "Dictionaries with which values are stored (a hash in memory)." =>
+        d.status.encoding.dictionaries;
+    "dictionary_bytes", _, "todana_database_dictionary_bytes", Gauge, "Memory of these dictionaries." =>
+        d.status.encoding.dictionary_bytes;
     "memory_bytes", _, "todana_database_memory_bytes", Gauge, "Memory that the engine holds." => d.status.committed_bytes;
     "disk_bytes", _, "todana_database_disk_bytes", Gauge, "Bytes of the engine's files; 0 in memory." =>
         d.served(s).disk_bytes();
@@ -72,6 +80,11 @@ table! { DATABASES, "Databases",
         d.directory.as_ref().map(|directory| directory.history().written);
     "checkpoints_failed", _, "todana_database_checkpoints_failed_total", Counter, "Checkpoints that failed." =>
         d.directory.as_ref().map(|directory| directory.history().failed);
+}
+
+/// Returns the bytes of all records as clients see them.
+fn plain_bytes(status: &EngineStatus) -> u64 {
+    status.classes.iter().map(|class| class.plain_bytes).sum()
 }
 
 table! { REPLICAS, "Replicas", "`stats replicas` shows these rows with the number of the replica, as in `0:address`.", |_s, replica: Arc<ConnectedReplica>|

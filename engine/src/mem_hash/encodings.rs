@@ -1,0 +1,259 @@
+//! Defines the dictionaries and key shapes with which a hash stores its records.
+//!
+//! A group of records names its shape and its dictionary by their numbers (see `group`); 0 means
+//! that keys or values are stored as they are. All shards have the same encodings, or one of them
+//! has the next ones already: a number never means something else while a record refers to it.
+
+use super::key::HashSeeds;
+use crate::dictionary::ValueDictionary;
+use crate::key_shape::{KeyShape, KeyShapes};
+use std::cell::Cell;
+use std::iter::Sum;
+use std::ops::Sub;
+use std::sync::Arc;
+use todana_core::EncodingStatus;
+
+/// The kinds of values that have dictionaries of their own: short ones and long ones.
+pub(super) const VALUE_CLASSES: usize = 2;
+/// The minimum length of a long value.
+const LONG_LEN_MIN: usize = 400;
+/// The maximum number of dictionaries of one class that exist at the same time. The older ones
+/// exist until no record refers to them.
+const VERSIONS_MAX: usize = 3;
+const DICTIONARIES_MAX: usize = VALUE_CLASSES * VERSIONS_MAX;
+/// A buffer longer than this is freed after use.
+const RETAINED_MAX: usize = 128 << 10;
+
+/// Returns the class of values of this length.
+#[inline]
+pub(super) fn value_class(len: usize) -> usize {
+    usize::from(len >= LONG_LEN_MIN)
+}
+
+/// The dictionaries and key shapes of a hash. They do not change: others replace them.
+#[derive(Clone)]
+pub(super) struct RecordEncodings {
+    shapes: KeyShapes,
+    /// The dictionary with number n is at index n - 1.
+    dictionaries: [Option<Arc<ValueDictionary>>; DICTIONARIES_MAX],
+    /// The numbers of the dictionaries for new values; 0 for none.
+    current: [u8; VALUE_CLASSES],
+}
+
+impl RecordEncodings {
+    /// Creates encodings that store records as they are.
+    pub(super) const fn new() -> RecordEncodings {
+        RecordEncodings {
+            shapes: KeyShapes::new(),
+            dictionaries: [const { None }; DICTIONARIES_MAX],
+            current: [0; VALUE_CLASSES],
+        }
+    }
+
+    pub(super) fn shapes(&self) -> &KeyShapes {
+        &self.shapes
+    }
+
+    /// Returns the dictionary for new values of a class.
+    pub(super) fn current(&self, class: usize) -> Option<&ValueDictionary> {
+        self.dictionary(self.current[class])
+    }
+
+    /// Returns the dictionary with a number.
+    #[inline]
+    pub(super) fn dictionary(&self, number: u8) -> Option<&ValueDictionary> {
+        self.dictionaries.get(usize::from(number).wrapping_sub(1))?.as_deref()
+    }
+
+    /// Returns the numbers for the status of the engine.
+    pub(super) fn status(&self) -> EncodingStatus {
+        let dictionaries = || self.dictionaries.iter().flatten();
+        EncodingStatus {
+            key_shapes: self.shapes.len() as u64,
+            dictionaries: dictionaries().count() as u64,
+            dictionary_bytes: dictionaries().map(|dictionary| dictionary.memory_bytes() as u64).sum(),
+        }
+    }
+
+    /// Appends the stored form of a key. Returns the number of its shape, or 0 if it has none; then
+    /// nothing is appended.
+    #[inline]
+    pub(super) fn put_key(&self, key: &[u8], out: &mut Vec<u8>) -> u8 {
+        self.shapes.encode(key, out).map_or(0, |shape| shape + 1)
+    }
+
+    /// Appends the key of a shape with a stored form.
+    #[inline]
+    pub(super) fn append_key(&self, shape: u8, stored: &[u8], key: &mut Vec<u8>) {
+        let is_key = self.shape(shape).decode(stored, key);
+        debug_assert!(is_key);
+    }
+
+    /// Returns the key of a shape with a stored form.
+    #[inline]
+    pub(super) fn key<'a>(&self, shape: u8, stored: &[u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
+        let text = buffer.text();
+        text.clear();
+        self.append_key(shape, stored, text);
+        text
+    }
+
+    /// Returns true if this is the stored form of a key of a shape.
+    #[inline]
+    pub(super) fn is_key(&self, shape: u8, stored: &[u8], key: &[u8]) -> bool {
+        self.shape(shape).is_form_of(stored, key)
+    }
+
+    /// Returns the length of the key of a shape with a stored form.
+    #[inline]
+    pub(super) fn key_len(&self, shape: u8, stored: &[u8]) -> usize {
+        self.key(shape, stored, &mut PlainBuffer::default()).len()
+    }
+
+    fn shape(&self, shape: u8) -> &KeyShape {
+        self.shapes.get(shape - 1).expect("shapes of stored keys exist")
+    }
+
+    /// Appends the stored form of a value. Returns the number of its dictionary, or 0 if it has
+    /// none; then the value is appended as it is.
+    #[inline]
+    pub(super) fn put_value(&self, value: &[u8], out: &mut Vec<u8>) -> u8 {
+        let number = self.current[value_class(value.len())];
+        match self.dictionary(number) {
+            Some(dictionary) if dictionary.encode(value, out) => number,
+            _ => {
+                out.extend_from_slice(value);
+                0
+            }
+        }
+    }
+
+    /// Returns the value with a stored form.
+    #[inline]
+    pub(super) fn value<'a>(
+        &self,
+        dictionary: u8,
+        stored: &'a [u8],
+        buffer: &'a mut PlainBuffer,
+    ) -> &'a [u8] {
+        if dictionary == 0 {
+            return stored;
+        }
+        let dictionary = self.dictionary(dictionary).expect("dictionaries of stored values exist");
+        dictionary.decode(stored, buffer.text()).expect("stored values are intact")
+    }
+
+    /// Returns the length of the value with a stored form.
+    #[inline]
+    pub(super) fn value_len(&self, dictionary: u8, stored: &[u8]) -> usize {
+        if dictionary == 0 {
+            return stored.len();
+        }
+        let dictionary = self.dictionary(dictionary).expect("dictionaries of stored values exist");
+        dictionary.decoded_len(stored).expect("stored values are intact")
+    }
+
+    /// Returns true if new values are stored with a dictionary, or as they are if none has one.
+    #[inline]
+    pub(super) fn is_current(&self, dictionary: u8) -> bool {
+        if dictionary == 0 { self.current == [0; VALUE_CLASSES] } else { self.current.contains(&dictionary) }
+    }
+
+    /// Adds a dictionary for new values of a class. Returns false if too many older ones are in
+    /// use.
+    pub(super) fn adopt(&mut self, class: usize, dictionary: ValueDictionary) -> bool {
+        let slots = &mut self.dictionaries[class * VERSIONS_MAX..][..VERSIONS_MAX];
+        let Some(index) = slots.iter().position(Option::is_none) else { return false };
+        slots[index] = Some(Arc::new(dictionary));
+        self.current[class] = (class * VERSIONS_MAX + index + 1) as u8;
+        true
+    }
+
+    /// Adds a shape for new keys.
+    pub(super) fn add_shape(&mut self, shape: KeyShape) {
+        self.shapes.add(shape);
+    }
+
+    /// Removes the dictionaries that are not used for new values. No record may refer to them.
+    pub(super) fn drop_old(&mut self) {
+        for (number, dictionary) in (1..).zip(&mut self.dictionaries) {
+            if !self.current.contains(&number) {
+                *dictionary = None;
+            }
+        }
+    }
+}
+
+/// The plain and the stored size of the records that were written to buckets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WrittenBytes {
+    pub(super) plain: u64,
+    pub(super) stored: u64,
+}
+
+impl Sub for WrittenBytes {
+    type Output = WrittenBytes;
+
+    fn sub(self, other: WrittenBytes) -> WrittenBytes {
+        WrittenBytes { plain: self.plain - other.plain, stored: self.stored - other.stored }
+    }
+}
+
+impl Sum for WrittenBytes {
+    fn sum<I: Iterator<Item = WrittenBytes>>(all: I) -> WrittenBytes {
+        all.fold(WrittenBytes::default(), |sum, one| WrittenBytes {
+            plain: sum.plain + one.plain,
+            stored: sum.stored + one.stored,
+        })
+    }
+}
+
+/// The encodings of records that are stored as they are.
+pub(super) static PLAIN_ENCODINGS: RecordEncodings = RecordEncodings::new();
+
+/// The secrets and the encodings by which records are read.
+#[derive(Clone, Copy)]
+pub(super) struct RecordContext<'a> {
+    pub(super) seeds: &'a HashSeeds,
+    pub(super) encodings: &'a RecordEncodings,
+}
+
+impl<'a> RecordContext<'a> {
+    /// Returns the context of records that are stored as they are.
+    pub(super) fn plain(seeds: &'a HashSeeds) -> RecordContext<'a> {
+        RecordContext { seeds, encodings: &PLAIN_ENCODINGS }
+    }
+}
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A buffer for a key or a value as text. Long text takes the buffer of this thread on first use,
+/// and returns it on drop.
+#[derive(Default)]
+pub(super) struct PlainBuffer {
+    pub(super) digits: [u8; 20],
+    text: Vec<u8>,
+}
+
+impl PlainBuffer {
+    #[inline]
+    fn text(&mut self) -> &mut Vec<u8> {
+        if self.text.capacity() == 0 {
+            // A thread that is ending has no buffer any more.
+            self.text = BUFFER.try_with(Cell::take).unwrap_or_default();
+        }
+        &mut self.text
+    }
+}
+
+impl Drop for PlainBuffer {
+    #[inline]
+    fn drop(&mut self) {
+        if (1..=RETAINED_MAX).contains(&self.text.capacity()) {
+            let text = std::mem::take(&mut self.text);
+            let _ = BUFFER.try_with(|buffer| buffer.set(text));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Trains the encodings of a hash, and gives its records the forms of new encodings.
+//!
+//! ```text
+//! waiting -- there is much more data, or it is stored less well --> sampling
+//! sampling -- a megabyte of values --> training, one class of values after another
+//! training -- new encodings --> recoding, bucket by bucket in the order of a scan --> waiting
+//! ```
+//!
+//! All of this is maintenance, in steps of some tens of milliseconds at most. No lock is held for
+//! longer than for one bucket. New encodings are used for new records at once. The old ones are
+//! dropped when no record refers to them any more.
+
+use super::MemHash;
+use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class};
+use crate::dictionary::{DictionaryTraining, TrainingStep, ValueSample};
+use crate::key_shape::find_shapes;
+use parking_lot::Mutex;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana_core::EncodingStatus;
+
+/// The first encodings are trained when the records take this many bytes.
+const FIRST_BYTES: u64 = 2 << 20;
+/// Training is repeated when the records take this many times as many bytes.
+const GROWTH: u64 = 8;
+/// Training is repeated when the ratio of the stored to the plain size of written records has grown
+/// by this factor. The ratio is computed after this many bytes.
+const DRIFT: f64 = 1.1;
+const WRITTEN_BYTES: u64 = 8 << 20;
+/// With a lower memory limit, nothing is trained.
+const LIMIT_MIN: u64 = 8 << 20;
+/// The number of keys of which shapes are found.
+const KEYS_SAMPLED: usize = 4096;
+/// The number of buckets that one step reads or recodes at most.
+const BUCKETS_SAMPLED: usize = 512;
+const BUCKETS_RECODED: usize = 64;
+/// Recoding rests for this many times as long as it has worked.
+const REST: u32 = 49;
+
+/// The state of training and recoding.
+pub(super) struct Recoding {
+    is_on: bool,
+    /// Locked during a step.
+    state: Mutex<RecodingState>,
+    /// The newest encodings. This lock is held only briefly.
+    newest: Mutex<Arc<RecordEncodings>>,
+}
+
+struct RecodingState {
+    stage: Stage,
+    /// The number of bytes of all records from which on there is something to do.
+    due_at: u64,
+    /// The position at which the next sample begins.
+    sampled_to: u64,
+    /// Recoding rests until this time.
+    rests_until: Option<Instant>,
+    /// The sums of all writes at the last look at their ratio.
+    written: WrittenBytes,
+    /// The ratio of stored to plain bytes with the current encodings.
+    ratio: Option<f64>,
+}
+
+enum Stage {
+    Waiting,
+    Sampling(RecordSamples),
+    Training(ClassTraining),
+    Recoding {
+        place: u64,
+        /// True if there was no memory for some bucket, so that old encodings may still be in use.
+        is_incomplete: bool,
+    },
+}
+
+/// A sample of keys and of the values of each class.
+#[derive(Default)]
+struct RecordSamples {
+    place: u64,
+    /// The position at which the sample began, once it has gone on from there.
+    began: Option<u64>,
+    keys: Vec<Box<[u8]>>,
+    values: [ValueSample; VALUE_CLASSES],
+}
+
+/// The training of a dictionary for one class of values.
+struct ClassTraining {
+    class: usize,
+    training: Option<DictionaryTraining>,
+    samples: RecordSamples,
+    /// The encodings with what has been trained so far.
+    encodings: RecordEncodings,
+    is_new: bool,
+}
+
+impl Recoding {
+    pub(super) fn new(is_on: bool) -> Recoding {
+        let state = RecodingState {
+            stage: Stage::Waiting,
+            due_at: FIRST_BYTES,
+            sampled_to: 0,
+            rests_until: None,
+            written: WrittenBytes::default(),
+            ratio: None,
+        };
+        Recoding { is_on, state: Mutex::new(state), newest: Mutex::new(Arc::new(RecordEncodings::new())) }
+    }
+
+    /// Returns the numbers for the status of the engine.
+    pub(super) fn status(&self) -> EncodingStatus {
+        self.newest.lock().status()
+    }
+}
+
+impl MemHash {
+    /// Does a step of training or recoding. Returns true if another one is due at once. `rests`
+    /// states that recoding must leave the processor to others most of the time.
+    pub(super) fn recode_step(&self, rests: bool) -> bool {
+        if !self.recoding.is_on {
+            return false;
+        }
+        // Another thread that does a step suffices.
+        let Some(mut state) = self.recoding.state.try_lock() else { return false };
+        let state = &mut *state;
+        state.stage = match std::mem::replace(&mut state.stage, Stage::Waiting) {
+            Stage::Waiting => {
+                if !self.is_due(state) {
+                    return false;
+                }
+                Stage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
+            }
+            Stage::Sampling(mut samples) => {
+                if self.sample_more(&mut samples) {
+                    Stage::Sampling(samples)
+                } else {
+                    state.sampled_to = samples.place;
+                    let newest = RecordEncodings::clone(&self.recoding.newest.lock());
+                    Stage::Training(ClassTraining::new(samples, newest))
+                }
+            }
+            Stage::Training(mut training) => {
+                if training.step() {
+                    Stage::Training(training)
+                } else {
+                    // If training finds nothing, it may succeed with more data.
+                    state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
+                    if training.is_new {
+                        self.install(training.encodings);
+                        state.ratio = None;
+                        Stage::Recoding { place: 0, is_incomplete: false }
+                    } else {
+                        Stage::Waiting
+                    }
+                }
+            }
+            Stage::Recoding { place, is_incomplete } => {
+                let rests = rests && self.budget.fits(0);
+                let began = Instant::now();
+                if rests && state.rests_until.is_some_and(|until| began < until) {
+                    state.stage = Stage::Recoding { place, is_incomplete };
+                    return false;
+                }
+                let (next, is_complete) = self.recode_buckets(place);
+                let worked = began.elapsed();
+                state.rests_until = Some(began + (worked * REST).min(Duration::from_secs(1)));
+                let is_incomplete = is_incomplete || !is_complete;
+                match next {
+                    Some(place) => Stage::Recoding { place, is_incomplete },
+                    None => {
+                        if !is_incomplete {
+                            let mut encodings = RecordEncodings::clone(&self.recoding.newest.lock());
+                            encodings.drop_old();
+                            self.install(encodings);
+                        }
+                        Stage::Waiting
+                    }
+                }
+            }
+        };
+        true
+    }
+
+    /// Returns true if encodings should be trained.
+    fn is_due(&self, state: &mut RecodingState) -> bool {
+        // Training would take a considerable part of a small memory.
+        if self.budget.limit().bytes.is_some_and(|limit| limit < LIMIT_MIN) {
+            return false;
+        }
+        let stored = self.stored_bytes();
+        if stored >= state.due_at {
+            return true;
+        }
+        let written = self.shards.iter().map(|shard| shard.0.read().written).sum::<WrittenBytes>();
+        let since = written - state.written;
+        if since.plain < WRITTEN_BYTES {
+            return false;
+        }
+        state.written = written;
+        let ratio = since.stored as f64 / since.plain as f64;
+        let before = *state.ratio.get_or_insert(ratio);
+        let has_drifted = ratio > before * DRIFT;
+        if has_drifted {
+            // If training finds nothing better, this ratio is the new reference.
+            state.ratio = Some(ratio);
+        }
+        has_drifted
+    }
+
+    /// Returns the bytes of all records as they are stored.
+    fn stored_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.0.read().stored_bytes()).sum()
+    }
+
+    /// Reads more buckets. Returns false if the sample is complete.
+    fn sample_more(&self, samples: &mut RecordSamples) -> bool {
+        let began = *samples.began.get_or_insert(samples.place);
+        for _ in 0..BUCKETS_SAMPLED {
+            let mut is_full = false;
+            let (next, _) = self.scan_bucket(samples.place, &mut |key, record| {
+                if samples.keys.len() < KEYS_SAMPLED {
+                    samples.keys.push(key.into());
+                }
+                is_full |= !samples.values[value_class(record.value.len())].push(record.value);
+                ControlFlow::Continue(())
+            });
+            let last = samples.place;
+            samples.place = next.unwrap_or(0);
+            // The sample is complete as well when it has gone round once.
+            let is_round = match next {
+                Some(next) => last < began && next >= began,
+                None => began == 0,
+            };
+            if is_full || is_round {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives the records of some buckets the forms of the current encodings. Returns the position
+    /// at which to continue. The second result is false if there was no memory for some bucket.
+    fn recode_buckets(&self, mut place: u64) -> (Option<u64>, bool) {
+        let mut is_complete = true;
+        for _ in 0..BUCKETS_RECODED {
+            let (shard, hash) = super::bucket_block::hash_of(place, self.shard_bits);
+            let (bits, outcome) =
+                MemHash::change(&self.shards[shard].0, |shard| shard.recode_bucket_of(hash));
+            is_complete &= outcome.is_ok();
+            let last = super::bucket_block::last_place(place, self.shard_bits, bits);
+            match last.checked_add(1) {
+                Some(next) => place = next,
+                None => return (None, is_complete),
+            }
+        }
+        (Some(place), is_complete)
+    }
+
+    /// Uses encodings for new records from now on.
+    fn install(&self, encodings: RecordEncodings) {
+        let encodings = Arc::new(encodings);
+        let old = std::mem::replace(&mut *self.recoding.newest.lock(), Arc::clone(&encodings));
+        self.budget.commit_anyway(encodings.status().dictionary_bytes as usize);
+        for shard in &self.shards {
+            MemHash::lock_exclusive(&shard.0).encodings = Arc::clone(&encodings);
+        }
+        self.budget.release(old.status().dictionary_bytes as usize);
+    }
+}
+
+impl ClassTraining {
+    fn new(samples: RecordSamples, mut encodings: RecordEncodings) -> ClassTraining {
+        let keys: Vec<&[u8]> = samples.keys.iter().map(|key| &**key).collect();
+        let shapes = find_shapes(&keys, encodings.shapes());
+        let is_new = !shapes.is_empty();
+        shapes.into_iter().for_each(|shape| encodings.add_shape(shape));
+        ClassTraining { class: 0, training: None, samples, encodings, is_new }
+    }
+
+    /// Does a step. Returns false after the last one.
+    fn step(&mut self) -> bool {
+        let Some(sample) = self.samples.values.get_mut(self.class) else { return false };
+        let training = match &mut self.training {
+            Some(training) => training,
+            none => match DictionaryTraining::new(std::mem::take(sample)) {
+                Some(training) => none.insert(training),
+                None => {
+                    self.class += 1;
+                    return true;
+                }
+            },
+        };
+        match training.step(self.encodings.current(self.class)) {
+            TrainingStep::Working => return true,
+            TrainingStep::Useless => {}
+            TrainingStep::Useful(dictionary) => self.is_new |= self.encodings.adopt(self.class, *dictionary),
+        }
+        self.training = None;
+        self.class += 1;
+        true
+    }
+}

@@ -1,0 +1,253 @@
+//! Records that resemble each other are stored with dictionaries and key shapes, and clients see
+//! exactly their bytes.
+
+mod visitor;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use todana_core::{
+    Action, Attributes, Engine, Expiry, ImagedEngine, MemoryLimit, Record, SweepAim, SweepableEngine,
+    UnixSeconds, Visitor, WhenFull,
+};
+use todana_engine::{MemHash, MemHashOptions};
+use visitor::{Remove, Set};
+
+const RECORDS: u64 = 40_000;
+
+/// Stores a value with attributes.
+struct Put<'a>(&'a [u8], Attributes);
+
+impl Visitor for Put<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.0, self.1))
+    }
+}
+
+/// Changes the flags of a record.
+struct Retag(u32);
+
+impl Visitor for Retag {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        old.map_or(Action::Keep, |old| Action::Retag(Attributes { flags: self.0, ..old.attributes }))
+    }
+}
+
+/// Checks the record that it is shown after a write.
+struct CheckedPut<'a>(&'a [u8], bool);
+
+impl Visitor for CheckedPut<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.0, Attributes::default()))
+    }
+
+    fn ignores_value(&self) -> bool {
+        true
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.1 = now.is_some_and(|record| record.value == self.0);
+    }
+}
+
+type Model = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+
+fn hash(compresses: bool) -> MemHash {
+    let options = MemHashOptions { seed: Some(3), shards: Some(4), compresses, ..MemHashOptions::default() };
+    MemHash::new(options).unwrap()
+}
+
+/// Returns a record: most resemble others, some do not.
+fn record(n: u64, version: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut random = fastrand::Rng::with_seed(n ^ version << 40);
+    let name = ["Amara", "Olga", "Pedro", "Li"][random.usize(..4)];
+    let (key, value) = match n % 8 {
+        0 => (
+            format!("session:{n:08x}-0000-4000-8000-{:012x}", n * 77),
+            format!(r#"{{"user":{n},"token":"{:032x}"}}"#, random.u128(..)),
+        ),
+        1 => (
+            format!("page:/articles/{n}"),
+            format!(
+                "<html><head><title>{n}</title></head><body>{}</body></html>",
+                name.repeat(random.usize(..90))
+            ),
+        ),
+        2 => (n.to_string(), random.u32(..).to_string()),
+        3 => (format!("{:016x}", random.u64(..)), (0..random.usize(..40)).map(|_| random.char(..)).collect()),
+        _ => (
+            format!("user:{n}:profile"),
+            format!(r#"{{"id":{n},"name":"{name}","balance":{}}}"#, random.u16(..)),
+        ),
+    };
+    (key.into_bytes(), value.into_bytes())
+}
+
+fn attributes(n: u64) -> Attributes {
+    match n % 5 {
+        0 => Attributes { flags: n as u32, ..Attributes::default() },
+        1 => Attributes { expiry: Expiry::At(UnixSeconds(1000 + n)), version: n, ..Attributes::default() },
+        _ => Attributes::default(),
+    }
+}
+
+fn put(hash: &MemHash, model: &mut Model, n: u64, version: u64) {
+    // The key of a record does not depend on its version.
+    let ((key, _), (_, value)) = (record(n, 0), record(n, version));
+    hash.visit(&key, &mut Put(&value, attributes(n))).unwrap();
+    model.insert(key, (value, attributes(n)));
+}
+
+fn loaded(hash: &MemHash) -> Model {
+    let mut model = Model::new();
+    (0..RECORDS).for_each(|n| put(hash, &mut model, n, 0));
+    model
+}
+
+/// Maintains a hash until nothing is left to do.
+fn settle(hash: &MemHash) {
+    hash.recode();
+    while hash.maintain() {}
+}
+
+fn check(hash: &MemHash, model: &Model) {
+    for (key, (value, attributes)) in model {
+        let mut is_equal = false;
+        let found = hash.view(key, &mut |record| {
+            is_equal = record.value == value && record.attributes == *attributes;
+        });
+        assert!(found.unwrap() && is_equal, "{}", key.escape_ascii());
+    }
+    let mut scanned = Model::new();
+    let end = hash.scan(None, &mut |key, record| {
+        scanned.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
+        ControlFlow::Continue(())
+    });
+    assert_eq!(end.unwrap(), None);
+    assert!(scanned == *model);
+    let status = hash.status();
+    let plain: u64 = status.classes.iter().map(|class| class.plain_bytes).sum();
+    let expected = |(key, (value, attributes)): (&Vec<u8>, &(Vec<u8>, Attributes))| {
+        key.len() + value.len() + if attributes.flags == 0 { 0 } else { 4 }
+    };
+    assert_eq!(plain, model.iter().map(|record| expected(record) as u64).sum::<u64>());
+    assert_eq!(status.records, model.len() as u64);
+}
+
+#[test]
+fn similar_records_become_much_shorter() {
+    let (encoded, plain) = (hash(true), hash(false));
+    let model = loaded(&encoded);
+    loaded(&plain);
+    settle(&encoded);
+    settle(&plain);
+    check(&encoded, &model);
+    let (status, other) = (encoded.status(), plain.status());
+    assert!(status.live_bytes * 2 < other.live_bytes, "{} {}", status.live_bytes, other.live_bytes);
+    assert!(status.committed_bytes * 3 < other.committed_bytes * 2);
+    assert!(status.encoding.key_shapes >= 3 && status.encoding.dictionaries >= 1, "{:?}", status.encoding);
+    assert_eq!(other.encoding, Default::default());
+}
+
+#[test]
+fn coded_records_are_changed_as_others() {
+    let hash = hash(true);
+    let mut model = loaded(&hash);
+    let mut random = fastrand::Rng::with_seed(9);
+    for round in 0..4 {
+        for _ in 0..20_000 {
+            let n = random.u64(..RECORDS + RECORDS / 4);
+            let (key, value) = (record(n, 0).0, record(n, 1 + round).1);
+            match random.u32(..8) {
+                0 => {
+                    hash.visit(&key, &mut Remove).unwrap();
+                    model.remove(&key);
+                }
+                1 => {
+                    hash.visit(&key, &mut Retag(round as u32)).unwrap();
+                    model.entry(key).and_modify(|(_, attributes)| attributes.flags = round as u32);
+                }
+                2 => {
+                    let mut put = CheckedPut(&value, false);
+                    hash.visit(&key, &mut put).unwrap();
+                    assert!(put.1);
+                    model.insert(key, (value, Attributes::default()));
+                }
+                3 if random.u8(..16) == 0 => drop(hash.maintain()),
+                _ => put(&hash, &mut model, n, 1 + round),
+            }
+        }
+        check(&hash, &model);
+        settle(&hash);
+        check(&hash, &model);
+        let now = UnixSeconds(1000 + round * 5000);
+        let is_dead = |expiry: Expiry| !expiry.is_live(now);
+        let mut place = None;
+        loop {
+            place = hash.sweep(place, 1000, SweepAim::Tidiness, &mut |expiry| is_dead(expiry)).unwrap().next;
+            if place.is_none() {
+                break;
+            }
+        }
+        model.retain(|_, (_, attributes)| attributes.expiry.is_live(now));
+        check(&hash, &model);
+    }
+    assert!(hash.status().encoding.dictionaries > 0);
+    for key in model.keys() {
+        hash.visit(key, &mut Remove).unwrap();
+    }
+    settle(&hash);
+    check(&hash, &Model::new());
+}
+
+#[test]
+fn image_contains_records_as_they_are() {
+    let encoded = hash(true);
+    let model = loaded(&encoded);
+    settle(&encoded);
+    assert!(encoded.status().encoding.dictionaries > 0);
+    let form = encoded.image_form();
+    let (mut block, mut from, mut records) = (Vec::new(), None, 0);
+    loop {
+        let copied =
+            encoded.copy_buckets(&form, from, &|_| false, &mut block, &mut |_, _| panic!("in a bucket"));
+        let copied = copied.unwrap();
+        records += u64::from(copied.records);
+        from = copied.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    assert_eq!(records, model.len() as u64);
+    let other = hash(false);
+    assert!(other.begin_image_load(&form));
+    let mut not_adopted = 0;
+    let adopted = other.adopt_buckets(&form, &block, &mut |_| (), &mut |_, _| {
+        not_adopted += 1;
+        Ok(())
+    });
+    assert_eq!((adopted.unwrap(), not_adopted), (records, 0));
+    check(&other, &model);
+}
+
+#[test]
+fn eviction_of_coded_records_keeps_the_limit() {
+    let hash = hash(true);
+    let limit = 8 << 20;
+    hash.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(limit), when_full: WhenFull::Evict });
+    let mut random = fastrand::Rng::with_seed(4);
+    for n in 0..12 * RECORDS {
+        let (key, value) = record(n, 0);
+        hash.visit(&key, &mut Set(&value)).unwrap();
+        if n % 64 == 0 {
+            hash.maintain();
+        }
+        let (key, value) = record(random.u64(..=n), 0);
+        let mut is_right = true;
+        hash.view(&key, &mut |record| is_right = record.value == value).unwrap();
+        assert!(is_right);
+    }
+    settle(&hash);
+    let status = hash.status();
+    assert!(status.evictions > 0 && status.encoding.dictionaries > 0, "{status:?}");
+    assert!(status.committed_bytes <= limit + status.encoding.dictionary_bytes, "{status:?}");
+}
