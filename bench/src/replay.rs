@@ -14,8 +14,10 @@ use crate::BenchError;
 use crate::progress::progress;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::Write;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Instant;
 use todana_client::{Connection, Error, StoreVerb, TextStore, WriteOutcome};
 
@@ -44,9 +46,10 @@ pub struct ReplayOptions {
     /// Bytes of a key
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(i64::from(KEY_LEN_MIN)..=250))]
     key_size: u16,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
-    value_size: u32,
+    /// Bytes of a value; or spread, for sizes of a log-normal distribution: half of them below 159
+    /// bytes, a tenth above 840
+    #[arg(long, default_value = "100", value_name = "BYTES")]
+    value_size: ValueSize,
     /// Requests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
@@ -62,6 +65,57 @@ pub struct ReplayOptions {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The sizes of values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ValueSize {
+    Fixed(u32),
+    /// Sizes as in CacheLib's workload `kvcache`.
+    Spread,
+}
+
+impl ValueSize {
+    const MAX: u32 = 1 << 20;
+    /// The median of sizes that are spread, and the standard deviation of their logarithms.
+    const MEDIAN: f64 = 159.0;
+    const DEVIATION: f64 = 1.3;
+
+    /// Returns the size of the value of an object, which is always the same.
+    fn of(self, id: u64) -> usize {
+        match self {
+            ValueSize::Fixed(size) => size as usize,
+            ValueSize::Spread => {
+                let mut random = fastrand::Rng::with_seed(id ^ 0x5EED_0F51_2E00);
+                // Box and Muller, Annals of Mathematical Statistics 29, 1958.
+                let (radius, angle) = (random.f64().max(f64::MIN_POSITIVE), random.f64());
+                let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+                let size = Self::MEDIAN * (Self::DEVIATION * normal).exp();
+                (size as usize).clamp(1, Self::MAX as usize)
+            }
+        }
+    }
+}
+
+impl FromStr for ValueSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ValueSize, String> {
+        if text == "spread" {
+            return Ok(ValueSize::Spread);
+        }
+        let size = text.parse().ok().filter(|&size| size <= Self::MAX);
+        size.map(ValueSize::Fixed).ok_or_else(|| format!("not a number up to {}, nor spread", Self::MAX))
+    }
+}
+
+impl fmt::Display for ValueSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueSize::Fixed(size) => write!(f, "{size}"),
+            ValueSize::Spread => write!(f, "spread"),
+        }
+    }
 }
 
 /// The counts of a replay.
@@ -105,11 +159,14 @@ impl ReplayOptions {
             "keys": requests.keys as u64 * copies,
             "copies": copies,
             "key_size": self.key_size,
-            "value_size": self.value_size,
+            "value_size": match self.value_size {
+                ValueSize::Fixed(size) => json!(size),
+                ValueSize::Spread => json!("spread"),
+            },
             "window": self.window,
         });
         if let Some(connection) = connection {
-            let mut replay = TraceReplay::new(connection, self.key_size.into(), self.value_size as usize);
+            let mut replay = TraceReplay::new(connection, self.key_size.into(), self.value_size);
             let began = Instant::now();
             let counts = replay.run(requests, self.copies, self.window.into())?;
             let seconds = began.elapsed().as_secs_f64();
@@ -151,12 +208,12 @@ impl ReplayOptions {
 struct TraceReplay {
     connection: Connection,
     key_size: usize,
-    value_size: usize,
+    value_size: ValueSize,
     value: Vec<u8>,
 }
 
 impl TraceReplay {
-    fn new(connection: Connection, key_size: usize, value_size: usize) -> TraceReplay {
+    fn new(connection: Connection, key_size: usize, value_size: ValueSize) -> TraceReplay {
         TraceReplay { connection, key_size, value_size, value: Vec::new() }
     }
 
@@ -205,7 +262,7 @@ impl TraceReplay {
         let mut sets = 0;
         for (&id, key) in firsts.iter().zip(&keys) {
             self.value.clear();
-            letters(&mut self.value, id, self.value_size);
+            letters(&mut self.value, id, self.value_size.of(id));
             if let Some(item) = found.next_if(|item| item.key == *key) {
                 if item.value != self.value {
                     let key = String::from_utf8_lossy(key);
@@ -277,7 +334,7 @@ mod tests {
         window: usize,
     ) -> Result<ReplayCounts, Error> {
         let connection = Connection::open(&start(fault)).unwrap();
-        TraceReplay::new(connection, 40, 100).run(requests, copies, window)
+        TraceReplay::new(connection, 40, ValueSize::Fixed(100)).run(requests, copies, window)
     }
 
     #[test]
@@ -306,6 +363,18 @@ mod tests {
         let requests = TraceRequests::numbered([7, 8, 9, 7]);
         assert_eq!(interleaved(&requests, 1).collect::<Vec<_>>(), [0, 1, 2, 0]);
         assert_eq!(interleaved(&requests, 2).collect::<Vec<_>>(), [0, 5, 2, 1, 4, 1, 0, 3]);
+    }
+
+    #[test]
+    fn spread_sizes_have_the_stated_distribution() {
+        let mut sizes: Vec<usize> = (0..100_000).map(|id| ValueSize::Spread.of(id)).collect();
+        assert_eq!(ValueSize::Spread.of(7), sizes[7]);
+        sizes.sort_unstable();
+        assert!((150..168).contains(&sizes[50_000]), "{}", sizes[50_000]);
+        assert!((800..880).contains(&sizes[90_000]), "{}", sizes[90_000]);
+        assert_eq!("spread".parse(), Ok(ValueSize::Spread));
+        assert_eq!("1048576".parse(), Ok(ValueSize::Fixed(1 << 20)));
+        assert!("1048577".parse::<ValueSize>().is_err() && "-1".parse::<ValueSize>().is_err());
     }
 
     #[test]

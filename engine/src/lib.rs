@@ -33,8 +33,8 @@ pub use disk_tree::{
 };
 pub use fixed::{FixedArray, FixedArrayOptions, FixedLayout, FixedTree};
 pub use mem_hash::{
-    ClassBounds, Departure, DepartureCause, EvictionObserver, MemHash, MemHashOptions, expect_bucket_format,
-    read_bucket_block,
+    ClassBounds, Departure, DepartureCause, EvictionGoal, EvictionObserver, MemHash, MemHashOptions,
+    expect_bucket_format, read_bucket_block,
 };
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::{

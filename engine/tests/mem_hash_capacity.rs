@@ -5,7 +5,7 @@ mod visitor;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{Engine, ErrorKind, Record};
-use todana_engine::{MemHash, MemHashOptions};
+use todana_engine::{EvictionGoal, MemHash, MemHashOptions};
 use visitor::{Remove, Set};
 
 fn hash(shards: usize, capacity: u64) -> MemHash {
@@ -84,6 +84,71 @@ fn read_records_outlast_unread_ones() {
     assert!((0..20).all(is_there));
     let others = (20..100).filter(|&n| is_there(n)).count();
     assert!(others < 40, "{others} of the others are left");
+}
+
+/// A use directly after the arrival says little about later ones.
+#[test]
+fn uses_of_newest_records_do_not_count() {
+    let hash = hash(1, 100);
+    let set = |n: usize| hash.visit(format!("key {n:03}").as_bytes(), &mut Set(b"value")).unwrap();
+    let is_there = |n: usize| hash.view(format!("key {n:03}").as_bytes(), &mut |_| ()).unwrap();
+    (0..100).for_each(set);
+    // No writer holds a lock, so each read is noted.
+    assert!((0..10).chain(90..100).all(is_there));
+    (100..400).for_each(set);
+    let count = |keys: std::ops::Range<usize>| keys.filter(|&n| is_there(n)).count();
+    let (old, new) = (count(0..10), count(90..100));
+    assert!(old >= 8 && new <= 4, "{old} of 10 that were read later, {new} of 10 that were read at once");
+}
+
+/// Returns a hash with a capacity that knows the sizes of its records.
+fn sized_hash(capacity: u64, evict_for: EvictionGoal) -> MemHash {
+    let class_bounds = (4..12).map(|octave| 1 << octave).collect();
+    let options = MemHashOptions {
+        seed: Some(1),
+        shards: Some(1),
+        capacity_records: Some(capacity),
+        class_bounds,
+        evict_for,
+        ..Default::default()
+    };
+    MemHash::new(options).unwrap()
+}
+
+#[test]
+fn larger_records_leave_earlier_unless_bytes_count() {
+    for (goal, small_min, small_max) in [(EvictionGoal::Objects, 150, 200), (EvictionGoal::Bytes, 80, 120)] {
+        let hash = sized_hash(200, goal);
+        for n in 0..1000usize {
+            let value = vec![b'v'; [10, 700, 10, 5_000][n % 4]];
+            hash.visit(format!("key {n}").as_bytes(), &mut Set(&value)).unwrap();
+        }
+        let is_there = |n: &usize| hash.view(format!("key {n}").as_bytes(), &mut |_| ()).unwrap();
+        let small = (0..1000).step_by(2).filter(is_there).count();
+        let all = (0..1000).filter(is_there).count();
+        assert_eq!(all, 200);
+        assert!((small_min..=small_max).contains(&small), "{goal:?}: {small} small ones");
+    }
+}
+
+#[test]
+fn used_records_outlast_others_of_their_size() {
+    let hash = sized_hash(200, EvictionGoal::Objects);
+    let set = |n: usize| {
+        let value = vec![b'v'; [10, 100, 800][n % 3]];
+        hash.visit(format!("key {n}").as_bytes(), &mut Set(&value)).unwrap();
+    };
+    let is_there = |n: usize| hash.view(format!("key {n}").as_bytes(), &mut |_| ()).unwrap();
+    let used = || (1..91).step_by(3);
+    for n in 0..600 {
+        set(n);
+        if n % 10 == 0 {
+            used().for_each(|n| _ = is_there(n));
+        }
+    }
+    let unused = (91..181).step_by(3).filter(|&n| is_there(n)).count();
+    let used = used().filter(|&n| is_there(n)).count();
+    assert!(used >= 25 && unused <= 10, "{used} of 30 used ones, {unused} of 30 others");
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub use session::tyrant::{
 };
 pub use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 pub use todana::update_log::SyncPolicy;
-pub use todana::{DatabaseKind, DatabaseName, DatabaseStorage, LoadProgress, OpeningReport};
+pub use todana::{DatabaseKind, DatabaseName, DatabaseStorage, EvictionGoal, LoadProgress, OpeningReport};
 pub use todana_protocol::memcached::DialectChoice;
 pub use todana_protocol::tyrant::CommandMask;
 pub use transport::listener::{ListenError, Transport};

@@ -76,7 +76,7 @@ pub mod update_log;
 mod upkeep;
 mod versions;
 
-pub use todana_engine::{ExaminedTree, disk};
+pub use todana_engine::{EvictionGoal, ExaminedTree, disk};
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, WorkerCounters};

@@ -58,7 +58,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
             refuse_when_full: settings.refuse_when_full,
             emulate_full: settings.extended.emulate_full,
-            stores_plain: false,
+            ..MemoryOptions::default()
         },
         protocols: ProtocolOptions {
             cas_enabled: settings.cas_enabled,

@@ -32,8 +32,8 @@ use todana_server::{
     ServerOptions, SyncPolicy, init_logging_with_notices,
 };
 use values::{
-    ExtendedWord, RecordCompression, SnapshotPacking, compression, database, delimiter, port, seconds,
-    some_size,
+    EvictedFor, ExtendedWord, RecordCompression, SnapshotPacking, compression, database, delimiter, port,
+    seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -87,6 +87,10 @@ pub(crate) struct ServeArguments {
     /// At the memory limit, refuse writes instead of evicting records
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
     disable_evictions: bool,
+    /// Evict so that the most requests find their record (`objects`: large records leave earlier), or
+    /// so that the most bytes are found (`bytes`). For mem:hash
+    #[arg(long, env = "TODANA_EVICT_FOR", value_enum, default_value = "objects", value_name = "GOAL", help_heading = CACHE)]
+    evict_for: EvictedFor,
     /// Store similar records in memory with dictionaries, which are trained in the background
     #[arg(long, env = "TODANA_COMPRESS", default_value = "auto", help_heading = CACHE)]
     compress: RecordCompression,

@@ -43,6 +43,7 @@ impl ServeArguments {
             memory: MemoryOptions {
                 limit_mib: self.memory_limit,
                 refuse_when_full: self.disable_evictions,
+                evict_for: self.evict_for.into(),
                 emulate_full: self.extended.contains(&ExtendedWord::EmulateFull),
                 stores_plain: self.compress == RecordCompression::Never,
             },

@@ -4,7 +4,7 @@ use crate::suggestions::did_you_mean_database;
 use crate::time_to_live;
 use clap::ValueEnum;
 use std::time::Duration;
-use todana_server::{CheckpointCompression, DatabaseName, SyncPolicy};
+use todana_server::{CheckpointCompression, DatabaseName, EvictionGoal, SyncPolicy};
 
 /// Whether clients need a certificate.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -72,6 +72,22 @@ pub(crate) enum SocketInterface {
 pub(crate) enum SnapshotPacking {
     None,
     Zlib,
+}
+
+/// The purpose of evictions.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum EvictedFor {
+    Objects,
+    Bytes,
+}
+
+impl From<EvictedFor> for EvictionGoal {
+    fn from(goal: EvictedFor) -> EvictionGoal {
+        match goal {
+            EvictedFor::Objects => EvictionGoal::Objects,
+            EvictedFor::Bytes => EvictionGoal::Bytes,
+        }
+    }
 }
 
 /// The format of log lines.

@@ -73,6 +73,19 @@ impl ClassCounters {
         Arc::clone(&self.bounds)
     }
 
+    /// Returns the variance of the sizes over the square of their mean. The sizes of a class count
+    /// as equal.
+    pub(crate) fn variation(&self) -> f64 {
+        let (mut records, mut bytes, mut squares) = (0.0, 0.0, 0.0);
+        for class in self.counts.iter().filter(|class| class.records > 0) {
+            let (own_records, own_bytes) = (class.records as f64, class.plain_bytes as f64);
+            records += own_records;
+            bytes += own_bytes;
+            squares += own_bytes * own_bytes / own_records;
+        }
+        if bytes > 0.0 { squares * records / (bytes * bytes) - 1.0 } else { 0.0 }
+    }
+
     /// Sets all counts to zero and returns the old ones.
     pub(crate) fn clear(&mut self) -> Vec<SizeClass> {
         let none = vec![SizeClass::default(); self.counts.len()];
@@ -99,5 +112,16 @@ mod tests {
             assert_eq!(classes.of(size), class, "{size}");
         }
         assert_eq!((classes.len(), ClassBounds::new(Vec::new()).of(7)), (5, 0));
+    }
+
+    #[test]
+    fn variation_is_that_between_classes() {
+        let mut counters = ClassCounters::new(Arc::new(ClassBounds::new(vec![10, 100])));
+        assert_eq!(counters.variation(), 0.0);
+        [10, 8, 6].into_iter().for_each(|size| counters.add(size));
+        assert_eq!(counters.variation(), 0.0);
+        [24; 3].into_iter().for_each(|size| counters.add(size));
+        // Means of 8 and 24, whose distance from 16 is half of it.
+        assert_eq!(counters.variation(), 0.25);
     }
 }

@@ -14,17 +14,25 @@
 //! ARC does with its two lists; Megiddo and Modha, FAST 2003). All constants are those that
 //! performed best over several traces; see docs/engines.md, "Eviction".
 //!
+//! A use of a record in the newest quarter of the small queue does not count: it often belongs
+//! together with the arrival, as several reads of a page do.
+//!
 //! Expired records are removed first, then records of the small queue that have an expiry.
+//!
+//! If the records of a shard have different sizes, those with the least credit are evicted instead
+//! (see `credit`), unless hits shall be counted in bytes. A bucket keeps the marks that it has until
+//! the hand visits it.
 
+use super::credit::{self, RandomBits};
 use super::departures::DepartureCause;
-use super::group::{self, END, RecordPlace, RecordReference};
+use super::group::{self, RecordPlace, RecordReference};
 use super::key::Key;
 use super::layout;
-use super::queue::{BucketTail, GhostList, UseMark, marked, put_tail, tail_len};
+use super::queue::{BucketTail, MarkForm, Marking, UseMark, marked, put_tail, tail_len};
 use super::quotient::BucketAddress;
 use super::row::{self, KeyBuffer, Row, RowKey};
 use super::shard::{HashShard, RecordLocation};
-use super::uses::NotedUse;
+use super::uses::{NotedUse, UseKind};
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
 use todana_core::Expiry;
 
@@ -36,8 +44,38 @@ const SMALL_MOST: f32 = 0.5;
 /// records of the shard.
 const STEP: f32 = 30.0;
 
+/// The part of the small queue, counted from its newest record, in which uses do not count.
+const WINDOW: f32 = 0.25;
+/// A group with fewer records of the small queue has no window, because their relative positions
+/// say too little about their age.
+const WINDOW_GROUP_MIN: usize = 4;
+
+/// The squared ratio of the standard deviation of sizes to their mean, above which records are
+/// evicted by their credit, and below which they are not. In between, the form of marks stays.
+const MIXED_LEAST: f64 = 0.35;
+const ALIKE_MOST: f64 = 0.25;
+/// The number of evictions between two looks at the sizes.
+const FORM_INTERVAL: u32 = 1024;
+
+/// The purpose of evictions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EvictionGoal {
+    /// As many requests as possible find their record. Of records that are used alike, the largest
+    /// is evicted.
+    #[default]
+    Objects,
+    /// As many bytes as possible are read from records that are found. Sizes are ignored.
+    Bytes,
+}
+
 /// The eviction state of a shard.
 pub(super) struct EvictionState {
+    pub(super) goal: EvictionGoal,
+    /// The form of new marks.
+    form: MarkForm,
+    /// The number of evictions until the form is chosen again.
+    form_due: u32,
+    random: RandomBits,
     /// The bucket at which the clock hand is.
     hand: usize,
     /// The number of records that the hand has passed without an eviction.
@@ -77,8 +115,12 @@ pub(super) struct DepartingRecord {
 }
 
 impl EvictionState {
-    pub(super) fn new() -> EvictionState {
+    pub(super) fn new(goal: EvictionGoal) -> EvictionState {
         EvictionState {
+            goal,
+            form: MarkForm::Queues,
+            form_due: 0,
+            random: RandomBits::new(),
             hand: 0,
             credit: 0.0,
             small_share: SMALL_FIRST,
@@ -143,6 +185,24 @@ impl EvictionState {
             slots.push(passed);
         }
     }
+
+    /// Chooses the form of new marks by the variation of sizes.
+    fn choose_form(&mut self, variation: f64) {
+        self.form_due = FORM_INTERVAL;
+        let is_mixed = variation > MIXED_LEAST;
+        if self.goal == EvictionGoal::Objects && is_mixed {
+            self.form = MarkForm::Credits;
+        } else if self.goal == EvictionGoal::Bytes || variation < ALIKE_MOST {
+            self.form = MarkForm::Queues;
+        }
+    }
+
+    /// Returns the index of the record with the least credit. Of several, it is one with an expiry
+    /// if there is one, and the oldest of them.
+    fn least_credit(slots: &[EvictionCandidate], expires: impl Fn(EvictionCandidate) -> bool) -> usize {
+        let worth = |slot: &EvictionCandidate| (slot.mark.credit(), !expires(*slot));
+        (0..slots.len()).min_by_key(|&at| worth(&slots[at])).unwrap_or(0)
+    }
 }
 
 impl HashShard {
@@ -166,23 +226,60 @@ impl HashShard {
         }
     }
 
-    /// Returns the use of the record at this location, or `None` if the mark of the record already
-    /// counts the maximum of uses.
+    /// Returns the use of the record at this location, or `None` if the use would not change the
+    /// mark of the record.
     #[inline]
     pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation) -> Option<NotedUse> {
         let place = location.place()?;
         let bytes = self.bytes_of(bucket);
         let (index, end, records) = group::index_of(bytes, &self.address(bucket), place);
-        let is_news = match BucketTail::read(bytes, end) {
-            tail @ BucketTail::Queue { .. } => tail.mark(index).used().is_some(),
+        let tail = BucketTail::read(bytes, end);
+        let form = tail.marking.form().unwrap_or(self.eviction.form);
+        if tail.marking == Marking::None {
             // A bucket gets marks with its next change. It gets them now only if its block has
             // space, because reads must not make it grow.
-            BucketTail::Plain => {
-                let tail_len = tail_len(records);
-                tail_len > 1 && size(end + tail_len) == size(end + 1)
+            let tail_len = tail_len(form, records);
+            if tail_len == 1 || size(end + tail_len) != size(end + 1) {
+                return None;
+            }
+        }
+        let mark = tail.mark(index);
+        let kind = match form {
+            MarkForm::Queues => {
+                mark.used()?;
+                let is_early = !mark.is_main() && self.is_in_window(bytes, place, (index, records), tail);
+                if is_early && mark.is_read() {
+                    return None;
+                }
+                if is_early { UseKind::Read } else { UseKind::Counted }
+            }
+            MarkForm::Credits => {
+                let size = self.size_at(location)?;
+                if !credit::is_news(mark, size) {
+                    return None;
+                }
+                UseKind::OfSize(size)
             }
         };
-        is_news.then_some(NotedUse { bucket, end, index })
+        Some(NotedUse { bucket, end, index, kind })
+    }
+
+    /// Returns true if the record belongs to the newest part of the small queue, whose uses do not
+    /// count. Only the records of the same group are looked at: all groups begin and end at about
+    /// the same ages.
+    fn is_in_window(
+        &self,
+        bytes: &[u8],
+        place: RecordPlace,
+        (index, records): (usize, usize),
+        tail: BucketTail<'_>,
+    ) -> bool {
+        let first = index - place.index as usize;
+        let count = group::records_at(bytes, place.group_at as usize);
+        let is_small = |other: &usize| !tail.mark(*other).is_main();
+        let newer = (index + 1..records.min(first + count)).filter(is_small).count();
+        let all = newer + (first..=index).filter(is_small).count();
+        all >= WINDOW_GROUP_MIN && newer as f32 + 0.5 < all as f32 * WINDOW
     }
 
     /// Enters the uses that readers have noted. A writer must call this before anything else after
@@ -201,29 +298,65 @@ impl HashShard {
     }
 
     /// Enters a use that was noted. The bucket has not changed since then, except for its marks.
-    fn enter(&mut self, NotedUse { bucket, end, index }: NotedUse) {
+    fn enter(&mut self, NotedUse { bucket, end, index, kind }: NotedUse) {
         let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
-        match BucketTail::read(bytes, end) {
-            tail @ BucketTail::Queue { .. } => {
-                if let Some(mark) = tail.mark(index).used() {
-                    let (at, byte) = marked(bytes, end, index, mark);
-                    self.arena.write(handle, at, &[byte]);
-                }
+        let tail = BucketTail::read(bytes, end);
+        if tail.marking == Marking::None {
+            self.begin_marks(bucket, end);
+        }
+        let bytes = self.arena.bytes(handle);
+        let tail = BucketTail::read(bytes, end);
+        let mark = tail.mark(index);
+        let mark = match (tail.marking, kind) {
+            (Marking::Queues(_), UseKind::Counted) => mark.used(),
+            (Marking::Queues(_), UseKind::Read) => Some(mark.read()),
+            (Marking::Credits, UseKind::OfSize(size)) => {
+                Some(credit::used(mark, size, &mut self.eviction.random))
             }
-            BucketTail::Plain => {
-                let mut content = std::mem::take(&mut self.content);
-                content.clear();
-                let (records_end, records) = group::measure(bytes, &self.address(bucket));
-                debug_assert_eq!(records_end, end);
-                // The records stay where they are, because other notes refer to them.
-                content.extend_from_slice(&bytes[..end]);
-                let used = UseMark::default().used().unwrap_or_default();
-                let marks = (0..records).map(|other| if other == index { used } else { UseMark::default() });
-                put_tail(&mut content, GhostList::default(), marks);
-                let _ = self.put_content(bucket, (end, end + 1), (end, &content), MemoryNeed::Upkeep);
-                self.content = content;
+            _ => None,
+        };
+        if let Some(mark) = mark {
+            let (at, byte) = marked(bytes, end, index, mark);
+            self.arena.write(handle, at, &[byte]);
+        }
+    }
+
+    /// Adds marks to a bucket that has none, and whose block has space for them. The records stay
+    /// where they are, because notes of uses refer to them.
+    fn begin_marks(&mut self, bucket: usize, end: usize) {
+        self.collect_rows(bucket);
+        let mut content = std::mem::take(&mut self.content);
+        content.clear();
+        content.extend_from_slice(&self.bytes_of(bucket)[..end]);
+        let marking = self.convert_marks(Marking::None, self.eviction.form);
+        put_tail(&mut content, marking, self.rows.iter().map(|row| row.mark));
+        let _ = self.put_content(bucket, (end, end + 1), (end, &content), MemoryNeed::Upkeep);
+        self.content = content;
+    }
+
+    /// Gives the collected rows marks of this form instead of those that they have.
+    fn convert_marks(&mut self, from: Marking, to: MarkForm) -> Marking {
+        if from.form() == Some(to) {
+            return from;
+        }
+        let mut rows = std::mem::take(&mut self.rows);
+        for row in &mut rows {
+            row.mark = self.converted_mark(row, from, to);
+        }
+        self.rows = rows;
+        Marking::first(to)
+    }
+
+    /// Returns the mark of a row in another form.
+    pub(super) fn converted_mark(&self, row: &Row, from: Marking, to: MarkForm) -> UseMark {
+        let mark = row.mark;
+        match (to, from) {
+            (MarkForm::Queues, Marking::Credits) => mark.queued(),
+            (MarkForm::Credits, Marking::None | Marking::Queues(_)) => {
+                credit::fresh(mark.uses(), mark.is_read(), self.stored_size(row))
             }
+            _ => mark,
         }
     }
 
@@ -256,11 +389,11 @@ impl HashShard {
     }
 
     /// Rewrites a bucket with the records in `rows`, which are in the order of their arrival. They
-    /// lie in the bucket or in `new`. If `ghosts` is `None`, the bucket gets no marks.
+    /// lie in the bucket or in `new`, and have marks of this form.
     pub(super) fn rewrite(
         &mut self,
         bucket: usize,
-        ghosts: Option<GhostList>,
+        marking: Marking,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -271,7 +404,7 @@ impl HashShard {
         content.clear();
         layout::put_bucket(&mut rows, [bytes, &[], new], &address, &mut content);
         let new_end = content.len();
-        put_end(&mut content, ghosts, &rows);
+        put_end(&mut content, marking, &rows);
         let outcome = self.put_content(bucket, (old_end, old_len), (new_end, &content), need);
         (self.rows, self.content) = (rows, content);
         outcome
@@ -299,21 +432,17 @@ impl HashShard {
         Ok(new)
     }
 
-    /// Collects the records of a bucket in `rows`, in the order of their arrival. Returns the
-    /// ghosts of the bucket if it has marks.
-    pub(super) fn collect_rows(&mut self, bucket: usize) -> Option<GhostList> {
+    /// Collects the records of a bucket in `rows`, group by group. Returns the form of their marks.
+    pub(super) fn collect_rows(&mut self, bucket: usize) -> Marking {
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
         let bytes = self.bytes_of(bucket);
-        let mut ghosts = None;
+        let mut marking = Marking::None;
         if !bytes.is_empty() {
-            let (_, tail) = row::take_apart(bytes, &self.address(bucket), 0, &mut rows);
-            if let BucketTail::Queue { ghosts: existing, .. } = tail {
-                ghosts = Some(existing);
-            }
+            marking = row::take_apart(bytes, &self.address(bucket), 0, &mut rows).1.marking;
         }
         self.rows = rows;
-        ghosts
+        marking
     }
 
     /// Adds a new record to its bucket. The record lies in `new`. If the bucket has a ghost of the
@@ -335,27 +464,30 @@ impl HashShard {
             self.content = content;
             return self.insert_anew(bucket, key, new_row, new, need);
         };
-        let tail = if bytes.is_empty() { BucketTail::Plain } else { BucketTail::read(bytes, old_end) };
+        let tail = if bytes.is_empty() { BucketTail::PLAIN } else { BucketTail::read(bytes, old_end) };
         let old_len = if bytes.is_empty() { 0 } else { old_end + BucketTail::len_at(bytes, old_end) };
         let new_end = content.len();
-        let has_marks = matches!(tail, BucketTail::Queue { .. });
-        if has_marks || self.notes_uses() {
-            let records = group::measure(&content, &address).1;
-            let mut ghosts = tail.ghosts();
-            let returned = ghosts.take(key.hash as u32);
-            let mark = mark_of_newcomer(returned);
-            let marks = (0..records).map(|number| match number.cmp(&index) {
-                std::cmp::Ordering::Less => tail.mark(number),
-                std::cmp::Ordering::Equal => mark,
-                std::cmp::Ordering::Greater => tail.mark(number - 1),
-            });
-            put_tail(&mut content, ghosts, marks);
-            if let Some(was_main) = returned {
-                self.eviction.returned(was_main, self.records);
+        let mut marking = tail.marking;
+        if marking == Marking::None && self.notes_uses() {
+            if self.eviction.form == MarkForm::Credits && !bytes.is_empty() {
+                // The other records get credits by their sizes.
+                self.content = content;
+                return self.insert_anew(bucket, key, new_row, new, need);
             }
-        } else {
-            content.push(END);
+            marking = Marking::first(self.eviction.form);
         }
+        let records = match marking {
+            Marking::None => 0,
+            _ => group::measure(&content, &address).1,
+        };
+        let (mark, returned) = self.mark_of_newcomer(&mut marking, key, &new_row);
+        let marks = (0..records).map(|number| match number.cmp(&index) {
+            std::cmp::Ordering::Less => tail.mark(number),
+            std::cmp::Ordering::Equal => mark,
+            std::cmp::Ordering::Greater => tail.mark(number - 1),
+        });
+        put_tail(&mut content, marking, marks);
+        self.note_return(returned);
         let outcome = self.put_content(bucket, (old_end, old_len), (new_end, &content), need);
         self.content = content;
         outcome
@@ -370,17 +502,37 @@ impl HashShard {
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
-        let mut ghosts = self.collect_rows(bucket);
+        let mut marking = self.collect_rows(bucket);
         row::sort_by_age(&mut self.rows);
-        if ghosts.is_none() && self.notes_uses() {
-            ghosts = Some(GhostList::default());
+        if marking == Marking::None && self.notes_uses() {
+            marking = self.convert_marks(Marking::None, self.eviction.form);
         }
-        let returned = ghosts.as_mut().and_then(|ghosts| ghosts.take(key.hash as u32));
+        let (mark, returned) = self.mark_of_newcomer(&mut marking, key, &new_row);
+        self.note_return(returned);
+        self.rows.push(Row { mark, ..new_row });
+        self.rewrite(bucket, marking, new, need)
+    }
+
+    /// Returns the mark of a new record. If the bucket has a ghost of its key, removes the ghost and
+    /// returns the queue from which the key was evicted: true for the main queue.
+    fn mark_of_newcomer(&self, marking: &mut Marking, key: &Key<'_>, row: &Row) -> (UseMark, Option<bool>) {
+        match marking {
+            Marking::None => (UseMark::default(), None),
+            Marking::Queues(ghosts) => {
+                let returned = ghosts.take(key.hash as u32);
+                // A key that was evicted from the main queue still starts in the small queue.
+                let mark = returned.map_or_else(UseMark::default, |was_main| UseMark::new(1, !was_main));
+                (mark, returned)
+            }
+            Marking::Credits => (credit::fresh(0, false, self.stored_size(row)), None),
+        }
+    }
+
+    /// Adapts the size of the small queue to a key that has returned.
+    fn note_return(&mut self, returned: Option<bool>) {
         if let Some(was_main) = returned {
             self.eviction.returned(was_main, self.records);
         }
-        self.rows.push(Row { mark: mark_of_newcomer(returned), ..new_row });
-        self.rewrite(bucket, ghosts, new, need)
     }
 
     /// Replaces or removes the record at this place. A new record lies in `new`.
@@ -393,7 +545,7 @@ impl HashShard {
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let (index, ..) = group::index_of(self.bytes_of(bucket), &self.address(bucket), place);
-        let ghosts = self.collect_rows(bucket);
+        let marking = self.collect_rows(bucket);
         match new_row {
             Some(row) => {
                 let old = &mut self.rows[index];
@@ -402,7 +554,7 @@ impl HashShard {
             None => drop(self.rows.remove(index)),
         }
         row::sort_by_age(&mut self.rows);
-        self.rewrite(bucket, ghosts, new, need)
+        self.rewrite(bucket, marking, new, need)
     }
 
     /// Clears the read mark of the record at this place, because its value is new.
@@ -411,7 +563,7 @@ impl HashShard {
         let bytes = self.arena.bytes(handle);
         let (index, end, _) = group::index_of(bytes, &self.address(bucket), place);
         let tail = BucketTail::read(bytes, end);
-        if let BucketTail::Queue { .. } = tail {
+        if tail.marking != Marking::None {
             let (at, byte) = marked(bytes, end, index, tail.mark(index).stored());
             self.arena.write(handle, at, &[byte]);
         }
@@ -475,7 +627,12 @@ impl HashShard {
     /// number of bytes freed. Returns `None` if the system refuses even a smaller block; the bucket
     /// is then unchanged.
     fn evict_from(&mut self, bucket: usize) -> Option<usize> {
-        let mut ghosts = self.collect_rows(bucket).unwrap_or_default();
+        if self.eviction.form_due == 0 {
+            self.eviction.choose_form(self.classes.variation());
+        }
+        self.eviction.form_due -= 1;
+        let existing = self.collect_rows(bucket);
+        let mut marking = self.convert_marks(existing, self.eviction.form);
         row::sort_by_age(&mut self.rows);
         let rows = std::mem::take(&mut self.rows);
         let mut slots = std::mem::take(&mut self.eviction.candidates);
@@ -503,7 +660,7 @@ impl HashShard {
                 content.clear();
                 layout::put_bucket(&mut kept, [self.bytes_of(bucket), &[], &[]], &address, &mut content);
                 let end = content.len();
-                put_end(&mut content, Some(ghosts), &kept);
+                put_end(&mut content, marking, &kept);
                 if slots.is_empty() || !must_fit || size(content.len()) <= size(old_len) {
                     break end;
                 }
@@ -512,13 +669,22 @@ impl HashShard {
             let bytes = self.bytes_of(bucket);
             let expires =
                 |slot: EvictionCandidate| self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never;
-            let at = EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
-                passed.push((slot, was_small));
-            });
+            let at = match marking {
+                Marking::Credits => EvictionState::least_credit(&slots, expires),
+                _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
+                    passed.push((slot, was_small));
+                }),
+            };
             let slot = slots.remove(at);
-            let was_main = slot.mark.is_main();
-            ghosts.push(rows[slot.row as usize].low_hash(bytes, self.context()) as u32, was_main);
-            self.eviction.gone(was_main, self.records);
+            if let Marking::Queues(ghosts) = &mut marking {
+                let was_main = slot.mark.is_main();
+                ghosts.push(rows[slot.row as usize].low_hash(bytes, self.context()) as u32, was_main);
+                self.eviction.gone(was_main, self.records);
+            } else {
+                for other in &mut slots {
+                    other.mark = credit::after_eviction(other.mark, slot.mark, &mut self.eviction.random);
+                }
+            }
             gone.push(slot);
         };
         for (slot, was_small) in passed.drain(..) {
@@ -621,17 +787,8 @@ pub(super) fn len_of(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
 }
 
 /// Appends the tail of a bucket with these records. A bucket without records has none.
-pub(super) fn put_end(content: &mut Vec<u8>, ghosts: Option<GhostList>, rows: &[Row]) {
-    match ghosts {
-        _ if rows.is_empty() => {}
-        Some(ghosts) => put_tail(content, ghosts, rows.iter().map(|row| row.mark)),
-        None => content.push(END),
+pub(super) fn put_end(content: &mut Vec<u8>, marking: Marking, rows: &[Row]) {
+    if !rows.is_empty() {
+        put_tail(content, marking, rows.iter().map(|row| row.mark));
     }
-}
-
-/// Returns the mark of a new record. `returned` is the queue from which its key was evicted, if the
-/// bucket had a ghost of it.
-fn mark_of_newcomer(returned: Option<bool>) -> UseMark {
-    // A key that was evicted from the main queue still starts in the small queue.
-    returned.map_or_else(UseMark::default, |was_main| UseMark::new(1, !was_main))
 }

@@ -1,7 +1,7 @@
 //! Defines the layout of the records in a bucket: groups of records of the same form, in columns.
 //!
 //! ```text
-//! bucket = group ... | tail (see `queue`), which begins with 0xF0 or 0xF8
+//! bucket = group ... | tail (see `queue`), which begins with 0xF0, 0xF8 or 0xF9
 //! group  = [0xE0 | shape of the keys (u8) | dictionary of the values (u8)]
 //!        | form of the keys (u8) | number of records (u8) | form of the values (u8)
 //!        | [attributes: prefix, more and length (u8 each)]
@@ -39,8 +39,10 @@ use todana_core::{Attributes, Expiry, decimal};
 
 /// The byte that ends a bucket without marks.
 pub(super) const END: u8 = 0xF0;
-/// The first byte of a tail with marks, which ends the records of a bucket.
-pub(super) const TAIL: u8 = 0xF8;
+/// The first byte of a tail with marks of queues, which ends the records of a bucket.
+pub(super) const QUEUE_TAIL: u8 = 0xF8;
+/// The first byte of a tail with credits, which ends the records of a bucket.
+pub(super) const CREDIT_TAIL: u8 = 0xF9;
 /// The maximum length of key, value and attributes of a record in a bucket. Longer records have a
 /// block of their own.
 pub(super) const BUCKET_RECORD_MAX: usize = 1024;
@@ -78,7 +80,7 @@ const STUB_LEN: usize = 4 + 1 + 4;
 /// Returns true if a byte ends the records of a bucket.
 #[inline]
 pub(super) fn is_end(byte: u8) -> bool {
-    byte == END || byte == TAIL
+    byte >= END
 }
 
 /// The form of the keys of a group.
@@ -729,6 +731,12 @@ pub(super) fn measure(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
         records += group.count;
     }
     (at, records)
+}
+
+/// Returns the number of records of the group at this offset.
+#[inline]
+pub(super) fn records_at(bytes: &[u8], group_at: usize) -> usize {
+    usize::from(bytes[group_at + 1])
 }
 
 /// Returns the number of records before this place, the offset at which the records of the bucket

@@ -23,6 +23,7 @@ mod bits;
 mod block_record;
 mod bucket_block;
 pub(crate) mod classes;
+mod credit;
 pub(crate) mod departures;
 mod directory;
 mod encodings;
@@ -48,6 +49,7 @@ use bucket_block::SHARDS_MAX;
 pub use bucket_block::{expect_bucket_format, read_bucket_block};
 pub use classes::ClassBounds;
 pub use departures::{Departure, DepartureCause, EvictionObserver};
+pub use eviction::EvictionGoal;
 use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use recoding::Recoding;
@@ -82,6 +84,8 @@ pub struct MemHashOptions {
     /// maximum must be at least the number of shards. At the maximum, a new record evicts another
     /// by the same rule as when memory is scarce.
     pub capacity_records: Option<u64>,
+    /// The purpose of evictions.
+    pub evict_for: EvictionGoal,
     /// The observer, which is notified of each evicted record.
     pub observer: Option<Arc<dyn EvictionObserver>>,
     /// Trains dictionaries and key shapes, and stores records with them. [`Engine::maintain`] does
@@ -97,6 +101,7 @@ impl Default for MemHashOptions {
             limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
             class_bounds: Vec::new(),
             capacity_records: None,
+            evict_for: EvictionGoal::default(),
             observer: None,
             compresses: true,
         }
@@ -172,6 +177,7 @@ impl MemHash {
                 budget,
                 bounds,
                 records_max,
+                options.evict_for,
                 options.observer.clone(),
             )))
         };

@@ -5,7 +5,7 @@ use super::group::{
     BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
 };
 use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
-use super::queue::{BucketTail, UseMark};
+use super::queue::{BucketTail, Marking, UseMark};
 use super::quotient::{BucketAddress, HEAD_LEN, TEXT_CLASS};
 use todana_core::{Attributes, Expiry, Record, decimal};
 
@@ -343,7 +343,7 @@ pub(super) fn take_apart<'b>(
         at = group.end;
     }
     let tail = BucketTail::read(bytes, at);
-    if matches!(tail, BucketTail::Queue { .. }) {
+    if tail.marking != Marking::None {
         for (index, row) in rows[first..].iter_mut().enumerate() {
             row.mark = tail.mark(index);
         }

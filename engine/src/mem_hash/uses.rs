@@ -8,14 +8,16 @@
 //! Tried before: entering each use at once under an exclusive lock. A get then took 1.4 times as
 //! long when memory was scarce, with two threads 1.65 times.
 
+use super::credit::SizeOctaves;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The maximum number of notes. A read that finds no space for its note causes the notes to be
 /// entered.
 const MOST: usize = 32;
 
-const END_BITS: u32 = 24;
+const END_BITS: u32 = 18;
 const INDEX_BITS: u32 = 8;
+const KIND_BITS: u32 = 6;
 
 /// A use of the record with the number `index` in a bucket whose records end at `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,40 @@ pub(super) struct NotedUse {
     pub(super) bucket: usize,
     pub(super) end: usize,
     pub(super) index: usize,
+    pub(super) kind: UseKind,
+}
+
+/// The effect of a use on the mark of its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UseKind {
+    /// The use counts in a queue.
+    Counted,
+    /// The use does not count, but the value was read.
+    Read,
+    /// The use renews the credit of a record of this size.
+    OfSize(SizeOctaves),
+}
+
+impl UseKind {
+    /// No record has a size of so few octaves.
+    const COUNTED: u8 = 0;
+    const READ: u8 = 1;
+
+    fn packed(self) -> u64 {
+        u64::from(match self {
+            UseKind::Counted => Self::COUNTED,
+            UseKind::Read => Self::READ,
+            UseKind::OfSize(SizeOctaves(octaves)) => octaves,
+        })
+    }
+
+    fn unpacked(bits: u8) -> UseKind {
+        match bits {
+            Self::COUNTED => UseKind::Counted,
+            Self::READ => UseKind::Read,
+            octaves => UseKind::OfSize(SizeOctaves(octaves)),
+        }
+    }
 }
 
 impl NotedUse {
@@ -30,16 +66,17 @@ impl NotedUse {
     /// happens for a bucket with marks.
     fn packed(self) -> Option<u64> {
         let fits = self.bucket >> 32 == 0 && self.end >> END_BITS == 0 && self.index >> INDEX_BITS == 0;
-        let place = (self.bucket as u64) << (END_BITS + INDEX_BITS) | (self.end as u64) << INDEX_BITS;
-        fits.then_some(place | self.index as u64)
+        let place = (self.bucket as u64) << END_BITS | self.end as u64;
+        fits.then(|| (place << INDEX_BITS | self.index as u64) << KIND_BITS | self.kind.packed())
     }
 
     fn unpacked(packed: u64) -> NotedUse {
         let bits = |from: u32, count: u32| (packed >> from & ((1 << count) - 1)) as usize;
         NotedUse {
-            bucket: bits(END_BITS + INDEX_BITS, 32),
-            end: bits(INDEX_BITS, END_BITS),
-            index: bits(0, INDEX_BITS),
+            bucket: bits(KIND_BITS + INDEX_BITS + END_BITS, 32),
+            end: bits(KIND_BITS + INDEX_BITS, END_BITS),
+            index: bits(KIND_BITS, INDEX_BITS),
+            kind: UseKind::unpacked(bits(0, KIND_BITS) as u8),
         }
     }
 }
@@ -95,7 +132,17 @@ mod tests {
     fn notes_are_taken_until_full() {
         let mut uses = UseNotes::new();
         assert!(uses.is_empty());
-        let of = |n: usize| NotedUse { bucket: (1 << 32) - 1 - n, end: (1 << 24) - 1 - n, index: 255 - n };
+        let kind = |n: usize| match n {
+            0 => UseKind::Counted,
+            1 => UseKind::Read,
+            n => UseKind::OfSize(SizeOctaves(65 - n as u8)),
+        };
+        let of = |n: usize| NotedUse {
+            bucket: (1 << 32) - 1 - n,
+            end: (1 << 18) - 1 - n,
+            index: 255 - n,
+            kind: kind(n),
+        };
         assert!((0..MOST).all(|n| uses.note(of(n))));
         assert!(!uses.note(of(MOST)));
         assert!(!uses.is_empty());
@@ -107,10 +154,10 @@ mod tests {
     #[test]
     fn unrepresentable_use_is_not_noted() {
         let mut uses = UseNotes::new();
-        let zero = NotedUse { bucket: 0, end: 0, index: 0 };
+        let zero = NotedUse { bucket: 0, end: 0, index: 0, kind: UseKind::Counted };
         for of in [
             NotedUse { bucket: 1 << 32, ..zero },
-            NotedUse { end: 1 << 24, ..zero },
+            NotedUse { end: 1 << 18, ..zero },
             NotedUse { index: 256, ..zero },
         ] {
             assert!(uses.note(of));

@@ -44,6 +44,7 @@ impl DatabaseOpener<'_> {
                 limit: MemoryLimit { bytes: None, when_full: when_full(self.options) },
                 shards: Some(self.shards),
                 class_bounds: self.class_bounds.to_vec(),
+                evict_for: self.options.memory.evict_for,
                 observer,
                 stores_plain: self.options.memory.stores_plain,
                 stores_nothing: self.options.databases.stores_nothing || name.cluster.is_some(),

@@ -1,6 +1,7 @@
 //! Defines the options of the memory limit.
 
 use super::OptionsError;
+use todana::EvictionGoal;
 
 /// The lowest memory limit. A process takes about 2 MiB before it stores a record.
 const LIMIT_MIN_MIB: u64 = 4;
@@ -12,6 +13,8 @@ pub struct MemoryOptions {
     pub limit_mib: u64,
     /// True if writes are refused at the limit. False evicts records.
     pub refuse_when_full: bool,
+    /// The purpose of evictions from hashes in memory.
+    pub evict_for: EvictionGoal,
     /// True if each store fails as it does without free memory, for tests of clients (`-o
     /// emulate_full`).
     pub emulate_full: bool,
@@ -21,7 +24,13 @@ pub struct MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        MemoryOptions { limit_mib: 64, refuse_when_full: false, emulate_full: false, stores_plain: false }
+        MemoryOptions {
+            limit_mib: 64,
+            refuse_when_full: false,
+            evict_for: EvictionGoal::default(),
+            emulate_full: false,
+            stores_plain: false,
+        }
     }
 }
 

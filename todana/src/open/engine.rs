@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result};
 use todana_engine::{
-    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, EvictionObserver, FixedArray,
-    FixedArrayOptions, FixedLayout, FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions, TableEngine,
-    ValueCompression, Void,
+    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, EvictionGoal, EvictionObserver,
+    FixedArray, FixedArrayOptions, FixedLayout, FixedTree, MemHash, MemHashOptions, MemTree, MemTreeOptions,
+    TableEngine, ValueCompression, Void,
 };
 
 /// The kind of a database: its engine.
@@ -265,6 +265,8 @@ pub struct EngineOptions {
     pub seed: Option<u64>,
     /// Upper bounds of the size classes by which records are counted.
     pub class_bounds: Vec<u32>,
+    /// The purpose of evictions from a hash in memory.
+    pub evict_for: EvictionGoal,
     /// Receives the evicted records.
     pub observer: Option<Arc<dyn EvictionObserver>>,
     /// Makes a hash in memory store records as they are, without dictionaries and key shapes.
@@ -325,7 +327,7 @@ impl DatabaseName {
         options: EngineOptions,
     ) -> Result<Box<dyn Engine>> {
         let tuning = &self.tuning;
-        let EngineOptions { limit, seed, class_bounds, observer, stores_plain, .. } = options;
+        let EngineOptions { limit, seed, class_bounds, evict_for, observer, stores_plain, .. } = options;
         let limit = MemoryLimit { bytes: limit.bytes.into_iter().chain(tuning.bytes_max).min(), ..limit };
         if options.stores_nothing && self.kind.is_in_memory() {
             return Ok(Box::new(Void::new(class_bounds.len() + 1)));
@@ -340,6 +342,7 @@ impl DatabaseName {
                     limit,
                     class_bounds,
                     capacity_records,
+                    evict_for,
                     observer,
                     compresses: !stores_plain,
                 };

@@ -6,6 +6,8 @@ use crate::arena::MemoryNeed;
 use crate::mem_hash::departures::DepartureCause;
 use crate::mem_hash::eviction::DepartingRecord;
 use crate::mem_hash::key::Key;
+use crate::mem_hash::queue::Marking;
+use crate::mem_hash::row;
 use todana_core::{EngineStatus, Expiry, RecordSample, SampledRecord};
 
 /// The effect of a visit on the statistics.
@@ -167,11 +169,20 @@ impl HashShard {
         }
     }
 
-    /// Returns true if the record of this hash is in the main queue of its bucket.
+    /// Returns true if the record of this hash is in the main queue of its bucket, or has been used
+    /// if there are no queues.
     fn is_kept(&self, hash: u32) -> bool {
+        let bucket = self.directory.bucket_of(hash.into());
+        let bytes = self.bytes_of(bucket);
+        if bytes.is_empty() {
+            return false;
+        }
         let mut rows = Vec::new();
-        let bytes = self.take_apart(self.directory.bucket_of(hash.into()), &mut rows);
+        let (_, tail) = row::take_apart(bytes, &self.address(bucket), 0, &mut rows);
         let of_hash = rows.iter().find(|row| row.low_hash(bytes, self.context()) as u32 == hash);
-        of_hash.is_some_and(|row| row.mark.is_main())
+        of_hash.is_some_and(|row| match tail.marking {
+            Marking::Credits => row.mark.uses() > 0,
+            _ => row.mark.is_main(),
+        })
     }
 }

@@ -4,11 +4,10 @@ use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
 use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
 use crate::mem_hash::encodings::PLAIN_ENCODINGS;
-use crate::mem_hash::eviction::put_end;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
-use crate::mem_hash::queue::{BucketTail, put_tail};
+use crate::mem_hash::queue::{BucketTail, Marking, put_tail};
 use crate::mem_hash::row::{self, KeyBuffer, RowKey};
 use todana_core::{Expiry, Record};
 
@@ -112,15 +111,13 @@ impl HashShard {
         let tail = BucketTail::read(bytes, at);
         // Stubs are always the last groups, so the others are copied as they are.
         let (end, inline) = self.copy_groups(copied.bucket, target, shown);
-        match tail {
+        match tail.marking {
             _ if end == at => {
                 target.image.extend_from_slice(&bytes[end..end + BucketTail::len_at(bytes, end)]);
                 return records;
             }
-            BucketTail::Queue { ghosts, .. } if inline > 0 => {
-                put_tail(target.image, ghosts, (0..inline).map(|index| tail.mark(index)));
-            }
-            _ => target.image.push(END),
+            _ if inline == 0 => target.image.push(END),
+            marking => put_tail(target.image, marking, (0..inline).map(|index| tail.mark(index))),
         }
         inline as u32
     }
@@ -175,11 +172,8 @@ impl HashShard {
         let (mut plain, context) = (Vec::new(), self.context());
         rows.iter_mut().for_each(|row| *row = row.recoded(bytes, context, &PLAIN_ENCODINGS, &mut plain));
         layout::put_bucket(&mut rows, [bytes, &[], &plain], &address, target.image);
-        match tail {
-            _ if rows.is_empty() => target.image.push(END),
-            BucketTail::Queue { ghosts, .. } => put_end(target.image, Some(ghosts), &rows),
-            BucketTail::Plain => target.image.push(END),
-        }
+        let marking = if rows.is_empty() { Marking::None } else { tail.marking };
+        put_tail(target.image, marking, rows.iter().map(|row| row.mark));
         rows.len() as u32
     }
 

@@ -16,10 +16,11 @@ mod write;
 
 use super::block_record::{self, block_record};
 use super::classes::{ClassBounds, ClassCounters};
+use super::credit::SizeOctaves;
 use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
 use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
-use super::eviction::EvictionState;
+use super::eviction::{EvictionGoal, EvictionState};
 use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
@@ -135,6 +136,7 @@ impl HashShard {
         budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
         records_max: u64,
+        goal: EvictionGoal,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> HashShard {
         HashShard {
@@ -154,7 +156,7 @@ impl HashShard {
             bucket_bytes: 0,
             block_bytes: 0,
             departures: DepartureCounters::default(),
-            eviction: EvictionState::new(),
+            eviction: EvictionState::new(goal),
             uses: UseNotes::new(),
             observer,
             sample: UseSample::default(),
@@ -194,7 +196,7 @@ impl HashShard {
         self.buckets_min = 1;
         self.departures.count_cleared(self.observer.as_deref(), &self.classes.clear());
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
-        self.eviction = EvictionState::new();
+        self.eviction = EvictionState::new(self.eviction.goal);
         self.uses = UseNotes::new();
         self.sample.clear();
         (directory, arena, self.huge.take())
@@ -442,6 +444,26 @@ impl HashShard {
         match row.key {
             RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
             _ => row.plain_size(bytes, self.context()),
+        }
+    }
+
+    /// Returns the size of a record by which it gets credit: that of the stored value, so that a
+    /// read need not unpack it.
+    pub(super) fn stored_size(&self, row: &Row) -> SizeOctaves {
+        SizeOctaves::of(match row.key {
+            RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
+            _ => row.value.data_len(),
+        })
+    }
+
+    /// Returns the same for the record at this location.
+    pub(super) fn size_at(&self, location: &RecordLocation) -> Option<SizeOctaves> {
+        match location {
+            RecordLocation::Absent => None,
+            RecordLocation::Inline(InlineRecord { value, .. }) => Some(SizeOctaves::of(value.data_len())),
+            RecordLocation::Indirect { reference, .. } => {
+                Some(SizeOctaves::of(self.referenced_plain_size(*reference)))
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use crate::mem_hash::eviction::{len_of, put_end};
 use crate::mem_hash::group::{KeyColumn, RecordGroup, RecordReference};
 use crate::mem_hash::key::Key;
 use crate::mem_hash::layout;
-use crate::mem_hash::queue::{BucketTail, GhostList};
+use crate::mem_hash::queue::Marking;
 use crate::mem_hash::quotient::BucketAddress;
 use crate::mem_hash::row;
 
@@ -48,7 +48,7 @@ impl HashShard {
         let (mut low, mut high) = (std::mem::take(&mut self.content), std::mem::take(&mut self.content_two));
         low.clear();
         high.clear();
-        let ghosts = self.collect_rows(from);
+        let marking = self.collect_rows(from);
         row::sort_by_age(&mut self.rows);
         let mut rows = std::mem::take(&mut self.rows);
         let bytes = self.bytes_of(from);
@@ -71,8 +71,8 @@ impl HashShard {
         layout::put_bucket(&mut moved, sources, &high_address, &mut high);
         let new_end = low.len() + high.len();
         // The keys of the ghosts may return to either half.
-        put_end(&mut low, ghosts, &rows);
-        put_end(&mut high, ghosts, &moved);
+        put_end(&mut low, marking, &rows);
+        put_end(&mut high, marking, &moved);
         let outcome = self.place_halves((from, to), old_len, &low, &high);
         if outcome.is_ok() {
             self.bucket_bytes = self.bucket_bytes + new_end - old_end;
@@ -142,21 +142,23 @@ impl HashShard {
         let (bytes, other) = (self.bytes_of(into), self.bytes_of(last));
         let ((end, len), (other_end, other_len)) =
             (len_of(bytes, &into_address), len_of(other, &last_address));
-        let mut ghosts: Option<GhostList> = None;
+        let mut markings = [Marking::None; 2];
         for (source, bytes, address) in [(0, bytes, &into_address), (1, other, &last_address)] {
-            if bytes.is_empty() {
-                continue;
+            if !bytes.is_empty() {
+                let (_, tail) = row::take_apart(bytes, address, source as u8, &mut rows);
+                markings[source] = tail.marking;
             }
-            if let (_, BucketTail::Queue { ghosts: own, .. }) =
-                row::take_apart(bytes, address, source, &mut rows)
-            {
-                ghosts = ghosts.or(Some(own));
+        }
+        let marking = if markings[0] == Marking::None { markings[1] } else { markings[0] };
+        if let Some(form) = marking.form() {
+            for row in &mut rows {
+                row.mark = self.converted_mark(row, markings[usize::from(row.source)], form);
             }
         }
         row::sort_by_age(&mut rows);
         layout::put_bucket(&mut rows, [bytes, other, &[]], &merged, &mut content);
         let new_end = content.len();
-        put_end(&mut content, ghosts, &rows);
+        put_end(&mut content, marking, &rows);
         let placed = if content.is_empty() {
             Ok(BlockHandle::NONE)
         } else {
