@@ -222,7 +222,8 @@ impl Connection {
     pub(crate) fn is_done(&self) -> bool {
         let has_work =
             self.durability.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
-        self.pending.is_none() && !has_work && !self.session.has_replies_to_come()
+        let is_waiting = self.session.is_waiting() || self.session.has_replies_to_come();
+        self.pending.is_none() && !has_work && !is_waiting
     }
 
     /// Returns true if the connection waits for a request or for the rest of one. As in memcached,

@@ -89,6 +89,10 @@ impl Worker {
     fn on_received(&mut self, token: u64, bytes: ReceivedBytes, has_more: bool, continues: bool) {
         let Some(index) = self.connection_of(token) else { return self.give_back(bytes) };
         let connection = &self.connections[index];
+        if connection.ring.send_error.is_some() {
+            // The connection is about to be closed.
+            return self.give_back(bytes);
+        }
         let is_busy = connection.queued || connection.durability.is_parked;
         // The next event has the rest of a long request, or of many requests.
         let is_part = has_more && bytes.are_full() && connection.input_len() < KEPT_MAX;
