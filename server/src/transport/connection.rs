@@ -236,7 +236,8 @@ impl Connection {
 
     /// Returns true if the connection only waits for the next request.
     pub(crate) fn is_calm(&self) -> bool {
-        let is_busy = self.queued || self.durability.is_parked || self.has_work() || self.session.is_waiting();
+        let is_busy =
+            self.queued || self.durability.is_parked || self.has_work() || self.session.is_waiting();
         let is_ending = self.readable || self.ended || self.closing;
         self.pending.is_none() && !is_busy && !is_ending && !self.session.is_receiving()
     }

@@ -144,9 +144,7 @@ impl Worker {
         let Some(ring) = &mut self.ring else { return };
         let is_unsent = connection.stream.kept_lens().1 > 0;
         let has_output = is_unsent || connection.pending.is_some() && !connection.durability.is_parked;
-        let is_calm = !has_output
-            && connection.input_len() < KEPT_MAX
-            && !connection.session.is_receiving();
+        let is_calm = !has_output && connection.input_len() < KEPT_MAX && !connection.session.is_receiving();
         let outcome = match (connection.ring.receiving, is_calm, continues) {
             (Receiving::Ring, true, false) => ring.receive_more(connection, index),
             (Receiving::Ring, false, true) => ring.leave(&mut connection.ring, index),
