@@ -38,8 +38,8 @@ pub use mem_hash::{
 };
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::{
-    RECEIVE_LEN, ReceiveEnd, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketRing, UnsentBytes, bound_allocator,
-    trim_allocator,
+    RECEIVE_LEN, ReceiveEnd, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketRing, UnsentBytes,
+    bound_allocator, trim_allocator,
 };
 pub use table::TableEngine;
 pub use void::Void;

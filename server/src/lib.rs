@@ -54,12 +54,12 @@ pub use observation::log_file::{LogFile, LogKinds, LogStyle, LogWriter};
 pub use observation::logging::{LogFormat, NOTICE, init_logging, init_logging_with_notices};
 pub use options::{
     AdminOptions, AuthenticationMode, CollectorAddress, CollectorAddressError, DataDirectoryOptions,
-    DatabaseOptions, DatabaseSpec, IoMode, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, ListenerPlace,
-    ListenerProtocol, MemoryOptions, NutcrackerStatsOptions, ObservationOptions, OptionsError, PeriodicCall,
-    PluginOptions, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, PoolVbuckets, ProtocolOptions,
-    ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion, ReplicaRead, ReplicaWrite, RouteTree,
-    ScriptText, ServerOptions, ShadowedRequests, SlowRequestOptions, TraceOptions, TyrantMode, TyrantOptions,
-    WhenDown,
+    DatabaseOptions, DatabaseSpec, IoMode, KyotoMode, KyotoOptions, LimitOptions, ListenOptions,
+    ListenerPlace, ListenerProtocol, MemoryOptions, NutcrackerStatsOptions, ObservationOptions, OptionsError,
+    PeriodicCall, PluginOptions, PoolLogin, PoolOptions, PoolProtocol, PoolTlsOptions, PoolVbuckets,
+    ProtocolOptions, ProxyListener, ProxyName, ProxyOptions, ProxyRoutes, ProxyVersion, ReplicaRead,
+    ReplicaWrite, RouteTree, ScriptText, ServerOptions, ShadowedRequests, SlowRequestOptions, TraceOptions,
+    TyrantMode, TyrantOptions, WhenDown,
 };
 pub use pid_file::PidFile;
 pub use proxy::{ProxyReloader, check_proxy};

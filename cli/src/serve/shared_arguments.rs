@@ -1,12 +1,14 @@
 //! The options that `todana serve` and `todana proxy` have in common.
 
 use super::values::{
-    ClientCertificates, LogLineFormat, ServedProtocol, SocketInterface, TlsVersion, idle_timeout, number, octal, port,
+    ClientCertificates, LogLineFormat, ServedProtocol, SocketInterface, TlsVersion, idle_timeout, number,
+    octal, port,
 };
 use clap::{ArgAction, Args};
 use std::path::PathBuf;
 use todana_server::{
-    AdminOptions, AuthenticationMode, DialectChoice, IoMode, LimitOptions, ListenOptions, LogFormat, TlsOptions,
+    AdminOptions, AuthenticationMode, DialectChoice, IoMode, LimitOptions, ListenOptions, LogFormat,
+    TlsOptions,
 };
 
 pub(super) const NETWORK: &str = "Network";

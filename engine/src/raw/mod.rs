@@ -21,6 +21,8 @@ pub use mapped_file::MappedFile;
 pub(crate) use mapping::{MemoryMapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub(crate) use shared_memory::FileMemory;
-pub use socket_ring::{RECEIVE_LEN, ReceiveEnd, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketRing, UnsentBytes};
+pub use socket_ring::{
+    RECEIVE_LEN, ReceiveEnd, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketRing, UnsentBytes,
+};
 pub(crate) use word_table::{WordTable, share_of_free_bytes};
 pub(crate) use words::{WINDOW, equal, greater_or_zero, insert};

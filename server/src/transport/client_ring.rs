@@ -120,9 +120,7 @@ impl ClientRing {
     /// Returns true if a connection that is polled may return to the ring.
     pub(crate) fn suits_again(connection: &Connection) -> bool {
         let state = &connection.ring;
-        state.receiving == Receiving::Polled
-            && state.short_reads >= SHORT_READS
-            && connection.is_calm()
+        state.receiving == Receiving::Polled && state.short_reads >= SHORT_READS && connection.is_calm()
     }
 
     /// Begins to receive from a connection.

@@ -222,7 +222,8 @@ impl Connection {
     pub(crate) fn is_done(&self) -> bool {
         let has_work =
             self.durability.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
-        self.pending.is_none() && !has_work && !self.session.has_replies_to_come()
+        let is_waiting = self.session.is_waiting() || self.session.has_replies_to_come();
+        self.pending.is_none() && !has_work && !is_waiting
     }
 
     /// Returns true if the connection waits for a request or for the rest of one. As in memcached,
@@ -235,7 +236,8 @@ impl Connection {
 
     /// Returns true if the connection only waits for the next request.
     pub(crate) fn is_calm(&self) -> bool {
-        let is_busy = self.queued || self.durability.is_parked || self.has_work() || self.session.is_waiting();
+        let is_busy =
+            self.queued || self.durability.is_parked || self.has_work() || self.session.is_waiting();
         let is_ending = self.readable || self.ended || self.closing;
         self.pending.is_none() && !is_busy && !is_ending && !self.session.is_receiving()
     }

@@ -137,7 +137,9 @@ fn many_clients_at_once_are_served() {
         let mut clients: Vec<Client> = (0..400).map(|_| server.connect()).collect();
         for round in 0..3 {
             for (number, client) in clients.iter_mut().enumerate() {
-                client.send(format!("set k{number} 0 0 6\r\n{round}{number:05}\r\nget k{number}\r\n").as_bytes());
+                client.send(
+                    format!("set k{number} 0 0 6\r\n{round}{number:05}\r\nget k{number}\r\n").as_bytes(),
+                );
             }
             for (number, client) in clients.iter_mut().enumerate() {
                 let reply = format!("STORED\r\nVALUE k{number} 0 6\r\n{round}{number:05}\r\nEND\r\n");

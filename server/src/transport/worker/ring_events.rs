@@ -89,6 +89,10 @@ impl Worker {
     fn on_received(&mut self, token: u64, bytes: ReceivedBytes, has_more: bool, continues: bool) {
         let Some(index) = self.connection_of(token) else { return self.give_back(bytes) };
         let connection = &self.connections[index];
+        if connection.ring.send_error.is_some() {
+            // The connection is about to be closed.
+            return self.give_back(bytes);
+        }
         let is_busy = connection.queued || connection.durability.is_parked;
         // The next event has the rest of a long request, or of many requests.
         let is_part = has_more && bytes.are_full() && connection.input_len() < KEPT_MAX;
@@ -140,9 +144,7 @@ impl Worker {
         let Some(ring) = &mut self.ring else { return };
         let is_unsent = connection.stream.kept_lens().1 > 0;
         let has_output = is_unsent || connection.pending.is_some() && !connection.durability.is_parked;
-        let is_calm = !has_output
-            && connection.input_len() < KEPT_MAX
-            && !connection.session.is_receiving();
+        let is_calm = !has_output && connection.input_len() < KEPT_MAX && !connection.session.is_receiving();
         let outcome = match (connection.ring.receiving, is_calm, continues) {
             (Receiving::Ring, true, false) => ring.receive_more(connection, index),
             (Receiving::Ring, false, true) => ring.leave(&mut connection.ring, index),
