@@ -101,7 +101,7 @@ impl HashShard {
                         location = self.find(bucket, key);
                     }
                 }
-                self.apply_plan(plan, key, bucket, &location, visitor, &mut scratch, &shown)
+                self.apply_plan(plan, key, bucket, &location, visitor, &scratch, &shown)
             }
         };
         if is_use && outcome.is_ok() {
@@ -198,7 +198,7 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
-        scratch: &mut Vec<u8>,
+        scratch: &[u8],
         shown: &StoredValueText,
     ) -> Result<(), VisitFailure> {
         match plan {
