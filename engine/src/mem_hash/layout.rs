@@ -720,7 +720,7 @@ mod tests {
         let keys = |n: u32| match n % 3 {
             0 => format!("{:08}", n * 7919),
             1 => format!("user:{n:03}"),
-            _ => format!("{}", "x".repeat(n as usize)),
+            _ => "x".repeat(n as usize),
         };
         for n in 0..90 {
             bucket.insert(&(keys(n).into_bytes(), n.to_string().into_bytes(), Attributes::default()), &seeds);
