@@ -32,6 +32,7 @@ use super::bits::{self, column_len};
 use super::encodings::{PlainBuffer, RecordEncodings};
 use super::key::{Key, KeyForm, head_and_rest};
 use super::quotient::{BucketAddress, CLASSES, HEAD_LEN, TEXT_CLASS};
+use crate::dictionary::VALUE_LEN_MAX;
 pub(crate) use crate::record::RecordReference;
 use crate::record::{PREFIX, RecordParts, number_of, u32_at};
 use std::ops::Range;
@@ -166,7 +167,7 @@ impl StoredValue {
     /// value is not unpacked, so the bytes may differ from the value.
     #[inline]
     pub(super) fn of_len<'a>(self, bytes: &'a [u8], encodings: &RecordEncodings) -> &'a [u8] {
-        static STAND_IN: [u8; BUCKET_RECORD_MAX] = [b'0'; BUCKET_RECORD_MAX];
+        static STAND_IN: [u8; VALUE_LEN_MAX] = [b'0'; VALUE_LEN_MAX];
         match self {
             StoredValue::Text { at, len, dictionary: 0 } => &bytes[at as usize..][..len as usize],
             _ => &STAND_IN[..self.text_len(bytes, encodings)],

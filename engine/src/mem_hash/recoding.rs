@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana_core::EncodingStatus;
+use todana_core::{EncodingStatus, decimal};
 
 /// The first encodings are trained when the records take this many bytes.
 const FIRST_BYTES: u64 = 2 << 20;
@@ -219,6 +219,10 @@ impl MemHash {
             let (next, _) = self.scan_bucket(samples.place, &mut |key, record| {
                 if samples.keys.len() < KEYS_SAMPLED {
                     samples.keys.push(key.into());
+                }
+                // Numbers are stored in fewer bytes anyway.
+                if decimal::pack(record.value).is_some() {
+                    return ControlFlow::Continue(());
                 }
                 is_full |= !samples.values[value_class(record.value.len())].push(record.value);
                 ControlFlow::Continue(())

@@ -81,6 +81,27 @@ impl Row {
         Row { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
     }
 
+    /// Does the same as `new` for a record that fits into a bucket only with a dictionary. Returns
+    /// `None` and appends nothing if it does not.
+    pub(super) fn new_short(
+        key: &Key<'_>,
+        value: &[u8],
+        attributes: &Attributes,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> Option<Row> {
+        if !encodings.may_shorten(value.len()) || key.text.len() > BUCKET_RECORD_MAX / 2 {
+            return None;
+        }
+        let from = out.len();
+        let row = Row::new(key, value, attributes, encodings, out);
+        let fits = row.value.dictionary() != 0 && Row::fits(key.text.len(), row.value.data_len(), attributes);
+        if !fits {
+            out.truncate(from);
+        }
+        fits.then_some(row)
+    }
+
     /// Returns a row for a new stub.
     pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> Row {
         Row {
@@ -214,6 +235,13 @@ impl Row {
     pub(super) fn stored_len(&self) -> usize {
         let key_len = if let RowKey::Text { len, .. } = self.key { rest_len(len as usize) } else { 0 };
         key_len + self.value.data_len()
+    }
+
+    /// Returns true if the record would fit into a bucket as it is.
+    pub(super) fn fits_plain(&self, bytes: &[u8], context: RecordContext<'_>) -> bool {
+        let attributes = self.attributes.read(bytes);
+        let flags = self.attributes.flags_size();
+        Row::fits(self.plain_size(bytes, context) - flags, 0, &attributes)
     }
 
     /// Returns true if both records have the same encodings.

@@ -166,6 +166,13 @@ impl HashShard {
             return Ok(WritePlan::Put { row, plain, need });
         }
         if plain <= BLOCK_RECORD_MAX {
+            let row = Row::new_short(key, record.value, &record.attributes, &self.encodings, scratch);
+            if let Some(row) = row {
+                // As above.
+                scratch.extend_from_slice(record.value);
+                shown.note(record.value);
+                return Ok(WritePlan::Put { row, plain, need });
+            }
             put_block_record(scratch, key, record.value, &record.attributes);
             return Ok(WritePlan::PutBlock { plain, need });
         }
