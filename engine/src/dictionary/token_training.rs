@@ -23,8 +23,10 @@ const ROUNDS: usize = 14;
 /// In this number of first rounds, only a part of the sample is encoded, and only pairs become
 /// tokens that will be among the most frequent ones.
 const EARLY_ROUNDS: usize = 6;
-/// The early rounds encode one of this number of pieces.
+/// The early rounds encode one of this number of groups of pieces.
 const EARLY_ONE_IN: usize = 4;
+/// The number of successive pieces of which all or none are encoded.
+const NEIGHBOURS: usize = 16;
 /// The number of tokens that are expected to have a code of one byte.
 const SHORT_CODES_EXPECTED: usize = 240;
 /// The maximum number of tokens that an early round adds.
@@ -150,6 +152,7 @@ fn divide(sample: &[u8], values: &[Range<usize>], runs: &[CountedHexRun]) -> Vec
         }
         pieces.push(from..value.end);
     }
+    pieces.retain(|piece| !piece.is_empty());
     pieces
 }
 
@@ -177,10 +180,11 @@ impl TokenRound {
         costs.sum::<u64>() >= lens.sum::<u64>() / 100 * 95
     }
 
-    /// Encodes one of `one_in` pieces, and counts tokens and pairs.
+    /// Encodes one of `one_in` groups of pieces, and counts tokens and pairs.
     fn count(&mut self, sample: &[u8], pieces: &[Range<usize>], one_in: usize) {
         let mut pairs_max = PAIRS_MAX;
-        for piece in pieces.iter().step_by(one_in) {
+        // Pieces that follow each other are those of one value.
+        for piece in pieces.chunks(NEIGHBOURS).step_by(one_in).flatten() {
             let piece = &sample[piece.clone()];
             let (mut at, mut before) = (0, None);
             while at < piece.len() {

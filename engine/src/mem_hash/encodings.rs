@@ -5,7 +5,7 @@
 //! has the next ones already: a number never means something else while a record refers to it.
 
 use super::key::HashSeeds;
-use crate::dictionary::ValueDictionary;
+use crate::dictionary::{VALUE_LEN_MAX, ValueDictionary};
 use crate::key_shape::{KeyShape, KeyShapes};
 use std::cell::Cell;
 use std::iter::Sum;
@@ -126,6 +126,12 @@ impl RecordEncodings {
                 0
             }
         }
+    }
+
+    /// Returns true if there is a dictionary for values of this length.
+    #[inline]
+    pub(super) fn may_shorten(&self, value_len: usize) -> bool {
+        value_len <= VALUE_LEN_MAX && self.current[value_class(value_len)] != 0
     }
 
     /// Returns the value with a stored form.

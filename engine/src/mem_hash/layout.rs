@@ -7,7 +7,7 @@
 
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
-    FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue,
+    FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, ColumnValue,
     ValueColumn, group_head, put_encodings, put_stub, rest_len,
 };
 use super::quotient::{BucketAddress, TEXT_CLASS};
@@ -43,10 +43,10 @@ fn shape(row: &Row) -> u8 {
 
 /// Returns a number that is equal for values that can share a group of values of one form.
 #[inline]
-fn value_code(value: StoredValue) -> u32 {
+fn value_code(value: ColumnValue) -> u32 {
     match value {
-        StoredValue::Number(_) => 0,
-        StoredValue::Text { len, .. } => len + 1,
+        ColumnValue::Number(_) => 0,
+        ColumnValue::Text { len, .. } => len + 1,
     }
 }
 
@@ -190,11 +190,11 @@ impl BucketWriter<'_> {
     /// Appends rows whose values are all numbers, or all text of one length.
     fn put_alike(&mut self, rows: &mut [Row], keys: KeyColumn) {
         match rows[0].value {
-            StoredValue::Number(_) => self.put_numbers(rows, keys),
-            StoredValue::Text { len, .. } if len as usize <= FIXED_VALUE_MAX => {
+            ColumnValue::Number(_) => self.put_numbers(rows, keys),
+            ColumnValue::Text { len, .. } if len as usize <= FIXED_VALUE_MAX => {
                 self.put_groups(rows, keys, ValueColumn::Fixed(len as u8));
             }
-            StoredValue::Text { .. } => self.put_groups(rows, keys, ValueColumn::Long),
+            ColumnValue::Text { .. } => self.put_groups(rows, keys, ValueColumn::Long),
         }
     }
 
@@ -310,7 +310,7 @@ impl BucketWriter<'_> {
         if let ValueColumn::Number(width) = values {
             let mut column = ColumnWriter::new(u32::from(width));
             for row in rows {
-                if let StoredValue::Number(number) = row.value {
+                if let ColumnValue::Number(number) = row.value {
                     column.put(out, number);
                 }
             }
@@ -322,8 +322,8 @@ impl BucketWriter<'_> {
 }
 
 #[inline]
-fn width_of_value(value: StoredValue) -> u32 {
-    if let StoredValue::Number(number) = value { width_of(number) } else { 0 }
+fn width_of_value(value: ColumnValue) -> u32 {
+    if let ColumnValue::Number(number) = value { width_of(number) } else { 0 }
 }
 
 /// Returns the form for values of several lengths.
@@ -337,10 +337,10 @@ fn variable_values(rows: &[Row]) -> ValueColumn {
 
 /// Appends a value in a form without columns of bits.
 #[inline]
-fn put_value_text(value: StoredValue, bytes: &[u8], out: &mut Vec<u8>) {
+fn put_value_text(value: ColumnValue, bytes: &[u8], out: &mut Vec<u8>) {
     match value {
-        StoredValue::Number(number) => out.extend_from_slice(&number.to_le_bytes()[..value.data_len()]),
-        StoredValue::Text { at, len, .. } => out.extend_from_slice(&bytes[at as usize..][..len as usize]),
+        ColumnValue::Number(number) => out.extend_from_slice(&number.to_le_bytes()[..value.data_len()]),
+        ColumnValue::Text { at, len, .. } => out.extend_from_slice(&bytes[at as usize..][..len as usize]),
     }
 }
 
@@ -374,13 +374,13 @@ fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
     }
     let data_len = group.end - group.values_at + row.value.data_len();
     match (group.values, row.value) {
-        (ValueColumn::Number(width), StoredValue::Number(number)) => {
+        (ValueColumn::Number(width), ColumnValue::Number(number)) => {
             let (width, needed) = (u32::from(width), width_of(number));
             if needed > width || width - needed > WIDTH_SPAN_MAX {
                 return GroupFit::None;
             }
         }
-        (ValueColumn::Fixed(len), StoredValue::Text { len: other, .. }) if u32::from(len) == other => {}
+        (ValueColumn::Fixed(len), ColumnValue::Text { len: other, .. }) if u32::from(len) == other => {}
         (ValueColumn::Short, value) if value.short_len().is_some() && data_len <= GROUP_DATA_MAX => {
             is_exact = false;
         }
@@ -514,7 +514,7 @@ fn put_longer_group(
         out.extend_from_slice(&new[at as usize..][..rest_len_of(row)]);
     }
     match (group.values, row.value) {
-        (ValueColumn::Number(width), StoredValue::Number(number)) => {
+        (ValueColumn::Number(width), ColumnValue::Number(number)) => {
             let mut column = ColumnWriter::copy(u32::from(width), bytes, group.values_at, count, out);
             column.put(out, number);
             column.end(out);

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana_core::EncodingStatus;
+use todana_core::{EncodingStatus, decimal};
 
 /// The first encodings are trained when the records take this many bytes.
 const FIRST_BYTES: u64 = 2 << 20;
@@ -32,9 +32,10 @@ const WRITTEN_BYTES: u64 = 8 << 20;
 const LIMIT_MIN: u64 = 8 << 20;
 /// The number of keys of which shapes are found.
 const KEYS_SAMPLED: usize = 4096;
-/// The number of buckets that one step reads or recodes at most.
+/// The number of buckets that one step reads at most.
 const BUCKETS_SAMPLED: usize = 512;
-const BUCKETS_RECODED: usize = 64;
+/// The time after which a step of recoding ends. Maintenance is called ten times a second.
+const WORK_MAX: Duration = Duration::from_millis(2);
 /// Recoding rests for this many times as long as it has worked.
 const REST: u32 = 49;
 
@@ -64,7 +65,7 @@ struct RecodingState {
 enum Stage {
     Waiting,
     Sampling(RecordSamples),
-    Training(ClassTraining),
+    Training(Box<ClassTraining>),
     Recoding {
         place: u64,
         /// True if there was no memory for some bucket, so that old encodings may still be in use.
@@ -134,7 +135,7 @@ impl MemHash {
                 } else {
                     state.sampled_to = samples.place;
                     let newest = RecordEncodings::clone(&self.recoding.newest.lock());
-                    Stage::Training(ClassTraining::new(samples, newest))
+                    Stage::Training(Box::new(ClassTraining::new(samples, newest)))
                 }
             }
             Stage::Training(mut training) => {
@@ -219,6 +220,10 @@ impl MemHash {
                 if samples.keys.len() < KEYS_SAMPLED {
                     samples.keys.push(key.into());
                 }
+                // Numbers are stored in fewer bytes anyway.
+                if decimal::pack(record.value).is_some() {
+                    return ControlFlow::Continue(());
+                }
                 is_full |= !samples.values[value_class(record.value.len())].push(record.value);
                 ControlFlow::Continue(())
             });
@@ -240,7 +245,8 @@ impl MemHash {
     /// at which to continue. The second result is false if there was no memory for some bucket.
     fn recode_buckets(&self, mut place: u64) -> (Option<u64>, bool) {
         let mut is_complete = true;
-        for _ in 0..BUCKETS_RECODED {
+        let began = Instant::now();
+        while began.elapsed() < WORK_MAX {
             let (shard, hash) = super::bucket_block::hash_of(place, self.shard_bits);
             let (bits, outcome) =
                 MemHash::change(&self.shards[shard].0, |shard| shard.recode_bucket_of(hash));

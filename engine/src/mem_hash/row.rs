@@ -2,7 +2,7 @@
 
 use super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext, RecordEncodings};
 use super::group::{
-    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
+    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, ColumnValue, rest_len,
 };
 use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
 use super::queue::{BucketTail, Marking, UseMark};
@@ -35,7 +35,7 @@ pub(super) enum RowKey {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) key: RowKey,
-    pub(super) value: StoredValue,
+    pub(super) value: ColumnValue,
     pub(super) attributes: StoredAttributes,
     pub(super) source: u8,
     pub(super) mark: UseMark,
@@ -71,21 +71,42 @@ impl Row {
             KeyForm::Text { quotient } => text_key(quotient as u32, key.text, encodings, out),
         };
         let value = match decimal::pack(value) {
-            Some(number) => StoredValue::Number(number),
+            Some(number) => ColumnValue::Number(number),
             None => {
                 let at = out.len();
                 let dictionary = encodings.put_value(value, out);
-                StoredValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
+                ColumnValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
             }
         };
         Row { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
+    }
+
+    /// Does the same as `new` for a record that fits into a bucket only with a dictionary. Returns
+    /// `None` and appends nothing if it does not.
+    pub(super) fn new_short(
+        key: &Key<'_>,
+        value: &[u8],
+        attributes: &Attributes,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> Option<Row> {
+        if !encodings.may_shorten(value.len()) || key.text.len() > BUCKET_RECORD_MAX / 2 {
+            return None;
+        }
+        let from = out.len();
+        let row = Row::new(key, value, attributes, encodings, out);
+        let fits = row.value.dictionary() != 0 && Row::fits(key.text.len(), row.value.data_len(), attributes);
+        if !fits {
+            out.truncate(from);
+        }
+        fits.then_some(row)
     }
 
     /// Returns a row for a new stub.
     pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> Row {
         Row {
             key: RowKey::Stub { fingerprint, reference },
-            value: StoredValue::Text { at: 0, len: 0, dictionary: 0 },
+            value: ColumnValue::Text { at: 0, len: 0, dictionary: 0 },
             attributes: StoredAttributes::default(),
             source: NEW_SOURCE,
             mark: UseMark::default(),
@@ -204,7 +225,7 @@ impl Row {
         match (self.key, self.value) {
             (RowKey::Stub { .. }, _) => false,
             (RowKey::Text { shape: 0, .. }, _) if !encodings.shapes().is_empty() => true,
-            (_, StoredValue::Text { dictionary, .. }) => !encodings.is_current(dictionary),
+            (_, ColumnValue::Text { dictionary, .. }) => !encodings.is_current(dictionary),
             _ => false,
         }
     }
@@ -214,6 +235,13 @@ impl Row {
     pub(super) fn stored_len(&self) -> usize {
         let key_len = if let RowKey::Text { len, .. } = self.key { rest_len(len as usize) } else { 0 };
         key_len + self.value.data_len()
+    }
+
+    /// Returns true if the record would fit into a bucket as it is.
+    pub(super) fn fits_plain(&self, bytes: &[u8], context: RecordContext<'_>) -> bool {
+        let attributes = self.attributes.read(bytes);
+        let flags = self.attributes.flags_size();
+        Row::fits(self.plain_size(bytes, context) - flags, 0, &attributes)
     }
 
     /// Returns true if both records have the same encodings.
@@ -243,7 +271,7 @@ impl Row {
             let mut key = KeyBuffer::default();
             row.key = text_key(quotient, self.key_text(bytes, context, &mut key), encodings, out);
         }
-        if let StoredValue::Text { at, len, dictionary } = &mut row.value {
+        if let ColumnValue::Text { at, len, dictionary } = &mut row.value {
             let stored = &bytes[*at as usize..][..*len as usize];
             let text = context.encodings.value(*dictionary, stored, &mut buffer);
             *at = out.len() as u32;

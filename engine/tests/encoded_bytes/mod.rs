@@ -65,7 +65,8 @@ pub(crate) fn code_any(bytes: &[u8]) {
         assert!(shape.encode(&key, &mut stored) && shape.is_form_of(bytes, &key));
         assert_eq!(stored, bytes);
     }
-    (key.clear(), stored.clear());
+    key.clear();
+    stored.clear();
     if let Some(number) = SHAPES.encode(bytes, &mut stored) {
         assert!(SHAPES.get(number).expect("its number").decode(&stored, &mut key));
         assert_eq!(key, bytes);

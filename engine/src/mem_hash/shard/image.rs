@@ -8,7 +8,7 @@ use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
 use crate::mem_hash::queue::{BucketTail, Marking, put_tail};
-use crate::mem_hash::row::{self, KeyBuffer, RowKey};
+use crate::mem_hash::row::{self, KeyBuffer, Row, RowKey};
 use todana_core::{Expiry, Record};
 
 /// The maximum number of buckets that are copied under one lock: about 300 records, which takes a
@@ -160,8 +160,11 @@ impl HashShard {
             let is_due = !is_partial || place_of(self.complete_hash(bytes, row), target.shard_bits) >= place;
             is_due && !(target.is_dead)(self.expiry_of(bytes, row))
         });
+        // As they are, some records would not fit into a bucket.
+        let context = self.context();
+        let is_long = |row: &Row| row.value.dictionary() != 0 && !row.fits_plain(bytes, context);
         rows.retain(|row| {
-            let is_stub = matches!(row.key, RowKey::Stub { .. });
+            let is_stub = matches!(row.key, RowKey::Stub { .. }) || is_long(row);
             if is_stub {
                 *shown += self.size_of(bytes, row);
                 self.view_row(bytes, row, &mut KeyBuffer::default(), target.see);
@@ -169,7 +172,7 @@ impl HashShard {
             !is_stub
         });
         // An image contains records as they are, because other encodings will read them.
-        let (mut plain, context) = (Vec::new(), self.context());
+        let mut plain = Vec::new();
         rows.iter_mut().for_each(|row| *row = row.recoded(bytes, context, &PLAIN_ENCODINGS, &mut plain));
         layout::put_bucket(&mut rows, [bytes, &[], &plain], &address, target.image);
         let marking = if rows.is_empty() { Marking::None } else { tail.marking };

@@ -21,7 +21,7 @@ use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
 use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
 use super::eviction::{EvictionGoal, EvictionState};
-use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
+use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, ColumnValue};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
 use super::row::{self, KeyBuffer, Row, RowKey};
@@ -66,7 +66,7 @@ pub(super) enum RecordLocation {
 #[derive(Clone, Copy)]
 pub(super) struct InlineRecord {
     pub(super) place: RecordPlace,
-    pub(super) value: StoredValue,
+    pub(super) value: ColumnValue,
     pub(super) attributes: StoredAttributes,
 }
 

@@ -8,7 +8,7 @@ use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
 use crate::mem_hash::encodings::PlainBuffer;
 use crate::mem_hash::group::{
-    BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, StoredValue, ValueColumn,
+    BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, ColumnValue, ValueColumn,
 };
 use crate::mem_hash::key::Key;
 use crate::mem_hash::row::{Row, RowKey};
@@ -166,6 +166,13 @@ impl HashShard {
             return Ok(WritePlan::Put { row, plain, need });
         }
         if plain <= BLOCK_RECORD_MAX {
+            let row = Row::new_short(key, record.value, &record.attributes, &self.encodings, scratch);
+            if let Some(row) = row {
+                // As above.
+                scratch.extend_from_slice(record.value);
+                shown.note(record.value);
+                return Ok(WritePlan::Put { row, plain, need });
+            }
             put_block_record(scratch, key, record.value, &record.attributes);
             return Ok(WritePlan::PutBlock { plain, need });
         }
@@ -293,13 +300,13 @@ impl HashShard {
         }
         let handle = self.directory.get(bucket);
         match (old.value, row.value) {
-            (StoredValue::Text { at, len, .. }, StoredValue::Text { at: from, len: new_len, .. })
+            (ColumnValue::Text { at, len, .. }, ColumnValue::Text { at: from, len: new_len, .. })
                 if len == new_len =>
             {
                 self.arena.write(handle, at as usize, &new[from as usize..][..len as usize]);
             }
-            (StoredValue::Number(old_number), StoredValue::Number(number)) if old_number == number => {}
-            (StoredValue::Number(_), StoredValue::Number(number)) => {
+            (ColumnValue::Number(old_number), ColumnValue::Number(number)) if old_number == number => {}
+            (ColumnValue::Number(_), ColumnValue::Number(number)) => {
                 let bytes = self.arena.bytes(handle);
                 let address = self.address(bucket);
                 let RecordPlace { group_at, index } = old.place;
