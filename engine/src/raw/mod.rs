@@ -1,6 +1,6 @@
 //! Contains all `unsafe` code of the engine: memory mappings, mapped files, the allocator's
-//! settings, LMDB, io_uring, and processor instructions, each wrapped in safe types. Each file has an entry
-//! in SAFETY.md.
+//! settings, LMDB, io_uring, and processor instructions, each wrapped in safe types. Each file has
+//! an entry in SAFETY.md.
 #![allow(unsafe_code)]
 
 mod allocator;

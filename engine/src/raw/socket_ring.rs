@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! receive   one request for each socket; the kernel puts all bytes that arrive into shared buffers
-//! send      the bytes are copied to an area of the ring; one system call sends those of all sockets
+//! send      the bytes are copied to an area of the ring; one system call sends those of all
 //! poll      one request reports each time when a descriptor, such as that of an epoll, is ready
 //! wait      submits all of these, and returns when something has happened
 //! ```
@@ -10,8 +10,8 @@
 //! Invariants: the kernel completes requests only within [`SocketRing::submit`] and
 //! [`SocketRing::wait`] (DEFER_TASKRUN). A buffer belongs to the kernel until it occurs in
 //! [`ReceivedBytes`], and again after [`SocketRing::give_back`]. The area of sent bytes is written
-//! only while the kernel has no request for it: sends never wait (MSG_DONTWAIT), so they are complete
-//! when they have been submitted.
+//! only while the kernel has no request for it: sends never wait (MSG_DONTWAIT), so they are
+//! complete when they have been submitted.
 //!
 //! Not here: connections, and the decision when to receive or to send (they belong to the server).
 
@@ -237,8 +237,8 @@ impl SocketRing {
     /// Returns an error if rings do not work here: creates one, and receives, sends, and reports a
     /// failed send and a cancelled request through it.
     pub fn try_features() -> io::Result<()> {
-        // When a ring is dropped, the kernel interrupts system calls of the thread that used it. This
-        // thread may belong to the caller, so another one is used.
+        // When a ring is dropped, the kernel interrupts system calls of the thread that used it.
+        // This thread may belong to the caller, so another one is used.
         let attempt = std::thread::Builder::new().name("io_uring".into()).spawn(SocketRing::try_here)?;
         attempt.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
     }
@@ -351,9 +351,9 @@ impl SocketRing {
         self.enter(Some(Duration::ZERO), 1)
     }
 
-    /// Submits all requests, and waits for an event, until `timeout` at the latest. A signal may end
-    /// the wait. If `wanted` is more than 1, also waits for this number of events, but only for 20
-    /// microseconds, and only on Linux 6.12 or newer.
+    /// Submits all requests, and waits for an event, until `timeout` at the latest. A signal may
+    /// end the wait. If `wanted` is more than 1, also waits for this number of events, but only for
+    /// 20 microseconds, and only on Linux 6.12 or newer.
     pub fn wait(&mut self, timeout: Option<Duration>, wanted: usize) -> io::Result<()> {
         let is_waiting = self.events.is_empty() && self.unsent.is_empty();
         if is_waiting { self.enter(timeout, wanted) } else { self.submit() }
@@ -437,8 +437,8 @@ impl SocketRing {
                     };
                     let sent = usize::try_from(result).unwrap_or(0).min(send.len);
                     let rest = area.at(send.start + sent..send.start + send.len);
-                    // SAFETY: the range lies in the mapping (asserted by `at`), which is initialised,
-                    // and nothing writes to it during this call.
+                    // SAFETY: the range lies in the mapping (asserted by `at`), which is
+                    // initialised, and nothing writes to it during this call.
                     let bytes = unsafe { std::slice::from_raw_parts(rest.as_ptr(), send.len - sent) };
                     if error.is_some() || !bytes.is_empty() {
                         unsent.push_back(UnsentBytes { token: send.token, bytes: bytes.to_vec(), error });
@@ -471,8 +471,8 @@ impl SocketRing {
     pub fn bytes(&self, received: &ReceivedBytes) -> &[u8] {
         assert_eq!(received.ring, self.number, "bytes of this ring");
         let address = self.buffers.address(received.buffer);
-        // SAFETY: the buffer lies in the mapping (asserted by `address`). The kernel has returned it,
-        // and does not write to it before `give_back`, which takes the only value of its type.
+        // SAFETY: the buffer lies in the mapping (asserted by `address`). The kernel has returned
+        // it, and does not write to it before `give_back`, which takes the only value of its type.
         unsafe { std::slice::from_raw_parts(address, usize::from(received.len).min(RECEIVE_LEN)) }
     }
 

@@ -1,10 +1,10 @@
-//! Defines the ring of a worker, which receives from its clients and sends to them through io_uring,
-//! and the part of it that belongs to a connection.
+//! Defines the ring of a worker, which receives from its clients and sends to them through
+//! io_uring, and the part of it that belongs to a connection.
 //!
-//! A ring receives only from calm connections: those whose requests are short and whose clients read
-//! their replies. All others are read and written as without a ring, when the worker's
-//! poll reports them. Thus the ring needs no bounds of its own: bytes leave its buffers as soon as
-//! their event is handled, and a connection of which the worker must not read more leaves the ring.
+//! A ring receives only from calm connections: those whose requests are short and whose clients
+//! read their replies. All others are read and written as without a ring, when the worker's poll
+//! reports them. Thus the ring needs no bounds of its own: bytes leave its buffers as soon as their
+//! event is handled, and a connection of which the worker must not read more leaves the ring.
 
 use crate::options::{IoMode, ServerOptions};
 use crate::transport::connection::Connection;
@@ -185,8 +185,8 @@ impl ClientRing {
         self.ring.submit()
     }
 
-    /// Submits all requests, and waits for an event. If many clients were served since the last wait,
-    /// waits a moment for several events, because the worker then sleeps less often.
+    /// Submits all requests, and waits for an event. If many clients were served since the last
+    /// wait, waits a moment for several events, because the worker then sleeps less often.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let wanted = (std::mem::take(&mut self.events) / 2).clamp(1, GATHERED_MAX);
         self.ring.wait(timeout, wanted)

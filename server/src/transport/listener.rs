@@ -359,7 +359,8 @@ impl ClientStream {
         }
     }
 
-    /// Returns true if the peer has announced the end of the stream in the bytes that were received.
+    /// Returns true if the peer has announced the end of the stream in the bytes that were
+    /// received.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, ClientStream::Tls(stream) if stream.has_ended())
     }

@@ -257,8 +257,8 @@ impl MemcachedSession {
         }
     }
 
-    /// Serves the rest of the input if it is a short line with a single request, such as a `get`. Such
-    /// a request needs no batch. Otherwise changes nothing and returns `None`.
+    /// Serves the rest of the input if it is a short line with a single request, such as a `get`.
+    /// Such a request needs no batch. Otherwise changes nothing and returns `None`.
     #[inline]
     fn serve_line(
         &mut self,

@@ -217,8 +217,8 @@ impl Worker {
         }
     }
 
-    /// Submits the requests of the ring, if one of them has the socket of this connection. Its output
-    /// is then either sent or pending.
+    /// Submits the requests of the ring, if one of them has the socket of this connection. Its
+    /// output is then either sent or pending.
     #[inline]
     pub(super) fn finish_send(&mut self, index: usize) {
         let Some(ring) = &self.ring else { return };
