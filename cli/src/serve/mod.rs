@@ -87,8 +87,8 @@ pub(crate) struct ServeArguments {
     /// At the memory limit, refuse writes instead of evicting records
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
     disable_evictions: bool,
-    /// Evict so that the most requests find their record (`objects`: large records leave earlier), or
-    /// so that the most bytes are found (`bytes`). For mem:hash
+    /// Evict so that the most requests find their record (`objects`: large records leave earlier),
+    /// or so that the most bytes are found (`bytes`). For mem:hash
     #[arg(long, env = "TODANA_EVICT_FOR", value_enum, default_value = "objects", value_name = "GOAL", help_heading = CACHE)]
     evict_for: EvictedFor,
     /// Store similar records in memory with dictionaries, which are trained in the background

@@ -37,7 +37,8 @@ const GAIN_PARTS: usize = 16;
 /// ```
 /// use todana_engine::dictionary::{DictionaryTraining, TrainingStep, ValueSample};
 ///
-/// let value = |n: u64| format!(r#"{{"id":{n},"city":"{}"}}"#, ["Oslo", "Lima", "Kyoto"][n as usize % 3]);
+/// let city = |n: u64| ["Oslo", "Lima", "Kyoto"][n as usize % 3];
+/// let value = |n: u64| format!(r#"{{"id":{n},"city":"{}"}}"#, city(n));
 /// let mut sample = ValueSample::default();
 /// (0..1000).for_each(|n| assert!(sample.push(value(n * 37).as_bytes())));
 /// let mut training = DictionaryTraining::new(sample).expect("enough values");

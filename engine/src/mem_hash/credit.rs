@@ -1,15 +1,15 @@
-//! Evicts records of different sizes by their credit, in the way of GDSF (Cherkasova, HP Labs report
-//! HPL-98-69R1, 1998), applied to one bucket at a time.
+//! Evicts records of different sizes by their credit, in the way of GDSF (Cherkasova, HP Labs
+//! report HPL-98-69R1, 1998), applied to one bucket at a time.
 //!
 //! The credit of a record is its number of uses divided by its size. The record with the least
 //! credit of the bucket is evicted, and its credit is subtracted from that of all others, so that
 //! records that are not used any more lose theirs. A use renews the credit.
 //!
-//! A credit is stored in half octaves, so that 5 bits suffice: records of 185 KB and more have
-//! the least one. Differences between half octaves are rounded at random. The number of uses is also
-//! counted at random, in octaves (Morris, CACM 21, 1978): 1, 2, 4 or 8 uses. In simulations of three
-//! traces with 4 to 40 records a bucket, this evicts within 2 % as well as exact numbers, and like
-//! one list of all records within 3 % (docs/engines.md, "Eviction").
+//! A credit is stored in half octaves, so that 5 bits suffice: records of 185 KB and more have the
+//! least one. Differences between half octaves are rounded at random. The number of uses is also
+//! counted at random, in octaves (Morris, CACM 21, 1978): 1, 2, 4 or 8 uses. In simulations of
+//! three traces with 4 to 40 records a bucket, this evicts within 2 % as well as exact numbers, and
+//! like one list of all records within 3 % (docs/engines.md, "Eviction").
 
 use super::queue::UseMark;
 
@@ -35,7 +35,7 @@ impl SizeOctaves {
         let size = value_len.saturating_add(OVERHEAD).min(u32::MAX as usize) as u64;
         let octaves = size.ilog2();
         // The square is compared with 2 to the power of an odd number, which has no exact root.
-        let has_half = size * size >> (2 * octaves + 1) != 0;
+        let has_half = (size * size) >> (2 * octaves + 1) != 0;
         SizeOctaves((2 * octaves) as u8 + u8::from(has_half))
     }
 }

@@ -20,8 +20,8 @@
 //! Expired records are removed first, then records of the small queue that have an expiry.
 //!
 //! If the records of a shard have different sizes, those with the least credit are evicted instead
-//! (see `credit`), unless hits shall be counted in bytes. A bucket keeps the marks that it has until
-//! the hand visits it.
+//! (see `credit`), unless hits shall be counted in bytes. A bucket keeps the marks that it has
+//! until the hand visits it.
 
 use super::credit::{self, RandomBits};
 use super::departures::DepartureCause;
@@ -513,8 +513,8 @@ impl HashShard {
         self.rewrite(bucket, marking, new, need)
     }
 
-    /// Returns the mark of a new record. If the bucket has a ghost of its key, removes the ghost and
-    /// returns the queue from which the key was evicted: true for the main queue.
+    /// Returns the mark of a new record. If the bucket has a ghost of its key, removes the ghost
+    /// and returns the queue from which the key was evicted: true for the main queue.
     fn mark_of_newcomer(&self, marking: &mut Marking, key: &Key<'_>, row: &Row) -> (UseMark, Option<bool>) {
         match marking {
             Marking::None => (UseMark::default(), None),

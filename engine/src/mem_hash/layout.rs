@@ -7,7 +7,7 @@
 
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
-    FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, ColumnValue,
+    ColumnValue, FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup,
     ValueColumn, group_head, put_encodings, put_stub, rest_len,
 };
 use super::quotient::{BucketAddress, TEXT_CLASS};

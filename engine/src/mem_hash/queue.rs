@@ -13,7 +13,8 @@
 //!
 //! In the first form, the records of a group are in the order in which they arrived. They form the
 //! two queues of S3-FIFO (Yang et al., SOSP 2023), small and main, interleaved: the mark of each
-//! record says to which queue the record belongs. The second form is for records of different sizes.
+//! record says to which queue the record belongs. The second form is for records of different
+//! sizes.
 //!
 //! Invariant: a tail with marks has as many marks as its bucket has records, which are at most 255.
 
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn credits_are_read_as_they_were_put() {
         for records in [1, 2, 255] {
-            let mark = |n: usize| UseMark::with_credit(n as u8 % 4, n % 3 == 0, n as u8 % 32);
+            let mark = |n: usize| UseMark::with_credit(n as u8 % 4, n.is_multiple_of(3), n as u8 % 32);
             let mut bytes = vec![b'x'; 3];
             put_tail(&mut bytes, Marking::Credits, (0..records).map(mark));
             assert_eq!(checked_tail_len(&bytes[3..], records), Some(records + 2));
@@ -336,7 +337,7 @@ mod tests {
             assert_eq!(tail.marking, Marking::Credits);
             for n in 0..records {
                 let mark = tail.mark(n);
-                assert_eq!((mark.uses(), mark.is_read()), (n as u8 % 4, n % 3 == 0));
+                assert_eq!((mark.uses(), mark.is_read()), (n as u8 % 4, n.is_multiple_of(3)));
                 assert_eq!(mark.credit(), n as u8 % 32);
                 let (at, byte) = marked(&bytes, 3, n, UseMark::default());
                 assert_eq!((at, byte), (5 + n, 0));

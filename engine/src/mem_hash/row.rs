@@ -2,7 +2,7 @@
 
 use super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext, RecordEncodings};
 use super::group::{
-    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, ColumnValue, rest_len,
+    BUCKET_RECORD_MAX, ColumnValue, KeyColumn, RecordGroup, RecordReference, StoredAttributes, rest_len,
 };
 use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
 use super::queue::{BucketTail, Marking, UseMark};

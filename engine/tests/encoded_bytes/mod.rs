@@ -1,6 +1,6 @@
 //! Encodes and decodes fuzz input with dictionaries and key shapes.
 //!
-//!     choice(1) | bytes        choice: bit 0 the dictionary (tokens, frames), bits 1-3 the key shape
+//!     choice(1) | bytes    choice: bit 0 the dictionary (tokens, frames), bits 1-3 the key shape
 
 use std::sync::LazyLock;
 use todana_engine::dictionary::{

@@ -79,8 +79,7 @@ fn reply_of_a_reset_connection_reaches_nobody() {
                 client
             })
             .collect();
-        // There are so many clients that the server notices both events of most of them in one
-        // turn.
+        // With this number of clients, the server notices both events of most of them in one turn.
         for mut client in leaving {
             client.send(b"version\r\nno such command\r\n");
             socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();

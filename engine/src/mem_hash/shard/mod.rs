@@ -21,7 +21,7 @@ use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
 use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
 use super::eviction::{EvictionGoal, EvictionState};
-use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, ColumnValue};
+use super::group::{self, ColumnValue, KeyMatch, RecordPlace, RecordReference, StoredAttributes};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
 use super::row::{self, KeyBuffer, Row, RowKey};

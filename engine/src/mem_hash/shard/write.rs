@@ -8,7 +8,7 @@ use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
 use crate::mem_hash::encodings::PlainBuffer;
 use crate::mem_hash::group::{
-    BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, ColumnValue, ValueColumn,
+    BUCKET_RECORD_MAX, ColumnValue, RecordGroup, RecordPlace, RecordReference, ValueColumn,
 };
 use crate::mem_hash::key::Key;
 use crate::mem_hash::row::{Row, RowKey};
