@@ -160,10 +160,11 @@ fn measure(shape: &RecordShape) {
         })
         .collect();
     let key_len = measured.iter().map(|(key, _)| key.len()).sum::<usize>() as f64 / measured.len() as f64;
-    let len = |((number, stored), (key, _)): (&(Option<u8>, Vec<u8>), &(Vec<u8>, Vec<u8>))| {
-        if number.is_some() { stored.len() } else { key.len() }
-    };
-    let key_stored_len = stored.iter().zip(&measured).map(len).sum::<usize>() as f64 / measured.len() as f64;
+    let mut key_stored_len = 0.0;
+    for ((number, stored), (key, _)) in stored.iter().zip(&measured) {
+        let len = if number.is_some() { stored.len() } else { key.len() };
+        key_stored_len += len as f64 / measured.len() as f64;
+    }
     let key_decode_ns = fastest(&stored, |(number, stored)| {
         if let Some(shape) = number.and_then(|number| shapes.get(number)) {
             out.clear();
