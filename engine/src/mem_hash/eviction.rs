@@ -30,7 +30,7 @@ use super::key::Key;
 use super::layout;
 use super::queue::{BucketTail, MarkForm, Marking, UseMark, marked, put_tail, tail_len};
 use super::quotient::BucketAddress;
-use super::row::{self, KeyBuffer, Row, RowKey};
+use super::row::{self, BucketRow, KeyBuffer, RowKey};
 use super::shard::{HashShard, RecordLocation};
 use super::uses::{NotedUse, UseKind};
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
@@ -349,7 +349,7 @@ impl HashShard {
     }
 
     /// Returns the mark of a row in another form.
-    pub(super) fn converted_mark(&self, row: &Row, from: Marking, to: MarkForm) -> UseMark {
+    pub(super) fn converted_mark(&self, row: &BucketRow, from: Marking, to: MarkForm) -> UseMark {
         let mark = row.mark;
         match (to, from) {
             (MarkForm::Queues, Marking::Credits) => mark.queued(),
@@ -451,7 +451,7 @@ impl HashShard {
         &mut self,
         bucket: usize,
         key: &Key<'_>,
-        new_row: Row,
+        new_row: BucketRow,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -498,7 +498,7 @@ impl HashShard {
         &mut self,
         bucket: usize,
         key: &Key<'_>,
-        new_row: Row,
+        new_row: BucketRow,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -509,13 +509,18 @@ impl HashShard {
         }
         let (mark, returned) = self.mark_of_newcomer(&mut marking, key, &new_row);
         self.note_return(returned);
-        self.rows.push(Row { mark, ..new_row });
+        self.rows.push(BucketRow { mark, ..new_row });
         self.rewrite(bucket, marking, new, need)
     }
 
     /// Returns the mark of a new record. If the bucket has a ghost of its key, removes the ghost
     /// and returns the queue from which the key was evicted: true for the main queue.
-    fn mark_of_newcomer(&self, marking: &mut Marking, key: &Key<'_>, row: &Row) -> (UseMark, Option<bool>) {
+    fn mark_of_newcomer(
+        &self,
+        marking: &mut Marking,
+        key: &Key<'_>,
+        row: &BucketRow,
+    ) -> (UseMark, Option<bool>) {
         match marking {
             Marking::None => (UseMark::default(), None),
             Marking::Queues(ghosts) => {
@@ -540,7 +545,7 @@ impl HashShard {
         &mut self,
         bucket: usize,
         place: RecordPlace,
-        new_row: Option<Row>,
+        new_row: Option<BucketRow>,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -549,7 +554,7 @@ impl HashShard {
         match new_row {
             Some(row) => {
                 let old = &mut self.rows[index];
-                *old = Row { mark: old.mark, age: old.age, ..row };
+                *old = BucketRow { mark: old.mark, age: old.age, ..row };
             }
             None => drop(self.rows.remove(index)),
         }
@@ -656,7 +661,9 @@ impl HashShard {
         let new_end = loop {
             if !gone.is_empty() {
                 kept.clear();
-                kept.extend(slots.iter().map(|slot| Row { mark: slot.mark, ..rows[slot.row as usize] }));
+                kept.extend(
+                    slots.iter().map(|slot| BucketRow { mark: slot.mark, ..rows[slot.row as usize] }),
+                );
                 content.clear();
                 layout::put_bucket(&mut kept, [self.bytes_of(bucket), &[], &[]], &address, &mut content);
                 let end = content.len();
@@ -713,7 +720,7 @@ impl HashShard {
     /// Reports records to a listening observer before they are evicted, because their bytes are
     /// gone afterwards. If the system then refuses the smaller block, which is rare, the reported
     /// records stay.
-    fn report_evicted(&self, bytes: &[u8], rows: &[Row], slots: &[EvictionCandidate]) {
+    fn report_evicted(&self, bytes: &[u8], rows: &[BucketRow], slots: &[EvictionCandidate]) {
         let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
             return;
         };
@@ -727,7 +734,7 @@ impl HashShard {
     }
 
     /// Returns the data that must be accounted for when this record leaves its bucket.
-    pub(super) fn departing_record(&self, bytes: &[u8], row: &Row) -> DepartingRecord {
+    pub(super) fn departing_record(&self, bytes: &[u8], row: &BucketRow) -> DepartingRecord {
         let reference = match row.key {
             RowKey::Stub { reference, .. } => Some(reference),
             _ => None,
@@ -787,7 +794,7 @@ pub(super) fn len_of(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
 }
 
 /// Appends the tail of a bucket with these records. A bucket without records has none.
-pub(super) fn put_end(content: &mut Vec<u8>, marking: Marking, rows: &[Row]) {
+pub(super) fn put_end(content: &mut Vec<u8>, marking: Marking, rows: &[BucketRow]) {
     if !rows.is_empty() {
         put_tail(content, marking, rows.iter().map(|row| row.mark));
     }
