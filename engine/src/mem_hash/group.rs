@@ -111,18 +111,18 @@ impl ValueColumn {
 
 /// A value as it is stored. The range of text is relative to the bytes from which it was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoredValue {
+pub(super) enum BucketValue {
     Number(u64),
     Text { at: u32, len: u32 },
 }
 
-impl StoredValue {
+impl BucketValue {
     /// Returns the value as text. `digits` is the buffer into which a number is unpacked.
     #[inline]
     pub(super) fn text<'a>(self, bytes: &'a [u8], digits: &'a mut [u8; 20]) -> &'a [u8] {
         match self {
-            StoredValue::Number(number) => decimal::unpack(number, digits),
-            StoredValue::Text { at, len } => &bytes[at as usize..][..len as usize],
+            BucketValue::Number(number) => decimal::unpack(number, digits),
+            BucketValue::Text { at, len } => &bytes[at as usize..][..len as usize],
         }
     }
 
@@ -130,8 +130,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn text_len(self) -> usize {
         match self {
-            StoredValue::Number(number) => decimal::text_len(number),
-            StoredValue::Text { len, .. } => len as usize,
+            BucketValue::Number(number) => decimal::text_len(number),
+            BucketValue::Text { len, .. } => len as usize,
         }
     }
 
@@ -141,8 +141,8 @@ impl StoredValue {
     pub(super) fn of_len(self, bytes: &[u8]) -> &[u8] {
         const STAND_IN: [u8; decimal::DIGITS_MAX] = [b'0'; decimal::DIGITS_MAX];
         match self {
-            StoredValue::Number(number) => &STAND_IN[..decimal::text_len(number)],
-            StoredValue::Text { at, len } => &bytes[at as usize..][..len as usize],
+            BucketValue::Number(number) => &STAND_IN[..decimal::text_len(number)],
+            BucketValue::Text { at, len } => &bytes[at as usize..][..len as usize],
         }
     }
 
@@ -150,8 +150,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn data_len(self) -> usize {
         match self {
-            StoredValue::Number(number) => decimal::byte_len(number),
-            StoredValue::Text { len, .. } => len as usize,
+            BucketValue::Number(number) => decimal::byte_len(number),
+            BucketValue::Text { len, .. } => len as usize,
         }
     }
 
@@ -159,8 +159,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn short_len(self) -> Option<u8> {
         match self {
-            StoredValue::Number(number) => Some((SHORT_VALUE_MAX + decimal::byte_len(number)) as u8),
-            StoredValue::Text { len, .. } => (len as usize <= SHORT_VALUE_MAX).then_some(len as u8),
+            BucketValue::Number(number) => Some((SHORT_VALUE_MAX + decimal::byte_len(number)) as u8),
+            BucketValue::Text { len, .. } => (len as usize <= SHORT_VALUE_MAX).then_some(len as u8),
         }
     }
 
@@ -168,8 +168,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn long_len(self) -> u16 {
         match self {
-            StoredValue::Number(number) => LONG_NUMBER | decimal::byte_len(number) as u16,
-            StoredValue::Text { len, .. } => len as u16,
+            BucketValue::Number(number) => LONG_NUMBER | decimal::byte_len(number) as u16,
+            BucketValue::Text { len, .. } => len as u16,
         }
     }
 }
@@ -415,23 +415,23 @@ impl RecordGroup {
 
     /// Returns a value of variable length that begins at `at`.
     #[inline]
-    fn variable_value(&self, bytes: &[u8], index: usize, at: usize) -> StoredValue {
+    fn variable_value(&self, bytes: &[u8], index: usize, at: usize) -> BucketValue {
         match self.variable_len(bytes, index) {
-            (len, false) => StoredValue::Text { at: at as u32, len: len as u32 },
-            (len, true) => StoredValue::Number(number_of(&bytes[at..at + len])),
+            (len, false) => BucketValue::Text { at: at as u32, len: len as u32 },
+            (len, true) => BucketValue::Number(number_of(&bytes[at..at + len])),
         }
     }
 
     /// Returns a value.
     #[inline]
-    pub(super) fn value(&self, bytes: &[u8], index: usize) -> StoredValue {
+    pub(super) fn value(&self, bytes: &[u8], index: usize) -> BucketValue {
         match self.values {
             ValueColumn::Number(width) => {
-                StoredValue::Number(bits::get(bytes, self.values_at, index, u32::from(width)))
+                BucketValue::Number(bits::get(bytes, self.values_at, index, u32::from(width)))
             }
             ValueColumn::Fixed(len) => {
                 let at = self.values_at + index * usize::from(len);
-                StoredValue::Text { at: at as u32, len: u32::from(len) }
+                BucketValue::Text { at: at as u32, len: u32::from(len) }
             }
             _ => {
                 let before: usize = (0..index).map(|index| self.variable_len(bytes, index).0).sum();
@@ -509,8 +509,8 @@ impl RecordGroup {
             return false;
         }
         let is_number = |value| match value {
-            StoredValue::Number(number) => number <= decimal::NUMBER_MAX,
-            StoredValue::Text { .. } => true,
+            BucketValue::Number(number) => number <= decimal::NUMBER_MAX,
+            BucketValue::Text { .. } => true,
         };
         if !self.values.is_variable() {
             return (0..self.count).all(|index| is_number(self.value(bytes, index)));
@@ -535,7 +535,7 @@ impl RecordGroup {
     pub(super) fn for_each(
         &self,
         bytes: &[u8],
-        mut see: impl FnMut(usize, (Range<usize>, usize), StoredValue),
+        mut see: impl FnMut(usize, (Range<usize>, usize), BucketValue),
     ) {
         let (mut key_at, mut value_at) = (self.key_text_at, self.values_at);
         for index in 0..self.count {

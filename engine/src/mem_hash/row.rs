@@ -1,7 +1,7 @@
 //! Takes a bucket apart into its records, for changes that concern more than one column.
 
 use super::group::{
-    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
+    BUCKET_RECORD_MAX, BucketValue, KeyColumn, RecordGroup, RecordReference, StoredAttributes, rest_len,
 };
 use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
 use super::queue::{BucketTail, UseMark};
@@ -30,9 +30,9 @@ pub(super) enum RowKey {
 /// A record or a stub of a bucket. The offsets are relative to the bytes with the number `source`
 /// of a [`RowSources`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct BucketRow {
     pub(super) key: RowKey,
-    pub(super) value: StoredValue,
+    pub(super) value: BucketValue,
     pub(super) attributes: StoredAttributes,
     pub(super) source: u8,
     pub(super) mark: UseMark,
@@ -45,13 +45,13 @@ pub(super) type RowSources<'s> = [&'s [u8]; 3];
 
 /// The number of the source with a record that is being stored.
 pub(super) const NEW_SOURCE: u8 = 2;
-/// The value of `Row::age` of a new record.
+/// The value of `BucketRow::age` of a new record.
 pub(super) const NEWEST: u32 = u32::MAX;
 
-impl Row {
+impl BucketRow {
     /// Returns a row for a new record whose text is in the source for new records: the attributes,
     /// the key without its head if it is text, and the value if it is text.
-    pub(super) fn new(key: &Key<'_>, value: &[u8], attributes: &Attributes, out: &mut Vec<u8>) -> Row {
+    pub(super) fn new(key: &Key<'_>, value: &[u8], attributes: &Attributes, out: &mut Vec<u8>) -> BucketRow {
         let at = out.len() as u32;
         let (prefix, more) = crate::record::put_attributes(out, attributes);
         let len = (out.len() - at as usize) as u8;
@@ -65,21 +65,21 @@ impl Row {
             }
         };
         let value = match decimal::pack(value) {
-            Some(number) => StoredValue::Number(number),
+            Some(number) => BucketValue::Number(number),
             None => {
                 let at = out.len() as u32;
                 out.extend_from_slice(value);
-                StoredValue::Text { at, len: value.len() as u32 }
+                BucketValue::Text { at, len: value.len() as u32 }
             }
         };
-        Row { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
+        BucketRow { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
     }
 
     /// Returns a row for a new stub.
-    pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> Row {
-        Row {
+    pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> BucketRow {
+        BucketRow {
             key: RowKey::Stub { fingerprint, reference },
-            value: StoredValue::Text { at: 0, len: 0 },
+            value: BucketValue::Text { at: 0, len: 0 },
             attributes: StoredAttributes::default(),
             source: NEW_SOURCE,
             mark: UseMark::default(),
@@ -213,7 +213,7 @@ pub(super) fn put_rows(
     group: &RecordGroup,
     address: &BucketAddress,
     source: u8,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<BucketRow>,
 ) {
     // All groups begin and end at about the same ages.
     let age_of = |index: usize| ((2 * index + 1) << 15) as u32 / group.count as u32;
@@ -233,7 +233,7 @@ pub(super) fn put_rows(
             },
         };
         let (attributes, age) = (group.attributes(index), age_of(index));
-        rows.push(Row { key, value, attributes, source, mark: UseMark::default(), age });
+        rows.push(BucketRow { key, value, attributes, source, mark: UseMark::default(), age });
     });
 }
 
@@ -243,7 +243,7 @@ pub(super) fn take_apart<'b>(
     bytes: &'b [u8],
     address: &BucketAddress,
     source: u8,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<BucketRow>,
 ) -> (usize, BucketTail<'b>) {
     let first = rows.len();
     let mut at = 0;
@@ -262,7 +262,7 @@ pub(super) fn take_apart<'b>(
 
 /// Sorts rows by age, the oldest first. Rows of one group keep their order.
 #[inline]
-pub(super) fn sort_by_age(rows: &mut [Row]) {
+pub(super) fn sort_by_age(rows: &mut [BucketRow]) {
     if !rows.is_sorted_by_key(|row| row.age) {
         rows.sort_by_key(|row| row.age);
     }

@@ -2,7 +2,7 @@
 
 use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
-use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
+use crate::mem_hash::bucket_block::{self, BlockBucket, CheckedRow, hash_of, last_place, place_of};
 use crate::mem_hash::eviction::put_end;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
@@ -204,7 +204,7 @@ impl HashShard {
         &mut self,
         bucket: &BlockBucket,
         content: &[u8],
-        records: &[BlockRow],
+        records: &[CheckedRow],
     ) -> bool {
         if records.is_empty() {
             return true;
