@@ -22,8 +22,8 @@
 //! and the other bytes. Many remainders are compared at once. A value that is decimal text is its
 //! number (`todana_core::decimal`). Among values of variable length, the length states that a value
 //! is a number. Keys of a shape are stored with the remainder and the form of the shape instead of
-//! the other bytes, and values of a dictionary in its form (see `encodings`). Attributes are encoded
-//! as in `crate::record`; those of a group have the same fields and the same length.
+//! the other bytes, and values of a dictionary in its form (see `encodings`). Attributes are
+//! encoded as in `crate::record`; those of a group have the same fields and the same length.
 //!
 //! Invariant: the records of a group are in the order in which they arrived. No order is kept
 //! between groups, so the age of a record is its relative position in its group.
