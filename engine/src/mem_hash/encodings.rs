@@ -9,7 +9,6 @@ use crate::dictionary::{TrainedDictionary, VALUE_LEN_MAX};
 use crate::key_shape::{KeyShape, KeyShapes};
 use std::cell::Cell;
 use std::iter::Sum;
-use std::ops::Sub;
 use std::sync::Arc;
 use todana_core::EncodingStatus;
 
@@ -197,11 +196,10 @@ pub(super) struct WrittenBytes {
     pub(super) stored: u64,
 }
 
-impl Sub for WrittenBytes {
-    type Output = WrittenBytes;
-
-    fn sub(self, other: WrittenBytes) -> WrittenBytes {
-        WrittenBytes { plain: self.plain - other.plain, stored: self.stored - other.stored }
+impl WrittenBytes {
+    /// Returns what was written after `earlier`.
+    pub(super) fn since(self, earlier: WrittenBytes) -> WrittenBytes {
+        WrittenBytes { plain: self.plain - earlier.plain, stored: self.stored - earlier.stored }
     }
 }
 

@@ -191,7 +191,7 @@ impl MemHash {
             return true;
         }
         let written = self.shards.iter().map(|shard| shard.0.read().written).sum::<WrittenBytes>();
-        let since = written - state.written;
+        let since = written.since(state.written);
         if since.plain < WRITTEN_BYTES {
             return false;
         }
