@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use todana_bench::RecordShape;
 use todana_core::{Action, Attributes, Engine, Record, Visitor};
-use todana_engine::dictionary::{DictionaryTraining, TrainingStep, ValueDictionary, ValueSample};
+use todana_engine::dictionary::{SampleTraining, TrainedDictionary, TrainingSample, TrainingStep};
 use todana_engine::key_shape::{KeyShapes, find_shapes};
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -59,8 +59,8 @@ fn main() {
 }
 
 /// Trains a dictionary. Also returns the time of the longest step in milliseconds.
-fn train(sample: ValueSample) -> (Option<Box<ValueDictionary>>, f64) {
-    let Some(mut training) = DictionaryTraining::new(sample) else { return (None, 0.0) };
+fn train(sample: TrainingSample) -> (Option<Box<TrainedDictionary>>, f64) {
+    let Some(mut training) = SampleTraining::new(sample) else { return (None, 0.0) };
     let mut longest = 0.0f64;
     loop {
         let began = Instant::now();
@@ -94,7 +94,7 @@ fn measure(shape: &RecordShape) {
         (key, value)
     };
     let mut random = fastrand::Rng::with_seed(7);
-    let (mut sample, mut keys) = (ValueSample::default(), Vec::new());
+    let (mut sample, mut keys) = (TrainingSample::default(), Vec::new());
     for _ in 0..RECORDS {
         // Only every second record is sampled, and the others are measured.
         let (key, value) = record(2 * random.u64(1..RECORDS / 2));
@@ -160,11 +160,11 @@ fn measure(shape: &RecordShape) {
         })
         .collect();
     let key_len = measured.iter().map(|(key, _)| key.len()).sum::<usize>() as f64 / measured.len() as f64;
-    let mut key_stored_len = 0.0;
+    let mut key_stored_len = 0;
     for ((number, stored), (key, _)) in stored.iter().zip(&measured) {
-        let len = if number.is_some() { stored.len() } else { key.len() };
-        key_stored_len += len as f64 / measured.len() as f64;
+        key_stored_len += if number.is_some() { stored.len() } else { key.len() };
     }
+    let key_stored_len = key_stored_len as f64 / measured.len() as f64;
     let key_decode_ns = fastest(&stored, |(number, stored)| {
         if let Some(shape) = number.and_then(|number| shapes.get(number)) {
             out.clear();

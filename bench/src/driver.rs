@@ -590,7 +590,7 @@ impl std::fmt::Debug for PrintableBytes<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::toy_server::{self, ServerFault};
-    use super::super::workload::{CommandSet, KeyDistribution, KeyPicker, KeyShape, ValueKind, ValueSize};
+    use super::super::workload::{CommandSet, KeyDistribution, KeyFormat, KeyPicker, ValueKind, ValueSize};
     use super::*;
 
     const KEYS: u64 = 50;
@@ -601,7 +601,7 @@ mod tests {
         Workload {
             keys: KEYS,
             records: None,
-            shape: KeyShape { prefix: "k".into(), width: 4 },
+            shape: KeyFormat { prefix: "k".into(), width: 4 },
             value_size: ValueSize::Uniform(0, 300),
             value_kind: ValueKind::Random,
             picker: KeyPicker::new(KeyDistribution::Zipf(0.9), KEYS),

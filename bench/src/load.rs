@@ -3,7 +3,7 @@
 use crate::chart::PlotFile;
 use crate::record_shape::RecordShape;
 use crate::report::{LoadReport, MeasuredServer};
-use crate::workload::{self, GetSetRatio, KeyDistribution, KeyShape, ValueKind, ValueSize, Workload};
+use crate::workload::{self, GetSetRatio, KeyDistribution, KeyFormat, ValueKind, ValueSize, Workload};
 use crate::{BenchError, driver, embedded, plot, process};
 use std::error::Error;
 use std::io::Write;
@@ -177,7 +177,7 @@ impl LoadOptions {
         Ok(Workload {
             keys: self.keys,
             records: self.records.clone(),
-            shape: KeyShape { prefix: self.key_prefix.clone(), width: self.key_size },
+            shape: KeyFormat { prefix: self.key_prefix.clone(), width: self.key_size },
             value_size: self.value_size.clone(),
             value_kind: self.value_kind,
             picker: workload::KeyPicker::new(self.distribution, self.keys),

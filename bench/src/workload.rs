@@ -270,13 +270,13 @@ impl ZipfLaw {
 
 /// The format of a key.
 #[derive(Clone, Debug)]
-pub(crate) struct KeyShape {
+pub(crate) struct KeyFormat {
     pub(crate) prefix: String,
     /// The number of digits, with leading zeros. 0 means as many digits as the number needs.
     pub(crate) width: usize,
 }
 
-impl KeyShape {
+impl KeyFormat {
     pub(crate) fn put(&self, out: &mut Vec<u8>, number: u64) {
         // The number is formatted by hand, because the generator must be cheap: it shares
         // processors with the server that it measures.
@@ -306,7 +306,7 @@ pub struct Workload {
     pub(crate) keys: u64,
     /// The shape of keys and values. The next three fields then have no effect.
     pub(crate) records: Option<RecordShape>,
-    pub(crate) shape: KeyShape,
+    pub(crate) shape: KeyFormat,
     pub(crate) value_size: ValueSize,
     pub(crate) value_kind: ValueKind,
     pub(crate) picker: KeyPicker,
@@ -481,7 +481,7 @@ mod tests {
     fn keys_have_the_requested_width() {
         let key = |prefix: &str, width, number| {
             let mut out = Vec::new();
-            KeyShape { prefix: prefix.into(), width }.put(&mut out, number);
+            KeyFormat { prefix: prefix.into(), width }.put(&mut out, number);
             String::from_utf8(out).unwrap()
         };
         assert_eq!(key("", 8, 42), "00000042");
@@ -496,7 +496,7 @@ mod tests {
         let workload = |value_size| Workload {
             keys: 10,
             records: None,
-            shape: KeyShape { prefix: "k:".into(), width: 4 },
+            shape: KeyFormat { prefix: "k:".into(), width: 4 },
             value_size,
             value_kind: ValueKind::Random,
             picker: KeyPicker::new(KeyDistribution::Uniform, 10),

@@ -47,7 +47,7 @@ pub(crate) fn replay(name: &str, requests: &TraceRequests, capacity: usize, repo
 
 /// The sizes of the engine's records, and the seed of its hash.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordShape {
+pub(crate) struct TracedRecordShape {
     /// The number of digits of a key, which has leading zeros.
     pub(crate) key_size: usize,
     /// The number of bytes of a value.
@@ -72,7 +72,7 @@ pub(crate) struct EngineResult {
 pub(crate) fn replay_engine(
     requests: &TraceRequests,
     capacity: usize,
-    shape: RecordShape,
+    shape: TracedRecordShape,
     report: &dyn Fn(u64),
 ) -> Result<EngineResult, String> {
     let mut contestant = EngineUnderTest::new(capacity, shape).map_err(|error| error.to_string())?;
@@ -111,7 +111,7 @@ struct EngineUnderTest {
 }
 
 impl EngineUnderTest {
-    fn new(capacity: usize, shape: RecordShape) -> todana_core::Result<EngineUnderTest> {
+    fn new(capacity: usize, shape: TracedRecordShape) -> todana_core::Result<EngineUnderTest> {
         let options = EngineOptions { seed: Some(shape.seed), shards: Some(1), ..EngineOptions::default() };
         let name = DatabaseName::parse(&format!("mem:hash#capcnt={capacity}"))?;
         let engine = name.open_engine(Arc::new(SystemDisk), options)?;
@@ -158,7 +158,7 @@ mod tests {
     fn engine_holds_as_many_records_as_the_references() {
         let ids: Vec<u32> = (0..100u32).chain((0..40).cycle().take(5000)).chain(0..100).collect();
         let requests = TraceRequests { ids, keys: 100 };
-        let shape = RecordShape { key_size: 0, value_size: 8, seed: 1 };
+        let shape = TracedRecordShape { key_size: 0, value_size: 8, seed: 1 };
         let all = replay_engine(&requests, 100, shape, &|_| {}).unwrap();
         assert_eq!((all.miss_ratio, all.held_max, all.evictions), (100.0 / 5200.0, 100, 0));
         let half = replay_engine(&requests, 50, shape, &|_| {}).unwrap();

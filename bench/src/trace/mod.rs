@@ -22,7 +22,7 @@ mod sieve;
 use crate::BenchError;
 use crate::chart::PlotFile;
 use crate::progress::progress;
-use contest::{EngineResult, REFERENCES, RecordShape};
+use contest::{EngineResult, REFERENCES, TracedRecordShape};
 use indicatif::ProgressBar;
 use report::{CapacityResult, TraceReport, TraceResult};
 pub use requests::TraceRequests;
@@ -211,7 +211,7 @@ impl TraceOptions {
                 Ok(EngineResult { miss_ratio, ..EngineResult::default() })
             }
             ReplayJob::Engine(cell, round) => {
-                let shape = RecordShape {
+                let shape = TracedRecordShape {
                     key_size: usize::from(self.key_size),
                     value_size: self.value_size as usize,
                     seed: self.seed.wrapping_add(round as u64),

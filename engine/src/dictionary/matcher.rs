@@ -21,7 +21,7 @@ const IS_PAIR: u16 = 1 << 15;
 
 /// A token of at least `PREFIX_LEN` bytes.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct TokenCandidate {
     /// The bytes after the prefix, as many as a word holds.
     word: u64,
     /// The last eight bytes of a token that is longer than `SEEN_LEN`. Long tokens with the same
@@ -46,7 +46,7 @@ pub(super) struct TokenMatcher {
     slots: Box<[PrefixSlot]>,
     /// The shift that reduces a hash to the number of a slot.
     shift: u32,
-    candidates: Box<[Candidate]>,
+    candidates: Box<[TokenCandidate]>,
     /// The row of each first byte. Row 0 is unused by tokens of two bytes.
     rows: Box<[u16; 256]>,
     /// For each first byte, its token.
@@ -80,7 +80,7 @@ impl TokenMatcher {
     pub(super) fn new(texts: &[u8], tokens: impl Iterator<Item = (u16, TokenSpan)>) -> TokenMatcher {
         let (mut singles, mut rows) = (Box::new([0; 256]), Box::new([0; 256]));
         let mut cells = vec![0u16; 256];
-        let mut longer: Vec<(u32, Candidate)> = Vec::new();
+        let mut longer: Vec<(u32, TokenCandidate)> = Vec::new();
         for (token, TokenSpan { start, len, .. }) in tokens {
             let text = &texts[start as usize..][..usize::from(len)];
             match *text {
@@ -98,7 +98,7 @@ impl TokenMatcher {
                     let prefix = word_at(text, 0) as u32 & 0xFF_FFFF;
                     let word = word_at(text, PREFIX_LEN);
                     let last_word = text.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
-                    longer.push((prefix, Candidate { word, last_word, start, len, token }));
+                    longer.push((prefix, TokenCandidate { word, last_word, start, len, token }));
                 }
             }
         }

@@ -22,7 +22,7 @@ mod token_training;
 mod tokens;
 
 use frames::FrameDictionary;
-pub use sample::{DictionaryTraining, SAMPLE_BYTES_MAX, TrainingStep, ValueSample};
+pub use sample::{SAMPLE_BYTES_MAX, SampleTraining, TrainingSample, TrainingStep};
 use tokens::TokenDictionary;
 
 /// Shorter values are not encoded.
@@ -35,13 +35,13 @@ const GAIN_PARTS: usize = 16;
 /// A dictionary for values of one kind.
 ///
 /// ```
-/// use todana_engine::dictionary::{DictionaryTraining, TrainingStep, ValueSample};
+/// use todana_engine::dictionary::{SampleTraining, TrainingStep, TrainingSample};
 ///
 /// let city = |n: u64| ["Oslo", "Lima", "Kyoto"][n as usize % 3];
 /// let value = |n: u64| format!(r#"{{"id":{n},"city":"{}"}}"#, city(n));
-/// let mut sample = ValueSample::default();
+/// let mut sample = TrainingSample::default();
 /// (0..1000).for_each(|n| assert!(sample.push(value(n * 37).as_bytes())));
-/// let mut training = DictionaryTraining::new(sample).expect("enough values");
+/// let mut training = SampleTraining::new(sample).expect("enough values");
 /// let dictionary = loop {
 ///     match training.step(None) {
 ///         TrainingStep::Working => {}
@@ -54,7 +54,7 @@ const GAIN_PARTS: usize = 16;
 /// assert!(stored.len() < 8);
 /// assert_eq!(dictionary.decode(&stored, &mut buffer), Some(value(7).as_bytes()));
 /// ```
-pub struct ValueDictionary {
+pub struct TrainedDictionary {
     form: StoredForm,
 }
 
@@ -63,7 +63,7 @@ enum StoredForm {
     Frames(FrameDictionary),
 }
 
-impl ValueDictionary {
+impl TrainedDictionary {
     /// Appends the stored form of a value. Returns false and appends nothing if that form would be
     /// hardly shorter than the value, or if the value has been compressed before.
     #[inline]
@@ -156,21 +156,21 @@ mod tests {
     }
 
     /// Returns a dictionary of tokens for these values, whether it is useful or not.
-    fn tokens(values: &[Vec<u8>]) -> ValueDictionary {
+    fn tokens(values: &[Vec<u8>]) -> TrainedDictionary {
         let (sample, ranges) = concatenated(values);
         let mut training = TokenTraining::new(&sample, &ranges);
         let tokens = (0..100).find_map(|_| training.step(&sample));
-        ValueDictionary { form: StoredForm::Tokens(tokens.expect("the training ends")) }
+        TrainedDictionary { form: StoredForm::Tokens(tokens.expect("the training ends")) }
     }
 
-    fn frames(values: &[Vec<u8>]) -> ValueDictionary {
+    fn frames(values: &[Vec<u8>]) -> TrainedDictionary {
         let (sample, ranges) = concatenated(values);
-        ValueDictionary { form: StoredForm::Frames(FrameDictionary::train(&sample, &ranges).unwrap()) }
+        TrainedDictionary { form: StoredForm::Frames(FrameDictionary::train(&sample, &ranges).unwrap()) }
     }
 
     /// Trains on a sample. Returns `None` if no dictionary is better than the current one.
-    fn train(sample: ValueSample, current: Option<&ValueDictionary>) -> Option<ValueDictionary> {
-        let mut training = DictionaryTraining::new(sample)?;
+    fn train(sample: TrainingSample, current: Option<&TrainedDictionary>) -> Option<TrainedDictionary> {
+        let mut training = SampleTraining::new(sample)?;
         loop {
             match training.step(current) {
                 TrainingStep::Working => {}
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// Checks that a value comes back if it is encoded. Returns the length of its stored form.
-    fn round_trip(dictionary: &ValueDictionary, value: &[u8]) -> Option<usize> {
+    fn round_trip(dictionary: &TrainedDictionary, value: &[u8]) -> Option<usize> {
         let (mut out, mut buffer) = (b"before".to_vec(), vec![0xAA; 3]);
         if !dictionary.encode(value, &mut out) {
             assert_eq!(out, b"before");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     /// Checks that any bytes are decoded to some value or refused.
-    fn decode_any(dictionary: &ValueDictionary, stored: &[u8]) {
+    fn decode_any(dictionary: &TrainedDictionary, stored: &[u8]) {
         let mut buffer = Vec::new();
         if let Some(value) = dictionary.decode(stored, &mut buffer) {
             assert_eq!(dictionary.decoded_len(stored), Some(value.len()));
@@ -262,21 +262,21 @@ mod tests {
     #[test]
     fn noise_and_small_samples_have_no_dictionary() {
         let mut random = fastrand::Rng::with_seed(2);
-        let mut noise = ValueSample::default();
+        let mut noise = TrainingSample::default();
         for _ in 0..2000 {
             noise.push(&(0..50).map(|_| random.u8(..)).collect::<Vec<u8>>());
         }
         assert!(train(noise, None).is_none());
-        let mut few = ValueSample::default();
+        let mut few = TrainingSample::default();
         documents(200).iter().for_each(|value| assert!(few.push(value)));
         assert!(train(few, None).is_none());
-        assert!(train(ValueSample::default(), None).is_none());
+        assert!(train(TrainingSample::default(), None).is_none());
     }
 
     #[test]
     fn new_dictionary_must_beat_the_current_one() {
         let sample = |documents: Vec<Vec<u8>>| {
-            let mut sample = ValueSample::default();
+            let mut sample = TrainingSample::default();
             documents.iter().for_each(|value| assert!(sample.push(value)));
             sample
         };
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn full_sample_refuses_values() {
-        let mut sample = ValueSample::default();
+        let mut sample = TrainingSample::default();
         assert!(sample.push(&vec![0; SAMPLE_BYTES_MAX]));
         assert!(!sample.push(b"one more") && sample.len_bytes() == SAMPLE_BYTES_MAX);
     }

@@ -2,7 +2,7 @@
 
 use super::frames::FrameDictionary;
 use super::token_training::TokenTraining;
-use super::{StoredForm, VALUE_LEN_MIN, ValueDictionary};
+use super::{StoredForm, TrainedDictionary, VALUE_LEN_MIN};
 use std::ops::Range;
 
 /// The maximum size of a sample. A larger one makes training slower but dictionaries hardly better.
@@ -22,12 +22,12 @@ const FRAME_GAIN_PARTS: usize = 10;
 
 /// Values of one kind.
 #[derive(Debug, Default)]
-pub struct ValueSample {
+pub struct TrainingSample {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl ValueSample {
+impl TrainingSample {
     /// Adds a value. Returns false if the sample is full.
     pub fn push(&mut self, value: &[u8]) -> bool {
         if self.bytes.len() + value.len() > SAMPLE_BYTES_MAX {
@@ -57,8 +57,8 @@ impl ValueSample {
 }
 
 /// The training of a dictionary on a sample, in steps of some tens of milliseconds.
-pub struct DictionaryTraining {
-    sample: ValueSample,
+pub struct SampleTraining {
+    sample: TrainingSample,
     tokens: TokenTraining,
 }
 
@@ -69,31 +69,31 @@ pub enum TrainingStep {
     /// No dictionary makes the values shorter by a tenth than the current one does.
     Useless,
     /// A dictionary to use from now on.
-    Useful(Box<ValueDictionary>),
+    Useful(Box<TrainedDictionary>),
 }
 
-impl DictionaryTraining {
+impl SampleTraining {
     /// Begins to train on a sample. Returns `None` if the sample has too few values.
-    pub fn new(sample: ValueSample) -> Option<DictionaryTraining> {
+    pub fn new(sample: TrainingSample) -> Option<SampleTraining> {
         if sample.ends.len() < VALUES_MIN {
             return None;
         }
         let tokens = TokenTraining::new(&sample.bytes, &sample.ranges(false));
-        Some(DictionaryTraining { sample, tokens })
+        Some(SampleTraining { sample, tokens })
     }
 
     /// Does a step. `current` is the dictionary in use. Must not be called after the last step.
-    pub fn step(&mut self, current: Option<&ValueDictionary>) -> TrainingStep {
-        let ValueSample { bytes, ends } = &self.sample;
+    pub fn step(&mut self, current: Option<&TrainedDictionary>) -> TrainingStep {
+        let TrainingSample { bytes, ends } = &self.sample;
         let Some(tokens) = self.tokens.step(bytes) else { return TrainingStep::Working };
         let tried: Vec<&[u8]> = self.sample.ranges(true).into_iter().map(|range| &bytes[range]).collect();
         let plain_len: usize = tried.iter().map(|value| value.len()).sum();
-        let mut best = ValueDictionary { form: StoredForm::Tokens(tokens) };
+        let mut best = TrainedDictionary { form: StoredForm::Tokens(tokens) };
         let mut best_len = stored_len(&best, &tried);
         if bytes.len() / ends.len() >= FRAME_LEN_MIN
             && let Some(frames) = FrameDictionary::train(bytes, &self.sample.ranges(false))
         {
-            let frames = ValueDictionary { form: StoredForm::Frames(frames) };
+            let frames = TrainedDictionary { form: StoredForm::Frames(frames) };
             let len = stored_len(&frames, &tried);
             if len < best_len - best_len / FRAME_GAIN_PARTS && len <= plain_len / 2 {
                 (best, best_len) = (frames, len);
@@ -109,7 +109,7 @@ impl DictionaryTraining {
 }
 
 /// Returns the length of all values as they would be stored.
-fn stored_len(dictionary: &ValueDictionary, values: &[&[u8]]) -> usize {
+fn stored_len(dictionary: &TrainedDictionary, values: &[&[u8]]) -> usize {
     let mut out = Vec::new();
     let len = |value: &&[u8]| {
         out.clear();

@@ -6,7 +6,7 @@
 //! page:/articles/how-to-swim    = "page:/articles/" rest         stored: 11 bytes
 //!
 //! stored key = field ...
-//! field      = digits, if it is the last field    packed number, little-endian, shortest form
+//! field      = digits, if it is the last field    packed number, little-endian, without zeros
 //!            | digits                             packed number, LEB128
 //!            | hex of n digits                    n / 2 bytes
 //!            | uuid                               16 bytes

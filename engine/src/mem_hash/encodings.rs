@@ -5,11 +5,10 @@
 //! has the next ones already: a number never means something else while a record refers to it.
 
 use super::key::HashSeeds;
-use crate::dictionary::{VALUE_LEN_MAX, ValueDictionary};
+use crate::dictionary::{TrainedDictionary, VALUE_LEN_MAX};
 use crate::key_shape::{KeyShape, KeyShapes};
 use std::cell::Cell;
 use std::iter::Sum;
-use std::ops::Sub;
 use std::sync::Arc;
 use todana_core::EncodingStatus;
 
@@ -35,7 +34,7 @@ pub(super) fn value_class(len: usize) -> usize {
 pub(super) struct RecordEncodings {
     shapes: KeyShapes,
     /// The dictionary with number n is at index n - 1.
-    dictionaries: [Option<Arc<ValueDictionary>>; DICTIONARIES_MAX],
+    dictionaries: [Option<Arc<TrainedDictionary>>; DICTIONARIES_MAX],
     /// The numbers of the dictionaries for new values; 0 for none.
     current: [u8; VALUE_CLASSES],
 }
@@ -55,13 +54,13 @@ impl RecordEncodings {
     }
 
     /// Returns the dictionary for new values of a class.
-    pub(super) fn current(&self, class: usize) -> Option<&ValueDictionary> {
+    pub(super) fn current(&self, class: usize) -> Option<&TrainedDictionary> {
         self.dictionary(self.current[class])
     }
 
     /// Returns the dictionary with a number.
     #[inline]
-    pub(super) fn dictionary(&self, number: u8) -> Option<&ValueDictionary> {
+    pub(super) fn dictionary(&self, number: u8) -> Option<&TrainedDictionary> {
         self.dictionaries.get(usize::from(number).wrapping_sub(1))?.as_deref()
     }
 
@@ -167,7 +166,7 @@ impl RecordEncodings {
 
     /// Adds a dictionary for new values of a class. Returns false if too many older ones are in
     /// use.
-    pub(super) fn adopt(&mut self, class: usize, dictionary: ValueDictionary) -> bool {
+    pub(super) fn adopt(&mut self, class: usize, dictionary: TrainedDictionary) -> bool {
         let slots = &mut self.dictionaries[class * VERSIONS_MAX..][..VERSIONS_MAX];
         let Some(index) = slots.iter().position(Option::is_none) else { return false };
         slots[index] = Some(Arc::new(dictionary));
@@ -197,11 +196,10 @@ pub(super) struct WrittenBytes {
     pub(super) stored: u64,
 }
 
-impl Sub for WrittenBytes {
-    type Output = WrittenBytes;
-
-    fn sub(self, other: WrittenBytes) -> WrittenBytes {
-        WrittenBytes { plain: self.plain - other.plain, stored: self.stored - other.stored }
+impl WrittenBytes {
+    /// Returns what was written after `earlier`.
+    pub(super) fn since(self, earlier: WrittenBytes) -> WrittenBytes {
+        WrittenBytes { plain: self.plain - earlier.plain, stored: self.stored - earlier.stored }
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::MemHash;
 use super::encodings::{RecordEncodings, VALUE_CLASSES, WrittenBytes, value_class};
-use crate::dictionary::{DictionaryTraining, TrainingStep, ValueSample};
+use crate::dictionary::{SampleTraining, TrainingSample, TrainingStep};
 use crate::key_shape::find_shapes;
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -49,7 +49,7 @@ pub(super) struct Recoding {
 }
 
 struct RecodingState {
-    stage: Stage,
+    stage: RecodingStage,
     /// The number of bytes of all records from which on there is something to do.
     due_at: u64,
     /// The position at which the next sample begins.
@@ -62,7 +62,7 @@ struct RecodingState {
     ratio: Option<f64>,
 }
 
-enum Stage {
+enum RecodingStage {
     Waiting,
     Sampling(RecordSamples),
     Training(Box<ClassTraining>),
@@ -80,13 +80,13 @@ struct RecordSamples {
     /// The position at which the sample began, once it has gone on from there.
     began: Option<u64>,
     keys: Vec<Box<[u8]>>,
-    values: [ValueSample; VALUE_CLASSES],
+    values: [TrainingSample; VALUE_CLASSES],
 }
 
 /// The training of a dictionary for one class of values.
 struct ClassTraining {
     class: usize,
-    training: Option<DictionaryTraining>,
+    training: Option<SampleTraining>,
     samples: RecordSamples,
     /// The encodings with what has been trained so far.
     encodings: RecordEncodings,
@@ -96,7 +96,7 @@ struct ClassTraining {
 impl Recoding {
     pub(super) fn new(is_on: bool) -> Recoding {
         let state = RecodingState {
-            stage: Stage::Waiting,
+            stage: RecodingStage::Waiting,
             due_at: FIRST_BYTES,
             sampled_to: 0,
             rests_until: None,
@@ -122,42 +122,42 @@ impl MemHash {
         // Another thread that does a step suffices.
         let Some(mut state) = self.recoding.state.try_lock() else { return false };
         let state = &mut *state;
-        state.stage = match std::mem::replace(&mut state.stage, Stage::Waiting) {
-            Stage::Waiting => {
+        state.stage = match std::mem::replace(&mut state.stage, RecodingStage::Waiting) {
+            RecodingStage::Waiting => {
                 if !self.is_due(state) {
                     return false;
                 }
-                Stage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
+                RecodingStage::Sampling(RecordSamples { place: state.sampled_to, ..RecordSamples::default() })
             }
-            Stage::Sampling(mut samples) => {
+            RecodingStage::Sampling(mut samples) => {
                 if self.sample_more(&mut samples) {
-                    Stage::Sampling(samples)
+                    RecodingStage::Sampling(samples)
                 } else {
                     state.sampled_to = samples.place;
                     let newest = RecordEncodings::clone(&self.recoding.newest.lock());
-                    Stage::Training(Box::new(ClassTraining::new(samples, newest)))
+                    RecodingStage::Training(Box::new(ClassTraining::new(samples, newest)))
                 }
             }
-            Stage::Training(mut training) => {
+            RecodingStage::Training(mut training) => {
                 if training.step() {
-                    Stage::Training(training)
+                    RecodingStage::Training(training)
                 } else {
                     // If training finds nothing, it may succeed with more data.
                     state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
                     if training.is_new {
                         self.install(training.encodings);
                         state.ratio = None;
-                        Stage::Recoding { place: 0, is_incomplete: false }
+                        RecodingStage::Recoding { place: 0, is_incomplete: false }
                     } else {
-                        Stage::Waiting
+                        RecodingStage::Waiting
                     }
                 }
             }
-            Stage::Recoding { place, is_incomplete } => {
+            RecodingStage::Recoding { place, is_incomplete } => {
                 let rests = rests && self.budget.fits(0);
                 let began = Instant::now();
                 if rests && state.rests_until.is_some_and(|until| began < until) {
-                    state.stage = Stage::Recoding { place, is_incomplete };
+                    state.stage = RecodingStage::Recoding { place, is_incomplete };
                     return false;
                 }
                 let (next, is_complete) = self.recode_buckets(place);
@@ -165,14 +165,14 @@ impl MemHash {
                 state.rests_until = Some(began + (worked * REST).min(Duration::from_secs(1)));
                 let is_incomplete = is_incomplete || !is_complete;
                 match next {
-                    Some(place) => Stage::Recoding { place, is_incomplete },
+                    Some(place) => RecodingStage::Recoding { place, is_incomplete },
                     None => {
                         if !is_incomplete {
                             let mut encodings = RecordEncodings::clone(&self.recoding.newest.lock());
                             encodings.drop_old();
                             self.install(encodings);
                         }
-                        Stage::Waiting
+                        RecodingStage::Waiting
                     }
                 }
             }
@@ -191,7 +191,7 @@ impl MemHash {
             return true;
         }
         let written = self.shards.iter().map(|shard| shard.0.read().written).sum::<WrittenBytes>();
-        let since = written - state.written;
+        let since = written.since(state.written);
         if since.plain < WRITTEN_BYTES {
             return false;
         }
@@ -286,7 +286,7 @@ impl ClassTraining {
         let Some(sample) = self.samples.values.get_mut(self.class) else { return false };
         let training = match &mut self.training {
             Some(training) => training,
-            none => match DictionaryTraining::new(std::mem::take(sample)) {
+            none => match SampleTraining::new(std::mem::take(sample)) {
                 Some(training) => none.insert(training),
                 None => {
                     self.class += 1;

@@ -1,15 +1,15 @@
 //! Encodes and decodes fuzz input with dictionaries and key shapes.
 //!
-//!     choice(1) | bytes    choice: bit 0 the dictionary (tokens, frames), bits 1-3 the key shape
+//!     choice(1) | bytes        choice: bit 0 the dictionary (tokens, frames), bits 1-2 the shape
 
 use std::sync::LazyLock;
 use todana_engine::dictionary::{
-    DictionaryTraining, TrainingStep, VALUE_LEN_MAX, ValueDictionary, ValueSample,
+    SampleTraining, TrainedDictionary, TrainingSample, TrainingStep, VALUE_LEN_MAX,
 };
 use todana_engine::key_shape::{KeyShapes, find_shapes};
 
 /// A dictionary of tokens, and one of zstd.
-static DICTIONARIES: LazyLock<[ValueDictionary; 2]> = LazyLock::new(|| {
+static DICTIONARIES: LazyLock<[TrainedDictionary; 2]> = LazyLock::new(|| {
     let short = |n: u64| format!(r#"{{"id":{n},"hash":"{:016x}"}}"#, n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let line = |n: u64, line: u64| format!("{}: {} of {line}; ", n % 7 * line, n.pow(line as u32 % 3));
     [train(short), train(|n| (0..50).map(|number| line(n, number)).collect())]
@@ -30,10 +30,10 @@ static SHAPES: LazyLock<KeyShapes> = LazyLock::new(|| {
     shapes
 });
 
-fn train(value: impl Fn(u64) -> String) -> ValueDictionary {
-    let mut sample = ValueSample::default();
+fn train(value: impl Fn(u64) -> String) -> TrainedDictionary {
+    let mut sample = TrainingSample::default();
     (0..600).for_each(|n| assert!(sample.push(value(n).as_bytes())));
-    let mut training = DictionaryTraining::new(sample).expect("enough values");
+    let mut training = SampleTraining::new(sample).expect("enough values");
     loop {
         match training.step(None) {
             TrainingStep::Working => {}
