@@ -21,7 +21,7 @@ use super::group::{RecordGroup, is_end};
 use super::key::HashSeeds;
 use super::queue::checked_tail_len;
 use super::quotient::BucketAddress;
-use super::row::{self, KeyBuffer, Row};
+use super::row::{self, BucketRow, KeyBuffer};
 use crate::record::u32_at;
 use todana_core::{Error, ErrorKind, ImageForm, Record, Result};
 
@@ -91,8 +91,8 @@ pub(super) struct BlockBucket {
 
 /// A record of a bucket of a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BlockRow {
-    pub(super) row: Row,
+pub(super) struct CheckedRow {
+    pub(super) row: BucketRow,
     /// The low bits of the hash of its key.
     pub(super) hash: u32,
     /// The size of the record for statistics.
@@ -114,7 +114,7 @@ pub(super) struct BucketBlock<'b> {
     seeds: HashSeeds,
     run: Option<UnreadRun>,
     /// The records of the group that is being read.
-    group_rows: Vec<Row>,
+    group_rows: Vec<BucketRow>,
 }
 
 impl<'b> BucketBlock<'b> {
@@ -148,7 +148,7 @@ impl<'b> BucketBlock<'b> {
     /// Returns the next bucket, and appends its records to `rows`. Returns `None` at
     /// the end of the block. Fails with `Corrupt` if the next bytes are not a bucket.
     #[inline]
-    pub(super) fn next_bucket(&mut self, rows: &mut Vec<BlockRow>) -> Result<Option<BlockBucket>> {
+    pub(super) fn next_bucket(&mut self, rows: &mut Vec<CheckedRow>) -> Result<Option<BlockBucket>> {
         while self.is_run_over() {
             if self.at == self.bytes.len() {
                 return Ok(None);
@@ -162,7 +162,7 @@ impl<'b> BucketBlock<'b> {
     }
 
     #[inline]
-    fn read_bucket(&mut self, rows: &mut Vec<BlockRow>) -> Option<BlockBucket> {
+    fn read_bucket(&mut self, rows: &mut Vec<CheckedRow>) -> Option<BlockBucket> {
         let run = self.run.as_mut()?;
         let (shard, hash) = hash_of(run.place, self.shard_bits);
         let bucket = run.shape.bucket_of(hash);
@@ -184,7 +184,7 @@ impl<'b> BucketBlock<'b> {
                 if !is_there {
                     return None;
                 }
-                rows.push(BlockRow { row: *row, hash: hash as u32, plain_size: plain_size as u32 });
+                rows.push(CheckedRow { row: *row, hash: hash as u32, plain_size: plain_size as u32 });
             }
             self.at = group.end;
         }
@@ -229,7 +229,7 @@ pub fn read_bucket_block(
     loop {
         found.clear();
         let bucket = block.next_bucket(&mut found)?;
-        for BlockRow { row, .. } in &found {
+        for CheckedRow { row, .. } in &found {
             row.see(block.bytes(), RecordContext::plain(block.seeds()), &mut buffer, see)?;
             records += 1;
         }

@@ -22,7 +22,7 @@ use super::key::Key;
 use super::layout;
 use super::queue::{BucketTail, GhostList, UseMark, marked, put_tail, tail_len};
 use super::quotient::BucketAddress;
-use super::row::{self, KeyBuffer, Row, RowKey};
+use super::row::{self, BucketRow, KeyBuffer, RowKey};
 use super::shard::{HashShard, RecordLocation};
 use super::uses::NotedUse;
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
@@ -322,7 +322,7 @@ impl HashShard {
         &mut self,
         bucket: usize,
         key: &Key<'_>,
-        new_row: Row,
+        new_row: BucketRow,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -366,7 +366,7 @@ impl HashShard {
         &mut self,
         bucket: usize,
         key: &Key<'_>,
-        new_row: Row,
+        new_row: BucketRow,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -379,7 +379,7 @@ impl HashShard {
         if let Some(was_main) = returned {
             self.eviction.returned(was_main, self.records);
         }
-        self.rows.push(Row { mark: mark_of_newcomer(returned), ..new_row });
+        self.rows.push(BucketRow { mark: mark_of_newcomer(returned), ..new_row });
         self.rewrite(bucket, ghosts, new, need)
     }
 
@@ -388,7 +388,7 @@ impl HashShard {
         &mut self,
         bucket: usize,
         place: RecordPlace,
-        new_row: Option<Row>,
+        new_row: Option<BucketRow>,
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
@@ -397,7 +397,7 @@ impl HashShard {
         match new_row {
             Some(row) => {
                 let old = &mut self.rows[index];
-                *old = Row { mark: old.mark, age: old.age, ..row };
+                *old = BucketRow { mark: old.mark, age: old.age, ..row };
             }
             None => drop(self.rows.remove(index)),
         }
@@ -499,7 +499,9 @@ impl HashShard {
         let new_end = loop {
             if !gone.is_empty() {
                 kept.clear();
-                kept.extend(slots.iter().map(|slot| Row { mark: slot.mark, ..rows[slot.row as usize] }));
+                kept.extend(
+                    slots.iter().map(|slot| BucketRow { mark: slot.mark, ..rows[slot.row as usize] }),
+                );
                 content.clear();
                 layout::put_bucket(&mut kept, [self.bytes_of(bucket), &[], &[]], &address, &mut content);
                 let end = content.len();
@@ -547,7 +549,7 @@ impl HashShard {
     /// Reports records to a listening observer before they are evicted, because their bytes are
     /// gone afterwards. If the system then refuses the smaller block, which is rare, the reported
     /// records stay.
-    fn report_evicted(&self, bytes: &[u8], rows: &[Row], slots: &[EvictionCandidate]) {
+    fn report_evicted(&self, bytes: &[u8], rows: &[BucketRow], slots: &[EvictionCandidate]) {
         let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
             return;
         };
@@ -561,7 +563,7 @@ impl HashShard {
     }
 
     /// Returns the data that must be accounted for when this record leaves its bucket.
-    pub(super) fn departing_record(&self, bytes: &[u8], row: &Row) -> DepartingRecord {
+    pub(super) fn departing_record(&self, bytes: &[u8], row: &BucketRow) -> DepartingRecord {
         let reference = match row.key {
             RowKey::Stub { reference, .. } => Some(reference),
             _ => None,
@@ -621,7 +623,7 @@ pub(super) fn len_of(bytes: &[u8], address: &BucketAddress) -> (usize, usize) {
 }
 
 /// Appends the tail of a bucket with these records. A bucket without records has none.
-pub(super) fn put_end(content: &mut Vec<u8>, ghosts: Option<GhostList>, rows: &[Row]) {
+pub(super) fn put_end(content: &mut Vec<u8>, ghosts: Option<GhostList>, rows: &[BucketRow]) {
     match ghosts {
         _ if rows.is_empty() => {}
         Some(ghosts) => put_tail(content, ghosts, rows.iter().map(|row| row.mark)),

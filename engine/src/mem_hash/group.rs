@@ -118,7 +118,7 @@ impl ValueColumn {
 
 /// A value as it is stored. The range of text is relative to the bytes from which it was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoredValue {
+pub(super) enum BucketValue {
     Number(u64),
     /// Text, or its stored form if there is a dictionary.
     Text {
@@ -128,7 +128,7 @@ pub(super) enum StoredValue {
     },
 }
 
-impl StoredValue {
+impl BucketValue {
     /// Returns the value as text. `buffer` is the buffer into which it is unpacked.
     #[inline]
     pub(super) fn text<'a>(
@@ -138,8 +138,8 @@ impl StoredValue {
         buffer: &'a mut PlainBuffer,
     ) -> &'a [u8] {
         match self {
-            StoredValue::Number(number) => decimal::unpack(number, &mut buffer.digits),
-            StoredValue::Text { at, len, dictionary } => {
+            BucketValue::Number(number) => decimal::unpack(number, &mut buffer.digits),
+            BucketValue::Text { at, len, dictionary } => {
                 encodings.value(dictionary, &bytes[at as usize..][..len as usize], buffer)
             }
         }
@@ -149,9 +149,9 @@ impl StoredValue {
     #[inline]
     pub(super) fn text_len(self, bytes: &[u8], encodings: &RecordEncodings) -> usize {
         match self {
-            StoredValue::Number(number) => decimal::text_len(number),
-            StoredValue::Text { len, dictionary: 0, .. } => len as usize,
-            StoredValue::Text { at, len, dictionary } => {
+            BucketValue::Number(number) => decimal::text_len(number),
+            BucketValue::Text { len, dictionary: 0, .. } => len as usize,
+            BucketValue::Text { at, len, dictionary } => {
                 encodings.value_len(dictionary, &bytes[at as usize..][..len as usize])
             }
         }
@@ -160,7 +160,7 @@ impl StoredValue {
     /// Returns the number of the dictionary; 0 if there is none.
     #[inline]
     pub(super) fn dictionary(self) -> u8 {
-        if let StoredValue::Text { dictionary, .. } = self { dictionary } else { 0 }
+        if let BucketValue::Text { dictionary, .. } = self { dictionary } else { 0 }
     }
 
     /// Returns bytes that have the length of the value, for callers that need only this length. A
@@ -169,7 +169,7 @@ impl StoredValue {
     pub(super) fn of_len<'a>(self, bytes: &'a [u8], encodings: &RecordEncodings) -> &'a [u8] {
         static STAND_IN: [u8; VALUE_LEN_MAX] = [b'0'; VALUE_LEN_MAX];
         match self {
-            StoredValue::Text { at, len, dictionary: 0 } => &bytes[at as usize..][..len as usize],
+            BucketValue::Text { at, len, dictionary: 0 } => &bytes[at as usize..][..len as usize],
             _ => &STAND_IN[..self.text_len(bytes, encodings)],
         }
     }
@@ -178,8 +178,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn data_len(self) -> usize {
         match self {
-            StoredValue::Number(number) => decimal::byte_len(number),
-            StoredValue::Text { len, .. } => len as usize,
+            BucketValue::Number(number) => decimal::byte_len(number),
+            BucketValue::Text { len, .. } => len as usize,
         }
     }
 
@@ -187,8 +187,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn short_len(self) -> Option<u8> {
         match self {
-            StoredValue::Number(number) => Some((SHORT_VALUE_MAX + decimal::byte_len(number)) as u8),
-            StoredValue::Text { len, .. } => (len as usize <= SHORT_VALUE_MAX).then_some(len as u8),
+            BucketValue::Number(number) => Some((SHORT_VALUE_MAX + decimal::byte_len(number)) as u8),
+            BucketValue::Text { len, .. } => (len as usize <= SHORT_VALUE_MAX).then_some(len as u8),
         }
     }
 
@@ -196,8 +196,8 @@ impl StoredValue {
     #[inline]
     pub(super) fn long_len(self) -> u16 {
         match self {
-            StoredValue::Number(number) => LONG_NUMBER | decimal::byte_len(number) as u16,
-            StoredValue::Text { len, .. } => len as u16,
+            BucketValue::Number(number) => LONG_NUMBER | decimal::byte_len(number) as u16,
+            BucketValue::Text { len, .. } => len as u16,
         }
     }
 }
@@ -465,23 +465,23 @@ impl RecordGroup {
 
     /// Returns a value of variable length that begins at `at`.
     #[inline]
-    fn variable_value(&self, bytes: &[u8], index: usize, at: usize) -> StoredValue {
+    fn variable_value(&self, bytes: &[u8], index: usize, at: usize) -> BucketValue {
         match self.variable_len(bytes, index) {
-            (len, false) => StoredValue::Text { at: at as u32, len: len as u32, dictionary: self.dictionary },
-            (len, true) => StoredValue::Number(number_of(&bytes[at..at + len])),
+            (len, false) => BucketValue::Text { at: at as u32, len: len as u32, dictionary: self.dictionary },
+            (len, true) => BucketValue::Number(number_of(&bytes[at..at + len])),
         }
     }
 
     /// Returns a value.
     #[inline]
-    pub(super) fn value(&self, bytes: &[u8], index: usize) -> StoredValue {
+    pub(super) fn value(&self, bytes: &[u8], index: usize) -> BucketValue {
         match self.values {
             ValueColumn::Number(width) => {
-                StoredValue::Number(bits::get(bytes, self.values_at, index, u32::from(width)))
+                BucketValue::Number(bits::get(bytes, self.values_at, index, u32::from(width)))
             }
             ValueColumn::Fixed(len) => {
                 let at = self.values_at + index * usize::from(len);
-                StoredValue::Text { at: at as u32, len: u32::from(len), dictionary: self.dictionary }
+                BucketValue::Text { at: at as u32, len: u32::from(len), dictionary: self.dictionary }
             }
             _ => {
                 let before: usize = (0..index).map(|index| self.variable_len(bytes, index).0).sum();
@@ -577,8 +577,8 @@ impl RecordGroup {
             return false;
         }
         let is_number = |value| match value {
-            StoredValue::Number(number) => number <= decimal::NUMBER_MAX,
-            StoredValue::Text { .. } => true,
+            BucketValue::Number(number) => number <= decimal::NUMBER_MAX,
+            BucketValue::Text { .. } => true,
         };
         if !self.values.is_variable() {
             return (0..self.count).all(|index| is_number(self.value(bytes, index)));
@@ -603,7 +603,7 @@ impl RecordGroup {
     pub(super) fn for_each(
         &self,
         bytes: &[u8],
-        mut see: impl FnMut(usize, (Range<usize>, usize), StoredValue),
+        mut see: impl FnMut(usize, (Range<usize>, usize), BucketValue),
     ) {
         let (mut key_at, mut value_at) = (self.key_text_at, self.values_at);
         for index in 0..self.count {

@@ -4,7 +4,7 @@
 //! other operation waits long. Cost: see benches/record (Nov 2026).
 
 use super::MemHash;
-use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BlockRow, BucketBlock, hash_of};
+use super::bucket_block::{BUCKET_FORMAT, BlockBucket, BucketBlock, CheckedRow, hash_of};
 use super::encodings::RecordContext;
 use super::row::KeyBuffer;
 use super::shard::CopyTarget;
@@ -22,7 +22,7 @@ const BUCKETS_ADOPTED: usize = 64;
 struct AdoptedBatch {
     buckets: Vec<(BlockBucket, Range<usize>)>,
     /// The records of all buckets.
-    rows: Vec<BlockRow>,
+    rows: Vec<CheckedRow>,
 }
 
 impl ImagedEngine for MemHash {
@@ -89,7 +89,7 @@ impl ImagedEngine for MemHash {
                 self.adopt_batch(form, &mut batch, block.bytes(), used.seeds.generation, note);
             }
             for (_, range) in &batch.buckets {
-                for BlockRow { row, .. } in &batch.rows[range.clone()] {
+                for CheckedRow { row, .. } in &batch.rows[range.clone()] {
                     row.see(block.bytes(), RecordContext::plain(block.seeds()), &mut buffer, put)?;
                 }
             }

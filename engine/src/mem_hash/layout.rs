@@ -7,11 +7,11 @@
 
 use super::bits::{ColumnWriter, width_of};
 use super::group::{
-    FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup, StoredValue,
+    BucketValue, FIXED_KEY_MAX, FIXED_VALUE_MAX, GROUP_DATA_MAX, GROUP_RECORDS_MAX, KeyColumn, RecordGroup,
     ValueColumn, group_head, put_encodings, put_stub, rest_len,
 };
 use super::quotient::{BucketAddress, TEXT_CLASS};
-use super::row::{Row, RowKey, RowSources};
+use super::row::{BucketRow, RowKey, RowSources};
 
 /// The minimum number of records for which a group of their own is shorter than their lengths in
 /// another group.
@@ -24,7 +24,7 @@ const WIDTH_SPAN_MAX: u32 = 32;
 /// Returns a number that is equal for rows that can share a group whose values are of variable
 /// length. Rows of equal keys and attributes follow each other if sorted by it.
 #[inline]
-fn family(row: &Row) -> u64 {
+fn family(row: &BucketRow) -> u64 {
     let kind = match row.key {
         RowKey::Number { class, .. } => u64::from(class),
         RowKey::Text { .. } => 0x40,
@@ -37,33 +37,33 @@ fn family(row: &Row) -> u64 {
 }
 
 #[inline]
-fn shape(row: &Row) -> u8 {
+fn shape(row: &BucketRow) -> u8 {
     if let RowKey::Text { shape, .. } = row.key { shape } else { 0 }
 }
 
 /// Returns a number that is equal for values that can share a group of values of one form.
 #[inline]
-fn value_code(value: StoredValue) -> u32 {
+fn value_code(value: BucketValue) -> u32 {
     match value {
-        StoredValue::Number(_) => 0,
-        StoredValue::Text { len, .. } => len + 1,
+        BucketValue::Number(_) => 0,
+        BucketValue::Text { len, .. } => len + 1,
     }
 }
 
 #[inline]
-fn key_len(row: &Row) -> u32 {
+fn key_len(row: &BucketRow) -> u32 {
     if let RowKey::Text { len, .. } = row.key { len } else { 0 }
 }
 
 /// Returns the number of bytes of a text key after its head.
 #[inline]
-fn rest_len_of(row: &Row) -> usize {
+fn rest_len_of(row: &BucketRow) -> usize {
     rest_len(key_len(row) as usize)
 }
 
 /// Moves the rows for which `is_it` returns true to the front, without changing the order
 /// otherwise. Returns their number.
-fn partition(rows: &mut [Row], is_it: impl Fn(&Row) -> bool) -> usize {
+fn partition(rows: &mut [BucketRow], is_it: impl Fn(&BucketRow) -> bool) -> usize {
     let count = rows.iter().filter(|row| is_it(row)).count();
     if !rows[..count].iter().all(&is_it) {
         rows.sort_by_key(|row| !is_it(row));
@@ -81,7 +81,7 @@ struct BucketWriter<'a> {
 /// Appends a bucket without its tail. The rows must be in the order of their arrival. They are put
 /// into the order in which the bucket contains them, for their marks.
 pub(super) fn put_bucket(
-    rows: &mut [Row],
+    rows: &mut [BucketRow],
     sources: RowSources<'_>,
     address: &BucketAddress,
     out: &mut Vec<u8>,
@@ -104,7 +104,7 @@ pub(super) fn put_bucket(
 
 impl BucketWriter<'_> {
     /// Appends rows whose keys are text.
-    fn put_texts(&mut self, rows: &mut [Row]) {
+    fn put_texts(&mut self, rows: &mut [BucketRow]) {
         let len = key_len(&rows[0]);
         if len as usize <= FIXED_KEY_MAX && rows.iter().all(|row| key_len(row) == len) {
             return self.put_family(rows, Some(len));
@@ -138,7 +138,7 @@ impl BucketWriter<'_> {
     }
 
     /// Appends rows whose keys are text of several lengths, in the order of arrival.
-    fn put_variable_keys(&mut self, rows: &mut [Row]) {
+    fn put_variable_keys(&mut self, rows: &mut [BucketRow]) {
         let keys =
             if rows.iter().all(|row| key_len(row) <= 255) { KeyColumn::Short } else { KeyColumn::Long };
         let code = value_code(rows[0].value);
@@ -149,7 +149,7 @@ impl BucketWriter<'_> {
     }
 
     /// Appends rows of one family whose keys are of one form: numbers, or text of one length.
-    fn put_family(&mut self, rows: &mut [Row], text_len: Option<u32>) {
+    fn put_family(&mut self, rows: &mut [BucketRow], text_len: Option<u32>) {
         let keys = match (rows[0].key, text_len) {
             (RowKey::Number { class, .. }, _) => KeyColumn::Number(class),
             (_, Some(len)) if len as usize <= FIXED_KEY_MAX => KeyColumn::Fixed(len as u8),
@@ -188,19 +188,19 @@ impl BucketWriter<'_> {
     }
 
     /// Appends rows whose values are all numbers, or all text of one length.
-    fn put_alike(&mut self, rows: &mut [Row], keys: KeyColumn) {
+    fn put_alike(&mut self, rows: &mut [BucketRow], keys: KeyColumn) {
         match rows[0].value {
-            StoredValue::Number(_) => self.put_numbers(rows, keys),
-            StoredValue::Text { len, .. } if len as usize <= FIXED_VALUE_MAX => {
+            BucketValue::Number(_) => self.put_numbers(rows, keys),
+            BucketValue::Text { len, .. } if len as usize <= FIXED_VALUE_MAX => {
                 self.put_groups(rows, keys, ValueColumn::Fixed(len as u8));
             }
-            StoredValue::Text { .. } => self.put_groups(rows, keys, ValueColumn::Long),
+            BucketValue::Text { .. } => self.put_groups(rows, keys, ValueColumn::Long),
         }
     }
 
     /// Appends rows whose values are numbers. Numbers that are much shorter than others have a
     /// group of their own.
-    fn put_numbers(&mut self, rows: &mut [Row], keys: KeyColumn) {
+    fn put_numbers(&mut self, rows: &mut [BucketRow], keys: KeyColumn) {
         let mut counts = [0usize; 65];
         for row in &*rows {
             counts[width_of_value(row.value) as usize] += 1;
@@ -229,7 +229,7 @@ impl BucketWriter<'_> {
     }
 
     /// Appends rows as one group, or as more if one does not suffice.
-    fn put_groups(&mut self, rows: &[Row], keys: KeyColumn, values: ValueColumn) {
+    fn put_groups(&mut self, rows: &[BucketRow], keys: KeyColumn, values: ValueColumn) {
         let mut rest = rows;
         while !rest.is_empty() {
             let (mut count, mut key_text, mut value_text) = (0, 0, 0);
@@ -246,7 +246,7 @@ impl BucketWriter<'_> {
         }
     }
 
-    fn put_group(&mut self, rows: &[Row], keys: KeyColumn, values: ValueColumn) {
+    fn put_group(&mut self, rows: &[BucketRow], keys: KeyColumn, values: ValueColumn) {
         let BucketWriter { sources, address, out } = self;
         let attributes = rows[0].attributes;
         let head = group_head(keys, rows.len(), values, attributes.prefix != 0);
@@ -310,7 +310,7 @@ impl BucketWriter<'_> {
         if let ValueColumn::Number(width) = values {
             let mut column = ColumnWriter::new(u32::from(width));
             for row in rows {
-                if let StoredValue::Number(number) = row.value {
+                if let BucketValue::Number(number) = row.value {
                     column.put(out, number);
                 }
             }
@@ -322,12 +322,12 @@ impl BucketWriter<'_> {
 }
 
 #[inline]
-fn width_of_value(value: StoredValue) -> u32 {
-    if let StoredValue::Number(number) = value { width_of(number) } else { 0 }
+fn width_of_value(value: BucketValue) -> u32 {
+    if let BucketValue::Number(number) = value { width_of(number) } else { 0 }
 }
 
 /// Returns the form for values of several lengths.
-fn variable_values(rows: &[Row]) -> ValueColumn {
+fn variable_values(rows: &[BucketRow]) -> ValueColumn {
     if rows.iter().all(|row| row.value.short_len().is_some()) {
         ValueColumn::Short
     } else {
@@ -337,10 +337,10 @@ fn variable_values(rows: &[Row]) -> ValueColumn {
 
 /// Appends a value in a form without columns of bits.
 #[inline]
-fn put_value_text(value: StoredValue, bytes: &[u8], out: &mut Vec<u8>) {
+fn put_value_text(value: BucketValue, bytes: &[u8], out: &mut Vec<u8>) {
     match value {
-        StoredValue::Number(number) => out.extend_from_slice(&number.to_le_bytes()[..value.data_len()]),
-        StoredValue::Text { at, len, .. } => out.extend_from_slice(&bytes[at as usize..][..len as usize]),
+        BucketValue::Number(number) => out.extend_from_slice(&number.to_le_bytes()[..value.data_len()]),
+        BucketValue::Text { at, len, .. } => out.extend_from_slice(&bytes[at as usize..][..len as usize]),
     }
 }
 
@@ -353,7 +353,7 @@ enum GroupFit {
     Exact,
 }
 
-fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
+fn fit(group: &RecordGroup, row: &BucketRow) -> GroupFit {
     let is_encoded_alike = group.shape == shape(row) && group.dictionary == row.value.dictionary();
     if group.count >= GROUP_RECORDS_MAX || !is_encoded_alike || !group.attributes(0).is_like(&row.attributes)
     {
@@ -374,13 +374,13 @@ fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
     }
     let data_len = group.end - group.values_at + row.value.data_len();
     match (group.values, row.value) {
-        (ValueColumn::Number(width), StoredValue::Number(number)) => {
+        (ValueColumn::Number(width), BucketValue::Number(number)) => {
             let (width, needed) = (u32::from(width), width_of(number));
             if needed > width || width - needed > WIDTH_SPAN_MAX {
                 return GroupFit::None;
             }
         }
-        (ValueColumn::Fixed(len), StoredValue::Text { len: other, .. }) if u32::from(len) == other => {}
+        (ValueColumn::Fixed(len), BucketValue::Text { len: other, .. }) if u32::from(len) == other => {}
         (ValueColumn::Short, value) if value.short_len().is_some() && data_len <= GROUP_DATA_MAX => {
             is_exact = false;
         }
@@ -397,7 +397,7 @@ fn fit(group: &RecordGroup, row: &Row) -> GroupFit {
 pub(super) fn append(
     bytes: &[u8],
     address: &BucketAddress,
-    row: &Row,
+    row: &BucketRow,
     new: &[u8],
     out: &mut Vec<u8>,
 ) -> Option<AppendedRow> {
@@ -457,7 +457,7 @@ fn put_longer_group(
     bytes: &[u8],
     group: &RecordGroup,
     address: &BucketAddress,
-    row: &Row,
+    row: &BucketRow,
     new: &[u8],
     out: &mut Vec<u8>,
 ) {
@@ -514,7 +514,7 @@ fn put_longer_group(
         out.extend_from_slice(&new[at as usize..][..rest_len_of(row)]);
     }
     match (group.values, row.value) {
-        (ValueColumn::Number(width), StoredValue::Number(number)) => {
+        (ValueColumn::Number(width), BucketValue::Number(number)) => {
             let mut column = ColumnWriter::copy(u32::from(width), bytes, group.values_at, count, out);
             column.put(out, number);
             column.end(out);
@@ -593,7 +593,7 @@ mod tests {
 
         fn insert(&mut self, (key, value, attributes): &TestRecord, seeds: &HashSeeds) {
             let (mut new, mut out) = (Vec::new(), Vec::new());
-            let row = Row::new(&Key::new(key, seeds), value, attributes, &PLAIN_ENCODINGS, &mut new);
+            let row = BucketRow::new(&Key::new(key, seeds), value, attributes, &PLAIN_ENCODINGS, &mut new);
             if append(&self.bytes, &self.address, &row, &new, &mut out).is_none() {
                 assert!(out.is_empty());
                 let mut rows = self.rows();
@@ -604,7 +604,7 @@ mod tests {
             self.bytes = out;
         }
 
-        fn rows(&self) -> Vec<Row> {
+        fn rows(&self) -> Vec<BucketRow> {
             let mut rows = Vec::new();
             let (end, _) = take_apart(&self.bytes, &self.address, 0, &mut rows);
             assert_eq!((end, end + 1), (measure(&self.bytes, &self.address).0, self.bytes.len()));

@@ -2,7 +2,7 @@
 
 use super::encodings::{PLAIN_ENCODINGS, PlainBuffer, RecordContext, RecordEncodings};
 use super::group::{
-    BUCKET_RECORD_MAX, KeyColumn, RecordGroup, RecordReference, StoredAttributes, StoredValue, rest_len,
+    BUCKET_RECORD_MAX, BucketValue, KeyColumn, RecordGroup, RecordReference, StoredAttributes, rest_len,
 };
 use super::key::{HashSeeds, Key, KeyForm, head_and_rest};
 use super::queue::{BucketTail, UseMark};
@@ -33,9 +33,9 @@ pub(super) enum RowKey {
 /// A record or a stub of a bucket. The offsets are relative to the bytes with the number `source`
 /// of a [`RowSources`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct BucketRow {
     pub(super) key: RowKey,
-    pub(super) value: StoredValue,
+    pub(super) value: BucketValue,
     pub(super) attributes: StoredAttributes,
     pub(super) source: u8,
     pub(super) mark: UseMark,
@@ -48,10 +48,10 @@ pub(super) type RowSources<'s> = [&'s [u8]; 3];
 
 /// The number of the source with a record that is being stored.
 pub(super) const NEW_SOURCE: u8 = 2;
-/// The value of `Row::age` of a new record.
+/// The value of `BucketRow::age` of a new record.
 pub(super) const NEWEST: u32 = u32::MAX;
 
-impl Row {
+impl BucketRow {
     /// Returns a row for a new record whose text is in the source for new records: the attributes,
     /// the key without its head or in the form of its shape if it is text, and the value if it is
     /// text.
@@ -61,7 +61,7 @@ impl Row {
         attributes: &Attributes,
         encodings: &RecordEncodings,
         out: &mut Vec<u8>,
-    ) -> Row {
+    ) -> BucketRow {
         let at = out.len() as u32;
         let (prefix, more) = crate::record::put_attributes(out, attributes);
         let len = (out.len() - at as usize) as u8;
@@ -71,14 +71,14 @@ impl Row {
             KeyForm::Text { quotient } => text_key(quotient as u32, key.text, encodings, out),
         };
         let value = match decimal::pack(value) {
-            Some(number) => StoredValue::Number(number),
+            Some(number) => BucketValue::Number(number),
             None => {
                 let at = out.len();
                 let dictionary = encodings.put_value(value, out);
-                StoredValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
+                BucketValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
             }
         };
-        Row { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
+        BucketRow { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
     }
 
     /// Does the same as `new` for a record that fits into a bucket only with a dictionary. Returns
@@ -89,13 +89,14 @@ impl Row {
         attributes: &Attributes,
         encodings: &RecordEncodings,
         out: &mut Vec<u8>,
-    ) -> Option<Row> {
+    ) -> Option<BucketRow> {
         if !encodings.may_shorten(value.len()) || key.text.len() > BUCKET_RECORD_MAX / 2 {
             return None;
         }
         let from = out.len();
-        let row = Row::new(key, value, attributes, encodings, out);
-        let fits = row.value.dictionary() != 0 && Row::fits(key.text.len(), row.value.data_len(), attributes);
+        let row = BucketRow::new(key, value, attributes, encodings, out);
+        let fits =
+            row.value.dictionary() != 0 && BucketRow::fits(key.text.len(), row.value.data_len(), attributes);
         if !fits {
             out.truncate(from);
         }
@@ -103,10 +104,10 @@ impl Row {
     }
 
     /// Returns a row for a new stub.
-    pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> Row {
-        Row {
+    pub(super) fn new_stub(fingerprint: u32, reference: RecordReference) -> BucketRow {
+        BucketRow {
             key: RowKey::Stub { fingerprint, reference },
-            value: StoredValue::Text { at: 0, len: 0, dictionary: 0 },
+            value: BucketValue::Text { at: 0, len: 0, dictionary: 0 },
             attributes: StoredAttributes::default(),
             source: NEW_SOURCE,
             mark: UseMark::default(),
@@ -225,7 +226,7 @@ impl Row {
         match (self.key, self.value) {
             (RowKey::Stub { .. }, _) => false,
             (RowKey::Text { shape: 0, .. }, _) if !encodings.shapes().is_empty() => true,
-            (_, StoredValue::Text { dictionary, .. }) => !encodings.is_current(dictionary),
+            (_, BucketValue::Text { dictionary, .. }) => !encodings.is_current(dictionary),
             _ => false,
         }
     }
@@ -241,12 +242,12 @@ impl Row {
     pub(super) fn fits_plain(&self, bytes: &[u8], context: RecordContext<'_>) -> bool {
         let attributes = self.attributes.read(bytes);
         let flags = self.attributes.flags_size();
-        Row::fits(self.plain_size(bytes, context) - flags, 0, &attributes)
+        BucketRow::fits(self.plain_size(bytes, context) - flags, 0, &attributes)
     }
 
     /// Returns true if both records have the same encodings.
-    pub(super) fn is_encoded_like(&self, other: &Row) -> bool {
-        let encodings = |row: &Row| {
+    pub(super) fn is_encoded_like(&self, other: &BucketRow) -> bool {
+        let encodings = |row: &BucketRow| {
             let shape = if let RowKey::Text { shape, .. } = row.key { shape } else { 0 };
             (shape, row.value.dictionary())
         };
@@ -261,17 +262,17 @@ impl Row {
         context: RecordContext<'_>,
         encodings: &RecordEncodings,
         out: &mut Vec<u8>,
-    ) -> Row {
+    ) -> BucketRow {
         let mut buffer = PlainBuffer::default();
         let from = self.attributes.at as usize;
         let attributes = StoredAttributes { at: out.len() as u32, ..self.attributes };
         out.extend_from_slice(&bytes[from..from + usize::from(attributes.len)]);
-        let mut row = Row { attributes, source: NEW_SOURCE, ..*self };
+        let mut row = BucketRow { attributes, source: NEW_SOURCE, ..*self };
         if let RowKey::Text { quotient, .. } = self.key {
             let mut key = KeyBuffer::default();
             row.key = text_key(quotient, self.key_text(bytes, context, &mut key), encodings, out);
         }
-        if let StoredValue::Text { at, len, dictionary } = &mut row.value {
+        if let BucketValue::Text { at, len, dictionary } = &mut row.value {
             let stored = &bytes[*at as usize..][..*len as usize];
             let text = context.encodings.value(*dictionary, stored, &mut buffer);
             *at = out.len() as u32;
@@ -331,7 +332,7 @@ pub(super) fn put_rows(
     group: &RecordGroup,
     address: &BucketAddress,
     source: u8,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<BucketRow>,
 ) {
     // All groups begin and end at about the same ages.
     let age_of = |index: usize| ((2 * index + 1) << 15) as u32 / group.count as u32;
@@ -352,7 +353,7 @@ pub(super) fn put_rows(
             },
         };
         let (attributes, age) = (group.attributes(index), age_of(index));
-        rows.push(Row { key, value, attributes, source, mark: UseMark::default(), age });
+        rows.push(BucketRow { key, value, attributes, source, mark: UseMark::default(), age });
     });
 }
 
@@ -362,7 +363,7 @@ pub(super) fn take_apart<'b>(
     bytes: &'b [u8],
     address: &BucketAddress,
     source: u8,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<BucketRow>,
 ) -> (usize, BucketTail<'b>) {
     let first = rows.len();
     let mut at = 0;
@@ -381,7 +382,7 @@ pub(super) fn take_apart<'b>(
 
 /// Sorts rows by age, the oldest first. Rows of one group keep their order.
 #[inline]
-pub(super) fn sort_by_age(rows: &mut [Row]) {
+pub(super) fn sort_by_age(rows: &mut [BucketRow]) {
     if !rows.is_sorted_by_key(|row| row.age) {
         rows.sort_by_key(|row| row.age);
     }

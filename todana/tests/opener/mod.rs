@@ -214,7 +214,7 @@ pub(crate) fn blocks_at(start: u64, until: u64, bytes: &[u8]) -> Vec<u8> {
     let mut file = b"TODANACP".to_vec();
     file.extend_from_slice(&[1 + u8::from(is_image), 0, 0, 0, 0x60, 0, 0, 0]);
     file.extend_from_slice(DATABASE_ID);
-    file.extend_from_slice(&[7, 0, 0, 0, u8::from(is_image), 0, 0, 0]);
+    file.extend_from_slice(&[7, 0, 0, 0, if is_image { 2 } else { 0 }, 0, 0, 0]);
     let seed = if has(*head, 2) { 1 } else { 99 };
     let buckets = if has(*head, 2) || has(*head, 3) { 1 << (buckets % 64) } else { 0 };
     let numbers = [

@@ -2,14 +2,14 @@
 
 use super::HashShard;
 use crate::arena::{BlockKind, MemoryNeed};
-use crate::mem_hash::bucket_block::{self, BlockBucket, BlockRow, hash_of, last_place, place_of};
+use crate::mem_hash::bucket_block::{self, BlockBucket, CheckedRow, hash_of, last_place, place_of};
 use crate::mem_hash::encodings::PLAIN_ENCODINGS;
 use crate::mem_hash::eviction::put_end;
 use crate::mem_hash::group::{END, KeyColumn, RecordGroup};
 use crate::mem_hash::key::HashSeeds;
 use crate::mem_hash::layout;
 use crate::mem_hash::queue::{BucketTail, put_tail};
-use crate::mem_hash::row::{self, KeyBuffer, Row, RowKey};
+use crate::mem_hash::row::{self, BucketRow, KeyBuffer, RowKey};
 use todana_core::{Expiry, Record};
 
 /// The maximum number of buckets that are copied under one lock: about 300 records, which takes a
@@ -165,7 +165,7 @@ impl HashShard {
         });
         // As they are, some records would not fit into a bucket.
         let context = self.context();
-        let is_long = |row: &Row| row.value.dictionary() != 0 && !row.fits_plain(bytes, context);
+        let is_long = |row: &BucketRow| row.value.dictionary() != 0 && !row.fits_plain(bytes, context);
         rows.retain(|row| {
             let is_stub = matches!(row.key, RowKey::Stub { .. }) || is_long(row);
             if is_stub {
@@ -212,7 +212,7 @@ impl HashShard {
         &mut self,
         bucket: &BlockBucket,
         content: &[u8],
-        records: &[BlockRow],
+        records: &[CheckedRow],
     ) -> bool {
         if records.is_empty() {
             return true;

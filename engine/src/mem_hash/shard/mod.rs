@@ -20,10 +20,10 @@ use super::departures::{DepartureCounters, EvictionObserver};
 use super::directory::BucketDirectory;
 use super::encodings::{PlainBuffer, RecordContext, RecordEncodings, WrittenBytes};
 use super::eviction::EvictionState;
-use super::group::{self, KeyMatch, RecordPlace, RecordReference, StoredAttributes, StoredValue};
+use super::group::{self, BucketValue, KeyMatch, RecordPlace, RecordReference, StoredAttributes};
 use super::key::{HashSeeds, Key};
 use super::quotient::BucketAddress;
-use super::row::{self, KeyBuffer, Row, RowKey};
+use super::row::{self, BucketRow, KeyBuffer, RowKey};
 use super::sample::UseSample;
 use super::uses::UseNotes;
 use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
@@ -65,7 +65,7 @@ pub(super) enum RecordLocation {
 #[derive(Clone, Copy)]
 pub(super) struct InlineRecord {
     pub(super) place: RecordPlace,
-    pub(super) value: StoredValue,
+    pub(super) value: BucketValue,
     pub(super) attributes: StoredAttributes,
 }
 
@@ -125,7 +125,7 @@ pub(super) struct HashShard {
     pub(super) content: Vec<u8>,
     content_two: Vec<u8>,
     /// The records of a bucket that is being rearranged.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<BucketRow>,
 }
 
 impl HashShard {
@@ -369,7 +369,7 @@ impl HashShard {
 
     /// Appends the records of the bucket of this hash to `rows`. Returns the bytes of the bucket,
     /// and the number of low bits that the hashes of all its records have in common.
-    pub(super) fn list_bucket(&self, hash: u64, rows: &mut Vec<Row>) -> (&[u8], u32) {
+    pub(super) fn list_bucket(&self, hash: u64, rows: &mut Vec<BucketRow>) -> (&[u8], u32) {
         let bucket = self.directory.bucket_of(hash);
         (self.take_apart(bucket, rows), self.directory.bits_of(bucket))
     }
@@ -382,7 +382,7 @@ impl HashShard {
 
     /// Appends the records of a bucket to `rows`, with their marks. Returns the bytes of the
     /// bucket.
-    fn take_apart(&self, bucket: usize, rows: &mut Vec<Row>) -> &[u8] {
+    fn take_apart(&self, bucket: usize, rows: &mut Vec<BucketRow>) -> &[u8] {
         let bytes = self.bytes_of(bucket);
         if !bytes.is_empty() {
             row::take_apart(bytes, &self.address(bucket), 0, rows);
@@ -394,7 +394,7 @@ impl HashShard {
     pub(super) fn view_row<T>(
         &self,
         bytes: &[u8],
-        row: &Row,
+        row: &BucketRow,
         buffer: &mut KeyBuffer,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
@@ -438,7 +438,7 @@ impl HashShard {
     }
 
     /// Returns the plain size of a record.
-    pub(super) fn size_of(&self, bytes: &[u8], row: &Row) -> usize {
+    pub(super) fn size_of(&self, bytes: &[u8], row: &BucketRow) -> usize {
         match row.key {
             RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
             _ => row.plain_size(bytes, self.context()),
@@ -446,7 +446,7 @@ impl HashShard {
     }
 
     /// Returns the expiry of a record.
-    pub(super) fn expiry_of(&self, bytes: &[u8], row: &Row) -> Expiry {
+    pub(super) fn expiry_of(&self, bytes: &[u8], row: &BucketRow) -> Expiry {
         match row.key {
             RowKey::Stub { reference, .. } => self.referenced_expiry(reference),
             _ => row.expiry(bytes),
@@ -464,7 +464,7 @@ impl HashShard {
     }
 
     /// Returns all bits of the hash of a record's key.
-    pub(super) fn complete_hash(&self, bytes: &[u8], row: &Row) -> u64 {
+    pub(super) fn complete_hash(&self, bytes: &[u8], row: &BucketRow) -> u64 {
         match row.key {
             RowKey::Stub { reference: RecordReference::Huge(index), .. } => self.huge.get(index).hash,
             RowKey::Stub { reference: RecordReference::Block(block), .. } => {

@@ -6,7 +6,7 @@ use crate::mem_hash::block_record::block_record;
 use crate::mem_hash::encodings::RecordEncodings;
 use crate::mem_hash::group::RecordReference;
 use crate::mem_hash::key::Key;
-use crate::mem_hash::row::{self, Row, RowKey};
+use crate::mem_hash::row::{self, BucketRow, RowKey};
 use std::sync::Arc;
 
 impl HashShard {
@@ -20,27 +20,32 @@ impl HashShard {
     }
 
     /// Returns true if a record in a block of its own may fit into its bucket now.
-    fn is_shortened(&self, row: &Row, encodings: &RecordEncodings) -> bool {
+    fn is_shortened(&self, row: &BucketRow, encodings: &RecordEncodings) -> bool {
         let RowKey::Stub { reference: RecordReference::Block(block), .. } = row.key else { return false };
         let bytes = self.arena.bytes(BlockHandle(block));
         encodings.may_shorten(block_record(bytes).value.len())
     }
 
     /// Returns the record of a block in the form in which it fits into its bucket.
-    fn shortened(&self, row: &Row, encodings: &RecordEncodings, out: &mut Vec<u8>) -> Option<Row> {
+    fn shortened(
+        &self,
+        row: &BucketRow,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> Option<BucketRow> {
         let RowKey::Stub { reference: RecordReference::Block(block), .. } = row.key else { return None };
         let bytes = self.arena.bytes(BlockHandle(block));
         let parts = block_record(bytes);
         let key = Key::new(&bytes[parts.key.clone()], &self.seeds);
         let mut digits = [0; 20];
         let value = parts.value_text(bytes, &mut digits);
-        Row::new_short(&key, value, &parts.attributes(bytes), encodings, out)
+        BucketRow::new_short(&key, value, &parts.attributes(bytes), encodings, out)
     }
 
     fn recode_bucket(&mut self, bucket: usize) -> Result<(), NoRoom> {
         let ghosts = self.collect_rows(bucket);
         let encodings = Arc::clone(&self.encodings);
-        let is_due = |row: &Row| row.is_stale(&encodings) || self.is_shortened(row, &encodings);
+        let is_due = |row: &BucketRow| row.is_stale(&encodings) || self.is_shortened(row, &encodings);
         if !self.rows.iter().any(is_due) {
             return Ok(());
         }
@@ -59,7 +64,7 @@ impl HashShard {
             {
                 is_changed = true;
                 freed.push(reference);
-                *row = Row { mark: row.mark, age: row.age, ..short };
+                *row = BucketRow { mark: row.mark, age: row.age, ..short };
             }
         }
         self.rows = rows;

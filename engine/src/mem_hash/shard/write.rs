@@ -8,10 +8,10 @@ use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
 use crate::mem_hash::encodings::PlainBuffer;
 use crate::mem_hash::group::{
-    BUCKET_RECORD_MAX, RecordGroup, RecordPlace, RecordReference, StoredValue, ValueColumn,
+    BUCKET_RECORD_MAX, BucketValue, RecordGroup, RecordPlace, RecordReference, ValueColumn,
 };
 use crate::mem_hash::key::Key;
-use crate::mem_hash::row::{Row, RowKey};
+use crate::mem_hash::row::{BucketRow, RowKey};
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
@@ -22,7 +22,7 @@ pub(super) enum WritePlan {
     Remove,
     /// The record to store fits into a bucket. Its text is in the scratch buffer.
     Put {
-        row: Row,
+        row: BucketRow,
         plain: usize,
         need: MemoryNeed,
     },
@@ -156,8 +156,8 @@ impl HashShard {
             )));
         }
         let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
-        if Row::fits(key.text.len(), record.value.len(), &record.attributes) {
-            let row = Row::new(key, record.value, &record.attributes, &self.encodings, scratch);
+        if BucketRow::fits(key.text.len(), record.value.len(), &record.attributes) {
+            let row = BucketRow::new(key, record.value, &record.attributes, &self.encodings, scratch);
             if row.value.dictionary() != 0 {
                 // For `StoredValueText`.
                 scratch.extend_from_slice(record.value);
@@ -166,7 +166,7 @@ impl HashShard {
             return Ok(WritePlan::Put { row, plain, need });
         }
         if plain <= BLOCK_RECORD_MAX {
-            let row = Row::new_short(key, record.value, &record.attributes, &self.encodings, scratch);
+            let row = BucketRow::new_short(key, record.value, &record.attributes, &self.encodings, scratch);
             if let Some(row) = row {
                 // As above.
                 scratch.extend_from_slice(record.value);
@@ -237,7 +237,7 @@ impl HashShard {
             WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
                 let index = self.huge.insert(*record);
-                let stub = Row::new_stub(key.fingerprint(), RecordReference::Huge(index));
+                let stub = BucketRow::new_stub(key.fingerprint(), RecordReference::Huge(index));
                 if let Err(no_room) =
                     self.put_in_bucket(bucket, location, key, stub, &[], plain, MemoryNeed::Growth)
                 {
@@ -259,7 +259,7 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         key: &Key<'_>,
-        row: Row,
+        row: BucketRow,
         new: &[u8],
         plain: usize,
         need: MemoryNeed,
@@ -290,7 +290,7 @@ impl HashShard {
     /// Overwrites a record by one that takes the same space in the columns. Returns false if the
     /// new one does not.
     #[inline]
-    fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &Row, new: &[u8]) -> bool {
+    fn overwrite(&mut self, bucket: usize, old: &InlineRecord, row: &BucketRow, new: &[u8]) -> bool {
         let is_encoded_alike = old.value.dictionary() == row.value.dictionary();
         if matches!(row.key, RowKey::Stub { .. })
             || !is_encoded_alike
@@ -300,13 +300,13 @@ impl HashShard {
         }
         let handle = self.directory.get(bucket);
         match (old.value, row.value) {
-            (StoredValue::Text { at, len, .. }, StoredValue::Text { at: from, len: new_len, .. })
+            (BucketValue::Text { at, len, .. }, BucketValue::Text { at: from, len: new_len, .. })
                 if len == new_len =>
             {
                 self.arena.write(handle, at as usize, &new[from as usize..][..len as usize]);
             }
-            (StoredValue::Number(old_number), StoredValue::Number(number)) if old_number == number => {}
-            (StoredValue::Number(_), StoredValue::Number(number)) => {
+            (BucketValue::Number(old_number), BucketValue::Number(number)) if old_number == number => {}
+            (BucketValue::Number(_), BucketValue::Number(number)) => {
                 let bytes = self.arena.bytes(handle);
                 let address = self.address(bucket);
                 let RecordPlace { group_at, index } = old.place;
@@ -359,7 +359,7 @@ impl HashShard {
         let block = self.arena.alloc(len, BlockKind::Record, need)?;
         self.arena.write(block, 0, bytes);
         self.block_bytes += len;
-        let stub = Row::new_stub(key.fingerprint(), RecordReference::Block(block.0));
+        let stub = BucketRow::new_stub(key.fingerprint(), RecordReference::Block(block.0));
         let outcome = self.put_in_bucket(bucket, location, key, stub, &[], plain, need);
         if outcome.is_err() {
             self.free_referenced(RecordReference::Block(block.0));
