@@ -86,6 +86,30 @@ fn read_records_outlast_unread_ones() {
     assert!(others < 40, "{others} of the others are left");
 }
 
+/// Records of another shape have a group of their own in each bucket, so that their age is only
+/// estimated. They were once evicted while others were much older.
+#[test]
+fn newest_records_of_another_shape_stay() {
+    for seed in 0..20 {
+        let options = MemHashOptions {
+            seed: Some(seed),
+            shards: Some(1),
+            capacity_records: Some(100),
+            ..Default::default()
+        };
+        let hash = MemHash::new(options).unwrap();
+        for number in 0..1000u32 {
+            hash.visit(&number.to_be_bytes(), &mut Set(b"v")).unwrap();
+        }
+        for number in 0..300u32 {
+            let keys = [0u8, 1, 2].map(|part| [&number.to_be_bytes()[..], &[part]].concat());
+            keys.iter().for_each(|key| hash.visit(key, &mut Set(b"v")).unwrap());
+            assert!(keys.iter().all(|key| hash.view(key, &mut |_| ()).unwrap()), "{seed} {number}");
+        }
+        assert_eq!(hash.status().records, 100);
+    }
+}
+
 /// A use directly after the arrival says little about later ones.
 #[test]
 fn uses_of_newest_records_do_not_count() {

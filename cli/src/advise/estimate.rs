@@ -99,7 +99,10 @@ mod tests {
         let mut sample = RecordSample::new(count, Duration::from_secs(3600));
         for number in 0..count {
             let key = format!("key:{number:08}").into_bytes();
-            sample.add(SampledRecord { key, value: vec![b'v'; value_len], flags: 0, expires: Some(false) });
+            // Similar values would need less memory, the more of them there are.
+            let mut value = vec![0; value_len];
+            fastrand::Rng::with_seed(number).fill(&mut value);
+            sample.add(SampledRecord { key, value, flags: 0, expires: Some(false) });
         }
         sample
     }

@@ -57,6 +57,9 @@ const ALIKE_MOST: f64 = 0.25;
 /// The number of evictions between two looks at the sizes.
 const FORM_INTERVAL: u32 = 1024;
 
+/// The number of new records of a shard that are spared while their bucket has others.
+const NEWEST_SPARED: usize = 8;
+
 /// The purpose of evictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionGoal {
@@ -76,6 +79,10 @@ pub(super) struct EvictionState {
     /// The number of evictions until the form is chosen again.
     form_due: u32,
     random: RandomBits,
+    /// The low bits of the hashes of the last new records, which are spared. The age of a record is
+    /// only estimated if its bucket has several groups.
+    newest: [u32; NEWEST_SPARED],
+    newest_at: usize,
     /// The bucket at which the clock hand is.
     hand: usize,
     /// The number of records that the hand has passed without an eviction.
@@ -121,6 +128,8 @@ impl EvictionState {
             form: MarkForm::Queues,
             form_due: 0,
             random: RandomBits::new(),
+            newest: [0; NEWEST_SPARED],
+            newest_at: 0,
             hand: 0,
             credit: 0.0,
             small_share: SMALL_FIRST,
@@ -184,6 +193,11 @@ impl EvictionState {
             passed.mark = passed.mark.passed(if takes_small { 0 } else { uses - 1 });
             slots.push(passed);
         }
+    }
+
+    fn spare(&mut self, hash: u32) {
+        self.newest[self.newest_at % NEWEST_SPARED] = hash;
+        self.newest_at += 1;
     }
 
     /// Chooses the form of new marks by the variation of sizes.
@@ -455,6 +469,7 @@ impl HashShard {
         new: &[u8],
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
+        self.eviction.spare(key.hash as u32);
         let mut content = std::mem::take(&mut self.content);
         content.clear();
         let bytes = self.bytes_of(bucket);
@@ -646,7 +661,7 @@ impl HashShard {
         let address = self.address(bucket);
         let (old_end, old_len) = len_of(self.bytes_of(bucket), &address);
         let now = self.budget.now();
-        let mut gone = Vec::new();
+        let (mut gone, mut spared) = (Vec::new(), Vec::new());
         slots.clear();
         passed.clear();
         for (number, row) in rows.iter().enumerate() {
@@ -676,16 +691,25 @@ impl HashShard {
             let bytes = self.bytes_of(bucket);
             let expires =
                 |slot: EvictionCandidate| self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never;
-            let at = match marking {
-                Marking::Credits => EvictionState::least_credit(&slots, expires),
-                _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
-                    passed.push((slot, was_small));
-                }),
+            let hash_of =
+                |slot: &EvictionCandidate| rows[slot.row as usize].low_hash(bytes, self.context()) as u32;
+            let at = loop {
+                let at = match marking {
+                    Marking::Credits => EvictionState::least_credit(&slots, expires),
+                    _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
+                        passed.push((slot, was_small));
+                    }),
+                };
+                if slots.len() == 1 || !self.eviction.newest.contains(&hash_of(&slots[at])) {
+                    break at;
+                }
+                spared.push(slots.remove(at));
             };
             let slot = slots.remove(at);
+            slots.append(&mut spared);
             if let Marking::Queues(ghosts) = &mut marking {
                 let was_main = slot.mark.is_main();
-                ghosts.push(rows[slot.row as usize].low_hash(bytes, self.context()) as u32, was_main);
+                ghosts.push(hash_of(&slot), was_main);
                 self.eviction.gone(was_main, self.records);
             } else {
                 for other in &mut slots {

@@ -84,11 +84,13 @@ pub(crate) fn is_used(options: &ServerOptions) -> io::Result<bool> {
         IoMode::Auto if options.proxy.is_some() => Ok(false),
         IoMode::Auto => match SocketRing::try_features() {
             Ok(()) => {
-                tracing::info!("sockets: io_uring is used");
+                tracing::trace!("sockets: io_uring is used");
                 Ok(true)
             }
             Err(error) => {
-                tracing::info!("sockets: epoll is used, because the system does not allow io_uring: {error}");
+                tracing::trace!(
+                    "sockets: epoll is used, because the system does not allow io_uring: {error}"
+                );
                 Ok(false)
             }
         },
