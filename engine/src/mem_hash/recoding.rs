@@ -36,6 +36,8 @@ const KEYS_SAMPLED: usize = 4096;
 const BUCKETS_SAMPLED: usize = 512;
 /// The time after which a step of recoding ends. Maintenance is called ten times a second.
 const WORK_MAX: Duration = Duration::from_millis(2);
+/// The free memory without which no bucket is recoded.
+const ROOM: u64 = 64 << 10;
 /// Recoding rests for this many times as long as it has worked.
 const REST: u32 = 49;
 
@@ -246,7 +248,8 @@ impl MemHash {
     fn recode_buckets(&self, mut place: u64) -> (Option<u64>, bool) {
         let mut is_complete = true;
         let began = Instant::now();
-        while began.elapsed() < WORK_MAX {
+        // Shorter blocks need new pages before the old ones are empty.
+        while began.elapsed() < WORK_MAX && self.budget.fits(ROOM) {
             let (shard, hash) = super::bucket_block::hash_of(place, self.shard_bits);
             let (bits, outcome) =
                 MemHash::change(&self.shards[shard].0, |shard| shard.recode_bucket_of(hash));
@@ -269,6 +272,10 @@ impl MemHash {
             MemHash::lock_exclusive(&shard.0).encodings = Arc::clone(&encodings);
         }
         self.budget.release(old.status().dictionary_bytes as usize);
+        // Recoding will regain more than a dictionary takes, but only later.
+        if !self.budget.refuses() {
+            self.make_room(0);
+        }
     }
 }
 
