@@ -9,15 +9,13 @@
 
 use super::process;
 use super::trace::TraceRequests;
-use super::workload::{KeyDistribution, KeyPicker};
+use super::workload::{KeyDistribution, KeyPicker, ValueSize};
 use crate::BenchError;
 use crate::progress::progress;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Instant;
 use todana_client::{Connection, Error, StoreVerb, TextStore, WriteOutcome};
 
@@ -46,9 +44,8 @@ pub struct ReplayOptions {
     /// Bytes of a key
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(i64::from(KEY_LEN_MIN)..=250))]
     key_size: u16,
-    /// Bytes of a value; or spread, for sizes of a log-normal distribution: half of them below 159
-    /// bytes, a tenth above 840
-    #[arg(long, default_value = "100", value_name = "BYTES")]
+    /// Bytes of a value; or lognormal:MEDIAN[:SIGMA], for sizes of this distribution
+    #[arg(long, default_value = "100", value_name = "BYTES", value_parser = value_size)]
     value_size: ValueSize,
     /// Requests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -67,55 +64,23 @@ pub struct ReplayOptions {
     json: bool,
 }
 
-/// The sizes of values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum ValueSize {
-    Fixed(u32),
-    /// Sizes as in CacheLib's workload `kvcache`.
-    Spread,
-}
+/// The maximum length of a value.
+const VALUE_LEN_MAX: usize = 1 << 20;
 
-impl ValueSize {
-    const MAX: u32 = 1 << 20;
-    /// The median of sizes that are spread, and the standard deviation of their logarithms.
-    const MEDIAN: f64 = 159.0;
-    const DEVIATION: f64 = 1.3;
-
-    /// Returns the size of the value of an object, which is always the same.
-    fn of(self, id: u64) -> usize {
-        match self {
-            ValueSize::Fixed(size) => size as usize,
-            ValueSize::Spread => {
-                let mut random = fastrand::Rng::with_seed(id ^ 0x5EED_0F51_2E00);
-                // Box and Muller, Annals of Mathematical Statistics 29, 1958.
-                let (radius, angle) = (random.f64().max(f64::MIN_POSITIVE), random.f64());
-                let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
-                let size = Self::MEDIAN * (Self::DEVIATION * normal).exp();
-                (size as usize).clamp(1, Self::MAX as usize)
-            }
+/// Reads the sizes of values that a replay can repeat for each object.
+fn value_size(text: &str) -> Result<ValueSize, String> {
+    match text.parse()? {
+        size @ ValueSize::Fixed(0..=VALUE_LEN_MAX) => Ok(size),
+        ValueSize::Lognormal(median, sigma) if median <= VALUE_LEN_MAX as f64 => {
+            Ok(ValueSize::Lognormal(median, sigma))
         }
+        _ => Err(format!("not a number up to {VALUE_LEN_MAX}, nor lognormal:MEDIAN[:SIGMA]")),
     }
 }
 
-impl FromStr for ValueSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<ValueSize, String> {
-        if text == "spread" {
-            return Ok(ValueSize::Spread);
-        }
-        let size = text.parse().ok().filter(|&size| size <= Self::MAX);
-        size.map(ValueSize::Fixed).ok_or_else(|| format!("not a number up to {}, nor spread", Self::MAX))
-    }
-}
-
-impl fmt::Display for ValueSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ValueSize::Fixed(size) => write!(f, "{size}"),
-            ValueSize::Spread => write!(f, "spread"),
-        }
-    }
+/// Returns the size of the value of an object, which is always the same.
+fn value_len(size: &ValueSize, id: u64) -> usize {
+    size.pick(&mut fastrand::Rng::with_seed(id ^ 0x5EED_0F51_2E00))
 }
 
 /// The counts of a replay.
@@ -159,14 +124,14 @@ impl ReplayOptions {
             "keys": requests.keys as u64 * copies,
             "copies": copies,
             "key_size": self.key_size,
-            "value_size": match self.value_size {
+            "value_size": match &self.value_size {
                 ValueSize::Fixed(size) => json!(size),
-                ValueSize::Spread => json!("spread"),
+                other => json!(other.to_string()),
             },
             "window": self.window,
         });
         if let Some(connection) = connection {
-            let mut replay = TraceReplay::new(connection, self.key_size.into(), self.value_size);
+            let mut replay = TraceReplay::new(connection, self.key_size.into(), self.value_size.clone());
             let began = Instant::now();
             let counts = replay.run(requests, self.copies, self.window.into())?;
             let seconds = began.elapsed().as_secs_f64();
@@ -262,7 +227,7 @@ impl TraceReplay {
         let mut sets = 0;
         for (&id, key) in firsts.iter().zip(&keys) {
             self.value.clear();
-            letters(&mut self.value, id, self.value_size.of(id));
+            letters(&mut self.value, id, value_len(&self.value_size, id));
             if let Some(item) = found.next_if(|item| item.key == *key) {
                 if item.value != self.value {
                     let key = String::from_utf8_lossy(key);
@@ -367,14 +332,15 @@ mod tests {
 
     #[test]
     fn spread_sizes_have_the_stated_distribution() {
-        let mut sizes: Vec<usize> = (0..100_000).map(|id| ValueSize::Spread.of(id)).collect();
-        assert_eq!(ValueSize::Spread.of(7), sizes[7]);
+        let spread = value_size("lognormal:159:1.3").unwrap();
+        let mut sizes: Vec<usize> = (0..100_000).map(|id| value_len(&spread, id)).collect();
+        assert_eq!(value_len(&spread, 7), sizes[7]);
         sizes.sort_unstable();
         assert!((150..168).contains(&sizes[50_000]), "{}", sizes[50_000]);
         assert!((800..880).contains(&sizes[90_000]), "{}", sizes[90_000]);
-        assert_eq!("spread".parse(), Ok(ValueSize::Spread));
-        assert_eq!("1048576".parse(), Ok(ValueSize::Fixed(1 << 20)));
-        assert!("1048577".parse::<ValueSize>().is_err() && "-1".parse::<ValueSize>().is_err());
+        assert_eq!(spread, ValueSize::Lognormal(159.0, 1.3));
+        assert_eq!(value_size("1048576"), Ok(ValueSize::Fixed(1 << 20)));
+        assert!(value_size("1048577").is_err() && value_size("-1").is_err());
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl fmt::Display for ValueSize {
 }
 
 impl ValueSize {
-    fn pick(&self, random: &mut fastrand::Rng) -> usize {
+    pub(crate) fn pick(&self, random: &mut fastrand::Rng) -> usize {
         match self {
             ValueSize::Fixed(len) => *len,
             ValueSize::Uniform(low, high) => random.usize(low..=high),

@@ -12,6 +12,7 @@
 //! like one list of all records within 3 % (docs/engines.md, "Eviction").
 
 use super::queue::UseMark;
+use fastrand::Rng;
 
 /// The memory that a record needs besides its value, about.
 const OVERHEAD: usize = 32;
@@ -40,24 +41,6 @@ impl SizeOctaves {
     }
 }
 
-/// Numbers that need not be unpredictable (xorshift; Marsaglia, Journal of Statistical Software 8,
-/// 2003).
-#[derive(Debug)]
-pub(super) struct RandomBits(u32);
-
-impl RandomBits {
-    pub(super) fn new() -> RandomBits {
-        RandomBits(0x9E37_79B9)
-    }
-
-    fn next(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        self.0
-    }
-}
-
 fn credit_of(uses: u8, size: SizeOctaves) -> u8 {
     (BASE + 2 * uses).saturating_sub(size.0)
 }
@@ -76,19 +59,19 @@ pub(super) fn is_news(mark: UseMark, size: SizeOctaves) -> bool {
 }
 
 /// Returns the mark after one more use.
-pub(super) fn used(mark: UseMark, size: SizeOctaves, random: &mut RandomBits) -> UseMark {
+pub(super) fn used(mark: UseMark, size: SizeOctaves, random: &mut Rng) -> UseMark {
     let uses = mark.uses();
     // One of 1, 2 or 4 uses doubles the number.
-    let doubles = random.next() >> 16 & ((1 << uses) - 1) == 0;
+    let doubles = random.u32(..1 << uses) == 0;
     fresh(uses + u8::from(doubles), true, size)
 }
 
 /// Returns the mark of a record after another one of the bucket was evicted, whose credit was not
 /// more.
-pub(super) fn after_eviction(mark: UseMark, evicted: UseMark, random: &mut RandomBits) -> UseMark {
+pub(super) fn after_eviction(mark: UseMark, evicted: UseMark, random: &mut Rng) -> UseMark {
     let ahead = mark.credit().saturating_sub(evicted.credit());
     let Some(&loss) = LOSSES.get(usize::from(ahead)) else { return mark };
-    let rounded = (loss + (random.next() >> 16)) >> 16;
+    let rounded = (loss + u32::from(random.u16(..))) >> 16;
     let credit = mark.credit().saturating_sub(rounded as u8);
     UseMark::with_credit(mark.uses(), mark.is_read(), credit)
 }
@@ -120,7 +103,7 @@ mod tests {
     /// The mean of many roundings is the exact loss, so that credits of any size decline alike.
     #[test]
     fn loss_is_exact_on_average() {
-        let mut random = RandomBits::new();
+        let mut random = Rng::with_seed(1);
         for ahead in 0..24u8 {
             let evicted = UseMark::with_credit(0, false, 7);
             let mark = UseMark::with_credit(2, true, 7 + ahead);
@@ -137,7 +120,7 @@ mod tests {
 
     #[test]
     fn uses_are_counted_in_octaves() {
-        let (mut random, size) = (RandomBits::new(), SizeOctaves::of(1000));
+        let (mut random, size) = (Rng::with_seed(1), SizeOctaves::of(1000));
         let mut needed = 0;
         for _ in 0..10_000 {
             let mut mark = fresh(0, false, size);

@@ -23,7 +23,7 @@
 //! (see `credit`), unless hits shall be counted in bytes. A bucket keeps the marks that it has
 //! until the hand visits it.
 
-use super::credit::{self, RandomBits};
+use super::credit;
 use super::departures::DepartureCause;
 use super::group::{self, RecordPlace, RecordReference};
 use super::key::Key;
@@ -34,6 +34,7 @@ use super::row::{self, BucketRow, KeyBuffer, RowKey};
 use super::shard::{HashShard, RecordLocation};
 use super::uses::{NotedUse, UseKind};
 use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
+use fastrand::Rng;
 use todana_core::Expiry;
 
 /// The fraction of a bucket that the small queue may use: at first, at least and at most.
@@ -78,7 +79,7 @@ pub(super) struct EvictionState {
     form: MarkForm,
     /// The number of evictions until the form is chosen again.
     form_due: u32,
-    random: RandomBits,
+    random: Rng,
     /// The low bits of the hashes of the last new records, which are spared. The age of a record is
     /// only estimated if its bucket has several groups.
     newest: [u32; NEWEST_SPARED],
@@ -127,7 +128,7 @@ impl EvictionState {
             goal,
             form: MarkForm::Queues,
             form_due: 0,
-            random: RandomBits::new(),
+            random: Rng::with_seed(1),
             newest: [0; NEWEST_SPARED],
             newest_at: 0,
             hand: 0,
@@ -195,6 +196,7 @@ impl EvictionState {
         }
     }
 
+    /// Notes a new record, which the next evictions spare.
     fn spare(&mut self, hash: u32) {
         self.newest[self.newest_at % NEWEST_SPARED] = hash;
         self.newest_at += 1;
@@ -203,8 +205,7 @@ impl EvictionState {
     /// Chooses the form of new marks by the variation of sizes.
     fn choose_form(&mut self, variation: f64) {
         self.form_due = FORM_INTERVAL;
-        let is_mixed = variation > MIXED_LEAST;
-        if self.goal == EvictionGoal::Objects && is_mixed {
+        if self.goal == EvictionGoal::Objects && variation > MIXED_LEAST {
             self.form = MarkForm::Credits;
         } else if self.goal == EvictionGoal::Bytes || variation < ALIKE_MOST {
             self.form = MarkForm::Queues;
@@ -691,17 +692,16 @@ impl HashShard {
             let bytes = self.bytes_of(bucket);
             let expires =
                 |slot: EvictionCandidate| self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never;
-            let hash_of =
-                |slot: &EvictionCandidate| rows[slot.row as usize].low_hash(bytes, self.context()) as u32;
-            let at = loop {
+            let (at, hash) = loop {
                 let at = match marking {
                     Marking::Credits => EvictionState::least_credit(&slots, expires),
                     _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
                         passed.push((slot, was_small));
                     }),
                 };
-                if slots.len() == 1 || !self.eviction.newest.contains(&hash_of(&slots[at])) {
-                    break at;
+                let hash = rows[slots[at].row as usize].low_hash(bytes, self.context()) as u32;
+                if slots.len() == 1 || !self.eviction.newest.contains(&hash) {
+                    break (at, hash);
                 }
                 spared.push(slots.remove(at));
             };
@@ -709,7 +709,7 @@ impl HashShard {
             slots.append(&mut spared);
             if let Marking::Queues(ghosts) = &mut marking {
                 let was_main = slot.mark.is_main();
-                ghosts.push(hash_of(&slot), was_main);
+                ghosts.push(hash, was_main);
                 self.eviction.gone(was_main, self.records);
             } else {
                 for other in &mut slots {

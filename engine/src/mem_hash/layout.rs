@@ -71,6 +71,35 @@ fn partition(rows: &mut [BucketRow], is_it: impl Fn(&BucketRow) -> bool) -> usiz
     count
 }
 
+/// Returns true if the values of all rows have the same code.
+fn have_equal_values(rows: &[BucketRow]) -> bool {
+    let code = value_code(rows[0].value);
+    rows.iter().all(|row| value_code(row.value) == code)
+}
+
+/// Sorts rows by a code, those of each code in the order of arrival. The rows whose code does not
+/// get a group of its own (`is_alike`, with the number of rows) then move to the front. Returns
+/// their number.
+fn pool_rest(
+    rows: &mut [BucketRow],
+    code_of: impl Fn(&BucketRow) -> u32,
+    is_alike: impl Fn(u32, usize) -> bool,
+) -> usize {
+    rows.sort_by_key(&code_of);
+    let (mut pooled, mut start) = (0, 0);
+    while start < rows.len() {
+        let code = code_of(&rows[start]);
+        let count = rows[start..].iter().take_while(|row| code_of(row) == code).count();
+        let end = start + count;
+        if !is_alike(code, count) {
+            rows[pooled..end].rotate_right(count);
+            pooled += count;
+        }
+        start = end;
+    }
+    pooled
+}
+
 /// The destination of the rows of a bucket.
 struct BucketWriter<'a> {
     sources: RowSources<'a>,
@@ -109,23 +138,8 @@ impl BucketWriter<'_> {
         if len as usize <= FIXED_KEY_MAX && rows.iter().all(|row| key_len(row) == len) {
             return self.put_family(rows, Some(len));
         }
-        // The lengths of which there are enough keys, the keys of each in the order of arrival.
-        rows.sort_by_key(key_len);
-        let mut pooled = 0;
-        let mut start = 0;
-        while start < rows.len() {
-            let len = key_len(&rows[start]);
-            let count = rows[start..].iter().take_while(|row| key_len(row) == len).count();
-            let end = start + count;
-            if count >= ALIKE_MIN && len as usize <= FIXED_KEY_MAX {
-                start = end;
-            } else {
-                // The rows that share a group move to the front.
-                rows[pooled..end].rotate_right(count);
-                pooled += count;
-                start = end;
-            }
-        }
+        let pooled =
+            pool_rest(rows, key_len, |len, count| count >= ALIKE_MIN && len as usize <= FIXED_KEY_MAX);
         let (pool, alike) = rows.split_at_mut(pooled);
         if !pool.is_empty() {
             pool.sort_by_key(|row| row.age);
@@ -141,11 +155,16 @@ impl BucketWriter<'_> {
     fn put_variable_keys(&mut self, rows: &mut [BucketRow]) {
         let keys =
             if rows.iter().all(|row| key_len(row) <= 255) { KeyColumn::Short } else { KeyColumn::Long };
-        let code = value_code(rows[0].value);
-        if rows.iter().all(|row| value_code(row.value) == code) {
-            return self.put_alike(rows, keys);
+        self.put_pool(rows, keys);
+    }
+
+    /// Appends rows whose values may be of several forms, in the order of arrival.
+    fn put_pool(&mut self, rows: &mut [BucketRow], keys: KeyColumn) {
+        if have_equal_values(rows) {
+            self.put_alike(rows, keys);
+        } else {
+            self.put_groups(rows, keys, variable_values(rows));
         }
-        self.put_groups(rows, keys, variable_values(rows));
     }
 
     /// Appends rows of one family whose keys are of one form: numbers, or text of one length.
@@ -156,31 +175,15 @@ impl BucketWriter<'_> {
             (_, Some(..=255)) => KeyColumn::Short,
             _ => KeyColumn::Long,
         };
-        let code = value_code(rows[0].value);
-        if rows.iter().all(|row| value_code(row.value) == code) {
+        if have_equal_values(rows) {
             return self.put_alike(rows, keys);
         }
-        rows.sort_by_key(|row| value_code(row.value));
-        let (mut pooled, mut start) = (0, 0);
-        while start < rows.len() {
-            let code = value_code(rows[start].value);
-            let count = rows[start..].iter().take_while(|row| value_code(row.value) == code).count();
-            let end = start + count;
-            if count < ALIKE_MIN || code as usize > FIXED_VALUE_MAX + 1 {
-                rows[pooled..end].rotate_right(count);
-                pooled += count;
-            }
-            start = end;
-        }
+        let is_alike = |code: u32, count| count >= ALIKE_MIN && code as usize <= FIXED_VALUE_MAX + 1;
+        let pooled = pool_rest(rows, |row| value_code(row.value), is_alike);
         let (pool, alike) = rows.split_at_mut(pooled);
         if !pool.is_empty() {
             pool.sort_by_key(|row| row.age);
-            let code = value_code(pool[0].value);
-            if pool.iter().all(|row| value_code(row.value) == code) {
-                self.put_alike(pool, keys);
-            } else {
-                self.put_groups(pool, keys, variable_values(pool));
-            }
+            self.put_pool(pool, keys);
         }
         for rows in alike.chunk_by_mut(|one, other| value_code(one.value) == value_code(other.value)) {
             self.put_alike(rows, keys);

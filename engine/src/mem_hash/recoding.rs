@@ -36,8 +36,6 @@ const KEYS_SAMPLED: usize = 4096;
 const BUCKETS_SAMPLED: usize = 512;
 /// The time after which a step of recoding ends. Maintenance is called ten times a second.
 const WORK_MAX: Duration = Duration::from_millis(2);
-/// The free memory without which no bucket is recoded.
-const ROOM: u64 = 64 << 10;
 /// Recoding rests for this many times as long as it has worked.
 const REST: u32 = 49;
 
@@ -248,8 +246,7 @@ impl MemHash {
     fn recode_buckets(&self, mut place: u64) -> (Option<u64>, bool) {
         let mut is_complete = true;
         let began = Instant::now();
-        // Shorter blocks need new pages before the old ones are empty.
-        while began.elapsed() < WORK_MAX && self.budget.fits(ROOM) {
+        while began.elapsed() < WORK_MAX {
             let (shard, hash) = super::bucket_block::hash_of(place, self.shard_bits);
             let (bits, outcome) =
                 MemHash::change(&self.shards[shard].0, |shard| shard.recode_bucket_of(hash));

@@ -43,7 +43,7 @@ impl HashShard {
     }
 
     fn recode_bucket(&mut self, bucket: usize) -> Result<(), NoRoom> {
-        let ghosts = self.collect_rows(bucket);
+        let marking = self.collect_rows(bucket);
         let encodings = Arc::clone(&self.encodings);
         let is_due = |row: &BucketRow| row.is_stale(&encodings) || self.is_shortened(row, &encodings);
         if !self.rows.iter().any(is_due) {
@@ -69,7 +69,7 @@ impl HashShard {
         }
         self.rows = rows;
         let outcome =
-            if is_changed { self.rewrite(bucket, ghosts, &new, MemoryNeed::Upkeep) } else { Ok(()) };
+            if is_changed { self.rewrite(bucket, marking, &new, MemoryNeed::Upkeep) } else { Ok(()) };
         self.scratch = new;
         if outcome.is_ok() {
             freed.into_iter().for_each(|reference| self.free_referenced(reference));
