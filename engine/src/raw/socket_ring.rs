@@ -42,9 +42,6 @@ pub const SEND_LEN_MAX: usize = 16 << 10;
 const SUBMISSIONS: u32 = 512;
 /// The number of completions for which the kernel has space. It keeps further ones elsewhere.
 const COMPLETIONS: u32 = 4096;
-/// The time in microseconds for which a wait for several events may exceed the first one. A thread
-/// that sleeps less often needs less processor time.
-const GATHER_US: u32 = 20;
 /// The number of attempts to submit requests if the kernel accepts none of them.
 const SUBMIT_ATTEMPTS: u32 = 100;
 
@@ -348,25 +345,23 @@ impl SocketRing {
 
     /// Submits all requests, and returns without waiting.
     pub fn submit(&mut self) -> io::Result<()> {
-        self.enter(Some(Duration::ZERO), 1)
+        self.enter(Some(Duration::ZERO))
     }
 
     /// Submits all requests, and waits for an event, until `timeout` at the latest. A signal may
-    /// end the wait. If `wanted` is more than 1, also waits for this number of events, but only for
-    /// 20 microseconds, and only on Linux 6.12 or newer.
-    pub fn wait(&mut self, timeout: Option<Duration>, wanted: usize) -> io::Result<()> {
+    /// end the wait.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let is_waiting = self.events.is_empty() && self.unsent.is_empty();
-        if is_waiting { self.enter(timeout, wanted) } else { self.submit() }
+        if is_waiting { self.enter(timeout) } else { self.submit() }
     }
 
-    fn enter(&mut self, timeout: Option<Duration>, wanted: usize) -> io::Result<()> {
-        let gathers = wanted > 1 && self.ring.params().is_feature_min_timeout();
+    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         for attempt in 0..SUBMIT_ATTEMPTS {
             // If requests remain after the first attempt, it has not waited, or has found an event.
             let timeout = if attempt == 0 { timeout } else { Some(Duration::ZERO) };
             let submitter = self.ring.submitter();
             let outcome = match timeout {
-                None if !gathers => submitter.submit_and_wait(1),
+                None => submitter.submit_and_wait(1),
                 Some(Duration::ZERO) => {
                     // SAFETY: this thread has no `SubmissionQueue` now.
                     let len = unsafe { self.ring.submission_shared() }.len();
@@ -375,11 +370,9 @@ impl SocketRing {
                     // further argument.
                     unsafe { submitter.enter::<libc::sigset_t>(len as u32, 0, flags, None) }
                 }
-                timeout => {
-                    let time = timeout.map(Timespec::from);
-                    let args = SubmitArgs::new().min_wait_usec(if gathers { GATHER_US } else { 0 });
-                    let args = time.as_ref().map_or(args, |time| args.timespec(time));
-                    submitter.submit_with_args(if gathers { wanted } else { 1 }, &args)
+                Some(timeout) => {
+                    let time = Timespec::from(timeout);
+                    submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
                 }
             };
             self.collect();
@@ -502,7 +495,7 @@ impl SocketRing {
             if has_ended {
                 return Ok(());
             }
-            self.enter(None, 1)?;
+            self.enter(None)?;
         }
     }
 }
@@ -560,12 +553,12 @@ mod tests {
         // More pieces than there are buffers.
         for round in 0..3 * u32::from(RECEIVE_BUFFERS) {
             far.write_all(&round.to_le_bytes()).unwrap();
-            ring.wait(None, 1).unwrap();
+            ring.wait(None).unwrap();
             let (received, others) = take_all(&mut ring);
             assert_eq!((received, others.len()), (round.to_le_bytes().to_vec(), 0));
         }
         drop(far);
-        ring.wait(None, 1).unwrap();
+        ring.wait(None).unwrap();
         let end = take_all(&mut ring).1;
         assert!(matches!(end[..], [RingEvent::ReceiveEnded { token: 7, cause: ReceiveEnd::EndOfStream }]));
     }
@@ -587,7 +580,7 @@ mod tests {
                 Some(RingEvent::Received { token: 7, bytes, .. }) => held.push(bytes),
                 Some(RingEvent::ReceiveEnded { token: 7, cause }) => break cause,
                 Some(event) => panic!("{event:?}"),
-                None => ring.wait(None, 1).unwrap(),
+                None => ring.wait(None).unwrap(),
             }
         };
         assert!(matches!(cause, ReceiveEnd::NoBuffer) && held.len() == usize::from(RECEIVE_BUFFERS));
@@ -598,7 +591,7 @@ mod tests {
         }
         ring.receive(near.as_raw_fd(), 7).unwrap();
         loop {
-            ring.wait(None, 1).unwrap();
+            ring.wait(None).unwrap();
             let (more, others) = take_all(&mut ring);
             received.extend_from_slice(&more);
             match &others[..] {
@@ -620,7 +613,7 @@ mod tests {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         ring.receive(near.as_raw_fd(), 7).unwrap();
         far.write_all(b"early").unwrap();
-        ring.wait(None, 1).unwrap();
+        ring.wait(None).unwrap();
         assert_eq!(take_all(&mut ring).0, b"early");
         ring.end_receive(7).unwrap();
         far.write_all(b"later").unwrap();
@@ -677,7 +670,7 @@ mod tests {
     #[test]
     fn wait_ends_at_its_timeout() {
         let Some(mut ring) = ring() else { return };
-        ring.wait(Some(Duration::from_millis(1)), 1).unwrap();
+        ring.wait(Some(Duration::from_millis(1))).unwrap();
         assert!(ring.next_event().is_none());
     }
 

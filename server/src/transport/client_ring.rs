@@ -17,8 +17,6 @@ use todana_engine::{RECEIVE_LEN, ReceivedBytes, RingEvent, SEND_LEN_MAX, SocketR
 pub(crate) const KEPT_MAX: usize = 8 << 10;
 /// A connection returns to the ring after this number of reads that would have fitted its buffers.
 const SHORT_READS: u8 = 32;
-/// The most events for which a worker waits a moment.
-const GATHERED_MAX: usize = 16;
 /// The token of the worker's poll. The tokens of connections are smaller.
 const POLL: u64 = (1 << 62) - 1;
 /// The number of bits of the index of a connection in its token.
@@ -31,8 +29,6 @@ pub(crate) struct ClientRing {
     ring: SocketRing,
     poll: RawFd,
     generation: u32,
-    /// The number of events since the last wait.
-    events: usize,
 }
 
 /// The part of a connection that its worker's ring needs.
@@ -109,7 +105,7 @@ pub(crate) fn is_used(options: &ServerOptions) -> io::Result<bool> {
 impl ClientRing {
     /// Creates the ring of this thread, which also reports the events of a poll.
     pub(crate) fn new(poll: RawFd) -> io::Result<ClientRing> {
-        let mut ring = ClientRing { ring: SocketRing::new()?, poll, generation: 0, events: 0 };
+        let mut ring = ClientRing { ring: SocketRing::new()?, poll, generation: 0 };
         ring.watch_poll()?;
         Ok(ring)
     }
@@ -187,18 +183,14 @@ impl ClientRing {
         self.ring.submit()
     }
 
-    /// Submits all requests, and waits for an event. If many clients were served since the last
-    /// wait, waits a moment for several events, because the worker then sleeps less often.
+    /// Submits all requests, and waits for an event.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let wanted = (std::mem::take(&mut self.events) / 2).clamp(1, GATHERED_MAX);
-        self.ring.wait(timeout, wanted)
+        self.ring.wait(timeout)
     }
 
     #[inline]
     pub(crate) fn next_event(&mut self) -> Option<RingEvent> {
-        let event = self.ring.next_event();
-        self.events += usize::from(event.is_some());
-        event
+        self.ring.next_event()
     }
 
     #[inline]
