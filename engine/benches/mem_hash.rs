@@ -4,7 +4,8 @@
 //!   values)
 //! - `speed`: how long do a set and a get take, compared with the standard library's `HashMap` of
 //!   boxed slices?
-//! - `growth`: what is the largest cost of a single set during growth: bytes moved, nanoseconds?
+//! - `growth`: what is the largest cost of a single set during growth, without a limit and beyond
+//!   one: bytes moved, nanoseconds?
 //! - `sweep`: what does a sweep for expired records cost per record, and the removal of one?
 //! - `full`: what does a get cost while memory is scarce and uses are noted, compared with the same
 //!   records without a limit?
@@ -231,19 +232,30 @@ fn speed(records: u64) {
 
 fn growth(records: u64) {
     println!("# growth: the worst single set from 0 to {records} records of 8 + 8 bytes");
-    let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+    let unlimited = MemHashOptions::default();
+    grow(unlimited, records, |n| (decimal(n).to_vec(), arbitrary(n).to_le_bytes().to_vec()));
+    println!("# growth: decimal keys, 1 byte each, of which about two thirds fit");
+    let limit = MemoryLimit { bytes: Some(records * 17 / 10), when_full: WhenFull::Evict };
+    let limited = MemHashOptions { limit, ..MemHashOptions::default() };
+    grow(limited, records, |n| (n.to_string().into_bytes(), b"x".to_vec()));
+}
+
+/// Stores records in a new hash, and prints how long the slowest sets take.
+fn grow(options: MemHashOptions, records: u64, make: impl Fn(u64) -> (Vec<u8>, Vec<u8>)) {
+    let hash = MemHash::new(options).expect("valid options");
     // A histogram in steps of a 16th of a power of two.
     let mut counts = vec![0u64; 64 * 16];
     let slot = |ns: u64| {
         let power = ns.max(16).ilog2() as usize;
         power * 16 + (ns.max(16) >> (power - 4)) as usize % 16
     };
-    let mut worst = 0;
+    let (mut worst, mut sum) = (0, 0);
     for n in 0..records {
-        let (key, value) = (decimal(n), arbitrary(n).to_le_bytes());
+        let (key, value) = make(n);
         let start = Instant::now();
-        hash.visit(&key, &mut Set(&value)).expect("no limit");
+        hash.visit(&key, &mut Set(&value)).expect("records of a few bytes fit");
         let ns = start.elapsed().as_nanos() as u64;
+        sum += ns;
         worst = worst.max(ns);
         counts[slot(ns)] += 1;
     }
@@ -262,9 +274,11 @@ fn growth(records: u64) {
         println!("{name:8} {:8.2} us", ((16 + sixteenth + 1) as f64 * 2f64.powi(power as i32 - 4)) / 1000.0);
     }
     println!(
-        "worst    {:8.2} us; bytes moved by the worst single set: {}",
+        "worst    {:8.2} us, mean {:.2}; bytes moved by the worst single set: {}; {} records remain",
         worst as f64 / 1000.0,
-        hash.worst_moved_bytes()
+        sum as f64 / records as f64 / 1000.0,
+        hash.worst_moved_bytes(),
+        hash.status().records
     );
 }
 

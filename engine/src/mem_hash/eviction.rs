@@ -58,6 +58,12 @@ const ALIKE_MOST: f64 = 0.25;
 /// The number of evictions between two looks at the sizes.
 const FORM_INTERVAL: u32 = 1024;
 
+/// The difference between two sizes of blocks.
+const BLOCK_STEP: usize = 8;
+
+/// The maximum number of buckets that get their first marks for one newcomer.
+const CONVERSIONS_MAX: u64 = 2;
+
 /// The number of new records of a shard that are spared while their bucket has others.
 const NEWEST_SPARED: usize = 8;
 
@@ -93,9 +99,11 @@ pub(super) struct EvictionState {
     /// The fractions of recent evictions that came from each queue (moving averages).
     from_small: f32,
     from_main: f32,
-    /// The bytes by which buckets have grown since memory became scarce, less the bytes that were
-    /// evicted. Negative if more bytes were evicted.
+    /// The bytes by which the blocks of buckets have grown since memory became scarce. Negative if
+    /// they have become smaller.
     debt: isize,
+    /// The number of evictions that gave a bucket its first marks.
+    conversions: u64,
     /// True while the evictions are for maintenance rather than for a write.
     pub(super) is_background: bool,
     /// The records that were passed over in the current bucket. The second element is true if the
@@ -137,6 +145,7 @@ impl EvictionState {
             from_small: 0.5,
             from_main: 0.5,
             debt: 0,
+            conversions: 0,
             is_background: false,
             passed: Vec::new(),
             candidates: Vec::new(),
@@ -251,8 +260,8 @@ impl HashShard {
         let tail = BucketTail::read(bytes, end);
         let form = tail.marking.form().unwrap_or(self.eviction.form);
         if tail.marking == Marking::None {
-            // A bucket gets marks with its next change. It gets them now only if its block has
-            // space, because reads must not make it grow.
+            // A bucket gets its first marks when a record is evicted from it, or now if its block
+            // has space for them.
             let tail_len = tail_len(form, records);
             if tail_len == 1 || size(end + tail_len) != size(end + 1) {
                 return None;
@@ -394,7 +403,8 @@ impl HashShard {
             self.replace(handle, old_len, content, need)?
         };
         if self.notes_uses() {
-            self.eviction.debt += content.len() as isize - old_len as isize;
+            let block = |len: usize| if len == 0 { 0 } else { size(len) as isize };
+            self.eviction.debt += block(content.len()) - block(old_len);
         }
         if new != handle {
             self.directory.set(bucket, new);
@@ -484,14 +494,6 @@ impl HashShard {
         let old_len = if bytes.is_empty() { 0 } else { old_end + BucketTail::len_at(bytes, old_end) };
         let new_end = content.len();
         let mut marking = tail.marking;
-        if marking == Marking::None && self.notes_uses() {
-            if self.eviction.form == MarkForm::Credits && !bytes.is_empty() {
-                // The other records get credits by their sizes.
-                self.content = content;
-                return self.insert_anew(bucket, key, new_row, new, need);
-            }
-            marking = Marking::first(self.eviction.form);
-        }
         let records = match marking {
             Marking::None => 0,
             _ => group::measure(&content, &address).1,
@@ -509,7 +511,7 @@ impl HashShard {
         outcome
     }
 
-    /// Adds a new record to a bucket in which no group takes it.
+    /// Adds a new record to a bucket in which no group takes it. An empty bucket gets marks.
     fn insert_anew(
         &mut self,
         bucket: usize,
@@ -520,8 +522,8 @@ impl HashShard {
     ) -> Result<(), NoRoom> {
         let mut marking = self.collect_rows(bucket);
         row::sort_by_age(&mut self.rows);
-        if marking == Marking::None && self.notes_uses() {
-            marking = self.convert_marks(Marking::None, self.eviction.form);
+        if self.rows.is_empty() && self.notes_uses() {
+            marking = Marking::first(self.eviction.form);
         }
         let (mark, returned) = self.mark_of_newcomer(&mut marking, key, &new_row);
         self.note_return(returned);
@@ -592,9 +594,16 @@ impl HashShard {
 
     /// Evicts as many bytes as were added, before a newcomer is added while memory is scarce.
     /// Returns true if any record was evicted; earlier locations in buckets are then invalid.
+    ///
+    /// When memory becomes scarce, all buckets have to get marks, which need the space of many
+    /// evicted records. Each newcomer does a bounded part of that work.
     pub(super) fn evict_for_newcomer(&mut self) -> bool {
         let records = self.records;
+        let conversions = self.eviction.conversions;
         for _ in 0..2 * self.directory.len() {
+            if self.eviction.conversions >= conversions + CONVERSIONS_MAX {
+                return true;
+            }
             let is_full = self.records >= self.records_max;
             // With a memory limit, evictions repay the debt. When memory is no longer scarce, the
             // debt is cancelled.
@@ -653,6 +662,7 @@ impl HashShard {
         }
         self.eviction.form_due -= 1;
         let existing = self.collect_rows(bucket);
+        self.eviction.conversions += u64::from(existing == Marking::None);
         let mut marking = self.convert_marks(existing, self.eviction.form);
         row::sort_by_age(&mut self.rows);
         let rows = std::mem::take(&mut self.rows);
@@ -673,50 +683,58 @@ impl HashShard {
         let expired = gone.len();
         // Evict one record. Evict more if the bucket gets its first marks and these need the space.
         let must_fit = self.budget.notes_uses();
+        let mut space = size(old_len);
+        if existing == Marking::None {
+            // If all blocks were full now, no block would become smaller soon.
+            space -= self.eviction.random.usize(0..BLOCK_STEP);
+        }
         let mut kept = Vec::with_capacity(rows.len());
+        let mut wanted = usize::from(gone.is_empty());
         let new_end = loop {
-            if !gone.is_empty() {
-                kept.clear();
-                kept.extend(
-                    slots.iter().map(|slot| BucketRow { mark: slot.mark, ..rows[slot.row as usize] }),
-                );
-                content.clear();
-                layout::put_bucket(&mut kept, [self.bytes_of(bucket), &[], &[]], &address, &mut content);
-                let end = content.len();
-                put_end(&mut content, marking, &kept);
-                if slots.is_empty() || !must_fit || size(content.len()) <= size(old_len) {
-                    break end;
-                }
-            }
-            let share = self.eviction.small_share;
-            let bytes = self.bytes_of(bucket);
-            let expires =
-                |slot: EvictionCandidate| self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never;
-            let (at, hash) = loop {
-                let at = match marking {
-                    Marking::Credits => EvictionState::least_credit(&slots, expires),
-                    _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
-                        passed.push((slot, was_small));
-                    }),
+            for _ in 0..wanted {
+                let share = self.eviction.small_share;
+                let bytes = self.bytes_of(bucket);
+                let expires = |slot: EvictionCandidate| {
+                    self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never
                 };
-                let hash = rows[slots[at].row as usize].low_hash(bytes, self.context()) as u32;
-                if slots.len() == 1 || !self.eviction.newest.contains(&hash) {
-                    break (at, hash);
+                let (at, hash) = loop {
+                    let at = match marking {
+                        Marking::Credits => EvictionState::least_credit(&slots, expires),
+                        _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
+                            passed.push((slot, was_small));
+                        }),
+                    };
+                    let hash = rows[slots[at].row as usize].low_hash(bytes, self.context()) as u32;
+                    if slots.len() == 1 || !self.eviction.newest.contains(&hash) {
+                        break (at, hash);
+                    }
+                    spared.push(slots.remove(at));
+                };
+                let slot = slots.remove(at);
+                slots.append(&mut spared);
+                if let Marking::Queues(ghosts) = &mut marking {
+                    let was_main = slot.mark.is_main();
+                    ghosts.push(hash, was_main);
+                    self.eviction.gone(was_main, self.records);
+                } else {
+                    for other in &mut slots {
+                        other.mark = credit::after_eviction(other.mark, slot.mark, &mut self.eviction.random);
+                    }
                 }
-                spared.push(slots.remove(at));
-            };
-            let slot = slots.remove(at);
-            slots.append(&mut spared);
-            if let Marking::Queues(ghosts) = &mut marking {
-                let was_main = slot.mark.is_main();
-                ghosts.push(hash, was_main);
-                self.eviction.gone(was_main, self.records);
-            } else {
-                for other in &mut slots {
-                    other.mark = credit::after_eviction(other.mark, slot.mark, &mut self.eviction.random);
-                }
+                gone.push(slot);
             }
-            gone.push(slot);
+            kept.clear();
+            kept.extend(slots.iter().map(|slot| BucketRow { mark: slot.mark, ..rows[slot.row as usize] }));
+            content.clear();
+            layout::put_bucket(&mut kept, [self.bytes_of(bucket), &[], &[]], &address, &mut content);
+            let end = content.len();
+            put_end(&mut content, marking, &kept);
+            let excess = content.len().saturating_sub(space);
+            if slots.is_empty() || !must_fit || excess == 0 {
+                break end;
+            }
+            // As many as probably suffice, because each attempt lays out the whole bucket.
+            wanted = (excess * slots.len() / content.len()).clamp(1, slots.len());
         };
         for (slot, was_small) in passed.drain(..) {
             let plain = self.size_of(self.bytes_of(bucket), &rows[slot.row as usize]);
