@@ -151,7 +151,8 @@ mod tests {
         // Some containers do not allow rings.
         let Ok(mut ring) = FileRing::new() else { return };
         let mut file = tempfile::tempfile().unwrap();
-        let bytes: Vec<u8> = (0..READ_LEN * READ_BUFFERS + 100).map(|at| ((at / 7) ^ (at >> 9)) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..READ_LEN * READ_BUFFERS + 100).map(|at| ((at / 7) ^ (at >> 9)) as u8).collect();
         file.write_all(&bytes).unwrap();
         for round in 0..3 {
             for buffer in 0..READ_BUFFERS {
