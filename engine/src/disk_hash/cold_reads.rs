@@ -195,10 +195,10 @@ impl PendingReads {
         completed.flatten().unwrap_or(u64::MAX)
     }
 
-    /// Returns a descriptor that becomes readable when reads are complete that have not been noted.
-    /// It stays the same as long as the thread runs, unless the system fails.
+    /// Returns a descriptor that becomes readable whenever reads that were started after the first
+    /// call are complete. It stays the same as long as the thread runs, unless the system fails.
     pub fn descriptor() -> Option<RawFd> {
-        with_reads(|reads| reads.as_ref().map(|reads| reads.ring.descriptor())).flatten()
+        with_reads(|reads| reads.as_mut().and_then(|reads| reads.ring.descriptor())).flatten()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::DiskHash;
 use super::cold_reads::{self, READS_MAX};
-use super::page::{class_bound, tag_of};
+use super::page::{IndexSlot, class_bound, tag_of};
+use super::segment::SegmentTable;
 use super::shard::{IndexShard, page_of, shard_of};
 
 impl DiskHash {
@@ -30,18 +31,20 @@ pub(super) fn prefetch_entry(shard: &IndexShard, hash: u64) -> bool {
     let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
     let (mut next, mut is_reading) = (page.first(tag), false);
     while let Some(index) = next {
-        let slot = page.get(index);
-        let at = slot.location();
-        let offset = u64::from(at.unit) * 8;
-        match shard.table.get(at.slot) {
-            Some(segment) if shard.table.exceeds_memory => {
-                let len = class_bound(slot.class()).unwrap_or(usize::MAX);
-                is_reading |= cold_reads::want(segment, offset, len);
-            }
-            Some(segment) => segment.prefetch(offset, slot.class()),
-            None => {}
-        }
+        is_reading |= prefetch_slot(&shard.table, page.get(index));
         next = page.next(tag, index + 1);
     }
     is_reading
+}
+
+/// Does the same for the entry of a slot.
+pub(super) fn prefetch_slot(table: &SegmentTable, slot: IndexSlot) -> bool {
+    let at = slot.location();
+    let offset = u64::from(at.unit) * 8;
+    let Some(segment) = table.get(at.slot) else { return false };
+    if table.exceeds_memory {
+        return cold_reads::want(segment, offset, class_bound(slot.class()).unwrap_or(usize::MAX));
+    }
+    segment.prefetch(offset, slot.class());
+    false
 }

@@ -11,7 +11,7 @@ use io_uring::types::Fd;
 use io_uring::{EnterFlags, IoUring, opcode};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// The number of buffers, which is the most reads at the same time.
 pub(crate) const READ_BUFFERS: usize = 128;
@@ -23,6 +23,8 @@ const SUBMIT_ATTEMPTS: u32 = 100;
 /// An io_uring for reads of files. Only the thread that created it may use it.
 pub(crate) struct FileRing {
     ring: IoUring,
+    /// The event descriptor that the kernel signals when reads are complete.
+    signal: Option<OwnedFd>,
     memory: ManuallyDrop<MemoryMapping>,
     is_busy: [bool; READ_BUFFERS],
     /// The number of reads that the kernel has accepted and that are not complete.
@@ -45,7 +47,13 @@ impl FileRing {
             .build(READ_BUFFERS as u32)?;
         let mut memory = MemoryMapping::new(READ_BUFFERS * READ_LEN)?;
         memory.use_small_pages();
-        Ok(FileRing { ring, memory: ManuallyDrop::new(memory), is_busy: [false; READ_BUFFERS], in_flight: 0 })
+        Ok(FileRing {
+            ring,
+            signal: None,
+            memory: ManuallyDrop::new(memory),
+            is_busy: [false; READ_BUFFERS],
+            in_flight: 0,
+        })
     }
 
     /// Returns true if the kernel may write to a buffer.
@@ -53,10 +61,23 @@ impl FileRing {
         self.is_busy[buffer]
     }
 
-    /// Returns the descriptor of the ring, which is readable while complete reads have not been
-    /// noted.
-    pub(crate) fn descriptor(&self) -> RawFd {
-        self.ring.as_raw_fd()
+    /// Returns a descriptor that becomes readable whenever reads that were submitted after the first
+    /// call are complete. Returns `None` if the system has no more descriptors.
+    pub(crate) fn descriptor(&mut self) -> Option<RawFd> {
+        if self.signal.is_none() {
+            // A poll of the ring itself is not notified of reads, because they are only completed
+            // in `submit` (DEFER_TASKRUN).
+            // SAFETY: the call refers to no memory.
+            let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+            if descriptor < 0 {
+                return None;
+            }
+            // SAFETY: the descriptor is new and belongs to nothing else.
+            let signal = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            self.ring.submitter().register_eventfd(descriptor).ok()?;
+            self.signal = Some(signal);
+        }
+        self.signal.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// Returns the bytes of a buffer that is not busy.
@@ -172,6 +193,23 @@ mod tests {
             }
             assert_eq!(count, READ_BUFFERS);
         }
+    }
+
+    #[test]
+    fn descriptor_becomes_readable_when_reads_are_complete() {
+        let Ok(mut ring) = FileRing::new() else { return };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 5000]).unwrap();
+        let mut poll = libc::pollfd { fd: ring.descriptor().unwrap(), events: libc::POLLIN, revents: 0 };
+        assert!(ring.read(&file, 0, READ_LEN, 0));
+        ring.submit(0).unwrap();
+        // SAFETY: `poll` is one structure, as stated, and lives until the call returns.
+        assert_eq!(unsafe { libc::poll(&raw mut poll, 1, -1) }, 1);
+        while ring.is_busy(0) {
+            ring.submit(0).unwrap();
+            ring.next_completed();
+        }
+        assert_eq!(ring.bytes(0)[..5000], [7; 5000]);
     }
 
     #[test]

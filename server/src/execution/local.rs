@@ -16,6 +16,7 @@ use std::time::Instant;
 use todana::CountedOperation;
 use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
 use todana_core::{Operation, OwnedOperation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
+use todana_engine::PendingReads;
 
 /// A database of this process, with the counters of the thread that uses it.
 #[derive(Clone)]
@@ -201,7 +202,10 @@ impl Executor for LocalExecutor {
             && let engine = self.databases[number].database.engine()
             && engine.has_cold_records()
             && engine.prefetch_all(&[get.key])
+            // Without a descriptor, the worker would not learn when the record has been read.
+            && PendingReads::descriptor().is_some()
         {
+            self.shared.observation.workers[self.worker as usize].cold_gets.add(1);
             let ticket = self.shared.wake_queues.ticket(self.worker);
             self.parked_gets.add(ticket, number, OwnedOperation::new(operation));
             return Completion::Pending(ticket);

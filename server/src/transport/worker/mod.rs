@@ -347,13 +347,18 @@ impl Worker {
         }
     }
 
-    /// Serves the connections whose records have been read from the disk, and lets the poll report
-    /// further reads.
+    /// Starts reads from the disk, and serves the connections whose records have been read.
     fn resume_read(&mut self) -> io::Result<()> {
         loop {
+            // The poll must know the descriptor before the first reads start.
+            let descriptor = self.context.executor.reads_descriptor();
+            if let Some(fd) = descriptor.filter(|_| self.watched_reads != descriptor) {
+                self.poll.registry().register(&mut SourceFd(&fd), READS, Interest::READABLE)?;
+                self.watched_reads = descriptor;
+            }
             let read = self.context.executor.take_read();
             if read.is_empty() {
-                break;
+                return Ok(());
             }
             for ticket in read {
                 if let Some(index) = self.context.waits.connection_of(ticket) {
@@ -361,12 +366,6 @@ impl Worker {
                 }
             }
         }
-        let descriptor = self.context.executor.reads_descriptor();
-        if let Some(descriptor) = descriptor.filter(|_| self.watched_reads != descriptor) {
-            self.poll.registry().register(&mut SourceFd(&descriptor), READS, Interest::READABLE)?;
-            self.watched_reads = Some(descriptor);
-        }
-        Ok(())
     }
 
     /// Wakes the sessions whose tickets are ready.
