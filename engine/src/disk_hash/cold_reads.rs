@@ -137,8 +137,8 @@ fn with_reads<T>(work: impl FnOnce(&mut Option<Box<ThreadReads>>) -> T) -> Optio
     READS.try_with(|reads| reads.try_borrow_mut().ok().map(|mut reads| work(&mut reads))).ok().flatten()
 }
 
-/// Adds a read of an entry of at most `len` bytes, unless it is in memory, or too long. Returns true
-/// if the read is not complete.
+/// Adds a read of an entry of at most `len` bytes, unless it is in memory, or too long. Returns
+/// true if the read is not complete.
 pub(crate) fn want(segment: &Arc<Segment>, offset: u64, len: usize) -> bool {
     let start = offset / PAGE * PAGE;
     let end = offset.saturating_add(len as u64).min(segment.flushed.load(Ordering::Acquire));

@@ -248,7 +248,8 @@ impl RecordLog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the segments are longer than the memory in which the system could cache them.
+    /// Returns true if the segments are longer than the memory in which the system could cache
+    /// them.
     pub(crate) fn exceeds_memory(&self) -> bool {
         self.bytes() > self.memory_bytes
     }

@@ -25,8 +25,8 @@ impl DiskHash {
     }
 }
 
-/// Prefetches the entries that a hash may belong to. Adds reads of those that are not in memory, and
-/// returns true if there are such reads.
+/// Prefetches the entries that a hash may belong to. Adds reads of those that are not in memory,
+/// and returns true if there are such reads.
 pub(super) fn prefetch_entry(shard: &IndexShard, hash: u64) -> bool {
     let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
     let (mut next, mut is_reading) = (page.first(tag), false);

@@ -61,8 +61,8 @@ impl FileRing {
         self.is_busy[buffer]
     }
 
-    /// Returns a descriptor that becomes readable whenever reads that were submitted after the first
-    /// call are complete. Returns `None` if the system has no more descriptors.
+    /// Returns a descriptor that becomes readable whenever reads that were submitted after the
+    /// first call are complete. Returns `None` if the system has no more descriptors.
     pub(crate) fn descriptor(&mut self) -> Option<RawFd> {
         if self.signal.is_none() {
             // A poll of the ring itself is not notified of reads, because they are only completed

@@ -15,7 +15,7 @@ struct CachestatRange {
 
 #[repr(C)]
 #[derive(Default)]
-struct Cachestat {
+struct CachestatResult {
     cached: u64,
     dirty: u64,
     writeback: u64,
@@ -27,7 +27,7 @@ struct Cachestat {
 /// if the system does not know; the call exists since Linux 6.5.
 pub(crate) fn cached_pages(file: &File, offset: u64, len: u64) -> Option<u64> {
     let range = CachestatRange { offset, len };
-    let mut stat = Cachestat::default();
+    let mut stat = CachestatResult::default();
     // SAFETY: the kernel reads `range` and writes `stat`, which have the layout of its structures
     // and live until the call returns. An unknown call only returns an error.
     let outcome = unsafe {

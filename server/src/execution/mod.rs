@@ -8,9 +8,9 @@
 //! deferred  the same databases from another thread, in tests only: every reply is pending
 //! ```
 //!
-//! An executor that has to wait for another machine, or for the disk, returns [`Completion::Pending`]. The session
-//! then waits with that ticket, and takes the reply once the ticket is ready
-//! (`session::pending_replies`). An operation is never executed a second time.
+//! An executor that has to wait for another machine, or for the disk, returns
+//! [`Completion::Pending`]. The session then waits with that ticket, and takes the reply once the
+//! ticket is ready (`session::pending_replies`). An operation is never executed a second time.
 //!
 //! Some requests need the database itself and not operations on records: cursors, transactions,
 //! scripts, searches through all keys, queues, dumps and replication. They are local by nature, and
@@ -171,8 +171,8 @@ impl AnyExecutor {
         }
     }
 
-    /// Starts the reads from the disk that were added. Returns the tickets of the gets whose records
-    /// have been read.
+    /// Starts the reads from the disk that were added. Returns the tickets of the gets whose
+    /// records have been read.
     pub(crate) fn take_read(&mut self) -> Vec<WakeTicket> {
         match self {
             AnyExecutor::Local(local) => local.parked_gets.take_ready(),

@@ -41,7 +41,8 @@ impl ParkedGets {
         if self.waiting.is_empty() { None } else { PendingReads::descriptor() }
     }
 
-    /// Starts the reads that were added. Returns the tickets of those gets whose reads are complete.
+    /// Starts the reads that were added. Returns the tickets of those gets whose reads are
+    /// complete.
     pub(super) fn take_ready(&mut self) -> Vec<WakeTicket> {
         if self.waiting.is_empty() {
             return Vec::new();
