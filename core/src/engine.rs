@@ -277,6 +277,20 @@ pub trait Engine: Send + Sync {
         let _ = key;
     }
 
+    /// Announces requests for the records of `keys`, so that the engine can fetch all of them
+    /// together: it prefetches the memory that the requests will read, and adds reads of records
+    /// that are only on disk to those of this thread. Returns true if there are such reads. The
+    /// first request that needs one of them starts all of them and waits.
+    fn prefetch_all(&self, keys: &[&[u8]]) -> bool {
+        keys.iter().for_each(|key| self.prefetch(key));
+        false
+    }
+
+    /// Returns true if many records are only on disk, so that each request is worth announcing.
+    fn has_cold_records(&self) -> bool {
+        false
+    }
+
     /// Does a bounded step of maintenance: moves up to about 64 KiB of blocks out of sparse pages
     /// and returns memory to the system. Returns true if more work is waiting. A background thread
     /// should call this method.

@@ -3,6 +3,10 @@
 //! - `speed`: CPU time per load, get, miss and update (including its compaction), 8/8 and 16/400
 //!   bytes, all of it in the system's cache; read through a mapping, with a block cache, and only
 //!   by system calls. `mapped`: only the first of these.
+//! - `batches`: the same for batches of 64 keys that are announced together, and for updates that
+//!   take effect together.
+//! - `cold`: CPU time per get, and gets per second, if the files are longer than the memory: one by
+//!   one, and announced 64 at a time. Run it in a control group that limits the memory.
 //! - `space`: file bytes per live byte after overwriting everything five times; bytes written per
 //!   byte requested.
 //! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
@@ -20,7 +24,7 @@ mod visitor;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_core::{DurableEngine, Engine};
+use todana_core::{Action, Attributes, DurableEngine, Engine, Record};
 use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 use visitor::Set;
 
@@ -154,6 +158,92 @@ fn speed_by(ways: &[(bool, u64)], records: Option<u64>, directory: &Path) {
             drop(hash);
             let _ = std::fs::remove_dir_all(&path);
         }
+    }
+}
+
+fn batches(records: Option<u64>, directory: &Path) {
+    println!("# batches of 64: CPU microseconds each");
+    for Shape { name, records, digits, mut value } in shapes(records) {
+        let path = fresh(directory);
+        let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
+        let order: Vec<u8> = (0..records).flat_map(|n| key(arbitrary(n) % records, digits)).collect();
+        let order: Vec<&[u8]> = order.chunks_exact(digits).collect();
+        for n in 0..records {
+            hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
+            run_maintenance(&hash, n);
+        }
+        let mut sum = 0;
+        let get = each(records, || {
+            for keys in order.chunks(64) {
+                hash.prefetch_all(keys);
+                for key in keys {
+                    hash.view(key, &mut |record| sum += record.value.len()).expect("it is read");
+                }
+            }
+        });
+        assert_eq!(sum, records as usize * value.len());
+        let update = each(records, || {
+            for (written, keys) in (0..).zip(order.chunks(64)) {
+                value[0] = value[0].wrapping_add(1);
+                hash.prefetch_all(keys);
+                for key in keys {
+                    hash.visit(key, &mut Set(&value)).expect("it is stored");
+                }
+                run_maintenance(&hash, written * 64);
+            }
+        });
+        let apply = each(records, || {
+            for (written, keys) in (0..).zip(order.chunks(64)) {
+                value[0] = value[0].wrapping_add(1);
+                let put = Action::Put(Record::new(&value, Attributes::default()));
+                let changes: Vec<_> = keys.iter().map(|key| (*key, put)).collect();
+                hash.apply(&changes).expect("they are stored");
+                run_maintenance(&hash, written * 64);
+            }
+        });
+        println!("{name:7}: get {get:.3} update {update:.3} update together {apply:.3}");
+        drop(hash);
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
+fn cold(records: Option<u64>, directory: &Path) {
+    println!("# cold: CPU microseconds per get, and gets per second");
+    for Shape { name, records, digits, value } in shapes(records) {
+        let path = fresh(directory);
+        let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
+        for n in 0..records {
+            hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
+            run_maintenance(&hash, n);
+        }
+        hash.sync().expect("it is synced");
+        for depth in [1, 16, 64] {
+            let gets = if depth == 1 { 20_000 } else { 200_000 };
+            let order: Vec<Vec<u8>> =
+                (0..gets).map(|n| key(arbitrary(n ^ depth << 40) % records, digits)).collect();
+            let order: Vec<&[u8]> = order.iter().map(Vec::as_slice).collect();
+            let (start, mut sum) = (Instant::now(), 0);
+            let announce = |keys: &[&[u8]]| {
+                if depth > 1 {
+                    hash.prefetch_all(keys);
+                }
+            };
+            let took = each(gets, || {
+                let mut groups = order.chunks(depth.div_ceil(2) as usize).peekable();
+                // While half of the keys are read, the next half is announced.
+                groups.peek().inspect(|keys| announce(keys));
+                while let Some(keys) = groups.next() {
+                    groups.peek().inspect(|keys| announce(keys));
+                    for key in keys {
+                        hash.view(key, &mut |record| sum += record.value.len()).expect("it is read");
+                    }
+                }
+            });
+            assert_eq!(sum, gets as usize * value.len());
+            let rate = gets as f64 / start.elapsed().as_secs_f64();
+            println!("{name:7} {depth:2} at once: {took:.2} us; {rate:.0} per second");
+        }
+        drop(hash);
     }
 }
 
@@ -363,12 +453,14 @@ fn main() {
     for (name, ask) in [
         ("speed", speed as fn(Option<u64>, &Path)),
         ("mapped", mapped),
+        ("batches", batches),
+        ("cold", cold),
         ("space", space),
         ("opening", opening),
         ("commits", commits),
         ("packing", packing),
     ] {
-        if question == name || question == "all" && name != "mapped" {
+        if question == name || question == "all" && !["mapped", "cold"].contains(&name) {
             ask(records, &directory);
         }
     }

@@ -27,7 +27,7 @@ pub mod table;
 mod void;
 pub mod waiting;
 
-pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
+pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, PendingReads, ValueCompression};
 pub use disk_tree::{
     DamagedPlace, DiskTree, DiskTreeOptions, ExaminedTree, TreeDamage, TreeExamination, TreeSalvage,
 };

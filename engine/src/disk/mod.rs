@@ -145,6 +145,12 @@ pub trait File: Send + Sync {
         None
     }
 
+    /// Opens the file again for reads that bypass the system's cache. Such a read must be aligned
+    /// to pages in the file and in memory. Returns `None` if the file system does not support that.
+    fn open_direct(&self) -> Option<std::fs::File> {
+        None
+    }
+
     /// Extends an empty file to this length and maps it for writing. Returns `None` if the file
     /// system does not support that.
     fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {

@@ -4,6 +4,7 @@ use super::{Disk, File, MappedFile, SharedMemory};
 use crate::raw::FileMemory;
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -222,6 +223,12 @@ impl File for SystemFile {
 
     fn map(&self, len: u64) -> Option<MappedFile> {
         MappedFile::new(&self.0, usize::try_from(len).ok()?).ok()
+    }
+
+    fn open_direct(&self) -> Option<fs::File> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()
     }
 
     fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {

@@ -1,8 +1,10 @@
 //! Writes batches to the log. A batch is a group of changes: after a crash, either all or none of
 //! them are valid.
 
+use super::cold_reads::READS_MAX;
 use super::entry::{self, BATCH};
 use super::page::{IndexSlot, class_of, tag_of};
+use super::prefetch::prefetch_entry;
 use super::scratch::ThreadScratch;
 use super::segment::OFFSET_MAX;
 use super::shard::shard_of;
@@ -45,7 +47,14 @@ impl DiskHash {
 
         let (mut scratch, mut bytes, mut plan) = (ThreadScratch::take(), Vec::new(), Vec::new());
         let room = &mut *scratch;
-        for (hash, key, action) in wanted {
+        for (nth, &(hash, key, action)) in wanted.iter().enumerate() {
+            if nth % READS_MAX == 0 {
+                let ahead = &wanted[nth..wanted.len().min(nth + READS_MAX)];
+                ahead.iter().for_each(|&(hash, ..)| shards[place(hash)].prefetch(hash));
+                for &(hash, ..) in ahead {
+                    prefetch_entry(&shards[place(hash)], hash);
+                }
+            }
             let shard = &shards[place(hash)];
             let mut damage = None;
             let found = self.find(&shard.part, &shard.table, hash, key, &mut room.old, &mut damage)?;

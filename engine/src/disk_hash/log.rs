@@ -13,6 +13,7 @@
 //! active segment, table. None of them is held during a sync.
 
 use super::cache::BlockCache;
+use super::cold_reads;
 use super::entry::{self, EntryHead, HEAD_MAX};
 use super::page::{CLASS_MAX, EntryLocation, class_bound};
 use super::refused_writes::RefusedWrites;
@@ -91,6 +92,8 @@ pub(crate) struct RecordLog {
     segment_min: u64,
     segment_max: u64,
     is_mapped: bool,
+    /// The memory in which the system could cache the segments.
+    memory_bytes: u64,
     /// The number of dictionaries that the headers of new segments declare.
     dictionaries: AtomicUsize,
     active: RwLock<ActiveSegment>,
@@ -115,6 +118,7 @@ pub(crate) struct LogOptions {
     pub(crate) segment_min: u64,
     pub(crate) segment_max: u64,
     pub(crate) is_mapped: bool,
+    pub(crate) memory_bytes: u64,
     pub(crate) recent_bytes: u64,
     pub(crate) reserve_bytes: u64,
     /// The number of bytes of the log that the opening replayed.
@@ -172,6 +176,7 @@ impl RecordLog {
         )?;
         let mut table = table;
         table.put(Arc::clone(&segment));
+        table.exceeds_memory = bytes > options.memory_bytes;
         let until = LogPosition { number, offset: 0 };
         let base = segment.len();
         // The segments on disk contain everything that the ring of the previous opening held, so
@@ -214,6 +219,7 @@ impl RecordLog {
             segment_min: options.segment_min,
             segment_max: options.segment_max,
             is_mapped: options.is_mapped,
+            memory_bytes: options.memory_bytes,
             dictionaries: AtomicUsize::new(options.dictionaries),
             bytes: AtomicU64::new(bytes + active.segment.len()),
             dropped_bytes: AtomicU64::new(0),
@@ -240,6 +246,12 @@ impl RecordLog {
     /// Returns the length of all live segments.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the segments are longer than the memory in which the system could cache
+    /// them.
+    pub(crate) fn exceeds_memory(&self) -> bool {
+        self.bytes() > self.memory_bytes
     }
 
     /// Returns the number of bytes appended since the opening or replayed by it.
@@ -417,6 +429,9 @@ impl RecordLog {
             let (head, bytes) = entry::decode(bytes, segment.seed_at(offset))?;
             Some(view.take().expect("shown once")(&head, bytes))
         };
+        if let Some(seen) = cold_reads::view(segment, offset, &mut show).flatten() {
+            return Ok(seen);
+        }
         if let Some(bytes) = segment.mapped(offset) {
             if let Some(seen) = show(bytes) {
                 return Ok(seen);
@@ -453,6 +468,15 @@ impl RecordLog {
     ) -> Result<FetchedEntry<'s>> {
         let offset = u64::from(unit) * 8;
         segment.prefetch(offset, class);
+        let cold = cold_reads::view(segment, offset, |bytes| {
+            let (head, bytes) = entry::decode(bytes, segment.seed_at(offset))?;
+            scratch.clear();
+            scratch.extend_from_slice(bytes);
+            Some(head)
+        });
+        if let Some(head) = cold.flatten() {
+            return Ok(FetchedEntry { head, mapped: None });
+        }
         if let Some(bytes) = segment.mapped(offset)
             && let Some((head, bytes)) = entry::decode(bytes, segment.seed_at(offset))
         {
@@ -899,6 +923,7 @@ impl LogAppender<'_> {
             segment_min: log.segment_min,
             segment_max: log.segment_max,
             is_mapped: log.is_mapped,
+            memory_bytes: log.memory_bytes,
             recent_bytes: 0,
             reserve_bytes: 0,
             replayed: 0,
@@ -920,6 +945,7 @@ impl LogAppender<'_> {
         log.bytes.fetch_add(segment.len(), Ordering::Relaxed);
         let mut table = SegmentTable::clone(&shared);
         table.put(Arc::clone(&segment));
+        table.exceeds_memory = log.exceeds_memory();
         *shared = Arc::new(table);
         log.version.fetch_add(1, Ordering::Release);
         drop(shared);

@@ -23,6 +23,7 @@
 mod batch;
 mod cache;
 mod changed_bit;
+mod cold_reads;
 mod compaction;
 mod compression;
 mod copy;
@@ -31,9 +32,11 @@ mod entry;
 mod examination;
 mod index_file;
 mod log;
+mod memory_size;
 mod opening;
 mod options;
 mod page;
+mod prefetch;
 mod recent_entries;
 mod refused_writes;
 mod salvage;
@@ -50,6 +53,7 @@ mod walk;
 use crate::disk::Disk;
 use crate::mapped_buffer::MappedBuffer;
 use crate::raw;
+pub use cold_reads::PendingReads;
 use compaction::MaintenanceState;
 use compression::{ThreadCached, ValueCompressor, ValueDecompressor};
 use dictionary::DictionarySet;
@@ -740,6 +744,14 @@ impl Engine for DiskHash {
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();
         status.committed_bytes += self.dictionaries.bytes();
         status
+    }
+
+    fn has_cold_records(&self) -> bool {
+        self.log.exceeds_memory()
+    }
+
+    fn prefetch_all(&self, keys: &[&[u8]]) -> bool {
+        self.prefetch_records(keys)
     }
 
     /// If values are compressed, a few of these calls in the life of a database train a dictionary.

@@ -10,6 +10,7 @@ use super::dictionary::{self, DICTIONARIES_MAX, DictionarySet, ValueDictionary, 
 use super::entry::{self, BATCH, CLEAR, DROPPED, EntryHead, PUT, REMOVE, SEGMENT_LIST};
 use super::index_file;
 use super::log::{LogOptions, RecordLog, read_entry};
+use super::memory_size;
 use super::page::{EntryLocation, IndexSlot, class_of, least_len, tag_of};
 use super::recent_entries;
 use super::segment::{
@@ -86,6 +87,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         segment_min: options.segment_bytes_min.clamp(4096, OFFSET_MAX),
         segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
         is_mapped: options.is_mapped,
+        memory_bytes: options.memory_bytes.unwrap_or_else(memory_size::cacheable_bytes),
         recent_bytes: options.recent_bytes,
         reserve_bytes: options.reserve_bytes,
         replayed: found.replayed,

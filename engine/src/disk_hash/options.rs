@@ -16,6 +16,10 @@ pub struct DiskHashOptions {
     /// failing disk then ends the process. If false, and on file systems without mappings, the
     /// files are read into a cache of blocks; a failing disk then causes an error.
     pub is_mapped: bool,
+    /// The memory in which the system can cache the files. If the files are longer, batches of
+    /// reads bypass its cache, with many reads at the same time. `None` stands for the memory of
+    /// the machine, or of the control group if that is less.
+    pub memory_bytes: Option<u64>,
     /// The memory for the cache of blocks, which is used only without mappings. It is allocated as
     /// needed.
     pub cache_bytes: u64,
@@ -57,6 +61,7 @@ impl Default for DiskHashOptions {
         DiskHashOptions {
             seed: None,
             is_mapped: true,
+            memory_bytes: None,
             cache_bytes: 64 << 20,
             buffer_bytes: 256 << 10,
             recent_bytes: 1 << 20,

@@ -271,7 +271,7 @@ impl IndexPage {
     }
 
     /// Returns the slots in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = IndexSlot> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IndexSlot> + Clone + '_ {
         self.slots.iter().filter(|&&bits| bits != 0).map(|&bits| IndexSlot(bits))
     }
 

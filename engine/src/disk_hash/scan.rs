@@ -1,11 +1,16 @@
 //! Scans over all records in the order of the hashes of their keys.
 
+use super::cold_reads::READS_MAX;
 use super::page::tag_of;
+use super::prefetch::prefetch_slot;
 use super::scratch::ThreadScratch;
 use super::shard::{PAGES, SHARDS, page_of, shard_of};
 use super::{DiskHash, missing_segment_error};
 use std::ops::ControlFlow;
 use todana_core::{ErrorKind, Record, Result, ScanPosition};
+
+/// The number of entries that are announced together.
+const AHEAD: usize = READS_MAX / 2;
 
 impl DiskHash {
     /// Scans all records from a position on, one page of the index at a time. A page is scanned
@@ -26,8 +31,17 @@ impl DiskHash {
             let shard = self.read_shard(page_index / PAGES);
             let page = &shard.pages[page_index % PAGES];
             let mut slots = page.iter().skip_while(|slot| slot.tag() < tag_from).peekable();
+            let mut ahead = slots.clone();
             let mut flow = ControlFlow::Continue(());
-            while let Some(slot) = slots.next() {
+            for nth in 0.. {
+                // While half of the announced entries are shown, the other half is read.
+                if nth % AHEAD == 0 {
+                    let count = if nth == 0 { 2 * AHEAD } else { AHEAD };
+                    for slot in ahead.by_ref().take(count) {
+                        prefetch_slot(&shard.table, slot);
+                    }
+                }
+                let Some(slot) = slots.next() else { break };
                 let at = slot.location();
                 let segment = shard.table.get(at.slot).ok_or_else(missing_segment_error)?;
                 match self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old) {

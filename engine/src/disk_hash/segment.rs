@@ -6,8 +6,8 @@ use super::page::{SLOT_BITS, class_bound};
 use crate::disk::{File, MappedFile};
 use crate::raw;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use todana_core::{ContentsToken, Error, ErrorKind, Expiry, Result};
 
 pub(crate) const HEADER_LEN: usize = 64;
@@ -132,10 +132,14 @@ pub(crate) fn number_of(name: &str) -> Option<u64> {
 
 /// A file of the log. Only its end changes.
 pub(crate) struct Segment {
+    /// A number that no other segment of this process has.
+    pub(crate) id: u64,
     pub(crate) number: u64,
     pub(crate) slot: u32,
     pub(crate) path: PathBuf,
     pub(crate) file: Box<dyn File>,
+    /// The file, opened for direct reads at the first of them; `None` if that is not possible.
+    pub(crate) direct_file: OnceLock<Option<std::fs::File>>,
     /// The mapping of the file, if there is one.
     pub(crate) map: Option<MappedFile>,
     /// The CRC of the header, from which the CRCs of the entries are computed.
@@ -178,11 +182,14 @@ impl Segment {
         is_mapped: bool,
     ) -> Segment {
         let map = if is_mapped { file.map(capacity) } else { None };
+        static SEGMENTS: AtomicU64 = AtomicU64::new(0);
         Segment {
+            id: SEGMENTS.fetch_add(1, Ordering::Relaxed),
             number,
             slot,
             path,
             file,
+            direct_file: OnceLock::new(),
             map,
             seed,
             len: AtomicU64::new(0),
@@ -254,6 +261,31 @@ impl Segment {
         map.get(range)
     }
 
+    /// Returns the file for reads that bypass the system's cache.
+    pub(crate) fn direct_file(&self) -> Option<&std::fs::File> {
+        self.direct_file.get_or_init(|| self.file.open_direct()).as_ref()
+    }
+
+    /// Returns true if a few bytes, from a page boundary on, are in the system's cache. Without a
+    /// mapping, this is assumed.
+    pub(crate) fn is_resident(&self, start: u64, end: u64) -> bool {
+        // `cachestat` takes 0.24 us, and `mincore` 0.5 to 1.5 (2026-11-28, Xeon of generation 4).
+        if self.map.is_some()
+            && let Some(pages) =
+                self.direct_file().and_then(|file| raw::cached_pages(file, start, end - start))
+        {
+            return pages == (end - start).div_ceil(raw::SYSTEM_PAGE as u64);
+        }
+        self.map.as_ref().is_none_or(|map| map.is_resident(start as usize..end as usize))
+    }
+
+    /// Requests that the system reads these bytes into its cache.
+    pub(crate) fn will_need(&self, start: u64, end: u64) {
+        if let Some(map) = &self.map {
+            map.will_need(start as usize..end as usize);
+        }
+    }
+
     /// Reads bytes at an offset, up to the length of `into`.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.file.read_at(offset, into).map_err(|error| read_error(&self.path, &error))
@@ -290,6 +322,8 @@ pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
 #[derive(Clone, Default)]
 pub(crate) struct SegmentTable {
     pub(crate) slots: Vec<Option<Arc<Segment>>>,
+    /// True if the segments are longer than the memory in which the system could cache them.
+    pub(crate) exceeds_memory: bool,
 }
 
 impl SegmentTable {

@@ -146,6 +146,10 @@ pub(crate) fn find_in_page<'t>(
     checks: bool,
 ) -> Option<Option<(usize, SimpleEntry<'t>)>> {
     let Some(index) = page.first(tag) else { return Some(None) };
+    if table.exceeds_memory {
+        // This thread may have read the entry already, and the mapping would read it again.
+        return None;
+    }
     find_in_slot(table, page.get(index), key, checks).map(|simple_entry| Some((index, simple_entry)))
 }
 

@@ -69,18 +69,47 @@ impl MappedFile {
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), range.len()) })
     }
 
+    /// Returns the first page of a range and the length from there to the end of the range. Returns
+    /// `None` if the range is empty or beyond the mapping.
+    fn pages(&self, range: Range<usize>) -> Option<(*mut libc::c_void, usize)> {
+        if range.start >= range.end || range.end > self.len {
+            return None;
+        }
+        let start = range.start / SYSTEM_PAGE * SYSTEM_PAGE;
+        // SAFETY: the offset lies in our own mapping (compared above).
+        let at = unsafe { self.ptr.as_ptr().add(start) };
+        Some((at.cast(), range.end - start))
+    }
+
+    /// Returns true if a range of at most four pages is in memory, or if the system does not know.
+    pub(crate) fn is_resident(&self, range: Range<usize>) -> bool {
+        let Some((at, len)) = self.pages(range) else { return true };
+        let mut states = [0u8; 4];
+        if len > states.len() * SYSTEM_PAGE {
+            return true;
+        }
+        // SAFETY: the range lies in our own mapping and begins at a page (`pages`), and there is a
+        // byte for each of its pages.
+        let outcome = unsafe { libc::mincore(at, len, states.as_mut_ptr()) };
+        outcome != 0 || states[..len.div_ceil(SYSTEM_PAGE)].iter().all(|state| state & 1 != 0)
+    }
+
+    /// Requests that the system reads a range of the file, without waiting for it.
+    pub(crate) fn will_need(&self, range: Range<usize>) {
+        if let Some((at, len)) = self.pages(range) {
+            // SAFETY: the range lies in our own mapping and begins at a page (`pages`). The advice
+            // changes no byte of it.
+            unsafe { libc::madvise(at, len, libc::MADV_WILLNEED) };
+        }
+    }
+
     /// Reads a range of the file into memory. Returns false if the disk failed or if the system
     /// cannot report success.
     pub(crate) fn populate(&self, range: Range<usize>) -> bool {
-        let start = range.start / SYSTEM_PAGE * SYSTEM_PAGE;
-        if range.start >= range.end || range.end > self.len {
-            return range.is_empty();
-        }
-        // SAFETY: the range lies in our own mapping (compared above) and begins at a page; both
-        // calls only read the file.
+        let Some((at, len)) = self.pages(range.clone()) else { return range.is_empty() };
+        // SAFETY: the range lies in our own mapping and begins at a page (`pages`); both calls only
+        // read the file.
         unsafe {
-            let at = self.ptr.as_ptr().add(start).cast();
-            let len = range.end - start;
             libc::madvise(at, len, libc::MADV_WILLNEED);
             libc::madvise(at, len, libc::MADV_POPULATE_READ) == 0
         }
@@ -123,6 +152,18 @@ mod tests {
         assert!(map.populate(0..5));
         assert!(!map.populate(0..2 * SYSTEM_PAGE));
         assert!(!map.populate(0..5 * SYSTEM_PAGE));
+    }
+
+    #[test]
+    fn written_range_is_resident() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 5 * SYSTEM_PAGE]).unwrap();
+        let map = MappedFile::new(&file, 6 * SYSTEM_PAGE).unwrap();
+        assert!(map.is_resident(100..4 * SYSTEM_PAGE));
+        map.will_need(100..4 * SYSTEM_PAGE);
+        // Nothing has read the page after the end of the file.
+        assert!(!map.is_resident(5 * SYSTEM_PAGE..6 * SYSTEM_PAGE));
+        assert!(map.is_resident(0..7 * SYSTEM_PAGE));
     }
 
     #[test]

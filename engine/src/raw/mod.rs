@@ -5,9 +5,11 @@
 
 mod allocator;
 mod checksum;
+mod file_ring;
 mod lmdb;
 mod mapped_file;
 mod mapping;
+mod page_cache;
 mod prefetch;
 mod shared_memory;
 mod socket_ring;
@@ -16,9 +18,11 @@ mod words;
 
 pub use allocator::{bound_allocator, trim_allocator};
 pub(crate) use checksum::crc32c;
+pub(crate) use file_ring::{CompletedRead, FileRing, READ_BUFFERS, READ_LEN};
 pub(crate) use lmdb::{LmdbEnvironment, LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
 pub use mapped_file::MappedFile;
 pub(crate) use mapping::{MemoryMapping, SYSTEM_PAGE};
+pub(crate) use page_cache::cached_pages;
 pub(crate) use prefetch::prefetch;
 pub(crate) use shared_memory::FileMemory;
 pub use socket_ring::{

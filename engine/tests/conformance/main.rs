@@ -197,6 +197,7 @@ engine!(
         open: |directory| {
             let options = DiskHashOptions {
                 seed: Some(7),
+                memory_bytes: Some(0),
                 cache_bytes: 1,
                 buffer_bytes: 4 << 10,
                 segment_bytes_min: 4 << 10,

@@ -13,7 +13,7 @@ enum Step {
     Do(Operation),
     /// Closes and reopens the engine.
     Reopen,
-    /// Reads without counting a use.
+    /// Announces a record, and reads it without counting a use.
     Peek(Vec<u8>),
     /// Removes the records that have expired by this second.
     Sweep(u64),
@@ -62,6 +62,7 @@ fn check(engine: &mut Opened, steps: &[Step]) {
             Step::Do(operation) => operate(&**engine, operation, &mut model),
             Step::Reopen => engine.reopen(),
             Step::Peek(key) => {
+                engine.prefetch_all(&[key, b"absent"]);
                 let mut seen = None;
                 engine.peek(key, &mut |record| seen = Some(owned(record))).unwrap();
                 assert_eq!(seen.as_ref(), model.get(key));

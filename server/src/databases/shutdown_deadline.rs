@@ -137,6 +137,10 @@ impl File for ProgressFile {
         self.file.map(len)
     }
 
+    fn open_direct(&self) -> Option<std::fs::File> {
+        self.file.open_direct()
+    }
+
     fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
         self.file.share(len)
     }

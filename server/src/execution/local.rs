@@ -1,10 +1,13 @@
-//! Defines the executor for the databases of this process. None of its functions waits.
+//! Defines the executor for the databases of this process. None of its functions waits for another
+//! machine, or for the log.
 
+use super::parked_gets::ParkedGets;
 use super::{Completion, Executor};
 use crate::databases::ServedDatabase;
 use crate::databases::pending_commits::WorkerDatabase;
 use crate::observation::hot_keys::{HotKeyCounter, SampleRate};
 use crate::observation::slow_requests::FirstRequest;
+use crate::session::wake::WakeTicket;
 use crate::shared::SharedState;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -12,7 +15,8 @@ use std::time::Instant;
 #[cfg(feature = "cassandra")]
 use todana::CountedOperation;
 use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
-use todana_core::{Operation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
+use todana_core::{Operation, OwnedOperation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
+use todana_engine::PendingReads;
 
 /// A database of this process, with the counters of the thread that uses it.
 #[derive(Clone)]
@@ -131,9 +135,11 @@ impl Records for LocalDatabase {
     }
 }
 
-/// Executes operations at once.
+/// Executes operations at once, except for gets that wait for the disk.
 pub(crate) struct LocalExecutor {
     shared: Arc<SharedState>,
+    worker: u32,
+    pub(super) parked_gets: ParkedGets,
     databases: Vec<LocalDatabase>,
     /// The counters of hot keys, one for each database.
     hot_keys: Vec<HotKeyCounter>,
@@ -144,21 +150,28 @@ pub(crate) struct LocalExecutor {
 const HOT_KEYS: usize = 100;
 
 impl LocalExecutor {
-    pub(crate) fn new(shared: &Arc<SharedState>) -> LocalExecutor {
+    pub(crate) fn new(shared: &Arc<SharedState>, worker: usize) -> LocalExecutor {
         let databases = shared.databases.iter();
         let hot_keys =
             databases.map(|served| served.hot_keys.join(HOT_KEYS, SampleRate::OF_SERVER, Instant::now()));
         let hot_keys = hot_keys.collect();
         let (shared, databases) = (Arc::clone(shared), LocalDatabase::all(shared));
-        LocalExecutor { shared, databases, hot_keys, first: FirstRequest::default() }
+        LocalExecutor {
+            shared,
+            worker: worker as u32,
+            parked_gets: ParkedGets::default(),
+            databases,
+            hot_keys,
+            first: FirstRequest::default(),
+        }
     }
 }
 
 impl Executor for LocalExecutor {
     #[inline]
-    fn prefetch(&self, database: usize, key: &[u8]) {
+    fn prefetch_all(&self, database: usize, keys: &[&[u8]]) {
         if let Some(local) = self.databases.get(database) {
-            local.database.engine().prefetch(key);
+            local.database.engine().prefetch_all(keys);
         }
     }
 
@@ -176,6 +189,37 @@ impl Executor for LocalExecutor {
         let LocalDatabase { database, counters, .. } = &self.databases[number];
         counters.commits.note(database.execute(&counters.worker_counters, operation, reply));
         Completion::Done
+    }
+
+    #[inline]
+    fn execute_alone(
+        &mut self,
+        number: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        if let Operation::Get(get) = operation
+            && let engine = self.databases[number].database.engine()
+            && engine.has_cold_records()
+            && engine.prefetch_all(&[get.key])
+            // Without a descriptor, the worker would not learn when the record has been read.
+            && PendingReads::descriptor().is_some()
+        {
+            self.shared.observation.workers[self.worker as usize].cold_gets.add(1);
+            let ticket = self.shared.wake_queues.ticket(self.worker);
+            self.parked_gets.add(ticket, number, OwnedOperation::new(operation));
+            return Completion::Pending(ticket);
+        }
+        self.execute(number, operation, reply)
+    }
+
+    fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
+        let (number, get) = self.parked_gets.remove(ticket).expect("the get is ready and is taken once");
+        self.execute(number, &get.borrowed(), reply);
+    }
+
+    fn abandon(&mut self, ticket: WakeTicket) {
+        self.parked_gets.remove(ticket);
     }
 
     fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>> {

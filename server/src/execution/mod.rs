@@ -1,16 +1,16 @@
 //! Executors, which execute the operations of sessions.
 //!
 //! ```text
-//! local     the databases of this process
+//! local     the databases of this process; gets of records that are only on disk are pending
 //! cluster_records  databases on clusters, for background jobs
 //! remote    databases on clusters, beside those of this process (feature `cassandra`)
 //! routed    the servers of a proxy: keeps operations until `session::proxy` has sent them
 //! deferred  the same databases from another thread, in tests only: every reply is pending
 //! ```
 //!
-//! An executor that has to wait for another machine returns [`Completion::Pending`]. The session
-//! then waits with that ticket, and takes the reply once the ticket is ready
-//! (`session::pending_replies`). An operation is never executed a second time.
+//! An executor that has to wait for another machine, or for the disk, returns
+//! [`Completion::Pending`]. The session then waits with that ticket, and takes the reply once the
+//! ticket is ready (`session::pending_replies`). An operation is never executed a second time.
 //!
 //! Some requests need the database itself and not operations on records: cursors, transactions,
 //! scripts, searches through all keys, queues, dumps and replication. They are local by nature, and
@@ -22,6 +22,7 @@ mod cluster_records;
 #[cfg(test)]
 mod deferred;
 mod local;
+mod parked_gets;
 #[cfg(feature = "cassandra")]
 mod remote;
 mod routed;
@@ -40,14 +41,15 @@ use crate::databases::ServedDatabase;
 use crate::observation::slow_requests::FirstRequest;
 use crate::session::wake::WakeTicket;
 use crate::shared::SharedState;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use todana::CommitPoint;
 use todana_core::{Operation, Reply, ValueBuffer};
 
 /// Executes operations on databases, which are named by their numbers.
 pub(crate) trait Executor {
-    /// Announces that a record will be needed soon. No database may have this number.
-    fn prefetch(&self, database: usize, key: &[u8]);
+    /// Announces that these records will be needed soon. No database may have this number.
+    fn prefetch_all(&self, database: usize, keys: &[&[u8]]);
 
     /// Executes an operation and passes its reply to `reply`, unless the reply is pending. Of the
     /// operations of one request, either all replies are pending or none is, except for refused
@@ -59,7 +61,8 @@ pub(crate) trait Executor {
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion;
 
-    /// Does the same for the only operation of a request, whose reply may be known at once.
+    /// Does the same for the only operation of a request. Its reply may be known at once although
+    /// those of others are pending, or the reverse.
     #[inline]
     fn execute_alone(
         &mut self,
@@ -147,7 +150,7 @@ impl AnyExecutor {
         if shared.proxy.is_some() {
             return AnyExecutor::Routed(RoutedExecutor::new(shared, worker));
         }
-        let local = LocalExecutor::new(shared);
+        let local = LocalExecutor::new(shared, worker);
         #[cfg(test)]
         if shared.options.defers_replies {
             return AnyExecutor::Deferred(DeferredExecutor::new(shared, worker, local));
@@ -157,6 +160,24 @@ impl AnyExecutor {
             return AnyExecutor::Remote(RemoteExecutor::new(shared, worker, local));
         }
         AnyExecutor::Local(local)
+    }
+
+    /// Returns a descriptor that becomes readable when records have been read from the disk; `None`
+    /// if no get waits for that.
+    pub(crate) fn reads_descriptor(&self) -> Option<RawFd> {
+        match self {
+            AnyExecutor::Local(local) => local.parked_gets.descriptor(),
+            _ => None,
+        }
+    }
+
+    /// Starts the reads from the disk that were added. Returns the tickets of the gets whose
+    /// records have been read.
+    pub(crate) fn take_read(&mut self) -> Vec<WakeTicket> {
+        match self {
+            AnyExecutor::Local(local) => local.parked_gets.take_ready(),
+            _ => Vec::new(),
+        }
     }
 
     /// Returns the first request of this turn for a database of this process.
@@ -171,8 +192,8 @@ impl AnyExecutor {
 
 impl Executor for AnyExecutor {
     #[inline]
-    fn prefetch(&self, database: usize, key: &[u8]) {
-        dispatch!(self, executor => executor.prefetch(database, key));
+    fn prefetch_all(&self, database: usize, keys: &[&[u8]]) {
+        dispatch!(self, executor => executor.prefetch_all(database, keys));
     }
 
     #[inline]

@@ -68,8 +68,8 @@ impl RemoteExecutor {
 }
 
 impl Executor for RemoteExecutor {
-    fn prefetch(&self, database: usize, key: &[u8]) {
-        self.local.prefetch(database, key);
+    fn prefetch_all(&self, database: usize, keys: &[&[u8]]) {
+        self.local.prefetch_all(database, keys);
     }
 
     fn execute(

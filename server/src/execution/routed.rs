@@ -91,7 +91,7 @@ impl RoutedExecutor {
 }
 
 impl Executor for RoutedExecutor {
-    fn prefetch(&self, _database: usize, _key: &[u8]) {}
+    fn prefetch_all(&self, _database: usize, _keys: &[&[u8]]) {}
 
     fn execute(
         &mut self,

@@ -12,6 +12,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) connection_yields: WorkerCounter,
     /// The number of slow readers that were disconnected because memory was short.
     pub(crate) readers_cut_off: WorkerCounter,
+    /// The number of gets that waited for a read from the disk.
+    pub(crate) cold_gets: WorkerCounter,
     /// The number of attempts to log in; `logins_refused` counts those that failed.
     pub(crate) logins: WorkerCounter,
     pub(crate) logins_refused: WorkerCounter,
@@ -72,7 +74,8 @@ macro_rules! sums {
 }
 
 sums! {
-    workers: bytes_read bytes_written connection_yields readers_cut_off logins logins_refused idle_kicks;
+    workers: bytes_read bytes_written connection_yields readers_cut_off cold_gets logins logins_refused
+        idle_kicks;
     others: connections connections_rejected accept_pauses accept_paused_us maintenance_rounds lines_written
         lines_skipped lines_sent
 }

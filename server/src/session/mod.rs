@@ -4,6 +4,7 @@
 //! dispatch          calls of a connection's session, in any dialect
 //! detected_dialect  detection of the dialect by the first bytes
 //! wake              tickets, deadlines, and the queue of wake-ups of each worker
+//! announced_keys    keys of several requests, whose records are fetched together
 //! pending_replies   replies of executors that have not come yet
 //! background_jobs   long work on threads of their own
 //! worker_context    the state that the sessions of one worker share
@@ -23,6 +24,7 @@
 //! Invariants: a session never blocks its worker; replies leave in the order of their requests.
 //! Not here: sockets (`transport`), the effect of operations (`execution`).
 
+mod announced_keys;
 pub(crate) mod background_jobs;
 mod detected_dialect;
 pub(crate) mod dispatch;

@@ -193,6 +193,11 @@ impl WaitingConnections {
         }
     }
 
+    /// Returns the connection that waits with a ticket.
+    pub(crate) fn connection_of(&self, ticket: WakeTicket) -> Option<usize> {
+        self.connections.get(&ticket).map(|&(connection, _)| connection)
+    }
+
     /// Returns the earliest deadline of all waits.
     pub(crate) fn first_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|&(deadline, _)| deadline)

@@ -14,7 +14,7 @@ use todana_server::{
     ServerOptions, SyncPolicy, TraceOptions,
 };
 
-fn pages() -> Option<AdminOptions> {
+pub(crate) fn pages() -> Option<AdminOptions> {
     Some(AdminOptions { port: 0, is_required: true, ..AdminOptions::default() })
 }
 
@@ -51,7 +51,7 @@ fn page(server: &Running, path: &str) -> (String, String) {
     (head.split("\r\n").next().unwrap().to_string(), body.to_string())
 }
 
-fn metrics(server: &Running) -> Exposition {
+pub(crate) fn metrics(server: &Running) -> Exposition {
     let (status, body) = page(server, "/metrics");
     assert_eq!(status, "HTTP/1.1 200 OK");
     Exposition::read(&body).unwrap()

@@ -34,6 +34,7 @@ mod admin;
 mod admin_api;
 mod binary;
 mod browsers;
+mod cold_reads;
 mod durability;
 mod kyoto;
 mod kyoto_durability;

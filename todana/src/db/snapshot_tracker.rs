@@ -247,6 +247,14 @@ impl Engine for TrackedEngine {
         self.engine.prefetch(key);
     }
 
+    fn prefetch_all(&self, keys: &[&[u8]]) -> bool {
+        self.engine.prefetch_all(keys)
+    }
+
+    fn has_cold_records(&self) -> bool {
+        self.engine.has_cold_records()
+    }
+
     fn maintain(&self) -> bool {
         self.engine.maintain()
     }

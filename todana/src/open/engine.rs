@@ -358,6 +358,7 @@ impl DatabaseName {
                 let options = DiskHashOptions {
                     disk,
                     is_mapped: !tuning.unmapped,
+                    memory_bytes: tuning.memory_bytes,
                     compression: tuning.compress.then(ValueCompression::default),
                     reserve_bytes: options.reserve_bytes.unwrap_or(default.reserve_bytes),
                     ..default

@@ -49,6 +49,10 @@ pub struct DatabaseTuning {
     /// failing disk ends the process; without it, the failure is an error. Each read that misses
     /// the cache of 64 MiB costs a system call.
     pub unmapped: bool,
+    /// The memory in which the system can cache the files of a hash on disk (`memory`). If they are
+    /// longer, the hash reads past the system's cache. `None`: the memory of the machine, or of the
+    /// control group if that is less.
+    pub memory_bytes: Option<u64>,
     /// The largest length of a value, if the keys are numbers (`width`); `None`: 255.
     pub width: Option<u64>,
     /// The size that Tokyo Cabinet's file of numbered records would have at most (`limsiz`), which
@@ -176,6 +180,11 @@ impl DatabaseName {
         if tuning.unmapped && kind.storage() != DatabaseStorage::Files {
             tuning.unmapped = false;
             notes.push("map=off has no effect".into());
+        }
+        if kind.storage() != DatabaseStorage::Files
+            && let Some(bytes) = tuning.memory_bytes.take()
+        {
+            notes.push(format!("memory={bytes} has no effect"));
         }
         if !kind.is_numbered() {
             let without_effect = [("width", &mut tuning.width), ("limsiz", &mut tuning.size_max)];
@@ -402,6 +411,7 @@ impl NameSettings {
             // This is Kyoto Cabinet's longer name for `msiz`.
             "map" if size(value).is_some() => self.notes.push(format!("{key}={value} has no effect")),
             "map" => return refuse(format!("map={value}: must be on or off")),
+            "memory" => tuning.memory_bytes = Some(number()?),
             "erase" => tuning.truncate |= value == "true",
             // The original servers accept any word that contains `siz`.
             capacity if capacity.contains("siz") => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
@@ -671,6 +681,17 @@ mod tests {
         for name in ["x.tree#map=off", "x.hash#map=no"] {
             assert_eq!(DatabaseName::parse(name).unwrap_err().kind(), ErrorKind::Invalid);
         }
+    }
+
+    #[test]
+    fn memory_of_the_system_is_for_disk_hash() {
+        assert_eq!(DatabaseName::parse("x.hash#memory=2g").unwrap().tuning.memory_bytes, Some(2 << 30));
+        let tree = DatabaseName::parse("x.tree#memory=100").unwrap();
+        assert_eq!(
+            (tree.tuning.memory_bytes, &tree.notes[..]),
+            (None, &["memory=100 has no effect".into()][..])
+        );
+        assert!(DatabaseName::parse("x.hash#memory=much").is_err());
     }
 
     #[test]

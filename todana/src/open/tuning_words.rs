@@ -4,11 +4,11 @@
 
 /// Words with an effect.
 #[rustfmt::skip]
-const MEANT: [&str; 28] = [
+const MEANT: [&str; 29] = [
     "type", "capcnt", "capcount", "cap_count", "ktcapcnt", "ktcapcount", "ktcap_count", "capnum", "capsiz", "capsize",
     "cap_size", "ktcapsiz", "ktcapsize", "ktcap_size", "opts", "options", "ktopts", "ktoptions", "zcomp", "compressor",
     "mode", "rcomp", "comparator", "map", "erase", "width", "limsiz",
-    "idx",
+    "idx", "memory",
 ];
 
 /// Words without effect here: they tune the files, pages and caches of Kyoto Cabinet and Tokyo

@@ -79,7 +79,7 @@ impl DeferredExecutor {
 }
 
 impl Executor for DeferredExecutor {
-    fn prefetch(&self, _database: usize, _key: &[u8]) {}
+    fn prefetch_all(&self, _database: usize, _keys: &[&[u8]]) {}
 
     fn execute(
         &mut self,

@@ -53,6 +53,7 @@ table! { CONNECTIONS, "Connections", "", |s, r: ServerReadings|
     "connection_structures", _, _, Gauge, "Open connections." => r.connections;
     "response_obj_oom", _, "todana_readers_cut_off_total", Counter,
         "Clients disconnected because too many bytes waited for them." => r.sums.readers_cut_off;
+    _, _, "todana_cold_gets_total", Counter, "Gets that waited for a read from the disk." => r.sums.cold_gets;
     "response_obj_count", _, _, Gauge, "Slow clients for which replies wait." =>
         s.observation.sum(|worker| &worker.pending_outputs);
     "response_obj_bytes", _, "todana_pending_output_bytes", Gauge, "Bytes waiting for clients that read slowly." =>

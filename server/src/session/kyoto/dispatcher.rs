@@ -8,14 +8,15 @@ use super::procedures::is_for_any_server;
 use super::session::{KyotoSession, KyotoWait, WaitingCall};
 use super::signals::SignalPurpose;
 use crate::databases::pending_commits::DatabaseCommits;
-use crate::execution::{AnyExecutor, Completion, Executor};
+use crate::execution::{AnyExecutor, Completion};
 use crate::handle::StopStage;
 use crate::replica::freshness::{self, FreshnessCheck};
+use crate::session::announced_keys::AnnouncedKeys;
 use crate::session::background_jobs::JobRefused;
 use crate::session::login::LoginVerdict;
 use crate::session::wake::{WaitingConnections, WakeReason};
 use crate::session::worker_context::WorkerContext;
-use crate::session::{BATCH, NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
+use crate::session::{NextAction, RetainedMemory, Session, SessionProgress, SessionTurn};
 use crate::shared::SharedState;
 use crate::transport::output::{ConnectionOutput, OUTPUT_MAX};
 use std::sync::Arc;
@@ -45,17 +46,16 @@ pub(crate) struct KyotoWorker {
     pairs: kyoto::AnswerPairs,
 }
 
-/// The progress of prefetching the records of a bulk request into the processor's cache.
+/// The progress of announcing the records of a bulk request to the executor.
 #[derive(Default)]
-struct RecordPrefetch {
-    /// The position of the first record that is not prefetched.
+struct AnnouncedRecords {
+    /// The position of the first record that is not announced.
     at: usize,
-    /// The number of prefetched records.
-    count: usize,
 }
 
-impl RecordPrefetch {
-    /// Prefetches further records. `next` is the position of the record after the current one.
+impl AnnouncedRecords {
+    /// Announces further records if none of the announced ones is left. `next` is the position of
+    /// the record after the current one, and `left` is the number of records from there on.
     #[inline]
     fn look(
         &mut self,
@@ -65,15 +65,23 @@ impl RecordPrefetch {
         data: &[u8],
         next: usize,
     ) {
-        self.count = self.count.saturating_sub(1);
-        if self.at <= next {
-            (self.at, self.count) = (next, 0);
+        if self.at > next {
+            return;
         }
-        while self.count < BATCH.min(left as usize) {
+        self.at = next;
+        let mut first = None;
+        let records = std::iter::from_fn(|| {
             let rest = data.get(self.at..).unwrap_or_default();
-            let Some((database, key, len)) = binary::peek_record(operation, rest) else { break };
-            executor.prefetch(usize::from(database), key);
-            (self.at, self.count) = (self.at + len, self.count + 1);
+            let (database, key, len) = binary::peek_record(operation, rest)?;
+            // Records of another database are announced with the next ones.
+            (*first.get_or_insert(database) == database).then(|| {
+                self.at += len;
+                key
+            })
+        });
+        let keys: AnnouncedKeys<'_> = records.take(left as usize).collect();
+        if let Some(database) = first {
+            keys.announce(executor, usize::from(database));
         }
     }
 }
@@ -106,7 +114,7 @@ impl KyotoWorker {
         data: &[u8],
         at: &mut usize,
     ) -> NextAction {
-        let mut ahead = RecordPrefetch::default();
+        let mut ahead = AnnouncedRecords::default();
         loop {
             if *turn.budget == 0 {
                 return if *at == data.len() { NextAction::READ } else { NextAction::Yield };
@@ -176,7 +184,7 @@ impl KyotoWorker {
         turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
-        ahead: &mut RecordPrefetch,
+        ahead: &mut AnnouncedRecords,
     ) -> (NextAction, bool) {
         loop {
             let before = session.dialect;

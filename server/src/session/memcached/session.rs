@@ -6,6 +6,7 @@ use super::listing::ListingProgress;
 use super::upload::{AnnouncedValue, ReceivedValue, ValueUpload};
 use crate::execution::{Completion, Executor};
 use crate::options::TyrantMode;
+use crate::session::announced_keys::AnnouncedKeys;
 use crate::session::login::{ConnectionLogin, LoginOutcome};
 use crate::session::pending_replies::PendingReplies;
 use crate::session::wake::{WakeReason, WakeTicket};
@@ -214,11 +215,8 @@ impl MemcachedSession {
             }
             let batch = &batch[..len];
             if len > 1 {
-                batch
-                    .iter()
-                    .flatten()
-                    .filter_map(|request| key_of(&request.command))
-                    .for_each(|key| turn.context.executor.prefetch(self.database, key));
+                let keys = batch.iter().flatten().filter_map(|request| key_of(&request.command));
+                keys.collect::<AnnouncedKeys<'_>>().announce(&turn.context.executor, self.database);
             }
             for (index, request) in batch.iter().flatten().enumerate() {
                 let before = || if index == 0 { start } else { after[index - 1] };

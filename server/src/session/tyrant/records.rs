@@ -9,7 +9,8 @@ use super::replication::{replica_request, set_master};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
 use crate::databases::PRIMARY_DATABASE;
-use crate::execution::{Executor, OPERATIONS_MAX};
+use crate::execution::OPERATIONS_MAX;
+use crate::session::announced_keys::AnnouncedKeys;
 use crate::session::worker_context::WorkerContext;
 use crate::session::{BATCH, NextAction};
 use crate::transport::output::ConnectionOutput;
@@ -276,7 +277,8 @@ impl TyrantSession {
         let mut ahead = keys.iter();
         for (index, key) in keys.iter().enumerate() {
             if index % BATCH == 0 {
-                ahead.by_ref().take(BATCH).for_each(|key| context.executor.prefetch(PRIMARY_DATABASE, key));
+                let keys: AnnouncedKeys<'_> = ahead.by_ref().take(BATCH).collect();
+                keys.announce(&context.executor, PRIMARY_DATABASE);
             }
             if key.is_empty() && is_table(context) {
                 continue;

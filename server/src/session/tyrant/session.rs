@@ -8,7 +8,7 @@
 use super::session_state::{TyrantSession, TyrantWait, TyrantWorker};
 use crate::databases::PRIMARY_DATABASE;
 use crate::databases::pending_commits::DatabaseCommits;
-use crate::execution::Executor;
+use crate::session::announced_keys::AnnouncedKeys;
 use crate::session::memcached::session::MemcachedSession;
 use crate::session::wake::WakeReason;
 use crate::session::worker_context::WorkerContext;
@@ -62,7 +62,7 @@ impl TyrantSession {
             let batch = &batch[..len];
             if len > 1 {
                 let keys = batch.iter().flatten().filter_map(|(request, _)| key_of(request));
-                keys.for_each(|key| turn.context.executor.prefetch(PRIMARY_DATABASE, key));
+                keys.collect::<AnnouncedKeys<'_>>().announce(&turn.context.executor, PRIMARY_DATABASE);
             }
             for (index, (request, after)) in batch.iter().flatten().enumerate() {
                 let next = self.execute(worker, turn.context, request, turn.output);

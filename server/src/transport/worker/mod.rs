@@ -24,10 +24,12 @@ use crate::transport::listener::ClientStream;
 use crate::transport::output::ConnectionOutput;
 use crate::transport::served_listener::NewConnection;
 use mio::event::Event;
-use mio::{Events, Poll, Token, Waker};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -37,6 +39,8 @@ use todana_engine::ReceivedBytes;
 
 /// The token of the worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
+/// The token of reads from the disk.
+const READS: Token = Token(usize::MAX - 1);
 /// The number of events that the poll returns at once.
 const EVENTS: usize = 256;
 /// The length of one read. It is more than a socket usually contains, and small enough for the
@@ -81,6 +85,8 @@ pub(crate) struct Worker {
     records: RecordRuns,
     /// The number of bytes of requests to servers that are counted as memory.
     counted_kept: u64,
+    /// The descriptor of reads from the disk, once the poll reports them.
+    watched_reads: Option<RawFd>,
 }
 
 impl Worker {
@@ -121,6 +127,7 @@ impl Worker {
             output: ConnectionOutput::default(),
             records,
             counted_kept: 0,
+            watched_reads: None,
         };
         Ok((worker, waker))
     }
@@ -134,6 +141,9 @@ impl Worker {
         }
         loop {
             self.context.executor.end_turn();
+            if let Err(error) = self.resume_read() {
+                return self.fail(&error);
+            }
             let timeout = if !self.ready.is_empty() {
                 Some(Duration::ZERO)
             } else {
@@ -223,6 +233,8 @@ impl Worker {
                 self.resume_durable();
                 self.close_stalled();
             }
+            // Their sessions are served before the next wait.
+            READS => {}
             Token(index) if index >= SERVER_TOKENS => self.on_server_event(event),
             Token(index) => {
                 self.on_event(index, event);
@@ -332,6 +344,27 @@ impl Worker {
             self.connections[index].close_cause = Some(CloseCause::Idle);
             self.shared.observation.workers[self.number].idle_kicks.add(1);
             self.close(index);
+        }
+    }
+
+    /// Starts reads from the disk, and serves the connections whose records have been read.
+    fn resume_read(&mut self) -> io::Result<()> {
+        loop {
+            // The poll must know the descriptor before the first reads start.
+            let descriptor = self.context.executor.reads_descriptor();
+            if let Some(fd) = descriptor.filter(|_| self.watched_reads != descriptor) {
+                self.poll.registry().register(&mut SourceFd(&fd), READS, Interest::READABLE)?;
+                self.watched_reads = descriptor;
+            }
+            let read = self.context.executor.take_read();
+            if read.is_empty() {
+                return Ok(());
+            }
+            for ticket in read {
+                if let Some(index) = self.context.waits.connection_of(ticket) {
+                    self.wake(index, WakeReason::Ready(ticket));
+                }
+            }
         }
     }
 

@@ -1,0 +1,105 @@
+//! Tests gets of records that are only on disk: their connections wait, and others are served.
+
+use crate::admin::{metrics, pages};
+use crate::running;
+
+use running::{Running, options};
+use std::fmt::Write;
+use std::process::Command;
+use todana::DatabaseName;
+use todana_engine::SocketRing;
+use todana_server::{DatabaseOptions, LimitOptions, ObservationOptions, ServerOptions};
+
+/// Returns the options of a server with a hash on disk that exceeds the memory.
+fn cold_options(folder: &std::path::Path) -> ServerOptions {
+    let name = DatabaseName::parse(&format!("{}/x.hash#memory=0", folder.display())).unwrap();
+    ServerOptions {
+        databases: DatabaseOptions { database: Some(name), ..options().databases },
+        observation: ObservationOptions { admin: pages(), ..options().observation },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    }
+}
+
+/// Stores 2000 records, stops the server, and drops their files from the system's cache.
+fn store_cold_records(folder: &std::path::Path) {
+    let server = Running::start(cold_options(folder));
+    let mut client = server.connect();
+    let (mut requests, mut replies) = (String::new(), String::new());
+    for n in 0..2000 {
+        write!(requests, "set key-{n} {n} 0 500\r\n{n:0500}\r\n").unwrap();
+        replies.push_str("STORED\r\n");
+    }
+    client.send(requests.as_bytes());
+    client.expect(replies.as_bytes());
+    drop(client);
+    drop(server);
+    for entry in std::fs::read_dir(folder.join("x.hash")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        // Without a count, `dd` only drops the file from the cache.
+        let source = format!("if={}", path.display());
+        assert!(
+            Command::new("dd").args([&source, "iflag=nocache", "count=0"]).output().unwrap().status.success()
+        );
+    }
+}
+
+/// Returns true if this system can read files of the folder past its cache, many at once.
+fn has_cold_reads(folder: &std::path::Path) -> bool {
+    let path = folder.join("x.hash/0000000001.segment").display().to_string();
+    let runs = |program, words: &[&str]| Command::new(program).args(words).output().unwrap();
+    let is_in_memory = runs("stat", &["-f", "-c", "%T", &path]).stdout == b"tmpfs\n";
+    let direct = ["iflag=direct", "bs=4096", "count=1", "of=/dev/null", &format!("if={path}")];
+    !is_in_memory && runs("dd", &direct).status.success() && SocketRing::try_features().is_ok()
+}
+
+#[test]
+fn cold_records_are_returned_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    store_cold_records(folder.path());
+    let server = Running::start(cold_options(folder.path()));
+    let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    // Single gets first, then many in one piece, some of records that change meanwhile.
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.send(format!("get key-{}\r\n", at * 97).as_bytes());
+    }
+    for (at, client) in clients.iter_mut().enumerate() {
+        let n = at * 97;
+        client.expect(format!("VALUE key-{n} {n} 500\r\n{n:0500}\r\nEND\r\n").as_bytes());
+    }
+    let parked = metrics(&server).value("todana_cold_gets_total", "").unwrap();
+    assert_eq!(parked > 0.0, has_cold_reads(folder.path()), "{parked} gets");
+    for (at, client) in clients.iter_mut().enumerate() {
+        let mut requests = String::new();
+        for n in (at * 100..at * 100 + 98).step_by(3) {
+            write!(requests, "get key-{n} missing key-{}\r\n", n + 1).unwrap();
+            write!(requests, "set key-{n} 7 0 3\r\nnew\r\nmg key-{n} v\r\n").unwrap();
+        }
+        client.send(requests.as_bytes());
+    }
+    for (at, client) in clients.iter_mut().enumerate() {
+        let mut replies = String::new();
+        for n in (at * 100..at * 100 + 98).step_by(3) {
+            for n in [n, n + 1] {
+                write!(replies, "VALUE key-{n} {n} 500\r\n{n:0500}\r\n").unwrap();
+            }
+            replies.push_str("END\r\n");
+            replies.push_str("STORED\r\nVA 3\r\nnew\r\n");
+        }
+        client.expect(replies.as_bytes());
+    }
+}
+
+#[test]
+fn closed_connection_leaves_its_cold_read() {
+    let folder = tempfile::tempdir().unwrap();
+    store_cold_records(folder.path());
+    let server = Running::start(cold_options(folder.path()));
+    for n in 0..50 {
+        server.connect().send(format!("get key-{n}\r\n").as_bytes());
+    }
+    let mut client = server.connect();
+    client.send(b"get key-1999\r\n");
+    client.expect(format!("VALUE key-1999 1999 500\r\n{:0500}\r\nEND\r\n", 1999).as_bytes());
+}
