@@ -305,11 +305,19 @@ impl HashShard {
         location: &RecordLocation,
         buffer: &'a mut PlainBuffer,
     ) -> Option<Record<'a>> {
-        let RecordLocation::Inline(InlineRecord { value, attributes, .. }) = location else {
-            return self.record(bucket, location, buffer);
-        };
-        let bytes = self.arena.bytes(self.directory.get(bucket));
-        Some(Record::new(value.of_len(bytes, &self.encodings), attributes.read(bytes)))
+        match location {
+            RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
+                let bytes = self.arena.bytes(self.directory.get(bucket));
+                Some(Record::new(value.of_len(bytes, &self.encodings), attributes.read(bytes)))
+            }
+            RecordLocation::Indirect { reference: RecordReference::Block(handle), .. } => {
+                let bytes = self.arena.bytes(BlockHandle(*handle));
+                let parts = block_record(bytes);
+                let len = block_record::value_len(bytes, &parts, &self.encodings);
+                Some(Record::new(group::stand_in(len), parts.attributes(bytes)))
+            }
+            _ => self.record(bucket, location, buffer),
+        }
     }
 
     fn referenced_record<'a>(
@@ -321,7 +329,8 @@ impl HashShard {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
                 let parts = block_record(bytes);
-                Record::new(parts.value_text(bytes, &mut buffer.digits), parts.attributes(bytes))
+                let value = block_record::value_text(bytes, &parts, &self.encodings, buffer);
+                Record::new(value, parts.attributes(bytes))
             }
             RecordReference::Huge(index) => self.huge.get(index).record(),
         }
@@ -403,10 +412,9 @@ impl HashShard {
         match row.key {
             RowKey::Stub { reference: RecordReference::Block(block), .. } => {
                 let bytes = self.arena.bytes(BlockHandle(block));
-                let parts = block_record(bytes);
-                let mut digits = [0; 20];
-                let record = Record::new(parts.value_text(bytes, &mut digits), parts.attributes(bytes));
-                see(&bytes[parts.key.clone()], record)
+                let mut value = PlainBuffer::default();
+                let record = self.referenced_record(RecordReference::Block(block), &mut value);
+                see(&bytes[block_record(bytes).key], record)
             }
             RowKey::Stub { reference: RecordReference::Huge(index), .. } => {
                 let huge = self.huge.get(index);
@@ -433,7 +441,7 @@ impl HashShard {
         match reference {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
-                block_record::plain_size(bytes, &block_record(bytes))
+                block_record::plain_size(bytes, &block_record(bytes), &self.encodings)
             }
             RecordReference::Huge(index) => self.huge.get(index).plain_size(),
         }
@@ -451,9 +459,16 @@ impl HashShard {
     /// read need not unpack it.
     pub(super) fn stored_size(&self, row: &BucketRow) -> SizeOctaves {
         SizeOctaves::of(match row.key {
-            RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
+            RowKey::Stub { reference, .. } => self.referenced_stored_size(reference),
             _ => row.value.data_len(),
         })
+    }
+
+    fn referenced_stored_size(&self, reference: RecordReference) -> usize {
+        match reference {
+            RecordReference::Block(handle) => block_record(self.arena.bytes(BlockHandle(handle))).value.end,
+            RecordReference::Huge(index) => self.huge.get(index).plain_size(),
+        }
     }
 
     /// Returns the same for the record at this location.
@@ -462,7 +477,7 @@ impl HashShard {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, .. }) => Some(SizeOctaves::of(value.data_len())),
             RecordLocation::Indirect { reference, .. } => {
-                Some(SizeOctaves::of(self.referenced_plain_size(*reference)))
+                Some(SizeOctaves::of(self.referenced_stored_size(*reference)))
             }
         }
     }
