@@ -340,3 +340,62 @@ fn eviction_of_encoded_records_keeps_the_limit() {
     assert!(status.evictions > 0 && status.encoding.dictionaries > 0, "{status:?}");
     assert!(status.committed_bytes <= limit + status.encoding.dictionary_bytes, "{status:?}");
 }
+
+/// A check for free memory once kept recoding from freeing any when memory was full, and made the
+/// thread that calls `maintain` spin.
+#[test]
+fn recoding_makes_room_in_full_memory() {
+    let limit = 16 << 20;
+    let hash = hash(true);
+    hash.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(limit), when_full: WhenFull::Evict });
+    let is_within = || assert!(hash.status().committed_bytes <= limit + (64 << 10), "{:?}", hash.status());
+    let profile = |n: u64| {
+        let mut random = fastrand::Rng::with_seed(n);
+        let name = ["Amara", "Olga", "Pedro", "Li"][random.usize(..4)];
+        format!(r#"{{"id":{n},"name":"{name}","country":"Kenya","balance":{}}}"#, random.u16(..))
+    };
+    let set = |n: u64| {
+        hash.visit(format!("user:{n}:profile").as_bytes(), &mut Set(profile(n).as_bytes())).unwrap();
+        is_within();
+    };
+    // Without maintenance, nothing is trained while memory fills.
+    (0..400_000).for_each(set);
+    let full = hash.status();
+    assert!(full.evictions > 0 && full.records < 300_000, "{full:?}");
+    assert_eq!(full.encoding.dictionaries, 0);
+    // Each step makes progress: evictions, a training step, or a few buckets.
+    let mut steps = 0;
+    while hash.maintain() {
+        is_within();
+        steps += 1;
+        assert!(steps < 100_000, "{:?}", hash.status());
+    }
+    hash.recode();
+    while hash.maintain() {
+        is_within();
+    }
+    let recoded = hash.status();
+    assert!(recoded.encoding.dictionaries > 0 && recoded.encoding.key_shapes > 0, "{recoded:?}");
+    assert!(recoded.committed_bytes < limit / 4 * 3, "{recoded:?}");
+    assert!(!hash.maintain(), "nothing is left to do");
+    // The dictionary itself takes the place of some records.
+    assert!(recoded.records > full.records / 10 * 9, "{} of {}", recoded.records, full.records);
+    (400_000..1_600_000).for_each(set);
+    let refilled = hash.status();
+    assert!(refilled.records > 2 * full.records, "{} of {}", refilled.records, full.records);
+    assert!(refilled.evictions > recoded.evictions);
+    for _ in 0..1000 {
+        if !hash.maintain() {
+            break;
+        }
+        is_within();
+    }
+    assert!(!hash.maintain(), "full memory is no work by itself");
+    let mut wrong = 0;
+    let scanned = hash.scan(None, &mut |key, record| {
+        let number = std::str::from_utf8(key).unwrap().split(':').nth(1).unwrap().parse().unwrap();
+        wrong += usize::from(record.value != profile(number).as_bytes());
+        ControlFlow::Continue(())
+    });
+    assert_eq!((scanned.unwrap(), wrong), (None, 0));
+}
