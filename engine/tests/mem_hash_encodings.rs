@@ -205,7 +205,7 @@ fn long_value(n: u64, version: u64, vocabulary: u64) -> Vec<u8> {
     let mut words = fastrand::Rng::with_seed(vocabulary);
     let words: Vec<String> = (0..300).map(|_| format!("{:012}", words.u64(..1_000_000_000_000))).collect();
     let mut random = fastrand::Rng::with_seed(n ^ version << 40);
-    let len = if n % 64 == 0 { 60_000 } else { random.usize(5000..15_000) };
+    let len = if n.is_multiple_of(64) { 60_000 } else { random.usize(5000..15_000) };
     if n % 8 == 3 {
         return (0..len).map(|_| random.u8(..)).collect();
     }

@@ -62,6 +62,19 @@ pub(super) enum RecordLocation {
     Absent,
 }
 
+/// The limits of a shard besides memory (`MemHashOptions::capacity_records`, `capacity_bytes`).
+#[derive(Clone, Copy)]
+pub(super) struct ShardCapacity {
+    pub(super) records: Option<u64>,
+    pub(super) bytes: Option<u64>,
+}
+
+impl ShardCapacity {
+    pub(super) fn is_limited(&self) -> bool {
+        self.records.or(self.bytes).is_some()
+    }
+}
+
 /// A record in a bucket. The offsets are relative to the bucket.
 #[derive(Clone, Copy)]
 pub(super) struct InlineRecord {
@@ -98,8 +111,7 @@ pub(super) struct HashShard {
     /// The minimum number of buckets while more records are expected. It is at least 1.
     pub(super) buckets_min: usize,
     pub(super) records: u64,
-    /// The maximum number of records (`MemHashOptions::capacity_records`).
-    pub(super) records_max: u64,
+    pub(super) capacity: ShardCapacity,
     /// The number of bytes in buckets, without their tails.
     pub(super) bucket_bytes: usize,
     /// The number of bytes in blocks that contain one record.
@@ -135,7 +147,7 @@ impl HashShard {
         seeds: HashSeeds,
         budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
-        records_max: u64,
+        capacity: ShardCapacity,
         goal: EvictionGoal,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> HashShard {
@@ -152,7 +164,7 @@ impl HashShard {
             budget,
             buckets_min: 1,
             records: 0,
-            records_max,
+            capacity,
             bucket_bytes: 0,
             block_bytes: 0,
             departures: DepartureCounters::default(),
@@ -204,6 +216,12 @@ impl HashShard {
 
     pub(super) fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Returns true if the shard has no capacity for another record of this plain size.
+    pub(super) fn is_full_for(&self, plain: usize) -> bool {
+        self.capacity.records.is_some_and(|max| self.records >= max)
+            || self.capacity.bytes.is_some_and(|max| self.classes.plain_bytes() + plain as u64 > max)
     }
 
     /// Returns the bytes of all records as they are stored.

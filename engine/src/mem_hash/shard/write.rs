@@ -93,12 +93,14 @@ impl HashShard {
                             | WritePlan::PutBlock { need: MemoryNeed::Growth, .. }
                             | WritePlan::PutHuge(_)
                     );
-                    let is_newcomer = !is_use
-                        && matches!(
-                            plan,
-                            WritePlan::Put { .. } | WritePlan::PutBlock { .. } | WritePlan::PutHuge(_)
-                        );
-                    if is_newcomer && !room_was_made && self.evict_for_newcomer() {
+                    let plain = match &plan {
+                        WritePlan::Put { plain, .. } | WritePlan::PutBlock { plain, .. } => Some(*plain),
+                        WritePlan::PutHuge(record) => Some(record.plain_size()),
+                        _ => None,
+                    };
+                    if let Some(plain) = plain.filter(|_| !is_use && !room_was_made)
+                        && self.evict_for_newcomer(plain)
+                    {
                         location = self.find(bucket, key);
                     }
                 }
