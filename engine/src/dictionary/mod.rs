@@ -240,6 +240,19 @@ mod tests {
         assert!(long.len() > 40_000 && round_trip(&dictionary, &long).is_some());
     }
 
+    /// Found by fuzzing: the length was checked only after text, so a value that ended with a run of
+    /// digits was sometimes stored in more bytes than its own.
+    #[test]
+    fn digits_after_noise_do_not_lengthen_a_value() {
+        let dictionary = tokens(&documents(2000));
+        for noise in 0..64u8 {
+            let value: Vec<u8> =
+                (0..noise).map(|n| 0x80 | n).chain(*b"0123456789abcdef0123456789abcdef").collect();
+            let stored = round_trip(&dictionary, &value);
+            assert_eq!(stored.is_some(), noise < 13, "{noise}: {stored:?}");
+        }
+    }
+
     #[test]
     fn long_noise_is_left_alone() {
         let dictionary = frames(&documents(2000));
