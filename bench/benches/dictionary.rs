@@ -35,7 +35,7 @@ fn main() {
     }
     let default = ["profile", "short-profile", "session-json", "session", "counter"].map(String::from);
     println!(
-        "{:44} {:>6} {:>7} {:>6} {:>6} {:>9} {:>8} {:>7} {:>6} | {:>5} {:>6} {:>6} {:>6}",
+        "{:44} {:>6} {:>7} {:>6} {:>6} {:>9} {:>8} {:>7} {:>6} {:>5} | {:>5} {:>6} {:>6} {:>6}",
         "shape",
         "raw",
         "stored",
@@ -45,6 +45,7 @@ fn main() {
         "step max",
         "KiB",
         "tokens",
+        "level",
         "key",
         "stored",
         "enc ns",
@@ -113,7 +114,7 @@ fn measure(shape: &RecordShape) {
     let (dictionary, step_ms) = train(sample);
     let train_ms = began.elapsed().as_secs_f64() * 1e3;
     let (mut stored_len, mut encode_ns, mut decode_ns) = (raw, 0.0, 0.0);
-    let (mut kib, mut tokens) = (0.0, 0);
+    let (mut kib, mut tokens, mut level) = (0.0, 0, None);
     if let Some(dictionary) = &dictionary {
         let mut out = Vec::new();
         encode_ns = fastest(&values, |value| {
@@ -142,6 +143,7 @@ fn measure(shape: &RecordShape) {
             }
         });
         (kib, tokens) = (dictionary.memory_bytes() as f64 / 1024.0, dictionary.tokens());
+        level = dictionary.level();
     }
 
     let sampled: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
@@ -172,8 +174,9 @@ fn measure(shape: &RecordShape) {
         }
     });
     println!(
-        "{:44} {raw:6.1} {stored_len:7.1} {encode_ns:6.0} {decode_ns:6.0} {train_ms:9.0} {step_ms:8.0} {kib:7.0} {tokens:6} | {key_len:5.1} {key_stored_len:6.1} {key_encode_ns:6.0} {key_decode_ns:6.0}",
-        shape.label()
+        "{:44} {raw:6.1} {stored_len:7.1} {encode_ns:6.0} {decode_ns:6.0} {train_ms:9.0} {step_ms:8.0} {kib:7.0} {tokens:6} {:>5} | {key_len:5.1} {key_stored_len:6.1} {key_encode_ns:6.0} {key_decode_ns:6.0}",
+        shape.label(),
+        level.map_or("-".into(), |level| level.to_string())
     );
 }
 

@@ -45,7 +45,7 @@ pub struct ReplayOptions {
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(i64::from(KEY_LEN_MIN)..=250))]
     key_size: u16,
     /// Bytes of a value; or lognormal:MEDIAN[:SIGMA], for sizes of this distribution
-    #[arg(long, default_value = "100", value_name = "BYTES", value_parser = value_size)]
+    #[arg(long, default_value = "100", value_name = "BYTES", value_parser = ValueSize::of_objects)]
     value_size: ValueSize,
     /// Requests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -62,25 +62,6 @@ pub struct ReplayOptions {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The maximum length of a value.
-const VALUE_LEN_MAX: usize = 1 << 20;
-
-/// Reads the sizes of values that a replay can repeat for each object.
-fn value_size(text: &str) -> Result<ValueSize, String> {
-    match text.parse()? {
-        size @ ValueSize::Fixed(0..=VALUE_LEN_MAX) => Ok(size),
-        ValueSize::Lognormal(median, sigma) if median <= VALUE_LEN_MAX as f64 => {
-            Ok(ValueSize::Lognormal(median, sigma))
-        }
-        _ => Err(format!("not a number up to {VALUE_LEN_MAX}, nor lognormal:MEDIAN[:SIGMA]")),
-    }
-}
-
-/// Returns the size of the value of an object, which is always the same.
-fn value_len(size: &ValueSize, id: u64) -> usize {
-    size.pick(&mut fastrand::Rng::with_seed(id ^ 0x5EED_0F51_2E00))
 }
 
 /// The counts of a replay.
@@ -227,7 +208,7 @@ impl TraceReplay {
         let mut sets = 0;
         for (&id, key) in firsts.iter().zip(&keys) {
             self.value.clear();
-            letters(&mut self.value, id, value_len(&self.value_size, id));
+            letters(&mut self.value, id, self.value_size.of_object(id));
             if let Some(item) = found.next_if(|item| item.key == *key) {
                 if item.value != self.value {
                     let key = String::from_utf8_lossy(key);
@@ -332,15 +313,15 @@ mod tests {
 
     #[test]
     fn spread_sizes_have_the_stated_distribution() {
-        let spread = value_size("lognormal:159:1.3").unwrap();
-        let mut sizes: Vec<usize> = (0..100_000).map(|id| value_len(&spread, id)).collect();
-        assert_eq!(value_len(&spread, 7), sizes[7]);
+        let spread = ValueSize::of_objects("lognormal:159:1.3").unwrap();
+        let mut sizes: Vec<usize> = (0..100_000).map(|id| spread.of_object(id)).collect();
+        assert_eq!(spread.of_object(7), sizes[7]);
         sizes.sort_unstable();
         assert!((150..168).contains(&sizes[50_000]), "{}", sizes[50_000]);
         assert!((800..880).contains(&sizes[90_000]), "{}", sizes[90_000]);
         assert_eq!(spread, ValueSize::Lognormal(159.0, 1.3));
-        assert_eq!(value_size("1048576"), Ok(ValueSize::Fixed(1 << 20)));
-        assert!(value_size("1048577").is_err() && value_size("-1").is_err());
+        assert_eq!(ValueSize::of_objects("1048576"), Ok(ValueSize::Fixed(1 << 20)));
+        assert!(ValueSize::of_objects("1048577").is_err() && ValueSize::of_objects("-1").is_err());
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(crate) enum ValueSize {
     Key,
 }
 
+/// The maximum length of the value of a replayed object.
+const OBJECT_LEN_MAX: usize = 1 << 20;
+
 impl FromStr for ValueSize {
     type Err = String;
 
@@ -79,6 +82,22 @@ impl fmt::Display for ValueSize {
 }
 
 impl ValueSize {
+    /// Reads the sizes of values that a replay can repeat for each object.
+    pub(crate) fn of_objects(text: &str) -> Result<ValueSize, String> {
+        match text.parse()? {
+            size @ ValueSize::Fixed(0..=OBJECT_LEN_MAX) => Ok(size),
+            ValueSize::Lognormal(median, sigma) if median <= OBJECT_LEN_MAX as f64 => {
+                Ok(ValueSize::Lognormal(median, sigma))
+            }
+            _ => Err(format!("not a number up to {OBJECT_LEN_MAX}, nor lognormal:MEDIAN[:SIGMA]")),
+        }
+    }
+
+    /// Returns the size of the value of an object, which is always the same.
+    pub(crate) fn of_object(&self, id: u64) -> usize {
+        self.pick(&mut fastrand::Rng::with_seed(id ^ 0x5EED_0F51_2E00))
+    }
+
     pub(crate) fn pick(&self, random: &mut fastrand::Rng) -> usize {
         match self {
             ValueSize::Fixed(len) => *len,

@@ -59,8 +59,7 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Replay recorded requests through the engine, without a server: miss ratios beside LRU,
-    /// S3-FIFO and SIEVE
+    /// Replay recorded requests in the engine and in LRU, S3-FIFO, SIEVE and GDSF: misses
     #[command(after_help = TRACE_AFTER_HELP)]
     Trace(TraceOptions),
     /// Replay recorded requests on a running server: a get for each request, and a set after each

@@ -199,6 +199,88 @@ fn encoded_records_are_changed_as_others() {
     check(&hash, &Model::new());
 }
 
+/// Returns the value of a record that needs a block of its own even in its stored form, or noise,
+/// or text that the client claims to have compressed. The words of each vocabulary are the same.
+fn long_value(n: u64, version: u64, vocabulary: u64) -> Vec<u8> {
+    let mut words = fastrand::Rng::with_seed(vocabulary);
+    let words: Vec<String> = (0..300).map(|_| format!("{:012}", words.u64(..1_000_000_000_000))).collect();
+    let mut random = fastrand::Rng::with_seed(n ^ version << 40);
+    let len = if n.is_multiple_of(64) { 60_000 } else { random.usize(5000..15_000) };
+    if n % 8 == 3 {
+        return (0..len).map(|_| random.u8(..)).collect();
+    }
+    let mut value = if n % 8 == 5 { b"\x1f\x8b\x08".to_vec() } else { Vec::new() };
+    while value.len() < len {
+        value.extend_from_slice(words[random.usize(..words.len())].as_bytes());
+    }
+    value
+}
+
+/// Writes records of about 9 MB.
+fn put_long(hash: &MemHash, model: &mut Model, version: u64, vocabulary: u64) {
+    for n in 0..900 {
+        let (key, value) = (format!("page:{n}").into_bytes(), long_value(n, version, vocabulary));
+        let mut put = CheckedPut(&value, false);
+        hash.visit(&key, &mut put).unwrap();
+        assert!(put.1);
+        model.insert(key, (value, Attributes::default()));
+    }
+}
+
+#[test]
+fn long_records_have_short_blocks() {
+    let (encoded, plain) = (hash(true), hash(false));
+    let (mut model, mut other) = (Model::new(), Model::new());
+    put_long(&encoded, &mut model, 0, 1);
+    put_long(&plain, &mut other, 0, 1);
+    settle(&encoded);
+    settle(&plain);
+    check(&encoded, &model);
+    assert_eq!(encoded.status().encoding.dictionaries, 1);
+    let of = |select: &dyn Fn(u64) -> bool| -> u64 {
+        let of_number = |n: &u64| model[format!("page:{n}").as_bytes()].0.len() as u64;
+        (0..900).filter(|n| select(n % 8)).map(|n| of_number(&n)).sum()
+    };
+    // Noise and compressed values stay as they are, and the other words take three bytes or less.
+    let (left_alone, text) = (of(&|n| n == 3 || n == 5), of(&|n| n != 3 && n != 5));
+    let live = encoded.status().live_bytes;
+    assert!((left_alone..left_alone + text / 4).contains(&live), "{live}, {left_alone} + {text}");
+    assert!(encoded.status().committed_bytes < plain.status().committed_bytes / 2);
+    // Records that are written now have that form at once.
+    put_long(&encoded, &mut model, 1, 1);
+    check(&encoded, &model);
+    assert!(encoded.status().live_bytes < live + live / 20);
+    for key in model.keys() {
+        encoded.visit(key, &mut Retag(7)).unwrap();
+    }
+    model.values_mut().for_each(|(_, attributes)| attributes.flags = 7);
+    check(&encoded, &model);
+    for key in model.keys() {
+        encoded.visit(key, &mut Remove).unwrap();
+    }
+    settle(&encoded);
+    check(&encoded, &Model::new());
+    assert_eq!(encoded.status().live_bytes, 0);
+}
+
+#[test]
+fn long_records_follow_a_new_dictionary() {
+    let hash = hash(true);
+    let mut model = Model::new();
+    put_long(&hash, &mut model, 0, 1);
+    settle(&hash);
+    // The ratio of sizes is known from here on.
+    put_long(&hash, &mut model, 1, 1);
+    settle(&hash);
+    put_long(&hash, &mut model, 2, 2);
+    let before = hash.status().live_bytes;
+    settle(&hash);
+    check(&hash, &model);
+    let status = hash.status();
+    assert!(status.live_bytes < before - before / 10, "{before}, {status:?}");
+    assert_eq!(status.encoding.dictionaries, 1);
+}
+
 #[test]
 fn image_contains_records_as_they_are() {
     let encoded = hash(true);
@@ -257,4 +339,63 @@ fn eviction_of_encoded_records_keeps_the_limit() {
     let status = hash.status();
     assert!(status.evictions > 0 && status.encoding.dictionaries > 0, "{status:?}");
     assert!(status.committed_bytes <= limit + status.encoding.dictionary_bytes, "{status:?}");
+}
+
+/// A check for free memory once kept recoding from freeing any when memory was full, and made the
+/// thread that calls `maintain` spin.
+#[test]
+fn recoding_makes_room_in_full_memory() {
+    let limit = 16 << 20;
+    let hash = hash(true);
+    hash.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(limit), when_full: WhenFull::Evict });
+    let is_within = || assert!(hash.status().committed_bytes <= limit + (64 << 10), "{:?}", hash.status());
+    let profile = |n: u64| {
+        let mut random = fastrand::Rng::with_seed(n);
+        let name = ["Amara", "Olga", "Pedro", "Li"][random.usize(..4)];
+        format!(r#"{{"id":{n},"name":"{name}","country":"Kenya","balance":{}}}"#, random.u16(..))
+    };
+    let set = |n: u64| {
+        hash.visit(format!("user:{n}:profile").as_bytes(), &mut Set(profile(n).as_bytes())).unwrap();
+        is_within();
+    };
+    // Without maintenance, nothing is trained while memory fills.
+    (0..400_000).for_each(set);
+    let full = hash.status();
+    assert!(full.evictions > 0 && full.records < 300_000, "{full:?}");
+    assert_eq!(full.encoding.dictionaries, 0);
+    // Each step makes progress: evictions, a training step, or a few buckets.
+    let mut steps = 0;
+    while hash.maintain() {
+        is_within();
+        steps += 1;
+        assert!(steps < 100_000, "{:?}", hash.status());
+    }
+    hash.recode();
+    while hash.maintain() {
+        is_within();
+    }
+    let recoded = hash.status();
+    assert!(recoded.encoding.dictionaries > 0 && recoded.encoding.key_shapes > 0, "{recoded:?}");
+    assert!(recoded.committed_bytes < limit / 4 * 3, "{recoded:?}");
+    assert!(!hash.maintain(), "nothing is left to do");
+    // The dictionary itself takes the place of some records.
+    assert!(recoded.records > full.records / 10 * 9, "{} of {}", recoded.records, full.records);
+    (400_000..1_600_000).for_each(set);
+    let refilled = hash.status();
+    assert!(refilled.records > 2 * full.records, "{} of {}", refilled.records, full.records);
+    assert!(refilled.evictions > recoded.evictions);
+    for _ in 0..1000 {
+        if !hash.maintain() {
+            break;
+        }
+        is_within();
+    }
+    assert!(!hash.maintain(), "full memory is no work by itself");
+    let mut wrong = 0;
+    let scanned = hash.scan(None, &mut |key, record| {
+        let number = std::str::from_utf8(key).unwrap().split(':').nth(1).unwrap().parse().unwrap();
+        wrong += usize::from(record.value != profile(number).as_bytes());
+        ControlFlow::Continue(())
+    });
+    assert_eq!((scanned.unwrap(), wrong), (None, 0));
 }

@@ -1,16 +1,18 @@
 //! Implements `todana bench trace`: replays recorded requests on the engine and on reference caches
-//! of the same capacity in objects, and compares their miss ratios. It needs no server and no
-//! network.
+//! of the same capacity in objects or bytes, and compares their miss ratios. It needs no server and
+//! no network.
 //!
 //! ```text
 //! requests   a trace file
 //! policy     the interface of a reference cache
-//! lru, s3_fifo, sieve (on queue)   the reference caches, each with one global order of all objects
+//! lru, s3_fifo, sieve (on queue), gdsf   the reference caches, each with one global order of all
+//!            objects
 //! contest    the replays on reference caches, and on the engine under a database
 //! report     results as a table, as JSON and as charts
 //! ```
 
 mod contest;
+mod gdsf;
 mod lru;
 mod policy;
 mod queue;
@@ -22,7 +24,8 @@ mod sieve;
 use crate::BenchError;
 use crate::chart::PlotFile;
 use crate::progress::progress;
-use contest::{EngineResult, REFERENCES, TracedRecordShape};
+use crate::workload::ValueSize;
+use contest::{EngineResult, MissRatios, REFERENCES, TracedObjects};
 use indicatif::ProgressBar;
 use report::{CapacityResult, TraceReport, TraceResult};
 pub use requests::TraceRequests;
@@ -30,26 +33,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use todana::EvictionGoal;
 
-/// Examples and exit codes of `todana bench trace`.
+/// The end of the help of `todana bench trace`, which is to fit on a screen of 24 lines.
 pub const TRACE_AFTER_HELP: &str = "\
-Examples:
-  todana bench trace oltp.u32.zst
-      miss ratios at 0.1, 1, 3 and 10 % of its keys
-  todana bench trace *.u32.zst --plot traces.html
-      several traces, a chart for each
-  todana bench trace oltp.u32.zst --capacity 1 3 10 --json -
-      other capacities; all figures for programs
-
-A trace is a stream of little-endian u32 object ids in the order of the
-requests, plain or compressed with zstd. Each request is a get, and on a miss a
-set. The engine is bounded by a number of records here, so that it holds as
-many objects as the references. A server is bounded by its memory: to compare
-servers, give them the same. References: LRU; SIEVE; S3-FIFO with a small queue
-of 10 %, as many ghosts as its main queue has entries, and promotion at the
-second use.
-
-Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read.";
+FILE is a stream of little-endian u32 object ids, plain or compressed with zstd.
+More: docs/benchmarking.md, \"Hit ratio\". Exit codes: 0 done, 2 wrong usage, 3 a
+trace cannot be read.";
 
 /// Options of `todana bench trace`.
 #[derive(Debug, clap::Args)]
@@ -57,32 +47,34 @@ pub struct TraceOptions {
     /// The traces
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Capacities in percent of the trace's keys; give them after the files
+    /// Percent of the keys, or of all bytes if sizes differ
     #[arg(long, value_name = "PERCENT", num_args = 1.., value_delimiter = ',', default_values = ["0.1", "1", "3", "10"], value_parser = percent)]
     capacity: Vec<f64>,
     /// Replay only the first N requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Digits of a key: the number of the object with leading zeros; 0 for as many as it needs
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=250))]
+    /// The least digits of a key
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=250))]
     key_size: u8,
-    /// Bytes of a value. Key and value size decide how many records share a bucket and compete for
-    /// it
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
-    value_size: u32,
-    /// Replays on the engine, each with another seed of its hash; figures are means
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    /// N bytes; or lognormal:MEDIAN[:SIGMA]
+    #[arg(long, default_value = "8", value_name = "N", value_parser = ValueSize::of_objects)]
+    value_size: ValueSize,
+    /// objects or bytes, as of a server
+    #[arg(long, default_value = "objects", value_name = "GOAL", value_parser = eviction_goal)]
+    evict_for: EvictionGoal,
+    /// Replays with different hash seeds
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
     /// The first of these seeds
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Threads, each of which runs one replay at a time [default: number of cores]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Replays at a time [default: cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Write the results as JSON; - means standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results as an .html page or an .svg picture
+    /// Draw an .html page or an .svg picture
     #[arg(long, value_name = "FILE")]
     plot: Option<PlotFile>,
 }
@@ -91,6 +83,14 @@ fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
         _ => Err("not a number above 0 and up to 100; files go before --capacity".into()),
+    }
+}
+
+fn eviction_goal(text: &str) -> Result<EvictionGoal, String> {
+    match text {
+        "objects" => Ok(EvictionGoal::Objects),
+        "bytes" => Ok(EvictionGoal::Bytes),
+        _ => Err("must be objects or bytes".into()),
     }
 }
 
@@ -106,13 +106,14 @@ enum ReplayJob {
 /// Replays one trace at all capacities.
 fn replay(options: &TraceOptions, path: &Path, requests: &TraceRequests) -> Result<TraceResult, BenchError> {
     let rounds = usize::from(options.rounds);
+    let objects = TracedObjects::new(requests.keys, options.key_size.into(), &options.value_size);
     let mut cells: Vec<CapacityResult> = options
         .capacity
         .iter()
         .map(|&percent| CapacityResult {
             percent,
-            capacity: requests.capacity(percent),
-            references: vec![0.0; REFERENCES.len()],
+            capacity: objects.capacity(percent),
+            references: vec![MissRatios::default(); REFERENCES.len()],
             rounds: vec![EngineResult::default(); rounds],
         })
         .collect();
@@ -129,21 +130,23 @@ fn replay(options: &TraceOptions, path: &Path, requests: &TraceRequests) -> Resu
         "{prefix} {wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
     )
     .with_prefix(name_of(path));
-    let done = run_jobs(options, requests, &cells, &jobs, &bar);
+    let done = run_jobs(options, requests, &objects, &cells, &jobs, &bar);
     bar.finish_and_clear();
     for (job, outcome) in done.map_err(BenchError::Failed)? {
         match job {
-            ReplayJob::Reference(cell, index) => cells[cell].references[index] = outcome.miss_ratio,
+            ReplayJob::Reference(cell, index) => cells[cell].references[index] = outcome.missed,
             ReplayJob::Engine(cell, round) => cells[cell].rounds[round] = outcome,
         }
     }
-    Ok(TraceResult { name: name_of(path), requests: requests.ids.len(), keys: requests.keys, cells })
+    let (requests, keys) = (requests.ids.len(), requests.keys);
+    Ok(TraceResult { name: name_of(path), requests, keys, is_sized: objects.is_sized, cells })
 }
 
 /// Runs the jobs in several threads. The first failure ends all threads.
 fn run_jobs(
     options: &TraceOptions,
     requests: &TraceRequests,
+    objects: &TracedObjects,
     cells: &[CapacityResult],
     jobs: &[ReplayJob],
     bar: &ProgressBar,
@@ -152,7 +155,7 @@ fn run_jobs(
     let done = Mutex::new(Ok(Vec::new()));
     let work = || {
         while let Some(&job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = options.carry_out(job, requests, cells, &|more| bar.inc(more));
+            let outcome = options.carry_out(job, requests, objects, cells, &|more| bar.inc(more));
             let mut done = done.lock().expect("no thread panics with the lock");
             match outcome {
                 Ok(outcome) => {
@@ -202,21 +205,19 @@ impl TraceOptions {
         &self,
         job: ReplayJob,
         requests: &TraceRequests,
+        objects: &TracedObjects,
         cells: &[CapacityResult],
         report: &dyn Fn(u64),
     ) -> Result<EngineResult, String> {
         match job {
             ReplayJob::Reference(cell, index) => {
-                let miss_ratio = contest::replay(REFERENCES[index], requests, cells[cell].capacity, report);
-                Ok(EngineResult { miss_ratio, ..EngineResult::default() })
+                let missed =
+                    contest::replay(REFERENCES[index], requests, objects, cells[cell].capacity, report);
+                Ok(EngineResult { missed, ..EngineResult::default() })
             }
             ReplayJob::Engine(cell, round) => {
-                let shape = TracedRecordShape {
-                    key_size: usize::from(self.key_size),
-                    value_size: self.value_size as usize,
-                    seed: self.seed.wrapping_add(round as u64),
-                };
-                contest::replay_engine(requests, cells[cell].capacity, shape, report)
+                let engine = (self.seed.wrapping_add(round as u64), self.evict_for);
+                contest::replay_engine(requests, objects, cells[cell].capacity, engine, report)
             }
         }
     }
@@ -226,7 +227,10 @@ impl TraceOptions {
         serde_json::json!({
             "requests": self.requests,
             "key_size": self.key_size,
-            "value_size": self.value_size,
+            "value_size": match &self.value_size {
+                ValueSize::Fixed(size) => serde_json::json!(size),
+                sizes => serde_json::json!(sizes.to_string()),
+            },
             "rounds": self.rounds,
             "seed": self.seed,
         })

@@ -1,10 +1,18 @@
-//! Defines the interface of the reference caches in `lru`, `s3_fifo` and `sieve`.
+//! Defines the interface of the reference caches in `lru`, `s3_fifo`, `sieve` and `gdsf`.
 
-/// A cache of objects without contents. Its capacity is a number of objects.
+use std::sync::Arc;
+
+/// A cache of objects without contents. Its capacity limits the sum of their sizes. If all sizes
+/// are 1, this is a number of objects.
 pub(crate) trait CachePolicy {
     /// Requests an object. Returns true if the cache held the object. Otherwise adds the object,
-    /// and may evict another object.
+    /// unless it is larger than the capacity, and evicts others for it as needed.
     fn request(&mut self, id: u32) -> bool;
+}
+
+/// Returns the sizes of this many objects if the capacity is a number of objects.
+pub(crate) fn equal_sizes(objects: usize) -> Arc<[u32]> {
+    vec![1; objects].into()
 }
 
 /// Replays requests and returns the IDs of the requests that missed.

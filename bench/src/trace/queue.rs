@@ -1,6 +1,8 @@
 //! Implements a queue of object IDs that supports removal from the middle: a doubly linked list in
 //! arrays, indexed by ID.
 
+use std::sync::Arc;
+
 const NONE: u32 = u32::MAX;
 
 /// A queue that holds each ID at most once.
@@ -12,24 +14,29 @@ pub(crate) struct IdQueue {
     holds: Vec<bool>,
     newest: u32,
     oldest: u32,
-    len: usize,
+    sizes: Arc<[u32]>,
+    /// The sum of the sizes of the objects that the queue holds.
+    held: u64,
 }
 
 impl IdQueue {
-    /// Creates an empty queue for IDs below `ids`.
-    pub(crate) fn new(ids: usize) -> IdQueue {
+    /// Creates an empty queue for objects of these sizes.
+    pub(crate) fn new(sizes: &Arc<[u32]>) -> IdQueue {
+        let ids = sizes.len();
         IdQueue {
             newer: vec![NONE; ids],
             older: vec![NONE; ids],
             holds: vec![false; ids],
             newest: NONE,
             oldest: NONE,
-            len: 0,
+            sizes: Arc::clone(sizes),
+            held: 0,
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    /// Returns the sum of the sizes of all objects in the queue.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
     }
 
     pub(crate) fn holds(&self, id: u32) -> bool {
@@ -57,7 +64,7 @@ impl IdQueue {
         }
         self.newest = id;
         self.holds[id as usize] = true;
-        self.len += 1;
+        self.held += u64::from(self.sizes[id as usize]);
     }
 
     /// Removes an ID. The queue must hold it.
@@ -73,7 +80,7 @@ impl IdQueue {
             older => self.newer[older as usize] = newer,
         }
         self.holds[id as usize] = false;
-        self.len -= 1;
+        self.held -= u64::from(self.sizes[id as usize]);
     }
 
     /// Removes and returns the oldest ID.
@@ -91,11 +98,12 @@ mod tests {
     #[test]
     fn ids_leave_in_order_after_removals() {
         for removed in 0..4 {
-            let mut queue = IdQueue::new(4);
+            let sizes: Arc<[u32]> = Arc::new([1, 10, 100, 1000]);
+            let mut queue = IdQueue::new(&sizes);
             (0..4).for_each(|id| queue.push(id));
             queue.remove(removed);
             assert!(!queue.holds(removed));
-            assert_eq!(queue.len(), 3);
+            assert_eq!(queue.held(), 1111 - 10u64.pow(removed));
             queue.push(removed);
             let mut expected: Vec<u32> = (0..4).filter(|id| *id != removed).collect();
             expected.push(removed);
@@ -103,7 +111,7 @@ mod tests {
                 std::iter::successors(queue.oldest(), |id| queue.newer_than(*id)).collect();
             assert_eq!(by_links, expected);
             assert_eq!(std::iter::from_fn(|| queue.pop()).collect::<Vec<_>>(), expected);
-            assert_eq!((queue.len(), queue.oldest()), (0, None));
+            assert_eq!((queue.held(), queue.oldest()), (0, None));
         }
     }
 }

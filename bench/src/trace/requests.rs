@@ -74,11 +74,6 @@ impl TraceRequests {
         let ids = objects.into_iter().map(number).collect();
         TraceRequests { ids, keys: numbers.len() }
     }
-
-    /// Returns `percent` of the number of keys, at least 1.
-    pub(crate) fn capacity(&self, percent: f64) -> usize {
-        ((self.keys as f64 * percent / 100.0).round() as usize).max(1)
-    }
 }
 
 /// Reads until the buffer is full or the input ends. Returns the number of bytes read.
@@ -130,14 +125,5 @@ mod tests {
         cut.pop();
         assert!(read(&cut, None).is_err());
         assert!(read(&[&ZSTD_MAGIC[..], b"nothing of the kind"].concat(), None).is_err());
-    }
-
-    #[test]
-    fn capacity_is_rounded_and_at_least_one() {
-        let requests = TraceRequests { ids: vec![0], keys: 13_756 };
-        assert_eq!(
-            [0.001, 0.1, 1.0, 3.0, 10.0].map(|percent| requests.capacity(percent)),
-            [1, 14, 138, 413, 1376]
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! Implements S3-FIFO (Yang and others, SOSP 2023) with the parameters of the paper. A small queue
 //! has a tenth of the capacity, a main queue has the rest, and a ghost queue has as many IDs as the
-//! main queue has objects.
+//! main queue has objects, or IDs of as many bytes.
 //!
 //! A new object enters the small queue, or the main queue if its ID is in the ghost queue. An
 //! object that leaves the small queue moves to the main queue if it was used more than once;
@@ -9,6 +9,7 @@
 
 use super::policy::CachePolicy;
 use super::queue::IdQueue;
+use std::sync::Arc;
 
 /// The maximum of the use count.
 const USES_MAX: u8 = 3;
@@ -21,25 +22,27 @@ pub(crate) struct S3FifoCache {
     main: IdQueue,
     ghosts: IdQueue,
     uses: Vec<u8>,
-    capacity: usize,
-    small_capacity: usize,
+    sizes: Arc<[u32]>,
+    capacity: u64,
+    small_capacity: u64,
 }
 
 impl S3FifoCache {
-    /// Creates a cache for IDs below `ids`.
-    pub(crate) fn new(capacity: usize, ids: usize) -> S3FifoCache {
+    /// Creates a cache for objects of these sizes.
+    pub(crate) fn new(capacity: u64, sizes: &Arc<[u32]>) -> S3FifoCache {
         S3FifoCache {
-            small: IdQueue::new(ids),
-            main: IdQueue::new(ids),
-            ghosts: IdQueue::new(ids),
-            uses: vec![0; ids],
+            small: IdQueue::new(sizes),
+            main: IdQueue::new(sizes),
+            ghosts: IdQueue::new(sizes),
+            uses: vec![0; sizes.len()],
+            sizes: Arc::clone(sizes),
             capacity,
             small_capacity: (capacity / 10).max(1),
         }
     }
 
     fn evict(&mut self) {
-        let is_full = self.small.len() >= self.small_capacity || self.main.len() == 0;
+        let is_full = self.small.held() >= self.small_capacity || self.main.held() == 0;
         if !(is_full && self.evict_small()) {
             self.evict_main();
         }
@@ -54,7 +57,7 @@ impl S3FifoCache {
                 self.main.push(id);
                 // The objects that moved to the main queue may have brought the small queue within
                 // its capacity.
-                if self.small.len() < self.small_capacity {
+                if self.small.held() < self.small_capacity {
                     return false;
                 }
             } else {
@@ -78,7 +81,7 @@ impl S3FifoCache {
 
     fn remember(&mut self, id: u32) {
         self.ghosts.push(id);
-        if self.ghosts.len() > self.capacity - self.small_capacity {
+        while self.ghosts.held() > self.capacity - self.small_capacity {
             self.ghosts.pop();
         }
     }
@@ -91,12 +94,16 @@ impl CachePolicy for S3FifoCache {
             *uses = (*uses + 1).min(USES_MAX);
             return true;
         }
+        let size = u64::from(self.sizes[id as usize]);
+        if size > self.capacity {
+            return false;
+        }
         // This check comes before the eviction, because the eviction may drop the ghost.
         let is_remembered = self.ghosts.holds(id);
         if is_remembered {
             self.ghosts.remove(id);
         }
-        if self.small.len() + self.main.len() >= self.capacity {
+        while self.small.held() + self.main.held() + size > self.capacity {
             self.evict();
         }
         self.uses[id as usize] = 0;
@@ -112,7 +119,7 @@ impl CachePolicy for S3FifoCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::policy::misses;
+    use crate::trace::policy::{equal_sizes, misses};
 
     fn content(queue: &IdQueue) -> Vec<u32> {
         std::iter::successors(queue.oldest(), |id| queue.newer_than(*id)).collect()
@@ -122,7 +129,7 @@ mod tests {
     fn only_objects_used_twice_enter_the_main_queue() {
         // A capacity of 3 means one object in the small queue, two in the main queue, and two
         // ghosts.
-        let mut cache = S3FifoCache::new(3, 9);
+        let mut cache = S3FifoCache::new(3, &equal_sizes(9));
         misses(&mut cache, &[0, 1, 2, 0, 0, 1]);
         assert_eq!(content(&cache.small), [0, 1, 2]);
         // 0 was used twice and moves to the main queue. 1 was used once and becomes a ghost.
@@ -137,7 +144,7 @@ mod tests {
 
     #[test]
     fn scan_passes_through_the_small_queue() {
-        let mut cache = S3FifoCache::new(3, 9);
+        let mut cache = S3FifoCache::new(3, &equal_sizes(9));
         misses(&mut cache, &[0, 1, 0, 0, 1, 1, 2]);
         assert_eq!(misses(&mut cache, &[3, 4, 5, 6, 7, 0, 1]), [3, 4, 5, 6, 7]);
         assert_eq!(content(&cache.main), [0, 1]);
@@ -146,7 +153,7 @@ mod tests {
 
     #[test]
     fn main_queue_spends_one_use_per_round() {
-        let mut cache = S3FifoCache::new(3, 9);
+        let mut cache = S3FifoCache::new(3, &equal_sizes(9));
         // 0, 1 and 2 all move to the main queue when 3 arrives. Each of them loses one use per
         // visit. 0 is the first to reach zero and is evicted.
         misses(&mut cache, &[0, 1, 2, 0, 0, 1, 1, 2, 2, 3]);

@@ -4,6 +4,7 @@
 
 use super::policy::CachePolicy;
 use super::queue::IdQueue;
+use std::sync::Arc;
 
 /// A cache with the SIEVE policy.
 pub(crate) struct SieveCache {
@@ -11,13 +12,20 @@ pub(crate) struct SieveCache {
     visited: Vec<bool>,
     /// The next object that the hand visits. `None` means the oldest object.
     hand: Option<u32>,
-    capacity: usize,
+    sizes: Arc<[u32]>,
+    capacity: u64,
 }
 
 impl SieveCache {
-    /// Creates a cache for IDs below `ids`.
-    pub(crate) fn new(capacity: usize, ids: usize) -> SieveCache {
-        SieveCache { queue: IdQueue::new(ids), visited: vec![false; ids], hand: None, capacity }
+    /// Creates a cache for objects of these sizes.
+    pub(crate) fn new(capacity: u64, sizes: &Arc<[u32]>) -> SieveCache {
+        SieveCache {
+            queue: IdQueue::new(sizes),
+            visited: vec![false; sizes.len()],
+            hand: None,
+            sizes: Arc::clone(sizes),
+            capacity,
+        }
     }
 
     fn evict(&mut self) {
@@ -37,7 +45,11 @@ impl CachePolicy for SieveCache {
             self.visited[id as usize] = true;
             return true;
         }
-        if self.queue.len() == self.capacity {
+        let size = u64::from(self.sizes[id as usize]);
+        if size > self.capacity {
+            return false;
+        }
+        while self.queue.held() + size > self.capacity {
             self.evict();
         }
         self.queue.push(id);
@@ -48,14 +60,14 @@ impl CachePolicy for SieveCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::policy::misses;
+    use crate::trace::policy::{equal_sizes, misses};
 
     #[test]
     fn hand_spares_used_objects_and_keeps_its_position() {
         // 0 was used. 3 clears the mark of 0 and evicts 1, and the hand is at 2. 4 evicts 2, and
         // the hand is at 3, which was used. 5 clears the mark of 3 and evicts 4. The cache holds 0
         // 3 5.
-        let missed = misses(&mut SieveCache::new(3, 6), &[0, 1, 2, 0, 3, 4, 3, 5, 0, 3, 5]);
+        let missed = misses(&mut SieveCache::new(3, &equal_sizes(6)), &[0, 1, 2, 0, 3, 4, 3, 5, 0, 3, 5]);
         assert_eq!(missed, [0, 1, 2, 3, 4, 5]);
     }
 
@@ -63,7 +75,7 @@ mod tests {
     fn hand_wraps_from_newest_to_oldest() {
         // All objects were used. 3 clears all marks, returns to the oldest object and evicts 0. Now
         // 1 and 2 have no mark, so 0 evicts 1.
-        let missed = misses(&mut SieveCache::new(3, 4), &[0, 1, 2, 0, 1, 2, 3, 0, 2, 3]);
+        let missed = misses(&mut SieveCache::new(3, &equal_sizes(4)), &[0, 1, 2, 0, 1, 2, 3, 0, 2, 3]);
         assert_eq!(missed, [0, 1, 2, 3, 0]);
     }
 }

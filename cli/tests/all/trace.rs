@@ -62,6 +62,30 @@ fn misses_of_all_algorithms_match_a_manual_count() {
 }
 
 #[test]
+fn sizes_that_differ_limit_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = write_trace(directory.path(), "hot.u32", &requests());
+    let words = ["--capacity", "50", "--rounds", "1", "--value-size", "lognormal:100:1", "--json", "-"];
+    let results = |more: &[&str]| -> serde_json::Value {
+        let output = bench_trace(&[&[path.to_str().unwrap()], &words[..], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let all = results(&[]);
+    assert_eq!(all["work"]["value_size"], "lognormal:100:1");
+    let half = &all["traces"][0]["capacities"][0];
+    let (capacity, round) = (half["capacity_bytes"].as_u64().unwrap(), &half["rounds"][0]);
+    assert!(capacity > 100 * 100 && round["held_max"].as_u64().unwrap() <= capacity, "{half}");
+    // In half of the bytes, GDSF keeps more than half of the objects, which are the small ones.
+    let ratio = |of: &serde_json::Value| of["GDSF"].as_f64().unwrap();
+    assert!(ratio(&half["references"]) < ratio(&half["reference_bytes"]), "{half}");
+    assert!(round["miss_ratio"].as_f64() < half["references"]["LRU"].as_f64(), "{half}");
+    assert!(results(&["--evict-for", "bytes"]) != all);
+    let wrong = bench_trace(&["t", "--value-size", "key"]);
+    assert_eq!(wrong.status.code(), Some(2), "a size that is not repeated");
+}
+
+#[test]
 fn figures_depend_only_on_the_seed() {
     let directory = tempfile::tempdir().unwrap();
     let path = write_trace(directory.path(), "t", &requests());
@@ -97,7 +121,7 @@ fn compressed_trace_gives_the_same_figures_and_charts() {
     assert_eq!(first.as_array().unwrap().len(), 4);
     assert_eq!(first, second);
     let page = std::fs::read_to_string(&page).unwrap();
-    assert_eq!(page.matches("<polyline").count(), 8);
+    assert_eq!(page.matches("<polyline").count(), 10);
     assert!(page.contains(&text(&output.stdout)), "the page holds the table");
 }
 

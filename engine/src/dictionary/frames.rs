@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use zstd::zstd_safe::{CCtx, CDict, DCtx, DDict, DParameter, FrameFormat, compress_bound, train_from_buffer};
 
 /// The length of the magic number, which is not stored.
@@ -18,7 +19,14 @@ const LEN_MIN: usize = 1 << 10;
 const SAMPLE_PARTS: usize = 16;
 /// The ID of a dictionary in zstd's format.
 const ID: Range<usize> = 4..8;
-const LEVEL: i32 = 3;
+/// Of values longer than `PROBED_MIN`, this many bytes are encoded at first. If these do not become
+/// shorter by one of `PROBE_GAIN_PARTS` parts, the value is left alone: it is noise, or has been
+/// compressed by the client.
+const PROBE_LEN: usize = 2 << 10;
+const PROBED_MIN: usize = 4 * PROBE_LEN;
+const PROBE_GAIN_PARTS: usize = 10;
+/// After this number of values in a row that were left alone, only one of this number is probed.
+const FAILURES_MAX: u32 = 16;
 
 /// The working memory of a thread.
 #[derive(Default)]
@@ -34,25 +42,40 @@ thread_local! {
 
 /// A dictionary of zstd.
 pub(super) struct FrameDictionary {
+    level: i32,
     compression: CDict<'static>,
     decompression: DDict<'static>,
+    /// The number of long values since the last one that became shorter.
+    failures: AtomicU32,
+}
+
+/// Trains the content of a dictionary on values, which are ranges of a sample. Returns `None` if
+/// there are too few.
+pub(super) fn train(sample: &[u8], values: &[Range<usize>]) -> Option<Vec<u8>> {
+    let lens: Vec<usize> = values.iter().map(|value| value.len()).collect();
+    let sample: Vec<u8> = values.iter().flat_map(|value| &sample[value.clone()]).copied().collect();
+    let len_max = (sample.len() / SAMPLE_PARTS).clamp(LEN_MIN, LEN_MAX);
+    let mut content = Vec::with_capacity(len_max);
+    train_from_buffer(&mut content, &sample, &lens).ok()?;
+    // Frames do not contain an ID of 0. The record names the dictionary.
+    content.get_mut(ID)?.fill(0);
+    Some(content)
 }
 
 impl FrameDictionary {
-    /// Trains a dictionary on values, which are ranges of a sample. Returns `None` if there are too
-    /// few.
-    pub(super) fn train(sample: &[u8], values: &[Range<usize>]) -> Option<FrameDictionary> {
-        let lens: Vec<usize> = values.iter().map(|value| value.len()).collect();
-        let sample: Vec<u8> = values.iter().flat_map(|value| &sample[value.clone()]).copied().collect();
-        let len_max = (sample.len() / SAMPLE_PARTS).clamp(LEN_MIN, LEN_MAX);
-        let mut content = Vec::with_capacity(len_max);
-        train_from_buffer(&mut content, &sample, &lens).ok()?;
-        // Frames do not contain an ID of 0. The record names the dictionary.
-        content.get_mut(ID)?.fill(0);
+    /// Creates a dictionary of this content for frames of this level. Returns `None` if there is no
+    /// memory.
+    pub(super) fn new(content: &[u8], level: i32) -> Option<FrameDictionary> {
         Some(FrameDictionary {
-            compression: CDict::try_create(&content, LEVEL)?,
-            decompression: DDict::try_create(&content)?,
+            level,
+            compression: CDict::try_create(content, level)?,
+            decompression: DDict::try_create(content)?,
+            failures: AtomicU32::new(0),
         })
+    }
+
+    pub(super) fn level(&self) -> i32 {
+        self.level
     }
 
     /// Returns the memory that the dictionary takes.
@@ -69,13 +92,29 @@ impl FrameDictionary {
                 *compression = CCtx::try_create();
             }
             let Some(context) = compression else { return false };
-            frame.clear();
-            frame.reserve(compress_bound(value.len()));
-            if context.compress_using_cdict(frame, value, &self.compression).is_err() {
-                return false;
+            let mut compress = |value: &[u8], len_max: usize| {
+                frame.clear();
+                frame.reserve(compress_bound(value.len()));
+                let is_done = context.compress_using_cdict(frame, value, &self.compression).is_ok();
+                is_done && frame.len() <= len_max + MAGIC_LEN
+            };
+            if value.len() > PROBED_MIN {
+                let failures = self.failures.load(Ordering::Relaxed);
+                let is_probed = failures < FAILURES_MAX || failures.is_multiple_of(FAILURES_MAX);
+                let probe = &value[..PROBE_LEN];
+                if !is_probed || !compress(probe, PROBE_LEN - PROBE_LEN / PROBE_GAIN_PARTS) {
+                    self.failures.store(failures.wrapping_add(1), Ordering::Relaxed);
+                    return false;
+                }
+                if failures != 0 {
+                    self.failures.store(0, Ordering::Relaxed);
+                }
             }
-            let stored = frame.get(MAGIC_LEN..).filter(|stored| stored.len() <= len_max);
-            stored.inspect(|stored| out.extend_from_slice(stored)).is_some()
+            let fits = compress(value, len_max);
+            if fits {
+                out.extend_from_slice(&frame[MAGIC_LEN..]);
+            }
+            fits
         })
     }
 

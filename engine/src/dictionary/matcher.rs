@@ -1,33 +1,46 @@
 //! Finds the longest token with which a text begins.
 //!
 //! ```text
-//! first three bytes -> slot -> candidates with these bytes, longest first
+//! first eight bytes -> slot -> candidates with these bytes, longest first
+//! first three bytes -> slot -> candidates of three to seven bytes with these, longest first
 //! first two bytes   -> row of the first byte -> token of two bytes, or of the first byte alone
 //! ```
 //!
-//! A search compares at most `CANDIDATES_MAX` candidates, so its cost is bounded for any tokens and
-//! any text.
+//! A search compares at most `2 * CANDIDATES_MAX` candidates, so its cost is bounded for any tokens
+//! and any text. Most searches compare one or two: of the tokens of one table for all lengths, many
+//! begin with the same three bytes.
 
 use super::tokens::TokenSpan;
 
-/// The maximum number of tokens of three or more bytes that begin with the same three bytes.
+/// The maximum number of tokens of a table that begin with the same prefix.
 pub(super) const CANDIDATES_MAX: usize = 32;
-/// The number of bytes that select the candidates.
-const PREFIX_LEN: usize = 3;
-/// The length of the prefix and the word after it.
-const SEEN_LEN: usize = PREFIX_LEN + 8;
+/// The number of bytes that select the candidates of each table.
+const LONG_PREFIX: usize = 8;
+const SHORT_PREFIX: usize = 3;
+/// The length of a long prefix and the word after it.
+const SEEN_LEN: usize = LONG_PREFIX + 8;
 /// The bit of a cell whose token has two bytes.
 const IS_PAIR: u16 = 1 << 15;
 
-/// A token of at least `PREFIX_LEN` bytes.
+/// A token of at least `LONG_PREFIX` bytes.
 #[derive(Clone, Copy, Debug)]
-struct TokenCandidate {
-    /// The bytes after the prefix, as many as a word holds.
+struct LongCandidate {
+    /// The bytes after the prefix, as many as a word holds, and the bits of the word that they take.
     word: u64,
-    /// The last eight bytes of a token that is longer than `SEEN_LEN`. Long tokens with the same
-    /// prefix often differ only there.
+    mask: u64,
+    /// The last eight bytes. Long tokens with the same prefix often differ only there.
     last_word: u64,
     start: u32,
+    len: u16,
+    token: u16,
+}
+
+/// A token of `SHORT_PREFIX` to `LONG_PREFIX - 1` bytes.
+#[derive(Clone, Copy, Debug)]
+struct ShortCandidate {
+    /// The bytes of the token, and the bits of the word that they take.
+    word: u64,
+    mask: u64,
     len: u16,
     token: u16,
 }
@@ -35,18 +48,25 @@ struct TokenCandidate {
 /// The candidates of a prefix. A slot without candidates is empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct PrefixSlot {
-    prefix: u32,
+    prefix: u64,
     first: u16,
     count: u16,
+}
+
+/// The candidates of each prefix.
+#[derive(Debug)]
+struct PrefixTable<C> {
+    slots: Box<[PrefixSlot]>,
+    /// The shift that reduces a hash to the number of a slot.
+    shift: u32,
+    candidates: Box<[C]>,
 }
 
 /// The index of a dictionary's tokens.
 #[derive(Debug)]
 pub(super) struct TokenMatcher {
-    slots: Box<[PrefixSlot]>,
-    /// The shift that reduces a hash to the number of a slot.
-    shift: u32,
-    candidates: Box<[TokenCandidate]>,
+    long: PrefixTable<LongCandidate>,
+    short: PrefixTable<ShortCandidate>,
     /// The row of each first byte. Row 0 is unused by tokens of two bytes.
     rows: Box<[u16; 256]>,
     /// For each first byte, its token.
@@ -74,15 +94,70 @@ fn mask(len: usize) -> u64 {
     if len >= 8 { u64::MAX } else { (1 << (8 * len)) - 1 }
 }
 
+/// Returns the prefix by which a short token is found.
+#[inline]
+fn short_prefix(word: u64) -> u64 {
+    word & mask(SHORT_PREFIX)
+}
+
+impl<C: Copy> PrefixTable<C> {
+    /// Indexes candidates by their prefixes. They are given with their lengths. Of candidates with
+    /// the same prefix, only the first `CANDIDATES_MAX` are found.
+    fn new(mut tokens: Vec<(u64, u16, C)>) -> PrefixTable<C> {
+        // The sort is stable, so the first tokens of a prefix remain the first.
+        tokens.sort_by_key(|(prefix, ..)| *prefix);
+        let mut slots_len = 16;
+        while slots_len < 2 * tokens.len() {
+            slots_len *= 2;
+        }
+        let slots = vec![PrefixSlot::default(); slots_len].into();
+        let mut table =
+            PrefixTable { slots, shift: 64 - slots_len.trailing_zeros(), candidates: Box::default() };
+        let mut candidates = Vec::new();
+        for group in tokens.chunk_by_mut(|a, b| a.0 == b.0) {
+            let count = group.len().min(CANDIDATES_MAX);
+            let group = &mut group[..count];
+            group.sort_by_key(|(_, len, _)| std::cmp::Reverse(*len));
+            let (prefix, first) = (group[0].0, candidates.len() as u16);
+            candidates.extend(group.iter().map(|(.., candidate)| *candidate));
+            let slot = table.slot_of(prefix);
+            table.slots[slot] = PrefixSlot { prefix, first, count: count as u16 };
+        }
+        table.candidates = candidates.into();
+        table
+    }
+
+    /// Returns the slot of a prefix, or the empty slot where it would be.
+    #[inline]
+    fn slot_of(&self, prefix: u64) -> usize {
+        let mut slot = (prefix.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize;
+        // At most half of the slots are in use.
+        while self.slots[slot].count != 0 && self.slots[slot].prefix != prefix {
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+        slot
+    }
+
+    #[inline]
+    fn candidates(&self, prefix: u64) -> &[C] {
+        let slot = self.slots[self.slot_of(prefix)];
+        &self.candidates[usize::from(slot.first)..][..usize::from(slot.count)]
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.slots) + size_of_val(&*self.candidates)
+    }
+}
+
 impl TokenMatcher {
-    /// Indexes tokens by their numbers. Of tokens that begin with the same three bytes, only the
-    /// first `CANDIDATES_MAX` are found.
+    /// Indexes tokens by their numbers.
     pub(super) fn new(texts: &[u8], tokens: impl Iterator<Item = (u16, TokenSpan)>) -> TokenMatcher {
         let (mut singles, mut rows) = (Box::new([0; 256]), Box::new([0; 256]));
         let mut cells = vec![0u16; 256];
-        let mut longer: Vec<(u32, TokenCandidate)> = Vec::new();
+        let (mut long, mut short) = (Vec::new(), Vec::new());
         for (token, TokenSpan { start, len, .. }) in tokens {
             let text = &texts[start as usize..][..usize::from(len)];
+            let word = word_at(text, 0);
             match *text {
                 [] => {}
                 [only] => singles[usize::from(only)] = token,
@@ -94,50 +169,26 @@ impl TokenMatcher {
                     }
                     cells[usize::from(*row) * 256 + usize::from(second)] = token | IS_PAIR;
                 }
-                _ => {
-                    let prefix = word_at(text, 0) as u32 & 0xFF_FFFF;
-                    let word = word_at(text, PREFIX_LEN);
-                    let last_word = text.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
-                    longer.push((prefix, TokenCandidate { word, last_word, start, len, token }));
-                }
+                _ => match text.last_chunk() {
+                    None => {
+                        let candidate = ShortCandidate { word, mask: mask(text.len()), len, token };
+                        short.push((short_prefix(word), len, candidate));
+                    }
+                    Some(last) => {
+                        let mask = mask(text.len() - LONG_PREFIX);
+                        let last_word = u64::from_le_bytes(*last);
+                        let seen = word_at(text, LONG_PREFIX);
+                        long.push((
+                            word,
+                            len,
+                            LongCandidate { word: seen, mask, last_word, start, len, token },
+                        ));
+                    }
+                },
             }
         }
-        // The sort is stable, so the first tokens of a prefix remain the first.
-        longer.sort_by_key(|(prefix, _)| *prefix);
-        let mut slots_len = 16;
-        while slots_len < 2 * longer.len() {
-            slots_len *= 2;
-        }
-        let mut matcher = TokenMatcher {
-            slots: vec![PrefixSlot::default(); slots_len].into(),
-            shift: 32 - slots_len.trailing_zeros(),
-            candidates: Box::default(),
-            rows,
-            singles,
-            cells: cells.into(),
-        };
-        let mut candidates = Vec::new();
-        for group in longer.chunk_by(|a, b| a.0 == b.0) {
-            let first = candidates.len();
-            candidates.extend(group.iter().take(CANDIDATES_MAX).map(|(_, candidate)| *candidate));
-            candidates[first..].sort_by_key(|candidate| std::cmp::Reverse(candidate.len));
-            let slot = matcher.slot_of(group[0].0);
-            let count = (candidates.len() - first) as u16;
-            matcher.slots[slot] = PrefixSlot { prefix: group[0].0, first: first as u16, count };
-        }
-        matcher.candidates = candidates.into();
-        matcher
-    }
-
-    /// Returns the slot of a prefix, or the empty slot where it would be.
-    #[inline]
-    fn slot_of(&self, prefix: u32) -> usize {
-        let mut slot = (prefix.wrapping_mul(0x9E37_79B1) >> self.shift) as usize;
-        // At most half of the slots are in use.
-        while self.slots[slot].count != 0 && self.slots[slot].prefix != prefix {
-            slot = (slot + 1) & (self.slots.len() - 1);
-        }
-        slot
+        let (long, short) = (PrefixTable::new(long), PrefixTable::new(short));
+        TokenMatcher { long, short, rows, singles, cells: cells.into() }
     }
 
     /// Returns the longest token with which the text continues at `at`, and its length. `texts`
@@ -153,13 +204,12 @@ impl TokenMatcher {
     pub(super) fn longest_below(&self, texts: &[u8], text: &[u8], at: usize, len_end: usize) -> (u16, usize) {
         let rest = text.len() - at;
         let len_max = rest.min(len_end - 1);
-        if len_max >= PREFIX_LEN {
-            let slot = self.slots[self.slot_of(word_at(text, at) as u32 & 0xFF_FFFF)];
-            let word = word_at(text, at + PREFIX_LEN);
-            let candidates = &self.candidates[usize::from(slot.first)..][..usize::from(slot.count)];
-            for candidate in candidates {
+        let word = word_at(text, at);
+        if len_max >= LONG_PREFIX {
+            let seen = word_at(text, at + LONG_PREFIX);
+            for candidate in self.long.candidates(word) {
                 let len = usize::from(candidate.len);
-                if (word ^ candidate.word) & mask(len - PREFIX_LEN) != 0 || len > len_max {
+                if (seen ^ candidate.word) & candidate.mask != 0 || len > len_max {
                     continue;
                 }
                 if len <= SEEN_LEN {
@@ -170,6 +220,14 @@ impl TokenMatcher {
                     && (len <= SEEN_LEN + 8
                         || text[at + SEEN_LEN..at + len - 8] == texts[start + SEEN_LEN..start + len - 8]);
                 if is_equal {
+                    return (candidate.token, len);
+                }
+            }
+        }
+        if len_max >= SHORT_PREFIX {
+            for candidate in self.short.candidates(short_prefix(word)) {
+                let len = usize::from(candidate.len);
+                if (word ^ candidate.word) & candidate.mask == 0 && len <= len_max {
                     return (candidate.token, len);
                 }
             }
@@ -185,8 +243,8 @@ impl TokenMatcher {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.slots)
-            + size_of_val(&*self.candidates)
+        self.long.memory_bytes()
+            + self.short.memory_bytes()
             + size_of_val(&*self.rows)
             + size_of_val(&*self.singles)
             + size_of_val(&*self.cells)

@@ -22,7 +22,7 @@ mod token_training;
 mod tokens;
 
 use frames::FrameDictionary;
-pub use sample::{SAMPLE_BYTES_MAX, SampleTraining, TrainingSample, TrainingStep};
+pub use sample::{SAMPLE_BYTES_MAX, SAMPLED_LEN_MAX, SampleTraining, TrainingSample, TrainingStep};
 use tokens::TokenDictionary;
 
 /// Shorter values are not encoded.
@@ -107,6 +107,11 @@ impl TrainedDictionary {
         }
     }
 
+    /// Returns the level of a dictionary of zstd.
+    pub fn level(&self) -> Option<i32> {
+        if let StoredForm::Frames(frames) = &self.form { Some(frames.level()) } else { None }
+    }
+
     /// Returns the number of tokens, or 0 for a dictionary of zstd.
     pub fn tokens(&self) -> usize {
         match &self.form {
@@ -165,7 +170,8 @@ mod tests {
 
     fn frames(values: &[Vec<u8>]) -> TrainedDictionary {
         let (sample, ranges) = concatenated(values);
-        TrainedDictionary { form: StoredForm::Frames(FrameDictionary::train(&sample, &ranges).unwrap()) }
+        let content = frames::train(&sample, &ranges).expect("enough values");
+        TrainedDictionary { form: StoredForm::Frames(FrameDictionary::new(&content, 3).unwrap()) }
     }
 
     /// Trains on a sample. Returns `None` if no dictionary is better than the current one.
@@ -234,6 +240,47 @@ mod tests {
         assert!(long.len() > 40_000 && round_trip(&dictionary, &long).is_some());
     }
 
+    /// Found by fuzzing: the length was checked only after text, so a value that ended with a run of
+    /// digits was sometimes stored in more bytes than its own.
+    #[test]
+    fn digits_after_noise_do_not_lengthen_a_value() {
+        let dictionary = tokens(&documents(2000));
+        for noise in 0..64u8 {
+            let value: Vec<u8> =
+                (0..noise).map(|n| 0x80 | n).chain(*b"0123456789abcdef0123456789abcdef").collect();
+            let stored = round_trip(&dictionary, &value);
+            assert_eq!(stored.is_some(), noise < 13, "{noise}: {stored:?}");
+        }
+    }
+
+    #[test]
+    fn long_noise_is_left_alone() {
+        let dictionary = frames(&documents(2000));
+        let text = documents(300).concat();
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut noise = |_| -> Vec<u8> { (0..30_000).map(|_| random.u8(..)).collect() };
+        assert!(round_trip(&dictionary, &text).is_some());
+        assert!((0..100).map(&mut noise).all(|value| round_trip(&dictionary, &value).is_none()));
+        // After so much noise only some values are probed, until one of them becomes shorter.
+        let skipped = (0..32).find(|_| round_trip(&dictionary, &text).is_some());
+        assert!(skipped.is_some_and(|skipped| (1..16).contains(&skipped)), "{skipped:?}");
+        assert!(round_trip(&dictionary, &text).is_some());
+        // Noise after a beginning that is not.
+        let value = [&text[..2048], &noise(0)].concat();
+        assert!(round_trip(&dictionary, &value).is_none());
+    }
+
+    #[test]
+    fn long_values_have_frames_and_a_level() {
+        let long = |from: usize| documents(5000)[from..].concat();
+        let mut sample = TrainingSample::default();
+        (0..256).for_each(|n| assert!(sample.push(&long(n * 15))));
+        let dictionary = train(sample, None).expect("similar");
+        assert!(matches!(dictionary.level(), Some(1 | 3 | 6)) && dictionary.tokens() == 0);
+        let value = &long(77)[..60_000];
+        assert!(round_trip(&dictionary, value).is_some_and(|stored| stored < 30_000));
+    }
+
     #[test]
     fn degenerate_samples_yield_working_dictionaries() {
         let mut random = fastrand::Rng::with_seed(1);
@@ -289,7 +336,10 @@ mod tests {
     #[test]
     fn full_sample_refuses_values() {
         let mut sample = TrainingSample::default();
-        assert!(sample.push(&vec![0; SAMPLE_BYTES_MAX]));
+        // Only the beginning of a long value is sampled.
+        for _ in 0..SAMPLE_BYTES_MAX / SAMPLED_LEN_MAX {
+            assert!(sample.push(&vec![0; 3 * SAMPLED_LEN_MAX]));
+        }
         assert!(!sample.push(b"one more") && sample.len_bytes() == SAMPLE_BYTES_MAX);
     }
 

@@ -138,7 +138,8 @@ impl TokenDictionary {
             pack_hex(&value[run.clone()], out);
             at = run.end;
         }
-        self.encode_text(&value[at..], end_max, out)
+        // A run at the end may have exceeded the length.
+        self.encode_text(&value[at..], end_max, out) && out.len() <= end_max
     }
 
     #[inline]

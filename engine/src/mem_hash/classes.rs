@@ -73,6 +73,11 @@ impl ClassCounters {
         Arc::clone(&self.bounds)
     }
 
+    /// Returns the sum of all sizes.
+    pub(crate) fn plain_bytes(&self) -> u64 {
+        self.counts.iter().map(|class| class.plain_bytes).sum()
+    }
+
     /// Returns the variance of the sizes over the square of their mean. The sizes of a class count
     /// as equal.
     pub(crate) fn variation(&self) -> f64 {

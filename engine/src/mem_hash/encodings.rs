@@ -5,17 +5,17 @@
 //! has the next ones already: a number never means something else while a record refers to it.
 
 use super::key::HashSeeds;
-use crate::dictionary::{TrainedDictionary, VALUE_LEN_MAX};
+use crate::dictionary::{SAMPLED_LEN_MAX, TrainedDictionary, VALUE_LEN_MAX};
 use crate::key_shape::{KeyShape, KeyShapes};
 use std::cell::Cell;
-use std::iter::Sum;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use todana_core::EncodingStatus;
 
-/// The kinds of values that have dictionaries of their own: short ones and long ones.
-pub(super) const VALUE_CLASSES: usize = 2;
-/// The minimum length of a long value.
-const LONG_LEN_MIN: usize = 400;
+/// The kinds of values that have dictionaries of their own, by length.
+pub(super) const VALUE_CLASSES: usize = 3;
+/// The minimum lengths of the values of each class but the first.
+const CLASS_LENS: [usize; VALUE_CLASSES - 1] = [400, SAMPLED_LEN_MAX];
 /// The maximum number of dictionaries of one class that exist at the same time. The older ones
 /// exist until no record refers to them.
 const VERSIONS_MAX: usize = 3;
@@ -26,7 +26,7 @@ const RETAINED_MAX: usize = 128 << 10;
 /// Returns the class of values of this length.
 #[inline]
 pub(super) fn value_class(len: usize) -> usize {
-    usize::from(len >= LONG_LEN_MIN)
+    CLASS_LENS.iter().filter(|&&min| len >= min).count()
 }
 
 /// The dictionaries and key shapes of a hash. They do not change: others replace them.
@@ -127,6 +127,17 @@ impl RecordEncodings {
         }
     }
 
+    /// Returns the stored form of a value and the number of its dictionary, or the value and 0.
+    pub(super) fn stored_value<'a>(&self, value: &'a [u8], buffer: &'a mut PlainBuffer) -> (&'a [u8], u8) {
+        if !self.may_shorten(value.len()) {
+            return (value, 0);
+        }
+        let stored = buffer.text();
+        stored.clear();
+        let dictionary = self.put_value(value, stored);
+        (stored, dictionary)
+    }
+
     /// Returns true if there is a dictionary for values of this length.
     #[inline]
     pub(super) fn may_shorten(&self, value_len: usize) -> bool {
@@ -141,9 +152,12 @@ impl RecordEncodings {
         stored: &'a [u8],
         buffer: &'a mut PlainBuffer,
     ) -> &'a [u8] {
-        if dictionary == 0 {
-            return stored;
-        }
+        if dictionary == 0 { stored } else { self.decoded(dictionary, stored, buffer) }
+    }
+
+    /// Returns the value with a form of this dictionary.
+    #[inline]
+    pub(super) fn decoded<'a>(&self, dictionary: u8, stored: &[u8], buffer: &'a mut PlainBuffer) -> &'a [u8] {
         let dictionary = self.dictionary(dictionary).expect("dictionaries of stored values exist");
         dictionary.decode(stored, buffer.text()).expect("stored values are intact")
     }
@@ -189,7 +203,7 @@ impl RecordEncodings {
     }
 }
 
-/// The plain and the stored size of the records that were written to buckets.
+/// The plain and the stored size of the records that were written to buckets and blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WrittenBytes {
     pub(super) plain: u64,
@@ -203,12 +217,10 @@ impl WrittenBytes {
     }
 }
 
-impl Sum for WrittenBytes {
-    fn sum<I: Iterator<Item = WrittenBytes>>(all: I) -> WrittenBytes {
-        all.fold(WrittenBytes::default(), |sum, one| WrittenBytes {
-            plain: sum.plain + one.plain,
-            stored: sum.stored + one.stored,
-        })
+impl AddAssign for WrittenBytes {
+    fn add_assign(&mut self, more: WrittenBytes) {
+        self.plain += more.plain;
+        self.stored += more.stored;
     }
 }
 

@@ -234,7 +234,7 @@ impl HashShard {
     /// and something may be evicted.
     #[inline]
     pub(super) fn notes_uses(&self) -> bool {
-        self.records_max != u64::MAX || self.budget.notes_uses()
+        self.capacity.is_limited() || self.budget.notes_uses()
     }
 
     /// Counts a use of the record of this key. `stores` states that the record has a new value,
@@ -592,23 +592,22 @@ impl HashShard {
         }
     }
 
-    /// Evicts as many bytes as were added, before a newcomer is added while memory is scarce.
-    /// Returns true if any record was evicted; earlier locations in buckets are then invalid.
+    /// Evicts as many bytes as were added, before a newcomer of this plain size is added while
+    /// memory is scarce. Returns true if any record was evicted; earlier locations in buckets are
+    /// then invalid.
     ///
     /// When memory becomes scarce, all buckets have to get marks, which need the space of many
     /// evicted records. Each newcomer does a bounded part of that work.
-    pub(super) fn evict_for_newcomer(&mut self) -> bool {
+    pub(super) fn evict_for_newcomer(&mut self, plain: usize) -> bool {
         let records = self.records;
         let conversions = self.eviction.conversions;
         for _ in 0..2 * self.directory.len() {
-            if self.eviction.conversions >= conversions + CONVERSIONS_MAX {
-                return true;
-            }
-            let is_full = self.records >= self.records_max;
+            let is_full = self.is_full_for(plain);
             // With a memory limit, evictions repay the debt. When memory is no longer scarce, the
             // debt is cancelled.
             let is_in_debt = self.eviction.debt > 0 && self.budget.is_tight();
-            if !is_full && !is_in_debt {
+            let may_convert = self.eviction.conversions < conversions + CONVERSIONS_MAX;
+            if !is_full && !(is_in_debt && may_convert) {
                 break;
             }
             if self.evict_next().is_none() {

@@ -118,6 +118,12 @@ impl ValueColumn {
     }
 }
 
+/// Returns bytes in place of a value of this length that was not unpacked.
+pub(super) fn stand_in(len: usize) -> &'static [u8] {
+    static STAND_IN: [u8; VALUE_LEN_MAX] = [b'0'; VALUE_LEN_MAX];
+    &STAND_IN[..len]
+}
+
 /// A value as it is stored. The range of text is relative to the bytes from which it was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BucketValue {
@@ -169,10 +175,9 @@ impl BucketValue {
     /// value is not unpacked, so the bytes may differ from the value.
     #[inline]
     pub(super) fn of_len<'a>(self, bytes: &'a [u8], encodings: &RecordEncodings) -> &'a [u8] {
-        static STAND_IN: [u8; VALUE_LEN_MAX] = [b'0'; VALUE_LEN_MAX];
         match self {
             BucketValue::Text { at, len, dictionary: 0 } => &bytes[at as usize..][..len as usize],
-            _ => &STAND_IN[..self.text_len(bytes, encodings)],
+            _ => stand_in(self.text_len(bytes, encodings)),
         }
     }
 

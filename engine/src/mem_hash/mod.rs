@@ -55,7 +55,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use recoding::Recoding;
 use row::KeyBuffer;
 use seed_history::SeedHistory;
-use shard::{HashShard, VisitFailure};
+use shard::{HashShard, ShardCapacity, VisitFailure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -84,6 +84,9 @@ pub struct MemHashOptions {
     /// maximum must be at least the number of shards. At the maximum, a new record evicts another
     /// by the same rule as when memory is scarce.
     pub capacity_records: Option<u64>,
+    /// The maximum of the plain sizes of all records together (key, value, and 4 bytes for flags),
+    /// for simulations like `capacity_records`. A new record evicts as many others as needed.
+    pub capacity_bytes: Option<u64>,
     /// The purpose of evictions.
     pub evict_for: EvictionGoal,
     /// The observer, which is notified of each evicted record.
@@ -101,6 +104,7 @@ impl Default for MemHashOptions {
             limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
             class_bounds: Vec::new(),
             capacity_records: None,
+            capacity_bytes: None,
             evict_for: EvictionGoal::default(),
             observer: None,
             compresses: true,
@@ -137,7 +141,8 @@ pub struct MemHash {
     shard_bits: u32,
     seeds: SeedHistory,
     budget: Arc<MemoryBudget>,
-    capacity_records: Option<u64>,
+    /// True if there is a capacity in records or in bytes.
+    has_capacity: bool,
     /// The next shard on which maintenance or eviction works.
     next_shard: AtomicUsize,
     /// The number of uses that could not be noted.
@@ -168,15 +173,18 @@ impl MemHash {
         let seeds = history.current().seeds;
         let budget = Arc::new(MemoryBudget::new(options.limit));
         let shard = |index: usize| {
-            let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
-            let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };
+            let records = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
+            let capacity = ShardCapacity {
+                records: options.capacity_records.map(|_| records),
+                bytes: options.capacity_bytes.map(|bytes| bytes / count as u64),
+            };
             let (budget, bounds) = (Arc::clone(&budget), Arc::clone(&bounds));
             PaddedShard(RwLock::new(HashShard::new(
                 (index as u32, count.trailing_zeros()),
                 seeds,
                 budget,
                 bounds,
-                records_max,
+                capacity,
                 options.evict_for,
                 options.observer.clone(),
             )))
@@ -186,7 +194,7 @@ impl MemHash {
             shard_bits: count.trailing_zeros(),
             seeds: history,
             budget: Arc::clone(&budget),
-            capacity_records: options.capacity_records,
+            has_capacity: options.capacity_records.or(options.capacity_bytes).is_some(),
             next_shard: AtomicUsize::new(0),
             uses_dropped: AtomicU64::new(0),
             recoding: Recoding::new(options.compresses),
@@ -262,7 +270,7 @@ impl MemHash {
     /// Returns true if reads of this key must be noted for statistics or eviction.
     #[inline]
     fn may_note_use(&self, key: &Key<'_>) -> bool {
-        self.budget.may_note_use(key.hash) || self.capacity_records.is_some()
+        self.budget.may_note_use(key.hash) || self.has_capacity
     }
 
     #[inline]

@@ -56,7 +56,7 @@ struct RecodingState {
     sampled_to: u64,
     /// Recoding rests until this time.
     rests_until: Option<Instant>,
-    /// The sums of all writes at the last look at their ratio.
+    /// The sums of all writes at the last check of their ratio.
     written: WrittenBytes,
     /// The ratio of stored to plain bytes with the current encodings.
     ratio: Option<f64>,
@@ -146,7 +146,8 @@ impl MemHash {
                     state.due_at = self.stored_bytes().max(FIRST_BYTES).saturating_mul(GROWTH);
                     if training.is_new {
                         self.install(training.encodings);
-                        state.ratio = None;
+                        // Only what is written from here on has the new encodings.
+                        (state.ratio, state.written) = (None, self.written());
                         RecodingStage::Recoding { place: 0, is_incomplete: false }
                     } else {
                         RecodingStage::Waiting
@@ -190,7 +191,7 @@ impl MemHash {
         if stored >= state.due_at {
             return true;
         }
-        let written = self.shards.iter().map(|shard| shard.0.read().written).sum::<WrittenBytes>();
+        let written = self.written();
         let since = written.since(state.written);
         if since.plain < WRITTEN_BYTES {
             return false;
@@ -204,6 +205,12 @@ impl MemHash {
             state.ratio = Some(ratio);
         }
         has_drifted
+    }
+
+    fn written(&self) -> WrittenBytes {
+        let mut written = WrittenBytes::default();
+        self.shards.iter().for_each(|shard| written += shard.0.read().written);
+        written
     }
 
     /// Returns the bytes of all records as they are stored.

@@ -62,6 +62,46 @@ impl BucketRow {
         encodings: &RecordEncodings,
         out: &mut Vec<u8>,
     ) -> BucketRow {
+        let mut row = BucketRow::without_value(key, attributes, encodings, out);
+        row.value = match decimal::pack(value) {
+            Some(number) => BucketValue::Number(number),
+            None => {
+                let at = out.len();
+                let dictionary = encodings.put_value(value, out);
+                BucketValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
+            }
+        };
+        row
+    }
+
+    /// Does the same as `new` for a record that fits into a bucket only because of the form of a
+    /// dictionary, in which its value is given. Returns `None` if it does not fit.
+    pub(super) fn new_short(
+        key: &Key<'_>,
+        (stored, dictionary): (&[u8], u8),
+        attributes: &Attributes,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> Option<BucketRow> {
+        let fits = dictionary != 0
+            && key.text.len() <= BUCKET_RECORD_MAX / 2
+            && BucketRow::fits(key.text.len(), stored.len(), attributes);
+        fits.then(|| {
+            let mut row = BucketRow::without_value(key, attributes, encodings, out);
+            row.value = BucketValue::Text { at: out.len() as u32, len: stored.len() as u32, dictionary };
+            out.extend_from_slice(stored);
+            row
+        })
+    }
+
+    /// Returns a row for a new record whose value is not stored yet.
+    #[inline]
+    fn without_value(
+        key: &Key<'_>,
+        attributes: &Attributes,
+        encodings: &RecordEncodings,
+        out: &mut Vec<u8>,
+    ) -> BucketRow {
         let at = out.len() as u32;
         let (prefix, more) = crate::record::put_attributes(out, attributes);
         let len = (out.len() - at as usize) as u8;
@@ -70,37 +110,8 @@ impl BucketRow {
             KeyForm::Number { class, quotient } => RowKey::Number { class, quotient },
             KeyForm::Text { quotient } => text_key(quotient as u32, key.text, encodings, out),
         };
-        let value = match decimal::pack(value) {
-            Some(number) => BucketValue::Number(number),
-            None => {
-                let at = out.len();
-                let dictionary = encodings.put_value(value, out);
-                BucketValue::Text { at: at as u32, len: (out.len() - at) as u32, dictionary }
-            }
-        };
+        let value = BucketValue::Number(0);
         BucketRow { key, value, attributes, source: NEW_SOURCE, mark: UseMark::default(), age: NEWEST }
-    }
-
-    /// Does the same as `new` for a record that fits into a bucket only with a dictionary. Returns
-    /// `None` and appends nothing if it does not.
-    pub(super) fn new_short(
-        key: &Key<'_>,
-        value: &[u8],
-        attributes: &Attributes,
-        encodings: &RecordEncodings,
-        out: &mut Vec<u8>,
-    ) -> Option<BucketRow> {
-        if !encodings.may_shorten(value.len()) || key.text.len() > BUCKET_RECORD_MAX / 2 {
-            return None;
-        }
-        let from = out.len();
-        let row = BucketRow::new(key, value, attributes, encodings, out);
-        let fits =
-            row.value.dictionary() != 0 && BucketRow::fits(key.text.len(), row.value.data_len(), attributes);
-        if !fits {
-            out.truncate(from);
-        }
-        fits.then_some(row)
     }
 
     /// Returns a row for a new stub.

@@ -342,6 +342,7 @@ impl DatabaseName {
                     limit,
                     class_bounds,
                     capacity_records,
+                    capacity_bytes: None,
                     evict_for,
                     observer,
                     compresses: !stores_plain,

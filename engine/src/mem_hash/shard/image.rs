@@ -215,7 +215,7 @@ impl HashShard {
         let is_free = number == bucket.bucket
             && self.directory.bits_of(number) == bucket.bits
             && self.directory.get(number).is_none()
-            && self.records_max == u64::MAX;
+            && !self.capacity.is_limited();
         if !is_free {
             return false;
         }

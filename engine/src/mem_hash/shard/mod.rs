@@ -62,6 +62,19 @@ pub(super) enum RecordLocation {
     Absent,
 }
 
+/// The limits of a shard besides memory (`MemHashOptions::capacity_records`, `capacity_bytes`).
+#[derive(Clone, Copy)]
+pub(super) struct ShardCapacity {
+    pub(super) records: Option<u64>,
+    pub(super) bytes: Option<u64>,
+}
+
+impl ShardCapacity {
+    pub(super) fn is_limited(&self) -> bool {
+        self.records.or(self.bytes).is_some()
+    }
+}
+
 /// A record in a bucket. The offsets are relative to the bucket.
 #[derive(Clone, Copy)]
 pub(super) struct InlineRecord {
@@ -98,8 +111,7 @@ pub(super) struct HashShard {
     /// The minimum number of buckets while more records are expected. It is at least 1.
     pub(super) buckets_min: usize,
     pub(super) records: u64,
-    /// The maximum number of records (`MemHashOptions::capacity_records`).
-    pub(super) records_max: u64,
+    pub(super) capacity: ShardCapacity,
     /// The number of bytes in buckets, without their tails.
     pub(super) bucket_bytes: usize,
     /// The number of bytes in blocks that contain one record.
@@ -135,7 +147,7 @@ impl HashShard {
         seeds: HashSeeds,
         budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
-        records_max: u64,
+        capacity: ShardCapacity,
         goal: EvictionGoal,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> HashShard {
@@ -152,7 +164,7 @@ impl HashShard {
             budget,
             buckets_min: 1,
             records: 0,
-            records_max,
+            capacity,
             bucket_bytes: 0,
             block_bytes: 0,
             departures: DepartureCounters::default(),
@@ -204,6 +216,12 @@ impl HashShard {
 
     pub(super) fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Returns true if the shard has no capacity for another record of this plain size.
+    pub(super) fn is_full_for(&self, plain: usize) -> bool {
+        self.capacity.records.is_some_and(|max| self.records >= max)
+            || self.capacity.bytes.is_some_and(|max| self.classes.plain_bytes() + plain as u64 > max)
     }
 
     /// Returns the bytes of all records as they are stored.
@@ -305,11 +323,19 @@ impl HashShard {
         location: &RecordLocation,
         buffer: &'a mut PlainBuffer,
     ) -> Option<Record<'a>> {
-        let RecordLocation::Inline(InlineRecord { value, attributes, .. }) = location else {
-            return self.record(bucket, location, buffer);
-        };
-        let bytes = self.arena.bytes(self.directory.get(bucket));
-        Some(Record::new(value.of_len(bytes, &self.encodings), attributes.read(bytes)))
+        match location {
+            RecordLocation::Inline(InlineRecord { value, attributes, .. }) => {
+                let bytes = self.arena.bytes(self.directory.get(bucket));
+                Some(Record::new(value.of_len(bytes, &self.encodings), attributes.read(bytes)))
+            }
+            RecordLocation::Indirect { reference: RecordReference::Block(handle), .. } => {
+                let bytes = self.arena.bytes(BlockHandle(*handle));
+                let parts = block_record(bytes);
+                let len = block_record::value_len(bytes, &parts, &self.encodings);
+                Some(Record::new(group::stand_in(len), parts.attributes(bytes)))
+            }
+            _ => self.record(bucket, location, buffer),
+        }
     }
 
     fn referenced_record<'a>(
@@ -321,7 +347,8 @@ impl HashShard {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
                 let parts = block_record(bytes);
-                Record::new(parts.value_text(bytes, &mut buffer.digits), parts.attributes(bytes))
+                let value = block_record::value_text(bytes, &parts, &self.encodings, buffer);
+                Record::new(value, parts.attributes(bytes))
             }
             RecordReference::Huge(index) => self.huge.get(index).record(),
         }
@@ -403,10 +430,9 @@ impl HashShard {
         match row.key {
             RowKey::Stub { reference: RecordReference::Block(block), .. } => {
                 let bytes = self.arena.bytes(BlockHandle(block));
-                let parts = block_record(bytes);
-                let mut digits = [0; 20];
-                let record = Record::new(parts.value_text(bytes, &mut digits), parts.attributes(bytes));
-                see(&bytes[parts.key.clone()], record)
+                let mut value = PlainBuffer::default();
+                let record = self.referenced_record(RecordReference::Block(block), &mut value);
+                see(&bytes[block_record(bytes).key], record)
             }
             RowKey::Stub { reference: RecordReference::Huge(index), .. } => {
                 let huge = self.huge.get(index);
@@ -433,7 +459,7 @@ impl HashShard {
         match reference {
             RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(BlockHandle(handle));
-                block_record::plain_size(bytes, &block_record(bytes))
+                block_record::plain_size(bytes, &block_record(bytes), &self.encodings)
             }
             RecordReference::Huge(index) => self.huge.get(index).plain_size(),
         }
@@ -451,9 +477,16 @@ impl HashShard {
     /// read need not unpack it.
     pub(super) fn stored_size(&self, row: &BucketRow) -> SizeOctaves {
         SizeOctaves::of(match row.key {
-            RowKey::Stub { reference, .. } => self.referenced_plain_size(reference),
+            RowKey::Stub { reference, .. } => self.referenced_stored_size(reference),
             _ => row.value.data_len(),
         })
+    }
+
+    fn referenced_stored_size(&self, reference: RecordReference) -> usize {
+        match reference {
+            RecordReference::Block(handle) => block_record(self.arena.bytes(BlockHandle(handle))).value.end,
+            RecordReference::Huge(index) => self.huge.get(index).plain_size(),
+        }
     }
 
     /// Returns the same for the record at this location.
@@ -462,7 +495,7 @@ impl HashShard {
             RecordLocation::Absent => None,
             RecordLocation::Inline(InlineRecord { value, .. }) => Some(SizeOctaves::of(value.data_len())),
             RecordLocation::Indirect { reference, .. } => {
-                Some(SizeOctaves::of(self.referenced_plain_size(*reference)))
+                Some(SizeOctaves::of(self.referenced_stored_size(*reference)))
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Gives the records of a bucket the forms of new encodings.
 
 use super::HashShard;
-use crate::arena::{BlockHandle, MemoryNeed, NoRoom};
-use crate::mem_hash::block_record::block_record;
-use crate::mem_hash::encodings::RecordEncodings;
+use crate::arena::{BlockHandle, BlockKind, MemoryNeed, NoRoom};
+use crate::mem_hash::block_record::{self, block_record, put_block_record};
+use crate::mem_hash::encodings::{PlainBuffer, RecordEncodings};
 use crate::mem_hash::group::RecordReference;
 use crate::mem_hash::key::Key;
 use crate::mem_hash::row::{self, BucketRow, RowKey};
+use std::ops::Range;
 use std::sync::Arc;
 
 impl HashShard {
@@ -19,33 +20,52 @@ impl HashShard {
         (bits, self.recode_bucket(bucket))
     }
 
-    /// Returns true if a record in a block of its own may fit into its bucket now.
-    fn is_shortened(&self, row: &BucketRow, encodings: &RecordEncodings) -> bool {
-        let RowKey::Stub { reference: RecordReference::Block(block), .. } = row.key else { return false };
-        let bytes = self.arena.bytes(BlockHandle(block));
-        encodings.may_shorten(block_record(bytes).value.len())
-    }
-
-    /// Returns the record of a block in the form in which it fits into its bucket.
-    fn shortened(
-        &self,
-        row: &BucketRow,
-        encodings: &RecordEncodings,
-        out: &mut Vec<u8>,
-    ) -> Option<BucketRow> {
+    /// Returns the block of a record to which the current encodings may give another form.
+    fn stale_block(&self, row: &BucketRow) -> Option<BlockHandle> {
         let RowKey::Stub { reference: RecordReference::Block(block), .. } = row.key else { return None };
         let bytes = self.arena.bytes(BlockHandle(block));
-        let parts = block_record(bytes);
+        let is_stale = match block_record::dictionary_of(bytes) {
+            0 => self.encodings.may_shorten(block_record(bytes).value.len()),
+            dictionary => !self.encodings.is_current(dictionary),
+        };
+        is_stale.then_some(BlockHandle(block))
+    }
+
+    /// Gives the record of a block the form of the current encodings. Its row or its block is
+    /// appended to `out`. Returns `None` if the record stays as it is.
+    fn recoded_block(&self, block: BlockHandle, out: &mut Vec<u8>) -> Option<RecodedBlock> {
+        let bytes = self.arena.bytes(block);
+        let (parts, encodings): (_, &RecordEncodings) = (block_record(bytes), &self.encodings);
         let key = Key::new(&bytes[parts.key.clone()], &self.seeds);
-        let mut digits = [0; 20];
-        let value = parts.value_text(bytes, &mut digits);
-        BucketRow::new_short(&key, value, &parts.attributes(bytes), encodings, out)
+        let attributes = parts.attributes(bytes);
+        let (mut old, mut new) = (PlainBuffer::default(), PlainBuffer::default());
+        let value = block_record::value_text(bytes, &parts, encodings, &mut old);
+        let stored = encodings.stored_value(value, &mut new);
+        if stored.1 == block_record::dictionary_of(bytes) {
+            return None;
+        }
+        if let Some(row) = BucketRow::new_short(&key, stored, &attributes, encodings, out) {
+            return Some(RecodedBlock::Row(row));
+        }
+        let from = out.len();
+        put_block_record(out, &key, stored, &attributes);
+        Some(RecodedBlock::Block(from..out.len()))
+    }
+
+    /// Stores a record in another block in place of its old one.
+    fn replace_block(&mut self, bucket: usize, old: BlockHandle, record: &[u8]) -> Result<(), NoRoom> {
+        let block = self.arena.alloc(record.len(), BlockKind::Record, MemoryNeed::Upkeep)?;
+        self.arena.write(block, 0, record);
+        self.block_bytes += record.len();
+        self.redirect_stub(bucket, old, block);
+        self.free_referenced(RecordReference::Block(old.0));
+        Ok(())
     }
 
     fn recode_bucket(&mut self, bucket: usize) -> Result<(), NoRoom> {
         let marking = self.collect_rows(bucket);
         let encodings = Arc::clone(&self.encodings);
-        let is_due = |row: &BucketRow| row.is_stale(&encodings) || self.is_shortened(row, &encodings);
+        let is_due = |row: &BucketRow| row.is_stale(&encodings) || self.stale_block(row).is_some();
         if !self.rows.iter().any(is_due) {
             return Ok(());
         }
@@ -53,28 +73,43 @@ impl HashShard {
         new.clear();
         row::sort_by_age(&mut rows);
         let (bytes, context) = (self.bytes_of(bucket), self.context());
-        let (mut is_changed, mut freed) = (false, Vec::new());
+        let (mut is_changed, mut freed, mut replaced) = (false, Vec::new(), Vec::new());
         for row in &mut rows {
             if row.is_stale(&encodings) {
                 let recoded = row.recoded(bytes, context, &encodings, &mut new);
                 is_changed |= !recoded.is_encoded_like(row);
                 *row = recoded;
-            } else if let RowKey::Stub { reference, .. } = row.key
-                && let Some(short) = self.shortened(row, &encodings, &mut new)
-            {
-                is_changed = true;
-                freed.push(reference);
-                *row = BucketRow { mark: row.mark, age: row.age, ..short };
+            } else if let Some(block) = self.stale_block(row) {
+                match self.recoded_block(block, &mut new) {
+                    None => {}
+                    Some(RecodedBlock::Row(short)) => {
+                        is_changed = true;
+                        freed.push(RecordReference::Block(block.0));
+                        *row = BucketRow { mark: row.mark, age: row.age, ..short };
+                    }
+                    Some(RecodedBlock::Block(record)) => replaced.push((block, record)),
+                }
             }
         }
         self.rows = rows;
-        let outcome =
+        let mut outcome =
             if is_changed { self.rewrite(bucket, marking, &new, MemoryNeed::Upkeep) } else { Ok(()) };
-        self.scratch = new;
         if outcome.is_ok() {
             freed.into_iter().for_each(|reference| self.free_referenced(reference));
         }
+        for (block, record) in replaced {
+            outcome = self.replace_block(bucket, block, &new[record]).and(outcome);
+        }
+        self.scratch = new;
         self.rebalance();
         outcome
     }
+}
+
+/// The new form of a record in a block.
+enum RecodedBlock {
+    /// The record fits into its bucket.
+    Row(BucketRow),
+    /// The record still needs a block, which is in this range.
+    Block(Range<usize>),
 }

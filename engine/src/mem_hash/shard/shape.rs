@@ -193,23 +193,27 @@ impl HashShard {
         self.pages_emptied += u64::from(done);
         directory.replace(moved_buckets);
         for (hash, from, to) in moved_records {
-            let bucket = self.directory.bucket_of(hash);
-            let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
-            let mut at = 0;
-            let mut reference_at = None;
-            while let Some(group) = RecordGroup::read(bytes, at, &address) {
-                at = group.end;
-                if group.keys == KeyColumn::Stubs {
-                    let is_it = |index: &usize| group.stub(bytes, *index).1 == RecordReference::Block(from.0);
-                    reference_at = reference_at
-                        .or((0..group.count).find(is_it).map(|index| group.stub_reference_at(index)));
-                }
-            }
-            if let Some(at) = reference_at {
-                self.arena.write(self.directory.get(bucket), at, &to.0.to_le_bytes());
-            }
+            self.redirect_stub(self.directory.bucket_of(hash), from, to);
         }
         done
+    }
+
+    /// Makes the stub of a record refer to the block into which the record has moved.
+    pub(super) fn redirect_stub(&mut self, bucket: usize, from: BlockHandle, to: BlockHandle) {
+        let (bytes, address) = (self.bytes_of(bucket), self.address(bucket));
+        let mut at = 0;
+        let mut reference_at = None;
+        while let Some(group) = RecordGroup::read(bytes, at, &address) {
+            at = group.end;
+            if group.keys == KeyColumn::Stubs {
+                let is_it = |index: &usize| group.stub(bytes, *index).1 == RecordReference::Block(from.0);
+                reference_at =
+                    reference_at.or((0..group.count).find(is_it).map(|index| group.stub_reference_at(index)));
+            }
+        }
+        if let Some(at) = reference_at {
+            self.arena.write(self.directory.get(bucket), at, &to.0.to_le_bytes());
+        }
     }
 
     /// Does one thorough step of maintenance. Returns true if there may be more to do.

@@ -6,7 +6,7 @@ use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
-use crate::mem_hash::encodings::PlainBuffer;
+use crate::mem_hash::encodings::{PlainBuffer, WrittenBytes};
 use crate::mem_hash::group::{
     BUCKET_RECORD_MAX, BucketValue, RecordGroup, RecordPlace, RecordReference, ValueColumn,
 };
@@ -26,8 +26,9 @@ pub(super) enum WritePlan {
         plain: usize,
         need: MemoryNeed,
     },
-    /// The record to store needs a block of its own. It is in the scratch buffer.
+    /// The record to store needs a block of its own, of this length. It is in the scratch buffer.
     PutBlock {
+        len: usize,
         plain: usize,
         need: MemoryNeed,
     },
@@ -37,8 +38,8 @@ pub(super) enum WritePlan {
     RetagHuge(u32, Box<Attributes>),
 }
 
-/// The text of a short value that is being stored. It is kept so that `Visitor::applied` can
-/// receive it without unpacking.
+/// The text of a value that is being stored. It is kept so that `Visitor::applied` can receive it
+/// without unpacking.
 #[derive(Default)]
 pub(super) struct StoredValueText {
     short: [u8; decimal::DIGITS_MAX],
@@ -92,12 +93,14 @@ impl HashShard {
                             | WritePlan::PutBlock { need: MemoryNeed::Growth, .. }
                             | WritePlan::PutHuge(_)
                     );
-                    let is_newcomer = !is_use
-                        && matches!(
-                            plan,
-                            WritePlan::Put { .. } | WritePlan::PutBlock { .. } | WritePlan::PutHuge(_)
-                        );
-                    if is_newcomer && !room_was_made && self.evict_for_newcomer() {
+                    let plain = match &plan {
+                        WritePlan::Put { plain, .. } | WritePlan::PutBlock { plain, .. } => Some(*plain),
+                        WritePlan::PutHuge(record) => Some(record.plain_size()),
+                        _ => None,
+                    };
+                    if let Some(plain) = plain.filter(|_| !is_use && !room_was_made)
+                        && self.evict_for_newcomer(plain)
+                    {
                         location = self.find(bucket, key);
                     }
                 }
@@ -166,15 +169,22 @@ impl HashShard {
             return Ok(WritePlan::Put { row, plain, need });
         }
         if plain <= BLOCK_RECORD_MAX {
-            let row = BucketRow::new_short(key, record.value, &record.attributes, &self.encodings, scratch);
-            if let Some(row) = row {
+            let mut buffer = PlainBuffer::default();
+            let stored = self.encodings.stored_value(record.value, &mut buffer);
+            let row = BucketRow::new_short(key, stored, &record.attributes, &self.encodings, scratch);
+            if row.is_none() {
+                put_block_record(scratch, key, stored, &record.attributes);
+            }
+            let len = scratch.len();
+            if stored.1 != 0 {
                 // As above.
                 scratch.extend_from_slice(record.value);
-                shown.note(record.value);
-                return Ok(WritePlan::Put { row, plain, need });
             }
-            put_block_record(scratch, key, record.value, &record.attributes);
-            return Ok(WritePlan::PutBlock { plain, need });
+            shown.note(record.value);
+            return Ok(match row {
+                Some(row) => WritePlan::Put { row, plain, need },
+                None => WritePlan::PutBlock { len, plain, need },
+            });
         }
         let old_value = match location {
             RecordLocation::Indirect { reference: RecordReference::Huge(index), .. } => {
@@ -224,15 +234,17 @@ impl HashShard {
             }
             WritePlan::Put { row, plain, need } => {
                 self.put_in_bucket(bucket, location, key, row, scratch, plain, need)?;
+                self.written += WrittenBytes { plain: plain as u64, stored: row.stored_len() as u64 };
                 // The scratch buffer contains the attributes as they are stored.
                 let attributes = row.attributes.read(scratch);
                 visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
             }
-            WritePlan::PutBlock { plain, need } => {
-                let block = self.put_in_block(bucket, location, key, scratch, plain, need)?;
-                visitor.applied(Some(
-                    self.referenced_record(RecordReference::Block(block.0), &mut PlainBuffer::default()),
-                ));
+            WritePlan::PutBlock { len, plain, need } => {
+                let block = &scratch[..len];
+                self.put_in_block(bucket, location, key, block, plain, need)?;
+                self.written += WrittenBytes { plain: plain as u64, stored: len as u64 };
+                let attributes = block_record(block).attributes(block);
+                visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
             }
             WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
@@ -265,8 +277,6 @@ impl HashShard {
         need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let old_plain = self.plain_size(bucket, location, key);
-        self.written.plain += plain as u64;
-        self.written.stored += row.stored_len() as u64;
         match location {
             RecordLocation::Absent => self.insert(bucket, key, row, new, need)?,
             RecordLocation::Inline(old) => {
@@ -331,7 +341,7 @@ impl HashShard {
         true
     }
 
-    /// Stores a record in a block of its own and a stub in the bucket. Returns the block.
+    /// Stores a record in a block of its own and a stub in the bucket.
     fn put_in_block(
         &mut self,
         bucket: usize,
@@ -340,11 +350,12 @@ impl HashShard {
         bytes: &[u8],
         plain: usize,
         need: MemoryNeed,
-    ) -> Result<BlockHandle, NoRoom> {
+    ) -> Result<(), NoRoom> {
         if let RecordLocation::Indirect { reference: RecordReference::Block(old), .. } = *location {
             let old_bytes = self.arena.bytes(BlockHandle(old));
             let old_parts = block_record(old_bytes);
-            let (old_len, old_plain) = (old_parts.value.end, block_record::plain_size(old_bytes, &old_parts));
+            let old_plain = block_record::plain_size(old_bytes, &old_parts, &self.encodings);
+            let old_len = old_parts.value.end;
             if Arena::block_size(old_len, BlockKind::Record)
                 == Arena::block_size(bytes.len(), BlockKind::Record)
             {
@@ -352,7 +363,7 @@ impl HashShard {
                 self.block_bytes = self.block_bytes - old_len + bytes.len();
                 self.classes.remove(old_plain);
                 self.classes.add(plain);
-                return Ok(BlockHandle(old));
+                return Ok(());
             }
         }
         let len = bytes.len();
@@ -364,7 +375,7 @@ impl HashShard {
         if outcome.is_err() {
             self.free_referenced(RecordReference::Block(block.0));
         }
-        outcome.map(|()| block)
+        outcome
     }
 
     pub(in crate::mem_hash) fn free_referenced(&mut self, reference: RecordReference) {
