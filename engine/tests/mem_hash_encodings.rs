@@ -281,6 +281,53 @@ fn long_records_follow_a_new_dictionary() {
     assert_eq!(status.encoding.dictionaries, 1);
 }
 
+/// Found by fuzzing: such a record was stored as it is in its bucket, and no image could be read
+/// again.
+#[test]
+fn record_that_a_new_dictionary_lengthens_keeps_its_form() {
+    let hash = hash(true);
+    let value = |n: u64, vocabulary: u64| {
+        let mut random = fastrand::Rng::with_seed(vocabulary);
+        let words: Vec<[u8; 12]> = (0..300).map(|_| std::array::from_fn(|_| random.u8(..))).collect();
+        let mut random = fastrand::Rng::with_seed(n);
+        let mut order: Vec<usize> = (0..300).collect();
+        random.shuffle(&mut order);
+        order[..150].iter().flat_map(|&word| words[word]).collect::<Vec<u8>>()
+    };
+    let mut model = Model::new();
+    let put = |model: &mut Model, from: u64, vocabulary: u64| {
+        for n in from..from + 5000 {
+            let (key, value) = (format!("page:{n}").into_bytes(), value(n, vocabulary));
+            hash.visit(&key, &mut Set(&value)).unwrap();
+            model.insert(key, (value, Attributes::default()));
+        }
+    };
+    put(&mut model, 0, 1);
+    settle(&hash);
+    put(&mut model, 5000, 1);
+    settle(&hash);
+    // A few records remain, which the next sample hardly contains.
+    for n in 20..10_000 {
+        let key = format!("page:{n}").into_bytes();
+        hash.visit(&key, &mut Remove).unwrap();
+        model.remove(&key);
+    }
+    put(&mut model, 10_000, 2);
+    put(&mut model, 15_000, 2);
+    settle(&hash);
+    check(&hash, &model);
+    assert_eq!(hash.status().encoding.dictionaries, 2, "both are in use");
+    let form = hash.image_form();
+    let (mut block, mut from) = (Vec::new(), None);
+    loop {
+        from = hash.copy_buckets(&form, from, &|_| false, &mut block, &mut |_, _| ()).unwrap().next;
+        if from.is_none() {
+            break;
+        }
+    }
+    todana_engine::read_bucket_block(&form, &block, &mut |_, _| Ok(())).unwrap();
+}
+
 #[test]
 fn image_contains_records_as_they_are() {
     let encoded = hash(true);

@@ -159,5 +159,6 @@ pub(crate) fn change_any(bytes: &[u8]) {
         copied.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
         Ok(())
     });
-    assert!(read.is_ok() && copied == model);
+    assert_eq!(read.err(), None);
+    assert!(copied == model);
 }

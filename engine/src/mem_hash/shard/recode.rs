@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl HashShard {
     /// Recodes the records of the bucket of this hash. Returns the number of low bits that the
     /// hashes of all its records have in common. Fails if there is no memory for the bucket, which
-    /// then stays as it is.
+    /// then stays as it is, or if a record must keep its old form.
     pub(in crate::mem_hash) fn recode_bucket_of(&mut self, hash: u64) -> (u32, Result<(), NoRoom>) {
         let bucket = self.directory.bucket_of(hash);
         let bits = self.directory.bits_of(bucket);
@@ -74,9 +74,19 @@ impl HashShard {
         row::sort_by_age(&mut rows);
         let (bytes, context) = (self.bytes_of(bucket), self.context());
         let (mut is_changed, mut freed, mut replaced) = (false, Vec::new(), Vec::new());
+        let mut kept = Ok(());
         for row in &mut rows {
             if row.is_stale(&encodings) {
                 let recoded = row.recoded(bytes, context, &encodings, &mut new);
+                let fits = recoded.value.dictionary() != 0
+                    || row.value.dictionary() == 0
+                    || row.fits_plain(bytes, context);
+                if !fits {
+                    // The record fits into its bucket only in the form of the old dictionary, which
+                    // therefore stays in use.
+                    kept = Err(NoRoom { bytes: 0 });
+                    continue;
+                }
                 is_changed |= !recoded.is_encoded_like(row);
                 *row = recoded;
             } else if let Some(block) = self.stale_block(row) {
@@ -102,7 +112,7 @@ impl HashShard {
         }
         self.scratch = new;
         self.rebalance();
-        outcome
+        outcome.and(kept)
     }
 }
 
