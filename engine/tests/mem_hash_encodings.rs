@@ -284,7 +284,7 @@ fn long_records_follow_a_new_dictionary() {
 /// Found by fuzzing: such a record was stored as it is in its bucket, and no image could be read
 /// again.
 #[test]
-fn record_that_a_new_dictionary_lengthens_keeps_its_form() {
+fn record_that_would_lengthen_keeps_its_form() {
     let hash = hash(true);
     let value = |n: u64, vocabulary: u64| {
         let mut random = fastrand::Rng::with_seed(vocabulary);

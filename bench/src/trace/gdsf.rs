@@ -1,5 +1,5 @@
-//! Implements GDSF (Cherkasova, HP Labs report HPL-98-69R1, 1998) with one order of all objects. The
-//! credit of an object is its number of uses divided by its size, plus the credit of the last
+//! Implements GDSF (Cherkasova, HP Labs report HPL-98-69R1, 1998) with one order of all objects.
+//! The credit of an object is its number of uses divided by its size, plus the credit of the last
 //! evicted object. The object with the least credit is evicted; of several, the one that was used
 //! first.
 
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn least_used_object_is_evicted() {
-        // 3 evicts 1, which was used once and before 2, and gets its credit of 1 in addition. When 1
-        // returns, it evicts 2.
+        // 3 evicts 1, which was used once and before 2, and gets its credit of 1 in addition. When
+        // 1 returns, it evicts 2.
         let mut cache = GdsfCache::new(3, &equal_sizes(4));
         assert_eq!(misses(&mut cache, &[0, 0, 1, 2, 3, 0, 1]), [0, 1, 2, 3, 1]);
         assert_eq!(cache.order.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [3, 1, 0]);

@@ -25,7 +25,7 @@ const IS_PAIR: u16 = 1 << 15;
 /// A token of at least `LONG_PREFIX` bytes.
 #[derive(Clone, Copy, Debug)]
 struct LongCandidate {
-    /// The bytes after the prefix, as many as a word holds, and the bits of the word that they take.
+    /// The bytes after the prefix, as many as a word holds, and the bits that they take of it.
     word: u64,
     mask: u64,
     /// The last eight bytes. Long tokens with the same prefix often differ only there.

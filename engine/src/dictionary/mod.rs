@@ -240,8 +240,8 @@ mod tests {
         assert!(long.len() > 40_000 && round_trip(&dictionary, &long).is_some());
     }
 
-    /// Found by fuzzing: the length was checked only after text, so a value that ended with a run of
-    /// digits was sometimes stored in more bytes than its own.
+    /// Found by fuzzing: the length was checked only after text, so a value that ended with a run
+    /// of digits was sometimes stored in more bytes than its own.
     #[test]
     fn digits_after_noise_do_not_lengthen_a_value() {
         let dictionary = tokens(&documents(2000));
@@ -261,7 +261,7 @@ mod tests {
         let mut noise = |_| -> Vec<u8> { (0..30_000).map(|_| random.u8(..)).collect() };
         assert!(round_trip(&dictionary, &text).is_some());
         assert!((0..100).map(&mut noise).all(|value| round_trip(&dictionary, &value).is_none()));
-        // After so much noise only some values are probed, until one of them becomes shorter.
+        // After that noise, only some values are probed, until one of them becomes shorter.
         let skipped = (0..32).find(|_| round_trip(&dictionary, &text).is_some());
         assert!(skipped.is_some_and(|skipped| (1..16).contains(&skipped)), "{skipped:?}");
         assert!(round_trip(&dictionary, &text).is_some());

@@ -42,7 +42,7 @@ fn long_and_short_requests_may_alternate() {
                 client.set(b"k", &value);
                 client.expect_value(b"k", &value);
             }
-            // So many short requests that the connection returns to the ring.
+            // After these short requests, the connection returns to the ring.
             for number in 0..100 {
                 client.set(b"short", format!("{number}").as_bytes());
                 client.expect_value(b"short", format!("{number}").as_bytes());

@@ -162,7 +162,7 @@ fn records_stay_when_a_file_refuses_writes() {
 fn failed_change_leaves_the_record() {
     let hash = LimitedHash::with_records();
     assert_eq!(hash.set(b"count", b"41"), "Stored");
-    // So many bytes wait that even a short change must write them first, and cannot.
+    // More bytes wait than may, so even a short change must write them first, and cannot.
     hash.disk.limit(0);
     for filler in [vec![b'f'; 60_000], vec![b'f']] {
         let mut fillers = 0;
