@@ -12,6 +12,7 @@ use super::trace::TraceRequests;
 use super::workload::{KeyDistribution, KeyPicker, ValueSize};
 use crate::BenchError;
 use crate::progress::progress;
+use crate::record_shape::RecordShape;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -47,6 +48,9 @@ pub struct ReplayOptions {
     /// Bytes of a value; or lognormal:MEDIAN[:SIGMA], for sizes of this distribution
     #[arg(long, default_value = "100", value_name = "BYTES", value_parser = ValueSize::of_objects)]
     value_size: ValueSize,
+    /// Values of this shape instead: session-json, or another one of `todana bench --records`
+    #[arg(long, value_name = "SHAPE", conflicts_with = "value_size")]
+    values: Option<RecordShape>,
     /// Requests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
@@ -105,14 +109,21 @@ impl ReplayOptions {
             "keys": requests.keys as u64 * copies,
             "copies": copies,
             "key_size": self.key_size,
-            "value_size": match &self.value_size {
-                ValueSize::Fixed(size) => json!(size),
-                other => json!(other.to_string()),
+            "value_size": match (&self.values, &self.value_size) {
+                (Some(shape), _) => json!(shape.label()),
+                (None, ValueSize::Fixed(size)) => json!(size),
+                (None, other) => json!(other.to_string()),
             },
             "window": self.window,
         });
         if let Some(connection) = connection {
-            let mut replay = TraceReplay::new(connection, self.key_size.into(), self.value_size.clone());
+            let mut replay = TraceReplay {
+                connection,
+                key_size: self.key_size.into(),
+                value_size: self.value_size.clone(),
+                values: self.values.clone(),
+                value: Vec::new(),
+            };
             let began = Instant::now();
             let counts = replay.run(requests, self.copies, self.window.into())?;
             let seconds = began.elapsed().as_secs_f64();
@@ -155,14 +166,11 @@ struct TraceReplay {
     connection: Connection,
     key_size: usize,
     value_size: ValueSize,
+    values: Option<RecordShape>,
     value: Vec<u8>,
 }
 
 impl TraceReplay {
-    fn new(connection: Connection, key_size: usize, value_size: ValueSize) -> TraceReplay {
-        TraceReplay { connection, key_size, value_size, value: Vec::new() }
-    }
-
     fn run(&mut self, requests: &TraceRequests, copies: u32, window: usize) -> Result<ReplayCounts, Error> {
         let bar = progress(
             requests.ids.len() as u64 * u64::from(copies),
@@ -208,7 +216,10 @@ impl TraceReplay {
         let mut sets = 0;
         for (&id, key) in firsts.iter().zip(&keys) {
             self.value.clear();
-            letters(&mut self.value, id, self.value_size.of_object(id));
+            match &self.values {
+                Some(shape) => shape.put_value(id + 1, &mut self.value),
+                None => letters(&mut self.value, id, self.value_size.of_object(id)),
+            }
             if let Some(item) = found.next_if(|item| item.key == *key) {
                 if item.value != self.value {
                     let key = String::from_utf8_lossy(key);
@@ -280,7 +291,10 @@ mod tests {
         window: usize,
     ) -> Result<ReplayCounts, Error> {
         let connection = Connection::open(&start(fault)).unwrap();
-        TraceReplay::new(connection, 40, ValueSize::Fixed(100)).run(requests, copies, window)
+        let (key_size, value_size) = (40, ValueSize::Fixed(100));
+        let values = (copies > 1).then_some(RecordShape::SessionJson);
+        TraceReplay { connection, key_size, value_size, values, value: Vec::new() }
+            .run(requests, copies, window)
     }
 
     #[test]

@@ -81,9 +81,10 @@ Examples:
   todana bench replay oltp.u32.zst --dry-run             count requests and keys only
 
 TRACE is a file as for `todana bench trace`, or uniform or zipf:S (./zipf is a
-file of that name). The server should be empty. Keys and values consist of
-letters, because Todana stores numbers in fewer bytes. To compare servers, give
-their processes the same memory (RssAnon): -m has another meaning in each server.
+file of that name). The server should be empty. Without --values, keys and
+values consist of letters, because Todana stores numbers in fewer bytes. To
+compare servers, give their processes the same memory (RssAnon): -m has another
+meaning in each server.
 
 Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot
 be reached or sends a wrong reply. Sets that are refused because memory is full
