@@ -59,7 +59,7 @@ targets! {
 }
 
 /// The targets of the manifest whose short forms are elsewhere.
-const ELSEWHERE: [&str; 12] = [
+const ELSEWHERE: [&str; 13] = [
     "session",
     "data_directory",
     "backup_stream",
@@ -68,6 +68,7 @@ const ELSEWHERE: [&str; 12] = [
     "disk_hash",
     "image_blocks",
     "dictionaries",
+    "encoded_records",
     "mixed_dialects",
     "table_search",
     "proxy_client",
