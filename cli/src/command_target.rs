@@ -42,7 +42,7 @@ pub(crate) enum CommandTarget {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LocalDatabase {
     /// A database on disk.
-    Named(DatabaseName),
+    Named(Box<DatabaseName>),
     /// The data directory (`--data-dir`) of a server whose database is in memory.
     DataDirectory(PathBuf),
 }
@@ -92,7 +92,7 @@ impl CommandTarget {
             return text.parse().map(CommandTarget::Ring).map_err(|error| format!("{error}"));
         }
         if text.contains("cassandra://") {
-            let named = |name| CommandTarget::Database(LocalDatabase::Named(name));
+            let named = |name| CommandTarget::Database(LocalDatabase::Named(Box::new(name)));
             return DatabaseName::parse(text).map(named).map_err(|error| error.to_string());
         }
         let address = text.parse().map(CommandTarget::Server).map_err(|error| format!("{error}"));
@@ -107,7 +107,7 @@ impl CommandTarget {
         }
         match DatabaseName::parse(text) {
             Ok(name) => match name.kind.is_in_memory() {
-                false => Ok(CommandTarget::Database(LocalDatabase::Named(name))),
+                false => Ok(CommandTarget::Database(LocalDatabase::Named(Box::new(name)))),
                 true => Err(format!(
                     "{text}: is in the memory of its server; name that server, or a database on disk"
                 )),
@@ -250,7 +250,7 @@ pub(crate) fn database(path: &Path) -> Option<DatabaseName> {
         DatabaseStorage::FilesAndLog => name.kind.folder().is_some_and(|folder| path.join(folder).is_dir()),
         _ => path.is_dir() && !path.join("identity").exists() && !path.join("log").exists(),
     };
-    is_one.then_some(name)
+    is_one.then_some(*name)
 }
 
 /// Fails as [`expect_directory`] does. If the word could be the name of a server, the error

@@ -607,7 +607,7 @@ impl HashShard {
             // debt is cancelled.
             let is_in_debt = self.eviction.debt > 0 && self.budget.is_tight();
             let may_convert = self.eviction.conversions < conversions + CONVERSIONS_MAX;
-            if !is_full && !(is_in_debt && may_convert) {
+            if !(is_full || is_in_debt && may_convert) {
                 break;
             }
             if self.evict_next().is_none() {
