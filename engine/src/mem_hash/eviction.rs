@@ -58,7 +58,7 @@ const ALIKE_MOST: f64 = 0.25;
 /// The number of evictions between two looks at the sizes.
 const FORM_INTERVAL: u32 = 1024;
 
-/// The difference between two sizes of blocks.
+/// The difference between two successive sizes of blocks of up to 256 bytes.
 const BLOCK_STEP: usize = 8;
 
 /// The maximum number of buckets that get their first marks for one newcomer.
@@ -493,7 +493,7 @@ impl HashShard {
         let tail = if bytes.is_empty() { BucketTail::PLAIN } else { BucketTail::read(bytes, old_end) };
         let old_len = if bytes.is_empty() { 0 } else { old_end + BucketTail::len_at(bytes, old_end) };
         let new_end = content.len();
-        let mut marking = tail.marking;
+        let mut marking = if bytes.is_empty() { self.first_marking() } else { tail.marking };
         let records = match marking {
             Marking::None => 0,
             _ => group::measure(&content, &address).1,
@@ -511,7 +511,12 @@ impl HashShard {
         outcome
     }
 
-    /// Adds a new record to a bucket in which no group takes it. An empty bucket gets marks.
+    /// Returns the marking of an empty bucket that gets a record.
+    fn first_marking(&self) -> Marking {
+        if self.notes_uses() { Marking::first(self.eviction.form) } else { Marking::None }
+    }
+
+    /// Adds a new record to a bucket in which no group takes it.
     fn insert_anew(
         &mut self,
         bucket: usize,
@@ -522,8 +527,8 @@ impl HashShard {
     ) -> Result<(), NoRoom> {
         let mut marking = self.collect_rows(bucket);
         row::sort_by_age(&mut self.rows);
-        if self.rows.is_empty() && self.notes_uses() {
-            marking = Marking::first(self.eviction.form);
+        if self.rows.is_empty() {
+            marking = self.first_marking();
         }
         let (mark, returned) = self.mark_of_newcomer(&mut marking, key, &new_row);
         self.note_return(returned);
@@ -671,7 +676,7 @@ impl HashShard {
         let address = self.address(bucket);
         let (old_end, old_len) = len_of(self.bytes_of(bucket), &address);
         let now = self.budget.now();
-        let (mut gone, mut spared) = (Vec::new(), Vec::new());
+        let mut gone = Vec::new();
         slots.clear();
         passed.clear();
         for (number, row) in rows.iter().enumerate() {
@@ -691,36 +696,8 @@ impl HashShard {
         let mut wanted = usize::from(gone.is_empty());
         let new_end = loop {
             for _ in 0..wanted {
-                let share = self.eviction.small_share;
-                let bytes = self.bytes_of(bucket);
-                let expires = |slot: EvictionCandidate| {
-                    self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never
-                };
-                let (at, hash) = loop {
-                    let at = match marking {
-                        Marking::Credits => EvictionState::least_credit(&slots, expires),
-                        _ => EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
-                            passed.push((slot, was_small));
-                        }),
-                    };
-                    let hash = rows[slots[at].row as usize].low_hash(bytes, self.context()) as u32;
-                    if slots.len() == 1 || !self.eviction.newest.contains(&hash) {
-                        break (at, hash);
-                    }
-                    spared.push(slots.remove(at));
-                };
-                let slot = slots.remove(at);
-                slots.append(&mut spared);
-                if let Marking::Queues(ghosts) = &mut marking {
-                    let was_main = slot.mark.is_main();
-                    ghosts.push(hash, was_main);
-                    self.eviction.gone(was_main, self.records);
-                } else {
-                    for other in &mut slots {
-                        other.mark = credit::after_eviction(other.mark, slot.mark, &mut self.eviction.random);
-                    }
-                }
-                gone.push(slot);
+                let victim = self.take_victim(bucket, &rows, &mut slots, &mut passed, &mut marking);
+                gone.push(victim);
             }
             kept.clear();
             kept.extend(slots.iter().map(|slot| BucketRow { mark: slot.mark, ..rows[slot.row as usize] }));
@@ -756,6 +733,48 @@ impl HashShard {
             self.discard(departing);
         }
         Some(freed)
+    }
+
+    /// Chooses the record of a bucket to evict, and removes it from `slots`, which must not be
+    /// empty. Records that are passed over are appended to `passed`, with true for those in the
+    /// small queue.
+    fn take_victim(
+        &mut self,
+        bucket: usize,
+        rows: &[BucketRow],
+        slots: &mut Vec<EvictionCandidate>,
+        passed: &mut Vec<(EvictionCandidate, bool)>,
+        marking: &mut Marking,
+    ) -> EvictionCandidate {
+        let (share, bytes) = (self.eviction.small_share, self.bytes_of(bucket));
+        let expires =
+            |slot: EvictionCandidate| self.expiry_of(bytes, &rows[slot.row as usize]) != Expiry::Never;
+        let mut spared = Vec::new();
+        let (at, hash) = loop {
+            let at = match marking {
+                Marking::Credits => EvictionState::least_credit(slots, expires),
+                _ => EvictionState::choose(slots, share, expires, |slot, was_small| {
+                    passed.push((slot, was_small));
+                }),
+            };
+            let hash = rows[slots[at].row as usize].low_hash(bytes, self.context()) as u32;
+            if slots.len() == 1 || !self.eviction.newest.contains(&hash) {
+                break (at, hash);
+            }
+            spared.push(slots.remove(at));
+        };
+        let victim = slots.remove(at);
+        slots.append(&mut spared);
+        if let Marking::Queues(ghosts) = marking {
+            let was_main = victim.mark.is_main();
+            ghosts.push(hash, was_main);
+            self.eviction.gone(was_main, self.records);
+        } else {
+            for other in slots {
+                other.mark = credit::after_eviction(other.mark, victim.mark, &mut self.eviction.random);
+            }
+        }
+        victim
     }
 
     /// Reports records to a listening observer before they are evicted, because their bytes are
