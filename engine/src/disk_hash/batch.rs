@@ -7,14 +7,19 @@ use super::page::{IndexSlot, class_of, tag_of};
 use super::prefetch::prefetch_entry;
 use super::scratch::ThreadScratch;
 use super::segment::OFFSET_MAX;
-use super::shard::shard_of;
+use super::shard::{page_of, shard_of};
+use super::simple_entry;
 use super::{DamagedRecord, DiskHash};
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::ops::Range;
 use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
 
 /// The maximum length of a batch in the log, without the longest entry of the batch.
 const BATCH_LEN_MAX: u64 = OFFSET_MAX - (8 << 20);
+
+/// The number of bytes of an old entry that are prefetched: its key, but not a long value. On a busy
+/// machine, prefetching all of 420 bytes makes a change 0.4 us slower (2026-11-28).
+const HEAD_PREFETCHED: usize = 128;
 
 /// A change that is ready to be written.
 struct BatchChange<'k> {
@@ -32,13 +37,13 @@ struct BatchChange<'k> {
 
 impl DiskHash {
     pub(super) fn apply_batch(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()> {
-        let mut last = HashMap::with_capacity(changes.len());
-        changes.iter().enumerate().for_each(|(index, (key, _))| {
-            last.insert(*key, index);
-        });
-        let wanted = changes.iter().enumerate().filter(|(index, (key, _))| last[key] == *index);
+        let mut order: Vec<(u64, usize)> =
+            (0..).zip(changes).map(|(nth, (key, _))| (self.hash(key), nth)).collect();
+        // The last change of a key comes first, and its other changes are left out.
+        order.sort_unstable_by_key(|&(hash, nth)| (hash, changes[nth].0, Reverse(nth)));
+        order.dedup_by_key(|&mut (hash, nth)| (hash, changes[nth].0));
         let wanted: Vec<(u64, &[u8], Action<'_>)> =
-            wanted.map(|(_, (key, action))| (self.hash(key), *key, *action)).collect();
+            order.iter().map(|&(hash, nth)| (hash, changes[nth].0, changes[nth].1)).collect();
         let mut indices: Vec<usize> = wanted.iter().map(|change| shard_of(change.0)).collect();
         indices.sort_unstable();
         indices.dedup();
@@ -52,20 +57,35 @@ impl DiskHash {
                 let ahead = &wanted[nth..wanted.len().min(nth + READS_MAX)];
                 ahead.iter().for_each(|&(hash, ..)| shards[place(hash)].prefetch(hash));
                 for &(hash, ..) in ahead {
-                    prefetch_entry(&shards[place(hash)], hash);
+                    prefetch_entry(&shards[place(hash)], hash, HEAD_PREFETCHED);
                 }
             }
             let shard = &shards[place(hash)];
-            let mut damage = None;
-            let found = self.find(&shard.part, &shard.table, hash, key, &mut room.old, &mut damage)?;
-            let damage = damage.filter(|_| found.is_none());
+            let (mut damage, mut found) = (None, None);
+            let simple = match action {
+                Action::Put(_) | Action::Remove => {
+                    let page = &shard.part.pages[page_of(hash)];
+                    let simple = simple_entry::find_in_page(page, tag_of(hash), &shard.table, key, false);
+                    simple.map(|there| there.map(|(index, entry)| (page.get(index), entry.len())))
+                }
+                Action::Keep | Action::Retag(_) => None,
+            };
+            let old = match simple {
+                Some(there) => there,
+                None => {
+                    found = self.find(&shard.part, &shard.table, hash, key, &mut room.old, &mut damage)?;
+                    damage = damage.filter(|_| found.is_none());
+                    let intact = found.as_ref().map(|found| (found.slot, found.entry.head.len));
+                    intact.or(damage.as_ref().map(|damage| (damage.slot, 0)))
+                }
+            };
             let start = bytes.len();
             let expiry = match (action, &found) {
                 (Action::Retag(_), None) if damage.is_some() => {
                     return Err(damage.map_or_else(super::missing_segment_error, |damage| damage.error));
                 }
                 (Action::Keep, _) | (Action::Retag(_), None) => continue,
-                (Action::Remove, None) if damage.is_none() => continue,
+                (Action::Remove, _) if old.is_none() => continue,
                 (Action::Remove, _) => {
                     entry::put_remove(&mut bytes, key);
                     None
@@ -87,8 +107,6 @@ impl DiskHash {
                     Some(attributes.expiry)
                 }
             };
-            let old = found.map(|found| (found.slot, found.entry.head.len));
-            let old = old.or(damage.as_ref().map(|damage| (damage.slot, 0)));
             plan.push(BatchChange { hash, key, bytes: start..bytes.len(), old, damage, expiry });
         }
         // The longest entry comes last, so that all entries begin at offsets that a slot can

@@ -16,7 +16,7 @@ use super::entry::{self, PUT, REMOVE};
 use super::index_file::IndexWriter;
 use super::page::{EntryLocation, IndexSlot, class_of, least_len, tag_of};
 use super::scratch::ThreadScratch;
-use super::segment::{HEADER_LEN, LogPosition, Segment};
+use super::segment::{HEADER_LEN, LogPosition, PREFETCHED_MAX, Segment};
 use super::shard::{IndexShard, PAGES, SHARDS, shard_of};
 use super::walk::walk;
 use std::ops::Range;
@@ -372,7 +372,7 @@ impl DiskHash {
         let mut found = Vec::with_capacity(64);
         part.pages[page % PAGES].slots_of_segment(segment.slot, &mut found);
         for (_, slot) in &found {
-            segment.prefetch(u64::from(slot.location().unit) * 8, slot.class());
+            segment.prefetch(u64::from(slot.location().unit) * 8, slot.class(), PREFETCHED_MAX);
         }
         let (mut appender, mut moved) = (None, 0);
         for (index, slot) in found {

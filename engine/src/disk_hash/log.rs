@@ -19,8 +19,8 @@ use super::page::{CLASS_MAX, EntryLocation, class_bound};
 use super::refused_writes::RefusedWrites;
 use super::scratch::ThreadScratch;
 use super::segment::{
-    DatabaseOpening, FileHeader, HEADER_LEN, LogPosition, OFFSET_MAX, SEGMENT_MAGIC, Segment, SegmentTable,
-    file_name, is_out_of_descriptors, read_error, write_error,
+    DatabaseOpening, FileHeader, HEADER_LEN, LogPosition, OFFSET_MAX, PREFETCHED_MAX, SEGMENT_MAGIC, Segment,
+    SegmentTable, file_name, is_out_of_descriptors, read_error, write_error,
 };
 use super::walk::walk;
 use crate::disk::{Disk, File};
@@ -423,7 +423,7 @@ impl RecordLog {
         view: impl FnOnce(&EntryHead, &[u8]) -> T,
     ) -> Result<T> {
         let offset = u64::from(unit) * 8;
-        segment.prefetch(offset, class);
+        segment.prefetch(offset, class, PREFETCHED_MAX);
         let mut view = Some(view);
         let mut show = |bytes: &[u8]| {
             let (head, bytes) = entry::decode(bytes, segment.seed_at(offset))?;
@@ -467,7 +467,7 @@ impl RecordLog {
         scratch: &mut Vec<u8>,
     ) -> Result<FetchedEntry<'s>> {
         let offset = u64::from(unit) * 8;
-        segment.prefetch(offset, class);
+        segment.prefetch(offset, class, PREFETCHED_MAX);
         let cold = cold_reads::view(segment, offset, |bytes| {
             let (head, bytes) = entry::decode(bytes, segment.seed_at(offset))?;
             scratch.clear();

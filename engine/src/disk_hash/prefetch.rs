@@ -3,7 +3,7 @@
 use super::DiskHash;
 use super::cold_reads::{self, READS_MAX};
 use super::page::{IndexSlot, class_bound, tag_of};
-use super::segment::SegmentTable;
+use super::segment::{PREFETCHED_MAX, SegmentTable};
 use super::shard::{IndexShard, page_of, shard_of};
 
 impl DiskHash {
@@ -18,33 +18,33 @@ impl DiskHash {
                 self.shards[shard_of(*hash)].0.read().prefetch(*hash);
             }
             for &hash in &hashes[..keys.len()] {
-                is_reading |= prefetch_entry(&self.read_shard(shard_of(hash)), hash);
+                is_reading |= prefetch_entry(&self.read_shard(shard_of(hash)), hash, PREFETCHED_MAX);
             }
         }
         is_reading
     }
 }
 
-/// Prefetches the entries that a hash may belong to. Adds reads of those that are not in memory,
-/// and returns true if there are such reads.
-pub(super) fn prefetch_entry(shard: &IndexShard, hash: u64) -> bool {
+/// Prefetches the entries that a hash may belong to, at most `len_max` bytes of each. Adds reads of
+/// those that are not in memory, and returns true if there are such reads.
+pub(super) fn prefetch_entry(shard: &IndexShard, hash: u64, len_max: usize) -> bool {
     let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
     let (mut next, mut is_reading) = (page.first(tag), false);
     while let Some(index) = next {
-        is_reading |= prefetch_slot(&shard.table, page.get(index));
+        is_reading |= prefetch_slot(&shard.table, page.get(index), len_max);
         next = page.next(tag, index + 1);
     }
     is_reading
 }
 
 /// Does the same for the entry of a slot.
-pub(super) fn prefetch_slot(table: &SegmentTable, slot: IndexSlot) -> bool {
+pub(super) fn prefetch_slot(table: &SegmentTable, slot: IndexSlot, len_max: usize) -> bool {
     let at = slot.location();
     let offset = u64::from(at.unit) * 8;
     let Some(segment) = table.get(at.slot) else { return false };
     if table.exceeds_memory {
         return cold_reads::want(segment, offset, class_bound(slot.class()).unwrap_or(usize::MAX));
     }
-    segment.prefetch(offset, slot.class());
+    segment.prefetch(offset, slot.class(), len_max);
     false
 }

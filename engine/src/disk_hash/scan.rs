@@ -4,6 +4,7 @@ use super::cold_reads::READS_MAX;
 use super::page::tag_of;
 use super::prefetch::prefetch_slot;
 use super::scratch::ThreadScratch;
+use super::segment::PREFETCHED_MAX;
 use super::shard::{PAGES, SHARDS, page_of, shard_of};
 use super::{DiskHash, missing_segment_error};
 use std::ops::ControlFlow;
@@ -38,7 +39,7 @@ impl DiskHash {
                 if nth % AHEAD == 0 {
                     let count = if nth == 0 { 2 * AHEAD } else { AHEAD };
                     for slot in ahead.by_ref().take(count) {
-                        prefetch_slot(&shard.table, slot);
+                        prefetch_slot(&shard.table, slot, PREFETCHED_MAX);
                     }
                 }
                 let Some(slot) = slots.next() else { break };

@@ -18,6 +18,8 @@ pub(crate) const SEGMENTS_MAX: usize = 1 << SLOT_BITS;
 pub(crate) const OFFSET_MAX: u64 = 8 << super::page::UNIT_BITS;
 /// The unit in which segments are cached.
 pub(crate) const BLOCK_LEN: u64 = 8 << 10;
+/// The number of bytes of an entry that are prefetched if all of it will be read.
+pub(crate) const PREFETCHED_MAX: usize = 768;
 
 /// A position in the log: the number of a segment and an offset in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -239,13 +241,11 @@ impl Segment {
         self.map.is_some()
     }
 
-    /// Prefetches an entry of this size class: all of its cache lines, or the first ones of a long
-    /// entry.
+    /// Prefetches the cache lines of an entry of this size class, at most `len_max` bytes.
     #[inline]
-    pub(crate) fn prefetch(&self, offset: u64, class: u32) {
-        const LEN_MAX: usize = 768;
+    pub(crate) fn prefetch(&self, offset: u64, class: u32, len_max: usize) {
         if let Some(bytes) = self.mapped(offset) {
-            let len = class_bound(class).unwrap_or(LEN_MAX).min(LEN_MAX).min(bytes.len());
+            let len = class_bound(class).unwrap_or(len_max).min(len_max).min(bytes.len());
             bytes[..len].iter().step_by(64).for_each(raw::prefetch);
         }
     }

@@ -9,7 +9,7 @@
 
 use super::entry::{PUT, is_intact, padded};
 use super::page::{IndexPage, IndexSlot, class_of};
-use super::segment::SegmentTable;
+use super::segment::{PREFETCHED_MAX, SegmentTable};
 use std::sync::atomic::Ordering;
 
 /// The largest size class whose entries fit into one cache line. Longer entries are prefetched
@@ -121,7 +121,7 @@ fn find_in_slot<'t>(
     // overwritten, so this read must find the damage.
     let checks = checks || !is_long || segment.has_damage.load(Ordering::Relaxed);
     if checks && is_long {
-        segment.prefetch(offset, slot.class());
+        segment.prefetch(offset, slot.class(), PREFETCHED_MAX);
     }
     let simple_entry = read(segment.mapped(offset)?, segment.seed_at(offset))?;
     let is_right = if checks {
