@@ -302,3 +302,18 @@ fn engine_without_classes_has_no_sample() {
     set(&tree, "key", 10, Expiry::Never);
     assert_eq!(tree.sample_records().records, []);
 }
+
+#[test]
+fn uses_before_the_first_eviction_are_noted() {
+    // Records in a bucket, and in blocks of their own.
+    for len in [10, 1_500] {
+        let options = MemHashOptions { shards: Some(1), capacity_records: Some(100), ..Default::default() };
+        let hash = new_hash(options);
+        let key = |n: usize| format!("key:{n}");
+        (0..100).for_each(|n| set(&hash, &key(n), len, Expiry::Never));
+        (0..20).for_each(|n| assert!(read(&hash, &key(n))));
+        (100..130).for_each(|n| set(&hash, &key(n), len, Expiry::Never));
+        let kept = (0..20).filter(|&n| read(&hash, &key(n))).count();
+        assert_eq!(kept, 20, "{len}");
+    }
+}
