@@ -386,6 +386,9 @@ impl SegmentChunk {
         }
         let room = &mut self.buffer[self.start..self.start + CHUNK_LEN];
         let wanted = segment.flushed.load(Ordering::Acquire).saturating_sub(self.base).min(CHUNK_LEN as u64);
+        // A direct read of bytes that are in the cache would be slower, and would first wait until
+        // they are on disk.
+        let is_direct = is_direct && !segment.is_resident(self.base, self.base + wanted);
         let direct = segment.direct_file().filter(|_| is_direct);
         let read = direct.and_then(|file| file.read_at(room, self.base).ok()).unwrap_or(0);
         let read = if read as u64 >= wanted { read } else { segment.read_at(self.base, room)? };
