@@ -78,9 +78,8 @@ impl Database {
     ) -> Result<Option<ScanPosition>> {
         let (mut place, has_broken) = (from, Cell::new(false));
         loop {
-            place = self.scan_one_group(kind, place, &mut |key, record| {
-                noted(see(key, record), &has_broken)
-            })?;
+            place =
+                self.scan_one_group(kind, place, &mut |key, record| noted(see(key, record), &has_broken))?;
             if place.is_none() || has_broken.get() {
                 return Ok(place);
             }
