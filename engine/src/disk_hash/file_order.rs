@@ -61,7 +61,7 @@ struct ReadPosition {
 
 /// Encodes a position in the log: 32 bits for the segment, and 28 bits for the offset / 8.
 fn packed(at: LogPosition) -> u64 {
-    (at.number & u64::from(u32::MAX)) << UNIT_BITS | at.offset / 8
+    ((at.number & u64::from(u32::MAX)) << UNIT_BITS) | (at.offset / 8)
 }
 
 fn unpacked(number: u64) -> LogPosition {
