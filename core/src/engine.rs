@@ -70,16 +70,18 @@ pub trait Visitor {
 pub enum ScanPosition {
     /// A number in the engine's own order.
     Number(u64),
+    /// Two numbers in the engine's own order ([`Engine::read_all`]).
+    Pair(u64, u64),
     /// The first key at or after this key.
     Key(Arc<[u8]>),
 }
 
 impl ScanPosition {
-    /// Returns the number, or 0 for the position of an engine that scans by key.
+    /// Returns the number, or 0 for any other position.
     pub fn number(&self) -> u64 {
         match self {
             ScanPosition::Number(number) => *number,
-            ScanPosition::Key(_) => 0,
+            ScanPosition::Pair(..) | ScanPosition::Key(_) => 0,
         }
     }
 }
@@ -235,6 +237,19 @@ pub trait Engine: Send + Sync {
     /// Does the same as `scan`, but skips damaged records. `scan` fails with `Corrupt` at a damaged
     /// record.
     fn scan_skipping_damaged(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan(from, see)
+    }
+
+    /// Does the same as `scan`, but in the order in which all records are read fastest. A record
+    /// that is changed meanwhile may be shown again, with its later value, so this suits callers
+    /// that read all records and do not change them. The positions are not those of `scan`. The
+    /// method may return a position even if `see` has not ended the read, so that callers get a
+    /// pause.
+    fn read_all(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,

@@ -7,6 +7,9 @@
 //!   take effect together.
 //! - `cold`: CPU time per get, and gets per second, if the files are longer than the memory: one by
 //!   one, and announced 64 at a time. Run it in a control group that limits the memory.
+//! - `scans`: CPU time per record, and records per second, of reading all records, by hash and in
+//!   the order of the files. In a control group that limits the memory, the files are read from the
+//!   disk.
 //! - `space`: file bytes per live byte after overwriting everything five times; bytes written per
 //!   byte requested.
 //! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
@@ -21,10 +24,11 @@
 #[allow(dead_code)]
 mod visitor;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_core::{Action, Attributes, DurableEngine, Engine, Record};
+use todana_core::{Action, Attributes, DurableEngine, Engine, Record, ScanPosition};
 use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 use visitor::Set;
 
@@ -248,6 +252,51 @@ fn cold(records: Option<u64>, directory: &Path) {
     }
 }
 
+type Scan = dyn Fn(
+    &DiskHash,
+    Option<ScanPosition>,
+    &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+) -> todana_core::Result<Option<ScanPosition>>;
+
+fn scans(records: Option<u64>, directory: &Path) {
+    println!("# scans: CPU microseconds per record, and records per second");
+    for Shape { name, records, digits, value } in shapes(records) {
+        let path = fresh(directory);
+        let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
+        for n in 0..records {
+            hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
+            run_maintenance(&hash, n);
+        }
+        hash.sync().expect("it is synced");
+        let by_hash: &Scan = &|hash, place, see| hash.scan(place, see);
+        let by_file: &Scan = &|hash, place, see| hash.read_all(place, see);
+        for (way, scan) in
+            [("by hash", by_hash), ("by file", by_file), ("by hash", by_hash), ("by file", by_file)]
+        {
+            // Like the callers, the read pauses after 256 records. Scans by hash end early.
+            let (start, mut seen, mut sum, mut place) = (Instant::now(), 0u64, 0, None);
+            let took = each(1, || {
+                loop {
+                    let until = seen + 256;
+                    let next = scan(&hash, place.take(), &mut |_, record| {
+                        (seen, sum) = (seen + 1, sum + record.value.len());
+                        if seen < until { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                    });
+                    place = next.expect("they are read");
+                    if place.is_none() || way == "by hash" && start.elapsed() > Duration::from_secs(20) {
+                        break;
+                    }
+                }
+            });
+            let rate = seen as f64 / start.elapsed().as_secs_f64();
+            println!("{name:7} {way}: {:.3} us; {rate:.0} per second; {seen} records", took / seen as f64);
+            assert!(sum == seen as usize * value.len() && (seen == records || way == "by hash"));
+        }
+        drop(hash);
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
 fn space(records: Option<u64>, directory: &Path) {
     println!("# space: files / live bytes, and CPU microseconds an update, as everything is overwritten");
     for Shape { name, records, digits, mut value } in shapes(records) {
@@ -456,6 +505,7 @@ fn main() {
         ("mapped", mapped),
         ("batches", batches),
         ("cold", cold),
+        ("scans", scans),
         ("space", space),
         ("opening", opening),
         ("commits", commits),

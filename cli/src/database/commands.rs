@@ -546,7 +546,7 @@ pub(crate) fn check(name: &DatabaseName) -> Result<(), CommandFailure> {
     let (mut place, mut checked, mut bytes) = (None, 0u64, 0u64);
     loop {
         // The scan also returns expired records.
-        let scanned = db.database().engine().scan(place.take(), &mut |key, record| {
+        let scanned = db.database().engine().read_all(place.take(), &mut |key, record| {
             checked += 1;
             bytes += (key.len() + record.value.len()) as u64;
             bar.set_position(checked);

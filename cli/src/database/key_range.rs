@@ -121,7 +121,7 @@ pub(super) fn walk(
                 let mut batch = RecordBatch::default();
                 place = db
                     .database()
-                    .scan_stored(place.take(), &mut |key, record| batch.take(key, record, range.has(key)))?;
+                    .read_all_stored(place.take(), &mut |key, record| batch.take(key, record, range.has(key)))?;
                 for record in &batch.records {
                     if see(record)?.is_break() {
                         return Ok(());

@@ -30,6 +30,7 @@ mod copy;
 mod dictionary;
 mod entry;
 mod examination;
+mod file_order;
 mod index_file;
 mod log;
 mod memory_size;
@@ -63,6 +64,7 @@ pub use options::DiskHashOptions;
 use page::{IndexSlot, class_of, least_len, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use salvage::{HashDamage, HashSalvage};
+use scan::ScanScope;
 use scratch::{ScratchBuffers, ThreadScratch};
 use segment::{Segment, SegmentTable};
 use shard::{IndexPart, IndexShard, PAGES, SHARDS, page_of, shard_of};
@@ -704,7 +706,7 @@ impl Engine for DiskHash {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        self.scan_from(from, false, see)
+        self.scan_from(from, &ScanScope::default(), see)
     }
 
     fn scan_skipping_damaged(
@@ -712,7 +714,15 @@ impl Engine for DiskHash {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        self.scan_from(from, true, see)
+        self.scan_from(from, &ScanScope { skips_damage: true, ..ScanScope::default() }, see)
+    }
+
+    fn read_all(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.read_in_file_order(from, see)
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Scans over all records in the order of the hashes of their keys.
 
 use super::cold_reads::READS_MAX;
-use super::page::tag_of;
+use super::page::{IndexSlot, tag_of};
 use super::prefetch::prefetch_slot;
 use super::scratch::ThreadScratch;
-use super::segment::PREFETCHED_MAX;
+use super::segment::{LogPosition, PREFETCHED_MAX, SegmentTable};
 use super::shard::{PAGES, SHARDS, page_of, shard_of};
 use super::{DiskHash, missing_segment_error};
 use std::ops::ControlFlow;
@@ -13,25 +13,59 @@ use todana_core::{ErrorKind, Record, Result, ScanPosition};
 /// The number of entries that are announced together.
 const AHEAD: usize = READS_MAX / 2;
 
+/// The records that a scan shows.
+pub(super) struct ScanScope {
+    /// Skips damaged records. Otherwise the first of them ends the scan with an error.
+    pub(super) skips_damage: bool,
+    /// Only records whose entries lie at or after this position are shown.
+    pub(super) since: LogPosition,
+    /// The number of slots of the index after which the scan pauses at the end of a page.
+    pub(super) slots_max: usize,
+}
+
+impl Default for ScanScope {
+    fn default() -> ScanScope {
+        ScanScope { skips_damage: false, since: LogPosition::default(), slots_max: usize::MAX }
+    }
+}
+
+impl ScanScope {
+    #[inline]
+    fn contains(&self, table: &SegmentTable, slot: IndexSlot) -> bool {
+        let place = || {
+            let at = slot.location();
+            let number = table.get(at.slot)?.number;
+            Some(LogPosition { number, offset: u64::from(at.unit) * 8 })
+        };
+        self.since == LogPosition::default() || place().is_none_or(|place| place >= self.since)
+    }
+}
+
 impl DiskHash {
     /// Scans all records from a position on, one page of the index at a time. A page is scanned
-    /// under the lock of its shard. With `skips_damage`, damaged records are skipped; otherwise the
-    /// first of them ends the scan with an error.
+    /// under the lock of its shard.
     pub(super) fn scan_from(
         &self,
         from: Option<ScanPosition>,
-        skips_damage: bool,
+        scope: &ScanScope,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         // The position of a scan is the first 33 bits of a hash.
         let from = from.map_or(0, |place| place.number());
         let mut scratch = ThreadScratch::take();
+        let ScanScope { skips_damage, slots_max, .. } = *scope;
+        let mut slots_seen = 0;
         let mut page_index = (from >> 21) as usize;
         let mut tag_from = from as u32 & ((1 << 21) - 1);
         while page_index < SHARDS * PAGES {
             let shard = self.read_shard(page_index / PAGES);
             let page = &shard.pages[page_index % PAGES];
-            let mut slots = page.iter().skip_while(|slot| slot.tag() < tag_from).peekable();
+            if slots_seen >= slots_max {
+                return Ok(Some(ScanPosition::Number((page_index as u64) << 21)));
+            }
+            slots_seen += page.len();
+            let slots = page.iter().skip_while(|slot| slot.tag() < tag_from);
+            let mut slots = slots.filter(|slot| scope.contains(&shard.table, *slot)).peekable();
             let mut ahead = slots.clone();
             let mut flow = ControlFlow::Continue(());
             for nth in 0.. {

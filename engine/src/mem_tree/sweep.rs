@@ -19,7 +19,7 @@ impl SweepableEngine for MemTree {
     ) -> Result<SweepProgress> {
         let mut key: Vec<u8> = match from {
             Some(ScanPosition::Key(key)) => key.to_vec(),
-            Some(ScanPosition::Number(_)) | None => Vec::new(),
+            _ => Vec::new(),
         };
         let mut swept = SweepProgress::default();
         while (swept.seen as usize) < records_max {

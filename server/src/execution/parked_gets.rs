@@ -7,7 +7,8 @@
 //! the session takes the reply            -> the get is executed, and finds its record in memory
 //! ```
 //!
-//! Only gets are kept: other operations on records that are only on disk wait for the disk.
+//! Only gets are kept that are alone in their requests, or whose replies their sessions await one
+//! by one. Other operations on records that are only on disk wait for the disk.
 
 use crate::session::wake::WakeTicket;
 use std::collections::{HashMap, VecDeque};

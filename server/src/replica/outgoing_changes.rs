@@ -335,7 +335,7 @@ impl OutgoingChanges {
         if self.clears && wanted && place.is_none() {
             put(SentChange::Clear, out);
         }
-        let next = served.database.scan_stored(place, &mut |key, record| {
+        let next = served.database.read_all_stored(place, &mut |key, record| {
             let is_list = record.attributes.has_value_list && request.adds_values();
             if wanted && encoder.sends(key) {
                 lost.count(request, &record.attributes);

@@ -93,6 +93,27 @@ impl PendingReplies {
         completion
     }
 
+    /// Does the same for an operation that is the only one of its request, or of those operations
+    /// of a request for whose replies it waits together.
+    #[inline]
+    pub(crate) fn execute_alone(
+        &mut self,
+        context: &mut WorkerContext,
+        database: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        if self.is_ready() {
+            self.take(&mut context.executor, reply);
+            return Completion::Done;
+        }
+        let completion = context.executor.execute_alone(database, operation, reply);
+        if let Completion::Pending(ticket) = completion {
+            self.add(ticket, &mut context.waits);
+        }
+        completion
+    }
+
     /// Takes the next reply.
     #[cold]
     pub(crate) fn take(&mut self, executor: &mut AnyExecutor, reply: &mut dyn FnMut(Reply<'_>)) {

@@ -1,14 +1,21 @@
 //! Tests gets of records that are only on disk: their connections wait, and others are served.
 
 use crate::admin::{metrics, pages};
+use crate::kyoto_client::{answer, call};
 use crate::running;
+use crate::tyrant_client::tyrant;
 
-use running::{Running, options};
+use running::{Client, Running, options};
 use std::fmt::Write;
 use std::process::Command;
 use todana::DatabaseName;
 use todana_engine::SocketRing;
-use todana_server::{DatabaseOptions, LimitOptions, ObservationOptions, ServerOptions};
+use todana_protocol::kyoto::expiry;
+use todana_protocol::tyrant::TyrantRequest;
+use todana_server::{
+    DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ObservationOptions, ProtocolOptions,
+    ServerOptions,
+};
 
 /// Returns the options of a server with a hash on disk that exceeds the memory.
 fn cold_options(folder: &std::path::Path) -> ServerOptions {
@@ -102,4 +109,116 @@ fn closed_connection_leaves_its_cold_read() {
     let mut client = server.connect();
     client.send(b"get key-1999\r\n");
     client.expect(format!("VALUE key-1999 1999 500\r\n{:0500}\r\nEND\r\n", 1999).as_bytes());
+}
+
+/// Sends one request on each of 20 connections and then checks the replies: the request and the
+/// check of record `n`. Asserts that gets were parked if this system can do that.
+fn assert_parked(options: ServerOptions, folder: &std::path::Path, exchange: &[(Request, Check)]) {
+    let server = Running::start(options);
+    let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    let mut parked = 0.0;
+    for (nth, (request, check)) in exchange.iter().enumerate() {
+        let number = |at: usize| at * 97 + nth;
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send(&request(number(at)));
+        }
+        for (at, client) in clients.iter_mut().enumerate() {
+            check(client, number(at));
+        }
+        let now = metrics(&server).value("todana_cold_gets_total", "").unwrap();
+        assert_eq!(now > parked, has_cold_reads(folder), "exchange {nth}: {parked}, then {now} gets");
+        parked = now;
+    }
+}
+
+type Request = Box<dyn Fn(usize) -> Vec<u8>>;
+type Check = Box<dyn Fn(&mut Client, usize)>;
+
+fn exchange(
+    request: impl Fn(usize) -> Vec<u8> + 'static,
+    check: impl Fn(&mut Client, usize) + 'static,
+) -> (Request, Check) {
+    (Box::new(request), Box::new(check))
+}
+
+/// Returns the key of a record that no other exchange reads.
+fn far_key(n: usize, far: usize) -> String {
+    format!("key-{}", (n + far) % 2000)
+}
+
+#[test]
+fn cold_records_are_returned_to_kyoto_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    store_cold_records(folder.path());
+    let cold = cold_options(folder.path());
+    let kyoto = KyotoOptions { spoken: KyotoMode::Beside, ..cold.protocols.kyoto.clone() };
+    let options = ServerOptions { protocols: ProtocolOptions { kyoto, ..cold.protocols.clone() }, ..cold };
+    let bulk = |keys: &[String]| {
+        let mut request = [&[0xBA, 0, 0, 0, 0], &(keys.len() as u32).to_be_bytes()[..]].concat();
+        for key in keys {
+            request.extend([&[0, 0], &(key.len() as u32).to_be_bytes()[..], key.as_bytes()].concat());
+        }
+        request
+    };
+    let keys = |n: usize| (0..40).map(|nth| far_key(n, 40 * nth + 20)).collect::<Vec<_>>();
+    let exchanges = [
+        exchange(
+            |n| call("get", &format!("key\tkey-{n}\n")),
+            |client, n| assert_eq!(answer(client), (200, format!("value\t{n:0500}\n").into_bytes())),
+        ),
+        exchange(
+            |n| format!("GET /key-{n} HTTP/1.1\r\n\r\n").into_bytes(),
+            |client, n| assert_eq!(answer(client), (200, format!("{n:0500}").into_bytes())),
+        ),
+        // Two requests of one connection, one of them with many records and one without any.
+        exchange(
+            move |n| [bulk(&keys(n)), bulk(&["missing".to_owned()])].concat(),
+            move |client, n| {
+                let mut expected = [&[0xBA], &40u32.to_be_bytes()[..]].concat();
+                for key in keys(n) {
+                    expected.extend([0, 0]);
+                    expected.extend((key.len() as u32).to_be_bytes());
+                    expected.extend(500u32.to_be_bytes());
+                    expected.extend(expiry::NEVER.to_be_bytes());
+                    let number: usize = key.strip_prefix("key-").unwrap().parse().unwrap();
+                    expected.extend(format!("{key}{number:0500}").into_bytes());
+                }
+                expected.extend([0xBA, 0, 0, 0, 0]);
+                client.expect(&expected);
+            },
+        ),
+    ];
+    assert_parked(options, folder.path(), &exchanges);
+}
+
+#[test]
+fn cold_records_are_returned_to_tyrant_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    store_cold_records(folder.path());
+    let cold = cold_options(folder.path());
+    let options = ServerOptions { protocols: tyrant().protocols, ..cold };
+    let encoded = |requests: &[TyrantRequest<'_>]| {
+        let mut bytes = Vec::new();
+        requests.iter().for_each(|request| request.encode(&mut bytes));
+        bytes
+    };
+    let exchanges = [
+        exchange(
+            move |n| encoded(&[TyrantRequest::Get { key: format!("key-{n}").as_bytes() }]),
+            |client, n| {
+                let mut expected = vec![0];
+                expected.extend(500u32.to_be_bytes());
+                expected.extend(format!("{n:0500}").into_bytes());
+                client.expect(&expected);
+            },
+        ),
+        exchange(
+            move |n| {
+                let keys = [far_key(n, 40), far_key(n, 1000), "missing".to_owned()];
+                encoded(&keys.each_ref().map(|key| TyrantRequest::VSiz { key: key.as_bytes() }))
+            },
+            |client, _| client.expect(&[0, 0, 0, 1, 0xF4, 0, 0, 0, 1, 0xF4, 1]),
+        ),
+    ];
+    assert_parked(options, folder.path(), &exchanges);
 }

@@ -9,6 +9,15 @@ use todana_core::{Record, RecordDetails, Result, ScanPosition};
 /// The number of records that a scan returns before a commit may take place.
 pub(super) const GROUP_RECORDS: usize = 256;
 
+/// The order of a scan.
+#[derive(Clone, Copy)]
+enum ScanKind {
+    /// Records that are changed meanwhile keep their places.
+    Stable,
+    /// All records are read as fast as possible.
+    Fastest,
+}
+
 impl Database {
     /// Passes a record to `see` as it is stored, even if it has expired, but never in the middle of
     /// a commit. Returns false if there is no such record. Does not count as an access.
@@ -46,9 +55,31 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
+        self.scan_groups(ScanKind::Stable, from, see)
+    }
+
+    /// Does the same as [`scan_stored`](Self::scan_stored), but in the order in which all records
+    /// are read fastest. A record that is changed meanwhile may be shown again, with its later
+    /// value. This suits reads of all records that change none of them
+    /// ([`Engine::read_all`](todana_core::Engine::read_all)).
+    pub fn read_all_stored(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan_groups(ScanKind::Fastest, from, see)
+    }
+
+    fn scan_groups(
+        &self,
+        kind: ScanKind,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
         let (mut place, has_broken) = (from, Cell::new(false));
         loop {
-            place = self.scan_group_stored(place, &mut |key, record| noted(see(key, record), &has_broken))?;
+            place =
+                self.scan_one_group(kind, place, &mut |key, record| noted(see(key, record), &has_broken))?;
             if place.is_none() || has_broken.get() {
                 return Ok(place);
             }
@@ -62,11 +93,22 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        self.scan_group_stored(from, &mut |key, record| see(key, record.with_first_value()))
+        self.scan_one_group(ScanKind::Stable, from, &mut |key, record| see(key, record.with_first_value()))
     }
 
-    fn scan_group_stored(
+    /// Does the same as [`scan_group`](Self::scan_group) in the order of
+    /// [`read_all_stored`](Self::read_all_stored).
+    pub fn read_group(
         &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan_one_group(ScanKind::Fastest, from, &mut |key, record| see(key, record.with_first_value()))
+    }
+
+    fn scan_one_group(
+        &self,
+        kind: ScanKind,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
@@ -75,7 +117,7 @@ impl Database {
         // No commit takes place in the middle of a group, and a commit waits for one group at most.
         let _no_commit = self.transaction_lock.block_commits();
         let (mut seen, mut has_broken) = (0, false);
-        self.engine.scan(from, &mut |key, record| {
+        let mut see = |key: &[u8], record: Record<'_>| {
             seen += 1;
             if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
                 has_broken = true;
@@ -85,7 +127,11 @@ impl Database {
             } else {
                 ControlFlow::Continue(())
             }
-        })
+        };
+        match kind {
+            ScanKind::Stable => self.engine.scan(from, &mut see),
+            ScanKind::Fastest => self.engine.read_all(from, &mut see),
+        }
     }
 
     /// Passes the live records from a key on to `see`, in the order of their keys, until `see`
@@ -152,14 +198,15 @@ impl Database {
         Ok(last)
     }
 
-    /// Scans the attributes of the live records, without their values.
+    /// Scans the attributes of the live records, without their values, in the order of
+    /// [`read_all_stored`](Self::read_all_stored).
     pub fn list(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], RecordDetails) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
-        self.scan_stored(from, &mut |key, stored| {
+        self.read_all_stored(from, &mut |key, stored| {
             let is_list = stored.attributes.has_value_list;
             let further_values = if is_list { stored.values().skip(1).count() as u64 } else { 0 };
             let record = stored.with_first_value();

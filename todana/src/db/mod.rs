@@ -134,7 +134,8 @@ impl Db {
 
     /// Calls `see` for every live record until `see` breaks. The records of an ordered database are
     /// passed in the order of their keys. A record that exists all the time is passed at least
-    /// once, even if other records are written in the meantime. `see` may run under a lock of the
+    /// once, even if other records are written in the meantime, and one that is changed may be
+    /// passed again. `see` may run under a lock of the
     /// engine, so it must not call the database.
     ///
     /// ```
@@ -161,7 +162,7 @@ impl Db {
         let mut place: Option<ScanPosition> = None;
         let mut flow = ControlFlow::Continue(());
         loop {
-            place = self.database().scan_stored(place.take(), &mut |key, record| {
+            place = self.database().read_all_stored(place.take(), &mut |key, record| {
                 flow = see(key, record);
                 flow
             })?;

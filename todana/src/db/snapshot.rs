@@ -187,16 +187,21 @@ impl Records for Snapshot {
         // positions that are keys.
         let from = match from {
             Some(ScanPosition::Key(key)) => key,
-            place => {
-                let next = self.db.database().engine().scan(place, &mut |key, record| {
-                    if self.delta.get(key).is_some() { ControlFlow::Continue(()) } else { see(key, record) }
+            mut place => loop {
+                let mut flow = ControlFlow::Continue(());
+                place = self.db.database().engine().read_all(place, &mut |key, record| {
+                    if self.delta.get(key).is_none() {
+                        flow = see(key, record);
+                    }
+                    flow
                 })?;
                 self.check_not_cleared()?;
-                if next.is_some() {
-                    return Ok(next);
+                match place {
+                    None => break Arc::default(),
+                    Some(_) if flow.is_break() => return Ok(place),
+                    Some(_) => {}
                 }
-                Arc::default()
-            }
+            },
         };
         let mut from = Bound::Included(from.to_vec());
         while let Some((key, was)) = self.delta.next(from.as_ref().map(Vec::as_slice), Bound::Unbounded, true)

@@ -218,6 +218,14 @@ impl Engine for TrackedEngine {
         self.engine.scan_skipping_damaged(from, see)
     }
 
+    fn read_all(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.engine.read_all(from, see)
+    }
+
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
         self.tracker.discard_all();
         self.engine.clear(cleared)

@@ -69,7 +69,11 @@ impl Db {
         }
         let mut merged = 0;
         for source in sources {
-            merged += self.load_records(RecordIter::new(StoredRecords(source)).copied(), mode)?;
+            // A value must not be appended twice, so the order must be one in which a record that
+            // is changed meanwhile keeps its place.
+            let is_stable = mode == MergePolicy::Append;
+            let records = RecordIter::new(StoredRecords { db: source, is_stable });
+            merged += self.load_records(records.copied(), mode)?;
         }
         Ok(merged)
     }
@@ -171,7 +175,8 @@ impl Db {
 
     /// Writes all records as tab-separated text (docs/format/tsv.md), with flags, expiry and all
     /// values of a key, and returns their number. The records are not as of one moment, unlike
-    /// those of [`copy`](Db::copy). Fails with `Unavailable` if writing to `out` fails.
+    /// those of [`copy`](Db::copy), and a record that is changed meanwhile may be written again,
+    /// with its later value. Fails with `Unavailable` if writing to `out` fails.
     ///
     /// ```
     /// # use todana::{Db, Records, Ttl};
@@ -187,7 +192,7 @@ impl Db {
     /// ```
     pub fn dump(&self, out: &mut impl Write) -> Result<u64> {
         let mut written = 0;
-        for item in RecordIter::new(StoredRecords(self)).copied() {
+        for item in RecordIter::new(StoredRecords { db: self, is_stable: false }).copied() {
             let copied = item?;
             tsv::put_record(out, &copied.key, copied.record()).map_err(|error| unwritable(&error))?;
             written += 1;
@@ -308,19 +313,24 @@ impl Visitor for MergeVisitor<'_> {
 }
 
 /// A database whose iterations show all values of a key.
-struct StoredRecords<'d>(&'d Db);
+struct StoredRecords<'d> {
+    db: &'d Db,
+    /// Records that are changed meanwhile keep their places. Otherwise all are read as fast as
+    /// possible.
+    is_stable: bool,
+}
 
 impl Records for StoredRecords<'_> {
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        self.0.execute(command, reply)
+        self.db.execute(command, reply)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.0.visit(key, visitor)
+        self.db.visit(key, visitor)
     }
 
     fn is_ordered(&self) -> bool {
-        self.0.is_ordered()
+        self.db.is_ordered()
     }
 
     fn scan(
@@ -328,7 +338,8 @@ impl Records for StoredRecords<'_> {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        self.0.database().scan_stored(from, see)
+        let database = self.db.database();
+        if self.is_stable { database.scan_stored(from, see) } else { database.read_all_stored(from, see) }
     }
 
     fn walk(
@@ -337,7 +348,7 @@ impl Records for StoredRecords<'_> {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.0.database().walk_stored(direction, from, see)
+        self.db.database().walk_stored(direction, from, see)
     }
 }
 

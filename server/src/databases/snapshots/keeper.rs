@@ -465,7 +465,7 @@ impl SnapshotJob<'_> {
         loop {
             let began = Instant::now();
             place = database
-                .scan_stored(place, &mut |key, record| {
+                .read_all_stored(place, &mut |key, record| {
                     self.shared.persistence.snapshots.warn_left_out(label, &record.attributes);
                     let record = record.with_first_value();
                     let stored = match is_persistent {

@@ -101,7 +101,8 @@ impl CallContext {
         };
         let never = if is_persistent { expiry::PERSISTENT } else { expiry::NEVER as i64 };
         let BulkProgress { hits, found, has_failed } = &mut session.bulk;
-        session.pending.execute(context, database, &operation, &mut |reply| {
+        // Each record of a bulk request is waited for on its own.
+        session.pending.execute_alone(context, database, &operation, &mut |reply| {
             count.add(1);
             match reply {
                 Reply::Hit(hit) => {

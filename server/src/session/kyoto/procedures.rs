@@ -178,7 +178,7 @@ impl CallContext {
         let database = self.database(call.target())?;
         let operation = self.operation(database, procedure, call)?;
         let mut ended = Ok(());
-        let completion = session.pending.execute(context, database, &operation, &mut |reply| {
+        let completion = session.pending.execute_alone(context, database, &operation, &mut |reply| {
             ended = self.answer_record(database, procedure, &reply, answer);
         });
         ended.map(|()| completion)

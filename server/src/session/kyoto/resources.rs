@@ -69,7 +69,7 @@ impl CallContext {
             }
         };
         let mut ended = Ok(());
-        let completion = session.pending.execute(context, database, &operation, &mut |reply| {
+        let completion = session.pending.execute_alone(context, database, &operation, &mut |reply| {
             count.add(1);
             if let FreshnessHeader::Present(required) = rest.form.freshness
                 && !freshness::still_holds(&self.shared, database, required)

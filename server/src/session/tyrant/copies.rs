@@ -124,7 +124,7 @@ fn copy_records(
     let fill = || {
         let is_table = database.engine().indexed().is_some();
         let mut outcome = Ok(());
-        database.scan_stored(None, &mut |key, record| {
+        database.read_all_stored(None, &mut |key, record| {
             // The definitions of a table's indexes are not a row.
             if outcome.is_ok() && !(is_table && key.is_empty()) {
                 outcome = store(&target, key, record).and_then(|()| expect_wanted(is_cancelled));

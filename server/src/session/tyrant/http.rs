@@ -114,7 +114,7 @@ impl TyrantSession {
         if key.is_empty() && is_table(context) {
             answer(Reply::Miss);
         } else {
-            self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut answer);
+            self.pending.execute_alone(context, PRIMARY_DATABASE, &get(key), &mut answer);
         }
         if !self.pending.is_waiting() {
             let command = if is_head { TyrantCommand::VSiz } else { TyrantCommand::Get };

@@ -65,7 +65,7 @@ impl TyrantSession {
         let next = match *request {
             TyrantRequest::Get { key } => {
                 let mut is_found = false;
-                self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
+                self.pending.execute_alone(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
                     Reply::Hit(hit) => {
                         is_found = true;
                         reply::put_value(hit.record.value, hit.record.shared, output);
@@ -105,7 +105,7 @@ impl TyrantSession {
             }
             TyrantRequest::VSiz { key } => {
                 let mut is_found = false;
-                self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
+                self.pending.execute_alone(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
                     Reply::Hit(hit) => {
                         is_found = true;
                         reply::put_len(hit.record.value.len(), output);

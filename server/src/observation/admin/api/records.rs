@@ -41,6 +41,10 @@ impl SearchPlace {
         let key = |rest: &str| percent_decode_str(rest).collect::<Vec<u8>>();
         Some(match text.split_at_checked(1)? {
             ("n", rest) => SearchPlace::At(ScanPosition::Number(rest.parse().ok()?)),
+            ("p", rest) => {
+                let (first, second) = rest.split_once('.')?;
+                SearchPlace::At(ScanPosition::Pair(first.parse().ok()?, second.parse().ok()?))
+            }
             ("k", rest) => SearchPlace::At(ScanPosition::Key(Arc::from(key(rest)))),
             ("a", rest) => SearchPlace::After(key(rest)),
             _ => return None,
@@ -50,6 +54,7 @@ impl SearchPlace {
     fn text(&self) -> String {
         match self {
             SearchPlace::At(ScanPosition::Number(number)) => format!("n{number}"),
+            SearchPlace::At(ScanPosition::Pair(first, second)) => format!("p{first}.{second}"),
             SearchPlace::At(ScanPosition::Key(key)) => format!("k{}", encoded(key)),
             SearchPlace::After(key) => format!("a{}", encoded(key)),
         }
@@ -96,7 +101,7 @@ pub(super) fn search(local: &LocalDatabase, query: &ApiQuery) -> ApiResult {
                 Some(SearchPlace::At(position)) => Some(position),
                 _ => None,
             };
-            database.scan_group(from, &mut see)?.map(SearchPlace::At)
+            database.read_group(from, &mut see)?.map(SearchPlace::At)
         };
         place = next.filter(|_| !is_beyond);
         if place.is_none() || found.len() >= limit || began.elapsed() >= SEARCH_TIME {
