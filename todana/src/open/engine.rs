@@ -351,7 +351,14 @@ impl DatabaseName {
             }
             DatabaseKind::MemTree => {
                 let compression = tuning.compress.then(Compression::default);
-                let options = MemTreeOptions { partitions: None, limit, class_bounds, compression, observer };
+                let options = MemTreeOptions {
+                    limit,
+                    class_bounds,
+                    compression,
+                    observer,
+                    compresses_long_values: !stores_plain,
+                    ..MemTreeOptions::default()
+                };
                 Box::new(MemTree::new(options)?)
             }
             DatabaseKind::DiskHash => {
