@@ -171,6 +171,10 @@ impl ValueJob {
     /// Converts a chunk. Returns `None` if the work has ended.
     fn advance(mut self, tables: &dyn HugeTables) -> Option<ValueJob> {
         let ValueJob { table, index, ref value, ref mut form } = self;
+        // The record has been removed or has another value, and nobody reads this one.
+        if Arc::strong_count(value) == 1 {
+            return None;
+        }
         match form {
             NewForm::Compressed(compression) => match compression.step(value.plain().unwrap_or_default()) {
                 CompressionStep::Working => return Some(self),

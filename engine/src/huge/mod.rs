@@ -7,7 +7,14 @@
 //! a copy.
 //!
 //! Both engines in memory store long values in this way. Each engine frees memory for them by its
-//! own policy. A value that is not in use is compressed in chunks (see `compression`).
+//! own policy. A value that is not in use is compressed in chunks.
+//!
+//! ```text
+//! table             the huge records of a shard
+//! compression       rounds of maintenance, which compress and decompress values
+//! compressed_value  a value in compressed chunks
+//! stand_in          bytes that are shown in place of a compressed value
+//! ```
 
 mod compressed_value;
 mod compression;

@@ -21,6 +21,8 @@ pub(crate) struct ConnectionOutput {
     /// The number of shared bytes that are not sent yet.
     shared_len: usize,
     chunk: DecompressedChunk,
+    /// True if the last write has ended only to let other connections be served.
+    is_interrupted: bool,
     /// The bytes after all others. They are produced in pieces, and nothing may be appended after
     /// them.
     tail: Option<Box<dyn OutputTail>>,
@@ -35,6 +37,9 @@ pub(crate) trait OutputTail: Send {
     /// Appends the next bytes, at most `len_max`.
     fn fill(&mut self, len_max: usize, bytes: &mut Vec<u8>);
 }
+
+/// The number of chunks of 64 KiB that are decompressed for a connection in one turn.
+const CHUNKS_PER_TURN: usize = 16;
 
 /// The length of the pieces of a tail.
 const TAIL_PIECE: usize = 64 << 10;
@@ -168,13 +173,37 @@ impl ConnectionOutput {
     /// Writes until all bytes are sent or the socket accepts no more. In both cases returns the
     /// number of bytes written.
     pub(crate) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<usize> {
+        self.write_chunks(stream, usize::MAX)
+    }
+
+    /// Does the same as `write_to`, but decompresses a limited number of chunks. A client may read
+    /// as fast as they are decompressed, so that its socket never refuses bytes.
+    pub(crate) fn write_in_turn(&mut self, stream: &mut impl Write) -> io::Result<usize> {
+        self.write_chunks(stream, CHUNKS_PER_TURN)
+    }
+
+    /// Returns true if the last write has ended although the socket may accept more bytes. The
+    /// caller must continue without waiting for the socket.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    fn write_chunks(&mut self, stream: &mut impl Write, mut chunks: usize) -> io::Result<usize> {
         let mut total = 0;
+        self.is_interrupted = false;
         while !self.is_empty() {
             self.refill();
+            if self.lacks_chunk() {
+                if chunks == 0 {
+                    self.is_interrupted = true;
+                    break;
+                }
+                chunks -= 1;
+                self.decompress_chunk();
+            }
             let outcome = if self.shares.is_empty() {
                 stream.write(&self.bytes[self.sent..])
             } else {
-                self.decompress_chunk();
                 self.write_pieces(stream)
             };
             match outcome {
@@ -192,13 +221,17 @@ impl ConnectionOutput {
         Ok(total)
     }
 
-    /// Decompresses the chunk of the first shared value that is sent next.
+    /// Returns true if the first shared value is compressed, and the chunk to send is not there.
+    fn lacks_chunk(&self) -> bool {
+        let DecompressedChunk { at, bytes } = &self.chunk;
+        let is_there = |sent| (*at..*at + bytes.len()).contains(&sent);
+        self.shares.front().is_some_and(|share| share.value.plain().is_none() && !is_there(share.sent))
+    }
+
     fn decompress_chunk(&mut self) {
-        let Some(share) = self.shares.front().filter(|share| share.value.plain().is_none()) else { return };
-        let DecompressedChunk { at, bytes } = &mut self.chunk;
-        if !(*at..*at + bytes.len()).contains(&share.sent) {
-            share.value.copy_chunk(share.sent, bytes);
-            *at = share.sent;
+        if let Some(share) = self.shares.front() {
+            share.value.copy_chunk(share.sent, &mut self.chunk.bytes);
+            self.chunk.at = share.sent;
         }
     }
 
@@ -352,5 +385,20 @@ mod tests {
             assert_eq!(slow.taken, b"first compressedplain and compressed end");
             assert_eq!(value.1.load(Ordering::Relaxed), 8, "each chunk once for each value");
         }
+    }
+
+    #[test]
+    fn turn_ends_after_a_number_of_chunks() {
+        let text: &str = "chunk by chunk, while other clients are served between two turns";
+        let (mut output, mut sent, mut turns) = (ConnectionOutput::default(), Vec::new(), Vec::new());
+        let value: SharedBytes = Arc::new(ChunkedText(text, AtomicUsize::new(0)));
+        output.share(&value);
+        output.put(b" end");
+        while !output.is_empty() {
+            turns.push(output.write_in_turn(&mut sent).unwrap());
+            assert_eq!(output.is_interrupted(), !output.is_empty());
+        }
+        assert_eq!(sent, format!("{text} end").as_bytes());
+        assert_eq!(turns, [3 * CHUNKS_PER_TURN, text.len() + 4 - 3 * CHUNKS_PER_TURN]);
     }
 }
