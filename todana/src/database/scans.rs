@@ -4,7 +4,7 @@ use super::Database;
 use crate::records::{self, ScanDirection};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Record, RecordDetails, Result, ScanPosition};
+use todana_core::{Attributes, Record, RecordDetails, Result, ScanPosition};
 
 /// The number of records that a scan returns before a commit may take place.
 pub(super) const GROUP_RECORDS: usize = 256;
@@ -14,6 +14,8 @@ pub(super) const GROUP_RECORDS: usize = 256;
 enum ScanKind {
     /// Records that are changed meanwhile keep their places.
     Stable,
+    /// The same, for a reader that reads a long value only in shared form.
+    StableShared,
     /// All records are read as fast as possible.
     Fastest,
 }
@@ -96,6 +98,16 @@ impl Database {
         self.scan_one_group(ScanKind::Stable, from, &mut |key, record| see(key, record.with_first_value()))
     }
 
+    /// Does the same as [`scan_group`](Self::scan_group), for a reader that needs only keys and
+    /// attributes.
+    pub fn scan_keys_group(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], &Attributes) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan_one_group(ScanKind::StableShared, from, &mut |key, record| see(key, &record.attributes))
+    }
+
     /// Does the same as [`scan_group`](Self::scan_group) in the order of
     /// [`read_all_stored`](Self::read_all_stored).
     pub fn read_group(
@@ -130,6 +142,7 @@ impl Database {
         };
         match kind {
             ScanKind::Stable => self.engine.scan(from, &mut see),
+            ScanKind::StableShared => self.engine.scan_shared(from, &mut see),
             ScanKind::Fastest => self.engine.read_all(from, &mut see),
         }
     }
@@ -198,15 +211,18 @@ impl Database {
         Ok(last)
     }
 
-    /// Scans the attributes of the live records, without their values, in the order of
-    /// [`read_all_stored`](Self::read_all_stored).
+    /// Scans the attributes of the live records, without their values. The guarantees of
+    /// [`read_all_stored`](Self::read_all_stored) hold.
     pub fn list(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], RecordDetails) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
-        self.read_all_stored(from, &mut |key, stored| {
+        // Only engines in memory hold values in compressed shared form.
+        let is_on_disk = self.engine.durable().is_some();
+        let kind = if is_on_disk { ScanKind::Fastest } else { ScanKind::StableShared };
+        self.scan_groups(kind, from, &mut |key, stored| {
             let is_list = stored.attributes.has_value_list;
             let further_values = if is_list { stored.values().skip(1).count() as u64 } else { 0 };
             let record = stored.with_first_value();

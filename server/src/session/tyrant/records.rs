@@ -4,7 +4,7 @@ use super::TyrantState;
 use super::background_call::{TyrantAction, TyrantTask};
 use super::cluster_task::ClusterTask;
 use super::numbers::width as width_of;
-use super::operations::{counters, get, is_table, may_list, out, put, visit};
+use super::operations::{counters, get, get_shared, is_table, may_list, out, put, visit};
 use super::replication::{replica_request, set_master};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
@@ -65,12 +65,14 @@ impl TyrantSession {
         let next = match *request {
             TyrantRequest::Get { key } => {
                 let mut is_found = false;
-                self.pending.execute_alone(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
-                    Reply::Hit(hit) => {
-                        is_found = true;
-                        reply::put_value(hit.record.value, hit.record.shared, output);
+                self.pending.execute_alone(context, PRIMARY_DATABASE, &get_shared(key), &mut |reply| {
+                    match reply {
+                        Reply::Hit(hit) => {
+                            is_found = true;
+                            reply::put_value(hit.record.value, hit.record.shared, output);
+                        }
+                        _ => reply::put_status(false, output),
                     }
-                    _ => reply::put_status(false, output),
                 });
                 counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
                 NextAction::Continue
@@ -105,12 +107,14 @@ impl TyrantSession {
             }
             TyrantRequest::VSiz { key } => {
                 let mut is_found = false;
-                self.pending.execute_alone(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
-                    Reply::Hit(hit) => {
-                        is_found = true;
-                        reply::put_len(hit.record.value.len(), output);
+                self.pending.execute_alone(context, PRIMARY_DATABASE, &get_shared(key), &mut |reply| {
+                    match reply {
+                        Reply::Hit(hit) => {
+                            is_found = true;
+                            reply::put_len(hit.record.value.len(), output);
+                        }
+                        _ => reply::put_status(false, output),
                     }
-                    _ => reply::put_status(false, output),
                 });
                 counters(context).get_misses.add(u64::from(!is_found && !self.pending.is_waiting()));
                 NextAction::Continue
