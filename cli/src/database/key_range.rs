@@ -119,9 +119,9 @@ pub(super) fn walk(
             let mut place = None;
             loop {
                 let mut batch = RecordBatch::default();
-                place = db
-                    .database()
-                    .read_all_stored(place.take(), &mut |key, record| batch.take(key, record, range.has(key)))?;
+                place = db.database().read_all_stored(place.take(), &mut |key, record| {
+                    batch.take(key, record, range.has(key))
+                })?;
                 for record in &batch.records {
                     if see(record)?.is_break() {
                         return Ok(());
