@@ -349,7 +349,8 @@ impl ThreadChunk {
         *self.0 = SegmentChunk::default();
     }
 
-    /// Returns the bytes of a segment from `at` on: at least `len`, unless they end at `end` before.
+    /// Returns the bytes of a segment from `at` on: at least `len`, unless they end at `end`
+    /// before.
     fn bytes(&mut self, segment: &Segment, at: u64, len: usize, end: u64, is_direct: bool) -> Result<&[u8]> {
         let chunk = &mut *self.0;
         let wanted = (len as u64).min(end - at);
@@ -538,7 +539,8 @@ mod tests {
         assert!([0, 1, BY_HASH].iter().all(|round| seen.contains(round)), "{seen:?}");
     }
     /// Creates a database of 300 records, of which the first 100 were overwritten, and flips a bit
-    /// of the value of record `n` in the first entry with that value. Returns the reopened database.
+    /// of the value of record `n` in the first entry with that value. Returns the reopened
+    /// database.
     fn damaged(folder: &std::path::Path, n: usize) -> DiskHash {
         let options = || DiskHashOptions { memory_bytes: Some(0), ..DiskHashOptions::default() };
         let hash = DiskHash::open(folder, options()).unwrap();
