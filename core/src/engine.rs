@@ -45,6 +45,13 @@ pub trait Visitor {
         false
     }
 
+    /// Returns true if the visitor reads the bytes of a long value only through [`Record::shared`],
+    /// in `visit` and in `applied`. An engine need not decompress such a value then. It shows a
+    /// value of the same length in its place.
+    fn reads_shared(&self) -> bool {
+        false
+    }
+
     /// Returns true if the visitor does the same whether there is a record or not. An engine need
     /// not look for the record then, and may call `visit` and `applied` as if there were none.
     fn ignores_record(&self) -> bool {
@@ -154,6 +161,12 @@ pub struct EncodingStatus {
     pub dictionaries: u64,
     /// Bytes of memory that the dictionaries take.
     pub dictionary_bytes: u64,
+    /// Long values that are compressed in chunks.
+    pub compressed_values: u64,
+    /// Bytes of these values before compression.
+    pub compressed_plain_bytes: u64,
+    /// Bytes of these values as they are stored.
+    pub compressed_stored_bytes: u64,
 }
 
 /// The state of an engine's index.
@@ -214,6 +227,15 @@ pub trait Engine: Send + Sync {
         self.view(key, see)
     }
 
+    /// Does the same as `view`, or as `peek` if `counts` is false, for a reader that reads the bytes
+    /// of a long value only through [`Record::shared`]. An engine need not decompress such a value
+    /// then. It shows a value of the same length in its place.
+    ///
+    /// `view` and `peek` decompress such a value after releasing the lock, and then call `see`.
+    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        if counts { self.view(key, see) } else { self.peek(key, see) }
+    }
+
     /// Runs the visitor atomically on the record of `key`. Fails with `Full` if the memory limit
     /// leaves no room; the old record then stays. Fails with `Invalid` if the key or value is
     /// longer than any engine supports.
@@ -231,6 +253,16 @@ pub trait Engine: Send + Sync {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>>;
+
+    /// Does the same as `scan`, for a reader that reads the bytes of a long value only through
+    /// [`Record::shared`] (see `view_shared`).
+    fn scan_shared(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan(from, see)
+    }
 
     /// Does the same as `scan`, but skips damaged records. `scan` fails with `Corrupt` at a damaged
     /// record.

@@ -32,7 +32,8 @@ pub trait ImagedEngine: Send + Sync {
     /// Appends the next buckets from position `from` on (`None`: the start) to `image`: a few
     /// thousand bytes, unless a single bucket is longer. Leaves out the records for whose expiry
     /// `is_dead` returns true. The records that do not lie in buckets are passed to `see` instead,
-    /// which runs under a lock: it must be brief and must not call the engine.
+    /// which runs under a lock: it must be brief and must not call the engine. `see` must read the
+    /// bytes of a long value only through [`Record::shared`], which may be compressed.
     ///
     /// A record that exists during the entire copy is copied or passed exactly once, even if others
     /// write meanwhile. Fails with `Busy` if the engine has another seed than that of `form`.

@@ -80,6 +80,9 @@ pub struct Get<'a> {
     pub counts_as_touch: bool,
     /// The syntax of the command, for the statistics.
     pub syntax: CommandSyntax,
+    /// The caller reads the bytes of a long value only through the shared bytes of the reply, so
+    /// that an engine need not decompress them.
+    pub reads_shared: bool,
 }
 
 /// How a store treats an existing record.

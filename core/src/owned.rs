@@ -30,6 +30,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             silent,
             counts_as_touch,
             syntax,
+            reads_shared,
         }) => Operation::Get(Get {
             key,
             touch,
@@ -41,6 +42,7 @@ fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new
             silent,
             counts_as_touch,
             syntax,
+            reads_shared,
         }),
         Operation::Store(Store {
             key: _,
@@ -184,7 +186,7 @@ impl OwnedReply {
                 let (expiry_before, access_before) = (hit.expiry_before, hit.access_before);
                 let (recache, now) = (hit.recache, hit.now);
                 let empty = crate::HitReply { record, expiry_before, access_before, recache, now };
-                (Reply::Hit(empty), hit.record.value.to_vec())
+                (Reply::Hit(empty), hit.record.with_plain_value(|record| record.value.to_vec()))
             }
             Reply::Miss => (Reply::Miss, vec![]),
             Reply::Stored(stored) => (Reply::Stored(stored), vec![]),

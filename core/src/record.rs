@@ -114,9 +114,75 @@ pub struct Attributes {
     pub has_value_list: bool,
 }
 
+/// The bytes of a long value, which an engine may hold in compressed form. Plain bytes of any type
+/// implement this.
+pub trait LongBytes: Send + Sync {
+    /// Returns the number of bytes of the value.
+    fn len(&self) -> usize;
+
+    /// Returns true if the value has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns all bytes, or `None` if they are compressed.
+    fn plain(&self) -> Option<&[u8]>;
+
+    /// Returns the number of bytes that are stored.
+    fn stored_len(&self) -> usize {
+        self.len()
+    }
+
+    /// Replaces the content of `chunk` by the bytes from `at` on, up to the end of the chunk that
+    /// contains them. Chunks are short, so that a slow reader needs little memory.
+    fn copy_chunk(&self, at: usize, chunk: &mut Vec<u8>);
+
+    /// Returns a plain copy of compressed bytes, or `None` if they are plain already.
+    fn decompressed(&self) -> Option<SharedBytes>;
+
+    /// Returns the number of times that the bytes were decompressed since the last call.
+    fn take_decompressions(&self) -> u32 {
+        0
+    }
+}
+
+/// The length of the chunks of plain bytes.
+const PLAIN_CHUNK_LEN: usize = 64 << 10;
+
+impl<T: AsRef<[u8]> + Send + Sync> LongBytes for T {
+    fn len(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn plain(&self) -> Option<&[u8]> {
+        Some(self.as_ref())
+    }
+
+    fn copy_chunk(&self, at: usize, chunk: &mut Vec<u8>) {
+        chunk.clear();
+        let rest = self.as_ref().get(at..).unwrap_or_default();
+        chunk.extend_from_slice(&rest[..rest.len().min(PLAIN_CHUNK_LEN)]);
+    }
+
+    fn decompressed(&self) -> Option<SharedBytes> {
+        None
+    }
+}
+
 /// Bytes that several owners share. A slow reader keeps a large value in memory, without a copy,
 /// even after the record has been removed.
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub type SharedBytes = Arc<dyn LongBytes>;
+
+impl fmt::Debug for dyn LongBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+/// Returns the value in plain form: itself, or a copy that was decompressed.
+pub fn plain_value(value: &SharedBytes) -> SharedBytes {
+    value.decompressed().unwrap_or_else(|| Arc::clone(value))
+}
 
 /// The length from which a value counts as long. A long value has its own memory, which is shared
 /// and not copied.
@@ -148,7 +214,7 @@ pub struct Record<'a> {
     /// The exact bytes of the value.
     pub value: &'a [u8],
     /// The same bytes in shared form, if the value is long. An engine stores its own shared bytes
-    /// without a copy.
+    /// without a copy. They may be compressed even if `value` is not.
     pub shared: Option<&'a SharedBytes>,
     /// The attributes of the record.
     pub attributes: Attributes,
@@ -158,6 +224,25 @@ impl<'a> Record<'a> {
     /// Creates a record from a value and its attributes.
     pub fn new(value: &'a [u8], attributes: Attributes) -> Self {
         Record { value, shared: None, attributes }
+    }
+
+    /// Returns the shared bytes if they are compressed. A reader that has asked for shared bytes
+    /// ([`Engine::view_shared`](crate::Engine::view_shared)) must then read these instead of
+    /// `value`, which has the right length and no meaning.
+    pub fn compressed(&self) -> Option<&'a SharedBytes> {
+        self.shared.filter(|shared| shared.plain().is_none())
+    }
+
+    /// Returns the shared bytes if they are plain, so that they can be stored in another engine.
+    pub fn plain_shared(&self) -> Option<&'a SharedBytes> {
+        self.shared.filter(|shared| shared.plain().is_some())
+    }
+
+    /// Calls `see` with this record and its plain value. A compressed value is decompressed.
+    pub fn with_plain_value<T>(self, see: impl FnOnce(Record<'_>) -> T) -> T {
+        let Some(compressed) = self.compressed() else { return see(self) };
+        let plain = plain_value(compressed);
+        see(Record { value: plain.plain().unwrap_or_default(), ..self })
     }
 }
 

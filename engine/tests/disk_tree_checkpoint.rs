@@ -264,7 +264,7 @@ fn a_value_of_a_gibibyte_is_kept() {
     struct PutShared(todana_core::SharedBytes);
     impl Visitor for PutShared {
         fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-            let record = Record::new((*self.0).as_ref(), Attributes::default());
+            let record = Record::new(self.0.plain().unwrap(), Attributes::default());
             Action::Put(Record { shared: Some(&self.0), ..record })
         }
     }

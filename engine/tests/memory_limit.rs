@@ -226,7 +226,7 @@ fn value_counts_until_its_last_reader_drops_it(make: Make) {
     assert!(engine.status().committed_bytes >= empty + (3 << 20), "{:?}", engine.status());
     let error = put(&*engine, "other", &vec![1; 6 << 20]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
-    assert_eq!((**reader.as_ref().unwrap()).as_ref(), &vec![1; 3 << 20]);
+    assert_eq!(reader.as_ref().unwrap().plain().unwrap(), &vec![1; 3 << 20]);
     drop(reader);
     assert!(engine.status().committed_bytes < empty + (1 << 20), "{:?}", engine.status());
     put(&*engine, "other", &vec![1; 6 << 20]).unwrap();
@@ -250,7 +250,7 @@ struct PutShared(SharedBytes);
 
 impl Visitor for PutShared {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        let record = Record::new((*self.0).as_ref(), Attributes::default());
+        let record = Record::new(self.0.plain().unwrap(), Attributes::default());
         Action::Put(Record { shared: Some(&self.0), ..record })
     }
 }
@@ -273,7 +273,7 @@ fn buffer_counts_as_filled_and_becomes_the_value(make: Make) {
     assert!(engine.room(&mut *buffer, 10).unwrap().is_empty());
     assert_eq!(committed(&*engine), 3_002_368);
     let value = buffer.into_shared();
-    let address = (*value).as_ref().as_ptr();
+    let address = value.plain().unwrap().as_ptr();
     engine.visit(b"huge", &mut PutShared(value)).unwrap();
     let seen = engine.view(b"huge", &mut |record| {
         assert_eq!(record.value.as_ptr(), address, "it has not been copied");

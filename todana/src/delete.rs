@@ -54,6 +54,10 @@ impl Visitor for DeleteVisitor<'_> {
         compare.is_none() && !mark_stale && !drop_value
     }
 
+    fn reads_shared(&self) -> bool {
+        true
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         // The record existed, but could not be read.
         if now.is_none() {

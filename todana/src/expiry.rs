@@ -197,6 +197,10 @@ impl Visitor for ExpiryVisitor<'_> {
         self.inner.ignores_value()
     }
 
+    fn reads_shared(&self) -> bool {
+        self.inner.reads_shared()
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         if self.removes_expired {
             return;
@@ -242,5 +246,9 @@ pub(crate) struct RemoveIfExpired;
 impl Visitor for RemoveIfExpired {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         Action::Keep
+    }
+
+    fn reads_shared(&self) -> bool {
+        true
     }
 }

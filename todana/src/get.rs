@@ -163,6 +163,10 @@ impl Visitor for GetVisitor<'_> {
         Action::Retag(attributes)
     }
 
+    fn reads_shared(&self) -> bool {
+        self.get.reads_shared
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         if let Some(record) = now {
             self.reply_hit(record);

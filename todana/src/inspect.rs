@@ -35,4 +35,8 @@ impl Visitor for InspectVisitor<'_> {
             Action::Retag(Attributes { version, ..attributes })
         }
     }
+
+    fn reads_shared(&self) -> bool {
+        true
+    }
 }

@@ -2,7 +2,8 @@
 //! then stores them without another copy.
 
 use crate::Database;
-use todana_core::{Record, Result, SharedBytes};
+use std::cell::OnceCell;
+use todana_core::{Record, Result, SharedBytes, plain_value};
 
 /// Copies pieces one after another to memory of the engine. Fails with `Full` if no memory is left,
 /// and with `Invalid` if the engine offers none.
@@ -32,7 +33,11 @@ fn copy(pieces: &[&[u8]], mut skip: usize, mut room: &mut [u8]) {
 
 /// A value as it was seen at some time, by which later changes are detected.
 pub(crate) enum SeenValue {
-    Long(SharedBytes),
+    Long {
+        seen: SharedBytes,
+        /// The value in plain form, once it is needed.
+        plain: OnceCell<SharedBytes>,
+    },
     Short(Vec<u8>),
 }
 
@@ -41,7 +46,7 @@ impl SeenValue {
     /// `short_max`.
     pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<SeenValue> {
         match record.shared {
-            Some(shared) => Some(SeenValue::Long(SharedBytes::clone(shared))),
+            Some(shared) => Some(SeenValue::Long { seen: SharedBytes::clone(shared), plain: OnceCell::new() }),
             None if record.value.len() <= short_max => Some(SeenValue::Short(record.value.to_vec())),
             None => None,
         }
@@ -49,7 +54,9 @@ impl SeenValue {
 
     pub(crate) fn value(&self) -> &[u8] {
         match self {
-            SeenValue::Long(shared) => (**shared).as_ref(),
+            SeenValue::Long { seen, plain } => {
+                plain.get_or_init(|| plain_value(seen)).plain().unwrap_or_default()
+            }
             SeenValue::Short(bytes) => bytes,
         }
     }
@@ -57,7 +64,7 @@ impl SeenValue {
     /// Returns true if the record still has this value. Compares the bytes of a short value only.
     pub(crate) fn is_of(&self, record: Record<'_>) -> bool {
         match self {
-            SeenValue::Long(seen) => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),
+            SeenValue::Long { seen, .. } => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),
             SeenValue::Short(bytes) => record.value == bytes,
         }
     }

@@ -166,7 +166,7 @@ impl<'v> StoreVisitor<'v> {
         self.outcome = Reply::Stored(StoredReply { version: attributes.version, value_len: len as u64 });
         Action::Put(match &self.long {
             LongJoin::Made(_, made) if is_made => {
-                Record { value: (**made).as_ref(), shared: Some(made), attributes }
+                Record { value: made.plain().unwrap_or_default(), shared: Some(made), attributes }
             }
             _ => Record::new(&self.joined, attributes),
         })
@@ -217,5 +217,10 @@ impl Visitor for StoreVisitor<'_> {
 
     fn ignores_value(&self) -> bool {
         self.overwrites()
+    }
+
+    fn reads_shared(&self) -> bool {
+        // A long value is joined outside of the lock, except after many attempts.
+        !matches!(self.long, LongJoin::UnderLock)
     }
 }

@@ -23,4 +23,8 @@ impl Visitor for TouchVisitor<'_> {
             }),
         }
     }
+
+    fn reads_shared(&self) -> bool {
+        true
+    }
 }

@@ -36,6 +36,17 @@ struct FrameContexts {
     frame: Vec<u8>,
 }
 
+impl FrameContexts {
+    fn decompression(&mut self) -> Option<&mut DCtx<'static>> {
+        if self.decompression.is_none() {
+            let mut context = DCtx::try_create()?;
+            context.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
+            self.decompression = Some(context);
+        }
+        self.decompression.as_mut()
+    }
+}
+
 thread_local! {
     static CONTEXTS: RefCell<FrameContexts> = RefCell::default();
 }
@@ -128,14 +139,7 @@ impl FrameDictionary {
     ) -> Option<&'b [u8]> {
         let len = content_len(stored).filter(|len| *len <= len_max)?;
         CONTEXTS.with_borrow_mut(|contexts| {
-            let context = match &mut contexts.decompression {
-                Some(context) => context,
-                none => {
-                    let mut context = DCtx::try_create()?;
-                    context.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
-                    none.insert(context)
-                }
-            };
+            let context = contexts.decompression()?;
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
@@ -144,6 +148,32 @@ impl FrameDictionary {
         })?;
         Some(&buffer[..len])
     }
+}
+
+/// Encodes a chunk of a long value without a dictionary, in place of the content of `frame`. Returns
+/// false if there is no memory.
+pub(crate) fn encode_chunk(chunk: &[u8], level: i32, frame: &mut Vec<u8>) -> bool {
+    CONTEXTS.with_borrow_mut(|contexts| {
+        if contexts.compression.is_none() {
+            contexts.compression = CCtx::try_create();
+        }
+        let Some(context) = &mut contexts.compression else { return false };
+        frame.clear();
+        frame.reserve(compress_bound(chunk.len()));
+        let is_done = context.compress(frame, chunk, level).is_ok() && frame.len() > MAGIC_LEN;
+        if is_done {
+            frame.drain(..MAGIC_LEN);
+        }
+        is_done
+    })
+}
+
+/// Decodes a chunk, which fills `out`. Returns false if the frame is damaged, or if there is no
+/// memory.
+pub(crate) fn decode_chunk(stored: &[u8], out: &mut [u8]) -> bool {
+    CONTEXTS.with_borrow_mut(|contexts| {
+        contexts.decompression().is_some_and(|context| context.decompress(out, stored) == Ok(out.len()))
+    })
 }
 
 /// Returns the length of the value that the header of a frame states (RFC 8878, section 3.1.1.1).

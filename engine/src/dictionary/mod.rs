@@ -22,6 +22,7 @@ mod token_training;
 mod tokens;
 
 use frames::FrameDictionary;
+pub(crate) use frames::{decode_chunk, encode_chunk};
 pub use sample::{SAMPLE_BYTES_MAX, SAMPLED_LEN_MAX, SampleTraining, TrainingSample, TrainingStep};
 use tokens::TokenDictionary;
 

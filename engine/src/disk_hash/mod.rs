@@ -395,7 +395,7 @@ impl DiskHash {
         old: Option<(usize, usize)>,
     ) -> Result<()> {
         let value = match stored {
-            StoredValue::Shared(bytes) => Some((**bytes).as_ref()),
+            StoredValue::Shared(bytes) => bytes.plain(),
             StoredValue::Entry | StoredValue::Compressed(_) | StoredValue::Unchanged(_) => None,
         };
         let appended = self.append_put(new, value, expiry)?;
@@ -497,16 +497,16 @@ impl DiskHash {
                 entry::put_head(new, key.len(), compressed.len(), &record.attributes, Some(encoding));
                 new.extend_from_slice(key);
                 new.extend_from_slice(compressed);
-                if record.shared.is_none() {
+                if record.plain_shared().is_none() {
                     given.clear();
                     given.extend_from_slice(record.value);
                 }
-                return Ok(StoredValue::Compressed(record.shared.map(Arc::clone)));
+                return Ok(StoredValue::Compressed(record.plain_shared().map(Arc::clone)));
             }
         }
         entry::put_head(new, key.len(), record.value.len(), &record.attributes, None);
         new.extend_from_slice(key);
-        if let Some(shared) = record.shared {
+        if let Some(shared) = record.plain_shared() {
             return Ok(StoredValue::Shared(Arc::clone(shared)));
         }
         new.extend_from_slice(record.value);
@@ -652,7 +652,7 @@ impl Engine for DiskHash {
             }
             Action::Put(record)
                 if self.training.is_none()
-                    && record.shared.is_none()
+                    && record.plain_shared().is_none()
                     && record.attributes == Attributes::default()
                     && simple_entry::put(new, key, record.value) =>
             {
@@ -688,7 +688,7 @@ impl Engine for DiskHash {
             StoredValue::Compressed(None) => Record::new(plain_value, attributes),
             StoredValue::Unchanged(value) => Record::new(value, attributes),
             StoredValue::Shared(shared) | StoredValue::Compressed(Some(shared)) => {
-                Record { value: (**shared).as_ref(), shared: Some(shared), attributes }
+                Record { value: shared.plain().unwrap_or_default(), shared: Some(shared), attributes }
             }
         };
         visitor.applied(Some(now));

@@ -96,7 +96,7 @@ impl FrontEntry {
             },
             FrontEntry::Long(long) => {
                 let (attributes, _) = record::decode_header(&long.header).expect("it was encoded here");
-                let value = (*long.value).as_ref();
+                let value = long.value.plain().unwrap_or_default();
                 Some(Record { shared: Some(&long.value), ..Record::new(value, attributes) })
             }
         }
@@ -109,7 +109,7 @@ impl FrontEntry {
                 (true, ..) => None,
                 (false, _, stored) => Some([stored, &[]]),
             },
-            FrontEntry::Long(long) => Some([&long.header, (*long.value).as_ref()]),
+            FrontEntry::Long(long) => Some([&long.header, long.value.plain().unwrap_or_default()]),
         }
     }
 
@@ -125,7 +125,7 @@ impl FrontEntry {
 
 /// Returns true if a value is the complete shared memory rather than a part of it.
 fn is_whole(shared: &SharedBytes, value: &[u8]) -> bool {
-    std::ptr::eq((**shared).as_ref(), value)
+    shared.plain().is_some_and(|bytes| std::ptr::eq(bytes, value))
 }
 
 /// Returns the first bytes of the remainder of a key, padded with zeros, as a number. If the
@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn a_long_value_is_kept_by_reference() {
         let shared: SharedBytes = Arc::new(vec![7u8; LONG_VALUE_LEN]);
-        let value = (*shared).as_ref();
+        let value = shared.plain().unwrap();
         let record = Record { shared: Some(&shared), ..Record::new(value, Attributes::default()) };
         let entry = FrontEntry::put(b"key", record, &mut Vec::new());
         assert_eq!(entry.record().unwrap().value.as_ptr(), value.as_ptr());

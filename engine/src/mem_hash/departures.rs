@@ -15,6 +15,8 @@ pub trait EvictionObserver: Debug + Send + Sync {
     /// Notes an evicted record. `is_read` states that the record was read since its value was
     /// stored; reads before memory became scarce are not recorded. Expired records are not reported
     /// here.
+    ///
+    /// The value of a compressed record has the right length and no meaning.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool);
 
     /// Notes a departed record: its size and the reason.

@@ -71,6 +71,7 @@ impl RecordEncodings {
             key_shapes: self.shapes.len() as u64,
             dictionaries: dictionaries().count() as u64,
             dictionary_bytes: dictionaries().map(|dictionary| dictionary.memory_bytes() as u64).sum(),
+            ..EncodingStatus::default()
         }
     }
 

@@ -44,7 +44,9 @@ mod uses;
 pub(crate) use sample::thinner;
 
 use crate::arena::{MemoryBudget, NoRoom};
-use crate::huge::{self, TRIES, memory_full_error};
+use crate::huge::{
+    self, DecompressedValue, HugeTable, HugeTables, LongValueCompression, TRIES, memory_full_error,
+};
 use bucket_block::SHARDS_MAX;
 pub use bucket_block::{expect_bucket_format, read_bucket_block};
 pub use classes::ClassBounds;
@@ -60,7 +62,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
-    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record, RecordSample,
+    BoundedEngine, EncodingStatus, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record, RecordSample,
     Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer, Visitor,
     WhenFull,
 };
@@ -148,6 +150,7 @@ pub struct MemHash {
     /// The number of uses that could not be noted.
     uses_dropped: AtomicU64,
     recoding: Recoding,
+    long_values: LongValueCompression,
 }
 
 /// The minimum number of bytes that one eviction frees, so that not every write has to evict.
@@ -198,6 +201,7 @@ impl MemHash {
             next_shard: AtomicUsize::new(0),
             uses_dropped: AtomicU64::new(0),
             recoding: Recoding::new(options.compresses),
+            long_values: LongValueCompression::new(options.compresses, budget),
         })
     }
 
@@ -205,6 +209,12 @@ impl MemHash {
     /// [`Engine::maintain`] does the same with long rests.
     pub fn recode(&self) {
         while self.recode_step(false) {}
+    }
+
+    /// Compresses all long values that no one reads or writes meanwhile, and decompresses those that
+    /// were read since the last round. [`Engine::maintain`] does the same with long rests.
+    pub fn compress_long_values(&self) {
+        self.long_values.run(self);
     }
 
     /// Returns the largest number of bytes that a single write has moved. Tests and benchmarks
@@ -222,6 +232,7 @@ impl MemHash {
         let index = self.index_of(key.hash);
         let attends = self.may_note_use(&key);
         let shard = self.shards[index].0.get_mut();
+        let see = |record: Record<'_>| record.with_plain_value(see);
         if !attends {
             return shard.view(&key, see);
         }
@@ -240,13 +251,13 @@ impl MemHash {
         let index = self.index_of(key.hash);
         let shard = self.shards[index].0.get_mut();
         shard.enter_noted_uses();
-        let outcome = shard.visit(&key, visitor, false);
+        let outcome = shard.visit(&key, visitor, false, None);
         drop(shard.huge.take_removed());
         match outcome {
             Ok(()) => Ok(()),
             Err(VisitFailure::Error(error)) => Err(error),
             // Freeing memory is rare and needs all shards. No other thread holds their locks.
-            Err(VisitFailure::NoRoom(_)) => self.visit(key.text, visitor),
+            Err(VisitFailure::NoRoom(_) | VisitFailure::Compressed(_)) => self.visit(key.text, visitor),
         }
     }
 
@@ -398,8 +409,17 @@ impl MemHash {
 impl Engine for MemHash {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        huge::view_plain(see, |see| self.view_shared(key, true, see))
+    }
+
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        huge::view_plain(see, |see| self.view_shared(key, false, see))
+    }
+
+    #[inline]
+    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let (key, shard) = self.read_shard(key);
-        if !self.may_note_use(&key) {
+        if !counts || !self.may_note_use(&key) {
             return Ok(shard.view(&key, see).is_some());
         }
         let (seen, is_full) = shard.view_and_note_use(&key, see);
@@ -415,17 +435,13 @@ impl Engine for MemHash {
         Ok(seen.is_some())
     }
 
-    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        let (key, shard) = self.read_shard(key);
-        Ok(shard.view(&key, see).is_some())
-    }
-
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let mut attempt = 0;
+        let mut decompressed = None;
         while attempt < TRIES {
             let key = Key::new(key, self.seeds());
             let visited = MemHash::change(self.shard_of(key.hash), |shard| {
-                (!shard.is_outdated(&key)).then(|| shard.visit(&key, visitor, attempt > 0))
+                (!shard.is_outdated(&key)).then(|| shard.visit(&key, visitor, attempt > 0, decompressed.as_ref()))
             });
             let NoRoom { bytes } = match visited {
                 // The key is hashed again.
@@ -433,6 +449,10 @@ impl Engine for MemHash {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(VisitFailure::Error(error))) => return Err(error),
                 Some(Err(VisitFailure::NoRoom(no_room))) => no_room,
+                Some(Err(VisitFailure::Compressed(value))) => {
+                    decompressed = Some(DecompressedValue::new(value));
+                    continue;
+                }
             };
             if !self.try_make_room(bytes, attempt) {
                 break;
@@ -447,6 +467,14 @@ impl Engine for MemHash {
     }
 
     fn scan(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan_shared(from, &mut huge::see_plain(see))
+    }
+
+    fn scan_shared(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
@@ -480,7 +508,8 @@ impl Engine for MemHash {
             shard.0.read().add_to(&mut status);
         }
         status.uses_dropped = self.uses_dropped.load(Ordering::Relaxed);
-        status.encoding = self.recoding.status();
+        let EncodingStatus { key_shapes, dictionaries, dictionary_bytes, .. } = self.recoding.status();
+        status.encoding = EncodingStatus { key_shapes, dictionaries, dictionary_bytes, ..status.encoding };
         status
     }
 
@@ -522,7 +551,14 @@ impl Engine for MemHash {
 
     fn maintain(&self) -> bool {
         let has_more = self.maintain_memory();
-        self.recode_step(true) || has_more
+        if self.recode_step(true) {
+            return true;
+        }
+        // Both kinds of compression together take no more of the processor than one.
+        if !self.recoding.is_at_work() {
+            self.long_values.step(self);
+        }
+        has_more
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
@@ -543,6 +579,20 @@ impl Engine for MemHash {
 
     fn imaged(&self) -> Option<&dyn ImagedEngine> {
         Some(self)
+    }
+}
+
+impl HugeTables for MemHash {
+    fn table_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn view_table(&self, table: usize, see: &mut dyn FnMut(&HugeTable)) {
+        see(&self.shards[table].0.read().huge);
+    }
+
+    fn change_table(&self, table: usize, change: &mut dyn FnMut(&mut HugeTable)) {
+        MemHash::change(&self.shards[table].0, |shard| change(&mut shard.huge));
     }
 }
 

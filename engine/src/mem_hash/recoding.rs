@@ -106,6 +106,11 @@ impl Recoding {
         Recoding { is_on, state: Mutex::new(state), newest: Mutex::new(Arc::new(RecordEncodings::new())) }
     }
 
+    /// Returns true if encodings are being trained, or given to records.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.state.try_lock().is_none_or(|state| !matches!(state.stage, RecodingStage::Waiting))
+    }
+
     /// Returns the numbers for the status of the engine.
     pub(super) fn status(&self) -> EncodingStatus {
         self.newest.lock().status()
@@ -227,8 +232,8 @@ impl MemHash {
                 if samples.keys.len() < KEYS_SAMPLED {
                     samples.keys.push(key.into());
                 }
-                // Numbers are stored in fewer bytes anyway.
-                if decimal::pack(record.value).is_some() {
+                // Numbers are stored in fewer bytes anyway, and long values have no dictionary.
+                if record.shared.is_some() || decimal::pack(record.value).is_some() {
                     return ControlFlow::Continue(());
                 }
                 is_full |= !samples.values[value_class(record.value.len())].push(record.value);

@@ -30,7 +30,9 @@ mod sweep;
 mod uses;
 
 use crate::arena::{MemoryBudget, NoRoom};
-use crate::huge::{self, TRIES, memory_full_error};
+use crate::huge::{
+    self, DecompressedValue, HugeTable, HugeTables, LongValueCompression, TRIES, memory_full_error,
+};
 use crate::mem_hash::EvictionObserver;
 use crate::mem_hash::classes::ClassBounds;
 use closed::CodecPool;
@@ -64,6 +66,8 @@ pub struct MemTreeOptions {
     /// The observer, which is notified of evicted records. The tree does not distinguish reads from
     /// other uses, so `is_read` is always false.
     pub observer: Option<Arc<dyn EvictionObserver>>,
+    /// Compresses values above 64 KiB that are not in use. [`Engine::maintain`] does this work.
+    pub compresses_long_values: bool,
 }
 
 /// The options for compression in a [`MemTree`].
@@ -93,6 +97,7 @@ impl Default for MemTreeOptions {
             class_bounds: Vec::new(),
             compression: None,
             observer: None,
+            compresses_long_values: true,
         }
     }
 }
@@ -146,6 +151,7 @@ pub struct MemTree {
     hand: Mutex<Vec<u8>>,
     codecs: Arc<CodecPool>,
     sample: Arc<TreeSample>,
+    long_values: LongValueCompression,
 }
 
 /// The minimum number of bytes that one eviction frees, so that not every write has to evict.
@@ -189,7 +195,14 @@ impl MemTree {
             hand: Mutex::new(Vec::new()),
             codecs,
             sample,
+            long_values: LongValueCompression::new(options.compresses_long_values, budget),
         })
+    }
+
+    /// Compresses all long values that no one reads or writes meanwhile, and decompresses those that
+    /// were read since the last round. [`Engine::maintain`] does the same with long rests.
+    pub fn compress_long_values(&self) {
+        self.long_values.run(self);
     }
 
     /// Locks the partition that `find` returns for reading. Also returns the segment that `find`
@@ -323,6 +336,18 @@ impl Drop for MemTree {
 impl Engine for MemTree {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        huge::view_plain(see, |see| self.view_shared(key, true, see))
+    }
+
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        huge::view_plain(see, |see| self.view_shared(key, false, see))
+    }
+
+    #[inline]
+    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        if !counts {
+            return Ok(self.view_record(key, see).is_some());
+        }
         self.note(key);
         let seen = self.view_record(key, |record| {
             self.sample.read(key, record.attributes.expiry);
@@ -331,14 +356,14 @@ impl Engine for MemTree {
         Ok(seen.is_some())
     }
 
-    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        Ok(self.view_record(key, see).is_some())
-    }
-
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.note(key);
-        for attempt in 0..TRIES {
-            let outcome = self.change(key, |partition, slot| partition.visit(slot, key, visitor));
+        let mut attempt = 0;
+        let mut decompressed = None;
+        while attempt < TRIES {
+            let outcome = self.change(key, |partition, slot| {
+                partition.visit(slot, key, visitor, decompressed.as_ref())
+            });
             match outcome {
                 Ok(()) => {
                     // The index, and leaves that shrink, have taken memory regardless of the limit,
@@ -353,7 +378,9 @@ impl Engine for MemTree {
                     if !self.try_make_room(bytes, attempt, key) {
                         break;
                     }
+                    attempt += 1;
                 }
+                Err(VisitFailure::Compressed(value)) => decompressed = Some(DecompressedValue::new(value)),
             }
         }
         Err(memory_full_error())
@@ -368,18 +395,26 @@ impl Engine for MemTree {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
+        self.scan_shared(from, &mut huge::see_plain(see))
+    }
+
+    fn scan_shared(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
         let from = match &from {
             Some(ScanPosition::Key(key)) => Bound::Excluded(&key[..]),
             _ => Bound::Unbounded,
         };
         let mut last = None;
-        self.ascend(from, &mut |key, record| {
+        self.ascend_shared(from, &mut |key, record| {
             let flow = see(key, record);
             if flow.is_break() {
                 last = Some(ScanPosition::Key(Arc::from(key)));
             }
             flow
-        })?;
+        });
         Ok(last)
     }
 
@@ -421,6 +456,7 @@ impl Engine for MemTree {
         if !self.budget.fits(0) && !self.budget.refuses() {
             return self.evict(EVICTION_STEP, None) > 0;
         }
+        self.long_values.step(self);
         if self.merge_segments() {
             return true;
         }
@@ -452,6 +488,24 @@ impl Engine for MemTree {
 
     fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         Some(self)
+    }
+}
+
+impl HugeTables for MemTree {
+    fn table_count(&self) -> usize {
+        self.partitions.len()
+    }
+
+    fn view_table(&self, table: usize, see: &mut dyn FnMut(&HugeTable)) {
+        see(&self.partitions[table].0.read().huge);
+    }
+
+    fn change_table(&self, table: usize, change: &mut dyn FnMut(&mut HugeTable)) {
+        let mut partition = self.partitions[table].0.write();
+        change(&mut partition.huge);
+        let removed = partition.huge.take_removed();
+        drop(partition);
+        drop(removed);
     }
 }
 

@@ -190,7 +190,7 @@ struct PutShared(SharedBytes);
 
 impl Visitor for PutShared {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        let record = Record::new((*self.0).as_ref(), Attributes::default());
+        let record = Record::new(self.0.plain().unwrap(), Attributes::default());
         Action::Put(Record { shared: Some(&self.0), ..record })
     }
 }

@@ -231,7 +231,7 @@ fn long_value_is_announced_then_stored_or_refused() {
         let MemcachedCommand::Operation(Operation::Store(store)) = request.command else {
             panic!("{request:?}")
         };
-        assert_eq!((store.key, store.value), (&b"key"[..], (*value).as_ref()));
+        assert_eq!((store.key, store.value), (&b"key"[..], value.plain().unwrap()));
         assert!(store.shared.0.is_some_and(|shared| Arc::ptr_eq(shared, &value)));
         let version = Packet::new(0x0b).request();
         let step = stored.decode(&limits, &version, &mut scratch);

@@ -267,7 +267,7 @@ fn complete_long_block_is_passed_unchanged() {
     let (command, _) = announced("set k 3 0 5000", 5000, whole);
     let store = Store {
         key: b"k",
-        value: (*value).as_ref(),
+        value: value.plain().unwrap(),
         flags: 3,
         item_size_max: Some(1 << 20),
         ..Store::default()

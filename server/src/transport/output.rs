@@ -20,6 +20,9 @@ pub(crate) struct ConnectionOutput {
     shares: VecDeque<SharedPiece>,
     /// The number of shared bytes that are not sent yet.
     shared_len: usize,
+    chunk: DecompressedChunk,
+    /// True if the last write has ended only to let other connections be served.
+    is_interrupted: bool,
     /// The bytes after all others. They are produced in pieces, and nothing may be appended after
     /// them.
     tail: Option<Box<dyn OutputTail>>,
@@ -35,8 +38,20 @@ pub(crate) trait OutputTail: Send {
     fn fill(&mut self, len_max: usize, bytes: &mut Vec<u8>);
 }
 
+/// The number of chunks of 64 KiB that are decompressed for a connection in one turn.
+const CHUNKS_PER_TURN: usize = 16;
+
 /// The length of the pieces of a tail.
 const TAIL_PIECE: usize = 64 << 10;
+
+/// The chunk of the first shared value that is being sent, if the value is compressed. A slow reader
+/// therefore holds the compressed value and one chunk.
+#[derive(Default)]
+struct DecompressedChunk {
+    /// The offset of the chunk in the value.
+    at: usize,
+    bytes: Vec<u8>,
+}
 
 struct SharedPiece {
     /// The shared value precedes the byte at this position in `bytes`.
@@ -52,7 +67,7 @@ impl ReplySink for ConnectionOutput {
     }
 
     fn share(&mut self, value: &SharedBytes) {
-        let len = (**value).as_ref().len();
+        let len = value.len();
         if len > 0 {
             self.shared_len += len;
             self.shares.push_back(SharedPiece {
@@ -125,7 +140,7 @@ impl ConnectionOutput {
 
     /// Returns the memory of the output in bytes, without the shared values.
     pub(crate) fn copied_len(&self) -> usize {
-        self.bytes.capacity()
+        self.bytes.capacity() + self.chunk.bytes.capacity()
     }
 
     #[inline]
@@ -151,16 +166,41 @@ impl ConnectionOutput {
         }
         self.sent = 0;
         self.shares.clear();
-        self.shared_len = 0;
+        (self.shared_len, self.chunk) = (0, DecompressedChunk::default());
         (self.tail, self.taken_at) = (None, None);
     }
 
     /// Writes until all bytes are sent or the socket accepts no more. In both cases returns the
     /// number of bytes written.
     pub(crate) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<usize> {
+        self.write_chunks(stream, usize::MAX)
+    }
+
+    /// Does the same as `write_to`, but decompresses a limited number of chunks. A client may read
+    /// as fast as they are decompressed, so that its socket never refuses bytes.
+    pub(crate) fn write_in_turn(&mut self, stream: &mut impl Write) -> io::Result<usize> {
+        self.write_chunks(stream, CHUNKS_PER_TURN)
+    }
+
+    /// Returns true if the last write has ended although the socket may accept more bytes. The
+    /// caller must continue without waiting for the socket.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    fn write_chunks(&mut self, stream: &mut impl Write, mut chunks: usize) -> io::Result<usize> {
         let mut total = 0;
+        self.is_interrupted = false;
         while !self.is_empty() {
             self.refill();
+            if self.lacks_chunk() {
+                if chunks == 0 {
+                    self.is_interrupted = true;
+                    break;
+                }
+                chunks -= 1;
+                self.decompress_chunk();
+            }
             let outcome = if self.shares.is_empty() {
                 stream.write(&self.bytes[self.sent..])
             } else {
@@ -181,16 +221,39 @@ impl ConnectionOutput {
         Ok(total)
     }
 
+    /// Returns true if the first shared value is compressed, and the chunk to send is not there.
+    fn lacks_chunk(&self) -> bool {
+        let DecompressedChunk { at, bytes } = &self.chunk;
+        let is_there = |sent| (*at..*at + bytes.len()).contains(&sent);
+        self.shares.front().is_some_and(|share| share.value.plain().is_none() && !is_there(share.sent))
+    }
+
+    fn decompress_chunk(&mut self) {
+        if let Some(share) = self.shares.front() {
+            share.value.copy_chunk(share.sent, &mut self.chunk.bytes);
+            self.chunk.at = share.sent;
+        }
+    }
+
     fn write_pieces(&self, stream: &mut impl Write) -> io::Result<usize> {
         const PIECES: usize = 16;
         let mut pieces = Vec::with_capacity(PIECES);
         let mut at = self.sent;
-        for share in self.shares.iter().take(PIECES / 2 - 1) {
+        for (index, share) in self.shares.iter().take(PIECES / 2 - 1).enumerate() {
             if share.before > at {
                 pieces.push(IoSlice::new(&self.bytes[at..share.before]));
                 at = share.before;
             }
-            pieces.push(IoSlice::new(&(*share.value).as_ref()[share.sent..]));
+            match share.value.plain() {
+                Some(plain) => pieces.push(IoSlice::new(&plain[share.sent..])),
+                None => {
+                    // Only the first value has a chunk. The rest is sent by a later write.
+                    if index == 0 {
+                        pieces.push(IoSlice::new(&self.chunk.bytes[share.sent - self.chunk.at..]));
+                    }
+                    return stream.write_vectored(&pieces);
+                }
+            }
         }
         if self.shares.len() < PIECES / 2 && at < self.bytes.len() {
             pieces.push(IoSlice::new(&self.bytes[at..]));
@@ -208,12 +271,13 @@ impl ConnectionOutput {
                 break;
             }
             let Some(share) = self.shares.front_mut() else { break };
-            let now = written.min((*share.value).as_ref().len() - share.sent);
+            let now = written.min(share.value.len() - share.sent);
             share.sent += now;
             self.shared_len -= now;
             written -= now;
-            if share.sent == (*share.value).as_ref().len() {
+            if share.sent == share.value.len() {
                 self.shares.pop_front();
+                self.chunk = DecompressedChunk::default();
             }
         }
     }
@@ -223,6 +287,8 @@ impl ConnectionOutput {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use todana_core::LongBytes;
 
     /// A writer that accepts this number of bytes in a call, and blocks in every second call.
     struct SlowWriter {
@@ -268,5 +334,71 @@ mod tests {
             }
             assert_eq!(slow.taken, b"first and secondthird end");
         }
+    }
+
+    /// A value in chunks of three bytes, which counts how many are decompressed.
+    struct ChunkedText(&'static str, AtomicUsize);
+
+    impl LongBytes for ChunkedText {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn plain(&self) -> Option<&[u8]> {
+            None
+        }
+
+        fn copy_chunk(&self, at: usize, chunk: &mut Vec<u8>) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let end = self.0.len().min((at / 3 + 1) * 3);
+            chunk.clear();
+            chunk.extend_from_slice(&self.0.as_bytes()[at..end]);
+        }
+
+        fn decompressed(&self) -> Option<SharedBytes> {
+            panic!("an output decompresses chunks only")
+        }
+    }
+
+    #[test]
+    fn compressed_value_is_decompressed_as_it_is_sent() {
+        for step in 1..40 {
+            let mut output = ConnectionOutput::default();
+            let value = Arc::new(ChunkedText("compressed", AtomicUsize::new(0)));
+            let compressed: SharedBytes = value.clone();
+            let plain: SharedBytes = Arc::new(b"plain".to_vec());
+            output.put(b"first ");
+            output.share(&compressed);
+            output.share(&plain);
+            output.put(b" and ");
+            output.share(&compressed);
+            output.put(b" end");
+            assert_eq!((output.len(), output.chunk.bytes.len()), (40, 0));
+            let mut slow = SlowWriter { taken: Vec::new(), step, blocks: false };
+            let mut rounds = 0;
+            while !output.is_empty() {
+                output.write_to(&mut slow).unwrap();
+                assert!(output.chunk.bytes.len() <= 3, "one chunk at a time");
+                rounds += 1;
+                assert!(rounds < 200);
+            }
+            assert_eq!(slow.taken, b"first compressedplain and compressed end");
+            assert_eq!(value.1.load(Ordering::Relaxed), 8, "each chunk once for each value");
+        }
+    }
+
+    #[test]
+    fn turn_ends_after_a_number_of_chunks() {
+        let text: &str = "chunk by chunk, while other clients are served between two turns";
+        let (mut output, mut sent, mut turns) = (ConnectionOutput::default(), Vec::new(), Vec::new());
+        let value: SharedBytes = Arc::new(ChunkedText(text, AtomicUsize::new(0)));
+        output.share(&value);
+        output.put(b" end");
+        while !output.is_empty() {
+            turns.push(output.write_in_turn(&mut sent).unwrap());
+            assert_eq!(output.is_interrupted(), !output.is_empty());
+        }
+        assert_eq!(sent, format!("{text} end").as_bytes());
+        assert_eq!(turns, [3 * CHUNKS_PER_TURN, text.len() + 4 - 3 * CHUNKS_PER_TURN]);
     }
 }

@@ -433,7 +433,7 @@ impl BlockReader<'_> {
             Some(database) => {
                 let value = pieces.value(database, value_len)?;
                 let shared = (value_len >= LONG_VALUE_LEN).then_some(&value);
-                let record = Record { value: (*value).as_ref(), shared, attributes };
+                let record = Record { value: value.plain().unwrap_or_default(), shared, attributes };
                 put(Some(database), &key, record)?;
             }
         }

@@ -169,7 +169,7 @@ impl WaitingContent {
         dead_since: UnixSeconds,
     ) -> Result<Option<ScanPosition>> {
         let mut seen = 0;
-        engine.scan(from, &mut |key, record| {
+        engine.scan_shared(from, &mut |key, record| {
             seen += 1;
             if record.attributes.expiry.is_live(dead_since) {
                 self.push(key, &record);
@@ -324,14 +324,33 @@ impl<'s> BlockWriter<'s> {
     }
 
     fn put_long(&mut self, long: &LongRecord) -> Result<()> {
-        let value = (*long.value).as_ref();
+        let value = &long.value;
         let mut head = vec![tag_of(&long.attributes)];
         head.extend_from_slice(&(long.key.len() as u32).to_le_bytes());
         head.extend_from_slice(&(value.len() as u32).to_le_bytes());
         put_attributes(&long.attributes, &mut head);
         self.put(BlockKind::Long, 1, &head)?;
-        for piece in long.key.chunks(BLOCK_LEN).chain(value.chunks(BLOCK_LEN)) {
+        for piece in long.key.chunks(BLOCK_LEN) {
             self.put(BlockKind::Piece, 0, piece)?;
+        }
+        if let Some(plain) = value.plain() {
+            for piece in plain.chunks(BLOCK_LEN) {
+                self.put(BlockKind::Piece, 0, piece)?;
+            }
+            return Ok(());
+        }
+        let (mut at, mut chunk, mut pending) = (0, Vec::new(), Vec::new());
+        while at < value.len() {
+            value.copy_chunk(at, &mut chunk);
+            at += chunk.len();
+            pending.extend_from_slice(&chunk);
+            if pending.len() >= BLOCK_LEN || at == value.len() {
+                let whole = if at == value.len() { pending.len() } else { pending.len() / BLOCK_LEN * BLOCK_LEN };
+                for piece in pending[..whole].chunks(BLOCK_LEN) {
+                    self.put(BlockKind::Piece, 0, piece)?;
+                }
+                pending.drain(..whole);
+            }
         }
         Ok(())
     }

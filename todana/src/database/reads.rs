@@ -95,7 +95,7 @@ impl Database {
                 must_visit = true;
             }
         };
-        if let Err(error) = space.read(get.key, !get.silent, see) {
+        if let Err(error) = space.read(get.key, (!get.silent, get.reads_shared), see) {
             // It is unknown whether an unreadable record exists, so it does not count as a miss.
             reply(Reply::Refused(refusal(&error)));
             return (GetOutcome::Unread, self.classes.of(get.key.len()));
@@ -140,7 +140,7 @@ impl Database {
                 // The read succeeds even if its side effect fails.
                 let may_show = outcome == GetOutcome::Hit || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
-                let _ = space.read(get.key, true, |record| {
+                let _ = space.read(get.key, (true, get.reads_shared), |record| {
                     shown = may_show && record.attributes.expiry.is_live(now);
                     if shown {
                         reply(Reply::Hit(get::unchanged(record.with_first_value(), now)));

@@ -4,7 +4,7 @@ use super::Database;
 use crate::records::{self, ScanDirection};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Record, RecordDetails, Result, ScanPosition};
+use todana_core::{Attributes, Record, RecordDetails, Result, ScanPosition};
 
 /// The number of records that a scan returns before a commit may take place.
 pub(super) const GROUP_RECORDS: usize = 256;
@@ -46,9 +46,19 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
+        self.scan_groups(from, false, see)
+    }
+
+    fn scan_groups(
+        &self,
+        from: Option<ScanPosition>,
+        reads_shared: bool,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
         let (mut place, has_broken) = (from, Cell::new(false));
         loop {
-            place = self.scan_group_stored(place, &mut |key, record| noted(see(key, record), &has_broken))?;
+            let see = &mut |key: &[u8], record: Record<'_>| noted(see(key, record), &has_broken);
+            place = self.scan_group_stored(place, reads_shared, see)?;
             if place.is_none() || has_broken.get() {
                 return Ok(place);
             }
@@ -62,12 +72,24 @@ impl Database {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        self.scan_group_stored(from, &mut |key, record| see(key, record.with_first_value()))
+        self.scan_group_stored(from, false, &mut |key, record| see(key, record.with_first_value()))
     }
 
+    /// Does the same as [`scan_group`](Self::scan_group), for a reader that needs only keys and
+    /// attributes.
+    pub fn scan_keys_group(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], &Attributes) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.scan_group_stored(from, true, &mut |key, record| see(key, &record.attributes))
+    }
+
+    /// If `reads_shared` is true, `see` reads a long value only in shared form.
     fn scan_group_stored(
         &self,
         from: Option<ScanPosition>,
+        reads_shared: bool,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
@@ -75,7 +97,7 @@ impl Database {
         // No commit takes place in the middle of a group, and a commit waits for one group at most.
         let _no_commit = self.transaction_lock.block_commits();
         let (mut seen, mut has_broken) = (0, false);
-        self.engine.scan(from, &mut |key, record| {
+        let mut see_group = |key: &[u8], record: Record<'_>| {
             seen += 1;
             if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
                 has_broken = true;
@@ -85,7 +107,11 @@ impl Database {
             } else {
                 ControlFlow::Continue(())
             }
-        })
+        };
+        match reads_shared {
+            true => self.engine.scan_shared(from, &mut see_group),
+            false => self.engine.scan(from, &mut see_group),
+        }
     }
 
     /// Passes the live records from a key on to `see`, in the order of their keys, until `see`
@@ -159,7 +185,7 @@ impl Database {
         see: &mut dyn FnMut(&[u8], RecordDetails) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
-        self.scan_stored(from, &mut |key, stored| {
+        self.scan_groups(from, true, &mut |key, stored| {
             let is_list = stored.attributes.has_value_list;
             let further_values = if is_list { stored.values().skip(1).count() as u64 } else { 0 };
             let record = stored.with_first_value();

@@ -113,7 +113,7 @@ impl Database {
             match long_value::gather(self, &[store.value]) {
                 Ok(value) => {
                     copied = value;
-                    let (value, shared) = ((*copied).as_ref(), SharedValue(Some(&copied)));
+                    let (value, shared) = (copied.plain().unwrap_or_default(), SharedValue(Some(&copied)));
                     with_copy = Store { value, shared, ..*store };
                     &with_copy
                 }

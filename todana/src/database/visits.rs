@@ -335,6 +335,10 @@ impl Visitor for OverwriteVisitor<'_> {
     fn overwrites(&self) -> bool {
         matches!(self.0, Action::Put(_) | Action::Remove)
     }
+
+    fn reads_shared(&self) -> bool {
+        true
+    }
 }
 
 /// The changes that a visitor may do.
@@ -408,6 +412,10 @@ impl Visitor for RestrictedVisitor<'_> {
 
     fn ignores_value(&self) -> bool {
         self.inner.ignores_value()
+    }
+
+    fn reads_shared(&self) -> bool {
+        self.inner.reads_shared()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {

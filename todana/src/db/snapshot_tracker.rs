@@ -120,7 +120,10 @@ impl SnapshotTracker {
     fn keep_old(&self, key: &[u8], old: Option<Record<'_>>) {
         for delta in &*self.open.read() {
             delta.records.lock().entry(key.into()).or_insert_with(|| {
-                old.map(|old| OldRecord { value: old.value.into(), attributes: old.attributes })
+                old.map(|old| {
+                    let attributes = old.attributes;
+                    old.with_plain_value(|old| OldRecord { value: old.value.into(), attributes })
+                })
             });
         }
     }
@@ -165,6 +168,11 @@ impl Visitor for TrackingVisitor<'_> {
         self.ignored_value.get()
     }
 
+    fn reads_shared(&self) -> bool {
+        // `keep_old` reads a long value in shared form, too.
+        self.inner.reads_shared()
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         self.inner.applied(now);
     }
@@ -184,6 +192,11 @@ impl Engine for TrackedEngine {
 
     fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         self.engine.peek(key, see)
+    }
+
+    #[inline]
+    fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.engine.view_shared(key, counts, see)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
@@ -208,6 +221,14 @@ impl Engine for TrackedEngine {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         self.engine.scan(from, see)
+    }
+
+    fn scan_shared(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.engine.scan_shared(from, see)
     }
 
     fn scan_skipping_damaged(

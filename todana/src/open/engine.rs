@@ -351,7 +351,14 @@ impl DatabaseName {
             }
             DatabaseKind::MemTree => {
                 let compression = tuning.compress.then(Compression::default);
-                let options = MemTreeOptions { partitions: None, limit, class_bounds, compression, observer };
+                let options = MemTreeOptions {
+                    limit,
+                    class_bounds,
+                    compression,
+                    observer,
+                    compresses_long_values: !stores_plain,
+                    ..MemTreeOptions::default()
+                };
                 Box::new(MemTree::new(options)?)
             }
             DatabaseKind::DiskHash => {
@@ -368,7 +375,9 @@ impl DatabaseName {
             }
             DatabaseKind::MemTable => {
                 // Index entries must not be evicted, and refusing one would leave a row without it.
-                let options = MemTreeOptions { class_bounds, ..MemTreeOptions::default() };
+                let compresses_long_values = !stores_plain;
+                let options =
+                    MemTreeOptions { class_bounds, compresses_long_values, ..MemTreeOptions::default() };
                 Box::new(TableEngine::new(Box::new(MemTree::new(options)?))?)
             }
             DatabaseKind::MemFixed => {
@@ -380,8 +389,13 @@ impl DatabaseName {
                         bytes_max: limit.bytes,
                     })?)
                 } else {
-                    let options =
-                        MemTreeOptions { limit, class_bounds, observer, ..MemTreeOptions::default() };
+                    let options = MemTreeOptions {
+                        limit,
+                        class_bounds,
+                        observer,
+                        compresses_long_values: !stores_plain,
+                        ..MemTreeOptions::default()
+                    };
                     Box::new(FixedTree::new(Box::new(MemTree::new(options)?), tuning.fixed_layout())?)
                 }
             }

@@ -62,9 +62,15 @@ impl EngineView<'_> {
     }
 
     /// Calls `see` with a record in this view. Returns true if the record exists. If `counts` is
-    /// true, the read counts as an access.
+    /// true, the read counts as an access. If `reads_shared` is true, `see` reads a long value only
+    /// in shared form ([`Engine::view_shared`]).
     #[inline]
-    pub(crate) fn read(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
+    pub(crate) fn read(
+        &self,
+        key: &[u8],
+        (counts, reads_shared): (bool, bool),
+        mut see: impl FnMut(Record<'_>),
+    ) -> Result<bool> {
         loop {
             let publish_count = self.transaction_lock.map_or(0, TransactionLock::publish_count);
             let mut is_replaced = false;
@@ -74,7 +80,9 @@ impl EngineView<'_> {
                     see(record);
                 }
             };
-            let found = if counts {
+            let found = if reads_shared {
+                self.engine.view_shared(key, counts, &mut see_unless_replaced)
+            } else if counts {
                 self.engine.view(key, &mut see_unless_replaced)
             } else {
                 self.engine.peek(key, &mut see_unless_replaced)
@@ -522,7 +530,7 @@ mod tests {
             };
             let read = |counts| {
                 let mut value = Vec::new();
-                assert!(space.read(b"a", counts, |record| value = record.value.to_vec()).unwrap());
+                assert!(space.read(b"a", (counts, false), |record| value = record.value.to_vec()).unwrap());
                 value
             };
             assert_eq!((read(false), age_s()), (b"1".to_vec(), 60));

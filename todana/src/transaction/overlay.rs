@@ -5,10 +5,10 @@ use parking_lot::RwLock;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, RangeInclusive};
-use std::sync::Arc;
 use todana_core::{
     Action, Attributes, BoundedEngine, Engine, EngineStatus, Error, ErrorKind, NumberedEngine, OrderedEngine,
     Record, Result, ScanPosition, SharedBytes, ValueBuffer, Visitor, key_of_number, number_of_key,
+    plain_value,
 };
 
 /// A copy of a record.
@@ -22,13 +22,14 @@ pub(super) struct OverlayRecord {
 #[derive(Clone)]
 enum OverlayValue {
     Short(Box<[u8]>),
+    /// In plain form.
     Long(SharedBytes),
 }
 
 impl OverlayRecord {
     pub(super) fn of(record: Record<'_>) -> OverlayRecord {
         let value = match record.shared {
-            Some(shared) => OverlayValue::Long(Arc::clone(shared)),
+            Some(shared) => OverlayValue::Long(plain_value(shared)),
             None => OverlayValue::Short(record.value.into()),
         };
         OverlayRecord { attributes: record.attributes, value }
@@ -38,7 +39,8 @@ impl OverlayRecord {
         match &self.value {
             OverlayValue::Short(value) => Record::new(value, self.attributes),
             OverlayValue::Long(value) => {
-                Record { value: (**value).as_ref(), shared: Some(value), attributes: self.attributes }
+                let plain = value.plain().unwrap_or_default();
+                Record { value: plain, shared: Some(value), attributes: self.attributes }
             }
         }
     }

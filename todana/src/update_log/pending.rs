@@ -4,7 +4,7 @@ use super::entry::{self, FRAME_LEN, LogChange, LogEntry, LogPosition, MARK_LEN};
 use super::recent::RecentEntries;
 use std::io::IoSlice;
 use std::time::Instant;
-use todana_core::SharedBytes;
+use todana_core::{SharedBytes, plain_value};
 
 /// When this many bytes are pending, the writer thread is woken even if it could wait longer.
 const WORTH_WRITING: u64 = 256 << 10;
@@ -52,7 +52,7 @@ pub(crate) struct EntryBatch {
 enum BatchPiece {
     /// Complete entries, except that the value of the last one may follow as the next piece.
     Entries(Vec<u8>),
-    /// The value of the last entry in the previous piece.
+    /// The value of the last entry in the previous piece, in plain form.
     Value(SharedBytes),
 }
 
@@ -147,16 +147,17 @@ impl EntryBatch {
 
     pub(crate) fn push(&mut self, entry: &LogEntry<'_>) {
         let shared = match &entry.change {
-            LogChange::Put { record, .. } => record.shared,
+            // A compressed value is put again only with new attributes, which is rare.
+            LogChange::Put { record, .. } => record.shared.map(plain_value),
             _ => None,
         };
         let before = self.tail.len();
         entry::encode(entry, shared.is_some(), &mut self.tail);
         self.len += (self.tail.len() - before) as u64;
         if let Some(value) = shared {
-            self.len += (**value).as_ref().len() as u64;
+            self.len += value.len() as u64;
             self.pieces.push(BatchPiece::Entries(std::mem::take(&mut self.tail)));
-            self.pieces.push(BatchPiece::Value(SharedBytes::clone(value)));
+            self.pieces.push(BatchPiece::Value(value));
         }
     }
 
@@ -178,7 +179,7 @@ impl EntryBatch {
         while let Some(piece) = pieces.next() {
             if let BatchPiece::Entries(entries) = piece {
                 let value = match pieces.peek() {
-                    Some(BatchPiece::Value(value)) => Some((**value).as_ref()),
+                    Some(BatchPiece::Value(value)) => value.plain(),
                     _ => None,
                 };
                 seal_entries(entries, seed, &mut position, value, synced, 0);
@@ -190,7 +191,7 @@ impl EntryBatch {
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let pieces = self.pieces.iter().map(|piece| match piece {
             BatchPiece::Entries(entries) => IoSlice::new(entries),
-            BatchPiece::Value(value) => IoSlice::new((**value).as_ref()),
+            BatchPiece::Value(value) => IoSlice::new(value.plain().unwrap_or_default()),
         });
         pieces.chain([IoSlice::new(&self.tail)]).collect()
     }

@@ -147,6 +147,7 @@ impl HashShard {
     pub(in crate::mem_hash) fn add_to(&self, status: &mut EngineStatus) {
         status.records += self.records;
         status.live_bytes += self.stored_bytes();
+        self.huge.add_to(&mut status.encoding);
         self.departures.add_to(status);
         status.index.buckets += self.directory.len() as u64;
         status.index.bytes += self.directory.bytes() as u64;

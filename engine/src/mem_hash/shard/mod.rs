@@ -30,7 +30,7 @@ use super::uses::UseNotes;
 use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
 use crate::huge::HugeTable;
 use std::sync::Arc;
-use todana_core::{Error, Expiry, Record};
+use todana_core::{Error, Expiry, Record, SharedBytes};
 
 pub(super) use image::CopyTarget;
 
@@ -42,6 +42,8 @@ const PAGES_EVACUATED: usize = 4;
 #[derive(Debug)]
 pub(super) enum VisitFailure {
     NoRoom(NoRoom),
+    /// The visitor reads this value, so it must be decompressed, outside of the lock.
+    Compressed(SharedBytes),
     Error(Error),
 }
 
@@ -358,8 +360,17 @@ impl HashShard {
     pub(super) fn view<T>(&self, key: &Key<'_>, see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let bucket = self.directory.bucket_of(key.hash);
         let location = self.find(bucket, key);
+        self.note_huge_use(&location);
         let mut buffer = PlainBuffer::default();
         self.record(bucket, &location, &mut buffer).map(see)
+    }
+
+    /// Notes the use of a value for its compression.
+    #[inline]
+    fn note_huge_use(&self, location: &RecordLocation) {
+        if let RecordLocation::Indirect { reference: RecordReference::Huge(index), .. } = location {
+            self.huge.get(*index).note_use();
+        }
     }
 
     /// Does what `view` does and notes the use. The second result is true if the noted uses must be
@@ -372,6 +383,7 @@ impl HashShard {
     ) -> (Option<T>, bool) {
         let bucket = self.directory.bucket_of(key.hash);
         let location = self.find(bucket, key);
+        self.note_huge_use(&location);
         let mut buffer = PlainBuffer::default();
         let record = self.record(bucket, &location, &mut buffer);
         if let Some(record) = &record {

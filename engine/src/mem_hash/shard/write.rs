@@ -3,7 +3,7 @@
 use super::accounts::VisitEffect;
 use super::{HashShard, InlineRecord, RecordLocation, VisitFailure};
 use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
-use crate::huge::{self, HugeRecord};
+use crate::huge::{self, DecompressedValue, HugeRecord};
 use crate::mem_hash::bits::{ColumnPatch, width_of};
 use crate::mem_hash::block_record::{self, block_record, put_block_record};
 use crate::mem_hash::encodings::{PlainBuffer, WrittenBytes};
@@ -14,7 +14,7 @@ use crate::mem_hash::key::Key;
 use crate::mem_hash::row::{BucketRow, RowKey};
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
-use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
+use todana_core::{Action, Attributes, Error, ErrorKind, Record, Visitor, decimal};
 
 /// The change that an action of a visitor requires.
 pub(super) enum WritePlan {
@@ -64,12 +64,14 @@ impl StoredValueText {
 
 impl HashShard {
     /// Runs a visitor on the record of a key. `room_was_made` states that other records have
-    /// already been evicted for this write.
+    /// already been evicted for this write. `decompressed` is the old value if an earlier attempt
+    /// has failed because it was compressed.
     pub(in crate::mem_hash) fn visit(
         &mut self,
         key: &Key<'_>,
         visitor: &mut dyn Visitor,
         room_was_made: bool,
+        decompressed: Option<&DecompressedValue>,
     ) -> Result<(), VisitFailure> {
         let moved_before = self.arena.moved();
         let bucket = self.directory.bucket_of(key.hash);
@@ -79,7 +81,8 @@ impl HashShard {
         let (mut is_use, mut stores) = (false, false);
         let mut effect = (VisitEffect::Nothing, None);
         let mut shown = StoredValueText::default();
-        let outcome = match self.plan(key, bucket, &location, visitor, &mut scratch, &mut shown) {
+        let outcome = match self.plan(key, bucket, &location, visitor, decompressed, &mut scratch, &mut shown)
+        {
             Err(failure) => Err(failure),
             Ok(plan) => {
                 let mut location = location;
@@ -104,7 +107,7 @@ impl HashShard {
                         location = self.find(bucket, key);
                     }
                 }
-                self.apply_plan(plan, key, bucket, &location, visitor, &scratch, &shown)
+                self.apply_plan(plan, key, bucket, &location, visitor, decompressed, &scratch, &shown)
             }
         };
         if is_use && outcome.is_ok() {
@@ -124,12 +127,14 @@ impl HashShard {
     }
 
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as in `apply_plan`")]
     fn plan(
         &self,
         key: &Key<'_>,
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
+        decompressed: Option<&DecompressedValue>,
         scratch: &mut Vec<u8>,
         shown: &mut StoredValueText,
     ) -> Result<WritePlan, VisitFailure> {
@@ -137,7 +142,14 @@ impl HashShard {
         let old = if visitor.ignores_value() {
             self.record_of_len(bucket, location, &mut buffer)
         } else {
-            self.record(bucket, location, &mut buffer)
+            self.note_huge_use(location);
+            match self.record(bucket, location, &mut buffer) {
+                None => None,
+                Some(record) => Some(
+                    DecompressedValue::shown(record, visitor, decompressed)
+                        .map_err(VisitFailure::Compressed)?,
+                ),
+            }
         };
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(WritePlan::Nothing),
@@ -146,6 +158,10 @@ impl HashShard {
             // The stored value is read here, because the visitor may have seen a placeholder.
             Action::Retag(attributes) => match self.record(bucket, location, &mut buffer_again) {
                 None => return Ok(WritePlan::Nothing),
+                // The visitor is shown the value once more, by `applied`.
+                Some(old) if let Err(stored) = DecompressedValue::shown(old, visitor, decompressed) => {
+                    return Err(VisitFailure::Compressed(stored));
+                }
                 // The write is upkeep, which no limit refuses: an existing record grows by a few
                 // bytes at most, and a read must not fail because of it.
                 Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
@@ -197,12 +213,8 @@ impl HashShard {
         {
             return Ok(WritePlan::RetagHuge(index, Box::new(record.attributes)));
         }
-        let value: SharedBytes = match record.shared {
-            Some(shared) => Arc::clone(shared),
-            None => huge::share(record.value, &self.budget)?,
-        };
-        let key_text = key.text.into();
-        let record = HugeRecord { key: key_text, hash: key.hash, value, attributes: record.attributes };
+        let value = huge::value_to_store(&record, &self.budget)?;
+        let record = HugeRecord::new(key.text.into(), key.hash, value, record.attributes);
         Ok(WritePlan::PutHuge(Box::new(record)))
     }
 
@@ -215,6 +227,7 @@ impl HashShard {
         bucket: usize,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
+        decompressed: Option<&DecompressedValue>,
         scratch: &[u8],
         shown: &StoredValueText,
     ) -> Result<(), VisitFailure> {
@@ -229,7 +242,9 @@ impl HashShard {
                 self.classes.remove(self.huge.get(index).plain_size());
                 self.huge.get_mut(index).attributes = *attributes;
                 self.classes.add(self.huge.get(index).plain_size());
-                visitor.applied(Some(self.huge.get(index).record()));
+                let record = self.huge.get(index).record();
+                let shown = DecompressedValue::shown(record, visitor, decompressed);
+                visitor.applied(Some(shown.unwrap_or(record)));
                 return Ok(());
             }
             WritePlan::Put { row, plain, need } => {

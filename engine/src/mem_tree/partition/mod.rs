@@ -12,7 +12,7 @@ mod purge;
 mod walk;
 mod write;
 
-pub(super) use walk::WalkOutcome;
+pub(super) use walk::{RecordCallback, WalkOutcome};
 pub(super) use write::VisitFailure;
 
 use super::closed::{self, CodecPool, LeafCopies};
@@ -216,8 +216,17 @@ impl Partition {
         self.prefetch_leaf(at.handle);
         self.with_leaf(at.handle, |leaf| {
             let entry = self.find_in(leaf, key).found?;
+            self.note_huge_use(&entry);
             Some(see(self.record(leaf, &entry, &mut [0; 20])))
         })
+    }
+
+    /// Notes the use of a value for its compression.
+    #[inline]
+    fn note_huge_use(&self, entry: &LeafEntry) {
+        if let LeafEntryBody::Stub { reference: RecordReference::Huge(index), .. } = entry.body {
+            self.huge.get(index).note_use();
+        }
     }
 
     /// Prefetches a leaf that is about to be searched.
@@ -387,6 +396,7 @@ impl Partition {
     pub(super) fn add_to(&self, status: &mut EngineStatus) {
         status.records += self.records;
         status.live_bytes += (self.leaf_bytes + self.block_bytes + self.huge.bytes()) as u64;
+        self.huge.add_to(&mut status.encoding);
         self.departures.add_to(status);
         status.index.buckets +=
             self.segments.iter().flatten().map(|segment| segment.leaves.len() as u64).sum::<u64>();

@@ -8,7 +8,7 @@ use super::super::leaf::{
 use super::super::separators::between;
 use super::{LeafLocation, Partition, inline_record};
 use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
-use crate::huge::{self, HugeRecord};
+use crate::huge::{self, DecompressedValue, HugeRecord};
 use crate::mem_hash::DepartureCause;
 use crate::mem_tree::survey::VisitEffect;
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, RecordReference, VALUE_LEN_MAX};
@@ -24,6 +24,8 @@ const SPARSE_PART: usize = 4;
 #[derive(Debug)]
 pub(in crate::mem_tree) enum VisitFailure {
     NoRoom(NoRoom),
+    /// The visitor reads this value, so it must be decompressed, outside of the lock.
+    Compressed(SharedBytes),
     Error(Error),
 }
 
@@ -65,12 +67,14 @@ struct PredictedEffect {
 }
 
 impl Partition {
-    /// Runs a visitor on a key of this segment.
+    /// Runs a visitor on a key of this segment. `decompressed` is the old value if an earlier
+    /// attempt has failed because it was compressed.
     pub(in crate::mem_tree) fn visit(
         &mut self,
         slot: u32,
         key: &[u8],
         visitor: &mut dyn Visitor,
+        decompressed: Option<&DecompressedValue>,
     ) -> Result<(), VisitFailure> {
         let at = self.open_at(slot, key)?;
         if !at.handle.is_none() {
@@ -79,9 +83,10 @@ impl Partition {
         let position = self.find(at.handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let outcome = self.plan(key, at, &position, visitor, &mut scratch).and_then(|plan| {
+        let plan = self.plan(key, at, &position, visitor, decompressed, &mut scratch);
+        let outcome = plan.and_then(|plan| {
             let predicted = self.predict_effect(key, at, &position, &plan);
-            self.apply_plan(plan, key, at, &position, visitor, &scratch)?;
+            self.apply_plan(plan, key, at, &position, visitor, decompressed, &scratch)?;
             self.count_visit(predicted);
             Ok(())
         });
@@ -103,16 +108,27 @@ impl Partition {
         at: LeafLocation,
         position: &LeafPosition,
         visitor: &mut dyn Visitor,
+        decompressed: Option<&DecompressedValue>,
         scratch: &mut Vec<u8>,
     ) -> Result<WritePlan, VisitFailure> {
         let mut digits = [0; 20];
-        let old = position.found.as_ref().map(|entry| self.record(self.leaf(at.handle), entry, &mut digits));
+        let mut old =
+            position.found.as_ref().map(|entry| self.record(self.leaf(at.handle), entry, &mut digits));
+        if let Some(record) = old.filter(|_| !visitor.ignores_value()) {
+            position.found.iter().for_each(|entry| self.note_huge_use(entry));
+            let shown = DecompressedValue::shown(record, visitor, decompressed);
+            old = Some(shown.map_err(VisitFailure::Compressed)?);
+        }
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, MemoryNeed::Growth),
             Action::Retag(attributes) => match old {
                 None => return Ok(WritePlan::Nothing),
+                // The visitor is shown the value once more, by `applied`.
+                Some(old) if let Err(stored) = DecompressedValue::shown(old, visitor, decompressed) => {
+                    return Err(VisitFailure::Compressed(stored));
+                }
                 // The write is upkeep, which no limit refuses: an existing record grows by a few
                 // bytes at most, and a read must not fail because of it.
                 Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
@@ -153,11 +169,8 @@ impl Partition {
         {
             return Ok(WritePlan::RetagHuge(index, record.attributes));
         }
-        let value: SharedBytes = match record.shared {
-            Some(shared) => Arc::clone(shared),
-            None => huge::share(record.value, &self.budget)?,
-        };
-        Ok(WritePlan::PutHuge(HugeRecord { key: key.into(), hash: 0, value, attributes: record.attributes }))
+        let value = huge::value_to_store(&record, &self.budget)?;
+        Ok(WritePlan::PutHuge(HugeRecord::new(key.into(), 0, value, record.attributes)))
     }
 
     /// Returns the effect that a plan will have, for statistics. Returns `None` if there is no
@@ -204,6 +217,7 @@ impl Partition {
         self.sample.note(hash, effect);
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what a visit has found out, none of which outlives it")]
     fn apply_plan(
         &mut self,
         plan: WritePlan,
@@ -211,6 +225,7 @@ impl Partition {
         at: LeafLocation,
         position: &LeafPosition,
         visitor: &mut dyn Visitor,
+        decompressed: Option<&DecompressedValue>,
         scratch: &[u8],
     ) -> Result<(), VisitFailure> {
         match plan {
@@ -223,7 +238,9 @@ impl Partition {
                 self.classes.remove(self.huge.get(index).plain_size());
                 self.huge.get_mut(index).attributes = attributes;
                 self.classes.add(self.huge.get(index).plain_size());
-                visitor.applied(Some(self.huge.get(index).record()));
+                let record = self.huge.get(index).record();
+                let shown = DecompressedValue::shown(record, visitor, decompressed);
+                visitor.applied(Some(shown.unwrap_or(record)));
             }
             WritePlan::Put { plain, need, omitted } => {
                 self.put(at, position, key, scratch, omitted, plain, need)?;

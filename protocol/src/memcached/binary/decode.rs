@@ -453,7 +453,7 @@ impl<'a> RequestPacket<'a> {
     #[inline]
     fn value(&self) -> &'a [u8] {
         match self.block {
-            Some(LongBlock::Whole { value, .. }) => (**value).as_ref(),
+            Some(LongBlock::Whole { value, .. }) => value.plain().unwrap_or_default(),
             _ => &self.unread[self.value_at()..][..self.value_len()],
         }
     }

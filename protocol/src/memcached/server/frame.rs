@@ -142,7 +142,7 @@ impl<'a> LineFrame<'a> {
 fn received(block: LongBlock<'_>) -> DataBlock<'_> {
     match block {
         LongBlock::Whole { value, end: BLOCK_END } => {
-            DataBlock::Whole((**value).as_ref(), SharedValue(Some(value)))
+            DataBlock::Whole(value.plain().unwrap_or_default(), SharedValue(Some(value)))
         }
         LongBlock::Whole { .. } => DataBlock::Unterminated,
         LongBlock::Refused { received: 0 } => DataBlock::Refused { message: OUT_OF_MEMORY },

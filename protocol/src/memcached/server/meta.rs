@@ -157,6 +157,7 @@ fn get<'a>(key: &'a [u8], flags: &ParsedFlags<'a>) -> Get<'a> {
         recache_below_s: flags.given(b'R', flags.recache.into()),
         recache_after_touch: flags.recache_after_touch,
         version: flags.given(b'E', flags.version),
+        reads_shared: false,
         needs: ReplyNeeds { version: flags.has(b'c'), access: flags.has(b'h') || flags.has(b'l') },
         silent: flags.has(b'u'),
         counts_as_touch: false,

@@ -202,7 +202,7 @@ pub enum MemcachedStep<'a> {
 pub enum LongBlock<'a> {
     /// The block is complete.
     Whole {
-        /// The value.
+        /// The value, in plain form.
         value: &'a SharedBytes,
         /// The bytes after the value. Their number was announced as `end_len`.
         end: &'a [u8],

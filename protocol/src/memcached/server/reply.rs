@@ -7,16 +7,19 @@ use crate::memcached::{binary, item_size, size_class};
 use base64::Engine as _;
 use todana_core::{
     ArithmeticReply, Expiry, HitReply, PrefixCounters, Record, RecordDetails, RefusalReason, Reply,
-    SharedBytes, StoredReply, UnixSeconds,
+    SharedBytes, StoredReply, UnixSeconds, plain_value,
 };
 
 /// A destination for reply bytes.
 pub trait ReplySink {
     /// Copies bytes.
     fn put(&mut self, bytes: &[u8]);
-    /// Keeps a reference to a large value instead of copying it.
+    /// Keeps a reference to a large value instead of copying it. The value may be compressed.
     fn share(&mut self, bytes: &SharedBytes) {
-        self.put(bytes.as_ref().as_ref());
+        match bytes.plain() {
+            Some(plain) => self.put(plain),
+            None => self.put(plain_value(bytes).plain().unwrap_or_default()),
+        }
     }
 }
 

@@ -51,6 +51,12 @@ table! { DATABASES, "Databases",
         d.status.encoding.dictionaries;
     "dictionary_bytes", _, "todana_database_dictionary_bytes", Gauge, "Memory of these dictionaries." =>
         d.status.encoding.dictionary_bytes;
+    "compressed_values", _, "todana_database_compressed_values", Gauge, "Values above 64 KiB that are compressed (in memory)." =>
+        d.status.encoding.compressed_values;
+    "compressed_plain_bytes", _, "todana_database_compressed_plain_bytes", Gauge, "Bytes of these values as clients see them." =>
+        d.status.encoding.compressed_plain_bytes;
+    "compressed_bytes", _, "todana_database_compressed_bytes", Gauge, "Bytes of these values as stored." =>
+        d.status.encoding.compressed_stored_bytes;
     "memory_bytes", _, "todana_database_memory_bytes", Gauge, "Memory that the engine holds." => d.status.committed_bytes;
     "disk_bytes", _, "todana_database_disk_bytes", Gauge, "Bytes of the engine's files; 0 in memory." =>
         d.served(s).disk_bytes();

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use todana::{Database, TransactionHolder};
-use todana_core::{Operation, RefusalReason, Reply};
+use todana_core::{Get, Operation, RefusalReason, Reply};
 use todana_protocol::freshness::RequiredFreshness;
 use todana_protocol::memcached::{
     ClockShift, ExportKind, ExportRequest, LoginCredentials, MemcachedCommand, RecordListing, WatchStreams,
@@ -193,6 +193,15 @@ impl MemcachedSession {
     ) -> NextAction {
         let MemcachedCommand::Operation(operation) = &request.command else {
             return self.execute_own(context, request, output);
+        };
+        // The output takes a long value in shared form, and decompresses it as the client reads.
+        let get;
+        let operation = match *operation {
+            Operation::Get(of) => {
+                get = Operation::Get(Get { reads_shared: true, ..of });
+                &get
+            }
+            _ => operation,
         };
         let shared = request.form.freshness().map(|_| Arc::clone(&context.shared));
         let database = self.database;

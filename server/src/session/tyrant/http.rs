@@ -1,7 +1,7 @@
 //! Requests over HTTP, executed as the commands that they correspond to.
 
 use super::http_call::HttpCall;
-use super::operations::{counters, get, is_table};
+use super::operations::{counters, get_shared, is_table};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::statistics;
 use crate::databases::PRIMARY_DATABASE;
@@ -114,7 +114,7 @@ impl TyrantSession {
         if key.is_empty() && is_table(context) {
             answer(Reply::Miss);
         } else {
-            self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut answer);
+            self.pending.execute(context, PRIMARY_DATABASE, &get_shared(key), &mut answer);
         }
         if !self.pending.is_waiting() {
             let command = if is_head { TyrantCommand::VSiz } else { TyrantCommand::Get };

@@ -80,7 +80,7 @@ impl SharedIterator {
         }
         let (mut keys, mut place) = (VecDeque::new(), None);
         loop {
-            place = database.scan_group(place, &mut |found, _| {
+            place = database.scan_keys_group(place, &mut |found, _| {
                 if !keys.is_empty() || found == key {
                     keys.push_back(found.to_vec());
                 }

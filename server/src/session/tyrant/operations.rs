@@ -14,6 +14,11 @@ pub(super) fn get(key: &[u8]) -> Operation<'_> {
     Operation::Get(Get { key, ..Get::default() })
 }
 
+/// Reads a record whose value is needed only in shared form, or only its length.
+pub(super) fn get_shared(key: &[u8]) -> Operation<'_> {
+    Operation::Get(Get { key, reads_shared: true, ..Get::default() })
+}
+
 /// Returns the operation that stores a record. An appended value keeps the attributes of the old
 /// record.
 #[inline]

@@ -4,7 +4,7 @@ use super::TyrantState;
 use super::background_call::{TyrantAction, TyrantTask};
 use super::cluster_task::ClusterTask;
 use super::numbers::width as width_of;
-use super::operations::{counters, get, is_table, may_list, out, put, visit};
+use super::operations::{counters, get, get_shared, is_table, may_list, out, put, visit};
 use super::replication::{replica_request, set_master};
 use super::session_state::{TyrantSession, TyrantWorker};
 use super::statistics::{size, statistics};
@@ -65,7 +65,7 @@ impl TyrantSession {
         let next = match *request {
             TyrantRequest::Get { key } => {
                 let mut is_found = false;
-                self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
+                self.pending.execute(context, PRIMARY_DATABASE, &get_shared(key), &mut |reply| match reply {
                     Reply::Hit(hit) => {
                         is_found = true;
                         reply::put_value(hit.record.value, hit.record.shared, output);
@@ -105,7 +105,7 @@ impl TyrantSession {
             }
             TyrantRequest::VSiz { key } => {
                 let mut is_found = false;
-                self.pending.execute(context, PRIMARY_DATABASE, &get(key), &mut |reply| match reply {
+                self.pending.execute(context, PRIMARY_DATABASE, &get_shared(key), &mut |reply| match reply {
                     Reply::Hit(hit) => {
                         is_found = true;
                         reply::put_len(hit.record.value.len(), output);

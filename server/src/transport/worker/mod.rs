@@ -572,14 +572,17 @@ impl Worker {
             self.output.clear(OUTPUT_KEPT);
             return Ok(());
         }
-        let outcome = self.output.write_to(&mut connection.stream);
+        let outcome = self.output.write_in_turn(&mut connection.stream);
         let written = *outcome.as_ref().unwrap_or(&0);
         self.shared.observation.workers[self.number].bytes_written.add(written as u64);
         if outcome.is_err() || self.output.is_empty() {
             self.output.clear(OUTPUT_KEPT);
             outcome?;
         } else {
-            connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
+            let pending = connection.pending.insert(Box::new(std::mem::take(&mut self.output)));
+            if pending.is_interrupted() && !std::mem::replace(&mut connection.queued, true) {
+                self.ready.push_back(index);
+            }
         }
         Ok(())
     }
@@ -766,9 +769,12 @@ impl Worker {
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
         if let Some(pending) = &mut connection.pending {
-            let written = pending.write_to(&mut connection.stream)?;
+            let written = pending.write_in_turn(&mut connection.stream)?;
             counters.bytes_written.add(written as u64);
             if !pending.is_empty() {
+                if pending.is_interrupted() && !std::mem::replace(&mut connection.queued, true) {
+                    self.ready.push_back(index);
+                }
                 return Ok(());
             }
             connection.pending = None;

@@ -54,6 +54,7 @@ fn any_operation<'a>(rng: &mut Rng, is_plain: bool, key: &'a [u8], value: &'a [u
                 silent: !is_plain && rng.bool(),
                 counts_as_touch: is_plain && touch.is_some(),
                 syntax: CommandSyntax::Classic,
+                reads_shared: false,
             })
         }
         1 => {

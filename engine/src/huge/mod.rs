@@ -7,14 +7,30 @@
 //! a copy.
 //!
 //! Both engines in memory store long values in this way. Each engine frees memory for them by its
-//! own policy.
+//! own policy. A value that is not in use is compressed in chunks.
+//!
+//! ```text
+//! table             the huge records of a shard
+//! compression       rounds of maintenance, which compress and decompress values
+//! compressed_value  a value in compressed chunks
+//! stand_in          bytes that are shown in place of a compressed value
+//! ```
+
+mod compressed_value;
+mod compression;
+mod stand_in;
+mod table;
+
+pub(crate) use compression::{HugeTables, LongValueCompression};
+pub(crate) use table::{DecompressedValue, HugeRecord, HugeTable};
 
 use crate::arena::{MemoryBudget, NoRoom};
 use crate::raw::{MemoryMapping, SYSTEM_PAGE};
 use crate::record::VALUE_LEN_MAX;
 use std::any::Any;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use todana_core::{Attributes, Error, ErrorKind, Record, Result, SharedBytes, ValueBuffer};
+use todana_core::{Error, ErrorKind, Record, Result, SharedBytes, ValueBuffer};
 
 /// The number of attempts to free memory. Several may be needed, because another thread may take
 /// the freed memory, or the record may need more than the first allocation that failed.
@@ -73,27 +89,30 @@ pub(crate) fn room<'b>(
     Err(memory_full_error())
 }
 
-/// A record whose value has memory of its own.
-pub(crate) struct HugeRecord {
-    pub(crate) key: Box<[u8]>,
-    pub(crate) hash: u64,
-    pub(crate) value: SharedBytes,
-    pub(crate) attributes: Attributes,
+/// Implements [`todana_core::Engine::view`] and `peek` by `view_shared`: decompresses a compressed
+/// value after `view` has released the lock, and then calls `see`.
+pub(crate) fn view_plain(
+    see: &mut dyn FnMut(Record<'_>),
+    view: impl FnOnce(&mut dyn FnMut(Record<'_>)) -> Result<bool>,
+) -> Result<bool> {
+    let mut compressed = None;
+    let found = view(&mut |record| match record.compressed() {
+        Some(value) => compressed = Some((Arc::clone(value), record.attributes)),
+        None => see(record),
+    })?;
+    if let Some((value, attributes)) = compressed {
+        Record { shared: Some(&value), ..Record::new(b"", attributes) }.with_plain_value(see);
+    }
+    Ok(found)
 }
 
-impl HugeRecord {
-    /// Returns the memory that a record takes from the budget besides its value.
-    fn committed(key_len: usize) -> usize {
-        key_len + 128
-    }
-
-    pub(crate) fn plain_size(&self) -> usize {
-        self.key.len() + (*self.value).as_ref().len() + if self.attributes.flags != 0 { 4 } else { 0 }
-    }
-
-    pub(crate) fn record(&self) -> Record<'_> {
-        Record { value: (*self.value).as_ref(), shared: Some(&self.value), attributes: self.attributes }
-    }
+/// Calls `see`, which reads plain values. A compressed value is decompressed under the lock of the
+/// scan, because a scan cannot be interrupted within a bucket or a leaf. One value at a time is
+/// decompressed.
+pub(crate) fn see_plain<'s>(
+    see: &'s mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+) -> impl FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's {
+    |key, record| record.with_plain_value(|record| see(key, record))
 }
 
 /// A value and its share of the budget. Its fields are dropped in their order here, so that the
@@ -271,8 +290,47 @@ impl ValueBuffer for HugeBuffer {
     }
 }
 
+impl ValueMemory {
+    /// Returns `len` zero bytes that take memory of the system only when they are written.
+    fn zeroed(len: usize) -> ValueMemory {
+        match MemoryMapping::new(len.max(1)) {
+            Ok(mut mapping) => {
+                mapping.use_small_pages();
+                ValueMemory::Mapped(mapping)
+            }
+            Err(_) => ValueMemory::Allocated(vec![0; len]),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            ValueMemory::Mapped(mapping) => mapping.bytes(),
+            ValueMemory::Allocated(bytes) => bytes,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            ValueMemory::Mapped(mapping) => mapping.bytes_mut(),
+            ValueMemory::Allocated(bytes) => bytes,
+        }
+    }
+}
+
+/// Returns the value of a record in the form in which it is stored at first. A value that another
+/// engine has compressed is copied, because its memory belongs to that engine.
+pub(crate) fn value_to_store(
+    record: &Record<'_>,
+    budget: &Arc<MemoryBudget>,
+) -> std::result::Result<SharedBytes, NoRoom> {
+    match record.shared {
+        Some(shared) if shared.plain().is_some() => Ok(Arc::clone(shared)),
+        _ => share(record.value, budget),
+    }
+}
+
 /// Copies a large value to memory of its own, which can be shared.
-pub(crate) fn share(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Result<SharedBytes, NoRoom> {
+fn share(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
     if !budget.commit(committed) {
         return Err(NoRoom { bytes: committed });
@@ -293,88 +351,4 @@ pub(crate) fn share(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Re
         }
     }
     Ok(Arc::new(shared))
-}
-
-/// The huge records of a shard, by index.
-pub(crate) struct HugeTable {
-    records: Vec<Option<Box<HugeRecord>>>,
-    free: Vec<u32>,
-    bytes: usize,
-    /// The values of removed records. They are dropped outside of the lock, because the system
-    /// takes long to free a GiB.
-    removed: Vec<SharedBytes>,
-    budget: Arc<MemoryBudget>,
-}
-
-impl HugeTable {
-    pub(crate) fn new(budget: Arc<MemoryBudget>) -> HugeTable {
-        HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, removed: Vec::new(), budget }
-    }
-
-    /// Returns the total number of bytes of keys and values.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn get(&self, index: u32) -> &HugeRecord {
-        self.records[index as usize].as_deref().expect("a stub leads to its huge record")
-    }
-
-    pub(crate) fn get_mut(&mut self, index: u32) -> &mut HugeRecord {
-        self.records[index as usize].as_deref_mut().expect("a stub leads to its huge record")
-    }
-
-    /// Adds a record and returns its index.
-    pub(crate) fn insert(&mut self, record: HugeRecord) -> u32 {
-        self.budget.commit_anyway(HugeRecord::committed(record.key.len()));
-        self.bytes += record.key.len() + (*record.value).as_ref().len();
-        let record = Some(Box::new(record));
-        match self.free.pop() {
-            Some(index) => {
-                self.records[index as usize] = record;
-                index
-            }
-            None => {
-                self.records.push(record);
-                self.records.len() as u32 - 1
-            }
-        }
-    }
-
-    /// Takes the values of removed records, so that the caller can drop them after releasing the
-    /// lock.
-    #[inline]
-    pub(crate) fn take_removed(&mut self) -> Vec<SharedBytes> {
-        std::mem::take(&mut self.removed)
-    }
-
-    /// Takes all records, so that the caller can drop them after releasing the lock.
-    pub(crate) fn take(&mut self) -> HugeTable {
-        let budget = Arc::clone(&self.budget);
-        std::mem::replace(self, HugeTable::new(budget))
-    }
-
-    /// Takes a record out of the table.
-    pub(crate) fn take_out(&mut self, index: u32) -> HugeRecord {
-        let record = self.records[index as usize].take().expect("a stub leads to its huge record");
-        self.bytes -= record.key.len() + (*record.value).as_ref().len();
-        self.budget.release(HugeRecord::committed(record.key.len()));
-        self.free.push(index);
-        *record
-    }
-
-    /// Removes a record. Its value is freed when its last user drops it. The table's own reference
-    /// to the value is kept for `take_removed`.
-    pub(crate) fn remove(&mut self, index: u32) {
-        let record = self.take_out(index);
-        self.removed.push(record.value);
-    }
-}
-
-impl Drop for HugeTable {
-    fn drop(&mut self) {
-        for record in self.records.iter().flatten() {
-            self.budget.release(HugeRecord::committed(record.key.len()));
-        }
-    }
 }

@@ -1,0 +1,201 @@
+//! Compresses long values that are not in use, and decompresses those that are read often.
+//!
+//! This is maintenance in rounds, in steps of about two milliseconds that take at most 2 % of a
+//! core. A round visits all huge records of an engine. A value that was neither written nor read in
+//! the last rounds is compressed. Values in use stay plain, so that their readers copy and
+//! decompress nothing. A set therefore costs nothing more than without compression.
+//!
+//! Values are compressed outside of the locks. A lock is held only to find a value, and to exchange
+//! it if the record still has the same value.
+
+use super::compressed_value::{Compression, CompressionStep, Decompression};
+use super::stand_in;
+use super::table::{HugeTable, ValueWork, WorkSearch};
+use crate::arena::MemoryBudget;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana_core::SharedBytes;
+
+/// The minimum time from the beginning of a round to that of the next.
+const ROUND: Duration = Duration::from_secs(10);
+/// A value is compressed if it was not used for this number of rounds, and for one round while
+/// memory is scarce.
+const IDLE_ROUNDS: u8 = 3;
+/// The time after which a step ends.
+const WORK_MAX: Duration = Duration::from_millis(2);
+/// After a step, there are no more steps for this many times as long as it has worked.
+const REST: u32 = 49;
+
+/// The tables of huge records of an engine.
+pub(crate) trait HugeTables {
+    fn table_count(&self) -> usize;
+
+    /// Calls `see` with a table under its shared lock.
+    fn view_table(&self, table: usize, see: &mut dyn FnMut(&HugeTable));
+
+    /// Calls `change` with a table under its exclusive lock. Drops removed values after releasing
+    /// the lock.
+    fn change_table(&self, table: usize, change: &mut dyn FnMut(&mut HugeTable));
+}
+
+/// The state of the compression of an engine's long values.
+pub(crate) struct LongValueCompression {
+    is_on: bool,
+    budget: Arc<MemoryBudget>,
+    /// Locked during a step.
+    state: Mutex<RoundState>,
+}
+
+#[derive(Default)]
+struct RoundState {
+    /// The beginning of the current round, or of the last one if `is_under_way` is false.
+    began: Option<Instant>,
+    is_under_way: bool,
+    table: usize,
+    index: u32,
+    job: Option<ValueJob>,
+    rests_until: Option<Instant>,
+}
+
+/// The work on one value.
+struct ValueJob {
+    table: usize,
+    index: u32,
+    value: SharedBytes,
+    form: NewForm,
+}
+
+enum NewForm {
+    Compressed(Box<Compression>),
+    Plain(Decompression),
+}
+
+impl LongValueCompression {
+    pub(crate) fn new(is_on: bool, budget: Arc<MemoryBudget>) -> LongValueCompression {
+        LongValueCompression { is_on, budget, state: Mutex::default() }
+    }
+
+    /// Does a step, if one is due.
+    pub(crate) fn step(&self, tables: &dyn HugeTables) {
+        // Another thread that does a step suffices.
+        let Some(mut state) = self.state.try_lock().filter(|_| self.is_on) else { return };
+        let now = Instant::now();
+        if state.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        if !state.is_under_way {
+            if state.began.is_some_and(|began| now < began + ROUND) {
+                return;
+            }
+            state.begin(now);
+        }
+        while now.elapsed() < WORK_MAX && self.advance(&mut state, tables) {}
+        state.rests_until = Some(now + (now.elapsed() * REST).min(Duration::from_secs(1)));
+    }
+
+    /// Does complete rounds without rests, as many as an unused value stays plain.
+    pub(crate) fn run(&self, tables: &dyn HugeTables) {
+        let mut state = self.state.lock();
+        while self.is_on && self.advance(&mut state, tables) {}
+        for _ in 0..=IDLE_ROUNDS {
+            state.begin(Instant::now());
+            while self.is_on && self.advance(&mut state, tables) {}
+        }
+    }
+
+    /// Continues a round. Returns false after its end.
+    fn advance(&self, state: &mut RoundState, tables: &dyn HugeTables) -> bool {
+        if let Some(job) = state.job.take() {
+            state.job = job.advance(tables);
+            return true;
+        }
+        if state.table >= tables.table_count() {
+            state.is_under_way = false;
+            return false;
+        }
+        let mut search = WorkSearch::End;
+        let idle_min = if self.budget.is_tight() { 1 } else { IDLE_ROUNDS };
+        tables.view_table(state.table, &mut |table| search = table.search_work(state.index, idle_min));
+        match search {
+            WorkSearch::Found { index, value, work } => {
+                state.index = index + 1;
+                state.job = self.begin(tables, (state.table, index), value, work);
+            }
+            WorkSearch::ContinueAt(index) => state.index = index,
+            WorkSearch::End => (state.table, state.index) = (state.table + 1, 0),
+        }
+        true
+    }
+
+    /// Begins the work on a value. Returns `None` if it is impossible or useless.
+    fn begin(
+        &self,
+        tables: &dyn HugeTables,
+        (table, index): (usize, u32),
+        value: SharedBytes,
+        work: ValueWork,
+    ) -> Option<ValueJob> {
+        let form = match (work, value.plain()) {
+            (ValueWork::Compress, Some(plain)) => {
+                if !stand_in::prepare(plain.len()) {
+                    return None;
+                }
+                let Some(compression) = Compression::new(plain, &self.budget) else {
+                    tables.view_table(table, &mut |table| table.exclude(index, &value));
+                    return None;
+                };
+                NewForm::Compressed(Box::new(compression))
+            }
+            (ValueWork::Decompress, None) => {
+                // The limit's last part stays free for records that are written.
+                let reserve = self.budget.limit().bytes.map_or(0, |limit| limit / 32);
+                let mut commit = |budget: &MemoryBudget, bytes: usize| {
+                    budget.fits(bytes as u64 + reserve) && budget.commit(bytes)
+                };
+                NewForm::Plain(Decompression::new(value.len(), &self.budget, &mut commit)?)
+            }
+            _ => return None,
+        };
+        Some(ValueJob { table, index, value, form })
+    }
+}
+
+impl RoundState {
+    fn begin(&mut self, now: Instant) {
+        (self.began, self.is_under_way, self.table, self.index) = (Some(now), true, 0, 0);
+    }
+}
+
+impl ValueJob {
+    /// Converts a chunk. Returns `None` if the work has ended.
+    fn advance(mut self, tables: &dyn HugeTables) -> Option<ValueJob> {
+        let ValueJob { table, index, ref value, ref mut form } = self;
+        // The record has been removed or has another value, and nobody reads this one.
+        if Arc::strong_count(value) == 1 {
+            return None;
+        }
+        match form {
+            NewForm::Compressed(compression) => match compression.step(value.plain().unwrap_or_default()) {
+                CompressionStep::Working => return Some(self),
+                CompressionStep::NoRoom => return None,
+                CompressionStep::Useless => {
+                    tables.view_table(table, &mut |table| table.exclude(index, value));
+                    return None;
+                }
+                CompressionStep::Done => {}
+            },
+            NewForm::Plain(decompression) => {
+                if decompression.step(&**value) {
+                    return Some(self);
+                }
+            }
+        }
+        let new = match self.form {
+            NewForm::Compressed(compression) => compression.into_shared(),
+            NewForm::Plain(decompression) => decompression.into_shared(),
+        };
+        tables.change_table(table, &mut |table| table.replace_value(index, &self.value, &new));
+        None
+    }
+}
