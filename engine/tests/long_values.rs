@@ -162,6 +162,10 @@ fn values_of_every_kind_stay_byte_exact() {
             model.insert(format!("noise {len}"), noise(len, seed));
             model.insert(format!("zeros {len}"), vec![0; len]);
         }
+        // The last chunk is about as long as a frame of it.
+        for len in 2 * CHUNK_LEN + 1..2 * CHUNK_LEN + 20 {
+            model.insert(format!("zeros {len}"), vec![0; len]);
+        }
         for (key, value) in &model {
             put(engine, key.as_bytes(), value).unwrap();
         }
@@ -398,6 +402,20 @@ fn full_memory_holds_and_gains_room() {
             assert!(found > full.records + 20, "{found} {}", full.records);
             while engine.maintain() {}
             assert!(engine.status().committed_bytes <= limit_bytes + limit_bytes / 64);
+        }
+    }
+}
+
+#[test]
+fn short_value_of_a_long_key_stays_plain() {
+    for subject in subjects(UNLIMITED) {
+        let engine = subject.engine();
+        let key = text(100_000, 1);
+        for value in [&b""[..], b"short"] {
+            put(engine, &key, value).unwrap();
+            subject.compress();
+            assert_eq!(compressed(&engine.status()), (0, 0));
+            assert_eq!(get(engine, &key).as_deref(), Some(value));
         }
     }
 }

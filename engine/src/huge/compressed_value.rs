@@ -148,8 +148,10 @@ impl Compression {
     pub(super) fn step(&mut self, plain: &[u8]) -> CompressionStep {
         let value = &mut self.value;
         let piece = &plain[value.plain_range(value.ends.len())];
-        let gains = encode_chunk(piece, LEVEL, &mut self.frame)
-            && self.frame.len() + piece.len() / GAIN_PARTS <= piece.len();
+        // A frame is shorter than its chunk, by which `decode` recognises it.
+        let gain_min = (piece.len() / GAIN_PARTS).max(1);
+        let gains =
+            encode_chunk(piece, LEVEL, &mut self.frame) && self.frame.len() + gain_min <= piece.len();
         let stored = if gains { &self.frame[..] } else { piece };
         let (start, end) = (value.stored_len(), value.stored_len() + stored.len());
         if end > value.len - value.len / GAIN_PARTS {

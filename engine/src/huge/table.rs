@@ -107,6 +107,8 @@ pub(super) enum WorkSearch {
 
 /// The maximum number of records that are searched under one lock.
 const SEARCHED_MAX: usize = 512;
+/// Shorter values, which belong to long keys, are not compressed.
+const COMPRESSED_LEN_MIN: usize = 32 << 10;
 /// A compressed value that was decompressed this number of times since the last round becomes plain
 /// again.
 const DECOMPRESSIONS_MIN: u32 = 2;
@@ -209,6 +211,7 @@ impl HugeTable {
                 state.idle_rounds.store(idle, Ordering::Relaxed);
                 // A list of values is read under locks, as a slice.
                 let is_due = idle >= idle_min
+                    && record.value.len() >= COMPRESSED_LEN_MIN
                     && !state.is_incompressible.load(Ordering::Relaxed)
                     && !record.attributes.has_value_list;
                 is_due.then_some(ValueWork::Compress)

@@ -54,6 +54,7 @@ mod kyoto_snapshots;
 mod late_writer;
 mod log_bytes;
 mod log_salvage;
+mod long_values;
 mod map_reduce;
 mod matching;
 mod openers;
