@@ -43,7 +43,8 @@ pub use operation::{
 pub use ordered::OrderedEngine;
 pub use owned::{NOT_EXECUTED, OwnedOperation, OwnedReply};
 pub use record::{
-    Attributes, Expiry, LONG_VALUE_LEN, LastAccess, LongBytes, Record, SharedBytes, SharedValue, StaleMarks, UnixSeconds, plain_value,
+    Attributes, Expiry, LONG_VALUE_LEN, LastAccess, LongBytes, Record, SharedBytes, SharedValue, StaleMarks,
+    UnixSeconds, plain_value,
 };
 pub use reply::{
     ArithmeticReply, HitReply, PrefixCounters, RecacheState, RecordDetails, RefusalReason, Reply, StoredReply,

@@ -134,7 +134,8 @@ fn visitor_sees_the_uncompressed_value() {
     assert_eq!(put(b"short"), [value(8), b"short".to_vec()]);
     assert_eq!(put(&[b'x'; 5000]), [b"short".to_vec(), vec![b'x'; 5000]]);
     let shared: SharedBytes = Arc::new(b"shared ".repeat(100_000));
-    let record = Record { shared: Some(&shared), ..Record::new(shared.plain().unwrap(), Attributes::default()) };
+    let record =
+        Record { shared: Some(&shared), ..Record::new(shared.plain().unwrap(), Attributes::default()) };
     assert_eq!(visit(&hash, b"user:7", Action::Put(record)), [vec![b'x'; 5000], b"shared ".repeat(100_000)]);
     let live = hash.disk_usage().live_bytes;
     let attributes = Attributes { expiry: Expiry::At(UnixSeconds(9)), ..Attributes::default() };

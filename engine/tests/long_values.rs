@@ -319,7 +319,9 @@ fn requests_without_the_value_decompress_nothing() {
         assert_eq!(stored.take_decompressions(), 0);
         let mut lens = Vec::new();
         engine.view_shared(b"key", false, &mut |record| lens.push(record.value.len())).unwrap();
-        engine.visit(b"key", &mut RetagShared(Attributes { flags: 1, ..Attributes::default() }, None)).unwrap();
+        engine
+            .visit(b"key", &mut RetagShared(Attributes { flags: 1, ..Attributes::default() }, None))
+            .unwrap();
         engine
             .scan_shared(None, &mut |_, record| {
                 lens.push(record.value.len());
@@ -327,7 +329,11 @@ fn requests_without_the_value_decompress_nothing() {
             })
             .unwrap();
         engine.sample_records();
-        engine.sweepable().unwrap().sweep(None, 100, todana_core::SweepAim::Tidiness, &mut |_| false).unwrap();
+        engine
+            .sweepable()
+            .unwrap()
+            .sweep(None, 100, todana_core::SweepAim::Tidiness, &mut |_| false)
+            .unwrap();
         assert_eq!(lens, [200_000, 200_000]);
         assert_eq!(stored.take_decompressions(), 0);
         let expiry = Expiry::At(UnixSeconds(9));

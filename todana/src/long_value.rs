@@ -46,7 +46,9 @@ impl SeenValue {
     /// `short_max`.
     pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<SeenValue> {
         match record.shared {
-            Some(shared) => Some(SeenValue::Long { seen: SharedBytes::clone(shared), plain: OnceCell::new() }),
+            Some(shared) => {
+                Some(SeenValue::Long { seen: SharedBytes::clone(shared), plain: OnceCell::new() })
+            }
             None if record.value.len() <= short_max => Some(SeenValue::Short(record.value.to_vec())),
             None => None,
         }
@@ -64,7 +66,9 @@ impl SeenValue {
     /// Returns true if the record still has this value. Compares the bytes of a short value only.
     pub(crate) fn is_of(&self, record: Record<'_>) -> bool {
         match self {
-            SeenValue::Long { seen, .. } => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),
+            SeenValue::Long { seen, .. } => {
+                record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared))
+            }
             SeenValue::Short(bytes) => record.value == bytes,
         }
     }

@@ -127,7 +127,11 @@ impl Compression {
             .iter()
             .map(|&at| {
                 let piece = &plain[at..plain.len().min(at + PROBE_LEN)];
-                if encode_chunk(piece, LEVEL, &mut frame) { frame.len().min(piece.len()) } else { piece.len() }
+                if encode_chunk(piece, LEVEL, &mut frame) {
+                    frame.len().min(piece.len())
+                } else {
+                    piece.len()
+                }
             })
             .sum();
         (probed <= 3 * (PROBE_LEN - PROBE_LEN / GAIN_PARTS)).then(|| Compression {
@@ -150,8 +154,7 @@ impl Compression {
         let piece = &plain[value.plain_range(value.ends.len())];
         // A frame is shorter than its chunk, by which `decode` recognises it.
         let gain_min = (piece.len() / GAIN_PARTS).max(1);
-        let gains =
-            encode_chunk(piece, LEVEL, &mut self.frame) && self.frame.len() + gain_min <= piece.len();
+        let gains = encode_chunk(piece, LEVEL, &mut self.frame) && self.frame.len() + gain_min <= piece.len();
         let stored = if gains { &self.frame[..] } else { piece };
         let (start, end) = (value.stored_len(), value.stored_len() + stored.len());
         if end > value.len - value.len / GAIN_PARTS {
@@ -172,7 +175,11 @@ impl Compression {
         value.share.bytes = bytes;
         value.memory.bytes_mut()[start..end].copy_from_slice(stored);
         value.ends.push(end as u32);
-        if value.ends.len() * CHUNK_LEN < value.len { CompressionStep::Working } else { CompressionStep::Done }
+        if value.ends.len() * CHUNK_LEN < value.len {
+            CompressionStep::Working
+        } else {
+            CompressionStep::Done
+        }
     }
 
     pub(super) fn into_shared(self) -> SharedBytes {

@@ -99,7 +99,11 @@ pub(super) enum ValueWork {
 
 /// The result of a search for values that need work.
 pub(super) enum WorkSearch {
-    Found { index: u32, value: SharedBytes, work: ValueWork },
+    Found {
+        index: u32,
+        value: SharedBytes,
+        work: ValueWork,
+    },
     /// The search continues at this index.
     ContinueAt(u32),
     End,
@@ -128,7 +132,14 @@ pub(crate) struct HugeTable {
 
 impl HugeTable {
     pub(crate) fn new(budget: Arc<MemoryBudget>) -> HugeTable {
-        HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, compressed: CompressedTotals::default(), removed: Vec::new(), budget }
+        HugeTable {
+            records: Vec::new(),
+            free: Vec::new(),
+            bytes: 0,
+            compressed: CompressedTotals::default(),
+            removed: Vec::new(),
+            budget,
+        }
     }
 
     /// Returns the total number of bytes of keys and stored values.

@@ -62,9 +62,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
-    BoundedEngine, EncodingStatus, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record, RecordSample,
-    Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer, Visitor,
-    WhenFull,
+    BoundedEngine, EncodingStatus, Engine, EngineStatus, Error, ErrorKind, ImagedEngine, MemoryLimit, Record,
+    RecordSample, Result, ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer,
+    Visitor, WhenFull,
 };
 
 /// The options of a [`MemHash`].
@@ -441,7 +441,8 @@ impl Engine for MemHash {
         while attempt < TRIES {
             let key = Key::new(key, self.seeds());
             let visited = MemHash::change(self.shard_of(key.hash), |shard| {
-                (!shard.is_outdated(&key)).then(|| shard.visit(&key, visitor, attempt > 0, decompressed.as_ref()))
+                (!shard.is_outdated(&key))
+                    .then(|| shard.visit(&key, visitor, attempt > 0, decompressed.as_ref()))
             });
             let NoRoom { bytes } = match visited {
                 // The key is hashed again.

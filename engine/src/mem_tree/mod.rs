@@ -361,9 +361,8 @@ impl Engine for MemTree {
         let mut attempt = 0;
         let mut decompressed = None;
         while attempt < TRIES {
-            let outcome = self.change(key, |partition, slot| {
-                partition.visit(slot, key, visitor, decompressed.as_ref())
-            });
+            let outcome = self
+                .change(key, |partition, slot| partition.visit(slot, key, visitor, decompressed.as_ref()));
             match outcome {
                 Ok(()) => {
                     // The index, and leaves that shrink, have taken memory regardless of the limit,

@@ -1,8 +1,8 @@
 //! Scans records in order, one leaf at a time. No lock is held between two leaves.
 
 use super::MemTree;
-use crate::huge;
 use super::partition::{RecordCallback, WalkOutcome};
+use crate::huge;
 use std::ops::{Bound, ControlFlow};
 use todana_core::{OrderedEngine, Record, Result};
 

@@ -345,7 +345,8 @@ impl<'s> BlockWriter<'s> {
             at += chunk.len();
             pending.extend_from_slice(&chunk);
             if pending.len() >= BLOCK_LEN || at == value.len() {
-                let whole = if at == value.len() { pending.len() } else { pending.len() / BLOCK_LEN * BLOCK_LEN };
+                let whole =
+                    if at == value.len() { pending.len() } else { pending.len() / BLOCK_LEN * BLOCK_LEN };
                 for piece in pending[..whole].chunks(BLOCK_LEN) {
                     self.put(BlockKind::Piece, 0, piece)?;
                 }

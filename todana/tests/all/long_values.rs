@@ -10,15 +10,16 @@ use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, Records, WorkerCounters, seed_of};
 use todana_core::{
-    Arithmetic, Delete, Engine, EngineStatus, Get, ImagedEngine, Operation, OwnedReply, Record, RefusalReason,
-    Reply, ReplyNeeds, Result, ScanPosition, SharedBytes, Store, StoreMode, Touch, Ttl, UnixSeconds,
-    ValueBuffer, Visitor,
+    Arithmetic, Delete, Engine, EngineStatus, Get, ImagedEngine, Operation, OwnedReply, Record,
+    RefusalReason, Reply, ReplyNeeds, Result, ScanPosition, SharedBytes, Store, StoreMode, Touch, Ttl,
+    UnixSeconds, ValueBuffer, Visitor,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
 /// Returns lines that resemble each other.
 fn text_of_len(len: usize, seed: u8) -> Vec<u8> {
-    let line = |n: usize| format!("{{\"id\":{},\"name\":\"user {n}\"}}\n", n * usize::from(seed)).into_bytes();
+    let line =
+        |n: usize| format!("{{\"id\":{},\"name\":\"user {n}\"}}\n", n * usize::from(seed)).into_bytes();
     (0..).flat_map(line).take(len).collect()
 }
 
@@ -99,12 +100,7 @@ fn open(path: &Path, compression: CheckpointCompression) -> OpenedDirectory {
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
     directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
     let worker_counters = database.worker_counters();
-    OpenedDirectory {
-        hash,
-        database: Arc::new(database),
-        worker_counters,
-        directory: Arc::new(directory),
-    }
+    OpenedDirectory { hash, database: Arc::new(database), worker_counters, directory: Arc::new(directory) }
 }
 
 impl OpenedDirectory {
@@ -163,14 +159,19 @@ fn commands_find_the_bytes_of_compressed_values() {
     }
     assert_eq!(opened.compress(), 12);
     let store = |key, mode| Operation::Store(Store { key, value: b"more", mode, ..Store::default() });
-    assert!(matches!(opened.run(store(b"a", StoreMode::Append)).borrowed(), Reply::Stored(stored) if stored.value_len == 100_004));
+    assert!(
+        matches!(opened.run(store(b"a", StoreMode::Append)).borrowed(), Reply::Stored(stored) if stored.value_len == 100_004)
+    );
     model.get_mut(&b"a"[..]).unwrap().extend_from_slice(b"more");
     opened.run(store(b"b", StoreMode::Prepend));
     model.get_mut(&b"b"[..]).unwrap().splice(..0, *b"more");
     assert_eq!(opened.run(store(b"c", StoreMode::Add)).borrowed(), Reply::NotStored);
     assert!(matches!(opened.run(store(b"d", StoreMode::Replace)).borrowed(), Reply::Stored(_)));
     model.insert(b"d".to_vec(), b"more".to_vec());
-    assert_eq!(opened.run(Operation::Delete(Delete { key: b"e", ..Delete::default() })).borrowed(), Reply::Deleted);
+    assert_eq!(
+        opened.run(Operation::Delete(Delete { key: b"e", ..Delete::default() })).borrowed(),
+        Reply::Deleted
+    );
     model.remove(&b"e"[..]);
     let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
     let ttl = Ttl::Seconds(500);
@@ -194,7 +195,8 @@ fn commands_find_the_bytes_of_compressed_values() {
     let stale = Delete { key: b"k", mark_stale: true, ..Delete::default() };
     assert_eq!(opened.run(Operation::Delete(stale)).borrowed(), Reply::Deleted);
     opened.run(store(b"k", StoreMode::Add));
-    let get = Operation::Get(Get { key: b"k", touch: Some(ttl), needs, reads_shared: true, ..Get::default() });
+    let get =
+        Operation::Get(Get { key: b"k", touch: Some(ttl), needs, reads_shared: true, ..Get::default() });
     let mut len = 0;
     opened.database.execute(&opened.worker_counters, &get, &mut |reply| {
         len = if let Reply::Hit(hit) = reply { hit.record.value.len() } else { 0 };
@@ -213,7 +215,9 @@ fn checkpoint_contains_compressed_values_in_plain_form() {
         let folder = tempfile::tempdir().unwrap();
         let opened = open(folder.path(), compression);
         let mut model = BTreeMap::new();
-        for (n, len) in [65_536, 65_537, 131_072, 262_144, 262_145, 524_288, 1_000_003].into_iter().enumerate() {
+        for (n, len) in
+            [65_536, 65_537, 131_072, 262_144, 262_145, 524_288, 1_000_003].into_iter().enumerate()
+        {
             let (key, value) = (len.to_string().into_bytes(), text_of_len(len, n as u8));
             opened.set(&key, &value);
             model.insert(key, value);
