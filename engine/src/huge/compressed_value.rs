@@ -26,7 +26,8 @@ const GAIN_PARTS: usize = 8;
 /// A value is compressed only if pieces of this length from its beginning, middle and end become
 /// shorter together. Otherwise it is noise, or the client has compressed it.
 const PROBE_LEN: usize = 4 << 10;
-/// The level of zstd. JSON-like values of 200 KB, AMD EPYC, 2026-11-28: see benches/record.
+/// The level of zstd. Chunks of JSON-like text become 3.06 times shorter with level 1, 3.16 times
+/// with this one, and 3.25 times with level 6 (2026-11-28), which takes about twice the time.
 const LEVEL: i32 = 3;
 
 /// A compressed value. Its fields are dropped in their order here, so that the memory counts until
