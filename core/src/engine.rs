@@ -227,9 +227,9 @@ pub trait Engine: Send + Sync {
         self.view(key, see)
     }
 
-    /// Does the same as `view`, or as `peek` if `counts` is false, for a reader that reads the bytes
-    /// of a long value only through [`Record::shared`]. An engine need not decompress such a value
-    /// then. It shows a value of the same length in its place.
+    /// Does the same as `view`, or as `peek` if `counts` is false, for a reader that reads the
+    /// bytes of a long value only through [`Record::shared`]. An engine need not decompress such a
+    /// value then. It shows a value of the same length in its place.
     ///
     /// `view` and `peek` decompress such a value after releasing the lock, and then call `see`.
     fn view_shared(&self, key: &[u8], counts: bool, see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {

@@ -150,8 +150,8 @@ impl FrameDictionary {
     }
 }
 
-/// Encodes a chunk of a long value without a dictionary, in place of the content of `frame`. Returns
-/// false if there is no memory.
+/// Encodes a chunk of a long value without a dictionary, in place of the content of `frame`.
+/// Returns false if there is no memory.
 pub(crate) fn encode_chunk(chunk: &[u8], level: i32, frame: &mut Vec<u8>) -> bool {
     CONTEXTS.with_borrow_mut(|contexts| {
         if contexts.compression.is_none() {

@@ -1,4 +1,5 @@
-//! Provides bytes that are shown in place of a compressed value to readers that need only its length.
+//! Provides bytes that are shown in place of a compressed value to readers that need only its
+//! length.
 
 use crate::raw::MemoryMapping;
 use std::sync::OnceLock;

@@ -199,8 +199,9 @@ impl MemTree {
         })
     }
 
-    /// Compresses all long values that no one reads or writes meanwhile, and decompresses those that
-    /// were read since the last round. [`Engine::maintain`] does the same with long rests.
+    /// Compresses all long values that no one reads or writes meanwhile, and decompresses those
+    /// that were read twice since the last round. [`Engine::maintain`] does the same with long
+    /// rests.
     pub fn compress_long_values(&self) {
         self.long_values.run(self);
     }

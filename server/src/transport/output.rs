@@ -44,8 +44,8 @@ const CHUNKS_PER_TURN: usize = 16;
 /// The length of the pieces of a tail.
 const TAIL_PIECE: usize = 64 << 10;
 
-/// The chunk of the first shared value that is being sent, if the value is compressed. A slow reader
-/// therefore holds the compressed value and one chunk.
+/// The chunk of the first shared value that is being sent, if the value is compressed. A slow
+/// reader therefore holds the compressed value and one chunk.
 #[derive(Default)]
 struct DecompressedChunk {
     /// The offset of the chunk in the value.
