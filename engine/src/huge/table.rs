@@ -50,7 +50,8 @@ impl HugeRecord {
         self.key.len() + self.value.len() + if self.attributes.flags != 0 { 4 } else { 0 }
     }
 
-    fn stored_size(&self) -> usize {
+    /// Returns the number of bytes of the key and the stored value.
+    pub(crate) fn stored_size(&self) -> usize {
         self.key.len() + self.value.stored_len()
     }
 

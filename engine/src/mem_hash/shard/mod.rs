@@ -497,7 +497,7 @@ impl HashShard {
     fn referenced_stored_size(&self, reference: RecordReference) -> usize {
         match reference {
             RecordReference::Block(handle) => block_record(self.arena.bytes(BlockHandle(handle))).value.end,
-            RecordReference::Huge(index) => self.huge.get(index).plain_size(),
+            RecordReference::Huge(index) => self.huge.get(index).stored_size(),
         }
     }
 
