@@ -87,7 +87,7 @@ impl LongBytes for CompressedValue {
 
     fn decompressed(&self) -> Option<SharedBytes> {
         self.decompressions.fetch_add(1, Ordering::Relaxed);
-        let mut job = Decompression::new(self.len, &self.share.budget, &mut |budget, bytes| {
+        let mut job = ChunkDecompression::new(self.len, &self.share.budget, &mut |budget, bytes| {
             // A read must not fail because memory is full. The copy lives as long as the read.
             budget.commit_anyway(bytes);
             true
@@ -102,7 +102,7 @@ impl LongBytes for CompressedValue {
 }
 
 /// The compression of a value, chunk by chunk.
-pub(super) struct Compression {
+pub(super) struct ChunkCompression {
     value: CompressedValue,
     /// The bytes of memory that were committed beyond the limit.
     excess: usize,
@@ -119,9 +119,9 @@ pub(super) enum CompressionStep {
     Done,
 }
 
-impl Compression {
+impl ChunkCompression {
     /// Begins to compress a value. Returns `None` if its bytes are noise.
-    pub(super) fn new(plain: &[u8], budget: &Arc<MemoryBudget>) -> Option<Compression> {
+    pub(super) fn new(plain: &[u8], budget: &Arc<MemoryBudget>) -> Option<ChunkCompression> {
         let last = plain.len() - PROBE_LEN.min(plain.len());
         let mut frame = Vec::new();
         let probed: usize = [0, last / 2, last]
@@ -135,7 +135,7 @@ impl Compression {
                 }
             })
             .sum();
-        (probed <= 3 * (PROBE_LEN - PROBE_LEN / GAIN_PARTS)).then(|| Compression {
+        (probed <= 3 * (PROBE_LEN - PROBE_LEN / GAIN_PARTS)).then(|| ChunkCompression {
             value: CompressedValue {
                 // Memory is committed as it is filled. The remainder takes only addresses.
                 memory: ValueMemory::zeroed(plain.len()),
@@ -192,24 +192,24 @@ impl Compression {
 const EXCESS_PARTS: u64 = 64;
 
 /// The decompression of a complete value, chunk by chunk.
-pub(super) struct Decompression {
+pub(super) struct ChunkDecompression {
     value: HugeValue,
     filled: usize,
     chunk: Vec<u8>,
 }
 
-impl Decompression {
+impl ChunkDecompression {
     /// Begins to decompress a value of `len` bytes. Returns `None` if `commit` finds no room.
     pub(super) fn new(
         len: usize,
         budget: &Arc<MemoryBudget>,
         commit: &mut dyn FnMut(&MemoryBudget, usize) -> bool,
-    ) -> Option<Decompression> {
+    ) -> Option<ChunkDecompression> {
         let bytes = len.next_multiple_of(SYSTEM_PAGE);
         commit(budget, bytes).then(|| {
             let share = BudgetShare { bytes, budget: Arc::clone(budget) };
             let memory = ValueMemory::zeroed(len);
-            Decompression { value: HugeValue { memory, len, share }, filled: 0, chunk: Vec::new() }
+            ChunkDecompression { value: HugeValue { memory, len, share }, filled: 0, chunk: Vec::new() }
         })
     }
 

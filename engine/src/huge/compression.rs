@@ -8,7 +8,7 @@
 //! Values are compressed outside of the locks. A lock is held only to find a value, and to exchange
 //! it if the record still has the same value.
 
-use super::compressed_value::{Compression, CompressionStep, Decompression};
+use super::compressed_value::{ChunkCompression, ChunkDecompression, CompressionStep};
 use super::stand_in;
 use super::table::{HugeTable, ValueWork, WorkSearch};
 use crate::arena::MemoryBudget;
@@ -44,11 +44,11 @@ pub(crate) struct LongValueCompression {
     is_on: bool,
     budget: Arc<MemoryBudget>,
     /// Locked during a step.
-    state: Mutex<RoundState>,
+    state: Mutex<CompressionRound>,
 }
 
 #[derive(Default)]
-struct RoundState {
+struct CompressionRound {
     /// The beginning of the current round, or of the last one if `is_under_way` is false.
     began: Option<Instant>,
     is_under_way: bool,
@@ -67,8 +67,8 @@ struct ValueJob {
 }
 
 enum NewForm {
-    Compressed(Box<Compression>),
-    Plain(Decompression),
+    Compressed(Box<ChunkCompression>),
+    Plain(ChunkDecompression),
 }
 
 impl LongValueCompression {
@@ -105,7 +105,7 @@ impl LongValueCompression {
     }
 
     /// Continues a round. Returns false after its end.
-    fn advance(&self, state: &mut RoundState, tables: &dyn HugeTables) -> bool {
+    fn advance(&self, state: &mut CompressionRound, tables: &dyn HugeTables) -> bool {
         if let Some(job) = state.job.take() {
             state.job = job.advance(tables);
             return true;
@@ -141,7 +141,7 @@ impl LongValueCompression {
                 if !stand_in::prepare(plain.len()) {
                     return None;
                 }
-                let Some(compression) = Compression::new(plain, &self.budget) else {
+                let Some(compression) = ChunkCompression::new(plain, &self.budget) else {
                     tables.view_table(table, &mut |table| table.exclude(index, &value));
                     return None;
                 };
@@ -153,7 +153,7 @@ impl LongValueCompression {
                 let mut commit = |budget: &MemoryBudget, bytes: usize| {
                     budget.fits(bytes as u64 + reserve) && budget.commit(bytes)
                 };
-                NewForm::Plain(Decompression::new(value.len(), &self.budget, &mut commit)?)
+                NewForm::Plain(ChunkDecompression::new(value.len(), &self.budget, &mut commit)?)
             }
             _ => return None,
         };
@@ -161,7 +161,7 @@ impl LongValueCompression {
     }
 }
 
-impl RoundState {
+impl CompressionRound {
     fn begin(&mut self, now: Instant) {
         (self.began, self.is_under_way, self.table, self.index) = (Some(now), true, 0, 0);
     }
