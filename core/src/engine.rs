@@ -153,6 +153,16 @@ pub struct EngineStatus {
     pub encoding: EncodingStatus,
 }
 
+impl EngineStatus {
+    /// Returns the bytes of the records if none of them were encoded. Engines on disk do not count
+    /// these, so the bytes as stored are returned for them.
+    pub fn plain_bytes(&self) -> u64 {
+        let of_classes = self.classes.iter().map(|class| class.plain_bytes).sum::<u64>();
+        let EncodingStatus { compressed_plain_bytes, compressed_stored_bytes, .. } = self.encoding;
+        of_classes.max(self.live_bytes + compressed_plain_bytes.saturating_sub(compressed_stored_bytes))
+    }
+}
+
 /// The dictionaries and key shapes with which an engine stores records. The effect shows in the
 /// difference between [`EngineStatus::live_bytes`] and the plain sizes of the classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,7 +287,7 @@ pub trait Engine: Send + Sync {
     }
 
     /// Does the same as `scan`, but in the order in which all records are read fastest. A record
-    /// that is changed meanwhile may be shown again, with its later value, so this suits callers
+    /// that is changed or moved meanwhile may be shown again, as it is then, so this suits callers
     /// that read all records and do not change them. The positions are not those of `scan`. The
     /// method may return a position even if `see` has not ended the read, so that callers get a
     /// pause.

@@ -153,7 +153,7 @@ fn compressed(status: &EngineStatus) -> (u64, u64) {
 fn values_of_every_kind_stay_byte_exact() {
     for subject in subjects(UNLIMITED) {
         let engine = subject.engine();
-        let lens = [CHUNK_LEN - 1, CHUNK_LEN, CHUNK_LEN + 1, 100_000, 2 * CHUNK_LEN, 1 << 20, 5_000_001];
+        let lens = [CHUNK_LEN - 1, CHUNK_LEN, CHUNK_LEN + 1, 100_000, 2 * CHUNK_LEN, 1 << 20, 1 << 20 | 1];
         let mut model = BTreeMap::new();
         for (n, len) in lens.into_iter().enumerate() {
             let seed = n as u64;
@@ -175,9 +175,11 @@ fn values_of_every_kind_stay_byte_exact() {
         let status = engine.status();
         // A record has memory of its own if key and value together exceed 64 KiB.
         let is_long = |key: &str, value: &Vec<u8>| key.len() + value.len() >= LONG_VALUE_LEN;
-        let is_noise = |key: &str| key.starts_with("noise");
+        let is_compressed = |key: &str, value: &Vec<u8>| {
+            (LONG_VALUE_LEN..=1 << 20).contains(&value.len()) && !key.starts_with("noise")
+        };
         let (mut values, mut bytes) = (0, 0);
-        for (_, value) in model.iter().filter(|(key, value)| is_long(key, value) && !is_noise(key)) {
+        for (_, value) in model.iter().filter(|(key, value)| is_compressed(key, value)) {
             values += 1;
             bytes += value.len() as u64;
         }
@@ -189,7 +191,7 @@ fn values_of_every_kind_stay_byte_exact() {
         for (key, value) in &model {
             if is_long(key, value) {
                 let form = shared(engine, key.as_bytes());
-                assert_eq!(form.plain().is_none(), !is_noise(key), "{key}");
+                assert_eq!(form.plain().is_none(), is_compressed(key, value), "{key}");
                 assert!(read_chunks(&form) == *value, "{key} in chunks");
             }
             assert!(get(engine, key.as_bytes()).as_ref() == Some(value), "{key}");
@@ -305,6 +307,23 @@ fn value_that_is_read_often_becomes_plain() {
         assert!(!SharedBytes::ptr_eq(&before, &shared(engine, b"hot")), "it has been plain meanwhile");
         assert!(read_chunks(&before) == value);
         assert!(get(engine, b"hot") == Some(value));
+    }
+}
+
+#[test]
+fn compressed_bytes_are_stored_under_another_key() {
+    let [one, other] = subjects(UNLIMITED);
+    let value = text(200_000, 1);
+    for (from, to) in [(&one, &one), (&one, &other), (&other, &one), (&other, &other)] {
+        put(from.engine(), b"from", &value).unwrap();
+        from.compress();
+        let stored = shared(from.engine(), b"from");
+        assert!(stored.plain().is_none());
+        // A reader of shared bytes is shown a value without meaning.
+        let zeros = vec![0; value.len()];
+        let record = Record { shared: Some(&stored), ..Record::new(&zeros, Attributes::default()) };
+        to.engine().visit(b"to", &mut Change::Do(Action::Put(record))).unwrap();
+        assert!(get(to.engine(), b"to").as_ref() == Some(&value));
     }
 }
 

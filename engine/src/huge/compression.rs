@@ -80,6 +80,8 @@ impl LongValueCompression {
     pub(crate) fn step(&self, tables: &dyn HugeTables) {
         // Another thread that does a step suffices.
         let Some(mut state) = self.state.try_lock().filter(|_| self.is_on) else { return };
+        // A value that nobody else holds has been removed. Its memory must not wait for a step.
+        state.job.take_if(|job| Arc::strong_count(&job.value) == 1);
         let now = Instant::now();
         if state.rests_until.is_some_and(|until| now < until) {
             return;

@@ -318,14 +318,15 @@ impl ValueMemory {
 }
 
 /// Returns the value of a record in the form in which it is stored at first. A value that another
-/// engine has compressed is copied, because its memory belongs to that engine.
+/// engine has compressed is copied, because its memory belongs to that engine. It is read in shared
+/// form, because `value` may be a stand-in.
 pub(crate) fn value_to_store(
     record: &Record<'_>,
     budget: &Arc<MemoryBudget>,
 ) -> std::result::Result<SharedBytes, NoRoom> {
-    match record.shared {
-        Some(shared) if shared.plain().is_some() => Ok(Arc::clone(shared)),
-        _ => share(record.value, budget),
+    match record.plain_shared() {
+        Some(shared) => Ok(Arc::clone(shared)),
+        None => record.with_plain_value(|record| share(record.value, budget)),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::stand_in::stand_in;
 use crate::arena::MemoryBudget;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use todana_core::{Attributes, EncodingStatus, Record, SharedBytes, Visitor, plain_value};
+use todana_core::{Attributes, EncodingStatus, LONG_VALUE_LEN, Record, SharedBytes, Visitor, plain_value};
 
 /// A record whose value has memory of its own.
 pub(crate) struct HugeRecord {
@@ -112,8 +113,9 @@ pub(super) enum WorkSearch {
 
 /// The maximum number of records that are searched under one lock.
 const SEARCHED_MAX: usize = 512;
-/// Shorter values, which belong to long keys, are not compressed.
-const COMPRESSED_LEN_MIN: usize = 32 << 10;
+/// The lengths of values that are compressed. Shorter values belong to long keys. Of a longer value,
+/// a request that needs all bytes would take milliseconds.
+const COMPRESSED_LENS: RangeInclusive<usize> = LONG_VALUE_LEN..=1 << 20;
 /// A compressed value that was decompressed this number of times since the last round becomes plain
 /// again.
 const DECOMPRESSIONS_MIN: u32 = 2;
@@ -223,7 +225,7 @@ impl HugeTable {
                 state.idle_rounds.store(idle, Ordering::Relaxed);
                 // A list of values is read under locks, as a slice.
                 let is_due = idle >= idle_min
-                    && record.value.len() >= COMPRESSED_LEN_MIN
+                    && COMPRESSED_LENS.contains(&record.value.len())
                     && !state.is_incompressible.load(Ordering::Relaxed)
                     && !record.attributes.has_value_list;
                 is_due.then_some(ValueWork::Compress)
@@ -241,9 +243,11 @@ impl HugeTable {
         (Arc::ptr_eq(&record.value, value) && !record.attributes.has_value_list).then_some(record)
     }
 
-    /// Replaces a value by another form of it, unless the record has another value by now.
+    /// Replaces a value by another form of it, unless the record has another value by now, or a
+    /// value to be compressed has been used meanwhile.
     pub(super) fn replace_value(&mut self, index: u32, old: &SharedBytes, new: &SharedBytes) {
-        if self.record_of(index, old).is_none() {
+        let Some(record) = self.record_of(index, old) else { return };
+        if new.plain().is_none() && record.use_state.is_used.load(Ordering::Relaxed) {
             return;
         }
         self.compressed.subtract(old);

@@ -131,15 +131,15 @@ impl SizeLimiter {
     /// Returns the least number of records above the limit. Only a later status shows whether the
     /// bytes are within it.
     fn surplus(&self, status: &EngineStatus) -> u64 {
-        let too_long = u64::from(status.live_bytes > self.bytes_max && status.records > 1);
+        let too_long = u64::from(status.plain_bytes() > self.bytes_max && status.records > 1);
         status.records.saturating_sub(self.records_max).max(too_long)
     }
 
     /// Returns half of the number of records that would make up the surplus of bytes if all records
     /// had the same length.
     fn records_of_surplus_bytes(&self, status: &EngineStatus) -> u64 {
-        let too_many = u128::from(status.live_bytes.saturating_sub(self.bytes_max));
-        let records = too_many * u128::from(status.records) / 2 / u128::from(status.live_bytes.max(1));
+        let too_many = u128::from(status.plain_bytes().saturating_sub(self.bytes_max));
+        let records = too_many * u128::from(status.records) / 2 / u128::from(status.plain_bytes().max(1));
         u64::try_from(records).unwrap_or(u64::MAX)
     }
 

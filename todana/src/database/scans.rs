@@ -61,8 +61,8 @@ impl Database {
     }
 
     /// Does the same as [`scan_stored`](Self::scan_stored), but in the order in which all records
-    /// are read fastest. A record that is changed meanwhile may be shown again, with its later
-    /// value. This suits reads of all records that change none of them
+    /// are read fastest. A record that is changed or moved meanwhile may be shown again, as it is
+    /// then. This suits reads of all records that change none of them
     /// ([`Engine::read_all`](todana_core::Engine::read_all)).
     pub fn read_all_stored(
         &self,

@@ -210,6 +210,28 @@ fn commands_find_the_bytes_of_compressed_values() {
 }
 
 #[test]
+fn values_grow_around_the_length_of_long_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path(), CheckpointCompression::None);
+    // Each record has memory of its own, because of the length of its key.
+    for (n, (key_len, value_len)) in [(200, 65_400), (200, 65_536), (20_000, 50_000)].into_iter().enumerate()
+    {
+        let (key, value) = (vec![b'a' + n as u8; key_len], text_of_len(value_len, 7));
+        for (mode, grown) in [
+            (StoreMode::Append, [&value[..], b"more"].concat()),
+            (StoreMode::Prepend, [b"more", &value[..]].concat()),
+        ] {
+            opened.set(&key, &value);
+            opened.compress();
+            let store = Store { key: &key, value: b"more", mode, ..Store::default() };
+            assert!(matches!(opened.run(Operation::Store(store)).borrowed(), Reply::Stored(_)));
+            opened.compress();
+            assert!(opened.get(Get { key: &key, ..Get::default() }) == Some(grown), "{value_len}");
+        }
+    }
+}
+
+#[test]
 fn checkpoint_contains_compressed_values_in_plain_form() {
     for compression in [CheckpointCompression::None, CheckpointCompression::Zstd(1)] {
         let folder = tempfile::tempdir().unwrap();
@@ -222,10 +244,11 @@ fn checkpoint_contains_compressed_values_in_plain_form() {
             opened.set(&key, &value);
             model.insert(key, value);
         }
-        assert_eq!(opened.compress(), 7);
+        // The first value is short enough for a block.
+        assert_eq!(opened.compress(), 6);
         let stored = opened.stored(b"1000003");
         opened.directory.checkpoint(&opened.database).unwrap();
-        assert_eq!(opened.hash.status().encoding.compressed_values, 7);
+        assert_eq!(opened.hash.status().encoding.compressed_values, 6);
         assert_eq!(stored.take_decompressions(), 1, "in chunks");
         drop(opened);
         assert!(open(folder.path(), compression).records() == model, "{compression:?}");

@@ -345,7 +345,7 @@ impl LongCall {
             LongTask::Prefix { limit, .. } => is_small || is_ordered() && *limit as u64 <= BRIEF_RECORDS,
             LongTask::Regex { pattern, .. } => is_small && pattern.len() <= BRIEF_PATTERN,
             LongTask::Similar { origin, .. } => {
-                is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
+                is_small && status.plain_bytes().saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
             }
             LongTask::Vacuum => is_small,
             #[cfg(feature = "cassandra")]
@@ -466,7 +466,7 @@ impl LongCall {
 
 fn is_small(served: &ServedDatabase) -> bool {
     let status = served.database.status();
-    !served.is_on_cluster() && status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
+    !served.is_on_cluster() && status.records <= BRIEF_RECORDS && status.plain_bytes() <= BRIEF_BYTES
 }
 
 /// Reads the keys of a database until the call is cancelled.

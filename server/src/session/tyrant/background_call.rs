@@ -99,7 +99,7 @@ impl TyrantTask {
         let database = &shared.databases.primary().database;
         let is_small = || {
             let status = database.status();
-            status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
+            status.records <= BRIEF_RECORDS && status.plain_bytes() <= BRIEF_BYTES
         };
         match &self.action {
             TyrantAction::Sync => database.durability().is_none(),

@@ -193,7 +193,7 @@ fn set_indexes(context: &WorkerContext, arguments: FieldList<'_>) -> bool {
 fn build_indexes(database: &Database) {
     let Some(indexed) = database.engine().indexed() else { return };
     let status = database.status();
-    let is_brief = status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES;
+    let is_brief = status.records <= BRIEF_RECORDS && status.plain_bytes() <= BRIEF_BYTES;
     let mut steps = if is_brief { BRIEF_STEPS } else { 0 };
     while steps > 0 && indexed.indexes().iter().any(|index| !index.is_complete) {
         database.maintain();
