@@ -371,13 +371,15 @@ fn flipped_checkpoint_bit_is_never_served() {
         std::fs::write(&newest, &damaged).unwrap();
         let verified = verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap();
         let name = newest.display().to_string();
-        assert!(verified.damages.len() == 1 && verified.damages[0].starts_with(&name), "{at}: {verified:?}");
-        assert!(verified.damages[0].contains(" at offset "), "{at}: {verified:?}");
+        let is_located = |damage: &String| damage.starts_with(&name) && damage.contains(" at offset ");
+        assert!(verified.damages.len() == 1 && is_located(&verified.damages[0]), "{at}: {verified:?}");
         // Not every place is tested, because an opening takes time. The verification above reads
         // every byte with the same reader.
         if at % 5 == 0 {
             let after = open(folder.path());
-            assert_eq!(after.opened.refused, verified.damages, "{at}");
+            // If a flip makes two blocks of one, the threads of a reader may find either first.
+            let refused = &after.opened.refused;
+            assert!(refused.len() == 1 && is_located(&refused[0]), "{at}: {refused:?}");
             assert!(after.opened.checkpoint.as_ref().unwrap().path != newest);
             assert!(after.records() == records, "{at}");
         }
