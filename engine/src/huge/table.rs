@@ -113,8 +113,8 @@ pub(super) enum WorkSearch {
 
 /// The maximum number of records that are searched under one lock.
 const SEARCHED_MAX: usize = 512;
-/// The lengths of values that are compressed. Shorter values belong to long keys. Of a longer value,
-/// a request that needs all bytes would take milliseconds.
+/// The lengths of values that are compressed. Shorter values belong to long keys. A request that
+/// needs all bytes of a longer value would take milliseconds.
 const COMPRESSED_LENS: RangeInclusive<usize> = LONG_VALUE_LEN..=1 << 20;
 /// A compressed value that was decompressed this number of times since the last round becomes plain
 /// again.

@@ -16,8 +16,8 @@ use todana_core::{Error, ErrorKind, Operation, Record, Reply, Result, ScanPositi
 /// Other threads read and write in the meantime. Before a record changes, its old state is copied
 /// to memory, where it stays until the snapshot is dropped. Records that have expired, or that the
 /// engine has evicted, disappear from the snapshot too. After [`Db::clear`] all reads fail with
-/// `Closed`. In an unordered database, an iterator may yield a record twice if the record was changed
-/// or moved during the iteration; both have the same contents.
+/// `Closed`. In an unordered database, an iterator may yield a record twice if the record was
+/// changed or moved during the iteration; both have the same contents.
 pub struct Snapshot {
     db: Db,
     delta: Arc<SnapshotDelta>,
