@@ -96,6 +96,14 @@ fn run_maintenance(hash: &DiskHash, written: u64) -> f64 {
     cpu() - start
 }
 
+/// Stores this number of records with the same value.
+fn load(hash: &DiskHash, records: u64, digits: usize, value: &[u8]) {
+    for n in 0..records {
+        hash.visit(&key(n, digits), &mut Set(value)).expect("it is stored");
+        run_maintenance(hash, n);
+    }
+}
+
 fn each(records: u64, work: impl FnOnce()) -> f64 {
     let start = cpu();
     work();
@@ -173,10 +181,7 @@ fn batches(records: Option<u64>, directory: &Path) {
         let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
         let order: Vec<u8> = (0..records).flat_map(|n| key(arbitrary(n) % records, digits)).collect();
         let order: Vec<&[u8]> = order.chunks_exact(digits).collect();
-        for n in 0..records {
-            hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
-            run_maintenance(&hash, n);
-        }
+        load(&hash, records, digits, &value);
         let mut sum = 0;
         let get = each(records, || {
             for keys in order.chunks(64) {
@@ -217,10 +222,7 @@ fn cold(records: Option<u64>, directory: &Path) {
     for Shape { name, records, digits, value } in shapes(records) {
         let path = fresh(directory);
         let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
-        for n in 0..records {
-            hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
-            run_maintenance(&hash, n);
-        }
+        load(&hash, records, digits, &value);
         hash.sync().expect("it is synced");
         for depth in [1, 16, 64] {
             let gets = if depth == 1 { 20_000 } else { 200_000 };
@@ -263,10 +265,7 @@ fn scans(records: Option<u64>, directory: &Path) {
     for Shape { name, records, digits, value } in shapes(records) {
         let path = fresh(directory);
         let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
-        for n in 0..records {
-            hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
-            run_maintenance(&hash, n);
-        }
+        load(&hash, records, digits, &value);
         hash.sync().expect("it is synced");
         let by_hash: &Scan = &|hash, place, see| hash.scan(place, see);
         let by_file: &Scan = &|hash, place, see| hash.read_all(place, see);

@@ -141,7 +141,8 @@ impl<'v> StoreVisitor<'v> {
             return self.keep(Reply::NotStored);
         }
         let is_made = matches!(&self.long, LongJoin::Made(seen, _) if seen.is_of(old));
-        if len >= LONG_VALUE_LEN
+        // A compressed value is shown without its bytes, so it is always joined as a long one.
+        if (len >= LONG_VALUE_LEN || old.compressed().is_some())
             && !is_made
             && !matches!(self.long, LongJoin::UnderLock)
             && let Some(seen) = SeenValue::of(old, LONG_VALUE_LEN)

@@ -82,15 +82,7 @@ impl PendingReplies {
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
-        if self.is_ready() {
-            self.take(&mut context.executor, reply);
-            return Completion::Done;
-        }
-        let completion = context.executor.execute(database, operation, reply);
-        if let Completion::Pending(ticket) = completion {
-            self.add(ticket, &mut context.waits);
-        }
-        completion
+        self.execute_by(context, reply, |executor, reply| executor.execute(database, operation, reply))
     }
 
     /// Does the same for an operation that is the only one of its request, or of those operations
@@ -103,11 +95,21 @@ impl PendingReplies {
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
+        self.execute_by(context, reply, |executor, reply| executor.execute_alone(database, operation, reply))
+    }
+
+    #[inline]
+    fn execute_by(
+        &mut self,
+        context: &mut WorkerContext,
+        reply: &mut dyn FnMut(Reply<'_>),
+        execute: impl FnOnce(&mut AnyExecutor, &mut dyn FnMut(Reply<'_>)) -> Completion,
+    ) -> Completion {
         if self.is_ready() {
             self.take(&mut context.executor, reply);
             return Completion::Done;
         }
-        let completion = context.executor.execute_alone(database, operation, reply);
+        let completion = execute(&mut context.executor, reply);
         if let Completion::Pending(ticket) = completion {
             self.add(ticket, &mut context.waits);
         }

@@ -134,9 +134,9 @@ impl Db {
 
     /// Calls `see` for every live record until `see` breaks. The records of an ordered database are
     /// passed in the order of their keys. A record that exists all the time is passed at least
-    /// once, even if other records are written in the meantime, and one that is changed may be
-    /// passed again. `see` may run under a lock of the
-    /// engine, so it must not call the database.
+    /// once, even if other records are written in the meantime, and one that is changed or moved
+    /// may be passed again. `see` may run under a lock of the engine, so it must not call the
+    /// database.
     ///
     /// ```
     /// # use std::ops::{Bound, ControlFlow};
