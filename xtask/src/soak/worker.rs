@@ -21,6 +21,8 @@ const PIPELINE_MAX: usize = 24;
 /// Maximum bytes of a batch's requests and replies, so that client and server cannot both block on
 /// a full socket buffer.
 const BATCH_LEN_MAX: usize = 96 << 10;
+/// Number of steps of a batch with which records are read at the end; a get has two.
+const VERIFIED_STEPS: usize = 16;
 /// Minimum time between two batches of a worker. The soak test looks for faults, not for limits.
 const PACE: Duration = Duration::from_micros(1500);
 /// A worker reopens a connection that was unused for this time, before the server closes it.
@@ -122,13 +124,16 @@ impl SoakWorker {
         let server = Arc::clone(&self.server);
         let guard = server.clock.read().map_err(|_| "a thread panicked")?;
         self.apply_flushes(*guard);
-        for first in (0..self.keys.slots.len()).step_by(8) {
-            let mut batch = RequestBatch::default();
-            for key in first..(first + 8).min(self.keys.slots.len()) {
-                text::get(&self.keys.name(key), key, &mut batch);
+        let mut batch = RequestBatch::default();
+        for key in 0..self.keys.slots.len() {
+            text::get(&self.keys.name(key), key, &mut batch);
+            let item = self.keys.slots[key].item.as_ref();
+            batch.replies_len += item.map_or(0, |item| item.value.len());
+            if batch.steps.len() >= VERIFIED_STEPS || batch.replies_len >= BATCH_LEN_MAX {
+                self.exchange(0, &std::mem::take(&mut batch), *guard)?;
             }
-            self.exchange(0, &batch, *guard)?;
         }
+        self.exchange(0, &batch, *guard)?;
         self.links.iter_mut().for_each(|link| link.connection = None);
         Ok(())
     }
