@@ -93,6 +93,17 @@ impl ScanPosition {
     }
 }
 
+/// The state of a read from the disk that a request waits for ([`Engine::await_read`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordRead {
+    /// The request can be executed now. It may still wait for the disk.
+    Ready,
+    /// The read has this number among those of the thread.
+    Started(u64),
+    /// The read can only start later, when others are complete.
+    Delayed,
+}
+
 /// The parameters that determine the order of an engine's scans. An engine of the same kind loads
 /// records much faster if they come in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,11 +347,18 @@ pub trait Engine: Send + Sync {
 
     /// Announces requests for the records of `keys`, so that the engine can fetch all of them
     /// together: it prefetches the memory that the requests will read, and adds reads of records
-    /// that are only on disk to those of this thread. Returns true if there are such reads. The
-    /// first request that needs one of them starts all of them and waits.
-    fn prefetch_all(&self, keys: &[&[u8]]) -> bool {
+    /// that are only on disk to those of this thread. The first request that needs one of them
+    /// starts all of them and waits.
+    fn prefetch_all(&self, keys: &[&[u8]]) {
         keys.iter().for_each(|key| self.prefetch(key));
-        false
+    }
+
+    /// Announces a request for the record of `key` that waits until the record has been read from
+    /// the disk, while the thread has other work. Adds the read to those of this thread, unless
+    /// `may_start` is false.
+    fn await_read(&self, key: &[u8], may_start: bool) -> RecordRead {
+        let _ = (key, may_start);
+        RecordRead::Ready
     }
 
     /// Returns true if many records are only on disk, so that each request is worth announcing.

@@ -28,9 +28,9 @@ mod value_list;
 pub use checkpointed::CheckpointedEngine;
 pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
 pub use engine::{
-    Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordSample,
-    SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress, SweepableEngine, ValueBuffer,
-    Visitor, WhenFull,
+    Action, BoundedEngine, EncodingStatus, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordRead,
+    RecordSample, SampledRecord, ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress,
+    SweepableEngine, ValueBuffer, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use image::{CopiedBuckets, ImageForm, ImagedEngine};

@@ -13,7 +13,7 @@
 //! active segment, table. None of them is held during a sync.
 
 use super::cache::BlockCache;
-use super::cold_reads;
+use super::cold_reads::{self, ColdView};
 use super::entry::{self, EntryHead, HEAD_MAX};
 use super::page::{CLASS_MAX, EntryLocation, class_bound};
 use super::refused_writes::RefusedWrites;
@@ -429,10 +429,12 @@ impl RecordLog {
             let (head, bytes) = entry::decode(bytes, segment.seed_at(offset))?;
             Some(view.take().expect("shown once")(&head, bytes))
         };
-        if let Some(seen) = cold_reads::view(segment, offset, &mut show).flatten() {
+        let cold = cold_reads::view(segment, offset, &mut show);
+        if let ColdView::Seen(seen) = cold {
             return Ok(seen);
         }
-        if let Some(bytes) = segment.mapped(offset) {
+        let is_readable = !matches!(cold, ColdView::Failed);
+        if let Some(bytes) = segment.mapped(offset).filter(|_| is_readable) {
             if let Some(seen) = show(bytes) {
                 return Ok(seen);
             }
@@ -474,10 +476,11 @@ impl RecordLog {
             scratch.extend_from_slice(bytes);
             Some(head)
         });
-        if let Some(head) = cold.flatten() {
+        if let ColdView::Seen(head) = cold {
             return Ok(FetchedEntry { head, mapped: None });
         }
-        if let Some(bytes) = segment.mapped(offset)
+        let is_readable = !matches!(cold, ColdView::Failed);
+        if let Some(bytes) = segment.mapped(offset).filter(|_| is_readable)
             && let Some((head, bytes)) = entry::decode(bytes, segment.seed_at(offset))
         {
             return Ok(FetchedEntry { head, mapped: Some(bytes) });

@@ -75,8 +75,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
     Action, Attributes, ContentsToken, DiskUsage, DurableEngine, Engine, EngineStatus, Error, ErrorKind,
-    Expiry, FrozenFile, IndexStatus, Record, Result, ScanPosition, SharedBytes, SweepableEngine, ValueBuffer,
-    Visitor,
+    Expiry, FrozenFile, IndexStatus, Record, RecordRead, Result, ScanPosition, SharedBytes, SweepableEngine,
+    ValueBuffer, Visitor,
 };
 use training::DictionaryTraining;
 pub use training::ValueCompression;
@@ -760,8 +760,12 @@ impl Engine for DiskHash {
         self.log.exceeds_memory()
     }
 
-    fn prefetch_all(&self, keys: &[&[u8]]) -> bool {
-        self.prefetch_records(keys)
+    fn prefetch_all(&self, keys: &[&[u8]]) {
+        self.prefetch_records(keys);
+    }
+
+    fn await_read(&self, key: &[u8], may_start: bool) -> RecordRead {
+        if self.log.exceeds_memory() { self.await_entry(key, may_start) } else { RecordRead::Ready }
     }
 
     /// If values are compressed, a few of these calls in the life of a database train a dictionary.

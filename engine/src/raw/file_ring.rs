@@ -20,11 +20,29 @@ pub(crate) const READ_LEN: usize = 2 * SYSTEM_PAGE;
 /// The number of attempts to submit reads if the kernel accepts none of them.
 const SUBMIT_ATTEMPTS: u32 = 100;
 
-/// An io_uring for reads of files. Only the thread that created it may use it.
+/// A descriptor that becomes readable whenever reads of the rings that signal it are complete.
+pub(crate) struct ReadSignal(OwnedFd);
+
+impl ReadSignal {
+    pub(crate) fn new() -> io::Result<ReadSignal> {
+        // SAFETY: the call refers to no memory.
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and belongs to nothing else.
+        Ok(ReadSignal(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// An io_uring for reads of files. Only the thread that created it may use it, and no child of a
+/// fork.
 pub(crate) struct FileRing {
     ring: IoUring,
-    /// The event descriptor that the kernel signals when reads are complete.
-    signal: Option<OwnedFd>,
     memory: ManuallyDrop<MemoryMapping>,
     is_busy: [bool; READ_BUFFERS],
     /// The number of reads that the kernel has accepted and that are not complete.
@@ -44,16 +62,11 @@ impl FileRing {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_submit_all()
+            .dontfork()
             .build(READ_BUFFERS as u32)?;
         let mut memory = MemoryMapping::new(READ_BUFFERS * READ_LEN)?;
         memory.use_small_pages();
-        Ok(FileRing {
-            ring,
-            signal: None,
-            memory: ManuallyDrop::new(memory),
-            is_busy: [false; READ_BUFFERS],
-            in_flight: 0,
-        })
+        Ok(FileRing { ring, memory: ManuallyDrop::new(memory), is_busy: [false; READ_BUFFERS], in_flight: 0 })
     }
 
     /// Returns true if the kernel may write to a buffer.
@@ -61,23 +74,12 @@ impl FileRing {
         self.is_busy[buffer]
     }
 
-    /// Returns a descriptor that becomes readable whenever reads that were submitted after the
-    /// first call are complete. Returns `None` if the system has no more descriptors.
-    pub(crate) fn descriptor(&mut self) -> Option<RawFd> {
-        if self.signal.is_none() {
-            // A poll of the ring itself is not notified of reads, because they are only completed
-            // in `submit` (DEFER_TASKRUN).
-            // SAFETY: the call refers to no memory.
-            let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-            if descriptor < 0 {
-                return None;
-            }
-            // SAFETY: the descriptor is new and belongs to nothing else.
-            let signal = unsafe { OwnedFd::from_raw_fd(descriptor) };
-            self.ring.submitter().register_eventfd(descriptor).ok()?;
-            self.signal = Some(signal);
-        }
-        self.signal.as_ref().map(AsRawFd::as_raw_fd)
+    /// Makes the ring signal this descriptor whenever reads are complete. It must be called once,
+    /// before the first read.
+    pub(crate) fn signal(&mut self, signal: &ReadSignal) -> io::Result<()> {
+        // A poll of the ring itself is not notified of reads, because they are only completed in
+        // `submit` (DEFER_TASKRUN).
+        self.ring.submitter().register_eventfd(signal.descriptor())
     }
 
     /// Returns the bytes of a buffer that is not busy.
@@ -150,7 +152,10 @@ impl FileRing {
 impl Drop for FileRing {
     fn drop(&mut self) {
         while self.in_flight > 0 {
-            match self.ring.submitter().submit_and_wait(1) {
+            let flags = EnterFlags::GETEVENTS.bits();
+            // Reads that were never submitted must not start now. The kernel knows nothing of them.
+            // SAFETY: no entry is submitted, and there is no further argument.
+            match unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, flags, None) } {
                 Ok(_) => while self.next_completed().is_some() {},
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 // The kernel may still write to the memory, so it is never freed.
@@ -200,7 +205,9 @@ mod tests {
         let Ok(mut ring) = FileRing::new() else { return };
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 5000]).unwrap();
-        let mut poll = libc::pollfd { fd: ring.descriptor().unwrap(), events: libc::POLLIN, revents: 0 };
+        let signal = ReadSignal::new().unwrap();
+        ring.signal(&signal).unwrap();
+        let mut poll = libc::pollfd { fd: signal.descriptor(), events: libc::POLLIN, revents: 0 };
         assert!(ring.read(&file, 0, READ_LEN, 0));
         ring.submit(0).unwrap();
         // SAFETY: `poll` is one structure, as stated, and lives until the call returns.
@@ -219,6 +226,9 @@ mod tests {
         file.write_all(&[7; 5000]).unwrap();
         assert!(ring.read(&file, 4096, READ_LEN, 0) && ring.read(&file, 9000, READ_LEN, 1));
         ring.submit(0).unwrap();
+        // This one is never submitted, and its file is closed before the ring is.
+        assert!(ring.read(&file, 0, READ_LEN, 2));
+        drop(file);
     }
 
     #[test]

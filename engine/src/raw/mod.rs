@@ -18,7 +18,7 @@ mod words;
 
 pub use allocator::{bound_allocator, trim_allocator};
 pub(crate) use checksum::crc32c;
-pub(crate) use file_ring::{CompletedRead, FileRing, READ_BUFFERS, READ_LEN};
+pub(crate) use file_ring::{CompletedRead, FileRing, READ_BUFFERS, READ_LEN, ReadSignal};
 pub(crate) use lmdb::{LmdbEnvironment, LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
 pub use mapped_file::MappedFile;
 pub(crate) use mapping::{MemoryMapping, SYSTEM_PAGE};

@@ -15,7 +15,9 @@ use std::time::Instant;
 #[cfg(feature = "cassandra")]
 use todana::CountedOperation;
 use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
-use todana_core::{Operation, OwnedOperation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
+use todana_core::{
+    Operation, OwnedOperation, Record, RecordRead, Reply, Result, ScanPosition, ValueBuffer, Visitor,
+};
 use todana_engine::PendingReads;
 
 /// A database of this process, with the counters of the thread that uses it.
@@ -139,7 +141,7 @@ impl Records for LocalDatabase {
 pub(crate) struct LocalExecutor {
     shared: Arc<SharedState>,
     worker: u32,
-    pub(super) parked_gets: ParkedGets,
+    parked_gets: ParkedGets,
     databases: Vec<LocalDatabase>,
     /// The counters of hot keys, one for each database.
     hot_keys: Vec<HotKeyCounter>,
@@ -164,6 +166,18 @@ impl LocalExecutor {
             hot_keys,
             first: FirstRequest::default(),
         }
+    }
+
+    /// Starts the reads from the disk that were added. Returns the tickets of the gets whose
+    /// records have been read.
+    pub(super) fn take_read(&mut self) -> Vec<WakeTicket> {
+        let LocalExecutor { parked_gets, databases, .. } = self;
+        let mut ready = parked_gets.start_delayed(|number, get| match get.borrowed() {
+            Operation::Get(get) => databases[number].database.engine().await_read(get.key, true),
+            _ => RecordRead::Ready,
+        });
+        ready.extend(parked_gets.take_ready());
+        ready
     }
 }
 
@@ -201,21 +215,22 @@ impl Executor for LocalExecutor {
         if let Operation::Get(get) = operation
             && let engine = self.databases[number].database.engine()
             && engine.has_cold_records()
-            && engine.prefetch_all(&[get.key])
-            // Without a descriptor, the worker would not learn when the record has been read.
-            && PendingReads::descriptor().is_some()
+            // Other threads would not learn when the record has been read.
+            && PendingReads::has_descriptor()
+            && let read = engine.await_read(get.key, self.parked_gets.may_start())
+            && read != RecordRead::Ready
         {
             self.shared.observation.workers[self.worker as usize].cold_gets.add(1);
             let ticket = self.shared.wake_queues.ticket(self.worker);
-            self.parked_gets.add(ticket, number, OwnedOperation::new(operation));
+            self.parked_gets.add(ticket, read, number, OwnedOperation::new(operation));
             return Completion::Pending(ticket);
         }
         self.execute(number, operation, reply)
     }
 
     fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
-        let (number, get) = self.parked_gets.remove(ticket).expect("the get is ready and is taken once");
-        self.execute(number, &get.borrowed(), reply);
+        let parked = self.parked_gets.remove(ticket).expect("the get is ready and is taken once");
+        self.execute(parked.database, &parked.get.borrowed(), reply);
     }
 
     fn abandon(&mut self, ticket: WakeTicket) {

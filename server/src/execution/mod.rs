@@ -41,14 +41,17 @@ use crate::databases::ServedDatabase;
 use crate::observation::slow_requests::FirstRequest;
 use crate::session::wake::WakeTicket;
 use crate::shared::SharedState;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use todana::CommitPoint;
 use todana_core::{Operation, Reply, ValueBuffer};
+use todana_engine::PendingReads;
 
 /// Executes operations on databases, which are named by their numbers.
 pub(crate) trait Executor {
-    /// Announces that these records will be needed soon. No database may have this number.
+    /// Announces that these records will be needed soon. `database` may be a number that no database
+    /// has.
     fn prefetch_all(&self, database: usize, keys: &[&[u8]]);
 
     /// Executes an operation and passes its reply to `reply`, unless the reply is pending. Of the
@@ -163,11 +166,11 @@ impl AnyExecutor {
     }
 
     /// Returns a descriptor that becomes readable when records have been read from the disk; `None`
-    /// if no get waits for that.
-    pub(crate) fn reads_descriptor(&self) -> Option<RawFd> {
+    /// if the executor keeps no gets meanwhile. A worker must wait for it from its start on.
+    pub(crate) fn reads_descriptor(&self) -> io::Result<Option<RawFd>> {
         match self {
-            AnyExecutor::Local(local) => local.parked_gets.descriptor(),
-            _ => None,
+            AnyExecutor::Local(_) => PendingReads::descriptor().map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -175,7 +178,7 @@ impl AnyExecutor {
     /// records have been read.
     pub(crate) fn take_read(&mut self) -> Vec<WakeTicket> {
         match self {
-            AnyExecutor::Local(local) => local.parked_gets.take_ready(),
+            AnyExecutor::Local(local) => local.take_read(),
             _ => Vec::new(),
         }
     }

@@ -5,16 +5,17 @@ use crate::kyoto_client::{answer, call};
 use crate::running;
 use crate::tyrant_client::tyrant;
 
-use running::{Client, Running, options};
+use running::{Client, Running, WAIT_MAX, options};
 use std::fmt::Write;
+use std::net::UdpSocket;
 use std::process::Command;
 use todana::DatabaseName;
 use todana_engine::SocketRing;
 use todana_protocol::kyoto::expiry;
 use todana_protocol::tyrant::TyrantRequest;
 use todana_server::{
-    DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ObservationOptions, ProtocolOptions,
-    ServerOptions,
+    DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, ObservationOptions,
+    ProtocolOptions, ServerOptions,
 };
 
 /// Returns the options of a server with a hash on disk that exceeds the memory.
@@ -109,6 +110,54 @@ fn closed_connection_leaves_its_cold_read() {
     let mut client = server.connect();
     client.send(b"get key-1999\r\n");
     client.expect(format!("VALUE key-1999 1999 500\r\n{:0500}\r\nEND\r\n", 1999).as_bytes());
+}
+
+#[test]
+fn more_cold_gets_than_buffers_are_returned() {
+    let folder = tempfile::tempdir().unwrap();
+    store_cold_records(folder.path());
+    let server = Running::start(cold_options(folder.path()));
+    let mut clients: Vec<_> = (0..120).map(|_| server.connect()).collect();
+    // Each request of a client reads another page.
+    let keys = |at: usize| (0..16).map(move |nth| (at * 16 + nth) * 1019 % 2000);
+    for (at, client) in clients.iter_mut().enumerate() {
+        let requests: Vec<String> = keys(at).map(|n| format!("get key-{n}\r\n")).collect();
+        client.send(requests.concat().as_bytes());
+    }
+    // Some clients leave with all of their gets.
+    clients.drain(60..90);
+    for (index, client) in clients.iter_mut().enumerate() {
+        let at = if index < 60 { index } else { index + 30 };
+        for n in keys(at) {
+            client.expect(format!("VALUE key-{n} {n} 500\r\n{n:0500}\r\nEND\r\n").as_bytes());
+        }
+    }
+}
+
+/// A thread for datagrams waits for the disk, because nothing would wake it.
+#[test]
+fn cold_records_are_returned_over_udp() {
+    let folder = tempfile::tempdir().unwrap();
+    store_cold_records(folder.path());
+    let options = cold_options(folder.path());
+    let listen = ListenOptions { udp_port: Some(0), ..options.listen };
+    let server = Running::start(ServerOptions { listen, ..options });
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server.udp_addresses[0]).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    for n in (0..2000).step_by(90) {
+        let head = [0, 7, 0, 0, 0, 1, 0, 0];
+        let request = format!("get key-{n} key-{}\r\n", n + 1);
+        socket.send(&[&head[..], request.as_bytes()].concat()).unwrap();
+        let mut reply = [0; 1400];
+        let len = socket.recv(&mut reply).unwrap();
+        let value = |n| format!("VALUE key-{n} {n} 500\r\n{n:0500}\r\n");
+        let expected = [value(n), value(n + 1), "END\r\n".to_owned()].concat();
+        assert_eq!(
+            reply[..len].escape_ascii().to_string(),
+            [&head[..], expected.as_bytes()].concat().escape_ascii().to_string()
+        );
+    }
 }
 
 /// Sends one request on each of 20 connections and then checks the replies: the request and the

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
     Action, Attributes, BoundedEngine, CheckpointedEngine, ContentsToken, DiskUsage, DurableEngine, Engine,
     EngineStatus, Error, ErrorKind, FrozenFile, ImagedEngine, IndexedEngine, NumberedEngine, OrderedEngine,
-    Record, RecordSample, Result, ScanOrder, ScanPosition, SweepableEngine, ValueBuffer, Visitor,
+    Record, RecordRead, RecordSample, Result, ScanOrder, ScanPosition, SweepableEngine, ValueBuffer, Visitor,
 };
 
 /// The old state of a record.
@@ -276,8 +276,12 @@ impl Engine for TrackedEngine {
         self.engine.prefetch(key);
     }
 
-    fn prefetch_all(&self, keys: &[&[u8]]) -> bool {
-        self.engine.prefetch_all(keys)
+    fn prefetch_all(&self, keys: &[&[u8]]) {
+        self.engine.prefetch_all(keys);
+    }
+
+    fn await_read(&self, key: &[u8], may_start: bool) -> RecordRead {
+        self.engine.await_read(key, may_start)
     }
 
     fn has_cold_records(&self) -> bool {

@@ -29,7 +29,7 @@ mod worker;
 use crate::clients::certificate_in;
 use crate::step::{StepOutcome, target_directory};
 use connection::ServerAddress;
-use faults::FaultyClients;
+use faults::{FaultyClients, IDLE_TIMEOUT};
 use indicatif::{ProgressBar, ProgressStyle};
 use memory_samples::MemorySamples;
 use progress::RunProgress;
@@ -126,7 +126,8 @@ impl ServerFleet {
             })?;
         let line = format!(
             "serve -p -1 -l 127.0.0.1,notls:127.0.0.2 --tls-cert {certificate} --tls-key {key} -m 512 -I 2m -t 2 \
-             -c 60 --idle-timeout 5 --admin-port -1 -o debug_commands"
+             -c 60 --idle-timeout {} --admin-port -1 -o debug_commands",
+            IDLE_TIMEOUT.as_secs()
         );
         let tls = SoakServer::start(plan("tls", &line, FullMemoryPolicy::Never, 2 << 20), |banner, _| {
             let all = listening(banner)?;

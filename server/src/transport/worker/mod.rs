@@ -13,7 +13,7 @@ use crate::process::unix_time;
 use crate::proxy::{ProxyWorker, ReplyDelivery, RequestTag, SERVER_TOKENS};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::proxy::RecordRuns;
-use crate::session::wake::WakeReason;
+use crate::session::wake::{WakeReason, WakeTicket};
 use crate::session::worker_context::WorkerContext;
 use crate::session::{AnySession, NextAction, Session, SessionTurn};
 use crate::shared::SharedState;
@@ -29,7 +29,6 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -85,8 +84,8 @@ pub(crate) struct Worker {
     records: RecordRuns,
     /// The number of bytes of requests to servers that are counted as memory.
     counted_kept: u64,
-    /// The descriptor of reads from the disk, once the poll reports them.
-    watched_reads: Option<RawFd>,
+    /// Gets whose records have been read from the disk, and whose sessions are not served yet.
+    read: Vec<WakeTicket>,
 }
 
 impl Worker {
@@ -127,7 +126,7 @@ impl Worker {
             output: ConnectionOutput::default(),
             records,
             counted_kept: 0,
-            watched_reads: None,
+            read: Vec::new(),
         };
         Ok((worker, waker))
     }
@@ -136,15 +135,16 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         let mut deadline = None;
+        if let Err(error) = self.watch_reads() {
+            return self.fail(&error);
+        }
         if !self.start_ring() {
             self.shared.lifecycle.handle.stop();
         }
         loop {
             self.context.executor.end_turn();
-            if let Err(error) = self.resume_read() {
-                return self.fail(&error);
-            }
-            let timeout = if !self.ready.is_empty() {
+            self.resume_read();
+            let timeout = if !self.ready.is_empty() || !self.read.is_empty() {
                 Some(Duration::ZERO)
             } else {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
@@ -222,6 +222,14 @@ impl Worker {
     fn fail(&self, error: &io::Error) {
         tracing::error!(%error, "worker {}: cannot wait for events", self.number);
         self.shared.lifecycle.handle.stop();
+    }
+
+    /// Makes the poll report complete reads from the disk.
+    fn watch_reads(&self) -> io::Result<()> {
+        match self.context.executor.reads_descriptor()? {
+            Some(fd) => self.poll.registry().register(&mut SourceFd(&fd), READS, Interest::READABLE),
+            None => Ok(()),
+        }
     }
 
     /// Handles an event of the poll.
@@ -347,25 +355,21 @@ impl Worker {
         }
     }
 
-    /// Starts reads from the disk, and serves the connections whose records have been read.
-    fn resume_read(&mut self) -> io::Result<()> {
-        loop {
-            // The poll must know the descriptor before the first reads start.
-            let descriptor = self.context.executor.reads_descriptor();
-            if let Some(fd) = descriptor.filter(|_| self.watched_reads != descriptor) {
-                self.poll.registry().register(&mut SourceFd(&fd), READS, Interest::READABLE)?;
-                self.watched_reads = descriptor;
-            }
-            let read = self.context.executor.take_read();
-            if read.is_empty() {
-                return Ok(());
-            }
-            for ticket in read {
-                if let Some(index) = self.context.waits.connection_of(ticket) {
-                    self.wake(index, WakeReason::Ready(ticket));
-                }
+    /// Serves the connections whose records have been read from the disk, and starts the reads that
+    /// were added.
+    fn resume_read(&mut self) {
+        let mut read = std::mem::take(&mut self.read);
+        read.extend(self.context.executor.take_read());
+        if read.is_empty() {
+            return;
+        }
+        for ticket in read {
+            if let Some(index) = self.context.waits.connection_of(ticket) {
+                self.wake(index, WakeReason::Ready(ticket));
             }
         }
+        // Other connections have their turn before those whose records have arrived meanwhile.
+        self.read = self.context.executor.take_read();
     }
 
     /// Wakes the sessions whose tickets are ready.
