@@ -15,11 +15,12 @@ mod crash_session;
 use crash_disk::{CrashDisk, Dice, State};
 use crash_session::{Records, open};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Attributes, DurableEngine, Engine, Error, ErrorKind};
-use todana_engine::DiskHash;
+use todana_core::{Action, Attributes, DurableEngine, Engine, Error, ErrorKind, Record, Visitor};
+use todana_engine::{DiskHash, DiskHashOptions};
 
 fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
@@ -230,4 +231,47 @@ fn damage_before_a_crash_is_reported_or_overwritten() {
     }
     eprintln!("{damaged} records damaged; {opened} times opened, {refused} times refused");
     assert!(damaged > 10 && opened > 100, "{damaged} {opened}");
+}
+
+/// A read in the order of the files continues by the index, which points to no garbage.
+#[test]
+fn unreadable_garbage_hides_no_record() {
+    struct Set(Vec<u8>);
+    impl Visitor for Set {
+        fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(&self.0, Attributes::default()))
+        }
+    }
+    let disk = CrashDisk::new();
+    let options = DiskHashOptions {
+        memory_bytes: Some(0),
+        cache_bytes: 0,
+        disk: Arc::new(disk.clone()),
+        ..DiskHashOptions::default()
+    };
+    let hash = DiskHash::open(Path::new("/data"), options).unwrap();
+    let long = [&[b'.'; 2000][..], b"garbage", &[b'.'; 2000]].concat();
+    hash.visit(b"key7", &mut Set(long)).unwrap();
+    for n in 0..100 {
+        hash.visit(format!("key{n}").as_bytes(), &mut Set(vec![n; 100])).unwrap();
+    }
+    hash.flush().unwrap();
+    disk.fail_reads_of(b"garbage");
+    let (mut keys, mut place) = (BTreeSet::new(), None);
+    loop {
+        let step = hash.read_all(place, &mut |key, record| {
+            assert_eq!(record.value.len(), 100);
+            keys.insert(key.to_vec());
+            ControlFlow::Continue(())
+        });
+        place = step.unwrap();
+        if place.is_none() {
+            break;
+        }
+    }
+    assert_eq!(keys.len(), 100);
+    // The sector of a record fails the read.
+    disk.fail_reads_of(&[9; 50]);
+    let error = hash.read_all(None, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

@@ -461,6 +461,8 @@ struct Inner {
     note: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     fault: Option<Fault>,
     capacity: Option<u64>,
+    /// Reads of these bytes fail.
+    unreadable: Option<Vec<u8>>,
     stopped: bool,
     locked: BTreeSet<PathBuf>,
     shows: bool,
@@ -556,6 +558,11 @@ impl CrashDisk {
     /// Calls `fault` before every operation.
     pub(crate) fn fault(&self, fault: impl Fn(&Op) -> io::Result<()> + Send + Sync + 'static) {
         self.inner().fault = Some(Arc::new(fault));
+    }
+
+    /// Makes each read fail whose result would contain these bytes.
+    pub(crate) fn fail_reads_of(&self, bytes: &[u8]) {
+        self.inner().unreadable = Some(bytes.to_vec());
     }
 
     /// Removes the fault and the limit.
@@ -772,6 +779,11 @@ impl File for CrashFile {
         let bytes = &inner.state.files[&self.number].bytes;
         let there = bytes.get(offset as usize..).unwrap_or_default();
         let len = there.len().min(into.len());
+        if let Some(bytes) = &inner.unreadable
+            && there[..len].windows(bytes.len()).any(|window| window == bytes)
+        {
+            return Err(io::Error::other("a sector cannot be read"));
+        }
         into[..len].copy_from_slice(&there[..len]);
         Ok(len)
     }

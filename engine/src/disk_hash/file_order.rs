@@ -12,8 +12,8 @@
 //! The remainder is found by a scan of the index, which shows only records at or after the limit.
 //! That scan has an end even if others write faster than the read.
 //!
-//! Damage has the effect that it has on a scan by hash: the part from the first damaged entry on
-//! is read in that order.
+//! From the first entry on that is damaged or cannot be read, the part is scanned by hash, so damage
+//! has the same effect there.
 
 use super::DiskHash;
 use super::entry::{self, EntryHead, HEAD_MAX, PUT};
@@ -39,13 +39,13 @@ const GROUP_LEN: usize = 16;
 const STEP_BYTES: u64 = 4 << 20;
 /// The number of slots of the index after which a call returns.
 const STEP_SLOTS: usize = 1 << 20;
-/// If fewer bytes were written during a round, the index finds them.
+/// If a round wrote fewer bytes than this, a scan of the index finds their records.
 const ROUND_BYTES_MIN: u64 = 256 << 10;
 const ROUNDS_MAX: u64 = 6;
 /// The number of segments of which a page is looked up in the system's cache.
 const SAMPLES_MAX: usize = 32;
 const PAGE: u64 = SYSTEM_PAGE as u64;
-/// The number in the place of a round if the records after the limit are scanned by hash.
+/// The value of `round` while the records after the limit are scanned by hash.
 const BY_HASH: u64 = 15;
 const UNIT_BITS: u32 = 28;
 const ROUND_SHIFT: u32 = 60;
@@ -64,6 +64,7 @@ fn packed(at: LogPosition) -> u64 {
     ((at.number & u64::from(u32::MAX)) << UNIT_BITS) | (at.offset / 8)
 }
 
+/// Decodes a position in the log.
 fn unpacked(number: u64) -> LogPosition {
     let unit = number & ((1 << UNIT_BITS) - 1);
     LogPosition { number: number >> UNIT_BITS & u64::from(u32::MAX), offset: unit * 8 }
@@ -228,13 +229,16 @@ impl DiskHash {
             if *left == 0 {
                 return Ok(SegmentOutcome::Paused(at));
             }
-            let bytes = chunk.bytes(segment, at, HEAD_MAX, end, is_direct)?;
+            // Bytes that cannot be read may be garbage, which a scan by hash does not read.
+            let Ok(bytes) = chunk.bytes(segment, at, HEAD_MAX, end, is_direct) else {
+                return Ok(SegmentOutcome::Damaged(at));
+            };
             let Some(head) = entry::parse(bytes).filter(|head| head.len as u64 <= end - at) else {
                 return Ok(SegmentOutcome::Damaged(at));
             };
             if head.len > CHUNK_LEN / 2 {
                 match self.read_long(segment, at, see) {
-                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable) => {
                         return Ok(SegmentOutcome::Damaged(at));
                     }
                     flow => {
@@ -247,7 +251,9 @@ impl DiskHash {
                 }
                 continue;
             }
-            let bytes = chunk.bytes(segment, at, head.len, end, is_direct)?;
+            let Ok(bytes) = chunk.bytes(segment, at, head.len, end, is_direct) else {
+                return Ok(SegmentOutcome::Damaged(at));
+            };
             let mut len = 0;
             group.clear();
             while group.len() < GROUP_LEN

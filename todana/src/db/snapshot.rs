@@ -189,7 +189,7 @@ impl Records for Snapshot {
             Some(ScanPosition::Key(key)) => key,
             mut place => loop {
                 let mut flow = ControlFlow::Continue(());
-                place = self.db.database().engine().read_all(place, &mut |key, record| {
+                place = self.db.database().engine().scan(place, &mut |key, record| {
                     if self.delta.get(key).is_none() {
                         flow = see(key, record);
                     }
