@@ -538,7 +538,18 @@ impl Records for WantedKeys<'_> {
         if let Some(remote) = self.served.remote() {
             return remote.scan(from, &mut step);
         }
-        self.served.database.scan(from, &mut step)
+        // Values are not read here, and need not be decompressed.
+        let (mut place, mut has_broken) = (from, false);
+        loop {
+            place = self.served.database.scan_keys_group(place, &mut |key, attributes| {
+                let flow = step(key, Record::new(&[], *attributes));
+                has_broken = flow.is_break();
+                flow
+            })?;
+            if place.is_none() || has_broken {
+                return Ok(place);
+            }
+        }
     }
 
     fn walk(

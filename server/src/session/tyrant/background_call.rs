@@ -4,7 +4,7 @@ use super::TyrantState;
 use super::cluster_task::ClusterTask;
 use super::iterator::{IteratorStep, SharedIterator};
 use super::numbers::{self, see_numbers};
-use super::records_seen::{expect_wanted, see_records};
+use super::records_seen::{expect_wanted, see_keys, see_records};
 use super::search;
 use crate::session::background_jobs::{BackgroundWork, JobAnswer, JobLimits, JobNotDone};
 use crate::shared::SharedState;
@@ -175,7 +175,7 @@ impl TyrantTask {
             TyrantAction::Prefix { prefix, limit } => {
                 let is_ordered = database.engine().ordered().is_some();
                 found.left = *limit;
-                see_records(database, prefix, is_cancelled, &mut |key, _| {
+                see_keys(database, prefix, is_cancelled, &mut |key| {
                     if key.starts_with(prefix) {
                         return found.push(&[key]);
                     }

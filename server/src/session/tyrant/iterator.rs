@@ -5,7 +5,7 @@
 //! for the one that moves it.
 
 use super::numbers::first_from;
-use super::records_seen::{expect_wanted, see_records};
+use super::records_seen::{expect_wanted, see_keys};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::AtomicBool;
@@ -67,7 +67,7 @@ impl SharedIterator {
     ) -> Result<Option<SharedIterator>> {
         if database.engine().ordered().is_some() {
             let mut is_any = false;
-            see_records(database, key, is_cancelled, &mut |_, _| {
+            see_keys(database, key, is_cancelled, &mut |_| {
                 is_any = true;
                 ControlFlow::Break(())
             })?;
@@ -128,7 +128,7 @@ impl SharedIterator {
     fn read_ahead(&mut self, database: &Database) -> Result<bool> {
         let mut bytes = 0;
         let keys = &mut self.keys;
-        let mut see = |key: &[u8], _: Record<'_>| {
+        let mut see = |key: &[u8]| {
             bytes += key.len();
             keys.push_back(key.to_vec());
             if keys.len() < KEYS_AHEAD && bytes < BYTES_AHEAD {
@@ -141,17 +141,18 @@ impl SharedIterator {
         let rest = match std::mem::replace(&mut self.rest, RestOfRecords::None) {
             RestOfRecords::None => return Ok(false),
             RestOfRecords::Unordered(place) => {
-                database.scan_group(place, &mut see)?.map(|place| RestOfRecords::Unordered(Some(place)))
+                let place = database.scan_keys_group(place, &mut |key, _| see(key))?;
+                place.map(|place| RestOfRecords::Unordered(Some(place)))
             }
             RestOfRecords::Numbered(from) => {
                 let mut text = [0; 20];
-                let see = &mut |number, record: Record<'_>| see(key_of_number(number, &mut text), record);
+                let see = &mut |number, _: Record<'_>| see(key_of_number(number, &mut text));
                 let last = database.walk_numbers_group(ScanDirection::Up, from..=u64::MAX, see)?;
                 last.map(|last| RestOfRecords::Numbered(last.saturating_add(1)))
             }
             RestOfRecords::Ordered(from) => {
                 let from = from.as_ref().map(Vec::as_slice);
-                let last = database.walk_group(ScanDirection::Up, from, &mut see)?;
+                let last = database.walk_group(ScanDirection::Up, from, &mut |key, _| see(key))?;
                 last.map(|last| RestOfRecords::Ordered(Bound::Excluded(last)))
             }
         };

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::{Database, ScanDirection};
-use todana_core::{Error, ErrorKind, Record, Result};
+use todana_core::{Attributes, Error, ErrorKind, Record, Result};
 
 /// Shows the live records until `see` breaks: in an ordered database those from `from` on, in the
 /// order of their keys, else all. Fails with `Closed` once the search is cancelled.
@@ -11,6 +11,28 @@ pub(super) fn see_records(
     database: &Database,
     from: &[u8],
     is_cancelled: &AtomicBool,
+    see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    see_groups(database, from, is_cancelled, false, see)
+}
+
+/// Does the same, but shows only keys, so that no value is decompressed unless the database is
+/// ordered.
+pub(super) fn see_keys(
+    database: &Database,
+    from: &[u8],
+    is_cancelled: &AtomicBool,
+    see: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<()> {
+    see_groups(database, from, is_cancelled, true, &mut |key, _| see(key))
+}
+
+/// Shows groups of records. With `omits_values`, values may be empty.
+fn see_groups(
+    database: &Database,
+    from: &[u8],
+    is_cancelled: &AtomicBool,
+    omits_values: bool,
     see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
     let is_ordered = database.engine().ordered().is_some();
@@ -31,7 +53,12 @@ pub(super) fn see_records(
             from = last.map_or(Bound::Unbounded, Bound::Excluded);
             is_over
         } else {
-            place = database.scan_group(place, &mut step)?;
+            place = if omits_values {
+                let see = &mut |key: &[u8], attributes: &Attributes| step(key, Record::new(&[], *attributes));
+                database.scan_keys_group(place, see)?
+            } else {
+                database.scan_group(place, &mut step)?
+            };
             place.is_none()
         };
         if is_over || has_broken {
