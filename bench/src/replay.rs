@@ -48,9 +48,10 @@ pub struct ReplayOptions {
     /// Bytes of a value; or lognormal:MEDIAN[:SIGMA], for sizes of this distribution
     #[arg(long, default_value = "100", value_name = "BYTES", value_parser = ValueSize::of_objects)]
     value_size: ValueSize,
-    /// Values of this shape instead: session-json, or another one of `todana bench --records`
-    #[arg(long, value_name = "SHAPE", conflicts_with = "value_size")]
-    values: Option<RecordShape>,
+    /// Keys and values of this shape instead: session-json, or another one of `todana bench
+    /// --records`
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["key_size", "value_size"])]
+    records: Option<RecordShape>,
     /// Requests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
@@ -108,21 +109,22 @@ impl ReplayOptions {
             "requests": requests.ids.len() as u64 * copies,
             "keys": requests.keys as u64 * copies,
             "copies": copies,
-            "key_size": self.key_size,
-            "value_size": match (&self.values, &self.value_size) {
-                (Some(shape), _) => json!(shape.label()),
-                (None, ValueSize::Fixed(size)) => json!(size),
-                (None, other) => json!(other.to_string()),
-            },
             "window": self.window,
         });
+        let shape = match (&self.records, &self.value_size) {
+            (Some(shape), _) => json!({ "records": shape.label() }),
+            (None, ValueSize::Fixed(size)) => json!({ "key_size": self.key_size, "value_size": size }),
+            (None, other) => json!({ "key_size": self.key_size, "value_size": other.to_string() }),
+        };
+        if let (Value::Object(results), Value::Object(shape)) = (&mut results, shape) {
+            results.extend(shape);
+        }
         if let Some(connection) = connection {
             let mut replay = TraceReplay {
                 connection,
                 key_size: self.key_size.into(),
                 value_size: self.value_size.clone(),
-                values: self.values.clone(),
-                value: Vec::new(),
+                records: self.records.clone(),
             };
             let began = Instant::now();
             let counts = replay.run(requests, self.copies, self.window.into())?;
@@ -166,8 +168,7 @@ struct TraceReplay {
     connection: Connection,
     key_size: usize,
     value_size: ValueSize,
-    values: Option<RecordShape>,
-    value: Vec<u8>,
+    records: Option<RecordShape>,
 }
 
 impl TraceReplay {
@@ -209,19 +210,14 @@ impl TraceReplay {
         for &id in ids {
             if firsts.contains(&id) { again.push(id) } else { firsts.push(id) }
         }
-        let keys: Vec<Vec<u8>> = firsts.iter().map(|&id| key(id, self.key_size)).collect();
-        let words: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let records: Vec<(Vec<u8>, Vec<u8>)> = firsts.iter().map(|&id| self.record(id)).collect();
+        let words: Vec<&[u8]> = records.iter().map(|(key, _)| key.as_slice()).collect();
         let found = self.connection.get(&words, false)?;
         let mut found = found.iter().peekable();
         let mut sets = 0;
-        for (&id, key) in firsts.iter().zip(&keys) {
-            self.value.clear();
-            match &self.values {
-                Some(shape) => shape.put_value(id + 1, &mut self.value),
-                None => letters(&mut self.value, id, self.value_size.of_object(id)),
-            }
+        for (key, value) in &records {
             if let Some(item) = found.next_if(|item| item.key == *key) {
-                if item.value != self.value {
+                if item.value != *value {
                     let key = String::from_utf8_lossy(key);
                     return Err(Error::Unexpected(format!("another value than was set under {key}")));
                 }
@@ -229,8 +225,7 @@ impl TraceReplay {
             } else {
                 counts.misses += 1;
                 sets += 1;
-                let store =
-                    TextStore { verb: StoreVerb::Set, key, value: &self.value, ..TextStore::default() };
+                let store = TextStore { verb: StoreVerb::Set, key, value, ..TextStore::default() };
                 self.connection.write_store(&store)?;
             }
         }
@@ -247,6 +242,18 @@ impl TraceReplay {
         }
         Ok(again)
     }
+
+    /// Returns the key and the value of an object.
+    fn record(&self, id: u64) -> (Vec<u8>, Vec<u8>) {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        if let Some(shape) = &self.records {
+            shape.put(id + 1, &mut key, &mut value);
+        } else {
+            put_key(id, self.key_size, &mut key);
+            letters(&mut value, id, self.value_size.of_object(id));
+        }
+        (key, value)
+    }
 }
 
 /// Returns the requests of all copies, one of each copy in turn. Each copy starts at another place
@@ -261,14 +268,12 @@ fn interleaved(requests: &TraceRequests, copies: u32) -> impl Iterator<Item = u6
     })
 }
 
-/// Returns the key of an object: its number, a colon, and letters.
-fn key(id: u64, size: usize) -> Vec<u8> {
-    let mut key = Vec::with_capacity(size);
+/// Appends the key of an object: its number, a colon, and letters.
+fn put_key(id: u64, size: usize, key: &mut Vec<u8>) {
     // Writing to a Vec cannot fail.
     let _ = write!(key, "{id}:");
     let rest = size.saturating_sub(key.len());
-    letters(&mut key, !id, rest);
-    key
+    letters(key, !id, rest);
 }
 
 /// Appends letters generated from a seed, almost uniformly distributed over the alphabet.
@@ -292,9 +297,8 @@ mod tests {
     ) -> Result<ReplayCounts, Error> {
         let connection = Connection::open(&start(fault)).unwrap();
         let (key_size, value_size) = (40, ValueSize::Fixed(100));
-        let values = (copies > 1).then_some(RecordShape::SessionJson);
-        TraceReplay { connection, key_size, value_size, values, value: Vec::new() }
-            .run(requests, copies, window)
+        let records = (copies > 1).then_some(RecordShape::SessionJson);
+        TraceReplay { connection, key_size, value_size, records }.run(requests, copies, window)
     }
 
     #[test]
@@ -340,6 +344,11 @@ mod tests {
 
     #[test]
     fn keys_have_the_requested_length_and_a_letter() {
+        let key = |id, size| {
+            let mut key = Vec::new();
+            put_key(id, size, &mut key);
+            key
+        };
         for id in [0, 17, 1 << 20, u64::MAX] {
             let key = key(id, 40);
             assert_eq!(key.len(), 40);

@@ -81,7 +81,7 @@ Examples:
   todana bench replay oltp.u32.zst --dry-run             count requests and keys only
 
 TRACE is a file as for `todana bench trace`, or uniform or zipf:S (./zipf is a
-file of that name). The server should be empty. Without --values, keys and
+file of that name). The server should be empty. Without --records, keys and
 values consist of letters, because Todana stores numbers in fewer bytes. To
 compare servers, give their processes the same memory (RssAnon): -m has another
 meaning in each server.

@@ -318,25 +318,25 @@ impl ValueMemory {
 }
 
 /// Returns the value of a record in the form in which it is stored at first. A value that another
-/// engine has compressed is copied, because its memory belongs to that engine. It is read in shared
-/// form, because `value` may be a stand-in.
+/// engine has compressed is copied, because its memory belongs to that engine. The copy is taken from
+/// `record.shared`, because `record.value` may be a stand-in.
 pub(crate) fn value_to_store(
     record: &Record<'_>,
     budget: &Arc<MemoryBudget>,
 ) -> std::result::Result<SharedBytes, NoRoom> {
     match record.plain_shared() {
         Some(shared) => Ok(Arc::clone(shared)),
-        None => record.with_plain_value(|record| share(record.value, budget)),
+        None => record.with_plain_value(|record| copy_to_shared(record.value, budget)),
     }
 }
 
 /// Copies a large value to memory of its own, which can be shared.
-fn share(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Result<SharedBytes, NoRoom> {
+fn copy_to_shared(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
     if !budget.commit(committed) {
         return Err(NoRoom { bytes: committed });
     }
-    // From here on, every path releases the budget.
+    // From here on, dropping `share` returns the bytes, also after an error.
     let share = BudgetShare { bytes: committed, budget: Arc::clone(budget) };
     let mut shared = HugeValue { memory: ValueMemory::Allocated(Vec::new()), len: value.len(), share };
     match MemoryMapping::new(value.len().max(1)) {
