@@ -106,7 +106,7 @@ pub(crate) struct NetworkArguments {
 /// Options of the process.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProcessArguments {
-    /// Log more: notices with -v, also connections with -vv, also the interface of --io with -vvv
+    /// Log more: notices with -v, also connections with -vv, also the --io in use with -vvv
     #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
     pub(crate) verbose: u8,
     /// Write the process ID to this file

@@ -18,8 +18,8 @@ pub struct MemoryOptions {
     /// True if each store fails as it does without free memory, for tests of clients (`-o
     /// emulate_full`).
     pub emulate_full: bool,
-    /// True if a hash in memory stores records as they are, without dictionaries and key shapes, and
-    /// no database in memory compresses long values.
+    /// True if databases in memory store records as they are: without dictionaries and key shapes,
+    /// and long values without compression.
     pub stores_plain: bool,
 }
 

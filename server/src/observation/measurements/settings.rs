@@ -10,7 +10,7 @@ use todana::EvictionGoal;
 use todana_protocol::memcached::DialectChoice;
 
 table! { SETTINGS, "Settings of the crawler",
-    "The other rows of `stats settings` are the options of the command line, by memcached's names. `io`, `compress` and `evict_for` at the end exist only in Todana; `io` is the interface in use, `uring` or `epoll`.", |s, _r: ServerReadings|
+    "The other rows of `stats settings` are the options of the command line, by memcached's names.\n`io` (the interface in use, `uring` or `epoll`), `compress` and `evict_for` at the end exist only in\nTodana.", |s, _r: ServerReadings|
     "maxbytes" => s.memory.limit_bytes().unwrap_or(0);
     "maxconns" => s.options.limits.connections_max;
     "tcpport" => s.listening.tcp_port;
